@@ -1,0 +1,1 @@
+//! The nouns of a performance study and the pure functions between them.

@@ -1,0 +1,1 @@
+//! The load engine: event loops, pacing and recorders.

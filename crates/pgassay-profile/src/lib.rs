@@ -1,0 +1,1 @@
+//! Watches a server's processes: CPU stacks, exact CPU totals, symbols.

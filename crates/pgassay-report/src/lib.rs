@@ -1,0 +1,1 @@
+//! Shows results: terminal, HTML, JSON.

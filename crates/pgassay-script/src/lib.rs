@@ -1,0 +1,1 @@
+//! pgbench's script language: lexer, parser, evaluator and its random numbers.

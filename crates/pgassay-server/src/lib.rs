@@ -1,0 +1,1 @@
+//! Finds, fetches, initialises, starts and stops PostgreSQL servers.

@@ -1,0 +1,1 @@
+//! Numbers in, plain structs out: pairs, intervals, verdicts.

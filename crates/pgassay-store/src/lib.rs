@@ -1,0 +1,1 @@
+//! Keeps results: one directory per run and an SQLite index.

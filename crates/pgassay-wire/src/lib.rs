@@ -1,0 +1,1 @@
+//! The PostgreSQL protocol without I/O: conninfo, start-up, authentication, queries, pipelines.
