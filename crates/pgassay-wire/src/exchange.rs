@@ -1,0 +1,205 @@
+//! Questions and answers over a stream that the caller opened.
+//!
+//! For set-up and inspection, where one waits for each answer. The stream is the caller's, with
+//! whatever time limits it set: a read that times out ends the exchange with
+//! [`ExchangeError::Stream`], and the exchange cannot go on after that.
+
+use std::io::{self, Read, Write};
+
+use crate::error::{ServerError, WireError};
+use crate::message::Event;
+use crate::session::{BackendKey, Execution, Login, Session};
+
+/// Room for one read; rows of set-up work are few.
+const READ_BYTES: usize = 8192;
+
+/// Why an exchange failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// The server reported an error. The exchange can go on, unless the error is fatal.
+    #[error("{0}")]
+    Server(Box<ServerError>),
+    /// The protocol was violated.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The stream failed or a time limit passed.
+    #[error("the connection to the server failed: {0}")]
+    Stream(#[from] io::Error),
+    /// The server closed the connection without a word.
+    #[error("the server closed the connection")]
+    Closed,
+}
+
+/// What a statement answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The columns' names; empty for a command without rows.
+    pub columns: Vec<String>,
+    /// The rows, each with a text or null per column. Bytes that are no UTF-8 are replaced.
+    pub rows: Vec<Vec<Option<String>>>,
+    /// The command tag, such as `INSERT 0 1`.
+    pub tag: String,
+}
+
+/// A connection for questions and answers.
+pub struct Exchange<S> {
+    stream: S,
+    session: Session,
+    notices: Vec<ServerError>,
+}
+
+impl<S: Read + Write> Exchange<S> {
+    /// Signs in over an opened stream.
+    ///
+    /// # Errors
+    /// The server's refusal, a protocol violation, or the stream's failure.
+    pub fn open(stream: S, login: &Login) -> Result<Self, ExchangeError> {
+        let session = Session::start(login)?;
+        let mut exchange = Self {
+            stream,
+            session,
+            notices: Vec::new(),
+        };
+        exchange.wait()?;
+        Ok(exchange)
+    }
+
+    /// Sends a simple query and collects what each of its statements answers. Statements of one
+    /// query form one transaction, unless they say otherwise.
+    ///
+    /// # Errors
+    /// The first error the server reports, or whatever ended the connection.
+    pub fn query(&mut self, sql: &str) -> Result<Vec<Answer>, ExchangeError> {
+        self.session.query(sql, 0, true)?;
+        self.wait()
+    }
+
+    /// Executes one statement with parameters `$1`, `$2` ….
+    ///
+    /// # Errors
+    /// The error the server reports, or whatever ended the connection.
+    pub fn execute(
+        &mut self,
+        sql: &str,
+        parameters: &[Option<&str>],
+    ) -> Result<Answer, ExchangeError> {
+        let values = parameters.iter().map(|value| value.map(str::as_bytes));
+        self.session
+            .execute(Execution::Text(sql), values, 0, true)?;
+        self.session.sync(0);
+        Ok(self.wait()?.pop().unwrap_or_default())
+    }
+
+    /// The first column of a statement's first row, if there is one that is not null.
+    ///
+    /// # Errors
+    /// The error the server reports, or whatever ended the connection.
+    pub fn value(&mut self, sql: &str) -> Result<Option<String>, ExchangeError> {
+        let answer = self.query(sql)?.pop().unwrap_or_default();
+        Ok(answer
+            .rows
+            .into_iter()
+            .next()
+            .and_then(|row| row.into_iter().next().flatten()))
+    }
+
+    /// The server process, and the key to cancel its work.
+    pub fn backend(&self) -> Option<BackendKey> {
+        self.session.backend()
+    }
+
+    /// A setting that the server reported, such as `server_version`.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.session.parameter(name)
+    }
+
+    /// Takes the notices that came since the last call.
+    pub fn take_notices(&mut self) -> Vec<ServerError> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// The stream, for setting its time limits.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// Says goodbye and gives the stream back.
+    ///
+    /// # Errors
+    /// The stream's failure, which hardly matters any more.
+    pub fn close(mut self) -> Result<S, ExchangeError> {
+        self.session.terminate();
+        self.send()?;
+        Ok(self.stream)
+    }
+
+    fn send(&mut self) -> Result<(), ExchangeError> {
+        self.stream.write_all(self.session.output())?;
+        self.stream.flush()?;
+        self.session.sent(self.session.output().len());
+        Ok(())
+    }
+
+    /// Sends what there is and collects answers until the server is ready.
+    fn wait(&mut self) -> Result<Vec<Answer>, ExchangeError> {
+        let mut collected = Collected::default();
+        let mut buffer = [0; READ_BYTES];
+        while !collected.ready {
+            self.send()?;
+            let count = match self.stream.read(&mut buffer) {
+                Ok(0) => {
+                    return Err(collected
+                        .error
+                        .map_or(ExchangeError::Closed, ExchangeError::Server));
+                }
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // The server's last words tell more than a reset connection.
+                Err(error) => {
+                    return Err(collected.error.map_or(error.into(), ExchangeError::Server));
+                }
+            };
+            let mut input = &buffer[..count];
+            while let Some(event) = self.session.next(&mut input)? {
+                collected.take(event, &mut self.notices)?;
+            }
+        }
+        match collected.error {
+            Some(error) => Err(ExchangeError::Server(error)),
+            None => Ok(collected.answers),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Collected {
+    answers: Vec<Answer>,
+    current: Answer,
+    error: Option<Box<ServerError>>,
+    ready: bool,
+}
+
+impl Collected {
+    fn take(&mut self, event: Event<'_>, notices: &mut Vec<ServerError>) -> Result<(), WireError> {
+        match event {
+            Event::Ready { .. } => self.ready = true,
+            Event::Complete { tag, .. } => {
+                self.current.tag = String::from_utf8_lossy(tag).into_owned();
+                self.answers.push(std::mem::take(&mut self.current));
+            }
+            Event::Described { columns, .. } => self.current.columns = columns.names()?,
+            Event::Row { row, .. } => {
+                let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+                let values = row.values().map(|value| Ok(value?.map(text)));
+                self.current
+                    .rows
+                    .push(values.collect::<Result<_, WireError>>()?);
+            }
+            Event::Error { error, .. } if self.error.is_none() => self.error = Some(error),
+            Event::Notice(notice) => notices.push(notice.read()?),
+            _ => {}
+        }
+        Ok(())
+    }
+}

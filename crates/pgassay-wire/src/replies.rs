@@ -1,0 +1,516 @@
+//! Reading replies: cutting bytes into messages, and matching these with what was asked.
+//!
+//! A message that lies whole in what was read is looked at in place. Of one that does not, the
+//! bytes so far are kept, but only if anybody wants its body; bodies of rows nobody asked for are
+//! stepped over by their length, however they are cut. See `pqParseInput3` in
+//! `src/interfaces/libpq/fe-protocol3.c` for the state machine this follows.
+
+use std::collections::VecDeque;
+
+use bytes::{BufMut, BytesMut};
+
+use crate::authentication::Authentication;
+use crate::error::{ServerError, WireError};
+use crate::message::{CopyDirection, Event, Notice, Row, RowDescription, TransactionStatus};
+use crate::session::BackendKey;
+
+/// The type and the length word.
+const HEADER_BYTES: usize = 5;
+/// Messages of most kinds are short; longer ones mean that the two sides lost each other.
+/// libpq's limit (`VALID_LONG_MESSAGE_TYPE`).
+const SHORT_MAX_BYTES: u32 = 30_000;
+/// No message is longer than the server's largest allocation.
+const LONG_MAX_BYTES: u32 = 0x3fff_ffff;
+
+/// What a request was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `Query`; ends with `ReadyForQuery`.
+    Simple,
+    /// `Parse` by itself; ends with `ParseComplete`.
+    Parse,
+    /// `[Parse] Bind Describe Execute`; ends with `CommandComplete`.
+    Execute,
+    /// `Close`; ends with `CloseComplete`.
+    Close,
+    /// `Sync`; ends with `ReadyForQuery`.
+    Sync,
+}
+
+/// A request whose answer is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    pub kind: Kind,
+    /// Whether the caller wants the rows.
+    pub rows: bool,
+    pub token: u32,
+}
+
+/// What a message meant, without its body.
+#[derive(Clone, Copy)]
+enum Outcome {
+    Nothing,
+    Ready(Option<u32>),
+    Complete(u32),
+    Row(u32),
+    Described(u32),
+    Prepared(u32),
+    Closed(u32),
+    Error(Option<u32>, u32),
+    Copy(u32, CopyDirection),
+    Notice,
+    Parameter(usize),
+    Notification,
+}
+
+/// Where a message's body is.
+enum Body<'a> {
+    Input(&'a [u8]),
+    Kept,
+}
+
+/// The reading half of a session.
+pub(crate) struct Replies {
+    pub core: Core,
+    /// The start of a message that was cut off, header included.
+    kept: Vec<u8>,
+    /// Whether `kept` has been reported and can go.
+    kept_is_done: bool,
+    /// Bytes of a body to be stepped over.
+    skip_bytes: usize,
+}
+
+/// What does not depend on how bytes were cut.
+pub(crate) struct Core {
+    pub out: BytesMut,
+    /// Bytes at the start of `out` that have been written already.
+    pub sent: usize,
+    pub pending: VecDeque<Pending>,
+    /// There until start-up is over.
+    pub starting: Option<Box<Authentication>>,
+    pub discarding: bool,
+    pub status: TransactionStatus,
+    pub backend: Option<BackendKey>,
+    pub parameters: Vec<(String, String)>,
+}
+
+impl Replies {
+    pub fn new(authentication: Authentication, out: BytesMut) -> Self {
+        Self {
+            core: Core {
+                out,
+                sent: 0,
+                pending: VecDeque::with_capacity(4),
+                starting: Some(Box::new(authentication)),
+                discarding: false,
+                status: TransactionStatus::Idle,
+                backend: None,
+                parameters: Vec::new(),
+            },
+            kept: Vec::new(),
+            kept_is_done: false,
+            skip_bytes: 0,
+        }
+    }
+
+    #[inline]
+    pub fn next<'s, 'i: 's>(
+        &'s mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<Event<'s>>, WireError> {
+        let (outcome, body) = loop {
+            match self.step(input)? {
+                None => return Ok(None),
+                Some((Outcome::Nothing, _)) => {}
+                Some(found) => break found,
+            }
+        };
+        let body = match body {
+            Body::Input(body) => body,
+            Body::Kept => &self.kept[HEADER_BYTES..],
+        };
+        self.core.event(outcome, body).map(Some)
+    }
+
+    /// Uses one message, or what there is of it.
+    #[inline]
+    fn step<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<(Outcome, Body<'a>)>, WireError> {
+        if self.skip_bytes > 0 {
+            let here = self.skip_bytes.min(input.len());
+            *input = &input[here..];
+            self.skip_bytes -= here;
+            if self.skip_bytes > 0 {
+                return Ok(None);
+            }
+        }
+        if !self.kept.is_empty() {
+            return self.step_kept(input);
+        }
+        let Some((header, rest)) = input.split_first_chunk::<HEADER_BYTES>() else {
+            self.kept.extend_from_slice(input);
+            *input = &[];
+            return Ok(None);
+        };
+        let (tag, length) = read_header(*header)?;
+        if !self.core.wants_body(tag) {
+            let here = length.min(rest.len());
+            self.skip_bytes = length - here;
+            *input = &rest[here..];
+            return Ok(Some((self.core.handle(tag, &[])?, Body::Input(&[]))));
+        }
+        let Some((body, rest)) = rest.split_at_checked(length) else {
+            self.kept.extend_from_slice(input);
+            *input = &[];
+            return Ok(None);
+        };
+        *input = rest;
+        Ok(Some((self.core.handle(tag, body)?, Body::Input(body))))
+    }
+
+    /// As [`Self::step`], for a message whose start was kept. Rare: the end of a full buffer.
+    #[cold]
+    fn step_kept<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+    ) -> Result<Option<(Outcome, Body<'a>)>, WireError> {
+        if self.kept_is_done {
+            self.kept.clear();
+            self.kept_is_done = false;
+            return self.step(input);
+        }
+        self.keep_up_to(HEADER_BYTES, input);
+        let Some(header) = self.kept.first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let (tag, length) = read_header(*header)?;
+        if !self.core.wants_body(tag) {
+            self.kept.clear();
+            self.skip_bytes = length;
+            return Ok(Some((self.core.handle(tag, &[])?, Body::Input(&[]))));
+        }
+        self.keep_up_to(HEADER_BYTES + length, input);
+        if self.kept.len() < HEADER_BYTES + length {
+            return Ok(None);
+        }
+        self.kept_is_done = true;
+        Ok(Some((
+            self.core.handle(tag, &self.kept[HEADER_BYTES..])?,
+            Body::Kept,
+        )))
+    }
+
+    fn keep_up_to(&mut self, total: usize, input: &mut &[u8]) {
+        let here = total.saturating_sub(self.kept.len()).min(input.len());
+        self.kept.extend_from_slice(&input[..here]);
+        *input = &input[here..];
+    }
+}
+
+/// The type and the length of the body, checked as libpq checks it.
+#[inline]
+fn read_header(header: [u8; HEADER_BYTES]) -> Result<(u8, usize), WireError> {
+    let [tag, length @ ..] = header;
+    let length = u32::from_be_bytes(length);
+    let long = matches!(tag, b'T' | b'D' | b'd' | b'V' | b'E' | b'N' | b'A' | b't');
+    let max = if long {
+        LONG_MAX_BYTES
+    } else {
+        SHORT_MAX_BYTES
+    };
+    if length < 4 || length > max {
+        return Err(WireError::Length {
+            tag: char::from(tag),
+            length_bytes: length,
+        });
+    }
+    Ok((tag, length as usize - 4))
+}
+
+impl Core {
+    #[inline]
+    pub fn push(&mut self, pending: Pending) {
+        if self.discarding {
+            if pending.kind != Kind::Sync {
+                return;
+            }
+            self.discarding = false;
+        }
+        self.pending.push_back(pending);
+    }
+
+    /// Whether anybody looks at the body of such a message, as things stand.
+    #[inline]
+    fn wants_body(&self, tag: u8) -> bool {
+        match tag {
+            b'D' | b'T' => self.pending.front().is_some_and(|front| front.rows),
+            b'1' | b'2' | b'3' | b'n' | b't' | b's' | b'I' | b'd' | b'c' | b'G' | b'H' | b'A' => {
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Moves the state by one message.
+    #[inline]
+    fn handle(&mut self, tag: u8, body: &[u8]) -> Result<Outcome, WireError> {
+        if self.starting.is_some() {
+            return self.handle_start(tag, body);
+        }
+        match tag {
+            b'D' => Ok(match self.statement(tag)? {
+                Pending {
+                    rows: true, token, ..
+                } => Outcome::Row(token),
+                _ => Outcome::Nothing,
+            }),
+            b'C' | b'I' | b's' => {
+                let front = self.statement(tag)?;
+                if front.kind == Kind::Execute {
+                    self.pending.pop_front();
+                }
+                Ok(Outcome::Complete(front.token))
+            }
+            b'Z' => self.ready(body),
+            b'T' => Ok(match self.statement(tag)? {
+                Pending {
+                    rows: true, token, ..
+                } => Outcome::Described(token),
+                _ => Outcome::Nothing,
+            }),
+            b'2' | b'n' => self.expect(tag, &[Kind::Execute]).map(|_| Outcome::Nothing),
+            b'1' => {
+                let front = self.expect(tag, &[Kind::Execute, Kind::Parse])?;
+                if front.kind == Kind::Execute {
+                    return Ok(Outcome::Nothing);
+                }
+                self.pending.pop_front();
+                Ok(Outcome::Prepared(front.token))
+            }
+            _ => self.handle_rare(tag, body),
+        }
+    }
+
+    #[cold]
+    fn handle_rare(&mut self, tag: u8, body: &[u8]) -> Result<Outcome, WireError> {
+        match tag {
+            b'E' => Ok(self.failed(ServerError::read('E', body)?.is_fatal())),
+            b'N' => Ok(Outcome::Notice),
+            b'S' => self.parameter(body),
+            b'A' => Ok(Outcome::Notification),
+            b'3' => {
+                let front = self.expect(tag, &[Kind::Close])?;
+                self.pending.pop_front();
+                Ok(Outcome::Closed(front.token))
+            }
+            b'G' => {
+                let token = self.statement(tag)?.token;
+                self.refuse_copy();
+                Ok(Outcome::Copy(token, CopyDirection::In))
+            }
+            b'H' => Ok(Outcome::Copy(
+                self.statement(tag)?.token,
+                CopyDirection::Out,
+            )),
+            b'd' | b'c' => self.statement(tag).map(|_| Outcome::Nothing),
+            _ => Err(self.unexpected(tag)),
+        }
+    }
+
+    fn handle_start(&mut self, tag: u8, body: &[u8]) -> Result<Outcome, WireError> {
+        match tag {
+            b'R' => {
+                if let Some(authentication) = &mut self.starting {
+                    authentication.answer(body, &mut self.out)?;
+                }
+                Ok(Outcome::Nothing)
+            }
+            b'K' => {
+                let key: &[u8; 8] = body.try_into().map_err(|_| WireError::Malformed {
+                    tag: 'K',
+                    what: "the key has another length than protocol 3.0 gives it",
+                })?;
+                let word = |at: usize| {
+                    i32::from_be_bytes([key[at], key[at + 1], key[at + 2], key[at + 3]])
+                };
+                self.backend = Some(BackendKey::new(word(0), word(4)));
+                Ok(Outcome::Nothing)
+            }
+            b'S' => self.parameter(body),
+            b'N' => Ok(Outcome::Notice),
+            b'E' => {
+                ServerError::read('E', body)?;
+                Ok(Outcome::Error(None, 0))
+            }
+            b'Z' => {
+                self.status = read_status(body)?;
+                self.starting = None;
+                Ok(Outcome::Ready(None))
+            }
+            // A server that would rather speak an older minor version than ours, which is the
+            // oldest: nothing changes.
+            b'v' => Ok(Outcome::Nothing),
+            _ => Err(self.unexpected(tag)),
+        }
+    }
+
+    fn ready(&mut self, body: &[u8]) -> Result<Outcome, WireError> {
+        let front = self.expect(b'Z', &[Kind::Sync, Kind::Simple])?;
+        self.status = read_status(body)?;
+        self.pending.pop_front();
+        Ok(Outcome::Ready(Some(front.token)))
+    }
+
+    /// An error ends the request in front, and all up to the next Sync with it.
+    fn failed(&mut self, fatal: bool) -> Outcome {
+        let Some(front) = self.pending.front().copied() else {
+            return Outcome::Error(None, 0);
+        };
+        // After a fatal error the connection closes, so the queue stays as it is; the request in
+        // front may well have nothing to do with it (an administrator's command).
+        if fatal || matches!(front.kind, Kind::Simple | Kind::Sync) {
+            return Outcome::Error(Some(front.token), 0);
+        }
+        let mut skipped = 0;
+        self.pending.pop_front();
+        while self
+            .pending
+            .front()
+            .is_some_and(|next| next.kind != Kind::Sync)
+        {
+            self.pending.pop_front();
+            skipped += 1;
+        }
+        self.discarding = self.pending.is_empty();
+        Outcome::Error(Some(front.token), skipped)
+    }
+
+    /// Answers `CopyInResponse`. While the server waits for data it swallows Syncs, so that those
+    /// behind the COPY have no answer but for one, which is sent anew. Any other request behind
+    /// it makes the server close the connection with a fatal error that says so (`CopyGetData` in
+    /// `src/backend/commands/copyfromparse.c`).
+    fn refuse_copy(&mut self) {
+        let reason = b"COPY FROM STDIN is not supported here\0";
+        self.out.put_u8(b'f');
+        self.out.put_u32(4 + reason.len() as u32);
+        self.out.put_slice(reason);
+        let copy_is_extended = self
+            .pending
+            .front()
+            .is_some_and(|front| front.kind == Kind::Execute);
+        let only_syncs_follow = self
+            .pending
+            .iter()
+            .skip(1)
+            .all(|next| next.kind == Kind::Sync);
+        if copy_is_extended && only_syncs_follow && self.pending.len() > 1 {
+            let last = self.pending.len() - 1;
+            self.pending.drain(1..last);
+            self.out.put_slice(b"S\0\0\0\x04");
+        }
+    }
+
+    /// Keeps a reported setting; its place is told.
+    fn parameter(&mut self, body: &[u8]) -> Result<Outcome, WireError> {
+        const CUT: WireError = WireError::Malformed {
+            tag: 'S',
+            what: "the setting is cut off",
+        };
+        let mut parts = body.split(|&byte| byte == 0);
+        let (Some(name), Some(value), Some([])) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(CUT);
+        };
+        let name = String::from_utf8_lossy(name);
+        let value = String::from_utf8_lossy(value);
+        let place = self.parameters.iter().position(|(known, _)| *known == name);
+        if let Some(place) = place {
+            value.as_ref().clone_into(&mut self.parameters[place].1);
+            return Ok(Outcome::Parameter(place));
+        }
+        self.parameters
+            .push((name.into_owned(), value.into_owned()));
+        Ok(Outcome::Parameter(self.parameters.len() - 1))
+    }
+
+    /// The request in front, which must be one that yields rows.
+    #[inline]
+    fn statement(&self, tag: u8) -> Result<Pending, WireError> {
+        self.expect(tag, &[Kind::Execute, Kind::Simple])
+    }
+
+    #[inline]
+    fn expect(&self, tag: u8, kinds: &[Kind]) -> Result<Pending, WireError> {
+        match self.pending.front() {
+            Some(front) if kinds.contains(&front.kind) => Ok(*front),
+            _ => Err(self.unexpected(tag)),
+        }
+    }
+
+    #[cold]
+    fn unexpected(&self, tag: u8) -> WireError {
+        let doing = match self.pending.front().map(|front| front.kind) {
+            _ if self.starting.is_some() => "signing in",
+            None => "idle",
+            Some(Kind::Simple) => "waiting for a simple query",
+            Some(Kind::Parse) => "waiting for a statement to be prepared",
+            Some(Kind::Execute) => "waiting for a statement to be executed",
+            Some(Kind::Close) => "waiting for a statement to be closed",
+            Some(Kind::Sync) => "waiting for a Sync",
+        };
+        WireError::Unexpected {
+            tag: char::from(tag),
+            doing,
+        }
+    }
+
+    #[inline]
+    fn event<'a>(&'a self, outcome: Outcome, body: &'a [u8]) -> Result<Event<'a>, WireError> {
+        Ok(match outcome {
+            Outcome::Ready(token) => Event::Ready {
+                token,
+                status: self.status,
+            },
+            Outcome::Complete(token) => Event::Complete {
+                token,
+                tag: body.strip_suffix(&[0]).unwrap_or(body),
+            },
+            Outcome::Row(token) => Event::Row {
+                token,
+                row: Row(body),
+            },
+            Outcome::Described(token) => Event::Described {
+                token,
+                columns: RowDescription(body),
+            },
+            Outcome::Prepared(token) => Event::Prepared { token },
+            Outcome::Closed(token) => Event::Closed { token },
+            Outcome::Error(token, skipped) => {
+                let error = Box::new(ServerError::read('E', body)?);
+                Event::Error {
+                    token,
+                    skipped,
+                    error,
+                }
+            }
+            Outcome::Copy(token, direction) => Event::Copy { token, direction },
+            Outcome::Notice => Event::Notice(Notice(body)),
+            Outcome::Parameter(place) => {
+                let (name, value) = &self.parameters[place];
+                Event::Parameter { name, value }
+            }
+            // `next` loops past `Nothing`, so only one arm is left to share.
+            Outcome::Notification | Outcome::Nothing => Event::Notification,
+        })
+    }
+}
+
+fn read_status(body: &[u8]) -> Result<TransactionStatus, WireError> {
+    match body {
+        b"I" => Ok(TransactionStatus::Idle),
+        b"T" => Ok(TransactionStatus::Open),
+        b"E" => Ok(TransactionStatus::Failed),
+        _ => Err(WireError::Malformed {
+            tag: 'Z',
+            what: "there is no such transaction state",
+        }),
+    }
+}

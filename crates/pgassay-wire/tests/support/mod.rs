@@ -1,0 +1,198 @@
+//! A real server for tests: initialised in a temporary directory, unix socket only, ended by its
+//! process id when dropped. As root it runs as `nobody`, since PostgreSQL refuses root.
+//!
+//! `None` where no PostgreSQL is installed; the test then says so and counts as skipped.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const NOBODY: u32 = 65534;
+const PORT: u16 = 5432;
+
+pub struct Server {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Server {
+    /// Starts a server whose `pg_hba.conf` has these lines.
+    pub fn start(hba: &str) -> Option<Self> {
+        let Some(bin) = bin_directory() else {
+            eprintln!("skipped: no PostgreSQL under /usr/lib/postgresql");
+            return None;
+        };
+        let directory = tempfile::Builder::new()
+            .prefix("pgassay-test-")
+            .tempdir()
+            .unwrap();
+        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let data = directory.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        if is_root() {
+            chown(&data, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let initialised = command(&bin, "initdb")
+            .args([
+                "-U",
+                "tester",
+                "-A",
+                "trust",
+                "-N",
+                "-E",
+                "UTF8",
+                "--locale=C",
+                "-D",
+            ])
+            .arg(&data)
+            .output()
+            .unwrap();
+        assert!(
+            initialised.status.success(),
+            "{}",
+            String::from_utf8_lossy(&initialised.stderr)
+        );
+        std::fs::write(data.join("pg_hba.conf"), hba).unwrap();
+        let child = command(&bin, "postgres")
+            .arg("-D")
+            .arg(&data)
+            .args([
+                "-c",
+                "listen_addresses=",
+                "-c",
+                "fsync=off",
+                "-c",
+                "max_connections=300",
+            ])
+            .args(["-c", "autovacuum=off", "-k"])
+            .arg(&data)
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(directory.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let server = Self { child, directory };
+        server.wait_until_it_accepts();
+        Some(server)
+    }
+
+    /// A server that trusts everybody.
+    pub fn trusting() -> Option<Self> {
+        Self::start("local all all trust\n")
+    }
+
+    pub fn socket_directory(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.socket_directory().join(format!(".s.PGSQL.{PORT}"))
+    }
+
+    /// A connection with time limits.
+    pub fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.socket()).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        stream
+            .set_write_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        stream
+    }
+
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    /// Ends the server: SIGINT disconnects clients, SIGQUIT drops them.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill has no preconditions; the process is our child and not reaped yet.
+        unsafe { libc::kill(self.pid(), signal) };
+    }
+
+    fn wait_until_it_accepts(&self) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let login = pgassay_wire::Login {
+                user: "tester".into(),
+                database: "postgres".into(),
+                ..Default::default()
+            };
+            let opened = UnixStream::connect(self.socket())
+                .ok()
+                .map(|stream| pgassay_wire::Exchange::open(stream, &login));
+            match opened {
+                Some(Ok(_)) => return,
+                // Refusals other than "starting up" (57P03) come from a server that runs.
+                Some(Err(pgassay_wire::ExchangeError::Server(error)))
+                    if error.sqlstate != "57P03" =>
+                {
+                    return;
+                }
+                Some(Err(pgassay_wire::ExchangeError::Wire(_))) => return,
+                _ => {}
+            }
+            let log = || std::fs::read_to_string(self.directory.path().join("log"));
+            assert!(
+                Instant::now() < deadline,
+                "the server does not start: {:?}",
+                log()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.signal(libc::SIGINT);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.signal(libc::SIGQUIT);
+        self.child.wait().ok();
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn command(bin: &Path, name: &str) -> Command {
+    let program = bin.join(name);
+    let mut command = if is_root() {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+            .arg(program);
+        command
+    } else {
+        Command::new(program)
+    };
+    command.env_remove("PGOPTIONS").current_dir("/");
+    command
+}
+
+/// The newest installed PostgreSQL's programs.
+pub fn bin_directory() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let mut found: Vec<(u32, PathBuf)> = versions
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let version = path.file_name()?.to_str()?.parse().ok()?;
+            let bin = path.join("bin");
+            bin.join("initdb").exists().then_some((version, bin))
+        })
+        .collect();
+    found.sort();
+    found.pop().map(|(_, bin)| bin)
+}
