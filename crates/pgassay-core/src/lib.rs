@@ -1,1 +1,17 @@
-//! The nouns of a performance study and the pure functions between them.
+//! The nouns of a performance study, their serialised forms, and the pure functions between them.
+//!
+//! Data flows one way through this crate, a module a step:
+//!
+//! [`study`] (what the user wrote) → [`plan`] (every server, point and trial, in order) →
+//! [`trial`] and [`profile`] (what was measured) → [`comparison`] (what it means) →
+//! [`run`] (all of it, as kept and reported).
+//!
+//! Nothing here does I/O or reads a clock; everything is a value that can be tested.
+
+pub mod comparison;
+pub mod plan;
+pub mod profile;
+pub mod run;
+pub mod study;
+// pub mod subsystem;
+pub mod trial;

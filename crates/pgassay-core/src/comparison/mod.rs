@@ -1,0 +1,170 @@
+//! What the trials mean: figures of each point, ratios with intervals, verdicts, and where the
+//! difference in cost lies.
+//!
+//! The unit of every interval is the pair (one per block), never a second inside a trial. Verdicts
+//! come from timed trials only; profiles say where the time goes, and the exact on-CPU totals of
+//! the timed trials say how much of it there is.
+
+// mod assess;
+// mod cost;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+// pub use assess::{Assessment, assess};
+
+/// Figures of one point over all its timed trials.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PointSummary {
+    /// Index into the plan's conditions.
+    pub condition: usize,
+    /// Index into the plan's variants.
+    pub variant: usize,
+    /// Timed trials.
+    pub trials: u32,
+    /// Transactions inside their windows.
+    pub transactions: u64,
+    /// Transactions per second: geometric mean of the trials.
+    pub tps: f64,
+    /// Mean latency.
+    pub latency_mean_us: f64,
+    /// Median latency.
+    pub latency_p50_us: f64,
+    /// 95th percentile of latency.
+    pub latency_p95_us: f64,
+    /// 99th percentile of latency.
+    pub latency_p99_us: f64,
+    /// The slowest transaction.
+    pub latency_max_us: f64,
+    /// On-CPU time of the backends per transaction.
+    pub server_cpu_us: f64,
+    /// Time the backends were runnable and waited for a processor, per transaction.
+    pub server_run_queue_us: f64,
+    /// On-CPU time of the load generator per transaction.
+    pub client_cpu_us: f64,
+    /// Share of the timed trials in which the generator set the pace, 0 to 1.
+    pub client_limited: f64,
+}
+
+/// A variant against the baseline under one condition.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Comparison {
+    /// Index into the plan's conditions.
+    pub condition: usize,
+    /// Index into the plan's variants; never the baseline's.
+    pub variant: usize,
+    /// The answer, from throughput.
+    pub verdict: Verdict,
+    /// Throughput; above 1 is better.
+    pub tps: Ratio,
+    /// Mean latency; below 1 is better.
+    pub latency_mean: Ratio,
+    /// Median latency.
+    pub latency_p50: Ratio,
+    /// 95th percentile of latency.
+    pub latency_p95: Ratio,
+    /// 99th percentile of latency.
+    pub latency_p99: Ratio,
+    /// On-CPU time of the backends per transaction.
+    pub server_cpu: Ratio,
+    /// Where the difference of that time lies; `None` without profiles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostDifference>,
+}
+
+/// The word for a comparison, against an equivalence band of ± 2 %.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The interval lies above 1, and not all of it inside the band.
+    Faster,
+    /// The interval lies below 1, and not all of it inside the band.
+    Slower,
+    /// The whole interval lies inside the band.
+    Same,
+    /// The interval holds 1 and reaches out of the band: more pairs are needed.
+    Unresolved,
+}
+
+/// Variant over baseline, from pairs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ratio {
+    /// Geometric mean of the pairs' ratios.
+    pub ratio: f64,
+    /// Lower end of the interval; equal to the ratio where there is one pair only.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+    /// Confidence level of the interval, after correction for several variants.
+    pub level: f64,
+    /// Standard deviation of the pairs' ratios, as a share of the ratio (.01 is 1 %).
+    pub pair_sd: f64,
+    /// The smallest effect that this many pairs of this noise find in 4 of 5 runs (.01 is 1 %).
+    pub detectable: f64,
+    /// Whether ranks tell another story than the mean, as with an outlier.
+    pub ranks_disagree: bool,
+    /// The ratio of each pair, in the order of the blocks.
+    pub by_pair: Vec<f64>,
+}
+
+/// Where the difference in the backends' on-CPU time per transaction lies.
+///
+/// Every list adds up to the total: rows are parts of one sum, `other` rows included.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CostDifference {
+    /// The whole: exact totals, its interval from pairs.
+    pub total: CostRow,
+    /// By function, itself only (without callees); largest difference first.
+    pub functions: Vec<CostRow>,
+    /// By phase of a statement: parse, plan, execute, …
+    pub phases: Vec<CostRow>,
+    /// By subsystem of PostgreSQL.
+    pub subsystems: Vec<CostRow>,
+    /// A function's difference below this cannot be told from noise here.
+    pub resolvable_us: f64,
+    /// Throughput of the variants' profiled trials over that of their timed ones: what watching cost.
+    pub profiled_tps_ratio: f64,
+}
+
+/// One row: what it costs per transaction on both sides.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CostRow {
+    /// Function, phase or subsystem.
+    pub name: String,
+    /// For functions: the program or library.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub object: String,
+    /// Under the baseline, µs per transaction.
+    pub baseline_us: f64,
+    /// Under the variant, µs per transaction.
+    pub variant_us: f64,
+    /// Variant minus baseline.
+    pub difference_us: f64,
+    /// Lower end of the difference's interval.
+    pub low_us: f64,
+    /// Upper end of the difference's interval.
+    pub high_us: f64,
+    /// What happened to it.
+    pub change: Change,
+}
+
+/// What happened to a row, as the post of 2016 marked functions by hand (新增, 上升, 下降).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// Not there under the baseline.
+    New,
+    /// Costs more.
+    Up,
+    /// Costs less.
+    Down,
+    /// No longer there.
+    Gone,
+    /// Any difference is below what can be told from noise.
+    Unresolved,
+}

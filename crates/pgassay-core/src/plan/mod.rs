@@ -1,0 +1,228 @@
+//! The plan: every server, condition and point that a study needs, and the order of its trials.
+//!
+//! A *block* is one randomised round over all points. Within a block, the trials of one condition
+//! stand together: each variant's connections are opened afresh (so that memory layout and
+//! placement are sampled anew), warmed up, and then the variants run in a random order and its
+//! mirror image (ABBA for two), which cancels any linear drift. The two trials of a variant and
+//! the two of the baseline make one *pair*, the unit of all statistics; profiled trials follow and
+//! never count for a verdict. Sources: Bulej et al., "Duet benchmarking" (ICPE 2020); Kalibera and
+//! Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013).
+
+mod expand;
+mod interpolate;
+
+use std::collections::BTreeMap;
+
+use pgassay_stats::block_order;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::study::{Protocol, Span};
+
+pub use expand::plan;
+
+/// What the command line says over the study file.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// Measure for this long instead of the study's length.
+    pub length: Option<Span>,
+    /// Use the study's quick length.
+    pub quick: bool,
+    /// Pairs per comparison.
+    pub pairs: Option<u32>,
+    /// Concurrent connections, instead of the study's list.
+    pub clients: Option<Vec<u32>>,
+    /// Only these variants; the baseline stays first.
+    pub variants: Option<Vec<String>>,
+    /// Only these scripts, where the study has scripts as a condition.
+    pub scripts: Option<Vec<String>>,
+    /// Values for `${name}`.
+    pub parameters: BTreeMap<String, String>,
+    /// Instead of `server.version`.
+    pub version: Option<String>,
+    /// Instead of `server.binaries`.
+    pub binaries: Option<String>,
+    /// Seed of everything random; chosen by the caller when the user names none.
+    pub seed: u64,
+    /// Run no profiled trials.
+    pub without_profile: bool,
+}
+
+/// Everything that will be done, before any of it is done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Names of the variants; the first is the baseline.
+    pub variants: Vec<String>,
+    /// The servers, each used by one point or more.
+    pub servers: Vec<ServerPlan>,
+    /// The conditions, in the study's order.
+    pub conditions: Vec<Condition>,
+    /// The points: conditions × variants, a condition's together in the order of the variants.
+    pub points: Vec<Point>,
+    /// How many trials of what length.
+    pub schedule: Schedule,
+}
+
+/// A server to start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServerPlan {
+    /// The version asked for.
+    pub version: String,
+    /// A directory with binaries, instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binaries: Option<String>,
+    /// Lines of `postgresql.conf`.
+    pub settings: BTreeMap<String, String>,
+    /// SQL to run once.
+    pub setup: String,
+    /// Connections that may be open at once.
+    pub connections: u32,
+}
+
+/// One combination of what the question is asked under.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Condition {
+    /// Concurrent connections.
+    pub clients: u32,
+    /// What else distinguishes it from the study's other conditions, as `name=value`; empty when
+    /// only the number of clients does.
+    pub label: String,
+}
+
+impl Condition {
+    /// The name that tables and charts print.
+    pub fn title(&self) -> String {
+        let clients = format!(
+            "{} client{}",
+            self.clients,
+            if self.clients == 1 { "" } else { "s" }
+        );
+        if self.label.is_empty() {
+            clients
+        } else {
+            format!("{}, {clients}", self.label)
+        }
+    }
+}
+
+/// One variant under one condition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// Index into [`Plan::variants`].
+    pub variant: usize,
+    /// Index into [`Plan::conditions`].
+    pub condition: usize,
+    /// Index into [`Plan::servers`].
+    pub server: usize,
+    /// How statements travel.
+    pub protocol: Protocol,
+    /// Settings of its sessions.
+    pub session: BTreeMap<String, String>,
+    /// The scripts that run, with their parameters filled in.
+    pub scripts: Vec<PlannedScript>,
+    /// SQL to run before each trial; empty for none.
+    pub reset: String,
+}
+
+/// A script with its parameters filled in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedScript {
+    /// Index into the study's scripts.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// How often it is chosen, relative to the others.
+    pub weight: u32,
+    /// Its text.
+    pub text: String,
+}
+
+/// How many trials of what length.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Schedule {
+    /// Blocks, each of which gives one pair per comparison.
+    pub blocks: u32,
+    /// The window of one trial.
+    pub trial_us: u64,
+    /// Profiled trials per variant, condition and block.
+    pub profiled: u32,
+    /// Load before the window opens: caches that the previous trial cooled warm up again.
+    pub settle_us: u64,
+    /// Warm-up after connecting is watched in windows of this length, …
+    pub warm_up_window_us: u64,
+    /// … until three agree, or for this long.
+    pub warm_up_cap_us: u64,
+    /// Threads of the load generator per point.
+    pub threads: u32,
+    /// Seed of the order and of the scripts' random numbers.
+    pub seed: u64,
+}
+
+/// The trials of one condition in one block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Round {
+    /// Index into [`Plan::conditions`].
+    pub condition: usize,
+    /// Variants in the order of their timed trials: a permutation, then its mirror image.
+    pub timed: Vec<usize>,
+    /// Variants in the order of their profiled trials.
+    pub profiled: Vec<usize>,
+}
+
+impl Plan {
+    /// The rounds of one block, in order. The same plan gives the same order always.
+    pub fn block(&self, block: u32) -> Vec<Round> {
+        let schedule = &self.schedule;
+        let variants = self.variants.len();
+        let conditions = self.conditions.len();
+        // The condition of number c draws from stream c + 1; stream 0 orders the conditions.
+        let stream = |number: usize| (number as u64) << 32 | u64::from(block);
+        block_order(conditions, schedule.seed, stream(0))[..conditions]
+            .iter()
+            .map(|&condition| {
+                let timed = block_order(variants, schedule.seed, stream(condition + 1));
+                let profiled = timed.iter().take(variants).rev().copied().cycle();
+                let profiled = profiled
+                    .take(variants * schedule.profiled as usize)
+                    .collect();
+                Round {
+                    condition,
+                    timed,
+                    profiled,
+                }
+            })
+            .collect()
+    }
+
+    /// The point of a variant under a condition.
+    pub fn point(&self, condition: usize, variant: usize) -> &Point {
+        &self.points[condition * self.variants.len() + variant]
+    }
+
+    /// Trials per block.
+    pub fn trials_per_block(&self) -> u32 {
+        self.points.len() as u32 * (2 + self.schedule.profiled)
+    }
+
+    /// Time inside trials, all blocks together, in microseconds.
+    pub fn measuring_us(&self) -> u64 {
+        u64::from(self.schedule.blocks)
+            * u64::from(self.trials_per_block())
+            * self.schedule.trial_us
+    }
+
+    /// About how long the whole takes once the servers are up, in microseconds: measuring, settling
+    /// and what warm-up usually needs (six windows a point and block).
+    pub fn estimated_us(&self) -> u64 {
+        let blocks = u64::from(self.schedule.blocks);
+        let warm_up = blocks * self.points.len() as u64 * 6 * self.schedule.warm_up_window_us;
+        let settle = blocks * u64::from(self.trials_per_block()) * self.schedule.settle_us;
+        self.measuring_us() + warm_up + settle
+    }
+}

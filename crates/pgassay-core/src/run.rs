@@ -1,0 +1,118 @@
+//! A run as kept: the study, its plan, what was measured, and what it means.
+//!
+//! `run.json` of a result directory is this type. The schema is versioned: a field may be added
+//! within a version, and a field's meaning never changes; see `docs/schema`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::comparison::{Comparison, PointSummary};
+use crate::plan::Plan;
+use crate::profile::Profile;
+use crate::study::Study;
+use crate::trial::Trial;
+
+/// The value of [`Run::schema`] that this version writes.
+pub const SCHEMA: &str = "pgassay.run/1";
+
+/// Everything about one run of a study.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Run {
+    /// Name and version of this form.
+    pub schema: String,
+    /// The run's name: its directory's, and what `pgassay show` takes.
+    pub id: String,
+    /// The study's name: its file's, without ending.
+    pub study_name: String,
+    /// Version of pgassay.
+    pub pgassay: String,
+    /// When it began, microseconds since 1970.
+    pub started_us: i64,
+    /// When it ended.
+    pub ended_us: i64,
+    /// Whether every planned trial was run.
+    pub complete: bool,
+    /// The study as it was read.
+    pub study: Study,
+    /// The plan that was followed.
+    pub plan: Plan,
+    /// The servers, in the plan's order.
+    pub servers: Vec<ServerFacts>,
+    /// What limits measurements on this machine.
+    pub checks: Vec<Check>,
+    /// What the reader must know before believing a figure.
+    pub warnings: Vec<Warning>,
+    /// Every trial, in the order they ran.
+    pub trials: Vec<Trial>,
+    /// A profile per point, in the plan's order; empty where sampling was not possible.
+    pub profiles: Vec<Profile>,
+    /// Figures of each point, in the plan's order.
+    pub points: Vec<PointSummary>,
+    /// Every variant against the baseline, under every condition.
+    pub comparisons: Vec<Comparison>,
+}
+
+/// What a server was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ServerFacts {
+    /// Exact version, as `18.1`.
+    pub version: String,
+    /// Where its binaries came from, in words.
+    pub origin: String,
+    /// Arguments of `configure`.
+    pub configure: String,
+    /// Compiler flags.
+    pub cflags: String,
+    /// The compiler, as `version()` names it.
+    pub compiler: String,
+}
+
+/// One line of the machine's check-up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Check {
+    /// What was looked at, as `kernel.perf_event_paranoid`.
+    pub name: String,
+    /// What was found.
+    pub value: String,
+    /// What it limits; `None` when all is well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<String>,
+    /// The command that mends it, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mend: Option<String>,
+}
+
+/// What the reader must know before believing a figure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Warning {
+    /// A stable name for programs.
+    pub kind: WarningKind,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// The kinds of warnings.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum WarningKind {
+    /// The servers that are compared were built differently.
+    BuildsDiffer,
+    /// The load generator set the pace, not the server.
+    ClientLimited,
+    /// A point had not settled when its time to warm up was over.
+    NotSteady,
+    /// The hypervisor gave a noticeable share of the machine to others.
+    Steal,
+    /// Other programs used a noticeable share of the machine.
+    ForeignLoad,
+    /// CPU stacks could not be sampled, or not all of them.
+    NoProfile,
+    /// Samples were lost or stacks broken off.
+    ProfileQuality,
+    /// The run ended before all trials were done.
+    Incomplete,
+    /// An installed PostgreSQL stood in for one that could not be fetched.
+    Installed,
+}

@@ -1,0 +1,209 @@
+//! A study's text and where things are in it, so that an error names file, line and column.
+
+use std::fmt;
+
+use thiserror::Error;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::Study;
+
+/// A study as text, and the name of where it came from.
+#[derive(Debug, Clone)]
+pub struct StudySource {
+    /// The file's path as the user gave it, or the name of a built-in study.
+    pub file: String,
+    /// The file's text.
+    pub text: String,
+}
+
+/// A place in a study file; both numbers start at 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    /// The line.
+    pub line: usize,
+    /// The column, in characters.
+    pub column: usize,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// What is wrong with a study, and where.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+#[error("{file}:{}{message}{}",
+    location.map_or(" ".to_owned(), |l| format!("{l}: ")),
+    hint.as_ref().map_or(String::new(), |h| format!(" ({h})")))]
+pub struct StudyError {
+    /// The file, as in [`StudySource::file`].
+    pub file: String,
+    /// Where, when a place is known.
+    pub location: Option<Location>,
+    /// What was found and what was expected.
+    pub message: String,
+    /// A near name, or what to do.
+    pub hint: Option<String>,
+}
+
+impl StudySource {
+    /// Reads the text as a study.
+    ///
+    /// # Errors
+    /// TOML that does not parse, a key that the format does not know (with the nearest that it
+    /// does), a value of the wrong type.
+    pub fn parse(&self) -> Result<Study, StudyError> {
+        toml::from_str::<Study>(&self.text).map_err(|error| {
+            let message = error.message().trim().replace('\n', "; ");
+            let hint = near_known_key(&message);
+            StudyError {
+                file: self.file.clone(),
+                location: error.span().map(|span| self.location(span.start)),
+                message,
+                hint,
+            }
+        })
+    }
+
+    /// An error at the value that `path` leads to, or at the nearest part of the path that exists.
+    /// Numbers in the path are indices: `["variant", "1", "script"]`.
+    pub fn error_at(&self, path: &[&str], message: impl Into<String>) -> StudyError {
+        StudyError {
+            file: self.file.clone(),
+            location: self.offset_of(path).map(|offset| self.location(offset)),
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// The file's line that holds line `line` (from 1) of the string that `path` leads to.
+    pub fn line_in_text(&self, path: &[&str], line: usize) -> Option<usize> {
+        let offset = self.offset_of(path)?;
+        let literal = &self.text[offset..];
+        let multi_line = literal.starts_with("'''") || literal.starts_with("\"\"\"");
+        // A newline right after the opening quotes is not part of the value.
+        let trimmed = multi_line && literal[3..].trim_start_matches('\r').starts_with('\n');
+        Some(self.location(offset).line + usize::from(trimmed) + line - 1)
+    }
+
+    fn location(&self, offset: usize) -> Location {
+        let before = self.text.get(..offset).unwrap_or(&self.text);
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        Location {
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+        }
+    }
+
+    fn offset_of(&self, path: &[&str]) -> Option<usize> {
+        let document = DeTable::parse(&self.text).ok()?;
+        let (first, rest) = path.split_first()?;
+        let mut found = document.get_ref().get(*first)?;
+        for step in rest {
+            match descend(found, step) {
+                Some(next) => found = next,
+                None => break,
+            }
+        }
+        Some(found.span().start)
+    }
+}
+
+fn descend<'a, 'i>(
+    value: &'a Spanned<DeValue<'i>>,
+    step: &str,
+) -> Option<&'a Spanned<DeValue<'i>>> {
+    match step.parse::<usize>() {
+        Ok(index) if value.get_ref().is_array() => value.get_ref().get(index),
+        _ => value.get_ref().get(step),
+    }
+}
+
+/// Serde's message lists the keys that it would have taken: name the nearest.
+fn near_known_key(message: &str) -> Option<String> {
+    let rest = message
+        .strip_prefix("unknown field `")
+        .or_else(|| message.strip_prefix("unknown variant `"))?;
+    let (unknown, expected) = rest.split_once('`')?;
+    let known = expected.split('`').skip(1).step_by(2);
+    near(unknown, known).map(|name| format!("did you mean \"{name}\"?"))
+}
+
+/// The candidate nearest to a mistyped word, if one is near.
+pub(crate) fn near<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> StudySource {
+        StudySource {
+            file: "s.toml".to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
+    const MINIMAL: &str = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = '''\nselect 1;\nselect 2;\n'''\n[[variant]]\nname = \"v\"\n";
+
+    #[test]
+    fn a_minimal_study_parses_with_its_defaults() {
+        let study = source(MINIMAL).parse().unwrap();
+        assert_eq!(study.conditions.clients, vec![8]);
+        assert_eq!(study.length.pairs, 6);
+        assert_eq!(study.variant[0].protocol, None);
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_with_line_and_near_name() {
+        let error = source(&format!("{MINIMAL}protocoll = \"simple\"\n"))
+            .parse()
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("s.toml:10:1: unknown field `protocoll`"),
+            "{text}"
+        );
+        assert!(text.contains("did you mean \"protocol\"?"), "{text}");
+    }
+
+    #[test]
+    fn a_wrong_protocol_names_the_near_one() {
+        let text = source(&format!("{MINIMAL}protocol = \"prepard\"\n"))
+            .parse()
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.contains("s.toml:10:") && text.contains("did you mean \"prepared\"?"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn broken_toml_names_its_line() {
+        let text = source("question = \"?\nx").parse().unwrap_err().to_string();
+        assert!(text.starts_with("s.toml:1:"), "{text}");
+    }
+
+    #[test]
+    fn lines_inside_a_script_are_lines_of_the_file() {
+        let source = source(MINIMAL);
+        assert_eq!(source.line_in_text(&["script", "0", "text"], 1), Some(5));
+        assert_eq!(source.line_in_text(&["script", "0", "text"], 2), Some(6));
+    }
+
+    #[test]
+    fn an_error_points_at_the_deepest_part_that_exists() {
+        let error = source(MINIMAL).error_at(&["variant", "0", "name"], "no");
+        assert_eq!(error.location.unwrap().line, 9);
+        let error = source(MINIMAL).error_at(&["variant", "0", "script"], "no");
+        assert_eq!(error.location.unwrap().line, 8);
+    }
+}

@@ -1,0 +1,142 @@
+//! A length of time with a unit, written as PostgreSQL writes it: `200ms`, `10s`, `2min`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserializer, Error};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A length of time; never negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(Duration);
+
+/// What PostgreSQL calls its time units (`src/backend/utils/misc/guc.c`, `time_unit_conversion_table`),
+/// and `m`, which people write for minutes. A bare number is refused: it would be guessed.
+const UNITS: [(&str, f64); 7] = [
+    ("us", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("min", 60.0),
+    ("m", 60.0),
+    ("h", 3600.0),
+    ("d", 86_400.0),
+];
+
+impl Span {
+    /// Whole seconds.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(Duration::from_secs(secs))
+    }
+
+    /// As the standard library's type.
+    pub const fn duration(self) -> Duration {
+        self.0
+    }
+}
+
+impl From<Duration> for Span {
+    fn from(duration: Duration) -> Self {
+        Self(duration)
+    }
+}
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let trimmed = text.trim();
+        let digits = trimmed
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(digits);
+        let scale = UNITS
+            .iter()
+            .find(|(name, _)| *name == unit.trim())
+            .map(|(_, scale)| *scale);
+        match (number.parse::<f64>(), scale) {
+            (Ok(value), Some(scale)) => Duration::try_from_secs_f64(value * scale)
+                .map(Self)
+                .map_err(|_| format!("\"{text}\" is too long a time")),
+            _ => Err(format!(
+                "\"{text}\" is not a length of time; write a number and a unit: us, ms, s, min, h, d"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = self.0.as_micros();
+        for (unit, size) in [
+            ("h", 3_600_000_000),
+            ("min", 60_000_000),
+            ("s", 1_000_000),
+            ("ms", 1000),
+        ] {
+            if micros >= size && micros.is_multiple_of(size) {
+                return write!(f, "{}{unit}", micros / size);
+            }
+        }
+        write!(f, "{micros}us")
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Span {
+    fn schema_name() -> Cow<'static, str> {
+        "Span".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": r"^[0-9.]+ *(us|ms|s|min|m|h|d)$" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_those_of_postgresql() {
+        for (text, micros) in [
+            ("200ms", 200_000),
+            ("1.5s", 1_500_000),
+            ("2min", 120_000_000),
+            ("2m", 120_000_000),
+        ] {
+            assert_eq!(
+                text.parse::<Span>().unwrap().duration().as_micros(),
+                micros,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_number_without_a_unit_is_refused() {
+        let message = "10".parse::<Span>().unwrap_err();
+        assert!(message.contains("a number and a unit"), "{message}");
+    }
+
+    #[test]
+    fn it_prints_in_the_largest_unit_that_is_exact() {
+        for text in ["1us", "200ms", "90s", "2min", "1h"] {
+            assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
+        }
+    }
+}

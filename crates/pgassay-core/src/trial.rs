@@ -1,0 +1,164 @@
+//! What one trial measured.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer as _, V2Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Why a trial was run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TrialKind {
+    /// For the verdict: nothing watches but exact counters.
+    Timed,
+    /// For the account of costs: the sampler runs, and takes its share of the machine.
+    Profiled,
+}
+
+/// One timed run of a point.
+///
+/// Identities: `transactions_total ≥ transactions`; the processor's totals cover the whole run,
+/// from idle to idle, and so divide by `transactions_total`; throughput is
+/// `transactions / window_us`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Trial {
+    /// The round over all points that it belongs to, from 0.
+    pub block: u32,
+    /// Index into the plan's conditions.
+    pub condition: usize,
+    /// Index into the study's variants.
+    pub variant: usize,
+    /// Its place in the block's order, from 0 over all kinds.
+    pub position: u32,
+    /// Why it was run.
+    pub kind: TrialKind,
+    /// When its window began, microseconds since 1970.
+    pub started_us: i64,
+    /// Length of the window in which transactions counted.
+    pub window_us: f64,
+    /// Transactions that ended inside the window.
+    pub transactions: u64,
+    /// Transactions from the first to the last, settling and draining included.
+    pub transactions_total: u64,
+    /// Latencies of the transactions that ended inside the window.
+    pub latency: Latency,
+    /// The processor's account of the server's backends, over the whole run.
+    pub server: CpuTotals,
+    /// The load generator's own account, over the whole run.
+    pub client: ClientTotals,
+    /// Share of the machine's processor time that the hypervisor gave to others, 0 to 1.
+    pub steal: f64,
+    /// Share of the machine's processor time that neither the server nor the load generator used
+    /// but other programs did, 0 to 1.
+    pub foreign: f64,
+}
+
+impl Trial {
+    /// Transactions per second inside the window.
+    pub fn tps(&self) -> f64 {
+        self.transactions as f64 / (self.window_us / 1e6)
+    }
+
+    /// On-CPU time of the server's backends per transaction, in microseconds.
+    pub fn server_cpu_us_per_tx(&self) -> f64 {
+        self.server.on_cpu_us / self.transactions_total as f64
+    }
+}
+
+/// Exact totals of some processes, from the kernel's `schedstat`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CpuTotals {
+    /// Time on a processor.
+    pub on_cpu_us: f64,
+    /// Time runnable, waiting for a processor.
+    pub run_queue_us: f64,
+    /// Processes summed over.
+    pub processes: u32,
+}
+
+/// What the load generator itself used and where its clients' time went.
+///
+/// Identity: `in_transaction_us + between_us + asleep_us = clients × run` within 1 %.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClientTotals {
+    /// Processor time of the generator's threads.
+    pub cpu_us: f64,
+    /// Time the generator's threads were runnable and waited for a processor.
+    pub run_queue_us: f64,
+    /// Sum over clients: inside transactions.
+    pub in_transaction_us: f64,
+    /// Sum over clients: between transactions.
+    pub between_us: f64,
+    /// Sum over clients: asleep as the script asks, or waiting for their schedule.
+    pub asleep_us: f64,
+    /// Whether a generator thread was so busy that it, not the server, set the pace.
+    pub client_limited: bool,
+}
+
+/// A latency histogram in `HdrHistogram`'s V2 encoding; values are nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Latency {
+    /// Base64 of the V2 encoding, uncompressed, values in nanoseconds.
+    pub hdr_v2_ns: String,
+}
+
+impl Latency {
+    /// Keeps a histogram of nanoseconds.
+    pub fn from_histogram(histogram: &Histogram<u64>) -> Self {
+        let mut bytes = Vec::new();
+        V2Serializer::new()
+            .serialize(histogram, &mut bytes)
+            .expect("writing to memory does not fail and histograms of u64 always encode");
+        Self {
+            hdr_v2_ns: BASE64.encode(bytes),
+        }
+    }
+
+    /// The histogram back.
+    ///
+    /// # Errors
+    /// Text that is not such an encoding, as from a damaged file.
+    pub fn histogram(&self) -> Result<Histogram<u64>, LatencyError> {
+        let bytes = BASE64.decode(&self.hdr_v2_ns).map_err(|_| LatencyError)?;
+        Deserializer::new()
+            .deserialize(&mut bytes.as_slice())
+            .map_err(|_| LatencyError)
+    }
+}
+
+/// A latency histogram that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a latency histogram in this result is damaged (not base64 of HdrHistogram V2)")]
+pub struct LatencyError;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_survives_being_kept() {
+        let mut histogram = Histogram::<u64>::new(3).unwrap();
+        for value in [1_000, 25_000, 9_000_000] {
+            histogram.record(value).unwrap();
+        }
+        let kept = Latency::from_histogram(&histogram);
+        assert_eq!(kept.histogram().unwrap(), histogram);
+    }
+
+    #[test]
+    fn damage_is_an_error() {
+        assert!(
+            Latency {
+                hdr_v2_ns: "AAAA".to_owned()
+            }
+            .histogram()
+            .is_err()
+        );
+    }
+}
