@@ -1,0 +1,169 @@
+//! Variable names, interned into slots.
+//!
+//! All scripts of one run share one table, so that a variable that one script sets is the variable
+//! that another reads, as in pgbench, where a client's variables outlive its transactions. The
+//! table is filled while scripts are parsed and then frozen in an `Arc`: a name that no script and
+//! no definition mentions can't be read by anyone, so it needs no slot.
+
+use std::collections::HashMap;
+
+/// The position of a variable in every [`Variables`](crate::Variables) of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub u32);
+
+impl SlotId {
+    /// The slot as an index.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A name that pgbench does not accept for a variable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{context}: invalid variable name: \"{name}\"")]
+pub struct InvalidName {
+    /// What tried to define it: `option`, `set`, `gset`, `aset`, `setshell`.
+    pub context: &'static str,
+    /// The name.
+    pub name: String,
+}
+
+#[derive(Debug)]
+struct Name {
+    text: Box<[u8]>,
+    is_valid: bool,
+}
+
+/// The names of all variables that the scripts of one run mention.
+#[derive(Debug)]
+pub struct Names {
+    by_name: HashMap<Box<[u8]>, SlotId>,
+    names: Vec<Name>,
+}
+
+impl Names {
+    /// `:scale`, the scale factor.
+    pub const SCALE: SlotId = SlotId(0);
+    /// `:client_id`, counted from 0.
+    pub const CLIENT_ID: SlotId = SlotId(1);
+    /// `:default_seed`, the seed of `hash` and `permute` where the script gives none.
+    pub const DEFAULT_SEED: SlotId = SlotId(2);
+    /// `:random_seed`, the seed of the run.
+    pub const RANDOM_SEED: SlotId = SlotId(3);
+
+    /// A table with pgbench's automatic variables in the slots of the constants.
+    pub fn new() -> Names {
+        let mut names = Names {
+            by_name: HashMap::new(),
+            names: Vec::new(),
+        };
+        for automatic in ["scale", "client_id", "default_seed", "random_seed"] {
+            names.intern(automatic.as_bytes());
+        }
+        names
+    }
+
+    /// The slot of `name`, made if need be. Names that can't be defined get one too: a script may
+    /// read them, and fails when it runs.
+    pub fn intern(&mut self, name: &[u8]) -> SlotId {
+        if let Some(&slot) = self.by_name.get(name) {
+            return slot;
+        }
+        let slot = SlotId(u32::try_from(self.names.len()).expect("scripts are shorter than 4 GB"));
+        self.by_name.insert(name.into(), slot);
+        self.names.push(Name {
+            text: name.into(),
+            is_valid: is_valid_name(name),
+        });
+        slot
+    }
+
+    /// The slot of a variable to be defined outside a script, as `-D` does.
+    pub fn define(&mut self, context: &'static str, name: &str) -> Result<SlotId, InvalidName> {
+        if is_valid_name(name.as_bytes()) {
+            Ok(self.intern(name.as_bytes()))
+        } else {
+            Err(InvalidName {
+                context,
+                name: name.to_owned(),
+            })
+        }
+    }
+
+    /// The slot of `name`, if any script or definition mentions it.
+    pub fn slot(&self, name: &[u8]) -> Option<SlotId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Where `\gset prefix` stores the column `column`: `None` where nobody reads it.
+    pub fn capture_slot(
+        &self,
+        context: &'static str,
+        prefix: &[u8],
+        column: &[u8],
+    ) -> Result<Option<SlotId>, InvalidName> {
+        let joined;
+        let name = if prefix.is_empty() {
+            column
+        } else {
+            joined = [prefix, column].concat();
+            &joined
+        };
+        if is_valid_name(name) {
+            Ok(self.slot(name))
+        } else {
+            Err(InvalidName {
+                context,
+                name: String::from_utf8_lossy(name).into_owned(),
+            })
+        }
+    }
+
+    /// The name of a slot of this table.
+    pub fn name(&self, slot: SlotId) -> &[u8] {
+        &self.names[slot.index()].text
+    }
+
+    /// The name of a slot for a message.
+    pub fn display(&self, slot: SlotId) -> String {
+        String::from_utf8_lossy(self.name(slot)).into_owned()
+    }
+
+    /// Whether a variable of this name may be set.
+    pub fn is_valid(&self, slot: SlotId) -> bool {
+        self.names[slot.index()].is_valid
+    }
+
+    /// How many slots there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Never: the automatic variables are always there.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        Names::new()
+    }
+}
+
+/// Whether a byte may begin a variable's name: a letter, `_`, or any byte outside ASCII.
+pub(crate) fn is_name_start(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || byte == b'_' || !byte.is_ascii()
+}
+
+/// Whether a byte may continue a variable's name.
+pub(crate) fn is_name_continuation(byte: u8) -> bool {
+    is_name_start(byte) || byte.is_ascii_digit()
+}
+
+/// Whether pgbench accepts `name` for a variable (see `valid_variable_name` in pgbench.c).
+pub fn is_valid_name(name: &[u8]) -> bool {
+    name.first().is_some_and(|&first| is_name_start(first))
+        && name.iter().all(|&byte| is_name_continuation(byte))
+}

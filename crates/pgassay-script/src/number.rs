@@ -1,0 +1,253 @@
+//! Numbers in and out as the C library reads and writes them.
+//!
+//! pgbench parses with its own `strtoint64` and C's `strtod`, and prints doubles with
+//! `%.*g` of `DBL_DIG` (15) digits; scripts and tests depend on the exact text.
+
+use std::io::Write as _;
+
+/// Why a text is not the number wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Problem {
+    Syntax,
+    Range,
+}
+
+/// C's `isspace` in the C locale.
+pub(crate) fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
+}
+
+fn skip_space(text: &[u8]) -> &[u8] {
+    let count = text.iter().take_while(|&&byte| is_space(byte)).count();
+    &text[count..]
+}
+
+fn skip_sign(text: &[u8]) -> (bool, &[u8]) {
+    match text.first() {
+        Some(b'-') => (true, &text[1..]),
+        Some(b'+') => (false, &text[1..]),
+        _ => (false, text),
+    }
+}
+
+fn digits(text: &[u8]) -> &[u8] {
+    let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    &text[..count]
+}
+
+/// Whether pgbench insists on an integer: blanks, a sign, digits and nothing more. As there, the
+/// digits may be missing, which `parse_integer` then finds.
+pub(crate) fn looks_like_integer(text: &[u8]) -> bool {
+    let (_, rest) = skip_sign(skip_space(text));
+    digits(rest).len() == rest.len()
+}
+
+/// pgbench's `strtoint64`: blanks may surround the number.
+pub(crate) fn parse_integer(text: &[u8]) -> Result<i64, Problem> {
+    let (is_negative, rest) = skip_sign(skip_space(text));
+    let digits = digits(rest);
+    if digits.is_empty() {
+        return Err(Problem::Syntax);
+    }
+    // Negative throughout, since -2^63 has no positive counterpart.
+    let mut value: i64 = 0;
+    for digit in digits {
+        value = value
+            .checked_mul(10)
+            .and_then(|value| value.checked_sub(i64::from(digit - b'0')))
+            .ok_or(Problem::Range)?;
+    }
+    if !skip_space(&rest[digits.len()..]).is_empty() {
+        return Err(Problem::Syntax);
+    }
+    if is_negative {
+        Ok(value)
+    } else {
+        value.checked_neg().ok_or(Problem::Range)
+    }
+}
+
+/// C's `atoi`, but saturating: the integer that the text begins with, or 0.
+pub(crate) fn leading_integer(text: &[u8]) -> i64 {
+    let (is_negative, rest) = skip_sign(skip_space(text));
+    let magnitude = digits(rest).iter().fold(0_i64, |value, digit| {
+        value
+            .saturating_mul(10)
+            .saturating_add(i64::from(digit - b'0'))
+    });
+    if is_negative { -magnitude } else { magnitude }
+}
+
+/// What `\setshell` takes from the first line of a command's output: an integer that blanks may
+/// surround, cut to 32 bits, and 0 where there are no digits, as `strtol` has it.
+pub(crate) fn parse_shell_integer(output: &[u8]) -> Option<i64> {
+    let end = output
+        .iter()
+        .position(|&byte| byte == b'\n')
+        .map_or(output.len(), |end| end + 1);
+    // pgbench reads into 64 bytes, the last of which ends the string.
+    let line = &output[..end.min(63)];
+    let (_, rest) = skip_sign(skip_space(line));
+    let digits = digits(rest);
+    let is_blank_after = |text: &[u8]| skip_space(text).is_empty();
+    let whole = if digits.is_empty() {
+        line
+    } else {
+        &rest[digits.len()..]
+    };
+    (!line.is_empty() && is_blank_after(whole)).then(|| i64::from(leading_integer(line) as i32))
+}
+
+/// C's `strtod` of a whole text; a value that overflows, or underflows inexactly, is out of range.
+pub(crate) fn parse_double(text: &[u8]) -> Result<f64, Problem> {
+    let (is_negative, rest) = skip_sign(skip_space(text));
+    let is_hexadecimal = rest.len() > 2 && rest[..2].eq_ignore_ascii_case(b"0x");
+    let magnitude = if is_hexadecimal {
+        parse_hexadecimal(&rest[2..])?
+    } else {
+        parse_decimal(rest)?
+    };
+    Ok(if is_negative { -magnitude } else { magnitude })
+}
+
+fn parse_decimal(text: &[u8]) -> Result<f64, Problem> {
+    // A second sign must not slip through to Rust's parser.
+    if matches!(text.first(), Some(b'+' | b'-')) {
+        return Err(Problem::Syntax);
+    }
+    let text = std::str::from_utf8(text).map_err(|_| Problem::Syntax)?;
+    let value: f64 = text.parse().map_err(|_| Problem::Syntax)?;
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    let is_word = !text.contains(|c: char| c.is_ascii_digit());
+    let is_zero = !mantissa.contains(|c: char| ('1'..='9').contains(&c));
+    let is_out_of_range = value.is_infinite() || (value < f64::MIN_POSITIVE && !is_zero);
+    if is_out_of_range && !is_word {
+        Err(Problem::Range)
+    } else {
+        Ok(value)
+    }
+}
+
+/// The part of a C99 hexadecimal floating-point number after `0x`.
+fn parse_hexadecimal(text: &[u8]) -> Result<f64, Problem> {
+    let (mut mantissa, mut exponent, mut is_fraction, mut has_digits) =
+        (0_u64, 0_i64, false, false);
+    let mut position = 0;
+    for &byte in text {
+        if let Some(digit) = char::from(byte).to_digit(16) {
+            has_digits = true;
+            if mantissa >> 60 == 0 {
+                mantissa = mantissa << 4 | u64::from(digit);
+                exponent -= if is_fraction { 4 } else { 0 };
+            } else {
+                // Beyond 60 bits a digit only says on which side of a tie the value is.
+                mantissa |= u64::from(digit != 0);
+                exponent += if is_fraction { 0 } else { 4 };
+            }
+        } else if byte == b'.' && !is_fraction {
+            is_fraction = true;
+        } else {
+            break;
+        }
+        position += 1;
+    }
+    let rest = &text[position..];
+    if !has_digits {
+        return Err(Problem::Syntax);
+    }
+    if matches!(rest.first(), Some(b'p' | b'P')) {
+        let (is_negative, power) = skip_sign(&rest[1..]);
+        if power.is_empty() || digits(power).len() != power.len() {
+            return Err(Problem::Syntax);
+        }
+        let power = leading_integer(power).min(1 << 32);
+        exponent += if is_negative { -power } else { power };
+    } else if !rest.is_empty() {
+        return Err(Problem::Syntax);
+    }
+    let exponent = exponent.clamp(-4000, 4000) as i32;
+    // Two steps, so that neither power leaves the range of doubles before the product does.
+    let value = mantissa as f64 * 2_f64.powi(exponent / 2) * 2_f64.powi(exponent - exponent / 2);
+    let is_subnormal = value < f64::MIN_POSITIVE && mantissa != 0;
+    if value.is_infinite() || is_subnormal {
+        Err(Problem::Range)
+    } else {
+        Ok(value)
+    }
+}
+
+/// C's name of an infinity or of NaN; glibc shows the sign of NaN.
+pub(crate) fn special_name(value: f64) -> &'static str {
+    match (value.is_nan(), value.is_sign_negative()) {
+        (true, true) => "-nan",
+        (true, false) => "nan",
+        (false, true) => "-inf",
+        (false, false) => "inf",
+    }
+}
+
+/// Significant digits of a printed double: C's `DBL_DIG`.
+const DIGITS: i32 = 15;
+
+/// Appends a double as C's `%.15g` prints it.
+pub(crate) fn write_double(value: f64, out: &mut Vec<u8>) {
+    if !value.is_finite() {
+        out.extend_from_slice(special_name(value).as_bytes());
+        return;
+    }
+    // "-d.dddddddddddddde-308" is the longest.
+    let mut buffer = [0_u8; 32];
+    let mut cursor = &mut buffer[..];
+    write!(cursor, "{value:.*e}", DIGITS as usize - 1).expect("32 bytes hold any double");
+    let left = cursor.len();
+    let text = &buffer[..buffer.len() - left];
+    let split = text
+        .iter()
+        .position(|&byte| byte == b'e')
+        .expect("the format has an exponent");
+    let exponent = leading_integer(&text[split + 1..]) as i32;
+    let mut mantissa = &text[..split];
+    if let [b'-', rest @ ..] = mantissa {
+        out.push(b'-');
+        mantissa = rest;
+    }
+    // The digits without their point and without the zeros that %g drops.
+    let mut digits = [b'0'; DIGITS as usize];
+    digits[0] = mantissa[0];
+    digits[1..].copy_from_slice(&mantissa[2..]);
+    let significant = digits
+        .iter()
+        .rposition(|&digit| digit != b'0')
+        .map_or(1, |last| last + 1);
+    if (-4..DIGITS).contains(&exponent) {
+        write_fixed(&digits[..significant], exponent, out);
+    } else {
+        out.push(digits[0]);
+        if significant > 1 {
+            out.push(b'.');
+            out.extend_from_slice(&digits[1..significant]);
+        }
+        let sign = if exponent < 0 { '-' } else { '+' };
+        write!(out, "e{sign}{:02}", exponent.abs()).expect("a vector takes any text");
+    }
+}
+
+/// `digits` with the point after `exponent + 1` of them, zeros filling what is missing.
+fn write_fixed(digits: &[u8], exponent: i32, out: &mut Vec<u8>) {
+    if exponent < 0 {
+        out.extend_from_slice(b"0.");
+        out.extend(std::iter::repeat_n(b'0', (-exponent - 1) as usize));
+        out.extend_from_slice(digits);
+        return;
+    }
+    let whole = exponent as usize + 1;
+    out.extend_from_slice(&digits[..whole.min(digits.len())]);
+    out.extend(std::iter::repeat_n(
+        b'0',
+        whole.saturating_sub(digits.len()),
+    ));
+    if digits.len() > whole {
+        out.push(b'.');
+        out.extend_from_slice(&digits[whole..]);
+    }
+}

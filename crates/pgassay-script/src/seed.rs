@@ -1,0 +1,83 @@
+//! The order in which pgbench draws the states of its generators.
+//!
+//! With the same seed, clients and threads, a run draws what pgbench's run draws: one generator
+//! seeds them all, first each client's, then `:default_seed` unless it is defined, then for each
+//! thread those that choose scripts, pace transactions and sample the log.
+//! Source: `main` and `initRandomState` in pgbench.c, the same in 15 to 18.
+
+use crate::rng::Rng;
+
+/// The generators of one thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadRngs {
+    /// Chooses the next transaction's script.
+    pub choose: Rng,
+    /// Draws the gaps of `--rate`.
+    pub throttle: Rng,
+    /// Decides which transactions `--sampling-rate` logs.
+    pub sample: Rng,
+}
+
+/// All generators of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seeding {
+    /// The value of `:random_seed`.
+    pub random_seed: i64,
+    /// The value of `:default_seed`; `None` where it was defined and so not drawn.
+    pub default_seed: Option<i64>,
+    /// One for each client: the state at the beginning of its first transaction.
+    pub clients: Vec<Rng>,
+    /// Those of each thread.
+    pub threads: Vec<ThreadRngs>,
+}
+
+impl Seeding {
+    /// Draws everything from `seed`. `is_default_seed_defined` says that `-D default_seed=…` was
+    /// given: pgbench then draws none, and what is drawn later moves up.
+    pub fn new(
+        seed: u64,
+        clients: usize,
+        threads: usize,
+        is_default_seed_defined: bool,
+    ) -> Seeding {
+        let mut base = Rng::from_seed(seed);
+        let mut draw = || Rng::from_seed(base.next_u64());
+        let clients = (0..clients).map(|_| draw()).collect();
+        let default_seed = (!is_default_seed_defined).then(|| base.next_u64() as i64);
+        let mut draw = || Rng::from_seed(base.next_u64());
+        let threads = (0..threads)
+            .map(|_| ThreadRngs {
+                choose: draw(),
+                throttle: draw(),
+                sample: draw(),
+            })
+            .collect();
+        Seeding {
+            random_seed: seed as i64,
+            default_seed,
+            clients,
+            threads,
+        }
+    }
+}
+
+/// The seed that `--random-seed=TEXT` or `PGBENCH_RANDOM_SEED` gives as a number; `time` and
+/// `rand` are the caller's. As with C's `%lu`, a sign is allowed and wraps.
+pub fn parse_seed(text: &str) -> Option<u64> {
+    let text = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
+    let (is_negative, digits) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // C's strtoul saturates.
+    let value = digits.parse().unwrap_or(u64::MAX);
+    Some(if is_negative && value != u64::MAX {
+        value.wrapping_neg()
+    } else {
+        value
+    })
+}

@@ -1,0 +1,110 @@
+//! SQL text with variables in it.
+//!
+//! pgbench looks for `:name` in the whole text of a statement, inside quotes and comments too; a
+//! run of colons (`::int`) is skipped, and `:name` right after a name (`:a:b`) counts. What is
+//! substituted is not looked at again. In simple mode text is substituted when it is sent, in the
+//! others `$n` stands in the place of each occurrence. See `parseVariable`, `assignVariables` and
+//! `parseQuery` in pgbench.c, the same in 15 to 18.
+
+use crate::names::{Names, SlotId, is_name_continuation, is_name_start};
+use crate::variables::Variables;
+
+/// A `:name` in the text, at the bytes `start..end`, colon included.
+#[derive(Clone, Copy, Debug)]
+struct Reference {
+    start: u32,
+    end: u32,
+}
+
+/// A statement's text and where its variables are.
+#[derive(Clone, Debug)]
+pub(crate) struct Template {
+    source: Box<[u8]>,
+    references: Box<[Reference]>,
+    /// The variables of `references`, in the same order.
+    parameters: Box<[SlotId]>,
+    statement: Box<[u8]>,
+}
+
+impl Template {
+    /// Finds the variables of `source` and interns them.
+    pub fn new(source: &[u8], names: &mut Names) -> Template {
+        let (mut references, mut parameters) = (Vec::new(), Vec::new());
+        let mut position = 0;
+        while position < source.len() {
+            if source[position] != b':' {
+                position += 1;
+                continue;
+            }
+            let start = position;
+            position += 1;
+            if source
+                .get(position)
+                .is_some_and(|&byte| is_name_start(byte))
+            {
+                while source
+                    .get(position)
+                    .is_some_and(|&byte| is_name_continuation(byte))
+                {
+                    position += 1;
+                }
+                references.push(Reference {
+                    start: start as u32,
+                    end: position as u32,
+                });
+                parameters.push(names.intern(&source[start + 1..position]));
+            } else {
+                while source.get(position) == Some(&b':') {
+                    position += 1;
+                }
+            }
+        }
+        let mut template = Template {
+            source: source.into(),
+            references: references.into_boxed_slice(),
+            parameters: parameters.into_boxed_slice(),
+            statement: Box::default(),
+        };
+        template.statement = template.numbered().into_boxed_slice();
+        template
+    }
+
+    pub fn source(&self) -> &[u8] {
+        &self.source
+    }
+
+    pub fn statement(&self) -> &[u8] {
+        &self.statement
+    }
+
+    pub fn parameters(&self) -> &[SlotId] {
+        &self.parameters
+    }
+
+    pub fn render(&self, variables: &Variables, out: &mut Vec<u8>) {
+        let mut copied = 0;
+        for (reference, &slot) in self.references.iter().zip(&self.parameters) {
+            let (start, end) = (reference.start as usize, reference.end as usize);
+            out.extend_from_slice(&self.source[copied..start]);
+            // An undefined variable's name stays, to be copied with what follows it.
+            copied = if variables.write_text(slot, out) {
+                end
+            } else {
+                start
+            };
+        }
+        out.extend_from_slice(&self.source[copied..]);
+    }
+
+    fn numbered(&self) -> Vec<u8> {
+        let mut text = Vec::with_capacity(self.source.len());
+        let mut copied = 0;
+        for (number, reference) in self.references.iter().enumerate() {
+            text.extend_from_slice(&self.source[copied..reference.start as usize]);
+            text.extend_from_slice(format!("${}", number + 1).as_bytes());
+            copied = reference.end as usize;
+        }
+        text.extend_from_slice(&self.source[copied..]);
+        text
+    }
+}

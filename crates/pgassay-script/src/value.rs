@@ -1,0 +1,118 @@
+//! The values of expressions, their coercions and their text.
+//!
+//! pgbench knows four kinds; everything else is text that is typed when an expression first reads
+//! it (`variables`). Source: `coerceTo*`, `valueTruth` and `getVariable` in pgbench.c, the same in
+//! 15 to 18.
+
+use crate::error::EvalError;
+use crate::number;
+
+/// What an expression evaluates to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// SQL's unknown.
+    Null,
+    /// A truth value.
+    Bool(bool),
+    /// A 64-bit integer; arithmetic that overflows is an error.
+    Int(i64),
+    /// A double; arithmetic is IEEE's, so infinities and NaN are possible.
+    Double(f64),
+}
+
+impl Value {
+    /// The name pgbench's messages give to this kind of value.
+    pub fn type_name(self) -> &'static str {
+        match self {
+            Value::Null => "null",
+            Value::Bool(_) => "boolean",
+            Value::Int(_) => "int",
+            Value::Double(_) => "double",
+        }
+    }
+
+    /// Whether `\if` and `CASE WHEN` take this as true: a number other than zero, or `true`.
+    pub fn is_true(self) -> bool {
+        match self {
+            Value::Null => false,
+            Value::Bool(truth) => truth,
+            Value::Int(int) => int != 0,
+            Value::Double(double) => double != 0.0,
+        }
+    }
+
+    /// The truth value of a boolean; numbers are not coerced.
+    pub fn to_bool(self) -> Result<bool, EvalError> {
+        match self {
+            Value::Bool(truth) => Ok(truth),
+            _ => Err(self.cannot_coerce("boolean")),
+        }
+    }
+
+    /// The integer, or the double rounded to the nearest integer, ties to even.
+    #[inline]
+    pub fn to_int(self) -> Result<i64, EvalError> {
+        match self {
+            Value::Int(int) => Ok(int),
+            Value::Double(double) => double_to_int(double),
+            _ => Err(self.cannot_coerce("int")),
+        }
+    }
+
+    /// The number as a double.
+    #[inline]
+    pub fn to_double(self) -> Result<f64, EvalError> {
+        match self {
+            Value::Int(int) => Ok(int as f64),
+            Value::Double(double) => Ok(double),
+            _ => Err(self.cannot_coerce("double")),
+        }
+    }
+
+    /// Appends the text that pgbench puts into SQL for this value, without allocating.
+    pub fn write_text(self, out: &mut Vec<u8>) {
+        match self {
+            Value::Null => out.extend_from_slice(b"NULL"),
+            Value::Bool(truth) => out.extend_from_slice(if truth { b"true" } else { b"false" }),
+            Value::Int(int) => out.extend_from_slice(itoa::Buffer::new().format(int).as_bytes()),
+            Value::Double(double) => number::write_double(double, out),
+        }
+    }
+
+    /// What `debug()` prints after its `debug(script=S,command=N): `, without a newline.
+    pub fn debug_text(self) -> String {
+        let mut text = self.type_name().as_bytes().to_vec();
+        if self != Value::Null {
+            text.push(b' ');
+            self.write_text(&mut text);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    fn cannot_coerce(self, to: &'static str) -> EvalError {
+        EvalError::CannotCoerce {
+            from: self.type_name(),
+            to,
+        }
+    }
+}
+
+fn double_to_int(double: f64) -> Result<i64, EvalError> {
+    // 2^63 is the first double that does not fit; NaN fails both comparisons.
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+    let rounded = double.round_ties_even();
+    if (-LIMIT..LIMIT).contains(&rounded) {
+        Ok(rounded as i64)
+    } else {
+        Err(EvalError::DoubleToInt { value: rounded })
+    }
+}
+
+/// The line, without a newline, that `debug(value)` makes in command `command` (counted from 1)
+/// of script `script` (counted from 0).
+pub fn debug_line(script: usize, command: usize, value: Value) -> String {
+    format!(
+        "debug(script={script},command={command}): {}",
+        value.debug_text()
+    )
+}

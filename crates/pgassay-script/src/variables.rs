@@ -1,0 +1,177 @@
+//! The variables of one client.
+//!
+//! A variable holds a typed value, or text from `-D`, `\gset` or `\aset` that is typed when an
+//! expression first reads it. Text keeps its form: `010` from a query stays `010` in SQL though an
+//! expression sees 10. An undefined variable is not NULL: in SQL text `:name` then stays as it is,
+//! as a bound parameter it is NULL, and in an expression it is an error.
+//! Source: `Variable`, `makeVariableValue`, `putVariable` and `getVariable` in pgbench.c.
+
+use std::sync::Arc;
+
+use crate::error::EvalError;
+use crate::names::{InvalidName, Names, SlotId};
+use crate::number;
+use crate::value::Value;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Content {
+    Undefined,
+    /// The text in `Slot::text` has not been read by an expression yet.
+    Untyped,
+    /// Text that an expression has read; `Slot::text` is still its form in SQL.
+    TypedText(Value),
+    Typed(Value),
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    content: Content,
+    text: Vec<u8>,
+}
+
+/// The variables of one client, indexed by slot.
+#[derive(Clone, Debug)]
+pub struct Variables {
+    names: Arc<Names>,
+    slots: Box<[Slot]>,
+}
+
+impl Variables {
+    /// All variables of `names`, undefined.
+    pub fn new(names: &Arc<Names>) -> Variables {
+        let undefined = Slot {
+            content: Content::Undefined,
+            text: Vec::new(),
+        };
+        Variables {
+            names: Arc::clone(names),
+            slots: vec![undefined; names.len()].into_boxed_slice(),
+        }
+    }
+
+    /// The table that names the slots.
+    pub fn names(&self) -> &Arc<Names> {
+        &self.names
+    }
+
+    /// Whether the variable has a value, be it NULL.
+    pub fn is_defined(&self, slot: SlotId) -> bool {
+        self.slots[slot.index()].content != Content::Undefined
+    }
+
+    /// Sets a typed value.
+    #[inline]
+    pub fn set(&mut self, slot: SlotId, value: Value) {
+        self.slots[slot.index()].content = Content::Typed(value);
+    }
+
+    /// Sets a typed value where the name is allowed; `context` is what the message begins with.
+    pub fn assign(
+        &mut self,
+        context: &'static str,
+        slot: SlotId,
+        value: Value,
+    ) -> Result<(), EvalError> {
+        if self.names.is_valid(slot) {
+            self.set(slot, value);
+            Ok(())
+        } else {
+            Err(InvalidName {
+                context,
+                name: self.names.display(slot),
+            }
+            .into())
+        }
+    }
+
+    /// Sets text that will be typed when an expression reads it. The slot's buffer is reused.
+    pub fn set_text(&mut self, slot: SlotId, text: &[u8]) {
+        let slot = &mut self.slots[slot.index()];
+        slot.content = Content::Untyped;
+        slot.text.clear();
+        slot.text.extend_from_slice(text);
+    }
+
+    /// The value an expression sees; text is typed now, once.
+    #[inline]
+    pub fn value(&mut self, slot: SlotId) -> Result<Value, EvalError> {
+        match self.slots[slot.index()].content {
+            Content::Typed(value) | Content::TypedText(value) => Ok(value),
+            Content::Undefined => Err(EvalError::UndefinedVariable {
+                name: self.names.display(slot),
+            }),
+            Content::Untyped => self.typed_text(slot),
+        }
+    }
+
+    /// Appends the variable's text and returns true, or returns false where it is undefined.
+    /// NULL is the text `NULL`, as pgbench has it even for bound parameters.
+    #[inline]
+    pub fn write_text(&self, slot: SlotId, out: &mut Vec<u8>) -> bool {
+        let slot = &self.slots[slot.index()];
+        match slot.content {
+            Content::Undefined => return false,
+            Content::Typed(value) => value.write_text(out),
+            Content::Untyped | Content::TypedText(_) => out.extend_from_slice(&slot.text),
+        }
+        true
+    }
+
+    #[cold]
+    fn typed_text(&mut self, slot: SlotId) -> Result<Value, EvalError> {
+        let text = &self.slots[slot.index()].text;
+        let value =
+            type_text(text).map_err(|problem| problem.into_error(text, &self.names, slot))?;
+        self.slots[slot.index()].content = Content::TypedText(value);
+        Ok(value)
+    }
+}
+
+enum TextProblem {
+    NotInteger,
+    OutOfRange,
+    Malformed,
+}
+
+impl TextProblem {
+    fn into_error(self, text: &[u8], names: &Names, slot: SlotId) -> EvalError {
+        let value = String::from_utf8_lossy(text).into_owned();
+        match self {
+            TextProblem::NotInteger => EvalError::NotInteger { value },
+            TextProblem::OutOfRange => EvalError::IntegerOutOfRange { value },
+            TextProblem::Malformed => EvalError::MalformedVariable {
+                name: names.display(slot),
+                value,
+            },
+        }
+    }
+}
+
+/// What pgbench takes a text for: `null`; any prefix of `true`, `yes`, `false`, `no`, and `on`,
+/// `off`, `of`, whatever the case; an integer; a double.
+fn type_text(text: &[u8]) -> Result<Value, TextProblem> {
+    let is_prefix_of =
+        |word: &[u8]| text.len() <= word.len() && word[..text.len()].eq_ignore_ascii_case(text);
+    let is = |word: &[u8]| text.eq_ignore_ascii_case(word);
+    if text.is_empty() {
+        // pgbench aborts the client without a word here.
+        Err(TextProblem::Malformed)
+    } else if is(b"null") {
+        Ok(Value::Null)
+    } else if is_prefix_of(b"true") || is_prefix_of(b"yes") || is(b"on") {
+        Ok(Value::Bool(true))
+    } else if is_prefix_of(b"false") || is_prefix_of(b"no") || is(b"off") || is(b"of") {
+        Ok(Value::Bool(false))
+    } else if number::looks_like_integer(text) {
+        number::parse_integer(text)
+            .map(Value::Int)
+            .map_err(|problem| match problem {
+                number::Problem::Syntax => TextProblem::NotInteger,
+                number::Problem::Range => TextProblem::OutOfRange,
+            })
+    } else {
+        number::parse_double(text)
+            .map(Value::Double)
+            .map_err(|_| TextProblem::Malformed)
+    }
+}
