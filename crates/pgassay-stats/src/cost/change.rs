@@ -1,0 +1,228 @@
+//! The change of one row: its size in µs, how sure it is, and the test against no change.
+//!
+//! With enough samples on both sides: Var(ln cost) of a side = (1 − p)/k + cv²·Σw² (the first
+//! term is 1/k for small shares p, the second cv²/n for equal trials), so that
+//! Var(ln ratio) = 1/kA + 1/kB + 2·cv²/n plus the totals' own. The difference in µs has the
+//! variance a²·Var(ln share a) + b²·Var(ln share b) + Var(b·ln total B − a·ln total A).
+//!
+//! Below [`EXACT_BELOW`] samples on a side logarithms fail: the test is the exact conditional
+//! binomial (kB among kA + kB, given how many µs a sample stands for on each side), the interval
+//! of the difference combines each side's own (Garwood's, where few) by Zou and Donner's MOVER:
+//! "Construction of confidence limits about effect measures" (2008). There counting noise
+//! outweighs the noise between trials, so the test leaves that out.
+
+use super::side::{Side, combined, totals_variance};
+use super::{Change, Cost};
+use crate::dispersion::Dispersion;
+use crate::distribution::{
+    binomial_interval, binomial_two_sided, poisson_interval, t_quantile, t_two_sided,
+};
+use crate::pairs::Interval;
+
+/// Fewer samples than this on either side, and the exact test is used.
+pub const EXACT_BELOW: u64 = 20;
+
+/// A row's counts with all that their uncertainty depends on.
+pub(super) struct Row<'a> {
+    pub(super) a: &'a Side,
+    pub(super) b: &'a Side,
+    pub(super) count_a: u64,
+    pub(super) count_b: u64,
+    pub(super) dispersion: Dispersion,
+}
+
+/// A change with its test and the degrees of freedom of its standard error.
+pub(super) struct Tested {
+    pub(super) change: Change,
+    pub(super) p_value: f64,
+    pub(super) df: f64,
+}
+
+impl Row<'_> {
+    /// Tests the row and builds its intervals at `level`.
+    pub(super) fn test(&self, level: f64) -> Tested {
+        if self.count_a.min(self.count_b) < EXACT_BELOW {
+            self.exact(level)
+        } else {
+            self.large(level)
+        }
+    }
+
+    /// Variance of ln(share) of one side, split into counting noise and noise between trials.
+    fn share_variance(&self, side: &Side, count: u64) -> (f64, f64) {
+        let share = count as f64 / side.samples as f64;
+        (
+            (1.0 - share) / count as f64,
+            self.dispersion.cv2 * side.weight_squares,
+        )
+    }
+
+    /// Variance and degrees of freedom of `wb`·ln(cost B) − `wa`·ln(cost A).
+    fn weighted_variance(&self, wa: f64, wb: f64) -> (f64, f64) {
+        let (counting_a, trials_a) = self.share_variance(self.a, self.count_a);
+        let (counting_b, trials_b) = self.share_variance(self.b, self.count_b);
+        combined(&[
+            (wa * wa * counting_a + wb * wb * counting_b, f64::INFINITY),
+            (wa * wa * trials_a + wb * wb * trials_b, self.dispersion.df),
+            totals_variance(self.a, self.b, wa, wb),
+        ])
+    }
+
+    fn costs(&self) -> (f64, f64) {
+        (
+            self.count_a as f64 * self.a.us_per_sample(),
+            self.count_b as f64 * self.b.us_per_sample(),
+        )
+    }
+
+    fn large(&self, level: f64) -> Tested {
+        let (cost_a, cost_b) = self.costs();
+        let log_ratio = (cost_b / cost_a).ln();
+        let (variance, df) = self.weighted_variance(1.0, 1.0);
+        let half = t_quantile(f64::midpoint(1.0, level), df) * variance.sqrt();
+        let ratio_interval = Interval {
+            low: (log_ratio - half).exp(),
+            high: (log_ratio + half).exp(),
+            level,
+        };
+        let (variance_us, df_us) = self.weighted_variance(cost_a, cost_b);
+        let half_us = t_quantile(f64::midpoint(1.0, level), df_us) * variance_us.sqrt();
+        let delta_us = cost_b - cost_a;
+        let p_value = if variance > 0.0 {
+            t_two_sided(log_ratio / variance.sqrt(), df)
+        } else {
+            1.0
+        };
+        Tested {
+            change: Change {
+                delta_us,
+                std_err_us: Some(variance_us.sqrt()),
+                delta_interval_us: Some(Interval {
+                    low: delta_us - half_us,
+                    high: delta_us + half_us,
+                    level,
+                }),
+                ratio: Some(cost_b / cost_a),
+                ratio_interval: Some(ratio_interval),
+            },
+            p_value,
+            df: df_us,
+        }
+    }
+
+    fn exact(&self, level: f64) -> Tested {
+        let (cost_a, cost_b) = self.costs();
+        let delta_us = cost_b - cost_a;
+        let (low_a, high_a) = self.side_interval(self.a, self.count_a, level);
+        let (low_b, high_b) = self.side_interval(self.b, self.count_b, level);
+        let low = delta_us - (cost_b - low_b).hypot(high_a - cost_a);
+        let high = delta_us + (high_b - cost_b).hypot(cost_a - low_a);
+        let quantile = t_quantile(f64::midpoint(1.0, level), f64::INFINITY);
+        Tested {
+            change: Change {
+                delta_us,
+                std_err_us: Some((high - low) / (2.0 * quantile)),
+                delta_interval_us: Some(Interval { low, high, level }),
+                ratio: (self.count_a > 0).then(|| cost_b / cost_a),
+                ratio_interval: self.exact_ratio_interval(level),
+            },
+            p_value: self.binomial_p_value(),
+            df: f64::INFINITY,
+        }
+    }
+
+    /// Equal costs mean that samples fall on B with the share of B's samples per µs.
+    fn binomial_p_value(&self) -> f64 {
+        let trials = self.count_a + self.count_b;
+        if trials == 0 {
+            return 1.0;
+        }
+        let (per_us_a, per_us_b) = (1.0 / self.a.us_per_sample(), 1.0 / self.b.us_per_sample());
+        binomial_two_sided(self.count_b, trials, per_us_b / (per_us_a + per_us_b))
+    }
+
+    /// Clopper and Pearson's share of B, turned into a ratio of costs; the upper end is infinite
+    /// when A has no samples.
+    fn exact_ratio_interval(&self, level: f64) -> Option<Interval> {
+        let trials = self.count_a + self.count_b;
+        if trials == 0 {
+            return None;
+        }
+        let scale = self.b.us_per_sample() / self.a.us_per_sample();
+        let (low, high) = binomial_interval(self.count_b, trials, level);
+        let odds = |share: f64| share / (1.0 - share) * scale;
+        Some(Interval {
+            low: odds(low),
+            high: odds(high),
+            level,
+        })
+    }
+
+    /// The interval of one side's cost in µs per transaction.
+    fn side_interval(&self, side: &Side, count: u64, level: f64) -> (f64, f64) {
+        if count < EXACT_BELOW {
+            let (low, high) = poisson_interval(count, level);
+            return (low * side.us_per_sample(), high * side.us_per_sample());
+        }
+        let (counting, trials) = self.share_variance(side, count);
+        let own_df = (side.trials() - 1) as f64;
+        let (variance, df) = combined(&[
+            (counting, f64::INFINITY),
+            (trials, self.dispersion.df),
+            (side.total_log_variance(), own_df),
+        ]);
+        let factor = (t_quantile(f64::midpoint(1.0, level), df) * variance.sqrt()).exp();
+        let cost = count as f64 * side.us_per_sample();
+        (cost / factor, cost * factor)
+    }
+}
+
+/// The change of the exact totals themselves.
+pub(super) fn total_change(a: &Side, b: &Side, level: f64) -> Change {
+    let (total_a, total_b) = (a.us_per_transaction, b.us_per_transaction);
+    let mut change = descriptive(
+        &Cost {
+            us: total_a,
+            samples: a.samples,
+        },
+        &Cost {
+            us: total_b,
+            samples: b.samples,
+        },
+    );
+    if a.trials().min(b.trials()) < 2 {
+        return change;
+    }
+    let half_of = |(variance, df): (f64, f64)| {
+        (
+            variance.sqrt(),
+            t_quantile(f64::midpoint(1.0, level), df) * variance.sqrt(),
+        )
+    };
+    let (std_err_us, half_us) = half_of(totals_variance(a, b, total_a, total_b));
+    let (_, half_log) = half_of(totals_variance(a, b, 1.0, 1.0));
+    let ratio = total_b / total_a;
+    change.std_err_us = Some(std_err_us);
+    change.delta_interval_us = Some(Interval {
+        low: change.delta_us - half_us,
+        high: change.delta_us + half_us,
+        level,
+    });
+    change.ratio_interval = Some(Interval {
+        low: ratio * (-half_log).exp(),
+        high: ratio * half_log.exp(),
+        level,
+    });
+    change
+}
+
+/// A change of which nothing but its size is known.
+pub(super) fn descriptive(a: &Cost, b: &Cost) -> Change {
+    Change {
+        delta_us: b.us - a.us,
+        std_err_us: None,
+        delta_interval_us: None,
+        ratio: (a.us > 0.0).then(|| b.us / a.us),
+        ratio_interval: None,
+    }
+}

@@ -1,0 +1,149 @@
+//! One variant's trials, checked and summed.
+
+use super::{CostTable, RowCounts, TrialTotals};
+use crate::error::StatsError;
+use crate::pairs::mean_and_sd;
+
+/// A variant's exact totals and how samples turn into µs per transaction.
+#[derive(Debug)]
+pub(super) struct Side {
+    /// Exact on-CPU µs per transaction: Σ time / Σ transactions.
+    pub(super) us_per_transaction: f64,
+    /// Samples of all trials together.
+    pub(super) samples: u64,
+    /// Samples of each trial.
+    pub(super) samples_by_trial: Vec<u64>,
+    /// ln of each trial's own µs per transaction.
+    log_totals: Vec<f64>,
+    /// Σ wⱼ² of the trials' weights in the pooled share; 1/n when trials are alike.
+    pub(super) weight_squares: f64,
+}
+
+impl Side {
+    /// Sums `trials` after checking that each can carry a cost.
+    pub(super) fn of(side: char, trials: &[TrialTotals]) -> Result<Self, StatsError> {
+        if trials.is_empty() {
+            return Err(StatsError::NoPairs);
+        }
+        for (trial, totals) in trials.iter().enumerate() {
+            let TrialTotals {
+                on_cpu_us,
+                transactions,
+                samples,
+            } = *totals;
+            let usable =
+                on_cpu_us > 0.0 && on_cpu_us.is_finite() && transactions > 0 && samples > 0;
+            if !usable {
+                return Err(StatsError::EmptyTrial {
+                    side,
+                    trial,
+                    on_cpu_us,
+                    transactions,
+                    samples,
+                });
+            }
+        }
+        let on_cpu_us: f64 = trials.iter().map(|trial| trial.on_cpu_us).sum();
+        let transactions: u64 = trials.iter().map(|trial| trial.transactions).sum();
+        let samples: u64 = trials.iter().map(|trial| trial.samples).sum();
+        Ok(Self {
+            us_per_transaction: on_cpu_us / transactions as f64,
+            samples,
+            samples_by_trial: trials.iter().map(|trial| trial.samples).collect(),
+            log_totals: trials
+                .iter()
+                .map(|trial| (trial.on_cpu_us / trial.transactions as f64).ln())
+                .collect(),
+            weight_squares: trials
+                .iter()
+                .map(|trial| (trial.samples as f64 / samples as f64).powi(2))
+                .sum(),
+        })
+    }
+
+    /// µs per transaction that one sample stands for.
+    pub(super) fn us_per_sample(&self) -> f64 {
+        self.us_per_transaction / self.samples as f64
+    }
+
+    pub(super) fn trials(&self) -> usize {
+        self.log_totals.len()
+    }
+
+    /// Variance of the mean of ln(total), from this side's trials alone.
+    pub(super) fn total_log_variance(&self) -> f64 {
+        let (_, sd) = mean_and_sd(&self.log_totals);
+        sd.powi(2) / self.trials() as f64
+    }
+}
+
+/// Variance of `weight_b`·ln(total B) − `weight_a`·ln(total A), and its degrees of freedom.
+///
+/// With as many trials of A as of B the n-th ones are neighbours, so the drift that both share
+/// cancels; otherwise the two sides count as independent (Welch and Satterthwaite).
+pub(super) fn totals_variance(a: &Side, b: &Side, weight_a: f64, weight_b: f64) -> (f64, f64) {
+    if a.trials() == b.trials() {
+        let differences: Vec<f64> = a
+            .log_totals
+            .iter()
+            .zip(&b.log_totals)
+            .map(|(log_a, log_b)| weight_b * log_b - weight_a * log_a)
+            .collect();
+        let (_, sd) = mean_and_sd(&differences);
+        return (sd.powi(2) / a.trials() as f64, (a.trials() - 1) as f64);
+    }
+    let part_a = (
+        weight_a.powi(2) * a.total_log_variance(),
+        (a.trials() - 1) as f64,
+    );
+    let part_b = (
+        weight_b.powi(2) * b.total_log_variance(),
+        (b.trials() - 1) as f64,
+    );
+    combined(&[part_a, part_b])
+}
+
+/// Sum of independent variances and its degrees of freedom after Satterthwaite (1946).
+pub(super) fn combined(parts: &[(f64, f64)]) -> (f64, f64) {
+    let variance: f64 = parts.iter().map(|(variance, _)| variance).sum();
+    let spread: f64 = parts
+        .iter()
+        .filter(|(part, _)| *part > 0.0)
+        .map(|(part, df)| part.powi(2) / df)
+        .sum();
+    let df = if spread > 0.0 {
+        variance.powi(2) / spread
+    } else {
+        f64::INFINITY
+    };
+    (variance, df.max(1.0))
+}
+
+/// Refuses rows that do not fit their trials.
+pub(super) fn check_rows(table: &CostTable) -> Result<(), StatsError> {
+    for (row, RowCounts { a, b }) in table.rows.iter().enumerate() {
+        for (side, counts, trials) in [('A', a, &table.a), ('B', b, &table.b)] {
+            if counts.len() != trials.len() {
+                return Err(StatsError::WrongLength {
+                    row,
+                    side,
+                    found: counts.len(),
+                    expected: trials.len(),
+                });
+            }
+            for (trial, (count, totals)) in counts.iter().zip(trials).enumerate() {
+                if *count > totals.samples {
+                    let (count, samples) = (*count, totals.samples);
+                    return Err(StatsError::TooManySamples {
+                        row,
+                        side,
+                        trial,
+                        count,
+                        samples,
+                    });
+                }
+            }
+        }
+    }
+    Ok(())
+}

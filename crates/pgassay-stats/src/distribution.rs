@@ -1,0 +1,164 @@
+//! Quantiles and tails of the few distributions that the other modules need.
+//!
+//! Thin wrappers over `statrs`, so that its types and its panics on bad parameters stay here.
+//! Tails are computed as tails (through the regularised beta function and erfc), never as
+//! `1 - cdf`: a p-value of 1e-30 must not become 0, or corrected p-values lose their order.
+//!
+//! Invariant: every caller passes a probability in (0, 1) and positive degrees of freedom or
+//! counts; public entry points check that before they come here.
+
+use statrs::distribution::{Beta, ContinuousCDF, Gamma, Normal, StudentsT};
+use statrs::function::{beta::beta_reg, erf::erfc};
+
+/// Beyond this many degrees of freedom, t and normal quantiles agree to 5 digits.
+const NORMAL_FROM_DF: f64 = 1e5;
+
+/// Quantile of the standard normal distribution.
+pub(crate) fn normal_quantile(probability: f64) -> f64 {
+    Normal::new(0.0, 1.0)
+        .expect("the standard normal's parameters are valid")
+        .inverse_cdf(probability)
+}
+
+/// P(|Z| ≥ |z|) for a standard normal Z.
+pub(crate) fn normal_two_sided(z: f64) -> f64 {
+    erfc(z.abs() / std::f64::consts::SQRT_2)
+}
+
+/// Quantile of Student's t with `df` degrees of freedom (infinite: the normal's).
+pub(crate) fn t_quantile(probability: f64, df: f64) -> f64 {
+    if df >= NORMAL_FROM_DF {
+        return normal_quantile(probability);
+    }
+    StudentsT::new(0.0, 1.0, df)
+        .expect("degrees of freedom are positive")
+        .inverse_cdf(probability)
+}
+
+/// P(|T| ≥ |t|) for Student's T with `df` degrees of freedom.
+pub(crate) fn t_two_sided(t: f64, df: f64) -> f64 {
+    if t.is_infinite() {
+        return 0.0;
+    }
+    if df >= NORMAL_FROM_DF {
+        return normal_two_sided(t);
+    }
+    beta_reg(df / 2.0, 0.5, df / (df + t * t))
+}
+
+/// Garwood's exact interval for a Poisson mean of which `count` events were seen.
+pub(crate) fn poisson_interval(count: u64, level: f64) -> (f64, f64) {
+    let tail = (1.0 - level) / 2.0;
+    let quantile = |shape: f64, probability: f64| {
+        Gamma::new(shape, 1.0)
+            .expect("the shape is a positive count")
+            .inverse_cdf(probability)
+    };
+    let low = if count == 0 {
+        0.0
+    } else {
+        quantile(count as f64, tail)
+    };
+    (low, quantile(count as f64 + 1.0, 1.0 - tail))
+}
+
+/// Clopper and Pearson's exact interval for the share of `hits` among `trials`.
+pub(crate) fn binomial_interval(hits: u64, trials: u64, level: f64) -> (f64, f64) {
+    let tail = (1.0 - level) / 2.0;
+    let quantile = |a: f64, b: f64, probability: f64| {
+        Beta::new(a, b)
+            .expect("both shapes are positive counts")
+            .inverse_cdf(probability)
+    };
+    let misses = trials - hits;
+    let low = if hits == 0 {
+        0.0
+    } else {
+        quantile(hits as f64, misses as f64 + 1.0, tail)
+    };
+    let high = if misses == 0 {
+        1.0
+    } else {
+        quantile(hits as f64 + 1.0, misses as f64, 1.0 - tail)
+    };
+    (low, high)
+}
+
+/// Two-sided exact binomial p-value of `hits` among `trials` at `share`: twice the smaller tail.
+pub(crate) fn binomial_two_sided(hits: u64, trials: u64, share: f64) -> f64 {
+    // P(X ≥ h) = I_p(h, n-h+1), the beta form of the binomial's tail.
+    let at_least = |h: u64| {
+        if h == 0 {
+            1.0
+        } else {
+            beta_reg(h as f64, (trials - h) as f64 + 1.0, share)
+        }
+    };
+    let at_most = |h: u64| {
+        if h == trials {
+            1.0
+        } else {
+            beta_reg((trials - h) as f64, h as f64 + 1.0, 1.0 - share)
+        }
+    };
+    (2.0 * at_least(hits).min(at_most(hits))).min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(found: f64, expected: f64, tolerance: f64) {
+        assert!(
+            (found - expected).abs() <= tolerance,
+            "{found} is not {expected} ± {tolerance}"
+        );
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_printed_tables() {
+        close(normal_quantile(0.975), 1.959_964, 1e-6);
+        for (df, p, expected) in [
+            (1.0, 0.975, 12.706),
+            (5.0, 0.975, 2.571),
+            (5.0, 0.8, 0.920),
+            (11.0, 0.995, 3.106),
+            (1e7, 0.975, 1.960),
+        ] {
+            close(t_quantile(p, df), expected, 5e-4);
+        }
+    }
+
+    #[test]
+    fn tails_keep_their_digits() {
+        close(t_two_sided(t_quantile(0.975, 7.0), 7.0), 0.05, 1e-9);
+        let tiny = normal_two_sided(12.0);
+        assert!(tiny > 0.0 && tiny < 1e-30);
+        assert!(t_two_sided(60.0, 40.0) > 0.0);
+        assert!(t_two_sided(f64::INFINITY, 4.0) <= 0.0);
+    }
+
+    #[test]
+    fn exact_intervals_are_those_of_the_literature() {
+        // Garwood (1936), 95 %: 0 → (0, 3.689), 3 → (.619, 8.767), 10 → (4.795, 18.390).
+        for (count, low, high) in [(0, 0.0, 3.689), (3, 0.619, 8.767), (10, 4.795, 18.390)] {
+            let interval = poisson_interval(count, 0.95);
+            close(interval.0, low, 1e-3);
+            close(interval.1, high, 1e-3);
+        }
+        let interval = binomial_interval(0, 10, 0.95);
+        close(interval.0, 0.0, 0.0);
+        close(interval.1, 0.3085, 1e-4);
+        close(binomial_interval(20, 400, 0.95).0, 0.0308, 2e-4);
+        close(binomial_interval(20, 400, 0.95).1, 0.0762, 2e-4);
+    }
+
+    #[test]
+    fn binomial_tails_sum_by_hand() {
+        // 2 of 10 at one half: (1 + 10 + 45) / 1024, twice.
+        close(binomial_two_sided(2, 10, 0.5), 2.0 * 56.0 / 1024.0, 1e-12);
+        close(binomial_two_sided(0, 10, 0.5), 2.0 / 1024.0, 1e-12);
+        close(binomial_two_sided(10, 10, 0.5), 2.0 / 1024.0, 1e-12);
+        close(binomial_two_sided(5, 10, 0.5), 1.0, 0.0);
+    }
+}

@@ -1,0 +1,285 @@
+//! The estimate: what neighbouring trials say about B/A.
+//!
+//! Each pair gives y = ln(B/A); the mean of y with Student's t-interval becomes a ratio with an
+//! interval. Pairs, because the machine's drift hits both trials of a pair alike; logarithms,
+//! because B/A and A/B must tell the same story and effects multiply.
+//!
+//! Invariants: one pair never gets an interval ([`Comparison::Descriptive`]); the interval and
+//! the p-value come from the same t, so one excludes 1 exactly when the other is ≤ α.
+//! Sources: Kalibera and Jones, "Rigorous benchmarking in reasonable time" (2013); Bulej et
+//! al., "Duet benchmarking" (ICPE 2020).
+
+use crate::distribution::{t_quantile, t_two_sided};
+use crate::error::{StatsError, check_probability};
+use crate::rank::{self, RankCheck};
+
+/// One figure (tps, a latency, a cost per transaction) of two neighbouring trials.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pair {
+    /// The baseline's figure (A), positive, in any unit.
+    pub baseline: f64,
+    /// The variant's figure (B), in the same unit.
+    pub variant: f64,
+}
+
+/// A confidence interval; its unit is that of the figure it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Confidence level, as .95.
+    pub level: f64,
+}
+
+impl Interval {
+    /// Whether `value` lies inside, the ends included.
+    pub fn contains(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+}
+
+/// B/A from at least two pairs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Estimate {
+    /// B/A: the geometric mean of the pairs' ratios.
+    pub ratio: f64,
+    /// Interval of the ratio.
+    pub interval: Interval,
+    /// Number of pairs.
+    pub pairs: usize,
+    /// Standard deviation of ln(B/A) between pairs (.01 is about 1 %).
+    pub pair_sd_log: f64,
+    /// Standard error of the mean of ln(B/A).
+    pub std_err_log: f64,
+    /// Two-sided p-value of the t-test against a ratio of 1.
+    pub p_value: f64,
+    /// The same question asked by ranks.
+    pub rank: RankCheck,
+}
+
+impl Estimate {
+    /// Whether the interval leaves a ratio of 1 outside.
+    pub fn excludes_one(&self) -> bool {
+        !self.interval.contains(1.0)
+    }
+}
+
+/// What pairs say: with fewer than two there is a ratio, but nothing to judge it by.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Comparison {
+    /// One pair: descriptive only.
+    Descriptive {
+        /// B/A of the only pair.
+        ratio: f64,
+    },
+    /// Two pairs or more.
+    Estimated(Estimate),
+}
+
+impl Comparison {
+    /// B/A, however well it is known.
+    pub fn ratio(&self) -> f64 {
+        match self {
+            Self::Descriptive { ratio } => *ratio,
+            Self::Estimated(estimate) => estimate.ratio,
+        }
+    }
+
+    /// The estimate, where there are pairs enough for one.
+    pub fn estimate(&self) -> Option<&Estimate> {
+        match self {
+            Self::Descriptive { .. } => None,
+            Self::Estimated(estimate) => Some(estimate),
+        }
+    }
+}
+
+/// Compares `pairs` at the confidence `level` (.95).
+pub fn compare(pairs: &[Pair], level: f64) -> Result<Comparison, StatsError> {
+    check_probability("the confidence level", level)?;
+    let log_ratios = log_ratios(pairs)?;
+    if let [only] = log_ratios[..] {
+        return Ok(Comparison::Descriptive { ratio: only.exp() });
+    }
+    let (mean, pair_sd_log) = mean_and_sd(&log_ratios);
+    let count = log_ratios.len();
+    let std_err_log = pair_sd_log / (count as f64).sqrt();
+    let df = (count - 1) as f64;
+    let half_width = t_quantile(f64::midpoint(1.0, level), df) * std_err_log;
+    let p_value = p_value_of_mean(mean, std_err_log, df);
+    let (low, high) = (mean - half_width, mean + half_width);
+    Ok(Comparison::Estimated(Estimate {
+        ratio: mean.exp(),
+        interval: Interval {
+            low: low.exp(),
+            high: high.exp(),
+            level,
+        },
+        pairs: count,
+        pair_sd_log,
+        std_err_log,
+        p_value,
+        rank: rank::check(&log_ratios, p_value, low, high, 1.0 - level),
+    }))
+}
+
+/// ln(B/A) of each pair.
+pub fn log_ratios(pairs: &[Pair]) -> Result<Vec<f64>, StatsError> {
+    if pairs.is_empty() {
+        return Err(StatsError::NoPairs);
+    }
+    let usable = |figure: f64| figure > 0.0 && figure.is_finite();
+    pairs
+        .iter()
+        .enumerate()
+        .map(|(index, &Pair { baseline, variant })| {
+            if usable(baseline) && usable(variant) {
+                Ok(variant.ln() - baseline.ln())
+            } else {
+                Err(StatsError::NotPositive {
+                    index,
+                    baseline,
+                    variant,
+                })
+            }
+        })
+        .collect()
+}
+
+/// Mean and sample standard deviation (n − 1); the deviation of one value is 0.
+pub(crate) fn mean_and_sd(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (mean, (squares / (count - 1.0).max(1.0)).sqrt())
+}
+
+/// Two-sided p-value of `mean` against 0; identical pairs that differ from 1 leave no doubt.
+fn p_value_of_mean(mean: f64, std_err: f64, df: f64) -> f64 {
+    if std_err > 0.0 {
+        t_two_sided(mean / std_err, df)
+    } else if mean.abs() > 0.0 {
+        0.0
+    } else {
+        1.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::SplitMix64;
+    use crate::rank::RankAgreement;
+    use crate::sampling::normal;
+
+    fn pairs_of(ratios: &[f64]) -> Vec<Pair> {
+        ratios
+            .iter()
+            .map(|ratio| Pair {
+                baseline: 200.0,
+                variant: 200.0 * ratio,
+            })
+            .collect()
+    }
+
+    fn estimate_of(pairs: &[Pair], level: f64) -> Estimate {
+        compare(pairs, level).unwrap().estimate().unwrap().clone()
+    }
+
+    #[test]
+    fn the_interval_is_that_of_a_textbook_t_test() {
+        // R: t.test(log(c(1.10, 1.12, 1.08, 1.11, 1.09))) → mean .095155, se .0064…, df 4.
+        let estimate = estimate_of(&pairs_of(&[1.10, 1.12, 1.08, 1.11, 1.09]), 0.95);
+        let logs: Vec<f64> = [1.10f64, 1.12, 1.08, 1.11, 1.09]
+            .iter()
+            .map(|r| r.ln())
+            .collect();
+        let mean = logs.iter().sum::<f64>() / 5.0;
+        let sd = (logs.iter().map(|y| (y - mean).powi(2)).sum::<f64>() / 4.0).sqrt();
+        let half = 2.776_445 * sd / 5f64.sqrt();
+        assert!((estimate.ratio - mean.exp()).abs() < 1e-12);
+        assert!((estimate.interval.low - (mean - half).exp()).abs() < 1e-7);
+        assert!((estimate.interval.high - (mean + half).exp()).abs() < 1e-7);
+        assert!(estimate.excludes_one() && estimate.p_value < 1e-3);
+        assert_eq!(estimate.rank.agreement, RankAgreement::TooFewPairs);
+    }
+
+    #[test]
+    fn swapping_the_sides_inverts_the_ratio() {
+        let pairs = pairs_of(&[1.02, 0.97, 1.05, 1.01, 1.00, 1.04]);
+        let swapped: Vec<Pair> = pairs
+            .iter()
+            .map(|p| Pair {
+                baseline: p.variant,
+                variant: p.baseline,
+            })
+            .collect();
+        let (forth, back) = (estimate_of(&pairs, 0.95), estimate_of(&swapped, 0.95));
+        assert!((forth.ratio * back.ratio - 1.0).abs() < 1e-12);
+        assert!((forth.interval.low * back.interval.high - 1.0).abs() < 1e-12);
+        assert!((forth.p_value - back.p_value).abs() < 1e-12);
+    }
+
+    #[test]
+    fn one_pair_is_descriptive_and_none_is_an_error() {
+        assert_eq!(compare(&pairs_of(&[1.5]), 0.95).unwrap().estimate(), None);
+        assert!((compare(&pairs_of(&[1.5]), 0.95).unwrap().ratio() - 1.5).abs() < 1e-12);
+        assert_eq!(compare(&[], 0.95), Err(StatsError::NoPairs));
+        let bad = compare(
+            &[
+                Pair {
+                    baseline: 1.0,
+                    variant: 1.0,
+                },
+                Pair {
+                    baseline: 0.0,
+                    variant: 3.0,
+                },
+            ],
+            0.95,
+        );
+        assert!(matches!(bad, Err(StatsError::NotPositive { index: 1, .. })));
+        assert!(compare(&pairs_of(&[1.0, 1.1]), 1.0).is_err());
+    }
+
+    #[test]
+    fn identical_pairs_have_a_point_for_an_interval() {
+        let same = estimate_of(&pairs_of(&[1.0, 1.0, 1.0]), 0.95);
+        assert!(!same.excludes_one() && same.p_value >= 1.0);
+    }
+
+    #[test]
+    fn an_outlier_makes_ranks_disagree() {
+        let mut ratios = vec![1.02; 11];
+        for (index, ratio) in ratios.iter_mut().enumerate() {
+            *ratio += 0.0005 * index as f64;
+        }
+        let clean = estimate_of(&pairs_of(&ratios), 0.95);
+        assert_eq!(clean.rank.agreement, RankAgreement::Agrees);
+        ratios.push(0.5);
+        let spoilt = estimate_of(&pairs_of(&ratios), 0.95);
+        assert_eq!(spoilt.rank.agreement, RankAgreement::Disagrees);
+        assert!((spoilt.rank.ratio - 1.02).abs() < 0.01);
+    }
+
+    #[test]
+    fn five_pairs_cover_the_truth_as_promised() {
+        let mut stream = SplitMix64::new(5);
+        let (simulations, truth) = (10_000, 1.03f64);
+        let covered = (0..simulations)
+            .filter(|_| {
+                let pairs: Vec<Pair> = (0..5)
+                    .map(|_| Pair {
+                        baseline: 1.0,
+                        variant: truth * (0.014 * normal(&mut stream)).exp(),
+                    })
+                    .collect();
+                estimate_of(&pairs, 0.95).interval.contains(truth)
+            })
+            .count();
+        let share = covered as f64 / f64::from(simulations);
+        assert!((0.943..=0.957).contains(&share), "{share}");
+    }
+}

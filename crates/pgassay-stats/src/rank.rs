@@ -1,0 +1,200 @@
+//! The cross-check by ranks: what the estimate would be without trusting normality.
+//!
+//! Hodges and Lehmann (1963): the median of all Walsh averages (yᵢ + yⱼ)/2. Wilcoxon (1945):
+//! the signed-rank test, with its exact distribution (ties included) up to [`EXACT_UP_TO`]
+//! differences and the normal approximation with tie and continuity correction above.
+//!
+//! Invariants: the check never replaces the t-interval; it only says whether both tell the same
+//! story. Below six pairs at 95 % the test cannot reject whatever the data, and says so.
+
+use crate::distribution::normal_two_sided;
+
+/// The largest number of differences whose exact distribution is computed.
+pub const EXACT_UP_TO: usize = 50;
+
+/// Whether ranks tell the same story as the t-interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RankAgreement {
+    /// Both find a difference, or neither does, and the median lies inside the t-interval.
+    Agrees,
+    /// One finds a difference and the other does not, or the median lies outside of the
+    /// t-interval: outliers or two modes, look at the pairs.
+    Disagrees,
+    /// With so few pairs the rank test cannot reject whatever the data.
+    TooFewPairs,
+}
+
+/// Hodges and Lehmann's estimate and Wilcoxon's test beside the t-interval.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RankCheck {
+    /// Hodges–Lehmann estimate of B/A, as a ratio.
+    pub ratio: f64,
+    /// Two-sided p-value of the signed-rank test against a ratio of 1.
+    pub p_value: f64,
+    /// Whether the two tell the same story.
+    pub agreement: RankAgreement,
+}
+
+/// The median of all Walsh averages of `values`; 0 when there are none.
+pub fn hodges_lehmann(values: &[f64]) -> f64 {
+    let mut averages = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
+    for (index, left) in values.iter().enumerate() {
+        averages.extend(
+            values[index..]
+                .iter()
+                .map(|right| f64::midpoint(*left, *right)),
+        );
+    }
+    averages.sort_by(f64::total_cmp);
+    match averages.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => averages[count / 2],
+        count => f64::midpoint(averages[count / 2 - 1], averages[count / 2]),
+    }
+}
+
+/// Two-sided p-value of Wilcoxon's signed-rank test that `values` are symmetric about 0.
+///
+/// Zeros are dropped, as Wilcoxon did; ties share their mean rank. 1 when nothing is left.
+pub fn signed_rank_p_value(values: &[f64]) -> f64 {
+    let mut ordered: Vec<f64> = values
+        .iter()
+        .copied()
+        .filter(|value| value.abs() > 0.0)
+        .collect();
+    ordered.sort_by(|left, right| left.abs().total_cmp(&right.abs()));
+    let (doubled_ranks, tie_sum) = doubled_mid_ranks(&ordered);
+    let positive: u64 = ordered
+        .iter()
+        .zip(&doubled_ranks)
+        .filter(|(value, _)| **value > 0.0)
+        .map(|(_, rank)| rank)
+        .sum();
+    if ordered.is_empty() {
+        1.0
+    } else if ordered.len() <= EXACT_UP_TO {
+        exact_p_value(&doubled_ranks, positive)
+    } else {
+        approximate_p_value(ordered.len() as f64, positive as f64 / 2.0, tie_sum)
+    }
+}
+
+/// Twice the mid-ranks of values that are sorted by size, and Σ(t³ − t) over the groups of ties.
+///
+/// Doubling keeps the half ranks of ties whole, so the exact distribution needs no rounding.
+fn doubled_mid_ranks(ordered: &[f64]) -> (Vec<u64>, f64) {
+    let mut ranks = Vec::with_capacity(ordered.len());
+    let mut tie_sum = 0.0;
+    for group in ordered.chunk_by(|left, right| left.abs().total_cmp(&right.abs()).is_eq()) {
+        let first = ranks.len() as u64 + 1;
+        let size = group.len() as u64;
+        ranks.extend(std::iter::repeat_n(2 * first + size - 1, group.len()));
+        tie_sum += (size as f64).powi(3) - size as f64;
+    }
+    (ranks, tie_sum)
+}
+
+/// Under the null every sign is a fair coin: the distribution of the sum by convolution.
+fn exact_p_value(doubled_ranks: &[u64], positive: u64) -> f64 {
+    let total: u64 = doubled_ranks.iter().sum();
+    let mut chance = vec![0.0; total as usize + 1];
+    chance[0] = 1.0;
+    for &rank in doubled_ranks {
+        let rank = rank as usize;
+        for sum in (0..chance.len()).rev() {
+            let with = if sum >= rank { chance[sum - rank] } else { 0.0 };
+            chance[sum] = 0.5 * (chance[sum] + with);
+        }
+    }
+    let smaller = positive.min(total - positive) as usize;
+    let tail: f64 = chance[..=smaller].iter().sum();
+    (2.0 * tail).min(1.0)
+}
+
+fn approximate_p_value(count: f64, positive: f64, tie_sum: f64) -> f64 {
+    let mean = count * (count + 1.0) / 4.0;
+    let variance = count * (count + 1.0) * (2.0 * count + 1.0) / 24.0 - tie_sum / 48.0;
+    let distance = ((positive - mean).abs() - 0.5).max(0.0);
+    normal_two_sided(distance / variance.sqrt())
+}
+
+/// The check of `log_ratios` beside a t-test with this p-value and this interval of the log.
+pub(crate) fn check(
+    log_ratios: &[f64],
+    t_p_value: f64,
+    t_low: f64,
+    t_high: f64,
+    alpha: f64,
+) -> RankCheck {
+    let median = hodges_lehmann(log_ratios);
+    let p_value = signed_rank_p_value(log_ratios);
+    let least_possible = 2.0 * 0.5f64.powi(i32::try_from(log_ratios.len()).unwrap_or(i32::MAX));
+    let agreement = if least_possible > alpha {
+        RankAgreement::TooFewPairs
+    } else if (p_value <= alpha) == (t_p_value <= alpha) && (t_low..=t_high).contains(&median) {
+        RankAgreement::Agrees
+    } else {
+        RankAgreement::Disagrees
+    };
+    RankCheck {
+        ratio: median.exp(),
+        p_value,
+        agreement,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(found: f64, expected: f64) {
+        assert!(
+            (found - expected).abs() < 1e-12,
+            "{found} is not {expected}"
+        );
+    }
+
+    #[test]
+    fn the_median_of_walsh_averages() {
+        close(hodges_lehmann(&[1.0, 2.0, 10.0]), 3.75);
+        close(hodges_lehmann(&[4.0]), 4.0);
+        close(hodges_lehmann(&[]), 0.0);
+    }
+
+    #[test]
+    fn exact_p_values_count_sign_patterns() {
+        // All six positive: 1 of 64 patterns, twice.
+        close(
+            signed_rank_p_value(&[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]),
+            2.0 / 64.0,
+        );
+        // The rank sum 1 on the negative side: patterns with sum 0 or 1.
+        close(
+            signed_rank_p_value(&[-0.1, 0.2, 0.3, 0.4, 0.5, 0.6]),
+            4.0 / 64.0,
+        );
+        // Four ties of rank 2.5, all of one sign: still 1 of 16 patterns.
+        close(signed_rank_p_value(&[0.1, 0.1, 0.1, 0.1]), 2.0 / 16.0);
+        close(signed_rank_p_value(&[0.0, 0.0]), 1.0);
+    }
+
+    #[test]
+    fn the_approximation_meets_the_exact_distribution() {
+        let values: Vec<f64> = (1..=50)
+            .map(|n| {
+                if n % 3 == 0 {
+                    -f64::from(n)
+                } else {
+                    f64::from(n)
+                }
+            })
+            .collect();
+        let exact = signed_rank_p_value(&values);
+        let positive: f64 = values.iter().filter(|value| **value > 0.0).sum();
+        let approximate = approximate_p_value(50.0, positive, 0.0);
+        assert!(
+            (exact - approximate).abs() < 2e-3,
+            "{exact} against {approximate}"
+        );
+    }
+}

@@ -1,0 +1,29 @@
+//! Random variates for the simulations in the tests: nothing here is part of the library.
+
+use crate::random::SplitMix64;
+
+/// A standard normal number (Box and Muller).
+pub(crate) fn normal(stream: &mut SplitMix64) -> f64 {
+    let radius = (-2.0 * (1.0 - stream.next_f64()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * stream.next_f64()).cos()
+}
+
+/// A Poisson number; above a mean of 200 a rounded normal one, which no test can tell apart.
+pub(crate) fn poisson(stream: &mut SplitMix64, mean: f64) -> u64 {
+    if mean > 200.0 {
+        return (mean + mean.sqrt() * normal(stream)).round().max(0.0) as u64;
+    }
+    let floor = (-mean).exp();
+    let (mut product, mut count) = (stream.next_f64(), 0);
+    while product > floor {
+        product *= stream.next_f64();
+        count += 1;
+    }
+    count
+}
+
+/// A log-normal factor with mean 1 and the coefficient of variation `cv`.
+pub(crate) fn factor(stream: &mut SplitMix64, cv: f64) -> f64 {
+    let variance = (1.0 + cv * cv).ln();
+    (variance.sqrt() * normal(stream) - variance / 2.0).exp()
+}
