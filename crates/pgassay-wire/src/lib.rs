@@ -6,6 +6,7 @@
 //! code.
 //!
 //! # Map
+//! - [`conninfo`]: where and as whom to connect, by libpq's conventions.
 //! - [`Session`]: one connection as a state machine; the load engine's hot path.
 //! - [`Exchange`]: questions and answers over a stream that the caller opened, for set-up work.
 //!
@@ -23,6 +24,7 @@
 //! about 7, which is why replies are read by hand.
 
 mod authentication;
+pub mod conninfo;
 mod error;
 mod exchange;
 mod message;

@@ -1,11 +1,13 @@
 //! The session and the exchange against a real server.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::io::{Read, Write};
 
 use pgassay_wire::{
-    CopyDirection, Event, Exchange, ExchangeError, Execution, Login, Password, SaltCache, Session,
+    Event, Exchange, ExchangeError, Execution, Login, Password, SaltCache, Session,
     TransactionStatus,
 };
 

@@ -1,0 +1,115 @@
+//! The options of a connection, and the environment variables they come from.
+//!
+//! Source: `PQconninfoOptions` and `EnvironmentOptions` in `fe-connect.c`, PostgreSQL 18.
+
+/// What is done with an option.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// It has its effect here.
+    Taken,
+    /// It concerns TLS or GSSAPI only, and is without effect while neither is spoken.
+    Idle,
+    /// It would promise something that is not kept: refused when set.
+    Refused,
+}
+
+/// An option of a connection.
+pub(super) struct Keyword {
+    pub name: &'static str,
+    pub variable: Option<&'static str>,
+    pub used: Use,
+}
+
+const fn keyword(name: &'static str, variable: &'static str, used: Use) -> Keyword {
+    let variable = if variable.is_empty() {
+        None
+    } else {
+        Some(variable)
+    };
+    Keyword {
+        name,
+        variable,
+        used,
+    }
+}
+
+use Use::{Idle, Refused, Taken};
+
+/// Every option that libpq knows.
+#[rustfmt::skip]
+pub(super) const KEYWORDS: &[Keyword] = &[
+    keyword("service", "PGSERVICE", Taken),
+    keyword("servicefile", "PGSERVICEFILE", Taken),
+    keyword("user", "PGUSER", Taken),
+    keyword("password", "PGPASSWORD", Taken),
+    keyword("passfile", "PGPASSFILE", Taken),
+    keyword("dbname", "PGDATABASE", Taken),
+    keyword("host", "PGHOST", Taken),
+    keyword("hostaddr", "PGHOSTADDR", Taken),
+    keyword("port", "PGPORT", Taken),
+    keyword("connect_timeout", "PGCONNECT_TIMEOUT", Taken),
+    keyword("client_encoding", "PGCLIENTENCODING", Taken),
+    keyword("options", "PGOPTIONS", Taken),
+    keyword("application_name", "PGAPPNAME", Taken),
+    keyword("fallback_application_name", "", Taken),
+    keyword("keepalives", "", Taken),
+    keyword("keepalives_idle", "", Taken),
+    keyword("keepalives_interval", "", Taken),
+    keyword("keepalives_count", "", Taken),
+    keyword("tcp_user_timeout", "", Taken),
+    keyword("sslmode", "PGSSLMODE", Taken),
+    keyword("gssencmode", "PGGSSENCMODE", Taken),
+    keyword("channel_binding", "PGCHANNELBINDING", Taken),
+    keyword("target_session_attrs", "PGTARGETSESSIONATTRS", Taken),
+    keyword("load_balance_hosts", "PGLOADBALANCEHOSTS", Taken),
+    keyword("sslnegotiation", "PGSSLNEGOTIATION", Idle),
+    keyword("sslcompression", "PGSSLCOMPRESSION", Idle),
+    keyword("sslcert", "PGSSLCERT", Idle),
+    keyword("sslkey", "PGSSLKEY", Idle),
+    keyword("sslcertmode", "PGSSLCERTMODE", Idle),
+    keyword("sslpassword", "", Idle),
+    keyword("sslrootcert", "PGSSLROOTCERT", Idle),
+    keyword("sslcrl", "PGSSLCRL", Idle),
+    keyword("sslcrldir", "PGSSLCRLDIR", Idle),
+    keyword("sslsni", "PGSSLSNI", Idle),
+    keyword("sslkeylogfile", "", Idle),
+    keyword("ssl_min_protocol_version", "PGSSLMINPROTOCOLVERSION", Idle),
+    keyword("ssl_max_protocol_version", "PGSSLMAXPROTOCOLVERSION", Idle),
+    keyword("krbsrvname", "PGKRBSRVNAME", Idle),
+    keyword("gsslib", "PGGSSLIB", Idle),
+    keyword("gssdelegation", "PGGSSDELEGATION", Idle),
+    keyword("max_protocol_version", "PGMAXPROTOCOLVERSION", Idle),
+    keyword("min_protocol_version", "PGMINPROTOCOLVERSION", Refused),
+    keyword("requirepeer", "PGREQUIREPEER", Refused),
+    keyword("require_auth", "PGREQUIREAUTH", Refused),
+    keyword("replication", "", Refused),
+    keyword("scram_client_key", "", Refused),
+    keyword("scram_server_key", "", Refused),
+    keyword("oauth_issuer", "", Refused),
+    keyword("oauth_client_id", "", Refused),
+    keyword("oauth_client_secret", "", Refused),
+    keyword("oauth_scope", "", Refused),
+];
+
+/// Variables that become settings of the session.
+pub(super) const SETTINGS: &[(&str, &str)] = &[
+    ("PGDATESTYLE", "datestyle"),
+    ("PGTZ", "timezone"),
+    ("PGGEQO", "geqo"),
+];
+
+pub(super) fn find(name: &str) -> Option<&'static Keyword> {
+    KEYWORDS.iter().find(|keyword| keyword.name == name)
+}
+
+/// Whether an option's value must not be shown.
+pub(super) fn is_secret(name: &str) -> bool {
+    matches!(
+        name,
+        "password"
+            | "sslpassword"
+            | "scram_client_key"
+            | "scram_server_key"
+            | "oauth_client_secret"
+    )
+}

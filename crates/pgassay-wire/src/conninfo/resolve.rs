@@ -1,0 +1,396 @@
+//! From what was asked for to a [`Target`]: service, environment, password file, defaults.
+//!
+//! Source: `conninfo_add_defaults` and `connectOptions2` (`pqConnectOptions2`) in `fe-connect.c`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::keywords::{KEYWORDS, SETTINGS, Use};
+use super::target::{Address, Host, SessionAttributes, SslMode, Target};
+use super::{ConninfoError, Request, Surroundings, files};
+use crate::password::Password;
+
+const DEFAULT_PORT: &str = "5432";
+/// libpq waits at least two seconds, since one may be over in no time.
+const CONNECT_TIMEOUT_MIN_S: u32 = 2;
+
+/// Options with a value; an empty value counts as none, as in libpq.
+struct Options(BTreeMap<&'static str, String>);
+
+impl Options {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0
+            .get(name)
+            .map(String::as_str)
+            .filter(|value| !value.is_empty())
+    }
+
+    /// Sets an option that is not set yet.
+    fn default(&mut self, name: &str, value: String) {
+        if let Some(keyword) = super::keywords::find(name) {
+            self.0.entry(keyword.name).or_insert(value);
+        }
+    }
+
+    fn number(&self, name: &'static str) -> Result<Option<u32>, ConninfoError> {
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        let number: i64 = value.trim().parse().map_err(|_| ConninfoError::Value {
+            option: name,
+            value: value.into(),
+            expected: "an integer",
+        })?;
+        // Negative numbers mean "not set" to libpq.
+        Ok(Some(u32::try_from(number.max(0)).unwrap_or(u32::MAX)))
+    }
+
+    /// One of several words.
+    fn choice<T: Copy>(
+        &self,
+        name: &'static str,
+        default: T,
+        choices: &[(&str, T)],
+        expected: &'static str,
+    ) -> Result<T, ConninfoError> {
+        let Some(value) = self.get(name) else {
+            return Ok(default);
+        };
+        let found = choices.iter().find(|(word, _)| *word == value);
+        found
+            .map(|(_, choice)| *choice)
+            .ok_or_else(|| ConninfoError::Value {
+                option: name,
+                value: value.into(),
+                expected,
+            })
+    }
+}
+
+pub(super) fn resolve(
+    request: &Request,
+    surroundings: &dyn Surroundings,
+) -> Result<Target, ConninfoError> {
+    let mut options = Options(BTreeMap::new());
+    for (name, value) in &request.options {
+        options.default(name, value.clone());
+    }
+    add_service(&mut options, surroundings)?;
+    for keyword in KEYWORDS {
+        if let Some(value) = keyword
+            .variable
+            .and_then(|name| surroundings.variable(name))
+        {
+            options.default(keyword.name, value);
+        }
+    }
+    // Older than sslmode, and still honoured by libpq.
+    if surroundings
+        .variable("PGREQUIRESSL")
+        .is_some_and(|value| value.starts_with('1'))
+    {
+        options.default("sslmode", "require".into());
+    }
+    refuse(&options)?;
+    let user = options
+        .get("user")
+        .map(str::to_owned)
+        .or_else(|| surroundings.user())
+        .ok_or(ConninfoError::NoUser)?;
+    let mut target = Target {
+        database: options.get("dbname").unwrap_or(&user).to_owned(),
+        user,
+        ssl_mode: ssl_mode(&options)?,
+        session_attributes: session_attributes(&options)?,
+        balance_hosts: options.choice(
+            "load_balance_hosts",
+            false,
+            &[("disable", false), ("random", true)],
+            "disable or random",
+        )?,
+        settings: settings(&options, request, surroundings),
+        connect_timeout_s: options
+            .number("connect_timeout")?
+            .filter(|&seconds| seconds > 0)
+            .map(|seconds| seconds.max(CONNECT_TIMEOUT_MIN_S)),
+        keepalives: options.number("keepalives")? != Some(0),
+        keepalives_idle_s: options.number("keepalives_idle")?.unwrap_or(0),
+        keepalives_interval_s: options.number("keepalives_interval")?.unwrap_or(0),
+        keepalives_count: options.number("keepalives_count")?.unwrap_or(0),
+        tcp_user_timeout_ms: options.number("tcp_user_timeout")?.unwrap_or(0),
+        ..Target::default()
+    };
+    add_hosts(&mut target, &options, surroundings)?;
+    Ok(target)
+}
+
+/// Adds what a service says, if one is named.
+fn add_service(
+    options: &mut Options,
+    surroundings: &dyn Surroundings,
+) -> Result<(), ConninfoError> {
+    let named = options.get("service").map(str::to_owned);
+    let Some(name) = named.or_else(|| surroundings.variable("PGSERVICE")) else {
+        return Ok(());
+    };
+    let explicit = options.get("servicefile").map(PathBuf::from);
+    let user_file = explicit
+        .or_else(|| surroundings.variable("PGSERVICEFILE").map(PathBuf::from))
+        .or_else(|| Some(surroundings.home()?.join(".pg_service.conf")));
+    let system = surroundings.variable("PGSYSCONFDIR");
+    let system_file = system.map(|directory| PathBuf::from(directory).join("pg_service.conf"));
+    for path in [user_file, system_file].into_iter().flatten() {
+        let shown = path.display().to_string();
+        let read = surroundings.read(&path);
+        let file = read.map_err(|source| ConninfoError::Unreadable {
+            path: shown.clone(),
+            source,
+        })?;
+        let Some(file) = file else { continue };
+        if let Some(found) = files::service(&shown, &file.text, &name)? {
+            for (option, value) in found {
+                options.default(&option, value);
+            }
+            return Ok(());
+        }
+    }
+    Err(ConninfoError::ServiceNotFound { name })
+}
+
+/// Refuses what would promise more than is kept.
+fn refuse(options: &Options) -> Result<(), ConninfoError> {
+    let unsupported = |option, value: &str, reason| {
+        Err(ConninfoError::Unsupported {
+            option,
+            value: value.into(),
+            reason,
+        })
+    };
+    for keyword in KEYWORDS
+        .iter()
+        .filter(|keyword| keyword.used == Use::Refused)
+    {
+        if options.get(keyword.name).is_some() {
+            let shown = if super::keywords::is_secret(keyword.name) {
+                "***"
+            } else {
+                "…"
+            };
+            return unsupported(keyword.name, shown, "this program does not know the option");
+        }
+    }
+    match options.get("gssencmode") {
+        None | Some("disable" | "prefer") => {}
+        Some(value) => return unsupported("gssencmode", value, "GSSAPI is not spoken here"),
+    }
+    match options.get("channel_binding") {
+        None | Some("disable" | "prefer") => {}
+        Some(value) => return unsupported("channel_binding", value, "it needs TLS"),
+    }
+    Ok(())
+}
+
+fn ssl_mode(options: &Options) -> Result<SslMode, ConninfoError> {
+    if let Some(value @ ("require" | "verify-ca" | "verify-full")) = options.get("sslmode") {
+        return Err(ConninfoError::Unsupported {
+            option: "sslmode",
+            value: value.into(),
+            reason: "TLS is not spoken yet; use disable, allow or prefer",
+        });
+    }
+    options.choice(
+        "sslmode",
+        SslMode::Prefer,
+        &[
+            ("disable", SslMode::Disable),
+            ("allow", SslMode::Allow),
+            ("prefer", SslMode::Prefer),
+        ],
+        "disable, allow, prefer, require, verify-ca or verify-full",
+    )
+}
+
+fn session_attributes(options: &Options) -> Result<SessionAttributes, ConninfoError> {
+    options.choice(
+        "target_session_attrs",
+        SessionAttributes::Any,
+        &[
+            ("any", SessionAttributes::Any),
+            ("read-write", SessionAttributes::ReadWrite),
+            ("read-only", SessionAttributes::ReadOnly),
+            ("primary", SessionAttributes::Primary),
+            ("standby", SessionAttributes::Standby),
+            ("prefer-standby", SessionAttributes::PreferStandby),
+        ],
+        "any, read-write, read-only, primary, standby or prefer-standby",
+    )
+}
+
+/// The settings of the start-up message, as `build_startup_packet` sends them.
+fn settings(
+    options: &Options,
+    request: &Request,
+    surroundings: &dyn Surroundings,
+) -> Vec<(String, String)> {
+    let mut settings = Vec::new();
+    let mut add = |name: &str, value: Option<&str>| {
+        settings.extend(value.map(|value| (name.to_owned(), value.to_owned())));
+    };
+    add("options", options.get("options"));
+    let fallback = options
+        .get("fallback_application_name")
+        .or(request.fallback_application_name.as_deref());
+    add(
+        "application_name",
+        options.get("application_name").or(fallback),
+    );
+    add("client_encoding", options.get("client_encoding"));
+    for (variable, setting) in SETTINGS {
+        let value = surroundings.variable(variable);
+        // The word "default" asks for the server's own.
+        add(
+            setting,
+            value
+                .as_deref()
+                .filter(|value| !value.eq_ignore_ascii_case("default")),
+        );
+    }
+    settings
+}
+
+/// Splits a list at its commas; nothing given is no list.
+fn list(value: Option<&str>) -> Vec<&str> {
+    value
+        .map(|value| value.split(',').collect())
+        .unwrap_or_default()
+}
+
+fn add_hosts(
+    target: &mut Target,
+    options: &Options,
+    surroundings: &dyn Surroundings,
+) -> Result<(), ConninfoError> {
+    let names = list(options.get("host"));
+    let addresses = list(options.get("hostaddr"));
+    let ports = list(options.get("port"));
+    let count = names.len().max(addresses.len()).max(1);
+    let wrong = |option, count, hosts| {
+        Err(ConninfoError::Count {
+            option,
+            count,
+            hosts,
+        })
+    };
+    if !addresses.is_empty() && !names.is_empty() && addresses.len() != names.len() {
+        return wrong("hostaddr", addresses.len(), names.len());
+    }
+    if ports.len() > 1 && ports.len() != count {
+        return wrong("port", ports.len(), count);
+    }
+    let password_file = password_file(target, options, surroundings);
+    for index in 0..count {
+        let name = names.get(index).copied().unwrap_or("");
+        let address = addresses.get(index).copied().unwrap_or("");
+        let port = ports.get(if ports.len() == 1 { 0 } else { index }).copied();
+        let port = port.filter(|port| !port.is_empty()).unwrap_or(DEFAULT_PORT);
+        let default_directory = surroundings.socket_directory();
+        let resolved = address_of(name, address, port, &default_directory)?;
+        let looked_up = match name {
+            "" if address.is_empty() => "localhost",
+            "" => address,
+            name if name == default_directory => "localhost",
+            name => name,
+        };
+        let entry = files::Entry {
+            host: looked_up,
+            port: port.trim(),
+            database: &target.database,
+            user: &target.user,
+        };
+        let password = options.get("password").map(str::to_owned).or_else(|| {
+            password_file
+                .as_ref()
+                .and_then(|text| files::password(text, &entry))
+        });
+        target.hosts.push(Host {
+            address: resolved,
+            password: password.map(Password::new),
+        });
+    }
+    Ok(())
+}
+
+fn address_of(
+    name: &str,
+    address: &str,
+    port: &str,
+    default_directory: &str,
+) -> Result<Address, ConninfoError> {
+    let number = port.trim().parse().ok().filter(|&port: &u16| port > 0);
+    let port = number.ok_or_else(|| ConninfoError::Value {
+        option: "port",
+        value: port.into(),
+        expected: "a number from 1 to 65535",
+    })?;
+    if address.is_empty() {
+        return Ok(match name {
+            "" => Address::Unix {
+                directory: default_directory.into(),
+                port,
+            },
+            path if path.starts_with(['/', '@']) => Address::Unix {
+                directory: path.into(),
+                port,
+            },
+            host => Address::Tcp {
+                host: host.into(),
+                address: None,
+                port,
+            },
+        });
+    }
+    let parsed: IpAddr = address.parse().map_err(|_| ConninfoError::Value {
+        option: "hostaddr",
+        value: address.into(),
+        expected: "an IPv4 or IPv6 address",
+    })?;
+    Ok(Address::Tcp {
+        host: name.into(),
+        address: Some(parsed),
+        port,
+    })
+}
+
+/// The password file's text, unless a password is given already or others can read the file, which
+/// is when any of its mode's six lowest bits is set.
+fn password_file(
+    target: &mut Target,
+    options: &Options,
+    surroundings: &dyn Surroundings,
+) -> Option<String> {
+    if options.get("password").is_some() {
+        return None;
+    }
+    let given = options.get("passfile").map(PathBuf::from);
+    let path = given.or_else(|| Some(surroundings.home()?.join(".pgpass")))?;
+    match surroundings.read(&path) {
+        Ok(Some(file)) if file.mode.trailing_zeros() >= 6 => Some(file.text),
+        Ok(Some(_)) => {
+            target.warnings.push(format!(
+                "password file \"{}\" has group or world access and is ignored; \
+                 permissions should be u=rw (0600) or less",
+                path.display()
+            ));
+            None
+        }
+        Ok(None) => None,
+        Err(error) => {
+            let path = path.display();
+            target
+                .warnings
+                .push(format!("password file \"{path}\" is ignored: {error}"));
+            None
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Tables of connection strings; what libpq makes of them is told by its own tests
+//! (`src/interfaces/libpq/t/001_uri.pl`) and by `psql`.
+
+use std::collections::HashMap;
+
+use super::*;
+use crate::password::Password;
+
+#[derive(Default)]
+struct Fake {
+    variables: HashMap<&'static str, &'static str>,
+    files: HashMap<&'static str, (&'static str, u32)>,
+}
+
+impl Surroundings for Fake {
+    fn variable(&self, name: &str) -> Option<String> {
+        self.variables.get(name).map(|&value| value.into())
+    }
+    fn user(&self) -> Option<String> {
+        Some("os_user".into())
+    }
+    fn home(&self) -> Option<PathBuf> {
+        Some("/home/me".into())
+    }
+    fn read(&self, path: &Path) -> io::Result<Option<FileText>> {
+        let found = self.files.get(path.to_str().unwrap());
+        Ok(found.map(|&(text, mode)| FileText {
+            text: text.into(),
+            mode,
+        }))
+    }
+}
+
+fn resolve(text: &str, fake: &Fake) -> Result<Target, ConninfoError> {
+    Request::new().database(text)?.resolve(fake)
+}
+
+/// `user password? database hosts…` in one line, for tables.
+fn shown(target: &Target) -> String {
+    let hosts = target.hosts.iter().map(|host| {
+        let password = host.password.as_ref().map_or("-", Password::reveal);
+        match &host.address {
+            Address::Unix { directory, port } => format!(" {directory}:{port}={password}"),
+            Address::Tcp {
+                host,
+                address,
+                port,
+            } => {
+                let address = address
+                    .map(|address| format!("({address})"))
+                    .unwrap_or_default();
+                format!(" {host}{address}:{port}={password}")
+            }
+        }
+    });
+    format!(
+        "{} {}{}",
+        target.user,
+        target.database,
+        hosts.collect::<String>()
+    )
+}
+
+#[test]
+fn strings_and_uris() {
+    let table = [
+        ("", "os_user os_user /tmp:5432=-"),
+        ("plain", "os_user plain /tmp:5432=-"),
+        ("host=a port=1 user=u dbname=d password=p", "u d a:1=p"),
+        ("  host = 'a b\\'c'  port= 7 ", "os_user os_user a b'c:7=-"),
+        ("user=a\\ b\\\\ dbname=''", "a b\\ a b\\ /tmp:5432=-"),
+        ("host=/run/pg", "os_user os_user /run/pg:5432=-"),
+        ("host=@abstract port=9", "os_user os_user @abstract:9=-"),
+        (
+            "host=a,b,/c port=1,2,3",
+            "os_user os_user a:1=- b:2=- /c:3=-",
+        ),
+        ("host=a,b port=6", "os_user os_user a:6=- b:6=-"),
+        ("host=a,b port=6,", "os_user os_user a:6=- b:5432=-"),
+        (
+            "hostaddr=127.0.0.1 host=x",
+            "os_user os_user x(127.0.0.1):5432=-",
+        ),
+        ("hostaddr=::1", "os_user os_user (::1):5432=-"),
+        ("postgresql://", "os_user os_user /tmp:5432=-"),
+        (
+            "postgresql://uri-user:secret@host:12345/db",
+            "uri-user db host:12345=secret",
+        ),
+        ("postgres://uri-user@host/db", "uri-user db host:5432=-"),
+        (
+            "postgresql://host/db?user=uri-user",
+            "uri-user db host:5432=-",
+        ),
+        ("postgresql://host:12345?user=u%20v", "u v u v host:12345=-"),
+        ("postgresql://%68ost/db%2Fx", "os_user db/x host:5432=-"),
+        (
+            "postgresql:///db?host=/path/to/socket/dir",
+            "os_user db /path/to/socket/dir:5432=-",
+        ),
+        ("postgresql://%2Fvar%2Flib/db", "os_user db /var/lib:5432=-"),
+        (
+            "postgresql://[2001:db8::1234]/db",
+            "os_user db 2001:db8::1234:5432=-",
+        ),
+        ("postgresql://[::1]:12345", "os_user os_user ::1:12345=-"),
+        (
+            "postgresql://a:1,b:2,[::1]/db",
+            "os_user db a:1=- b:2=- ::1:5432=-",
+        ),
+        ("postgresql://u:p@?host=x", "u u x:5432=p"),
+        ("postgresql://@host", "os_user os_user host:5432=-"),
+        (
+            "postgresql://host?application_name=a%26b",
+            "os_user os_user host:5432=-",
+        ),
+    ];
+    for (text, expected) in table {
+        assert_eq!(
+            shown(&resolve(text, &Fake::default()).expect(text)),
+            expected,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn errors_name_what_is_wrong() {
+    let table = [
+        ("user=a host", "\"=\""),
+        ("user='a", "closing quote"),
+        ("uesr=a", "\"uesr\""),
+        ("port=x", "\"port\""),
+        ("port=70000", "65535"),
+        ("host=a,b port=1,2,3", "3 values of \"port\""),
+        ("hostaddr=1.2.3.4,::1 host=a", "2 values of \"hostaddr\""),
+        ("hostaddr=example", "IPv6"),
+        ("connect_timeout=soon", "integer"),
+        ("sslmode=require", "TLS"),
+        ("sslmode=verify-full", "TLS"),
+        ("sslmode=sometimes", "verify-ca"),
+        ("gssencmode=require", "GSSAPI"),
+        ("channel_binding=require", "TLS"),
+        ("require_auth=md5", "require_auth"),
+        ("target_session_attrs=best", "prefer-standby"),
+        ("service=nowhere", "\"nowhere\" not found"),
+        ("postgresql://[::1", "\"]\""),
+        ("postgresql://[]", "empty"),
+        ("postgresql://[::1]z", "behind"),
+        ("postgresql://host/db?x", "no \"=\""),
+        ("postgresql://host/db?user=a=b", "second"),
+        ("postgresql://host/db?ssl=maybe", "\"ssl\""),
+        ("postgresql://host/db?ssl=true", "TLS"),
+        ("postgresql://%", "hexadecimal"),
+        ("postgresql://%0", "hexadecimal"),
+        ("postgresql://%zz", "hexadecimal"),
+        ("postgresql://%00", "%00"),
+        ("postgresql://%ff", "UTF-8"),
+    ];
+    for (text, expected) in table {
+        let error = resolve(text, &Fake::default()).expect_err(text).to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
+fn later_wins_then_service_then_environment() {
+    let fake = Fake {
+        variables: HashMap::from([
+            ("PGHOST", "env-host"),
+            ("PGPORT", "1"),
+            ("PGUSER", "env-user"),
+            ("PGDATABASE", "env-db"),
+            ("PGSERVICE", "there"),
+            ("PGAPPNAME", "env-app"),
+            ("PGOPTIONS", "-c geqo=off"),
+            ("PGTZ", "UTC"),
+            ("PGGEQO", "Default"),
+        ]),
+        files: HashMap::from([(
+            "/home/me/.pg_service.conf",
+            (
+                "# mine\n[other]\nport=99\n[there]\n port=2\nuser=service-user\n\n[there]\nhost=no",
+                0o644,
+            ),
+        )]),
+    };
+    let resolved = |request: Request| shown(&request.resolve(&fake).unwrap());
+    assert_eq!(resolved(Request::new()), "service-user env-db env-host:2=-");
+    let string = || Request::new().database("port=3").unwrap();
+    assert_eq!(resolved(string()), "service-user env-db env-host:3=-");
+    assert_eq!(
+        resolved(string().option("port", "4").unwrap()),
+        "service-user env-db env-host:4=-"
+    );
+    let flag_first = Request::new()
+        .option("port", "4")
+        .unwrap()
+        .database("port=3")
+        .unwrap();
+    assert_eq!(resolved(flag_first), "service-user env-db env-host:3=-");
+    assert!(Request::new().option("prot", "4").is_err());
+
+    let target = Request::new()
+        .fallback_application_name("me")
+        .resolve(&fake)
+        .unwrap();
+    let expected = [
+        ("options", "-c geqo=off"),
+        ("application_name", "env-app"),
+        ("timezone", "UTC"),
+    ];
+    assert_eq!(
+        target.settings,
+        expected.map(|(name, value)| (name.into(), value.into()))
+    );
+    let target = Request::new()
+        .fallback_application_name("me")
+        .resolve(&Fake::default())
+        .unwrap();
+    assert_eq!(target.settings, [("application_name".into(), "me".into())]);
+}
+
+#[test]
+fn broken_service_files_name_the_line() {
+    for (text, expected) in [
+        ("[there]\nport", "line 2: expected"),
+        ("[there]\n\nservice=x", "line 3: nested"),
+        (
+            "[there]\nprot=1",
+            "line 2: invalid connection option \"prot\"",
+        ),
+        ("[there]\nldap://x", "LDAP"),
+        ("[here]\nnonsense", "\"there\" not found"),
+    ] {
+        let fake = Fake {
+            variables: HashMap::from([("PGSERVICEFILE", "/s")]),
+            files: HashMap::from([("/s", (text, 0o644))]),
+        };
+        let error = resolve("service=there", &fake).unwrap_err().to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
+fn passwords_from_the_file() {
+    let text = "#a:*:*:*:comment\na:1:db:u:first\na:*:*:*:any\\:port\\\\\n\
+                localhost:5432:*:os_user:local\n\\:\\:1:*:*:*:six\n*:7:*:*:\n";
+    let with = |mode| Fake {
+        variables: HashMap::from([("PGPASSFILE", "/pass")]),
+        files: HashMap::from([("/pass", (text, mode))]),
+    };
+    for (request, expected) in [
+        ("host=a port=1 user=u dbname=db", "u db a:1=first"),
+        ("host=a port=2 user=u dbname=db", "u db a:2=any:port\\"),
+        ("host=a,b port=1,1 user=u dbname=db", "u db a:1=first b:1=-"),
+        ("", "os_user os_user /tmp:5432=local"),
+        ("host=/tmp", "os_user os_user /tmp:5432=local"),
+        ("host=/else", "os_user os_user /else:5432=-"),
+        ("host=::1", "os_user os_user ::1:5432=six"),
+        ("host=c port=7", "os_user os_user c:7=-"),
+        (
+            "host=a port=1 user=u dbname=db password=mine",
+            "u db a:1=mine",
+        ),
+    ] {
+        assert_eq!(
+            shown(&resolve(request, &with(0o600)).unwrap()),
+            expected,
+            "{request}"
+        );
+    }
+    let ignored = resolve("host=a", &with(0o640)).unwrap();
+    assert_eq!(shown(&ignored), "os_user os_user a:5432=-");
+    assert!(
+        ignored.warnings[0].contains("0600"),
+        "{:?}",
+        ignored.warnings
+    );
+}
+
+#[test]
+fn nothing_shows_a_password() {
+    let request = Request::new().conninfo("password=sesame host=a").unwrap();
+    let target = request.resolve(&Fake::default()).unwrap();
+    let login = target.login(&target.hosts[0], &crate::SaltCache::default());
+    assert_eq!(
+        login.password.as_ref().map(Password::reveal),
+        Some("sesame")
+    );
+    for text in [
+        format!("{request:?}"),
+        format!("{target:?}"),
+        format!("{login:?}"),
+    ] {
+        assert!(!text.contains("sesame"), "{text}");
+    }
+    for broken in [
+        "password=sesame port='x",
+        "password=sesame port=x",
+        "postgres://u:sesame@[x",
+    ] {
+        let error = resolve(broken, &Fake::default()).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("sesame"));
+    }
+}
