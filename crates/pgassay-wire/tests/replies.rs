@@ -16,7 +16,7 @@ fn transcript() -> Vec<u8> {
     let error = b"SFEHLER\0VERROR\0C22012\0Mdivision by zero\0\0";
     [
         message(b'R', &[0; 4]),
-        message(b'S', b"server_version\015.18\0"),
+        message(b'S', b"server_version\x0015.18\0"),
         message(b'N', b"SNOTICE\0C00000\0Mhello\0\0"),
         message(b'K', &[0, 0, 0x12, 0x34, 1, 2, 3, 4]),
         message(b'Z', b"I"),
@@ -258,7 +258,7 @@ fn zero_bytes_cannot_be_sent() {
     ));
     let nameless = Login {
         user: "a".into(),
-        settings: vec![("".into(), "x".into())],
+        settings: vec![(String::new(), "x".into())],
         ..Login::default()
     };
     assert!(matches!(
