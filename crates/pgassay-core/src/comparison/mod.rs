@@ -67,8 +67,9 @@ pub struct Comparison {
     pub latency_p95: Ratio,
     /// 99th percentile of latency.
     pub latency_p99: Ratio,
-    /// On-CPU time of the backends per transaction.
-    pub server_cpu: Ratio,
+    /// On-CPU time of the backends per transaction; `None` where the kernel does not tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_cpu: Option<Ratio>,
     /// Where the difference of that time lies; `None` without profiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostDifference>,
@@ -102,8 +103,10 @@ pub struct Ratio {
     pub level: f64,
     /// Standard deviation of the pairs' ratios, as a share of the ratio (.01 is 1 %).
     pub pair_sd: f64,
-    /// The smallest effect that this many pairs of this noise find in 4 of 5 runs (.01 is 1 %).
-    pub detectable: f64,
+    /// The smallest effect that this many pairs of this noise find in 4 of 5 runs (.01 is 1 %);
+    /// `None` where one pair tells no noise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detectable: Option<f64>,
     /// Whether ranks tell another story than the mean, as with an outlier.
     pub ranks_disagree: bool,
     /// The ratio of each pair, in the order of the blocks.

@@ -214,7 +214,7 @@ fn combinations(
     }
     let mut all = vec![Combination::default()];
     vary(&mut all, "script", scripts, String::clone, |at, value| {
-        at.script = Some(value.clone())
+        at.script = Some(value.clone());
     });
     vary(
         &mut all,
@@ -243,7 +243,7 @@ fn combinations(
     }
     // The number of clients is part of every title, so it is no part of the label.
     vary(&mut all, "", clients, u32::to_string, |at, value| {
-        at.clients = *value
+        at.clients = *value;
     });
     Ok(all)
 }

@@ -188,8 +188,11 @@ mod tests {
 
     #[test]
     fn broken_toml_names_its_line() {
-        let text = source("question = \"?\nx").parse().unwrap_err().to_string();
-        assert!(text.starts_with("s.toml:1:"), "{text}");
+        let text = source("question = \"?\"\nx y")
+            .parse()
+            .unwrap_err()
+            .to_string();
+        assert!(text.starts_with("s.toml:2:"), "{text}");
     }
 
     #[test]

@@ -1,0 +1,189 @@
+//! From study files to plans: what is spelled out, and what is refused with which words.
+
+use pgassay_core::plan::{Overrides, Plan, plan};
+use pgassay_core::study::{Protocol, StudyError, StudySource};
+
+const FOUNDING: &str = include_str!("../../../studies/prepared-vs-simple.toml");
+
+fn planned(text: &str, overrides: &Overrides) -> Result<Plan, StudyError> {
+    let source = StudySource {
+        file: "s.toml".to_owned(),
+        text: text.to_owned(),
+    };
+    plan(&source.parse()?, &source, overrides)
+}
+
+fn refused(text: &str) -> String {
+    planned(text, &Overrides::default())
+        .expect_err("this study must be refused")
+        .to_string()
+}
+
+const SMALL: &str = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select ${x}\"\n[parameters]\nx = 1\n\
+[[variant]]\nname = \"v\"\n[[variant]]\nname = \"w\"\n";
+
+#[test]
+fn the_founding_study_needs_one_server_and_eighteen_points() {
+    let plan = planned(FOUNDING, &Overrides::default()).unwrap();
+    assert_eq!(
+        plan.servers.len(),
+        1,
+        "protocols share a server: that is the fair pair"
+    );
+    assert_eq!(plan.variants, ["simple", "extended", "prepared"]);
+    assert_eq!(plan.conditions.len(), 6);
+    assert_eq!(plan.points.len(), 18);
+    assert_eq!(plan.servers[0].connections, 3 * 64 + 10);
+    assert!(
+        plan.servers[0]
+            .setup
+            .contains("generate_series(1, 1000000)"),
+        "parameters are filled in"
+    );
+    assert_eq!(plan.point(0, 2).protocol, Protocol::Prepared);
+    assert_eq!(plan.conditions[0].title(), "f1, 1 client");
+    assert_eq!(plan.conditions[5].title(), "plain, 64 clients");
+    assert_eq!(
+        plan.measuring_us() / 1_000_000,
+        59,
+        "about the minute that the study asks for"
+    );
+}
+
+#[test]
+fn every_block_holds_every_point_twice_in_mirrored_order() {
+    let plan = planned(
+        FOUNDING,
+        &Overrides {
+            seed: 7,
+            ..Overrides::default()
+        },
+    )
+    .unwrap();
+    for block in 0..plan.schedule.blocks {
+        let rounds = plan.block(block);
+        let mut conditions: Vec<usize> = rounds.iter().map(|round| round.condition).collect();
+        conditions.sort_unstable();
+        assert_eq!(conditions, [0, 1, 2, 3, 4, 5]);
+        for round in rounds {
+            let mirrored: Vec<usize> = round.timed.iter().rev().copied().collect();
+            assert_eq!(round.timed, mirrored);
+            assert_eq!(round.timed.len(), 6);
+            assert_eq!(round.profiled.len(), 3);
+        }
+    }
+    assert_eq!(plan.block(3), plan.block(3));
+    let other = planned(
+        FOUNDING,
+        &Overrides {
+            seed: 8,
+            ..Overrides::default()
+        },
+    )
+    .unwrap();
+    assert!(
+        (0..6).any(|block| plan.block(block) != other.block(block)),
+        "the seed decides the order"
+    );
+}
+
+#[test]
+fn the_command_line_has_the_last_word() {
+    let overrides = Overrides {
+        clients: Some(vec![2]),
+        variants: Some(vec!["prepared".to_owned(), "simple".to_owned()]),
+        scripts: Some(vec!["plain".to_owned()]),
+        parameters: [("rows".to_owned(), "10".to_owned())].into(),
+        version: Some("10".to_owned()),
+        pairs: Some(3),
+        without_profile: true,
+        ..Overrides::default()
+    };
+    let plan = planned(FOUNDING, &overrides).unwrap();
+    assert_eq!(plan.variants, ["prepared", "simple"]);
+    assert_eq!(
+        (
+            plan.points.len(),
+            plan.schedule.blocks,
+            plan.schedule.profiled
+        ),
+        (2, 3, 0)
+    );
+    assert_eq!(plan.servers[0].version, "10");
+    assert!(plan.points[0].scripts[0].text.contains("random(1, 10)"));
+}
+
+#[test]
+fn a_variant_with_its_own_settings_gets_its_own_server() {
+    let plan = planned(
+        &format!("{SMALL}settings = {{ jit = false }}\n"),
+        &Overrides::default(),
+    )
+    .unwrap();
+    assert_eq!(plan.servers.len(), 2);
+    assert_eq!(plan.servers[1].settings["jit"], "off");
+    assert_eq!((plan.points[0].server, plan.points[1].server), (0, 1));
+}
+
+#[test]
+fn session_settings_share_the_server() {
+    let plan = planned(
+        &format!("{SMALL}session = {{ work_mem = \"1MB\" }}\n"),
+        &Overrides::default(),
+    )
+    .unwrap();
+    assert_eq!(plan.servers.len(), 1);
+    assert_eq!(plan.points[1].session["work_mem"], "1MB");
+}
+
+#[test]
+fn versions_as_conditions_give_a_server_each_and_parameters_make_points() {
+    let text =
+        format!("{SMALL}[conditions]\nversion = [\"10\", \"18\"]\nparameters = {{ x = [1, 2] }}\n");
+    let plan = planned(&text, &Overrides::default()).unwrap();
+    assert_eq!(plan.servers.len(), 2);
+    assert_eq!(plan.conditions.len(), 4);
+    assert_eq!(plan.conditions[1].label, "version=10, x=2");
+    assert_eq!(plan.point(1, 0).scripts[0].text, "select 2");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_line() {
+    let table = [
+        (
+            SMALL.replace("${x}", "${y}"),
+            "s.toml:4:1: there is no parameter \"y\"",
+        ),
+        (
+            SMALL.replace("\"w\"", "\"v\""),
+            "s.toml:10:8: two variants are named \"v\"",
+        ),
+        (
+            format!("{SMALL}script = \"b\"\n"),
+            "s.toml:11:10: there is no script \"b\"; known: a",
+        ),
+        (
+            format!("{SMALL}[conditions]\nclients = [0]\n"),
+            "s.toml:12:11: `clients` must list numbers of at least 1",
+        ),
+        (
+            format!("{SMALL}[length]\npairs = 1\n"),
+            "s.toml:12:9: `pairs` must be at least 2",
+        ),
+        (
+            format!("{SMALL}protocol = \"simple\"\n[conditions]\nprotocol = [\"simple\"]\n"),
+            "s.toml:11:12: `protocol` is set by variant \"w\" and by [conditions]",
+        ),
+        (
+            SMALL.replace("text = \"select ${x}\"\n", ""),
+            "s.toml:2:1: script \"a\" has neither `text` nor `file`",
+        ),
+    ];
+    for (text, expected) in table {
+        let message = refused(&text);
+        assert!(
+            message.starts_with(expected),
+            "{message}\nshould start with\n{expected}"
+        );
+    }
+}

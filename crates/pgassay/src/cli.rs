@@ -1,0 +1,227 @@
+//! The command line as a type: every flag, and what following it leads to.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use pgassay_core::study::Span;
+
+/// A performance laboratory for PostgreSQL: which is faster, by how much, and why.
+#[derive(Debug, Parser)]
+#[command(name = "pgassay", version, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// When to colour: auto (a terminal, and `NO_COLOR` unset), always, never.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorWhen,
+
+    /// More about what happens, on stderr (twice: every detail).
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// When output is coloured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ColorWhen {
+    /// On a terminal, unless `NO_COLOR` is set; `CLICOLOR_FORCE` forces it.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a study and print its answer.
+    Run(Box<RunArgs>),
+    /// List the studies that come with pgassay.
+    Studies(JsonArgs),
+    /// Look at a study without running it.
+    #[command(subcommand)]
+    Study(StudyCommand),
+    /// List earlier runs, newest first.
+    List(ListArgs),
+    /// Print the answer of an earlier run again.
+    Show(ShowArgs),
+    /// Write the HTML report of an earlier run again.
+    Report(ReportArgs),
+    /// Say what limits measurements on this machine, and what mends it.
+    Doctor(JsonArgs),
+}
+
+/// Flags of `pgassay run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// A study file, or the name of a study that comes with pgassay (`pgassay studies`).
+    pub study: String,
+
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
+
+    #[command(flatten)]
+    pub server: ServerArgs,
+
+    #[command(flatten)]
+    pub results: ResultsArgs,
+
+    /// Print the whole result as JSON instead of the answer in words.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What is chosen over the study file; `study plan` takes the same.
+#[derive(Debug, Args, Default)]
+pub struct ChoiceArgs {
+    /// Use the study's quick length: wider intervals, sooner.
+    #[arg(long, conflicts_with = "length")]
+    pub quick: bool,
+
+    /// Measure for this long in all (10s, 2min); warming up comes on top.
+    #[arg(long, value_name = "TIME")]
+    pub length: Option<Span>,
+
+    /// Pairs per comparison; more pairs narrow the intervals.
+    #[arg(long, value_name = "N")]
+    pub pairs: Option<u32>,
+
+    /// Concurrent connections, instead of the study's list.
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',')]
+    pub clients: Option<Vec<u32>>,
+
+    /// Only these variants; the first is the baseline.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub variant: Option<Vec<String>>,
+
+    /// Only these scripts, each a condition of its own.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub script: Option<Vec<String>>,
+
+    /// A value for `${name}` in the study; may be given again.
+    #[arg(long = "param", value_name = "NAME=VALUE")]
+    pub parameters: Vec<String>,
+
+    /// PostgreSQL version, instead of the study's: 18, 9.6, 10.23.
+    #[arg(long = "server", value_name = "VERSION")]
+    pub version: Option<String>,
+
+    /// A directory with bin/postgres, instead of a version that is fetched.
+    #[arg(long, value_name = "DIR", conflicts_with = "version")]
+    pub binaries: Option<String>,
+
+    /// Seed of the order of trials and of the scripts' random numbers; printed with the result.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Take no CPU stacks: no account of where the time goes, and a third fewer trials.
+    #[arg(long)]
+    pub no_profile: bool,
+}
+
+/// How servers are found and run.
+#[derive(Debug, Args, Default)]
+pub struct ServerArgs {
+    /// Fetch nothing: use what is cached or installed.
+    #[arg(long)]
+    pub offline: bool,
+
+    /// A mirror of Maven Central to fetch PostgreSQL from.
+    #[arg(long, value_name = "URL", env = "PGASSAY_MIRROR")]
+    pub mirror: Option<String>,
+
+    /// Where fetched PostgreSQL versions are kept.
+    #[arg(long, value_name = "DIR", env = "PGASSAY_CACHE")]
+    pub cache: Option<PathBuf>,
+
+    /// The user that servers run as when pgassay is root, as whom PostgreSQL refuses to run
+    /// [default: nobody].
+    #[arg(long, value_name = "USER")]
+    pub run_as: Option<String>,
+
+    /// Where data directories are made, and removed after the run [default: the temporary
+    /// directory]. It must be on the disk that is to be measured.
+    #[arg(long, value_name = "DIR")]
+    pub data_parent: Option<PathBuf>,
+}
+
+/// Where results are.
+#[derive(Debug, Args, Default)]
+pub struct ResultsArgs {
+    /// Where results are kept [default: ~/.local/share/pgassay/runs].
+    #[arg(long, value_name = "DIR", env = "PGASSAY_RESULTS")]
+    pub results: Option<PathBuf>,
+}
+
+/// For commands that only read.
+#[derive(Debug, Args)]
+pub struct JsonArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The subcommands of `pgassay study`.
+#[derive(Debug, Subcommand)]
+pub enum StudyCommand {
+    /// Check a study file: its keys, names, parameters and scripts.
+    Check {
+        /// A study file, or the name of a study that comes with pgassay.
+        study: String,
+    },
+    /// Print the servers, the points, the order of the trials, and how long it will take.
+    Plan {
+        /// A study file, or the name of a study that comes with pgassay.
+        study: String,
+        #[command(flatten)]
+        choice: Box<ChoiceArgs>,
+        /// Print the plan as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a study's text, to start one's own from.
+    Show {
+        /// The name of a study that comes with pgassay, or a file.
+        study: String,
+    },
+    /// Print the JSON Schema of study files, for editors.
+    Schema,
+}
+
+/// Flags of `pgassay list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    pub results: ResultsArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `pgassay show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// A run's id or the beginning of it, `last`, or a directory.
+    #[arg(default_value = "last")]
+    pub run: String,
+    #[command(flatten)]
+    pub results: ResultsArgs,
+    /// Print the whole result as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `pgassay report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// A run's id or the beginning of it, `last`, or a directory.
+    #[arg(default_value = "last")]
+    pub run: String,
+    #[command(flatten)]
+    pub results: ResultsArgs,
+    /// Where to write it; `-` is stdout [default: report.html in the run's directory].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}

@@ -1,0 +1,89 @@
+//! Progress on stderr: one moving line on a terminal, a plain line now and then elsewhere.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Without a terminal, lines about trials are at least this far apart.
+const PLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// Where a run has got to.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    plain_at: Option<Instant>,
+}
+
+impl Progress {
+    /// Shows progress on stderr.
+    pub fn on_stderr() -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::no_length();
+            bar.set_style(spinner());
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Self { bar, plain_at: None }
+    }
+
+    /// A new stage of unknown length, as "starting PostgreSQL 18.1".
+    pub fn stage(&mut self, message: &str) {
+        match &self.bar {
+            Some(bar) => bar.set_message(message.to_owned()),
+            None => eprintln!("{message}"),
+        }
+    }
+
+    /// From here on, trials: `total` of them.
+    pub fn trials(&mut self, total: u64) {
+        self.plain_at = None;
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+            bar.set_position(0);
+            bar.set_style(trials());
+        }
+    }
+
+    /// `done` of `total` trials are done; `message` says what runs now.
+    pub fn trial(&mut self, done: u64, total: u64, message: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(done);
+            bar.set_message(message.to_owned());
+            return;
+        }
+        if self.plain_at.is_none_or(|at| at.elapsed() >= PLAIN_EVERY) {
+            self.plain_at = Some(Instant::now());
+            eprintln!("trial {done} of {total}: {message}");
+        }
+    }
+
+    /// A line that stays.
+    pub fn note(&self, message: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{message}")),
+            None => eprintln!("{message}"),
+        }
+    }
+
+    /// Clears the moving line.
+    pub fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn spinner() -> ProgressStyle {
+    ProgressStyle::with_template("{spinner} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+fn trials() -> ProgressStyle {
+    ProgressStyle::with_template("{bar:24} {pos}/{len} trials, {eta} left  {wide_msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}
