@@ -1,1 +1,54 @@
-//! Watches a server's processes: CPU stacks, exact CPU totals, symbols.
+//! Watches a server's processes: CPU stacks, exact CPU totals, symbols, and the conditions under
+//! which it all was measured.
+//!
+//! - [`Sampler`] samples the stacks of servers' processes, kernel and user part, through
+//!   `perf_event_open`, without the `perf` program, and gives [`Samples`] for each stretch between
+//!   [`Sampler::start`] and [`Sampler::stop`]. It needs permission; where that is missing,
+//!   [`SamplerError::NotPermitted`] says what grants it.
+//! - [`CpuTotals`] are exact and need no privilege. Samples *allocate* these totals among stacks;
+//!   they are never shares of the clock's time: on a full machine a sampler does not see what waits.
+//! - [`Conditions`] is what a result must keep to be believed later.
+//!
+//! # Invariants
+//! Nothing here talks to the server or delays the load on purpose; an open sampler that is not
+//! started costs nothing. Whatever is lost, cut short or unknown is counted and said. A function
+//! is named only inside its own extent.
+//!
+//! # How
+//! One event per CPU (`event`) writes records into a ring (`ring`), which a thread (`sampler`)
+//! reads, decodes (`record`) and counts (`tally`). Processes are told apart by what happens to
+//! them (`process`) and by their titles (`role`). User stacks are unwound from a copy of the
+//! stack with `.eh_frame` (`space`, `object_file`), since servers are built without frame
+//! pointers. Frames are functions, kept once (`frames`), named by `symbols` and `kallsyms`.
+//!
+//! Off-CPU stacks, waits and counters will be probes beside the sampler.
+
+mod arch;
+mod conditions;
+mod cpu;
+mod error;
+mod event;
+mod frames;
+mod kallsyms;
+mod maps;
+mod object_file;
+mod process;
+mod procfs;
+mod record;
+mod ring;
+mod role;
+mod sampler;
+mod samples;
+mod space;
+mod symbols;
+mod tally;
+mod wake;
+
+pub use conditions::{Conditions, Limit};
+pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu};
+pub use error::{NotPermitted, SamplerError};
+pub use frames::Frame;
+pub use role::Role;
+pub use sampler::{Sampler, SamplerConfig};
+pub use samples::{ProcessSamples, Quality, Samples, Selection};
+pub use symbols::source_name;

@@ -1,0 +1,355 @@
+//! The conditions under which this machine measures: plain data that every result keeps, and for
+//! each that limits a measurement the command that mends it.
+//!
+//! Reading needs no privilege. What a file does not say stays unknown rather than assumed. See
+//! `Documentation/admin-guide/sysctl/kernel.rst`, `…/cgroup-v2.rst` (`cpu.max`) and
+//! `…/pm/cpufreq.rst` in Linux.
+
+use crate::procfs::{parse_cpu_list, read_number};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Conditions {
+    /// The kernel's release, as `uname -r` prints it.
+    pub kernel: Option<String>,
+    /// The processor's name.
+    pub cpu_model: Option<String>,
+    /// CPUs that are online.
+    pub cpus: u32,
+    /// A hypervisor runs this machine.
+    pub virtualized: bool,
+    /// `kernel.perf_event_paranoid`.
+    pub perf_event_paranoid: Option<i64>,
+    /// `kernel.kptr_restrict`.
+    pub kptr_restrict: Option<i64>,
+    /// What the kernel tells the time by.
+    pub clock_source: Option<String>,
+    /// The frequency governors of the CPUs, each once; none where frequencies are not managed.
+    pub governors: Vec<String>,
+    /// CPUs' worth of time that our control group may use; nothing if it is not limited.
+    pub cgroup_quota_cpus: Option<f64>,
+    /// The share of all CPU time since boot that the hypervisor gave to others.
+    pub steal_share: Option<f64>,
+}
+
+/// A condition that limits a measurement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// The condition's name, for machines: `perf_event_paranoid`, `governor`, …
+    pub condition: &'static str,
+    /// What it does to a measurement.
+    pub effect: String,
+    /// The command that mends it; nothing where none can.
+    pub remedy: Option<String>,
+}
+
+/// Above this share of stolen time, a neighbour is part of what is measured.
+const STEAL_SHARE_MAX: f64 = 0.01;
+
+impl Conditions {
+    /// Reads the running machine's.
+    pub fn read() -> Self {
+        Self::read_under(Path::new("/"))
+    }
+
+    /// Reads those of a machine whose `/proc` and `/sys` lie under `root`.
+    fn read_under(root: &Path) -> Self {
+        let file = |path: &str| fs::read_to_string(root.join(path)).ok();
+        let word = |path: &str| file(path).map(|text| text.trim().to_owned());
+        let cpu_info = file("proc/cpuinfo").unwrap_or_default();
+        let cpu_field = |name: &str| {
+            cpu_info.lines().find_map(|line| {
+                let (key, value) = line.split_once(':')?;
+                (key.trim() == name).then(|| value.trim().to_owned())
+            })
+        };
+        let online = file("sys/devices/system/cpu/online").unwrap_or_default();
+        Self {
+            kernel: word("proc/sys/kernel/osrelease"),
+            cpu_model: cpu_field("model name"),
+            cpus: parse_cpu_list(&online).len() as u32,
+            virtualized: cpu_field("flags")
+                .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+            perf_event_paranoid: read_number(root.join("proc/sys/kernel/perf_event_paranoid")),
+            kptr_restrict: read_number(root.join("proc/sys/kernel/kptr_restrict")),
+            clock_source: word("sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            governors: governors(root, &online),
+            cgroup_quota_cpus: cgroup_quota_cpus(root),
+            steal_share: steal_share(&file("proc/stat").unwrap_or_default()),
+        }
+    }
+
+    /// The conditions that limit a measurement here.
+    pub fn limits(&self) -> Vec<Limit> {
+        let mut limits = Vec::new();
+        let mut add = |condition, effect: String, remedy: Option<&str>| {
+            let remedy = remedy.map(str::to_owned);
+            limits.push(Limit {
+                condition,
+                effect,
+                remedy,
+            });
+        };
+        if let Some(paranoid) = self.perf_event_paranoid.filter(|&p| p > 0) {
+            add(
+                "perf_event_paranoid",
+                format!("it is {paranoid}: without CAP_PERFMON no CPU stacks can be sampled"),
+                Some("sudo sysctl kernel.perf_event_paranoid=0"),
+            );
+        }
+        if let Some(restrict) = self.kptr_restrict.filter(|&r| r > 0) {
+            add(
+                "kptr_restrict",
+                format!("it is {restrict}: the kernel's functions may have no names"),
+                Some("sudo sysctl kernel.kptr_restrict=0"),
+            );
+        }
+        if let Some(source) = self.clock_source.as_ref().filter(|s| is_slow_clock(s)) {
+            add(
+                "clock_source",
+                format!("the time is told by {source}, which costs a system call each time"),
+                Some(
+                    "echo tsc | sudo tee \
+                     /sys/devices/system/clocksource/clocksource0/current_clocksource",
+                ),
+            );
+        }
+        let slowing: Vec<_> = self
+            .governors
+            .iter()
+            .filter(|g| *g != "performance")
+            .collect();
+        if let Some(governor) = slowing.first() {
+            add(
+                "governor",
+                format!("the governor {governor} changes the CPUs' frequency with the load"),
+                Some("sudo cpupower frequency-set --governor performance"),
+            );
+        }
+        if let Some(quota) = self.cgroup_quota_cpus.filter(|&q| q < f64::from(self.cpus)) {
+            add(
+                "cgroup_quota",
+                format!(
+                    "the control group may use {quota:.2} of {} CPUs, and is then stopped \
+                         until its next period",
+                    self.cpus
+                ),
+                Some(
+                    "raise cpu.max of the control group (docker run --cpus, CPUQuota= in systemd)",
+                ),
+            );
+        }
+        if let Some(share) = self.steal_share.filter(|&s| s > STEAL_SHARE_MAX) {
+            add(
+                "steal",
+                format!(
+                    "{:.1} % of the CPU time went to the hypervisor's other guests",
+                    share * 100.0
+                ),
+                None,
+            );
+        }
+        limits
+    }
+}
+
+/// These must be asked outside of the process, or are read slowly from a device.
+fn is_slow_clock(source: &str) -> bool {
+    matches!(
+        source,
+        "acpi_pm" | "hpet" | "jiffies" | "refined-jiffies" | "xen"
+    )
+}
+
+fn governors(root: &Path, online: &str) -> Vec<String> {
+    let mut governors: Vec<String> = parse_cpu_list(online)
+        .into_iter()
+        .filter_map(|cpu| {
+            let path = format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor");
+            fs::read_to_string(root.join(path)).ok()
+        })
+        .map(|text| text.trim().to_owned())
+        .collect();
+    governors.sort();
+    governors.dedup();
+    governors
+}
+
+/// The tightest quota from our control group up to the root, of either version of control groups.
+fn cgroup_quota_cpus(root: &Path) -> Option<f64> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    let mut tightest: Option<f64> = None;
+    for line in groups.lines() {
+        // hierarchy:controllers:path
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let is_v2 = controllers.is_empty();
+        let mounts = if is_v2 {
+            ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
+        } else if controllers.split(',').any(|c| c == "cpu") {
+            ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"]
+        } else {
+            continue;
+        };
+        for mount in mounts {
+            let mount = root.join(mount);
+            let group: PathBuf = mount.join(group.trim_start_matches('/'));
+            let quotas = group
+                .ancestors()
+                .take_while(|dir| dir.starts_with(&mount))
+                .filter_map(|dir| if is_v2 { quota_v2(dir) } else { quota_v1(dir) });
+            tightest = quotas.chain(tightest).min_by(f64::total_cmp);
+        }
+    }
+    tightest
+}
+
+/// `cpu.max`: quota and period in µs, or `max`.
+fn quota_v2(dir: &Path) -> Option<f64> {
+    let text = fs::read_to_string(dir.join("cpu.max")).ok()?;
+    let mut words = text.split_whitespace();
+    let quota: f64 = words.next()?.parse().ok()?;
+    let period: f64 = words.next()?.parse().ok()?;
+    (period > 0.0).then(|| quota / period)
+}
+
+/// `cpu.cfs_quota_us` is -1 where there is none.
+fn quota_v1(dir: &Path) -> Option<f64> {
+    let quota = read_number(dir.join("cpu.cfs_quota_us"))?;
+    let period = read_number(dir.join("cpu.cfs_period_us"))?;
+    (quota > 0 && period > 0).then(|| quota as f64 / period as f64)
+}
+
+/// Of the first line of `/proc/stat`: the eighth of the first eight numbers. Guests' time is
+/// already in the first two.
+fn steal_share(stat: &str) -> Option<f64> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<f64> = line
+        .split_whitespace()
+        .take(8)
+        .map_while(|n| n.parse().ok())
+        .collect();
+    let total: f64 = ticks.iter().sum();
+    (ticks.len() == 8 && total > 0.0).then(|| ticks[7] / total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Conditions) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let conditions = Conditions::read_under(root.path());
+        (root, conditions)
+    }
+
+    #[test]
+    fn a_limited_machine_says_so_with_the_command_that_mends_it() {
+        let (_root, conditions) = machine(&[
+            ("proc/sys/kernel/perf_event_paranoid", "2\n"),
+            ("proc/sys/kernel/kptr_restrict", "1\n"),
+            ("proc/sys/kernel/osrelease", "6.1.0\n"),
+            (
+                "proc/cpuinfo",
+                "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu hypervisor\n",
+            ),
+            ("proc/stat", "cpu  50 0 20 10 0 0 0 20 0 0\n"),
+            ("proc/self/cgroup", "0::/user/ours\n"),
+            ("sys/devices/system/cpu/online", "0-3\n"),
+            (
+                "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor",
+                "powersave\n",
+            ),
+            (
+                "sys/devices/system/clocksource/clocksource0/current_clocksource",
+                "hpet\n",
+            ),
+            ("sys/fs/cgroup/user/cpu.max", "150000 100000\n"),
+            ("sys/fs/cgroup/user/ours/cpu.max", "max 100000\n"),
+        ]);
+        assert_eq!(conditions.cpus, 4);
+        assert_eq!(conditions.cpu_model.as_deref(), Some("Some CPU"));
+        assert!(conditions.virtualized);
+        assert_eq!(conditions.cgroup_quota_cpus, Some(1.5));
+        assert_eq!(conditions.steal_share, Some(0.2));
+        let limits = conditions.limits();
+        let names: Vec<_> = limits.iter().map(|l| l.condition).collect();
+        assert_eq!(
+            names,
+            [
+                "perf_event_paranoid",
+                "kptr_restrict",
+                "clock_source",
+                "governor",
+                "cgroup_quota",
+                "steal"
+            ]
+        );
+        assert_eq!(
+            limits[0].remedy.as_deref(),
+            Some("sudo sysctl kernel.perf_event_paranoid=0")
+        );
+        assert_eq!(
+            limits[5].remedy, None,
+            "nothing we could do about a neighbour"
+        );
+    }
+
+    #[test]
+    fn a_machine_without_limits_has_none() {
+        let (_root, conditions) = machine(&[
+            ("proc/sys/kernel/perf_event_paranoid", "-1\n"),
+            ("proc/sys/kernel/kptr_restrict", "0\n"),
+            ("proc/stat", "cpu  50 0 20 10 0 0 0 0 0 0\n"),
+            ("proc/self/cgroup", "3:cpu,cpuacct:/\n0::/\n"),
+            ("sys/devices/system/cpu/online", "0\n"),
+            (
+                "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+                "performance\n",
+            ),
+            (
+                "sys/devices/system/clocksource/clocksource0/current_clocksource",
+                "tsc\n",
+            ),
+            ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n"),
+            ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
+        ]);
+        assert_eq!(conditions.limits(), []);
+        assert_eq!(conditions.governors, ["performance"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_stays_unknown() {
+        let (_root, conditions) = machine(&[]);
+        assert_eq!(conditions, Conditions::default());
+        assert_eq!(conditions.limits(), []);
+    }
+
+    #[test]
+    fn an_older_control_groups_quota_counts() {
+        let (_root, conditions) = machine(&[
+            ("proc/self/cgroup", "1:cpu:/a\n"),
+            ("sys/devices/system/cpu/online", "0-1\n"),
+            ("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "50000\n"),
+            ("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n"),
+        ]);
+        assert_eq!(conditions.cgroup_quota_cpus, Some(0.5));
+        assert_eq!(conditions.limits()[0].condition, "cgroup_quota");
+    }
+
+    #[test]
+    fn the_running_machine_has_a_kernel_and_cpus() {
+        let conditions = Conditions::read();
+        assert!(conditions.kernel.is_some());
+        assert!(conditions.cpus >= 1);
+    }
+}

@@ -1,0 +1,321 @@
+//! Exact CPU totals of processes and of the machine, which cost nothing and need no privilege.
+//!
+//! See `Documentation/scheduler/sched-stats.rst` in Linux for `schedstat`: nanoseconds on a CPU,
+//! nanoseconds runnable but waiting for one, and the number of times on one. The kernel brings
+//! them up to date at every switch and tick, so a process that is running right now may be behind
+//! by a tick. Nothing here is sampled: samples only allocate these totals.
+
+use crate::procfs::ProcessStat;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+
+/// Exact totals of one process since it began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ProcessCpu {
+    /// Time on a CPU.
+    pub on_cpu_ns: u64,
+    /// Time runnable, waiting for a CPU.
+    pub run_queue_ns: u64,
+    /// How often it got a CPU.
+    pub slices: u64,
+    /// The user part of `on_cpu_ns`: the kernel splits the exact total by where its ticks found the
+    /// process, so this is an estimate, in steps of a clock tick.
+    pub user_ns: u64,
+    /// The system part, likewise.
+    pub system_ns: u64,
+    /// Ticks from boot to the process's beginning: tells it from a later one of the same number.
+    started_ticks: u64,
+}
+
+impl ProcessCpu {
+    /// Reads a process with all its threads.
+    pub fn read(pid: u32) -> io::Result<Self> {
+        let stat = ProcessStat::read(pid)?;
+        let mut cpu = if stat.threads > 1 {
+            Self::sum_of_threads(pid)?
+        } else {
+            read_schedstat(&format!("/proc/{pid}/schedstat"))?
+        };
+        let tick_ns = 1_000_000_000 / ticks_per_second();
+        cpu.user_ns = stat.user_ticks * tick_ns;
+        cpu.system_ns = stat.system_ticks * tick_ns;
+        cpu.started_ticks = stat.started_ticks;
+        Ok(cpu)
+    }
+
+    fn sum_of_threads(pid: u32) -> io::Result<Self> {
+        let mut sum = Self::default();
+        for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let path = thread?.path().join("schedstat");
+            // A thread may end between its listing and its reading.
+            if let Ok(thread) = read_schedstat(&path.to_string_lossy()) {
+                sum.on_cpu_ns += thread.on_cpu_ns;
+                sum.run_queue_ns += thread.run_queue_ns;
+                sum.slices += thread.slices;
+            }
+        }
+        Ok(sum)
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            on_cpu_ns: self.on_cpu_ns.saturating_sub(before.on_cpu_ns),
+            run_queue_ns: self.run_queue_ns.saturating_sub(before.run_queue_ns),
+            slices: self.slices.saturating_sub(before.slices),
+            user_ns: self.user_ns.saturating_sub(before.user_ns),
+            system_ns: self.system_ns.saturating_sub(before.system_ns),
+            started_ticks: self.started_ticks,
+        }
+    }
+}
+
+/// One reading of the totals of several processes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CpuTotals {
+    /// The processes that could be read.
+    pub by_pid: BTreeMap<u32, ProcessCpu>,
+}
+
+/// What several processes used between two readings.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CpuUse {
+    /// The processes that were there at both.
+    pub by_pid: BTreeMap<u32, ProcessCpu>,
+    /// Processes that ended in between: what they used is not known.
+    pub ended_pids: Vec<u32>,
+    /// Processes that were there only at the second reading, with all that they used since they
+    /// began.
+    pub began: BTreeMap<u32, ProcessCpu>,
+}
+
+impl CpuTotals {
+    /// Reads these processes; one that has ended is left out.
+    pub fn read(pids: &[u32]) -> Self {
+        let read = |&pid: &u32| ProcessCpu::read(pid).ok().map(|cpu| (pid, cpu));
+        Self {
+            by_pid: pids.iter().filter_map(read).collect(),
+        }
+    }
+
+    /// What was used since an earlier reading.
+    pub fn since(&self, before: &Self) -> CpuUse {
+        let mut used = CpuUse::default();
+        for (&pid, now) in &self.by_pid {
+            match before.by_pid.get(&pid) {
+                Some(then) if then.started_ticks == now.started_ticks => {
+                    used.by_pid.insert(pid, now.since(then));
+                }
+                _ => {
+                    used.began.insert(pid, *now);
+                }
+            }
+        }
+        let is_gone = |pid: &&u32| !used.by_pid.contains_key(pid);
+        used.ended_pids = before.by_pid.keys().filter(is_gone).copied().collect();
+        used
+    }
+}
+
+impl CpuUse {
+    /// The sum over the processes that were there at both readings.
+    pub fn total(&self) -> ProcessCpu {
+        let mut total = ProcessCpu::default();
+        for cpu in self.by_pid.values() {
+            total.on_cpu_ns += cpu.on_cpu_ns;
+            total.run_queue_ns += cpu.run_queue_ns;
+            total.slices += cpu.slices;
+            total.user_ns += cpu.user_ns;
+            total.system_ns += cpu.system_ns;
+        }
+        total
+    }
+}
+
+/// CPU time of the whole machine since it booted, summed over its CPUs, in steps of a clock tick.
+/// See `/proc/stat` in proc(5).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MachineCpu {
+    /// User code, without that of virtual machines.
+    pub user_ns: u64,
+    /// User code of lowered priority.
+    pub nice_ns: u64,
+    /// The kernel for processes.
+    pub system_ns: u64,
+    /// Nothing to do.
+    pub idle_ns: u64,
+    /// Nothing to do but to wait for a disk.
+    pub io_wait_ns: u64,
+    /// Interrupts.
+    pub interrupt_ns: u64,
+    /// Deferred interrupts.
+    pub soft_interrupt_ns: u64,
+    /// The hypervisor ran somebody else although we had work.
+    pub steal_ns: u64,
+    /// Context switches.
+    pub context_switches: u64,
+}
+
+impl MachineCpu {
+    /// Reads `/proc/stat`.
+    pub fn read() -> io::Result<Self> {
+        let text = fs::read_to_string("/proc/stat")?;
+        Self::parse(&text, 1_000_000_000 / ticks_per_second()).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "/proc/stat is not as proc(5) says",
+            )
+        })
+    }
+
+    fn parse(text: &str, tick_ns: u64) -> Option<Self> {
+        let line = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+        };
+        let ticks: Vec<u64> = line("cpu")?
+            .split_whitespace()
+            .map_while(|n| n.parse().ok())
+            .collect();
+        let ns = |field: usize| ticks.get(field).map(|ticks| ticks * tick_ns);
+        Some(Self {
+            user_ns: ns(0)?,
+            nice_ns: ns(1)?,
+            system_ns: ns(2)?,
+            idle_ns: ns(3)?,
+            io_wait_ns: ns(4)?,
+            interrupt_ns: ns(5)?,
+            soft_interrupt_ns: ns(6)?,
+            steal_ns: ns(7)?,
+            context_switches: line("ctxt")?.trim().parse().ok()?,
+        })
+    }
+
+    /// What was used since an earlier reading. Idle time may run backwards on some machines and
+    /// then counts as none.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            user_ns: self.user_ns.saturating_sub(before.user_ns),
+            nice_ns: self.nice_ns.saturating_sub(before.nice_ns),
+            system_ns: self.system_ns.saturating_sub(before.system_ns),
+            idle_ns: self.idle_ns.saturating_sub(before.idle_ns),
+            io_wait_ns: self.io_wait_ns.saturating_sub(before.io_wait_ns),
+            interrupt_ns: self.interrupt_ns.saturating_sub(before.interrupt_ns),
+            soft_interrupt_ns: self
+                .soft_interrupt_ns
+                .saturating_sub(before.soft_interrupt_ns),
+            steal_ns: self.steal_ns.saturating_sub(before.steal_ns),
+            context_switches: self
+                .context_switches
+                .saturating_sub(before.context_switches),
+        }
+    }
+
+    /// Time in which the CPUs did something, for us or somebody else on this machine.
+    pub fn busy_ns(&self) -> u64 {
+        self.user_ns + self.nice_ns + self.system_ns + self.interrupt_ns + self.soft_interrupt_ns
+    }
+
+    /// All time, stolen and idle included.
+    pub fn total_ns(&self) -> u64 {
+        self.busy_ns() + self.idle_ns + self.io_wait_ns + self.steal_ns
+    }
+}
+
+fn read_schedstat(path: &str) -> io::Result<ProcessCpu> {
+    parse_schedstat(&fs::read_to_string(path)?).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{path} is not three numbers"),
+        )
+    })
+}
+
+fn parse_schedstat(text: &str) -> Option<ProcessCpu> {
+    let mut numbers = text.split_whitespace().map(str::parse::<u64>);
+    let mut next = || numbers.next()?.ok();
+    Some(ProcessCpu {
+        on_cpu_ns: next()?,
+        run_queue_ns: next()?,
+        slices: next()?,
+        ..ProcessCpu::default()
+    })
+}
+
+/// `USER_HZ`, which is 100 nearly everywhere.
+fn ticks_per_second() -> u64 {
+    // SAFETY: sysconf only reads.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    u64::try_from(ticks)
+        .ok()
+        .filter(|&ticks| ticks > 0)
+        .unwrap_or(100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn schedstat_is_three_numbers() {
+        let cpu = parse_schedstat("123 45 6\n").unwrap();
+        assert_eq!((cpu.on_cpu_ns, cpu.run_queue_ns, cpu.slices), (123, 45, 6));
+        assert_eq!(parse_schedstat("123 45"), None);
+        assert_eq!(parse_schedstat("a b c"), None);
+    }
+
+    #[test]
+    fn the_machines_line_is_the_one_of_all_cpus() {
+        let text = "cpu  10 1 5 100 2 3 4 6 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\nctxt 777\nbtime 1\n";
+        let cpu = MachineCpu::parse(text, 10).unwrap();
+        assert_eq!(cpu.user_ns, 100);
+        assert_eq!(cpu.steal_ns, 60);
+        assert_eq!(cpu.context_switches, 777);
+        assert_eq!(cpu.busy_ns(), 10 * (10 + 1 + 5 + 3 + 4));
+        assert_eq!(cpu.total_ns(), cpu.busy_ns() + 10 * (100 + 2 + 6));
+        assert_eq!(MachineCpu::parse("cpu 1 2 3\nctxt 1\n", 10), None);
+    }
+
+    #[test]
+    fn a_difference_tells_who_ended_and_who_is_new() {
+        let cpu = |on_cpu_ns, started_ticks| ProcessCpu {
+            on_cpu_ns,
+            started_ticks,
+            ..ProcessCpu::default()
+        };
+        let before = CpuTotals {
+            by_pid: BTreeMap::from([(1, cpu(10, 1)), (2, cpu(20, 1)), (3, cpu(30, 1))]),
+        };
+        let after = CpuTotals {
+            by_pid: BTreeMap::from([(1, cpu(15, 1)), (3, cpu(4, 99)), (4, cpu(7, 2))]),
+        };
+        let used = after.since(&before);
+        assert_eq!(used.total().on_cpu_ns, 5);
+        assert_eq!(used.ended_pids, [2, 3], "3 is another process now");
+        assert_eq!(used.began.keys().copied().collect::<Vec<_>>(), [3, 4]);
+    }
+
+    #[test]
+    fn a_busy_thread_shows_in_our_own_totals() {
+        let pid = std::process::id();
+        let before = CpuTotals::read(&[pid, u32::MAX]);
+        assert_eq!(
+            before.by_pid.len(),
+            1,
+            "there is no such process as the last number"
+        );
+        let began = Instant::now();
+        let mut spins = 0_u64;
+        while began.elapsed() < Duration::from_millis(60) {
+            spins = std::hint::black_box(spins + 1);
+        }
+        // The thread gives up the CPU, so that its total is brought up to date.
+        std::thread::sleep(Duration::from_millis(5));
+        let used = CpuTotals::read(&[pid]).since(&before);
+        assert!(used.total().on_cpu_ns > 5_000_000, "{used:?}");
+        assert!(used.total().slices > 0);
+        assert!(used.ended_pids.is_empty());
+    }
+}

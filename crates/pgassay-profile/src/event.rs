@@ -1,0 +1,214 @@
+//! The kernel's sampling events, one for each CPU.
+//!
+//! Software `cpu-clock` in frequency mode, which every machine has, virtual ones too. The events
+//! are opened **per CPU** for all processes and filtered here: events opened per task cost a
+//! sixth of the throughput, since they are switched with every context switch. The kernel writes its
+//! own part of a stack; the user's part is copied and unwound by us, because servers are built
+//! without frame pointers.
+
+use crate::arch::REGS_MASK;
+use crate::error::{NotPermitted, SamplerError};
+use crate::procfs;
+use crate::ring::Ring;
+use perf_event_open_sys::bindings as sys;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+/// What the events of all CPUs have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EventShape {
+    pub frequency_hz: u32,
+    pub stack_bytes: u32,
+    pub ring_bytes: usize,
+}
+
+/// The smallest ring with which sampling is worth its while.
+const RING_BYTES_MIN: usize = 128 * 1024;
+
+/// One CPU's event with its ring, disabled at first.
+pub(crate) struct CpuEvent {
+    pub ring: Ring,
+    fd: std::fs::File,
+    counts_lost: bool,
+}
+
+impl CpuEvent {
+    fn open(cpu: u32, shape: EventShape) -> Result<Self, SamplerError> {
+        let mut counts_lost = true;
+        let fd = match open_event(cpu, shape, true) {
+            // Linux before 6.0 does not know PERF_FORMAT_LOST; its LOST records are counted then.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                counts_lost = false;
+                open_event(cpu, shape, false)
+            }
+            opened => opened,
+        }
+        .map_err(|error| refusal(error, shape))?;
+        let ring = map_ring(&fd, shape.ring_bytes)?;
+        Ok(Self {
+            ring,
+            fd: fd.into(),
+            counts_lost,
+        })
+    }
+
+    /// Begins to sample.
+    pub fn enable(&self) -> Result<(), SamplerError> {
+        // SAFETY: the descriptor is an open perf event; the ioctl takes no pointer.
+        let answer = unsafe { perf_event_open_sys::ioctls::ENABLE(self.fd.as_raw_fd(), 0) };
+        if answer < 0 {
+            Err(SamplerError::last_os("enabling a perf event"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Ends sampling; what the ring holds stays there.
+    pub fn disable(&self) -> Result<(), SamplerError> {
+        // SAFETY: as in `enable`.
+        let answer = unsafe { perf_event_open_sys::ioctls::DISABLE(self.fd.as_raw_fd(), 0) };
+        if answer < 0 {
+            Err(SamplerError::last_os("disabling a perf event"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// How many records the kernel could not write since the event was opened, where it counts
+    /// them by itself (Linux 6.0 and later).
+    pub fn lost_total(&self) -> Option<u64> {
+        if !self.counts_lost {
+            return None;
+        }
+        // PERF_FORMAT_LOST: the event's value, then the number of lost records.
+        let mut words = [0; 16];
+        (&self.fd).read_exact(&mut words).ok()?;
+        words[8..].try_into().ok().map(u64::from_ne_bytes)
+    }
+
+    /// For `poll`.
+    pub fn raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// Opens an event on every CPU that is online.
+pub(crate) fn open_all(shape: EventShape) -> Result<Vec<CpuEvent>, SamplerError> {
+    let path = Path::new("/sys/devices/system/cpu/online");
+    let online = std::fs::read_to_string(path).map_err(|source| SamplerError::Os {
+        call: "reading the list of CPUs",
+        source,
+    })?;
+    let mut events = Vec::new();
+    for cpu in procfs::parse_cpu_list(&online) {
+        events.push(CpuEvent::open(cpu, shape)?);
+    }
+    Ok(events)
+}
+
+fn open_event(cpu: u32, shape: EventShape, count_lost: bool) -> io::Result<OwnedFd> {
+    let mut attr = attributes(shape, count_lost);
+    let cpu = i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let flags = sys::PERF_FLAG_FD_CLOEXEC.into();
+    // SAFETY: `attr` is a fully initialised attribute of the size it states.
+    let fd = unsafe { perf_event_open_sys::perf_event_open(&raw mut attr, -1, cpu, -1, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn attributes(shape: EventShape, count_lost: bool) -> sys::perf_event_attr {
+    let mut attr = sys::perf_event_attr {
+        size: size_of::<sys::perf_event_attr>() as u32,
+        type_: sys::PERF_TYPE_SOFTWARE,
+        config: sys::PERF_COUNT_SW_CPU_CLOCK.into(),
+        // The order and presence of these decides the layout that `record.rs` reads.
+        sample_type: u64::from(
+            sys::PERF_SAMPLE_IP
+                | sys::PERF_SAMPLE_TID
+                | sys::PERF_SAMPLE_TIME
+                | sys::PERF_SAMPLE_CPU
+                | sys::PERF_SAMPLE_PERIOD
+                | sys::PERF_SAMPLE_CALLCHAIN
+                | sys::PERF_SAMPLE_REGS_USER
+                | sys::PERF_SAMPLE_STACK_USER,
+        ),
+        sample_regs_user: REGS_MASK,
+        sample_stack_user: shape.stack_bytes,
+        clockid: libc::CLOCK_MONOTONIC,
+        ..Default::default()
+    };
+    if count_lost {
+        attr.read_format = sys::PERF_FORMAT_LOST.into();
+    }
+    attr.__bindgen_anon_1.sample_freq = shape.frequency_hz.into();
+    attr.set_freq(1);
+    attr.set_disabled(1);
+    attr.set_exclude_idle(1);
+    attr.set_exclude_callchain_user(1);
+    // Processes that come, go, take another program or map another library.
+    attr.set_task(1);
+    attr.set_comm(1);
+    attr.set_comm_exec(1);
+    attr.set_mmap(1);
+    attr.set_mmap2(1);
+    attr.set_sample_id_all(1);
+    // The times are those of std::time::Instant, so that they can be joined with the load's.
+    attr.set_use_clockid(1);
+    attr.set_watermark(1);
+    attr.__bindgen_anon_2.wakeup_watermark = (shape.ring_bytes / 4) as u32;
+    attr
+}
+
+/// Maps a ring, a smaller one if locked memory does not suffice for what was asked
+/// (`kernel.perf_event_mlock_kb`, which holds for each CPU and user).
+fn map_ring(fd: &OwnedFd, ring_bytes: usize) -> Result<Ring, SamplerError> {
+    let mut bytes = ring_bytes;
+    loop {
+        match Ring::map(fd.as_fd(), bytes) {
+            Ok(ring) => return Ok(ring),
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) && bytes > RING_BYTES_MIN => {
+                bytes /= 2;
+                tracing::debug!(bytes, "a smaller ring, for want of locked memory");
+            }
+            Err(source) => {
+                return Err(SamplerError::Os {
+                    call: "mapping a perf ring",
+                    source,
+                });
+            }
+        }
+    }
+}
+
+fn refusal(error: io::Error, shape: EventShape) -> SamplerError {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            let paranoid = procfs::read_number("/proc/sys/kernel/perf_event_paranoid");
+            let program = std::env::current_exe().ok();
+            SamplerError::NotPermitted(NotPermitted::sampling(paranoid, program))
+        }
+        Some(libc::ENOSYS | libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => {
+            SamplerError::Unsupported { source: error }
+        }
+        code => {
+            let max_hz = procfs::read_number("/proc/sys/kernel/perf_event_max_sample_rate")
+                .and_then(|rate| u64::try_from(rate).ok());
+            match (code, max_hz) {
+                (Some(libc::EINVAL), Some(max_hz)) if max_hz < shape.frequency_hz.into() => {
+                    SamplerError::FrequencyTooHigh {
+                        frequency_hz: shape.frequency_hz,
+                        max_hz,
+                    }
+                }
+                _ => SamplerError::Os {
+                    call: "perf_event_open",
+                    source: error,
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Readers of the small text files under `/proc` and `/sys` that several modules need.
+//!
+//! See proc(5). A process may end at any moment, so a file that is not there is an answer.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// The fields of `/proc/PID/stat` that matter here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ProcessStat {
+    pub parent_pid: u32,
+    /// CPU time in user mode, in clock ticks, as the kernel apportions the exact total.
+    pub user_ticks: u64,
+    /// CPU time in the kernel, likewise.
+    pub system_ticks: u64,
+    pub threads: u64,
+    /// When the process began, in ticks since boot: with the pid it names a process for good.
+    pub started_ticks: u64,
+}
+
+impl ProcessStat {
+    pub fn read(pid: u32) -> io::Result<Self> {
+        let text = fs::read(format!("/proc/{pid}/stat"))?;
+        Self::parse(&String::from_utf8_lossy(&text)).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("/proc/{pid}/stat is not as proc(5) says"),
+            )
+        })
+    }
+
+    /// The name in the second field may hold anything, brackets and spaces too, so the fields are
+    /// counted from its last closing bracket.
+    fn parse(text: &str) -> Option<Self> {
+        let (_, rest) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        // `rest` begins with field 3 of proc(5).
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Self {
+            parent_pid: u32::try_from(field(4)?).ok()?,
+            user_ticks: field(14)?,
+            system_ticks: field(15)?,
+            threads: field(20)?,
+            started_ticks: field(22)?,
+        })
+    }
+}
+
+/// A file that holds one number.
+pub(crate) fn read_number(path: impl AsRef<Path>) -> Option<i64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The kernel's notation of sets, as in `0-3,8`.
+pub(crate) fn parse_cpu_list(text: &str) -> Vec<u32> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
+            cpus.extend(first..=last);
+        }
+    }
+    cpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_shifts_no_field() {
+        let text = "77 (a) R (b c) S 5 77 77 0 -1 4194560 1 0 0 0 12 34 0 0 20 0 3 0 9876 1 2";
+        let stat = ProcessStat::parse(text).unwrap();
+        assert_eq!(
+            stat,
+            ProcessStat {
+                parent_pid: 5,
+                user_ticks: 12,
+                system_ticks: 34,
+                threads: 3,
+                started_ticks: 9876
+            }
+        );
+    }
+
+    #[test]
+    fn a_line_cut_short_is_refused() {
+        assert_eq!(ProcessStat::parse("77 (a) S 5 77"), None);
+        assert_eq!(ProcessStat::parse(""), None);
+    }
+
+    #[test]
+    fn this_very_process_can_be_read() {
+        let stat = ProcessStat::read(std::process::id()).unwrap();
+        assert_eq!(stat.parent_pid, std::os::unix::process::parent_id());
+        assert!(stat.threads >= 1);
+    }
+
+    #[test]
+    fn cpu_lists_hold_numbers_and_ranges() {
+        assert_eq!(parse_cpu_list("0-2,5\n"), [0, 1, 2, 5]);
+        assert_eq!(parse_cpu_list("0\n"), [0]);
+        assert!(parse_cpu_list("\n").is_empty());
+    }
+}

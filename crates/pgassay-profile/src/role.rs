@@ -1,0 +1,174 @@
+//! What a server's process is for, from the title it gives itself.
+//!
+//! See `init_ps_display` and its callers in PostgreSQL: 9.6 and 10 write `… process`, later ones do
+//! not; a `cluster_name` stands before the role with a colon.
+
+use std::fs;
+
+/// What a process of a server does.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// The postmaster itself.
+    Postmaster,
+    /// Serves a client.
+    Backend,
+    /// Works for a backend.
+    ParallelWorker {
+        /// The process that it works for, where the title says so.
+        leader_pid: Option<u32>,
+    },
+    /// Writes checkpoints.
+    Checkpointer,
+    /// Writes dirty buffers ahead of need.
+    BackgroundWriter,
+    /// Writes the log of changes ahead of need.
+    WalWriter,
+    /// Collects what the server logs.
+    Logger,
+    /// Starts workers for automatic vacuum.
+    AutovacuumLauncher,
+    /// Vacuums a database.
+    AutovacuumWorker,
+    /// Collects counters, up to version 14.
+    StatsCollector,
+    /// Replays the log of changes.
+    Startup,
+    /// Copies finished segments of the log of changes.
+    Archiver,
+    /// Sends the log of changes to a standby.
+    WalSender,
+    /// Receives the log of changes.
+    WalReceiver,
+    /// Reads and writes files for others, from version 18.
+    IoWorker,
+    /// Any other worker, by its title.
+    Other(String),
+    /// It has not said yet, or it has run another program since.
+    Unknown,
+}
+
+impl Role {
+    /// Asks the title of a running process; [`Role::Unknown`] if it has ended or has none yet.
+    pub(crate) fn read(pid: u32) -> Self {
+        let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        Self::parse(&String::from_utf8_lossy(&title))
+    }
+
+    /// From a title as `ps` shows it.
+    fn parse(title: &str) -> Self {
+        let title = title.trim_matches(['\0', ' ']);
+        let Some(title) = title.strip_prefix("postgres: ") else {
+            return Self::Unknown;
+        };
+        let behind_cluster_name = || title.split_once(": ").and_then(|(_, t)| Self::known(t));
+        Self::known(title)
+            .or_else(behind_cluster_name)
+            .unwrap_or(Self::Backend)
+    }
+
+    fn known(title: &str) -> Option<Self> {
+        let title = title.trim();
+        let title = title.strip_prefix("bgworker: ").unwrap_or(title);
+        for (prefix, role) in [
+            ("autovacuum worker", Self::AutovacuumWorker),
+            ("walsender", Self::WalSender),
+            ("wal sender", Self::WalSender),
+            ("walreceiver", Self::WalReceiver),
+            ("wal receiver", Self::WalReceiver),
+            ("io worker", Self::IoWorker),
+            ("startup", Self::Startup),
+            ("archiver", Self::Archiver),
+        ] {
+            if is_followed_by_words(title, prefix) {
+                return Some(role);
+            }
+        }
+        if let Some(rest) = title.strip_prefix("parallel worker") {
+            let leader_pid = rest
+                .strip_prefix(" for PID ")
+                .and_then(|r| r.trim().parse().ok());
+            return Some(Self::ParallelWorker { leader_pid });
+        }
+        for other in ["logical replication", "slotsync worker", "walsummarizer"] {
+            if title.starts_with(other) {
+                return Some(Self::Other(title.to_owned()));
+            }
+        }
+        Some(match title.strip_suffix(" process").unwrap_or(title) {
+            "checkpointer" => Self::Checkpointer,
+            "background writer" | "writer" => Self::BackgroundWriter,
+            "walwriter" | "wal writer" => Self::WalWriter,
+            "logger" => Self::Logger,
+            "autovacuum launcher" => Self::AutovacuumLauncher,
+            "stats collector" => Self::StatsCollector,
+            _ => return None,
+        })
+    }
+}
+
+fn is_followed_by_words(title: &str, prefix: &str) -> bool {
+    title
+        .strip_prefix(prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_of_all_versions_are_understood() {
+        for (title, role) in [
+            ("postgres: checkpointer ", Role::Checkpointer),
+            ("postgres: checkpointer process   ", Role::Checkpointer),
+            ("postgres: 15/main: walwriter ", Role::WalWriter),
+            ("postgres: wal writer process   ", Role::WalWriter),
+            ("postgres: background writer ", Role::BackgroundWriter),
+            ("postgres: writer process   ", Role::BackgroundWriter),
+            ("postgres: logger process   ", Role::Logger),
+            ("postgres: autovacuum launcher ", Role::AutovacuumLauncher),
+            (
+                "postgres: autovacuum worker process   postgres",
+                Role::AutovacuumWorker,
+            ),
+            ("postgres: stats collector process   ", Role::StatsCollector),
+            ("postgres: io worker 1", Role::IoWorker),
+            (
+                "postgres: startup recovering 000000010000000000000003",
+                Role::Startup,
+            ),
+            (
+                "postgres: walsender repl [local] streaming 0/3000148",
+                Role::WalSender,
+            ),
+            ("postgres: nobody postgres [local] idle", Role::Backend),
+            (
+                "postgres: 15/main: ann shop 127.0.0.1(5000) SELECT",
+                Role::Backend,
+            ),
+            (
+                "postgres: parallel worker for PID 4711  ",
+                Role::ParallelWorker {
+                    leader_pid: Some(4711),
+                },
+            ),
+            (
+                "postgres: bgworker: parallel worker for PID 12   ",
+                Role::ParallelWorker {
+                    leader_pid: Some(12),
+                },
+            ),
+            (
+                "postgres: logical replication launcher ",
+                Role::Other("logical replication launcher".to_owned()),
+            ),
+            (
+                "/usr/lib/postgresql/15/bin/postgres\0-D\0/x\0",
+                Role::Unknown,
+            ),
+            ("", Role::Unknown),
+        ] {
+            assert_eq!(Role::parse(title), role, "{title:?}");
+        }
+    }
+}

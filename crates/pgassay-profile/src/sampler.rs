@@ -1,0 +1,298 @@
+//! The sampler: its handle, and the thread behind it that reads the rings.
+//!
+//! The thread owns events, rings and all that was learnt; the handle sends it orders and waits for
+//! the answer. While sampling is off, the thread sleeps and the kernel's events are disabled, so an
+//! open sampler costs the unprofiled trials nothing.
+
+use crate::error::{NotPermitted, SamplerError};
+use crate::event::{self, CpuEvent, EventShape};
+use crate::kallsyms::KernelSymbols;
+use crate::ring::page_bytes;
+use crate::samples::Samples;
+use crate::tally::Tally;
+use crate::wake::Wake;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Rings are read at least this often while sampling is on.
+const READ_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How to sample.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SamplerConfig {
+    /// The postmasters of the servers to watch at first.
+    pub postmaster_pids: Vec<u32>,
+    /// Samples a second of each CPU that is busy.
+    pub frequency_hz: u32,
+    /// How much of a user stack is copied with each sample: a multiple of 8 below 64 KiB.
+    pub stack_bytes: u32,
+    /// Room for records that were not read yet, for each CPU: a power of two of pages. Less is
+    /// taken where less memory may be locked.
+    pub ring_bytes: usize,
+}
+
+impl Default for SamplerConfig {
+    fn default() -> Self {
+        Self {
+            postmaster_pids: Vec::new(),
+            frequency_hz: 99,
+            stack_bytes: 16 * 1024,
+            ring_bytes: 2 * 1024 * 1024,
+        }
+    }
+}
+
+impl SamplerConfig {
+    fn check(&self) -> Result<(), SamplerError> {
+        let wrong = |what, range, value| Err(SamplerError::OutOfRange { what, range, value });
+        if self.frequency_hz == 0 {
+            return wrong("frequency_hz", "at least 1", 0);
+        }
+        if !(8..=65_000).contains(&self.stack_bytes) || !self.stack_bytes.is_multiple_of(8) {
+            let range = "a multiple of 8 from 8 to 65000";
+            return wrong("stack_bytes", range, self.stack_bytes.into());
+        }
+        let page_bytes = page_bytes();
+        if !self.ring_bytes.is_power_of_two() || self.ring_bytes < 32 * page_bytes {
+            let range = "a power of two, of 32 pages at least";
+            return wrong("ring_bytes", range, self.ring_bytes as u64);
+        }
+        Ok(())
+    }
+}
+
+/// Samples the CPU stacks of servers.
+pub struct Sampler {
+    orders: Sender<Order>,
+    wake: Arc<Wake>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Order {
+    Watch(u32, Sender<Result<(), SamplerError>>),
+    Unwatch(u32),
+    Start(Sender<Result<(), SamplerError>>),
+    Stop(Sender<Result<Samples, SamplerError>>),
+}
+
+impl Sampler {
+    /// Opens the events of all CPUs, disabled, and begins to watch the servers named.
+    pub fn open(config: &SamplerConfig) -> Result<Self, SamplerError> {
+        config.check()?;
+        let events = event::open_all(EventShape {
+            frequency_hz: config.frequency_hz,
+            stack_bytes: config.stack_bytes,
+            ring_bytes: config.ring_bytes,
+        })?;
+        let wake = Arc::new(Wake::new().map_err(|source| os("eventfd", source))?);
+        let (orders, received) = channel();
+        let reader_wake = wake.clone();
+        let thread = std::thread::Builder::new()
+            .name("pgassay-samples".to_owned())
+            .spawn(move || Reader::new(events, reader_wake).run(&received))
+            .map_err(|source| os("starting a thread", source))?;
+        let sampler = Self {
+            orders,
+            wake,
+            thread: Some(thread),
+        };
+        for &postmaster_pid in &config.postmaster_pids {
+            sampler.watch(postmaster_pid)?;
+        }
+        Ok(sampler)
+    }
+
+    /// Watches one more server. Its processes' memory maps must be readable.
+    pub fn watch(&self, postmaster_pid: u32) -> Result<(), SamplerError> {
+        self.ask(|answer| Order::Watch(postmaster_pid, answer))?
+    }
+
+    /// Watches a server no longer, since it is to end.
+    pub fn unwatch(&self, postmaster_pid: u32) -> Result<(), SamplerError> {
+        self.send(Order::Unwatch(postmaster_pid))
+    }
+
+    /// Begins to sample. What an earlier stretch has left is thrown away.
+    pub fn start(&self) -> Result<(), SamplerError> {
+        self.ask(Order::Start)?
+    }
+
+    /// Ends sampling, and gives all that was sampled since the start.
+    pub fn stop(&self) -> Result<Samples, SamplerError> {
+        self.ask(Order::Stop)?
+    }
+
+    fn ask<T>(&self, order: impl FnOnce(Sender<T>) -> Order) -> Result<T, SamplerError> {
+        let (answer, answered) = channel();
+        self.send(order(answer))?;
+        answered.recv().map_err(|_| SamplerError::ReaderEnded)
+    }
+
+    fn send(&self, order: Order) -> Result<(), SamplerError> {
+        self.orders
+            .send(order)
+            .map_err(|_| SamplerError::ReaderEnded)?;
+        self.wake
+            .rouse()
+            .map_err(|source| os("waking the reading thread", source))
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        // The thread ends when nobody can send it orders any more.
+        let (closed, _) = channel();
+        self.orders = closed;
+        if self.wake.rouse().is_ok()
+            && let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::warn!("the thread that reads the samples has panicked");
+        }
+    }
+}
+
+fn os(call: &'static str, source: io::Error) -> SamplerError {
+    SamplerError::Os { call, source }
+}
+
+/// The thread's own.
+struct Reader {
+    events: Vec<CpuEvent>,
+    /// One buffer for each ring, kept from reading to reading.
+    buffers: Vec<Vec<u8>>,
+    wake: Arc<Wake>,
+    tally: Tally,
+    running: Option<Running>,
+}
+
+struct Running {
+    since: Instant,
+    cpu_ns_before: u64,
+    lost_before: Option<u64>,
+}
+
+impl Reader {
+    fn new(events: Vec<CpuEvent>, wake: Arc<Wake>) -> Self {
+        let buffers = events.iter().map(|_| Vec::new()).collect();
+        let tally = Tally::new(KernelSymbols::read());
+        Self {
+            events,
+            buffers,
+            wake,
+            tally,
+            running: None,
+        }
+    }
+
+    fn run(mut self, orders: &Receiver<Order>) {
+        let fds: Vec<i32> = self.events.iter().map(CpuEvent::raw_fd).collect();
+        loop {
+            let (watched, limit) = match self.running {
+                Some(_) => (&fds[..], Some(READ_INTERVAL)),
+                None => (&[][..], None),
+            };
+            if let Err(error) = self.wake.wait(watched, limit) {
+                tracing::error!(%error, "waiting for samples failed");
+                return;
+            }
+            if self.running.is_some() {
+                self.read();
+            }
+            loop {
+                match orders.try_recv() {
+                    Ok(order) => self.obey(order),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+        }
+    }
+
+    /// An answer that nobody waits for any more is dropped.
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Watch(pid, answer) => drop(answer.send(self.watch(pid))),
+            Order::Unwatch(pid) => self.tally.processes.unwatch(pid),
+            Order::Start(answer) => drop(answer.send(self.start())),
+            Order::Stop(answer) => drop(answer.send(self.stop())),
+        }
+    }
+
+    fn watch(&mut self, pid: u32) -> Result<(), SamplerError> {
+        match crate::maps::read(pid) {
+            Ok(mappings) if !mappings.is_empty() => {
+                self.tally.processes.watch(pid);
+                Ok(())
+            }
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
+                Err(SamplerError::NoSuchProcess { pid, source: error })
+            }
+            // Where it is refused, the kernel may also show an empty file.
+            _ => {
+                let program = std::env::current_exe().ok();
+                Err(SamplerError::NotPermitted(NotPermitted::reading_maps(
+                    pid, program,
+                )))
+            }
+        }
+    }
+
+    fn start(&mut self) -> Result<(), SamplerError> {
+        self.drain();
+        self.tally.begin_window();
+        self.running = Some(Running {
+            since: Instant::now(),
+            cpu_ns_before: thread_cpu_ns(),
+            lost_before: self.lost_total(),
+        });
+        self.events.iter().try_for_each(CpuEvent::enable)
+    }
+
+    fn stop(&mut self) -> Result<Samples, SamplerError> {
+        self.events.iter().try_for_each(CpuEvent::disable)?;
+        self.read();
+        let mut samples = self.tally.end_window();
+        if let Some(running) = self.running.take() {
+            samples.window_ns = running.since.elapsed().as_nanos() as u64;
+            samples.reader_cpu_ns = thread_cpu_ns().saturating_sub(running.cpu_ns_before);
+            // The kernel's own count, where it keeps one, also knows what was lost last.
+            if let (Some(before), Some(now)) = (running.lost_before, self.lost_total()) {
+                samples.lost = now.saturating_sub(before);
+            }
+        }
+        Ok(samples)
+    }
+
+    fn read(&mut self) {
+        self.drain();
+        self.tally.count(&self.buffers);
+    }
+
+    fn drain(&mut self) {
+        for (event, buffer) in self.events.iter_mut().zip(&mut self.buffers) {
+            buffer.clear();
+            event.ring.drain_into(buffer);
+        }
+    }
+
+    fn lost_total(&self) -> Option<u64> {
+        self.events.iter().map(CpuEvent::lost_total).sum()
+    }
+}
+
+/// CPU time of the calling thread so far.
+fn thread_cpu_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a timespec that outlives the call.
+    if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0 {
+        return 0;
+    }
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}

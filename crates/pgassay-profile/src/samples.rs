@@ -1,0 +1,281 @@
+//! What a stretch of sampling found: plain data, by process, with its own quality beside it.
+//!
+//! Identities, for each process and each sum of them: `total = with_user + kernel_only`, and
+//! `with_user = reached_entry + truncated + unwind_failed`. The counts of all stacks add up to `total`.
+
+use crate::frames::Frame;
+use crate::role::Role;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::ops::AddAssign;
+use std::sync::Arc;
+
+/// All that was sampled between a start and a stop.
+#[derive(Debug, Clone, Default)]
+pub struct Samples {
+    /// From start to stop, by the clock.
+    pub window_ns: u64,
+    /// The CPU time that one sample stands for.
+    pub period_ns: u64,
+    /// Functions, in no particular order.
+    pub frames: Vec<Frame>,
+    /// Stacks: indices into `frames`, outermost first.
+    pub stacks: Vec<Arc<[u32]>>,
+    /// Every process of the watched servers that was met on a CPU.
+    pub processes: Vec<ProcessSamples>,
+    /// Samples of processes that belong to no watched server, the load's own among them.
+    pub foreign: u64,
+    /// Samples of processes that had ended before anything could be learnt of them.
+    pub unattributed: u64,
+    /// Records that the kernel had no room for, samples most likely.
+    pub lost: u64,
+    /// How often the kernel paused the sampling since it came too fast.
+    pub throttled: u64,
+    /// Records that could not be understood.
+    pub malformed: u64,
+    /// CPU time that reading, unwinding and counting took, in our own process.
+    pub reader_cpu_ns: u64,
+    /// The kernel's functions have names.
+    pub kernel_named: bool,
+    /// Files whose code stays unknown, and why.
+    pub unreadable_objects: Vec<String>,
+}
+
+/// The samples of one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessSamples {
+    /// The process.
+    pub pid: u32,
+    /// The postmaster of its server.
+    pub postmaster_pid: u32,
+    /// What it is for.
+    pub role: Role,
+    /// How well it could be seen.
+    pub quality: Quality,
+    /// Number of samples of each stack, by the stack's index.
+    pub counts: Vec<(u32, u64)>,
+}
+
+/// How good samples are, in numbers of samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Quality {
+    /// All.
+    pub total: u64,
+    /// CPU time that all stand for.
+    pub sampled_ns: u64,
+    /// Those with a user part, whether the CPU was in user code or in a call into the kernel.
+    pub with_user: u64,
+    /// Those without one: work of the kernel that has no user side, such as a process's end.
+    pub kernel_only: u64,
+    /// Those taken while the CPU was in the kernel.
+    pub in_kernel: u64,
+    /// User parts followed to the process's entry.
+    pub reached_entry: u64,
+    /// User parts that were deeper than the copy of the stack.
+    pub truncated: u64,
+    /// User parts that could not be followed for another reason.
+    pub unwind_failed: u64,
+    /// Samples whose innermost function has no name.
+    pub leaf_unknown: u64,
+    /// Frames of all samples.
+    pub frames: u64,
+    /// Those of them that have no name.
+    pub frames_unknown: u64,
+}
+
+impl AddAssign for Quality {
+    fn add_assign(&mut self, other: Self) {
+        self.total += other.total;
+        self.sampled_ns += other.sampled_ns;
+        self.with_user += other.with_user;
+        self.kernel_only += other.kernel_only;
+        self.in_kernel += other.in_kernel;
+        self.reached_entry += other.reached_entry;
+        self.truncated += other.truncated;
+        self.unwind_failed += other.unwind_failed;
+        self.leaf_unknown += other.leaf_unknown;
+        self.frames += other.frames;
+        self.frames_unknown += other.frames_unknown;
+    }
+}
+
+impl Quality {
+    /// The share of user parts that were followed to the process's entry; nothing without any.
+    pub fn reached_entry_share(&self) -> Option<f64> {
+        (self.with_user > 0).then(|| self.reached_entry as f64 / self.with_user as f64)
+    }
+}
+
+/// Samples of some processes, added up.
+#[derive(Debug, Clone)]
+pub struct Selection<'a> {
+    samples: &'a Samples,
+    /// Number of samples of each stack, by the stack's index.
+    pub counts: BTreeMap<u32, u64>,
+    /// How well the processes could be seen.
+    pub quality: Quality,
+}
+
+impl Samples {
+    /// The samples of those processes that `of_interest` picks.
+    pub fn select(&self, of_interest: impl Fn(&ProcessSamples) -> bool) -> Selection<'_> {
+        let mut selection = Selection {
+            samples: self,
+            counts: BTreeMap::new(),
+            quality: Quality::default(),
+        };
+        for process in self.processes.iter().filter(|p| of_interest(p)) {
+            selection.quality += process.quality;
+            for &(stack, count) in &process.counts {
+                *selection.counts.entry(stack).or_default() += count;
+            }
+        }
+        selection
+    }
+
+    /// The samples of these backends and of the parallel workers that worked for them.
+    pub fn backends(&self, pids: &[u32]) -> Selection<'_> {
+        self.select(|process| {
+            let leader = match process.role {
+                Role::ParallelWorker {
+                    leader_pid: Some(leader),
+                } => leader,
+                _ => process.pid,
+            };
+            pids.contains(&process.pid) || pids.contains(&leader)
+        })
+    }
+
+    /// The samples of a server's processes by their role, without those of `backends`.
+    pub fn background(
+        &self,
+        postmaster_pid: u32,
+        backends: &[u32],
+    ) -> BTreeMap<Role, Selection<'_>> {
+        let others =
+            |p: &&ProcessSamples| p.postmaster_pid == postmaster_pid && !backends.contains(&p.pid);
+        let mut by_role = BTreeMap::new();
+        for process in self.processes.iter().filter(others) {
+            by_role
+                .entry(process.role.clone())
+                .or_insert_with(|| self.select(|p| others(&p) && p.role == process.role));
+        }
+        by_role
+    }
+}
+
+impl<'a> Selection<'a> {
+    /// Each stack, outermost function first, with its number of samples.
+    pub fn stacks(&self) -> impl Iterator<Item = (impl Iterator<Item = &'a Frame>, u64)> {
+        let samples = self.samples;
+        self.counts.iter().map(move |(&stack, &count)| {
+            let frames = samples.stacks[stack as usize].iter();
+            (
+                frames.map(move |&frame| &samples.frames[frame as usize]),
+                count,
+            )
+        })
+    }
+
+    /// One line a stack: names joined by `;`, then the number of samples; the kernel's functions
+    /// end in `_[k]`, as tools that draw flame graphs expect. Sorted.
+    pub fn folded(&self) -> String {
+        let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+        for (frames, count) in self.stacks() {
+            let mut line = String::new();
+            for (depth, frame) in frames.enumerate() {
+                let separator = if depth == 0 { "" } else { ";" };
+                let suffix = if frame.kernel { "_[k]" } else { "" };
+                write!(line, "{separator}{frame}{suffix}").expect("a String takes all text");
+            }
+            *lines.entry(line).or_default() += count;
+        }
+        let mut text = String::new();
+        for (line, count) in lines {
+            writeln!(text, "{line} {count}").expect("a String takes all text");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(symbol: &str, kernel: bool) -> Frame {
+        Frame {
+            symbol: Some(symbol.into()),
+            object: "postgres".into(),
+            offset: 1,
+            kernel,
+        }
+    }
+
+    fn process(pid: u32, role: Role, counts: &[(u32, u64)]) -> ProcessSamples {
+        let total = counts.iter().map(|c| c.1).sum();
+        ProcessSamples {
+            pid,
+            postmaster_pid: 1,
+            role,
+            quality: Quality {
+                total,
+                with_user: total,
+                reached_entry: total,
+                ..Quality::default()
+            },
+            counts: counts.to_vec(),
+        }
+    }
+
+    fn samples() -> Samples {
+        Samples {
+            frames: vec![
+                frame("main", false),
+                frame("work.part.0", false),
+                frame("read", true),
+            ],
+            stacks: vec![vec![0, 1].into(), vec![0, 1, 2].into(), vec![0].into()],
+            processes: vec![
+                process(10, Role::Backend, &[(0, 5), (1, 2)]),
+                process(11, Role::Backend, &[(0, 1)]),
+                process(
+                    12,
+                    Role::ParallelWorker {
+                        leader_pid: Some(10),
+                    },
+                    &[(2, 3)],
+                ),
+                process(13, Role::Checkpointer, &[(2, 7)]),
+            ],
+            ..Samples::default()
+        }
+    }
+
+    #[test]
+    fn a_backends_parallel_workers_are_its_own() {
+        let samples = samples();
+        let chosen = samples.backends(&[10]);
+        assert_eq!(chosen.counts, BTreeMap::from([(0, 5), (1, 2), (2, 3)]));
+        assert_eq!(chosen.quality.total, 10);
+        assert_eq!(chosen.quality.reached_entry_share(), Some(1.0));
+        assert_eq!(samples.backends(&[99]).quality.reached_entry_share(), None);
+    }
+
+    #[test]
+    fn the_background_is_reported_by_role_without_the_trials_backends() {
+        let samples = samples();
+        let background = samples.background(1, &[10, 11, 12]);
+        assert_eq!(background.keys().collect::<Vec<_>>(), [&Role::Checkpointer]);
+        assert_eq!(background[&Role::Checkpointer].quality.total, 7);
+        assert!(samples.background(2, &[]).is_empty());
+    }
+
+    #[test]
+    fn folded_lines_are_sorted_and_mark_the_kernel() {
+        let samples = samples();
+        assert_eq!(
+            samples.backends(&[10, 11]).folded(),
+            "main 3\nmain;work 6\nmain;work;read_[k] 2\n"
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! Address spaces: what is mapped where, and how stacks are unwound there.
+//!
+//! A postmaster's children are forked and never run another program, so they share one layout, and
+//! all processes with equal mappings share one space here; a backend that loads a library of its
+//! own gets another. Objects are read once for all spaces.
+
+use crate::arch::{REGS_COUNT, user_regs};
+use crate::maps::{MappedFile, Mapping};
+use crate::object_file::{ObjectFile, SectionBytes};
+use framehop::{CacheNative, MayAllocateDuringUnwind, Module, Unwinder, UnwinderNative};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Which object, of all that were read.
+pub(crate) type ObjectId = u32;
+/// Which address space.
+pub(crate) type SpaceId = usize;
+
+/// No stack is followed farther than this many frames.
+const FRAMES_MAX: usize = 1024;
+
+/// A place in code: in an object at an address that the object states, or outside of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct CodeAddress {
+    pub object: Option<ObjectId>,
+    pub address: u64,
+}
+
+/// How the unwinding of a user stack ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StackEnd {
+    /// At the process's entry.
+    Entry,
+    /// At the end of the copied bytes, though there was more.
+    Truncated,
+    /// At something that is not known how to pass.
+    Failed,
+}
+
+/// All spaces and objects.
+#[derive(Default)]
+pub(crate) struct Spaces {
+    all: Vec<AddressSpace>,
+    by_mappings: HashMap<Vec<Mapping>, SpaceId>,
+    objects: Vec<Arc<ObjectFile>>,
+    by_file: HashMap<MappedFile, Option<ObjectId>>,
+    unreadable: BTreeSet<String>,
+}
+
+struct AddressSpace {
+    mappings: Vec<Mapping>,
+    modules: Vec<SpaceModule>,
+    unwinder: UnwinderNative<SectionBytes, MayAllocateDuringUnwind>,
+    cache: CacheNative<MayAllocateDuringUnwind>,
+}
+
+struct SpaceModule {
+    range: Range<u64>,
+    bias: u64,
+    object: ObjectId,
+}
+
+impl Spaces {
+    /// The space with exactly these mappings; `pid` is a process that has them, through which
+    /// their files can be opened.
+    pub fn intern(&mut self, pid: u32, mappings: Vec<Mapping>) -> SpaceId {
+        if let Some(&id) = self.by_mappings.get(&mappings) {
+            return id;
+        }
+        let mut modules = Vec::new();
+        let mut unwinder = UnwinderNative::new();
+        for mapping in &mappings {
+            let Some(object) = self.object(pid, mapping) else {
+                continue;
+            };
+            let file = &self.objects[object as usize];
+            let Some(bias) = file.bias(mapping) else {
+                continue;
+            };
+            let range = mapping.start..mapping.end;
+            unwinder.add_module(Module::new(
+                file.name.to_string(),
+                range.clone(),
+                bias,
+                file.unwind_sections(),
+            ));
+            modules.push(SpaceModule {
+                range,
+                bias,
+                object,
+            });
+        }
+        let id = self.all.len();
+        self.by_mappings.insert(mappings.clone(), id);
+        self.all.push(AddressSpace {
+            mappings,
+            modules,
+            unwinder,
+            cache: CacheNative::new(),
+        });
+        id
+    }
+
+    /// The space that a process has after it has mapped something more.
+    pub fn with(&mut self, id: SpaceId, pid: u32, mapping: Mapping) -> SpaceId {
+        let mut mappings = self.all[id].mappings.clone();
+        crate::maps::insert(&mut mappings, mapping);
+        self.intern(pid, mappings)
+    }
+
+    /// How many spaces there are by now.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Forgets the spaces, but not the objects.
+    pub fn clear(&mut self) {
+        self.all.clear();
+        self.by_mappings.clear();
+    }
+
+    /// Objects that could not be read, and why.
+    pub fn unreadable(&self) -> impl Iterator<Item = &String> {
+        self.unreadable.iter()
+    }
+
+    fn object(&mut self, pid: u32, mapping: &Mapping) -> Option<ObjectId> {
+        if let Some(known) = self.by_file.get(&mapping.file) {
+            return *known;
+        }
+        let id = match ObjectFile::load(pid, mapping) {
+            Ok(file) => {
+                self.objects.push(Arc::new(file));
+                Some((self.objects.len() - 1) as ObjectId)
+            }
+            Err(error) => {
+                tracing::warn!(%error, pid, "an object cannot be read; its code stays unknown");
+                self.unreadable.insert(error.to_string());
+                None
+            }
+        };
+        self.by_file.insert(mapping.file.clone(), id);
+        id
+    }
+
+    /// Follows a user stack from its leaf outwards and gives each address to `visit`, which says
+    /// whether the address is known to be code: after one that is not, the rest would be guessed.
+    ///
+    /// `stack` is what the kernel copied from the stack pointer upwards, `stack_is_full` whether
+    /// it filled the room it had.
+    pub fn unwind(
+        &mut self,
+        id: SpaceId,
+        regs: &[u64; REGS_COUNT],
+        stack: &[u8],
+        stack_is_full: bool,
+        mut visit: impl FnMut(&[Arc<ObjectFile>], CodeAddress) -> bool,
+    ) -> StackEnd {
+        let AddressSpace {
+            modules,
+            unwinder,
+            cache,
+            ..
+        } = &mut self.all[id];
+        let objects = &self.objects;
+        let regs = user_regs(regs);
+        let mut beyond = false;
+        let mut read_stack = |address: u64| {
+            let word = address
+                .checked_sub(regs.sp)
+                .and_then(|at| usize::try_from(at).ok())
+                .map(|at| stack.get(at..).and_then(|rest| rest.first_chunk::<8>()));
+            beyond |= word == Some(None);
+            word.flatten()
+                .map(|bytes| u64::from_ne_bytes(*bytes))
+                .ok_or(())
+        };
+        let mut frames = unwinder.iter_frames(regs.ip, regs.unwind, cache, &mut read_stack);
+        let mut at_entry = false;
+        let mut known = true;
+        for depth in 0..FRAMES_MAX {
+            let Ok(next) = frames.next() else { break };
+            let Some(frame) = next else {
+                return StackEnd::Entry;
+            };
+            // A return address may lie behind a call that ends its function; framehop looks one
+            // byte before it, and so must we.
+            let code = locate(modules, frame.address_for_lookup());
+            known = visit(objects, code);
+            if !known && depth > 0 {
+                break;
+            }
+            at_entry = code
+                .object
+                .is_some_and(|o| objects[o as usize].is_entry(code.address));
+        }
+        // Entries of old libraries do not say that nothing called them.
+        if at_entry && known {
+            StackEnd::Entry
+        } else if beyond && stack_is_full {
+            StackEnd::Truncated
+        } else {
+            StackEnd::Failed
+        }
+    }
+}
+
+fn locate(modules: &[SpaceModule], address: u64) -> CodeAddress {
+    let after = modules.partition_point(|m| m.range.start <= address);
+    match modules[..after]
+        .last()
+        .filter(|m| m.range.contains(&address))
+    {
+        Some(module) => CodeAddress {
+            object: Some(module.object),
+            address: address.wrapping_sub(module.bias),
+        },
+        None => CodeAddress {
+            object: None,
+            address,
+        },
+    }
+}

@@ -1,0 +1,218 @@
+//! Names of functions by address.
+//!
+//! Invariant: an address has a name only inside the extent that the symbol itself states. Where a
+//! stripped object leaves gaps, the nearest name before an address would be an invention: PostgreSQL
+//! 15 as Debian builds it has names for 54 % of its code.
+
+use std::ops::Range;
+
+/// Functions of one object, by address.
+#[derive(Debug, Default)]
+pub(crate) struct SymbolTable {
+    /// By start; aliases removed.
+    entries: Vec<Entry>,
+    names: String,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    start: u64,
+    end: u64,
+    /// The highest end of this and all earlier entries: how far back a search must go.
+    reach: u64,
+    name_at: u32,
+    name_len: u32,
+}
+
+/// How a symbol is bound, best first: of several names for one function, the most public is the
+/// one that people know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Binding {
+    Global,
+    Weak,
+    Local,
+}
+
+/// A symbol as an object or the kernel lists it.
+#[derive(Debug, Clone)]
+pub(crate) struct RawSymbol<'a> {
+    pub start: u64,
+    pub size: u64,
+    pub binding: Binding,
+    pub name: &'a str,
+}
+
+impl RawSymbol<'_> {
+    /// Orders aliases: `write` before `__write`, then the more public, then the longer extent,
+    /// then whatever makes the choice always the same.
+    fn rank(&self) -> impl Ord {
+        let underscores = self.name.len() - self.name.trim_start_matches('_').len();
+        let longest_first = u64::MAX - self.size;
+        (
+            underscores,
+            self.binding,
+            longest_first,
+            self.name.len(),
+            self.name.to_owned(),
+        )
+    }
+}
+
+impl SymbolTable {
+    pub fn new(mut symbols: Vec<RawSymbol<'_>>) -> Self {
+        symbols.retain(|s| s.size > 0 && !s.name.is_empty());
+        symbols.sort_by(|a, b| a.start.cmp(&b.start).then_with(|| a.rank().cmp(&b.rank())));
+        symbols.dedup_by_key(|s| s.start);
+        let mut table = Self::default();
+        let mut reach = 0;
+        for symbol in symbols {
+            let end = symbol.start.saturating_add(symbol.size);
+            reach = reach.max(end);
+            table.entries.push(Entry {
+                start: symbol.start,
+                end,
+                reach,
+                name_at: table.names.len() as u32,
+                name_len: symbol.name.len() as u32,
+            });
+            table.names.push_str(symbol.name);
+        }
+        table
+    }
+
+    /// The innermost function whose extent holds the address.
+    pub fn lookup(&self, address: u64) -> Option<(&str, Range<u64>)> {
+        let after = self.entries.partition_point(|e| e.start <= address);
+        self.entries[..after]
+            .iter()
+            .rev()
+            .take_while(|e| e.reach > address)
+            .find(|e| address < e.end)
+            .map(|e| {
+                let at = e.name_at as usize;
+                (&self.names[at..at + e.name_len as usize], e.start..e.end)
+            })
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+/// The function that the source calls so: without the suffixes of a compiler that split, cloned or
+/// specialised it.
+///
+/// The suffixes are GCC's and LLVM's: `.part.N`, `.isra.N`, `.constprop.N`, `.cold`, `.cold.N`,
+/// `.lto_priv.N`, `.llvm.HASH` and their combinations.
+pub fn source_name(symbol: &str) -> &str {
+    const KINDS: [&str; 7] = [
+        "part",
+        "isra",
+        "constprop",
+        "cold",
+        "lto_priv",
+        "llvm",
+        "localalias",
+    ];
+    let Some(first) = symbol.find('.') else {
+        return symbol;
+    };
+    let suffixes = &symbol[first + 1..];
+    let all_known = suffixes
+        .split('.')
+        .all(|s| KINDS.contains(&s) || s.bytes().all(|b| b.is_ascii_digit()));
+    // A name may begin with a dot; a bare number is a suffix only behind one of the kinds.
+    let begins_known = suffixes
+        .split('.')
+        .next()
+        .is_some_and(|s| KINDS.contains(&s));
+    if first > 0 && all_known && begins_known {
+        &symbol[..first]
+    } else {
+        symbol
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbol(start: u64, size: u64, name: &str) -> RawSymbol<'_> {
+        RawSymbol {
+            start,
+            size,
+            binding: Binding::Global,
+            name,
+        }
+    }
+
+    fn name(table: &SymbolTable, address: u64) -> Option<&str> {
+        table.lookup(address).map(|(name, _)| name)
+    }
+
+    #[test]
+    fn a_name_holds_only_inside_its_own_extent() {
+        let table = SymbolTable::new(vec![symbol(100, 20, "a"), symbol(200, 10, "b")]);
+        assert_eq!(name(&table, 99), None);
+        assert_eq!(name(&table, 100), Some("a"));
+        assert_eq!(name(&table, 119), Some("a"));
+        assert_eq!(name(&table, 120), None);
+        assert_eq!(name(&table, 209), Some("b"));
+        assert_eq!(name(&table, 210), None);
+        assert_eq!(table.lookup(105).unwrap().1, 100..120);
+    }
+
+    #[test]
+    fn a_symbol_without_size_claims_nothing() {
+        let table = SymbolTable::new(vec![symbol(100, 0, "marker"), symbol(90, 5, "a")]);
+        assert_eq!(name(&table, 100), None);
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn the_innermost_of_nested_extents_wins_and_the_outer_holds_around_it() {
+        let table = SymbolTable::new(vec![
+            symbol(100, 100, "outer"),
+            symbol(120, 10, "inner"),
+            symbol(140, 5, "inner2"),
+        ]);
+        assert_eq!(name(&table, 125), Some("inner"));
+        assert_eq!(name(&table, 135), Some("outer"));
+        assert_eq!(name(&table, 199), Some("outer"));
+        assert_eq!(name(&table, 200), None);
+    }
+
+    #[test]
+    fn of_aliases_the_plainest_name_is_taken() {
+        let mut weak = symbol(8, 4, "send");
+        weak.binding = Binding::Weak;
+        let table = SymbolTable::new(vec![
+            symbol(8, 4, "__send"),
+            weak,
+            symbol(8, 4, "__libc_send"),
+        ]);
+        assert_eq!(name(&table, 9), Some("send"));
+        let mut local = symbol(8, 4, "abc");
+        local.binding = Binding::Local;
+        let table = SymbolTable::new(vec![local, symbol(8, 4, "abcdef")]);
+        assert_eq!(name(&table, 9), Some("abcdef"));
+    }
+
+    #[test]
+    fn compilers_suffixes_are_stripped_and_nothing_else() {
+        for (symbol, source) in [
+            ("ExecInitNode", "ExecInitNode"),
+            ("AllocSetAlloc.part.0", "AllocSetAlloc"),
+            ("hash_search.isra.0.cold", "hash_search"),
+            ("errfinish.cold", "errfinish"),
+            ("foo.constprop.12.isra.3", "foo"),
+            ("foo.llvm.1234567", "foo"),
+            ("foo.5", "foo.5"),
+            ("foo.bar.part.0", "foo.bar.part.0"),
+            (".cold", ".cold"),
+            ("a.", "a."),
+        ] {
+            assert_eq!(source_name(symbol), source);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Counts samples as they come, by process and stack.
+
+use crate::frames::{FrameTable, StackTable};
+use crate::kallsyms::KernelSymbols;
+use crate::process::{Owner, ProcessTable};
+use crate::record::{Record, Records, Sample};
+use crate::role::Role;
+use crate::samples::{ProcessSamples, Quality, Samples};
+use crate::space::{SpaceId, Spaces, StackEnd};
+use std::collections::{BTreeMap, HashMap};
+
+/// All that is known of processes and code, and what the present window has counted.
+pub(crate) struct Tally {
+    pub processes: ProcessTable,
+    spaces: Spaces,
+    frames: FrameTable,
+    stacks: StackTable,
+    window: Window,
+    /// Reused for every sample: user frames, leaf first, then the whole stack.
+    scratch: Vec<u32>,
+}
+
+/// What is counted between a start and a stop.
+#[derive(Default)]
+struct Window {
+    processes: BTreeMap<u32, Counted>,
+    period_ns: u64,
+    foreign: u64,
+    unattributed: u64,
+    lost_records: u64,
+    throttled: u64,
+    malformed: u64,
+}
+
+struct Counted {
+    postmaster_pid: u32,
+    role: Role,
+    quality: Quality,
+    counts: HashMap<u32, u64>,
+}
+
+impl Tally {
+    pub fn new(kernel: KernelSymbols) -> Self {
+        Self {
+            processes: ProcessTable::default(),
+            spaces: Spaces::default(),
+            frames: FrameTable::new(kernel),
+            stacks: StackTable::default(),
+            window: Window::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Begins to count anew.
+    pub fn begin_window(&mut self) {
+        self.window = Window::default();
+        self.processes.begin_window(&mut self.spaces);
+    }
+
+    /// Counts what the rings of all CPUs held. What happened to processes is read first, of all
+    /// CPUs, so that a sample is not met before the fork that made its process.
+    pub fn count(&mut self, rings: &[Vec<u8>]) {
+        let records = || rings.iter().flat_map(|bytes| Records::new(bytes));
+        for record in records() {
+            match record {
+                Ok(Record::Fork {
+                    pid,
+                    parent_pid,
+                    tid,
+                }) if pid == tid => {
+                    self.processes.forked(pid, parent_pid);
+                }
+                Ok(Record::Exit { pid, tid }) if pid == tid => self.processes.exited(pid),
+                Ok(Record::Comm { pid, exec: true }) => {
+                    self.processes.executed(pid, &mut self.spaces);
+                }
+                Ok(Record::Map(map)) => self.processes.mapped(&map, &mut self.spaces),
+                Ok(Record::Lost { count }) => self.window.lost_records += count,
+                Ok(Record::Throttle) => self.window.throttled += 1,
+                Err(error) => {
+                    tracing::debug!(%error, "a record is left out");
+                    self.window.malformed += 1;
+                }
+                Ok(_) => {}
+            }
+        }
+        for record in records() {
+            if let Ok(Record::Sample(sample)) = record {
+                self.count_sample(&sample);
+            }
+        }
+        self.processes.bury();
+    }
+
+    fn count_sample(&mut self, sample: &Sample<'_>) {
+        self.window.period_ns = sample.period_ns;
+        let (postmaster_pid, space) = match self.processes.owner(sample.pid, &mut self.spaces) {
+            Owner::Server(process) => {
+                let counted = self.window.processes.entry(sample.pid);
+                let role = &mut counted
+                    .or_insert_with(|| Counted {
+                        postmaster_pid: process.postmaster_pid,
+                        role: Role::Unknown,
+                        quality: Quality::default(),
+                        counts: HashMap::new(),
+                    })
+                    .role;
+                if *role == Role::Unknown {
+                    role.clone_from(&process.role);
+                }
+                (process.postmaster_pid, process.space)
+            }
+            Owner::Foreign => {
+                self.window.foreign += 1;
+                return;
+            }
+            Owner::Unknown => {
+                self.window.unattributed += 1;
+                return;
+            }
+        };
+        tracing::trace!(pid = sample.pid, postmaster_pid, "a sample");
+        self.scratch.clear();
+        let end = self.push_user_frames(sample, space);
+        self.scratch.reverse();
+        let user_frames = self.scratch.len();
+        self.push_kernel_frames(sample);
+        let in_kernel = self.scratch.len() > user_frames;
+        let frames = self.frames.frames();
+        let is_unknown = |&id: &u32| frames[id as usize].symbol.is_none();
+        let quality = Quality {
+            total: 1,
+            sampled_ns: sample.period_ns,
+            with_user: end.is_some().into(),
+            kernel_only: end.is_none().into(),
+            in_kernel: in_kernel.into(),
+            reached_entry: (end == Some(StackEnd::Entry)).into(),
+            truncated: (end == Some(StackEnd::Truncated)).into(),
+            unwind_failed: (end == Some(StackEnd::Failed)).into(),
+            leaf_unknown: self.scratch.last().is_none_or(is_unknown).into(),
+            frames: self.scratch.len() as u64,
+            frames_unknown: self.scratch.iter().filter(|id| is_unknown(id)).count() as u64,
+        };
+        let stack = self.stacks.intern(&self.scratch);
+        let counted = self
+            .window
+            .processes
+            .get_mut(&sample.pid)
+            .expect("entered above");
+        counted.quality += quality;
+        *counted.counts.entry(stack).or_default() += 1;
+    }
+
+    /// Appends the user part, leaf first; nothing comes back if there is none.
+    fn push_user_frames(
+        &mut self,
+        sample: &Sample<'_>,
+        space: Option<SpaceId>,
+    ) -> Option<StackEnd> {
+        let regs = sample.user_regs.as_ref()?;
+        let Some(space) = space else {
+            return Some(StackEnd::Failed);
+        };
+        let Self {
+            spaces,
+            frames,
+            scratch,
+            ..
+        } = self;
+        let visit = |objects: &[_], code| {
+            let resolved = frames.user(objects, code);
+            // A guess that leads out of all code is not part of the stack.
+            if resolved.is_code || scratch.is_empty() {
+                scratch.push(resolved.frame);
+            }
+            resolved.is_code
+        };
+        Some(spaces.unwind(space, regs, sample.stack, sample.stack_is_full, visit))
+    }
+
+    /// Appends the kernel's part, outermost first.
+    fn push_kernel_frames(&mut self, sample: &Sample<'_>) {
+        let begin = self.scratch.len();
+        for (depth, address) in sample.kernel_chain().enumerate() {
+            // All but the leaf are return addresses, which may lie behind their function.
+            let frame = self.frames.kernel(address - u64::from(depth > 0));
+            let is_repeated = self.scratch[begin..].last() == Some(&frame);
+            if !(is_repeated && self.frames.frames()[frame as usize].symbol.is_none()) {
+                self.scratch.push(frame);
+            }
+        }
+        self.scratch[begin..].reverse();
+    }
+
+    /// What the window has counted; stacks and frames that it did not meet are left out.
+    pub fn end_window(&mut self) -> Samples {
+        let window = std::mem::take(&mut self.window);
+        let mut used = Compaction::default();
+        let processes = window
+            .processes
+            .into_iter()
+            .map(|(pid, counted)| {
+                // A backend that was sampled only before it had a title has one by now.
+                let role = match counted.role {
+                    Role::Unknown => Role::read(pid),
+                    known => known,
+                };
+                let mut counts: Vec<(u32, u64)> = counted
+                    .counts
+                    .into_iter()
+                    .map(|(stack, count)| (used.stack(stack), count))
+                    .collect();
+                counts.sort_unstable();
+                let Counted {
+                    postmaster_pid,
+                    quality,
+                    ..
+                } = counted;
+                ProcessSamples {
+                    pid,
+                    postmaster_pid,
+                    role,
+                    quality,
+                    counts,
+                }
+            })
+            .collect();
+        let (frames, stacks) = used.tables(&self.frames, &self.stacks);
+        Samples {
+            period_ns: window.period_ns,
+            frames,
+            stacks,
+            processes,
+            foreign: window.foreign,
+            unattributed: window.unattributed,
+            lost: window.lost_records,
+            throttled: window.throttled,
+            malformed: window.malformed,
+            kernel_named: self.frames.names_kernel(),
+            unreadable_objects: self.spaces.unreadable().cloned().collect(),
+            ..Samples::default()
+        }
+    }
+}
+
+/// Numbers the stacks that are used, in the order in which they are met.
+#[derive(Default)]
+struct Compaction {
+    stacks: Vec<u32>,
+    numbers: HashMap<u32, u32>,
+}
+
+impl Compaction {
+    fn stack(&mut self, old: u32) -> u32 {
+        *self.numbers.entry(old).or_insert_with(|| {
+            self.stacks.push(old);
+            (self.stacks.len() - 1) as u32
+        })
+    }
+
+    fn tables(
+        self,
+        all_frames: &FrameTable,
+        all_stacks: &StackTable,
+    ) -> (Vec<crate::frames::Frame>, Vec<std::sync::Arc<[u32]>>) {
+        let mut frames = Vec::new();
+        let mut numbers: HashMap<u32, u32> = HashMap::new();
+        let mut stacks = Vec::new();
+        for old in self.stacks {
+            let stack = all_stacks.stacks()[old as usize].iter().map(|&frame| {
+                *numbers.entry(frame).or_insert_with(|| {
+                    frames.push(all_frames.frames()[frame as usize].clone());
+                    (frames.len() - 1) as u32
+                })
+            });
+            stacks.push(stack.collect());
+        }
+        (frames, stacks)
+    }
+}
