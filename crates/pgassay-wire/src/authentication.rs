@@ -81,7 +81,14 @@ impl Authentication {
     }
 
     /// Answers an `Authentication…` message; `true` once the server is satisfied.
-    pub fn answer(&mut self, body: &[u8], out: &mut BytesMut) -> Result<bool, WireError> {
+    pub fn answer(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<bool, WireError> {
+        let mut message = BytesMut::new();
+        let satisfied = self.respond(body, &mut message)?;
+        out.extend_from_slice(&message);
+        Ok(satisfied)
+    }
+
+    fn respond(&mut self, body: &[u8], out: &mut BytesMut) -> Result<bool, WireError> {
         const CUT: WireError = WireError::Malformed {
             tag: 'R',
             what: "the authentication request is cut off",
@@ -194,8 +201,8 @@ mod tests {
         [&code.to_be_bytes(), data].concat()
     }
 
-    fn answered(password: Option<&str>, body: &[u8]) -> Result<(bool, BytesMut), WireError> {
-        let mut out = BytesMut::new();
+    fn answered(password: Option<&str>, body: &[u8]) -> Result<(bool, Vec<u8>), WireError> {
+        let mut out = Vec::new();
         let password = password.map(Password::new);
         let mut authentication =
             Authentication::new("md5_user".into(), password, SaltCache::default());
@@ -230,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_server_that_skips_its_proof_is_refused() {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         let mut authentication =
             Authentication::new("u".into(), Some(Password::new("p")), SaltCache::default());
         authentication

@@ -84,9 +84,12 @@ impl<S: Read + Write> Exchange<S> {
         sql: &str,
         parameters: &[Option<&str>],
     ) -> Result<Answer, ExchangeError> {
-        let values = parameters.iter().map(|value| value.map(str::as_bytes));
+        let values: Vec<_> = parameters
+            .iter()
+            .map(|value| value.map(str::as_bytes))
+            .collect();
         self.session
-            .execute(Execution::Text(sql), values, 0, true)?;
+            .execute(Execution::Text(sql.as_bytes()), &values, 0, true)?;
         self.session.sync(0);
         Ok(self.wait()?.pop().unwrap_or_default())
     }
@@ -146,18 +149,18 @@ impl<S: Read + Write> Exchange<S> {
         let mut collected = Collected::default();
         let mut buffer = [0; READ_BYTES];
         while !collected.ready {
-            self.send()?;
+            // A server that is gone may have left its last words, which tell more than the error
+            // of the stream does; so reading goes on after a failed write.
+            let sent = self.send();
             let count = match self.stream.read(&mut buffer) {
-                Ok(0) => {
-                    return Err(collected
-                        .error
-                        .map_or(ExchangeError::Closed, ExchangeError::Server));
-                }
-                Ok(count) => count,
+                Ok(count) if count > 0 => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // The server's last words tell more than a reset connection.
-                Err(error) => {
-                    return Err(collected.error.map_or(error.into(), ExchangeError::Server));
+                ended => {
+                    let of_stream = sent.err().or(ended.err().map(ExchangeError::Stream));
+                    return Err(match collected.error {
+                        Some(error) => ExchangeError::Server(error),
+                        None => of_stream.unwrap_or(ExchangeError::Closed),
+                    });
                 }
             };
             let mut input = &buffer[..count];

@@ -25,6 +25,7 @@
 
 mod authentication;
 pub mod conninfo;
+mod encode;
 mod error;
 mod exchange;
 mod message;

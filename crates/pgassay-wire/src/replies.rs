@@ -7,9 +7,8 @@
 
 use std::collections::VecDeque;
 
-use bytes::{BufMut, BytesMut};
-
 use crate::authentication::Authentication;
+use crate::encode;
 use crate::error::{ServerError, WireError};
 use crate::message::{CopyDirection, Event, Notice, Row, RowDescription, TransactionStatus};
 use crate::session::BackendKey;
@@ -82,7 +81,7 @@ pub(crate) struct Replies {
 
 /// What does not depend on how bytes were cut.
 pub(crate) struct Core {
-    pub out: BytesMut,
+    pub out: Vec<u8>,
     /// Bytes at the start of `out` that have been written already.
     pub sent: usize,
     pub pending: VecDeque<Pending>,
@@ -95,7 +94,7 @@ pub(crate) struct Core {
 }
 
 impl Replies {
-    pub fn new(authentication: Authentication, out: BytesMut) -> Self {
+    pub fn new(authentication: Authentication, out: Vec<u8>) -> Self {
         Self {
             core: Core {
                 out,
@@ -389,10 +388,11 @@ impl Core {
     /// it makes the server close the connection with a fatal error that says so (`CopyGetData` in
     /// `src/backend/commands/copyfromparse.c`).
     fn refuse_copy(&mut self) {
-        let reason = b"COPY FROM STDIN is not supported here\0";
-        self.out.put_u8(b'f');
-        self.out.put_u32(4 + reason.len() as u32);
-        self.out.put_slice(reason);
+        const REASON: &[u8] = b"COPY FROM STDIN is not supported here";
+        encode::message(&mut self.out, b'f', "refusal", |out| {
+            encode::text(out, REASON, "refusal")
+        })
+        .expect("the constant is short and holds no zero byte");
         let copy_is_extended = self
             .pending
             .front()
@@ -405,7 +405,7 @@ impl Core {
         if copy_is_extended && only_syncs_follow && self.pending.len() > 1 {
             let last = self.pending.len() - 1;
             self.pending.drain(1..last);
-            self.out.put_slice(b"S\0\0\0\x04");
+            self.out.extend_from_slice(encode::SYNC);
         }
     }
 

@@ -5,11 +5,11 @@
 //! messages of a statement are those that libpq sends for pgbench (`PQsendQueryStart` …
 //! `PQsendQueryGuts`, `PQsendQueryPrepared` in `fe-exec.c`), so that the server's cost is the same.
 
-use bytes::{BufMut, BytesMut};
-use postgres_protocol::IsNull;
+use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 
 use crate::authentication::{Authentication, SaltCache, encode_error};
+use crate::encode;
 use crate::error::WireError;
 use crate::message::{Event, TransactionStatus};
 use crate::password::Password;
@@ -61,9 +61,9 @@ impl std::fmt::Debug for BackendKey {
 #[derive(Clone, Copy, Debug)]
 pub enum Execution<'a> {
     /// Parse the text as the unnamed statement, then bind and execute it: pgbench's extended mode.
-    Text(&'a str),
+    Text(&'a [u8]),
     /// Bind and execute a statement that [`Session::parse`] prepared under this name.
-    Prepared(&'a str),
+    Prepared(&'a [u8]),
 }
 
 /// One connection. See the module's text.
@@ -104,7 +104,7 @@ impl Session {
             login.salts.clone(),
         );
         Ok(Self {
-            replies: Replies::new(authentication, out),
+            replies: Replies::new(authentication, out.to_vec()),
         })
     }
 
@@ -141,10 +141,32 @@ impl Session {
     /// A simple query, which may hold several statements.
     ///
     /// # Errors
-    /// [`WireError::Encode`] where the text holds a zero byte.
-    pub fn query(&mut self, sql: &str, token: u32, rows: bool) -> Result<(), WireError> {
-        frontend::query(sql, &mut self.replies.core.out)
-            .map_err(|error| encode_error("query", &error))?;
+    /// [`WireError::Encode`] where the text holds a zero byte; nothing is sent then.
+    pub fn query(
+        &mut self,
+        sql: impl AsRef<[u8]>,
+        token: u32,
+        rows: bool,
+    ) -> Result<(), WireError> {
+        self.query_with(|out| out.extend_from_slice(sql.as_ref()), token, rows)
+    }
+
+    /// A simple query whose text `write` appends to what it is given.
+    ///
+    /// # Errors
+    /// [`WireError::Encode`] where the text holds a zero byte; nothing is sent then.
+    #[inline]
+    pub fn query_with(
+        &mut self,
+        write: impl FnOnce(&mut Vec<u8>),
+        token: u32,
+        rows: bool,
+    ) -> Result<(), WireError> {
+        encode::message(&mut self.replies.core.out, b'Q', "query", |out| {
+            let start = out.len();
+            write(out);
+            encode::end_text(out, start, "query")
+        })?;
         self.push(Kind::Simple, token, rows);
         Ok(())
     }
@@ -152,10 +174,14 @@ impl Session {
     /// Prepares a statement under a name; the types of its parameters are left to the server.
     ///
     /// # Errors
-    /// [`WireError::Encode`] where name or text hold a zero byte.
-    pub fn parse(&mut self, name: &str, sql: &str, token: u32) -> Result<(), WireError> {
-        frontend::parse(name, sql, [], &mut self.replies.core.out)
-            .map_err(|error| encode_error("statement", &error))?;
+    /// [`WireError::Encode`] where name or text hold a zero byte; nothing is sent then.
+    pub fn parse(
+        &mut self,
+        name: impl AsRef<[u8]>,
+        sql: impl AsRef<[u8]>,
+        token: u32,
+    ) -> Result<(), WireError> {
+        encode::parse(&mut self.replies.core.out, name.as_ref(), sql.as_ref())?;
         self.push(Kind::Parse, token, false);
         Ok(())
     }
@@ -164,41 +190,49 @@ impl Session {
     /// `PQsendQueryPrepared`, without their Sync. Parameters and results are text.
     ///
     /// # Errors
-    /// [`WireError::Encode`] where a name holds a zero byte or there are too many parameters. The
-    /// output holds half a message then, so the session is of no use any longer.
-    #[inline]
-    pub fn execute<'v>(
+    /// [`WireError::Encode`] where a text holds a zero byte or there are too many parameters;
+    /// nothing is sent then.
+    pub fn execute(
         &mut self,
         how: Execution<'_>,
-        parameters: impl IntoIterator<Item = Option<&'v [u8]>>,
+        parameters: &[Option<&[u8]>],
+        token: u32,
+        rows: bool,
+    ) -> Result<(), WireError> {
+        let write = |index: usize, out: &mut Vec<u8>| {
+            out.extend_from_slice(parameters[index].unwrap_or_default());
+            parameters[index].is_some()
+        };
+        self.execute_with(how, parameters.len(), write, token, rows)
+    }
+
+    /// As [`Self::execute`]; `write` appends the parameter of an index, counted from 0, to what it
+    /// is given, or returns `false` for null.
+    ///
+    /// # Errors
+    /// As [`Self::execute`].
+    #[inline]
+    pub fn execute_with(
+        &mut self,
+        how: Execution<'_>,
+        count: usize,
+        write: impl FnMut(usize, &mut Vec<u8>) -> bool,
         token: u32,
         rows: bool,
     ) -> Result<(), WireError> {
         let out = &mut self.replies.core.out;
-        let failed = |error: std::io::Error| encode_error("statement", &error);
+        let start = out.len();
         let name = match how {
             Execution::Text(sql) => {
-                frontend::parse("", sql, [], out).map_err(failed)?;
-                ""
+                encode::parse(out, b"", sql)?;
+                &[]
             }
             Execution::Prepared(name) => name,
         };
-        let write = |value: Option<&[u8]>, out: &mut BytesMut| match value {
-            Some(value) => {
-                out.put_slice(value);
-                Ok(IsNull::No)
-            }
-            None => Ok(IsNull::Yes),
-        };
-        frontend::bind("", name, [], parameters, write, [0], out).map_err(|error| match error {
-            frontend::BindError::Serialization(error) => failed(error),
-            frontend::BindError::Conversion(error) => WireError::Encode {
-                what: "parameters",
-                reason: error.to_string(),
-            },
-        })?;
-        // Describe of the unnamed portal, then Execute of it without a limit of rows: constant.
-        out.put_slice(b"D\0\0\0\x06P\0E\0\0\0\x09\0\0\0\0\0");
+        if let Err(error) = encode::bind_describe_execute(out, name, count, write) {
+            self.replies.core.out.truncate(start);
+            return Err(error);
+        }
         self.push(Kind::Execute, token, rows);
         Ok(())
     }
@@ -207,9 +241,16 @@ impl Session {
     ///
     /// # Errors
     /// [`WireError::Encode`] where the name holds a zero byte.
-    pub fn close_statement(&mut self, name: &str, token: u32) -> Result<(), WireError> {
-        frontend::close(b'S', name, &mut self.replies.core.out)
-            .map_err(|error| encode_error("statement's name", &error))?;
+    pub fn close_statement(&mut self, name: impl AsRef<[u8]>, token: u32) -> Result<(), WireError> {
+        encode::message(
+            &mut self.replies.core.out,
+            b'C',
+            "statement's name",
+            |out| {
+                out.push(b'S');
+                encode::text(out, name.as_ref(), "statement's name")
+            },
+        )?;
         self.push(Kind::Close, token, false);
         Ok(())
     }
@@ -217,18 +258,18 @@ impl Session {
     /// Ends a group of extended requests; [`Event::Ready`] with this token answers it.
     #[inline]
     pub fn sync(&mut self, token: u32) {
-        self.replies.core.out.put_slice(b"S\0\0\0\x04");
+        self.replies.core.out.extend_from_slice(encode::SYNC);
         self.push(Kind::Sync, token, false);
     }
 
     /// Asks the server to send what it has; nothing answers it.
     pub fn flush(&mut self) {
-        frontend::flush(&mut self.replies.core.out);
+        self.replies.core.out.extend_from_slice(b"H\0\0\0\x04");
     }
 
     /// Says goodbye; the server closes the connection without an answer.
     pub fn terminate(&mut self) {
-        frontend::terminate(&mut self.replies.core.out);
+        self.replies.core.out.extend_from_slice(b"X\0\0\0\x04");
     }
 
     /// The server process and the key to cancel its work, once known.

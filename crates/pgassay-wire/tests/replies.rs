@@ -68,21 +68,21 @@ fn started() -> Session {
     session.query("select 1;;", 1, true).unwrap();
     session.parse("s", "select 1", 2).unwrap();
     session
-        .execute(Execution::Prepared("s"), [], 3, false)
+        .execute(Execution::Prepared(b"s"), &[], 3, false)
         .unwrap();
     session
-        .execute(Execution::Prepared("s"), [None], 4, true)
+        .execute(Execution::Prepared(b"s"), &[None], 4, true)
         .unwrap();
     session.sync(5);
     session
-        .execute(Execution::Text("select 1/0"), [], 6, false)
+        .execute(Execution::Text(b"select 1/0"), &[], 6, false)
         .unwrap();
     session
-        .execute(Execution::Text("select 2"), [], 7, false)
+        .execute(Execution::Text(b"select 2"), &[], 7, false)
         .unwrap();
     session.sync(8);
     session
-        .execute(Execution::Prepared("s"), [], 9, true)
+        .execute(Execution::Prepared(b"s"), &[], 9, true)
         .unwrap();
     session.close_statement("s", 10).unwrap();
     session.sync(11);

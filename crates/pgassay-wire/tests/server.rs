@@ -212,26 +212,26 @@ fn pipelines_and_what_errors_do_to_them() {
 
         session.parse("p", "select $1::int as value", 1).unwrap();
         session
-            .execute(Execution::Prepared("p"), [Some(b"7".as_slice())], 2, true)
+            .execute(Execution::Prepared(b"p"), &[Some(b"7")], 2, true)
             .unwrap();
         session
-            .execute(Execution::Prepared("p"), [Some(b"8".as_slice())], 3, false)
+            .execute(Execution::Prepared(b"p"), &[Some(b"8")], 3, false)
             .unwrap();
         session.sync(4);
         session
-            .execute(Execution::Text("begin"), [], 5, false)
+            .execute(Execution::Text(b"begin"), &[], 5, false)
             .unwrap();
         session
-            .execute(Execution::Text("select 1/0"), [], 6, false)
+            .execute(Execution::Text(b"select 1/0"), &[], 6, false)
             .unwrap();
         session
-            .execute(Execution::Text("select 2"), [], 7, true)
+            .execute(Execution::Text(b"select 2"), &[], 7, true)
             .unwrap();
         session.close_statement("p", 8).unwrap();
         session.sync(9);
         session.sync(10);
         session
-            .execute(Execution::Text("rollback"), [], 11, false)
+            .execute(Execution::Text(b"rollback"), &[], 11, false)
             .unwrap();
         session.close_statement("p", 12).unwrap();
         session.sync(13);
@@ -264,7 +264,7 @@ fn pipelines_and_what_errors_do_to_them() {
 
         // Requests made while the server discards get no event.
         session
-            .execute(Execution::Text("select 1/0"), [], 20, false)
+            .execute(Execution::Text(b"select 1/0"), &[], 20, false)
             .unwrap();
         session.flush();
         converse(&mut stream, &mut session, piece, |note| {
@@ -272,7 +272,7 @@ fn pipelines_and_what_errors_do_to_them() {
         });
         assert!(session.is_discarding());
         session
-            .execute(Execution::Text("select 1"), [], 21, false)
+            .execute(Execution::Text(b"select 1"), &[], 21, false)
             .unwrap();
         session.sync(22);
         let notes = converse(&mut stream, &mut session, piece, |note| {
@@ -301,7 +301,7 @@ fn a_copy_in_a_pipeline_leaves_the_session_usable() {
     // Syncs behind the COPY are swallowed by the server.
     for syncs in 0..3 {
         session
-            .execute(Execution::Text("copy t from stdin"), [], 1, false)
+            .execute(Execution::Text(b"copy t from stdin"), &[], 1, false)
             .unwrap();
         (0..syncs).for_each(|_| session.sync(2));
         if syncs == 0 {
@@ -327,10 +327,10 @@ fn a_copy_in_a_pipeline_leaves_the_session_usable() {
     }
     // A statement behind it makes the server give up the connection, and say why.
     session
-        .execute(Execution::Text("copy t from stdin"), [], 1, false)
+        .execute(Execution::Text(b"copy t from stdin"), &[], 1, false)
         .unwrap();
     session
-        .execute(Execution::Text("select 1"), [], 2, false)
+        .execute(Execution::Text(b"select 1"), &[], 2, false)
         .unwrap();
     session.sync(3);
     let notes = converse(&mut stream, &mut session, 512, |note| {
