@@ -1,0 +1,233 @@
+//! The operating-system user that a server runs as.
+//!
+//! PostgreSQL refuses to run as root (see `check_root` in `src/backend/main/main.c`), so root has
+//! to hand the server to somebody. Invariant: below a server's directory that user is the only
+//! one who writes. Root writes there through a process of that user, never by itself, because
+//! the owner of a directory could lead root's own writes astray with a symbolic link.
+
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::error::ServerError;
+use crate::os::{self, PasswordEntry};
+
+/// Who a server runs as when root names nobody else.
+const DEFAULT_USER: &str = "nobody";
+
+/// What the programs of PostgreSQL get to see of our environment. An allow-list, since PG*
+/// variables would change the server, and since another user could read our secrets in
+/// `/proc/PID/environ`.
+const ENVIRONMENT: [&str; 3] = ["PATH", "TZ", "LD_LIBRARY_PATH"];
+
+/// The user that a server runs as, and the one that we are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Account {
+    pub user: PasswordEntry,
+    pub ourselves: PasswordEntry,
+}
+
+impl Account {
+    /// Finds the user: ourselves, or for root the one named in `run_as`, or `nobody`.
+    pub(crate) fn choose(run_as: Option<&str>) -> Result<Self, ServerError> {
+        let uid = os::effective_uid();
+        let ourselves = os::user_by_id(uid)
+            .map_err(|source| ServerError::UserLookUp {
+                user: uid.to_string(),
+                source,
+            })?
+            .ok_or_else(|| ServerError::NoSuchUser {
+                user: format!("number {uid}"),
+            })?;
+        let name = match run_as {
+            Some(name) => name,
+            None if uid == 0 => DEFAULT_USER,
+            None => {
+                return Ok(Self {
+                    user: ourselves.clone(),
+                    ourselves,
+                });
+            }
+        };
+        let user = os::user_by_name(name)
+            .map_err(|source| ServerError::UserLookUp {
+                user: name.to_owned(),
+                source,
+            })?
+            .ok_or_else(|| ServerError::NoSuchUser {
+                user: name.to_owned(),
+            })?;
+        if user.uid == 0 {
+            return Err(ServerError::RootCannotServe);
+        }
+        if uid != 0 && user.uid != uid {
+            return Err(ServerError::CannotBecome {
+                user: user.name,
+                ourselves: ourselves.name,
+            });
+        }
+        Ok(Self { user, ourselves })
+    }
+
+    /// Whether the server's user is another one than ourselves.
+    pub(crate) fn is_other(&self) -> bool {
+        self.user.uid != self.ourselves.uid
+    }
+
+    /// A command that runs as the server's user with a clean environment.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env("LC_ALL", "C")
+            .env("LANG", "C")
+            .stdin(Stdio::null());
+        for name in ENVIRONMENT {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        if self.is_other() {
+            // The standard library also drops the supplementary groups when root does this.
+            command.uid(self.user.uid).gid(self.user.gid);
+        }
+        command
+    }
+
+    /// Runs a shell script as the server's user, with `input` on its standard input.
+    pub(crate) fn run_script(
+        &self,
+        script: &str,
+        arguments: &[&std::ffi::OsStr],
+        directory: &Path,
+        input: &[u8],
+    ) -> io::Result<Output> {
+        let mut command = self.command(Path::new("/bin/sh"));
+        command
+            .arg("-c")
+            .arg(script)
+            .arg("pgassay")
+            .args(arguments)
+            .current_dir(directory);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        os::detach(&mut command, &[]);
+        let mut child = command.spawn()?;
+        let written = child
+            .stdin
+            .take()
+            .map_or(Ok(()), |mut stdin| stdin.write_all(input));
+        let output = child.wait_with_output()?;
+        // A script that fails before it has read everything breaks the pipe; its own words tell
+        // more than that.
+        match written {
+            Err(error) if output.status.success() => Err(error),
+            _ => Ok(output),
+        }
+    }
+
+    /// Writes a file that only the server's user may read, replacing one that was there.
+    pub(crate) fn write_file(&self, path: &Path, contents: &str) -> io::Result<()> {
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let script = "umask 077; cat > \"$1\"";
+        let output =
+            self.run_script(script, &[path.as_os_str()], directory, contents.as_bytes())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let full = words.contains("No space left on device");
+        let kind = if full {
+            io::ErrorKind::StorageFull
+        } else {
+            io::ErrorKind::Other
+        };
+        Err(io::Error::new(kind, words))
+    }
+
+    /// The first directory on the way to `path` that the server's user may not pass, as far as
+    /// the permission bits tell. It explains a refusal; it decides nothing.
+    pub(crate) fn barrier(&self, path: &Path) -> Option<PathBuf> {
+        let mut ancestors: Vec<&Path> = path.ancestors().skip(1).collect();
+        ancestors.reverse();
+        ancestors
+            .into_iter()
+            .find(|directory| !self.may_pass(directory))
+            .map(Path::to_owned)
+    }
+
+    fn may_pass(&self, directory: &Path) -> bool {
+        let Ok(metadata) = directory.metadata() else {
+            return true;
+        };
+        let bit = if metadata.uid() == self.user.uid {
+            0o100
+        } else if metadata.gid() == self.user.gid {
+            0o010
+        } else {
+            0o001
+        };
+        metadata.mode() & bit != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_server_never_runs_as_root() {
+        let account = Account::choose(None).unwrap();
+        assert_ne!(account.user.uid, 0);
+        let ours = os::effective_uid();
+        assert_eq!(account.is_other(), ours == 0);
+        if ours == 0 {
+            assert_eq!(account.user.name, DEFAULT_USER);
+            assert!(matches!(
+                Account::choose(Some("root")),
+                Err(ServerError::RootCannotServe)
+            ));
+        }
+    }
+
+    #[test]
+    fn an_unknown_user_is_named_in_the_error() {
+        let error = Account::choose(Some("no-such-user-here")).unwrap_err();
+        assert!(error.to_string().contains("no-such-user-here"), "{error}");
+    }
+
+    #[test]
+    fn a_closed_directory_on_the_way_is_found() {
+        let base = tempfile::tempdir().unwrap();
+        let closed = base.path().join("closed");
+        std::fs::create_dir(&closed).unwrap();
+        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
+        std::fs::set_permissions(base.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let account = Account::choose(None).unwrap();
+        assert_eq!(
+            account.barrier(&closed.join("bin/postgres")),
+            Some(closed.clone())
+        );
+        assert_eq!(account.barrier(Path::new("/bin/sh")), None);
+        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+    }
+
+    #[test]
+    fn the_environment_of_a_server_holds_no_pg_variable_and_no_secret() {
+        let account = Account::choose(None).unwrap();
+        let command = account.command(Path::new("/bin/sh"));
+        let allowed =
+            |name: &str| ENVIRONMENT.contains(&name) || name == "LC_ALL" || name == "LANG";
+        for (name, value) in command.get_envs() {
+            assert!(
+                value.is_none() || allowed(name.to_str().unwrap()),
+                "{name:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Makes a server's data directory: `initdb` and the three configuration files.
+//!
+//! `initdb` differs by version as follows (see `src/bin/initdb/initdb.c`): `--nosync` until 9.6,
+//! `--no-sync` since 10, `-N` in all; `--no-data-checksums` and checksums by default since 18.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::account::Account;
+use crate::error::ServerError;
+use crate::installation::Installation;
+use crate::server::{SUPERUSER, ServerConfig};
+use crate::settings;
+
+/// The password file of `initdb` lives for as long as `initdb` runs.
+const INITDB: &str =
+    "umask 077; cat >password && \"$@\" --pwfile=password; status=$?; rm -f password; exit $status";
+
+/// What a new data directory needs to know.
+pub(crate) struct Cluster<'a> {
+    pub installation: &'a Installation,
+    pub config: &'a ServerConfig,
+    pub account: &'a Account,
+    /// The server's directory; the data go into `data` below it.
+    pub base: &'a Path,
+    pub socket_directory: PathBuf,
+    pub port: u16,
+    pub password: &'a str,
+}
+
+impl Cluster<'_> {
+    /// Runs `initdb` and writes the configuration.
+    pub(crate) fn create(&self) -> Result<(), ServerError> {
+        self.initialise()?;
+        self.configure()
+    }
+
+    fn initialise(&self) -> Result<(), ServerError> {
+        let program = self.installation.program("initdb");
+        let arguments = self.initdb_arguments();
+        let mut command: Vec<&OsStr> = vec![program.as_os_str()];
+        command.extend(arguments.iter().map(OsString::as_os_str));
+        let failed = |source| ServerError::Program {
+            program: program.clone(),
+            user: self.account.user.name.clone(),
+            source,
+            barrier: self
+                .account
+                .barrier(&program)
+                .or_else(|| self.account.barrier(self.base)),
+        };
+        let output = self
+            .account
+            .run_script(INITDB, &command, self.base, self.password.as_bytes())
+            .map_err(failed)?;
+        // The shell's way to tell that a program is missing or may not be run.
+        if let Some(126 | 127) = output.status.code() {
+            return Err(failed(std::io::Error::other(words(&output))));
+        }
+        if !output.status.success() {
+            let words = words(&output);
+            let version = self.installation.version.clone();
+            let error = ServerError::Initdb {
+                version,
+                words: words.clone(),
+            };
+            return Err(error.or_disk_full(self.base, &words));
+        }
+        Ok(())
+    }
+
+    fn initdb_arguments(&self) -> Vec<OsString> {
+        let version = &self.installation.version;
+        let mut arguments: Vec<OsString> = vec!["-D".into(), self.base.join("data").into()];
+        let method = settings::password_method(version);
+        arguments.extend(
+            [
+                "-U",
+                SUPERUSER,
+                "-N",
+                "--locale=C",
+                "-E",
+                "UTF8",
+                "--auth-local=peer",
+            ]
+            .map(OsString::from),
+        );
+        arguments.push(format!("--auth-host={method}").into());
+        match self.config.data_checksums {
+            Some(true) => arguments.push("--data-checksums".into()),
+            // Before 18 there is no such option, and no checksums unless one asks.
+            Some(false) if version.series().major() >= 18 => {
+                arguments.push("--no-data-checksums".into());
+            }
+            _ => {}
+        }
+        arguments.extend(self.config.initdb_options.iter().map(OsString::from));
+        arguments
+    }
+
+    /// Writes the configuration again, as a restart on another port needs it.
+    pub(crate) fn configure(&self) -> Result<(), ServerError> {
+        let version = &self.installation.version;
+        let data = self.base.join("data");
+        let tcp = self.config.tcp;
+        let own = settings::configuration(
+            &self.config.settings,
+            &self.socket_directory,
+            self.port,
+            tcp,
+        )?;
+        let files = [
+            ("pgassay.conf", own),
+            ("pg_hba.conf", settings::host_rules(version, SUPERUSER, tcp)),
+            ("pg_ident.conf", settings::user_map(self.account, SUPERUSER)),
+        ];
+        for (name, text) in files {
+            let path = data.join(name);
+            self.account
+                .write_file(&path, &text)
+                .map_err(|source| ServerError::writing("write", &path, source))?;
+        }
+        self.include(&data)
+    }
+
+    /// Lets `postgresql.conf` end with our file; errors in a setting then name that file and line.
+    fn include(&self, data: &Path) -> Result<(), ServerError> {
+        let script = "grep -q '^include .pgassay.conf.' postgresql.conf || \
+                      echo \"include 'pgassay.conf'\" >>postgresql.conf";
+        let output = self
+            .account
+            .run_script(script, &[], data, b"")
+            .map_err(|source| {
+                ServerError::writing("write", &data.join("postgresql.conf"), source)
+            })?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let words = words(&output);
+        let source = std::io::Error::other(words.clone());
+        let error = ServerError::writing("write", &data.join("postgresql.conf"), source);
+        Err(error.or_disk_full(self.base, &words))
+    }
+}
+
+/// What a program said: its standard error, or its output where it wrote no error.
+fn words(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let text = if errors.trim().is_empty() {
+        String::from_utf8_lossy(&output.stdout)
+    } else {
+        errors
+    };
+    text.trim().to_owned()
+}

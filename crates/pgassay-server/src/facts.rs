@@ -1,0 +1,237 @@
+//! How a server was built, read from its program without running it.
+//!
+//! PostgreSQL compiles its own build settings into the server as strings, for `version()` and the
+//! view `pg_config` (see `src/common/config_info.c`; the view came with 9.6). Archives of binaries
+//! leave the program `pg_config` out, and a plan is wanted before any server runs, so the strings
+//! are looked up in the program file by their shape. `tests/` compares them with what the running
+//! server says.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// What is known of a build. A field is `None` where the program does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BuildFacts {
+    /// `version()`, such as `PostgreSQL 18.6 on x86_64-pc-linux-gnu, compiled by gcc …, 64-bit`.
+    pub banner: Option<String>,
+    /// The arguments of `configure`, each in quotes. A build by Meson has none.
+    pub configure: Option<String>,
+    /// The compiler's flags.
+    pub cflags: Option<String>,
+    /// The compiler, out of the banner.
+    pub compiler: Option<String>,
+}
+
+impl BuildFacts {
+    /// Reads the server program.
+    pub fn of_program(program: &Path) -> io::Result<Self> {
+        Ok(Self::of_image(&fs::read(program)?))
+    }
+
+    /// Reads a program's bytes.
+    pub(crate) fn of_image(image: &[u8]) -> Self {
+        let strings = || {
+            image
+                .split(|&byte| byte == 0)
+                .filter(|text| text.len() > 12)
+        };
+        let find = |fits: fn(&str) -> bool| {
+            let text = strings()
+                .filter_map(|text| std::str::from_utf8(text).ok())
+                .find(|text| fits(text));
+            text.map(|text| text.trim().to_owned())
+        };
+        // The linker may put strings without a zero between other bytes, so the banner is looked
+        // for at a string's end.
+        let banner = strings()
+            .filter_map(|text| {
+                let start = text
+                    .windows(11)
+                    .rposition(|window| window == b"PostgreSQL ")?;
+                std::str::from_utf8(&text[start..]).ok()
+            })
+            .find(|text| text.contains(" compiled by "))
+            .map(str::to_owned);
+        let compiler = banner.as_deref().and_then(compiler_of).map(str::to_owned);
+        Self {
+            banner,
+            configure: find(is_configure),
+            cflags: find(is_cflags),
+            compiler,
+        }
+    }
+
+    /// The flag that says how hard the compiler optimised (the last one counts).
+    pub fn optimisation(&self) -> Option<&str> {
+        self.cflags
+            .as_deref()?
+            .split_whitespace()
+            .rfind(|flag| flag.starts_with("-O"))
+    }
+}
+
+/// A sentence on how two builds differ in what may change their speed, if they do.
+pub fn differ(a: &BuildFacts, b: &BuildFacts) -> Option<String> {
+    let mut parts = Vec::new();
+    if a.compiler != b.compiler {
+        parts.push(format!(
+            "compiler {} against {}",
+            shown(a.compiler.as_ref()),
+            shown(b.compiler.as_ref())
+        ));
+    }
+    let (only_a, only_b) = (flags_beyond(a, b), flags_beyond(b, a));
+    if !only_a.is_empty() || !only_b.is_empty() {
+        parts.push(format!(
+            "flags {} against {}",
+            listed(&only_a),
+            listed(&only_b)
+        ));
+    }
+    for switch in SWITCHES {
+        let has = |facts: &BuildFacts| {
+            facts
+                .configure
+                .as_deref()
+                .is_some_and(|text| text.contains(switch))
+        };
+        if has(a) != has(b) {
+            parts.push(format!(
+                "{switch} in {} only",
+                if has(a) { "the first" } else { "the second" }
+            ));
+        }
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "The builds differ: {}. Part of a difference between the servers may come from that.",
+        parts.join("; ")
+    ))
+}
+
+/// Switches of `configure` that change the speed of the server beyond the compiler's flags.
+const SWITCHES: [&str; 4] = [
+    "--enable-cassert",
+    "--enable-profiling",
+    "--enable-coverage",
+    "--disable-spinlocks",
+];
+
+/// The flags that change the code and that the other build has not. Warnings and debug
+/// information do not change it.
+fn flags_beyond<'a>(facts: &'a BuildFacts, other: &BuildFacts) -> Vec<&'a str> {
+    let flags = |facts: &'a BuildFacts| -> Vec<&'a str> {
+        let all = facts
+            .cflags
+            .as_deref()
+            .unwrap_or_default()
+            .split_whitespace();
+        all.filter(|flag| !flag.starts_with("-W") && !flag.starts_with("-g"))
+            .collect()
+    };
+    let theirs = other.cflags.as_deref().unwrap_or_default();
+    let has = |flag: &str| theirs.split_whitespace().any(|their| their == flag);
+    flags(facts).into_iter().filter(|flag| !has(flag)).collect()
+}
+
+fn shown(text: Option<&String>) -> &str {
+    text.map_or("unknown", String::as_str)
+}
+
+fn listed(flags: &[&str]) -> String {
+    if flags.is_empty() {
+        "none of them".to_owned()
+    } else {
+        flags.join(" ")
+    }
+}
+
+fn compiler_of(banner: &str) -> Option<&str> {
+    let (_, rest) = banner.split_once(" compiled by ")?;
+    Some(
+        rest.strip_suffix(", 64-bit")
+            .or_else(|| rest.strip_suffix(", 32-bit"))
+            .unwrap_or(rest),
+    )
+}
+
+/// Arguments of `configure`, as `config.status` quotes them: `'--with-icu' 'CFLAGS=-O2'`.
+fn is_configure(text: &str) -> bool {
+    let text = text.trim();
+    let quoted = text.starts_with('\'') && text.ends_with('\'') && !text.contains('\n');
+    quoted && (text.starts_with("'--") || text.contains(" '--"))
+}
+
+/// The flags begin with those that PostgreSQL's own build adds.
+fn is_cflags(text: &str) -> bool {
+    text.starts_with("-Wall -Wmissing-prototypes ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The strings of the embedded 9.6.24 as they lie in the file, and a shortened 18.6.
+    const OLD: &[u8] = b"\x7fELF\0\x01?PostgreSQL 9.6.24 on x86_64-pc-linux-gnu, compiled by gcc (GCC) 4.4.7, 64-bit\0\
+        PostgreSQL does not say more\0'--enable-debug' '--prefix=/mnt'\0-Wall -Wmissing-prototypes -fwrapv -g -O2\0";
+    const NEW: &[u8] = b"PostgreSQL 18.6 on x86_64-pc-linux-gnu, compiled by gcc (Ubuntu) 7.5.0, 64-bit\0\
+        '%s' is long enough for 'it'\0 'CFLAGS=-Os' '--prefix=/usr'\0-Wall -Wmissing-prototypes -Wshadow -fwrapv -Os\0";
+
+    #[test]
+    fn strings_are_found_by_their_shape() {
+        let facts = BuildFacts::of_image(OLD);
+        assert!(
+            facts
+                .banner
+                .as_deref()
+                .unwrap()
+                .starts_with("PostgreSQL 9.6.24 on ")
+        );
+        assert_eq!(facts.compiler.as_deref(), Some("gcc (GCC) 4.4.7"));
+        assert_eq!(
+            facts.configure.as_deref(),
+            Some("'--enable-debug' '--prefix=/mnt'")
+        );
+        assert_eq!(facts.optimisation(), Some("-O2"));
+        let facts = BuildFacts::of_image(NEW);
+        assert_eq!(
+            facts.configure.as_deref(),
+            Some("'CFLAGS=-Os' '--prefix=/usr'")
+        );
+        assert_eq!(
+            BuildFacts::of_image(b"\x7fELF\0nothing to see here at all\0"),
+            BuildFacts::default()
+        );
+    }
+
+    #[test]
+    fn the_difference_names_compiler_and_flags_but_no_warnings() {
+        let (old, new) = (BuildFacts::of_image(OLD), BuildFacts::of_image(NEW));
+        let sentence = differ(&old, &new).unwrap();
+        assert!(
+            sentence.contains("gcc (GCC) 4.4.7 against gcc (Ubuntu) 7.5.0"),
+            "{sentence}"
+        );
+        assert!(sentence.contains("flags -O2 against -Os"), "{sentence}");
+        assert!(
+            !sentence.contains("-Wshadow") && !sentence.contains("-g"),
+            "{sentence}"
+        );
+        assert_eq!(differ(&old, &old), None);
+    }
+
+    #[test]
+    fn assertions_in_one_build_are_worth_a_warning() {
+        let plain = BuildFacts::of_image(OLD);
+        let mut checked = plain.clone();
+        checked.configure = Some("'--enable-cassert'".to_owned());
+        assert!(
+            differ(&plain, &checked)
+                .unwrap()
+                .contains("--enable-cassert in the second only")
+        );
+    }
+}

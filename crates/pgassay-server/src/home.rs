@@ -1,0 +1,183 @@
+//! What a running server occupies: its directories, its keeper and its first process; and how
+//! all that goes away again.
+//!
+//! Invariant: whatever was acquired is in the `Home` at once, so that dropping it at any moment,
+//! half-way through a failing start included, ends the processes and removes the directories.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::account::Account;
+use crate::error::ServerError;
+use crate::keeper::Keeper;
+use crate::log::ServerLog;
+use crate::os::{self, Pid, Signal};
+use crate::place::Place;
+use crate::sweep::{self, ELSEWHERE, wait_until};
+
+/// A socket's path may have this many bytes (`sun_path` in `sys/un.h`, less the final zero).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// The longest name that the server gives a socket.
+const SOCKET_NAME: &str = ".s.PGSQL.65535";
+/// Where a socket goes when the data's directory has too long a name for it.
+const SHORT_DIRECTORY: &str = "/tmp";
+
+/// A server's directories, keeper and postmaster.
+#[derive(Debug)]
+pub(crate) struct Home {
+    base: Place,
+    /// The socket's own place, where `base` is elsewhere or has too long a name.
+    socket: Option<Place>,
+    keeper: Option<Keeper>,
+    postmaster: Mutex<Option<Child>>,
+}
+
+impl Home {
+    /// Makes the directories and starts the keeper. Gives the log too: it has to be made before
+    /// the directories are handed over.
+    pub(crate) fn create(
+        parent: &Path,
+        account: &Account,
+    ) -> Result<(Self, ServerLog), ServerError> {
+        let failed = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |source| ServerError::writing(doing, &path, source)
+        };
+        let base =
+            Place::create(parent).map_err(failed("make the server's directory in", parent))?;
+        let beside =
+            base.path().join("s").join(SOCKET_NAME).as_os_str().len() <= SOCKET_PATH_BYTES_MAX;
+        let socket = if beside && parent == default_parent() {
+            None
+        } else {
+            let short = Path::new(SHORT_DIRECTORY);
+            Some(Place::create(short).map_err(failed("make the socket's directory in", short))?)
+        };
+        let mut home = Self {
+            base,
+            socket,
+            keeper: None,
+            postmaster: Mutex::new(None),
+        };
+        let path = home.base.path().to_owned();
+        let keeper = Keeper::start(&home.base, home.socket.as_ref());
+        home.keeper = Some(keeper.map_err(failed("start the keeper of", &path))?);
+        let log = home
+            .furnish(account)
+            .map_err(failed("prepare the server's directory", &path))?;
+        Ok((home, log))
+    }
+
+    fn furnish(&self, account: &Account) -> io::Result<ServerLog> {
+        let log = ServerLog::create(self.base.path().join("log"))?;
+        if let Some(socket) = &self.socket {
+            std::fs::write(
+                socket.path().join(ELSEWHERE),
+                self.base.path().to_string_lossy().as_bytes(),
+            )?;
+            socket.hand_over(account)?;
+        } else {
+            let directory = self.socket_directory();
+            DirBuilder::new().mode(0o700).create(&directory)?;
+            chown(&directory, Some(account.user.uid), Some(account.user.gid))?;
+        }
+        self.base.hand_over(account)?;
+        Ok(log)
+    }
+
+    pub(crate) fn base(&self) -> &Path {
+        self.base.path()
+    }
+
+    pub(crate) fn socket_directory(&self) -> PathBuf {
+        match &self.socket {
+            Some(place) => place.path().to_owned(),
+            None => self.base.path().join("s"),
+        }
+    }
+
+    /// Takes charge of a postmaster that was just started.
+    pub(crate) fn settle(&self, child: Child) {
+        *self.child() = Some(child);
+    }
+
+    /// The postmaster's number; 0 before there is one.
+    pub(crate) fn postmaster_pid(&self) -> Pid {
+        self.child()
+            .as_ref()
+            .and_then(|child| Pid::try_from(child.id()).ok())
+            .unwrap_or(0)
+    }
+
+    /// How the postmaster ended, if it has.
+    pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
+        // A child that cannot be waited for is not ours to judge: it counts as running, and the
+        // next use of the server tells.
+        self.child()
+            .as_mut()
+            .and_then(|child| child.try_wait().ok().flatten())
+    }
+
+    /// Signals the postmaster and waits for its end; false if it goes on after that time.
+    pub(crate) fn shut_down(&self, signal: Signal, timeout: Duration) -> io::Result<bool> {
+        if self.child().is_none() || self.exit_status().is_some() {
+            return Ok(true);
+        }
+        // The child is not reaped yet, so the number still belongs to it.
+        os::send(self.postmaster_pid(), signal)?;
+        Ok(wait_until(timeout, || self.exit_status().is_some()))
+    }
+
+    /// Ends every process, removes the directories and lets the keeper go. Can be called again.
+    pub(crate) fn clear(&mut self) -> io::Result<()> {
+        let Some(mut keeper) = self.keeper.take() else {
+            // Never came so far as to have a keeper: only directories.
+            return self.remove_directories();
+        };
+        let ended = sweep::end_processes(self.base.path());
+        wait_until(Duration::from_secs(1), || {
+            self.child().is_none() || self.exit_status().is_some()
+        });
+        let removed = self.remove_directories();
+        let released = keeper.release();
+        ended.and(removed).and(released)
+    }
+
+    fn remove_directories(&self) -> io::Result<()> {
+        let socket = self.socket.as_ref().map_or(Ok(()), Place::remove);
+        self.base.remove().and(socket)
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.postmaster
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            tracing::error!(path = %self.base.path().display(), %error, "cannot clear away a server");
+        }
+    }
+}
+
+/// Where servers live unless somebody says otherwise: `$TMPDIR`, or `/tmp`.
+pub(crate) fn default_parent() -> PathBuf {
+    std::env::temp_dir()
+}
+
+/// The directories in which an earlier server may have left something.
+pub(crate) fn parents(chosen: Option<&PathBuf>) -> Vec<PathBuf> {
+    let mut parents = vec![default_parent(), PathBuf::from(SHORT_DIRECTORY)];
+    parents.extend(chosen.cloned());
+    parents.sort();
+    parents.dedup();
+    parents
+}

@@ -1,0 +1,133 @@
+//! The programs of one PostgreSQL on this machine.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::facts::BuildFacts;
+use crate::version::Version;
+
+/// The programs that a server needs.
+const NEEDED: [&str; 2] = ["postgres", "initdb"];
+
+/// An installed or unpacked PostgreSQL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installation {
+    /// The directory of its programs.
+    pub bin_dir: PathBuf,
+    /// Its exact version, as the server program itself says.
+    pub version: Version,
+    /// Where it comes from.
+    pub source: Source,
+    /// How it was built.
+    pub build: BuildFacts,
+}
+
+/// Where an installation comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A directory that the user named.
+    Named,
+    /// The cache, from an earlier run.
+    Cache,
+    /// Fetched just now, and in the cache from now on.
+    Fetched,
+    /// Found on this machine, since neither of the others was to be had.
+    Installed {
+        /// Why it was taken, in a sentence for the reader.
+        note: String,
+    },
+}
+
+impl Installation {
+    /// Looks at a directory of programs. The error says what is missing.
+    pub(crate) fn inspect(bin_dir: &Path, source: Source) -> io::Result<Self> {
+        for name in NEEDED {
+            let program = bin_dir.join(name);
+            if !program.is_file() {
+                let words = format!("there is no {}", program.display());
+                return Err(io::Error::new(io::ErrorKind::NotFound, words));
+            }
+        }
+        let program = bin_dir.join("postgres");
+        let version = version_of(&program)?;
+        let build = BuildFacts::of_program(&program)?;
+        Ok(Self {
+            bin_dir: bin_dir.to_owned(),
+            version,
+            source,
+            build,
+        })
+    }
+
+    /// The path of one of its programs.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.bin_dir.join(name)
+    }
+}
+
+fn version_of(program: &Path) -> io::Result<Version> {
+    let output = Command::new(program)
+        .arg("--version")
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", program.display())))?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    Version::from_program_output(&printed).ok_or_else(|| {
+        let words = String::from_utf8_lossy(&output.stderr);
+        let words = if words.trim().is_empty() {
+            printed
+        } else {
+            words
+        };
+        io::Error::other(format!("{} --version: {}", program.display(), words.trim()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn program(directory: &Path, name: &str, script: &str) {
+        let path = directory.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn the_server_program_tells_its_version() {
+        let directory = tempfile::tempdir().unwrap();
+        program(directory.path(), "initdb", "exit 0");
+        program(
+            directory.path(),
+            "postgres",
+            "echo 'postgres (PostgreSQL) 16.4 (Vendor 1)'",
+        );
+        let installation = Installation::inspect(directory.path(), Source::Named).unwrap();
+        assert_eq!(installation.version.to_string(), "16.4");
+    }
+
+    #[test]
+    fn a_program_that_does_not_run_tells_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let inspect = || {
+            Installation::inspect(directory.path(), Source::Named)
+                .unwrap_err()
+                .to_string()
+        };
+        program(
+            directory.path(),
+            "postgres",
+            "echo 'libicu.so.53: cannot open' >&2; exit 127",
+        );
+        assert!(inspect().contains("there is no") && inspect().contains("initdb"));
+        program(directory.path(), "initdb", "exit 0");
+        assert!(
+            inspect().contains("libicu.so.53: cannot open"),
+            "{}",
+            inspect()
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! The keeper: a small shell process that outlives us, to end the server when we have died.
+//!
+//! It reads a pipe whose other end only we hold. Whatever ends us, SIGKILL included, closes that
+//! end; the keeper then shuts the server down, removes its directories and exits. It lives in a
+//! session of its own, so the terminal's Ctrl-C does not reach it, and it holds the lock of the
+//! server's places (see `place`), so nobody sweeps them while it works. The server is our own
+//! child, not the keeper's: so we see how it ended and can start it again; the keeper knows
+//! it by its directory. Its script is `keeper.sh`.
+
+use std::io::{self, PipeWriter};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::os;
+use crate::place::Place;
+use crate::sweep::wait_until;
+
+const SCRIPT: &str = include_str!("keeper.sh");
+const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
+/// How long a keeper that has nothing left to do may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A keeper at work.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    child: Child,
+    pipe: Option<PipeWriter>,
+}
+
+impl Keeper {
+    /// Starts a keeper for a server's place, and for its socket's if that is another.
+    pub(crate) fn start(base: &Place, socket: Option<&Place>) -> io::Result<Self> {
+        let (reader, pipe) = io::pipe()?;
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", SCRIPT, "pgassay-keeper"])
+            .arg(base.path());
+        command.arg(socket.map_or(Path::new(""), Place::path));
+        command
+            .stdin(reader)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.env_clear().env("PATH", PROGRAMS).current_dir("/");
+        let locks: Vec<_> = [Some(base), socket]
+            .into_iter()
+            .flatten()
+            .map(|place| place.lock().as_fd())
+            .collect();
+        os::detach(&mut command, &locks);
+        let child = command.spawn()?;
+        Ok(Self {
+            child,
+            pipe: Some(pipe),
+        })
+    }
+
+    /// Lets the keeper finish: it removes what we have not removed, and ends.
+    pub(crate) fn release(&mut self) -> io::Result<()> {
+        self.pipe = None;
+        let mut status = None;
+        wait_until(END_TIMEOUT, || {
+            status = self.child.try_wait().transpose();
+            status.is_some()
+        });
+        match status.transpose()? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(io::Error::other(format!(
+                "the server's keeper failed: {status}"
+            ))),
+            None => {
+                self.child.kill()?;
+                self.child.wait()?;
+                Err(io::Error::other("the server's keeper did not end"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_released_keeper_removes_what_is_left() {
+        let parent = tempfile::tempdir().unwrap();
+        let base = Place::create(parent.path()).unwrap();
+        let socket = Place::create(parent.path()).unwrap();
+        let mut keeper = Keeper::start(&base, Some(&socket)).unwrap();
+        assert!(base.path().exists() && socket.path().exists());
+        keeper.release().unwrap();
+        assert!(!base.path().exists() && !socket.path().exists());
+    }
+
+    #[test]
+    fn a_keeper_holds_the_lock_by_itself() {
+        let parent = tempfile::tempdir().unwrap();
+        let account = crate::account::Account::choose(None).unwrap();
+        let base = Place::create(parent.path()).unwrap();
+        let path = base.path().to_owned();
+        let mut keeper = Keeper::start(&base, None).unwrap();
+        drop(base);
+        assert!(Place::adopt(&path, &account).unwrap().is_none());
+        keeper.release().unwrap();
+    }
+}

@@ -1,0 +1,120 @@
+//! A server's log: its standard error, and the collector's files where a study turns that on.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// As much of a log's end as is looked at.
+const TAIL_BYTES: u64 = 64 << 10;
+
+/// The file that a server's standard error goes to.
+#[derive(Debug)]
+pub(crate) struct ServerLog {
+    path: PathBuf,
+    file: File,
+}
+
+impl ServerLog {
+    /// Makes the file. Done before the directory is handed over to the server's user, and kept
+    /// open, so that nobody can put another file in its place under our hands.
+    pub(crate) fn create(path: PathBuf) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
+        Ok(Self { path, file })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The last lines, oldest first.
+    pub(crate) fn tail(&self, lines_max: usize) -> String {
+        tail(&self.file, lines_max)
+            .unwrap_or_else(|error| format!("(the log cannot be read: {error})"))
+    }
+}
+
+/// The last lines of the newest file in one of these directories, if there is any. With a logging
+/// collector the standard error only says that the log goes on elsewhere.
+pub(crate) fn collected_tail(directories: &[PathBuf], lines_max: usize) -> Option<String> {
+    let modified = |path: &PathBuf| {
+        fs::symlink_metadata(path)
+            .and_then(|m| m.modified())
+            .unwrap_or(SystemTime::UNIX_EPOCH)
+    };
+    let newest = directories
+        .iter()
+        .filter_map(|directory| fs::read_dir(directory).ok())
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .max_by_key(modified)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(newest)
+        .ok()?;
+    tail(&file, lines_max).ok()
+}
+
+fn tail(file: &File, lines_max: usize) -> io::Result<String> {
+    let end = file.metadata()?.len();
+    let start = end.saturating_sub(TAIL_BYTES);
+    let mut bytes = vec![0; usize::try_from(end - start).unwrap_or_default()];
+    file.read_exact_at(&mut bytes, start)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut lines: Vec<&str> = text.lines().collect();
+    if start > 0 && lines.len() > 1 {
+        // The first one was cut somewhere.
+        lines.remove(0);
+    }
+    Ok(lines[lines.len().saturating_sub(lines_max)..].join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn the_tail_is_the_last_whole_lines() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = ServerLog::create(directory.path().join("log")).unwrap();
+        assert_eq!(log.tail(3), "");
+        for line in 0..20_000 {
+            writeln!(log.file(), "line {line}").unwrap();
+        }
+        assert_eq!(log.tail(2), "line 19998\nline 19999");
+        assert!(
+            log.tail(usize::MAX)
+                .lines()
+                .all(|line| line.starts_with("line 1"))
+        );
+    }
+
+    #[test]
+    fn the_collectors_newest_file_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("old.log"), "old\n").unwrap();
+        fs::write(at("new.log"), "new\n").unwrap();
+        let past = SystemTime::now() - std::time::Duration::from_mins(1);
+        File::open(at("old.log"))
+            .unwrap()
+            .set_modified(past)
+            .unwrap();
+        let directories = [at("missing"), directory.path().to_owned()];
+        assert_eq!(collected_tail(&directories, 5).as_deref(), Some("new"));
+        assert_eq!(collected_tail(&directories[..1], 5), None);
+    }
+}

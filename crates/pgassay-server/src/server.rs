@@ -1,0 +1,445 @@
+//! One server: made, started, watched, restarted, stopped.
+//!
+//! A server has a data directory of its own in a directory that only its user may enter, a socket
+//! nobody else reaches, and no TCP unless asked. It ends with the value that stands for it, and
+//! with our process however that ends (see `keeper`).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use pgassay_wire::{Login, Password};
+
+use crate::account::Account;
+use crate::cluster::Cluster;
+use crate::connection::{Connection, ConnectionError};
+use crate::error::ServerError;
+use crate::home::{self, Home};
+use crate::installation::Installation;
+use crate::log::{self, ServerLog};
+use crate::os::{self, Pid, Signal};
+use crate::processes::{self, Role, ServerProcess};
+use crate::sweep;
+
+/// The role that owns the server.
+pub(crate) const SUPERUSER: &str = "postgres";
+/// The database that there always is.
+const DATABASE: &str = "postgres";
+/// Names the socket; it can be the same in all servers since each has a directory of its own.
+const SOCKET_PORT: u16 = 5432;
+/// How often a TCP port that somebody else took in the meantime is replaced by another.
+const PORT_TRIES: u32 = 5;
+/// How long a fast shutdown may take. It writes a checkpoint, so it depends on the disk.
+const FAST_TIMEOUT: Duration = Duration::from_mins(1);
+const IMMEDIATE_TIMEOUT: Duration = Duration::from_secs(10);
+const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(10);
+/// As much of a log as an error shows.
+const LOG_LINES: usize = 20;
+/// `cannot_connect_now`: the server is still starting.
+const STARTING: &str = "57P03";
+
+/// What a server should be like.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Settings, verbatim as in `postgresql.conf`, without quotes around the values.
+    pub settings: BTreeMap<String, String>,
+    /// The user to run as; only root may choose. Root's default is `nobody`.
+    pub run_as: Option<String>,
+    /// Also listen on a free port of 127.0.0.1, with a random password.
+    pub tcp: bool,
+    /// The directory to make the server's own in; `$TMPDIR` or `/tmp` by default. Its user must
+    /// be able to pass it.
+    pub parent_dir: Option<PathBuf>,
+    /// Page checksums; the version's own default where nothing is said (off until 17, on since 18).
+    pub data_checksums: Option<bool>,
+    /// Further options of `initdb`, such as `--wal-segsize=64`.
+    pub initdb_options: Vec<String>,
+    /// How long the server may take until it accepts connections.
+    pub start_timeout: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            settings: BTreeMap::new(),
+            run_as: None,
+            tcp: false,
+            parent_dir: None,
+            data_checksums: None,
+            initdb_options: Vec::new(),
+            start_timeout: Duration::from_mins(1),
+        }
+    }
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    home: Home,
+    log: ServerLog,
+    installation: Installation,
+    config: ServerConfig,
+    account: Account,
+    port: u16,
+    password: Password,
+}
+
+impl Server {
+    /// Removes what earlier servers left, makes a data directory, starts a server on it and
+    /// waits until it accepts connections. After an error nothing is left behind.
+    pub fn start(installation: &Installation, config: &ServerConfig) -> Result<Self, ServerError> {
+        let account = Account::choose(config.run_as.as_deref())?;
+        sweep::stale(&home::parents(config.parent_dir.as_ref()), &account);
+        let parent = config
+            .parent_dir
+            .clone()
+            .unwrap_or_else(home::default_parent);
+        let (home, log) = Home::create(&parent, &account)?;
+        let password = random_password().map_err(|source| ServerError::Directory {
+            doing: "make a password for the server in",
+            path: parent,
+            source,
+        })?;
+        let mut server = Self {
+            home,
+            log,
+            installation: installation.clone(),
+            config: config.clone(),
+            account,
+            port: SOCKET_PORT,
+            password,
+        };
+        server.choose_port()?;
+        server.cluster().create()?;
+        server.launch_on_a_free_port()?;
+        Ok(server)
+    }
+
+    /// The directory of the server's socket: what `host` is in a connection string.
+    pub fn socket_dir(&self) -> PathBuf {
+        self.home.socket_directory()
+    }
+
+    /// The port; with the socket's directory it names the socket.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The socket itself.
+    pub fn socket_path(&self) -> PathBuf {
+        self.socket_dir().join(format!(".s.PGSQL.{}", self.port))
+    }
+
+    /// The address for TCP, if that was asked for.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.config
+            .tcp
+            .then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)))
+    }
+
+    /// The superuser. Over the socket our own user signs in as this role without a password;
+    /// any other role needs one.
+    pub fn superuser(&self) -> &str {
+        SUPERUSER
+    }
+
+    /// The superuser's password, for TCP.
+    pub fn password(&self) -> &Password {
+        &self.password
+    }
+
+    /// The database to connect to.
+    pub fn database(&self) -> &str {
+        DATABASE
+    }
+
+    /// A connection string for the socket, in libpq's form.
+    pub fn conninfo(&self) -> String {
+        let directory = self
+            .socket_dir()
+            .to_string_lossy()
+            .replace('\\', "\\\\")
+            .replace('\'', "\\'");
+        format!(
+            "host='{directory}' port={} user={SUPERUSER} dbname={DATABASE}",
+            self.port
+        )
+    }
+
+    /// What the server was made from.
+    pub fn installation(&self) -> &Installation {
+        &self.installation
+    }
+
+    /// What the server was asked to be like.
+    pub fn config(&self) -> &ServerConfig {
+        &self.config
+    }
+
+    /// The operating-system user that it runs as.
+    pub fn run_as(&self) -> &str {
+        &self.account.user.name
+    }
+
+    /// Its data directory.
+    pub fn data_dir(&self) -> PathBuf {
+        self.home.base().join("data")
+    }
+
+    /// The number of its first process. It changes with a restart.
+    pub fn postmaster_pid(&self) -> Pid {
+        self.home.postmaster_pid()
+    }
+
+    /// All of its processes as they are now, with what each is for.
+    pub fn processes(&self) -> Vec<ServerProcess> {
+        processes::of_postmaster(self.postmaster_pid())
+    }
+
+    /// The processes that serve clients now.
+    pub fn backend_pids(&self) -> Vec<Pid> {
+        let backends = self
+            .processes()
+            .into_iter()
+            .filter(|process| process.role == Role::Backend);
+        backends.map(|process| process.pid).collect()
+    }
+
+    /// The file that its standard error goes to.
+    pub fn log_path(&self) -> &Path {
+        self.log.path()
+    }
+
+    /// The last lines of its log, followed by those of the logging collector's newest file where
+    /// a study turned the collector on.
+    pub fn log_tail(&self, lines_max: usize) -> String {
+        let own = self.log.tail(lines_max);
+        let is_on = |value: &String| matches!(value.as_str(), "on" | "true" | "yes" | "1");
+        if !self
+            .config
+            .settings
+            .get("logging_collector")
+            .is_some_and(is_on)
+        {
+            return own;
+        }
+        let named = self.config.settings.get("log_directory").map(PathBuf::from);
+        let directories: Vec<PathBuf> = ["log", "pg_log"]
+            .into_iter()
+            .map(PathBuf::from)
+            .chain(named)
+            .map(|directory| self.data_dir().join(directory))
+            .collect();
+        match log::collected_tail(&directories, lines_max) {
+            Some(collected) => format!("{own}\n{collected}"),
+            None => own,
+        }
+    }
+
+    /// Connects as the superuser.
+    pub fn connect(&self) -> Result<Connection, ConnectionError> {
+        self.connect_as(SUPERUSER, DATABASE, None)
+    }
+
+    /// Connects as another role, which needs a password, or to another database.
+    pub fn connect_as(
+        &self,
+        user: &str,
+        database: &str,
+        password: Option<Password>,
+    ) -> Result<Connection, ConnectionError> {
+        let login = Login {
+            user: user.to_owned(),
+            database: database.to_owned(),
+            password,
+            settings: vec![("application_name".to_owned(), "pgassay".to_owned())],
+            ..Login::default()
+        };
+        Connection::open(&self.socket_path(), &login, SIGN_IN_TIMEOUT)
+    }
+
+    /// A setting's value as `SHOW` gives it.
+    pub fn setting(&self, name: &str) -> Result<String, ServerError> {
+        let sql = "select current_setting($1)";
+        let answer = self.connect()?.query_with(sql, &[Some(name)])?;
+        let value = answer.rows.into_iter().flatten().next().flatten();
+        Ok(value.unwrap_or_default())
+    }
+
+    /// An error with the log's end if the server has died.
+    pub fn is_alive(&self) -> Result<(), ServerError> {
+        match self.home.exit_status() {
+            None => Ok(()),
+            Some(status) => {
+                let log = self.log_tail(LOG_LINES);
+                let version = self.installation.version.clone();
+                let error = ServerError::Died {
+                    version,
+                    how: status.to_string(),
+                    log: log.clone(),
+                };
+                Err(error.or_disk_full(self.home.base(), &log))
+            }
+        }
+    }
+
+    /// Stops the server (fast) and starts it again on the same data.
+    pub fn restart(&mut self) -> Result<(), ServerError> {
+        self.is_alive()?;
+        self.shut_down()?;
+        self.launch()
+    }
+
+    /// Stops the server (fast, so with a checkpoint) and removes all of it. An error if it had
+    /// died before; then everything is removed too.
+    pub fn stop(mut self) -> Result<(), ServerError> {
+        let alive = self.is_alive();
+        let stopped = self.shut_down();
+        let path = self.home.base().to_owned();
+        let cleared = self
+            .home
+            .clear()
+            .map_err(|source| ServerError::Leftover { path, source });
+        alive.and(stopped).and(cleared)
+    }
+
+    fn shut_down(&self) -> Result<(), ServerError> {
+        let leftover = |source| ServerError::Leftover {
+            path: self.home.base().to_owned(),
+            source,
+        };
+        if self
+            .home
+            .shut_down(Signal::Fast, FAST_TIMEOUT)
+            .map_err(leftover)?
+        {
+            return Ok(());
+        }
+        tracing::warn!(
+            "a fast shutdown took more than {} s; stopping at once",
+            FAST_TIMEOUT.as_secs()
+        );
+        if self
+            .home
+            .shut_down(Signal::Immediate, IMMEDIATE_TIMEOUT)
+            .map_err(leftover)?
+        {
+            return Ok(());
+        }
+        sweep::end_processes(self.home.base()).map_err(leftover)?;
+        self.home
+            .shut_down(Signal::Kill, IMMEDIATE_TIMEOUT)
+            .map_err(leftover)
+            .map(drop)
+    }
+
+    fn launch_on_a_free_port(&mut self) -> Result<(), ServerError> {
+        for _ in 1..PORT_TRIES {
+            match self.launch() {
+                // Somebody else was given the port between our asking for it and the start.
+                Err(ServerError::NotStarted { log, .. })
+                    if self.config.tcp && log.contains("Address already in use") =>
+                {
+                    self.choose_port()?;
+                    self.cluster().configure()?;
+                }
+                result => return result,
+            }
+        }
+        self.launch()
+    }
+
+    fn choose_port(&mut self) -> Result<(), ServerError> {
+        if self.config.tcp {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+            let address = listener.and_then(|listener| listener.local_addr());
+            let failed = |source: io::Error| {
+                let reason = format!("no TCP port is free: {source}");
+                ServerError::Setting {
+                    name: "port".to_owned(),
+                    reason,
+                }
+            };
+            self.port = address.map_err(failed)?.port();
+        }
+        Ok(())
+    }
+
+    fn cluster(&self) -> Cluster<'_> {
+        Cluster {
+            installation: &self.installation,
+            config: &self.config,
+            account: &self.account,
+            base: self.home.base(),
+            socket_directory: self.home.socket_directory(),
+            port: self.port,
+            password: self.password.reveal(),
+        }
+    }
+
+    fn launch(&self) -> Result<(), ServerError> {
+        let program = self.installation.program("postgres");
+        let failed = |source| ServerError::Program {
+            program: program.clone(),
+            user: self.account.user.name.clone(),
+            source,
+            barrier: self.account.barrier(&program),
+        };
+        let log = || self.log.file().try_clone().map(Stdio::from);
+        let mut command = self.account.command(&program);
+        command
+            .arg("-D")
+            .arg(self.data_dir())
+            .current_dir(self.data_dir());
+        command
+            .stdout(log().map_err(failed)?)
+            .stderr(log().map_err(failed)?);
+        os::detach(&mut command, &[]);
+        self.home.settle(command.spawn().map_err(failed)?);
+        self.wait_until_ready()
+    }
+
+    fn wait_until_ready(&self) -> Result<(), ServerError> {
+        let start = Instant::now();
+        loop {
+            let version = self.installation.version.clone();
+            if let Some(status) = self.home.exit_status() {
+                let log = self.log_tail(LOG_LINES);
+                let error = ServerError::NotStarted {
+                    version,
+                    how: status.to_string(),
+                    log: log.clone(),
+                };
+                return Err(error.or_disk_full(self.home.base(), &log));
+            }
+            let Err(error) = self.connect() else {
+                return Ok(());
+            };
+            if error.sql().is_some_and(|sql| sql.sqlstate != STARTING) {
+                return Err(error.into());
+            }
+            let timeout = self.config.start_timeout;
+            if start.elapsed() > timeout {
+                let log = self.log_tail(LOG_LINES);
+                return Err(ServerError::NotReady {
+                    version,
+                    timeout,
+                    last: error.to_string(),
+                    log,
+                });
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+fn random_password() -> io::Result<Password> {
+    let bytes: [u8; 16] = os::random_bytes()?;
+    Ok(Password::new(
+        bytes.map(|byte| format!("{byte:02x}")).concat(),
+    ))
+}

@@ -1,0 +1,174 @@
+//! A server's configuration as text: `postgresql.conf`, `pg_hba.conf` and `pg_ident.conf`.
+//!
+//! How values are read: `src/backend/utils/misc/guc-file.l`. Within quotes a quote is doubled and
+//! a backslash starts an escape, so both are doubled here and a value arrives as it was written;
+//! a value cannot hold a line's end.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use crate::account::Account;
+use crate::error::ServerError;
+use crate::version::Version;
+
+/// What pgassay sets itself, to keep the server reachable for it and for nobody else.
+const OURS: [&str; 8] = [
+    "data_directory",
+    "external_pid_file",
+    "hba_file",
+    "ident_file",
+    "listen_addresses",
+    "port",
+    "unix_socket_directories",
+    "unix_socket_permissions",
+];
+
+/// The lines that go to the end of `postgresql.conf`, where they win over those before.
+pub(crate) fn configuration(
+    settings: &BTreeMap<String, String>,
+    socket_directory: &Path,
+    port: u16,
+    tcp: bool,
+) -> Result<String, ServerError> {
+    let address = if tcp { "127.0.0.1" } else { "" };
+    let mut text = String::from("\n# Set by pgassay.\n");
+    // Writing into a String cannot fail.
+    let _ = writeln!(text, "listen_addresses = '{address}'\nport = {port}");
+    let socket_directory = quote(
+        "unix_socket_directories",
+        &socket_directory.to_string_lossy(),
+    )?;
+    let _ = writeln!(text, "unix_socket_directories = {socket_directory}");
+    text.push_str("\n# Set by the study.\n");
+    for (name, value) in settings {
+        let _ = writeln!(text, "{} = {}", check_name(name)?, quote(name, value)?);
+    }
+    Ok(text)
+}
+
+fn check_name(name: &str) -> Result<&str, ServerError> {
+    let error = |reason: &str| ServerError::Setting {
+        name: name.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let part_is_fine = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && part
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '$')
+    };
+    if !name.split('.').all(part_is_fine) {
+        return Err(error(
+            "a setting's name is made of letters, digits and underscores",
+        ));
+    }
+    if OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
+        return Err(error(
+            "pgassay sets this itself, to keep the server to itself",
+        ));
+    }
+    Ok(name)
+}
+
+fn quote(name: &str, value: &str) -> Result<String, ServerError> {
+    if value.contains(['\n', '\r', '\0']) {
+        let reason = "a value cannot hold the end of a line".to_owned();
+        return Err(ServerError::Setting {
+            name: name.to_owned(),
+            reason,
+        });
+    }
+    Ok(format!(
+        "'{}'",
+        value.replace('\\', "\\\\").replace('\'', "''")
+    ))
+}
+
+/// `pg_hba.conf`: over the socket our own user is let in as the superuser without a password,
+/// everybody else and every other role needs one; over TCP everybody does.
+pub(crate) fn host_rules(version: &Version, superuser: &str, tcp: bool) -> String {
+    let method = password_method(version);
+    let mut text = format!(
+        "# Set by pgassay.\n\
+         local all         {superuser} peer map=pgassay\n\
+         local replication {superuser} peer map=pgassay\n\
+         local all         all {method}\n"
+    );
+    if tcp {
+        let _ = writeln!(text, "host  all all 127.0.0.1/32 {method}");
+    }
+    text
+}
+
+/// `pg_ident.conf`: which users of the operating system are the superuser.
+pub(crate) fn user_map(account: &Account, superuser: &str) -> String {
+    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+    format!(
+        "# Set by pgassay.\npgassay {} {superuser}\n",
+        quoted(&account.ourselves.name)
+    )
+}
+
+/// How passwords are checked: SCRAM came with 10.
+pub(crate) fn password_method(version: &Version) -> &'static str {
+    if version.series().major() >= 10 {
+        "scram-sha-256"
+    } else {
+        "md5"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(name: &str, value: &str) -> Result<String, ServerError> {
+        let settings = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        configuration(&settings, Path::new("/tmp/it's"), 5432, false)
+    }
+
+    #[test]
+    fn values_are_quoted_so_that_they_arrive_as_written() {
+        let text = text("log_line_prefix", r"it's 100% \d").unwrap();
+        assert!(
+            text.ends_with("log_line_prefix = 'it''s 100% \\\\d'\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("unix_socket_directories = '/tmp/it''s'\n"),
+            "{text}"
+        );
+        assert!(text.contains("listen_addresses = ''\n"), "{text}");
+    }
+
+    #[test]
+    fn a_name_cannot_smuggle_in_another_line() {
+        for name in ["", "a b", "a = 1\nb", "a.", ".a", "1a", "a'"] {
+            assert!(
+                matches!(text(name, "x"), Err(ServerError::Setting { .. })),
+                "{name:?}"
+            );
+        }
+        assert!(text("auto_explain.log_min_duration", "10ms").is_ok());
+        assert!(text("work_mem", "1\nfsync = off").is_err());
+    }
+
+    #[test]
+    fn what_keeps_the_server_private_cannot_be_set() {
+        for name in ["port", "LISTEN_ADDRESSES", "hba_file"] {
+            assert!(text(name, "1").unwrap_err().to_string().contains(name));
+        }
+    }
+
+    #[test]
+    fn tcp_is_closed_unless_asked_for() {
+        let new = Version::parse("18.6").unwrap();
+        let old = Version::parse("9.6.24").unwrap();
+        assert!(!host_rules(&new, "postgres", false).contains("host "));
+        assert!(
+            host_rules(&new, "postgres", true).contains("host  all all 127.0.0.1/32 scram-sha-256")
+        );
+        assert!(host_rules(&old, "postgres", true).contains("host  all all 127.0.0.1/32 md5"));
+    }
+}
