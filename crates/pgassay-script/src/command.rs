@@ -73,11 +73,12 @@ impl Command {
 /// What a command does.
 ///
 /// Control goes to the next command unless said otherwise; a script ends after its last command.
-/// The numbers in the conditionals are indices into [`Script::commands`](crate::Script::commands)
-/// and may be its length. They lead past `\else` and `\endif`, which are only ever *reached* in
-/// sequence, and so are counted in per-command statistics just where pgbench counts them.
-/// `\elif` is the one that can be reached both ways: in sequence it ends the branch that was taken
-/// (continue at `end`, evaluate nothing); by a jump from `otherwise` its condition is due.
+/// The numbers in the conditionals are indices into [`Script::commands`](crate::Script::commands).
+/// `otherwise` leads to an `\elif`, past an `\else`, or to the `\endif`; `end` leads to the
+/// `\endif`. Only `\elif` can be reached in two ways: by `otherwise`, and then its condition is
+/// due; in sequence, at the end of a branch that was taken, and then nothing is evaluated and `end`
+/// is next. Where no `\else` is, pgbench skips the `\endif` itself and we don't, which shows in no
+/// output.
 #[derive(Clone, Debug)]
 pub enum CommandKind {
     /// A statement, or several joined by `\;`.

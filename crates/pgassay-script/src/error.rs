@@ -26,7 +26,7 @@ pub struct ParseError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParseErrorKind {
     /// A backslash command is wrong.
-    Syntax(SyntaxError),
+    Syntax(Box<SyntaxError>),
     /// `\if`, `\elif`, `\else` and `\endif` don't match.
     Condition {
         /// The command at fault, from 1.
@@ -91,14 +91,13 @@ impl ParseError {
         let script = &self.script;
         match &self.kind {
             ParseErrorKind::Syntax(error) => {
-                let mut line = format!("{script}:{}: {}", self.line, error.message);
-                if let Some(detail) = &error.detail {
-                    line += &format!(" ({detail})");
-                }
-                if let Some(command) = &error.command {
-                    line += &format!(" in command \"{command}\"");
-                }
-                line
+                let about = |before: &str, text: &Option<String>, after: &str| {
+                    text.as_ref()
+                        .map_or(String::new(), |text| format!("{before}{text}{after}"))
+                };
+                let detail = about(" (", &error.detail, ")");
+                let command = about(" in command \"", &error.command, "\"");
+                format!("{script}:{}: {}{detail}{command}", self.line, error.message)
             }
             ParseErrorKind::Condition { command, message } => {
                 format!("condition error in script \"{script}\" command {command}: {message}")

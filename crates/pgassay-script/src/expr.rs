@@ -32,6 +32,8 @@ pub(crate) enum Op {
         function: Function,
         arguments: u32,
     },
+    /// In the place of a call with too many arguments, after the first of them were evaluated.
+    TooManyArguments,
     /// `random(min, max)` of constants, with its range checked when it was parsed.
     Uniform {
         min: i64,

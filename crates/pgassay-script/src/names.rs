@@ -70,7 +70,7 @@ impl Names {
         if let Some(&slot) = self.by_name.get(name) {
             return slot;
         }
-        let slot = SlotId(u32::try_from(self.names.len()).expect("scripts are shorter than 4 GB"));
+        let slot = SlotId(self.names.len() as u32);
         self.by_name.insert(name.into(), slot);
         self.names.push(Name {
             text: name.into(),

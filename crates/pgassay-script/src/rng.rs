@@ -1,7 +1,7 @@
 //! pgbench's generator: xoroshiro128** 1.0, seeded by splitmix64.
 //!
-//! Bit for bit that of PostgreSQL 15 and later (see src/common/pg_prng.c; 9.6–14 used erand48 and
-//! are not followed). The algorithms are Blackman and Vigna, "Scrambled Linear Pseudorandom Number
+//! Bit for bit that of PostgreSQL 15 and later (see `src/common/pg_prng.c`; 9.6–14 used erand48
+//! and are not followed). The algorithms are Blackman and Vigna, "Scrambled Linear Pseudorandom Number
 //! Generators", ACM TOMS 47 (2021), and Steele, Lea and Flood, "Fast Splittable Pseudorandom
 //! Number Generators", OOPSLA 2014. Invariant: the state is never all zero, a fixed point.
 
@@ -56,11 +56,11 @@ impl Rng {
     #[inline]
     pub fn uniform(&mut self, min: i64, max: i64) -> i64 {
         let span = if max > min {
-            max.wrapping_sub(min) as u64
+            max.wrapping_sub(min).cast_unsigned()
         } else {
             0
         };
-        min.wrapping_add(self.up_to(span) as i64)
+        min.wrapping_add(self.up_to(span).cast_signed())
     }
 
     /// Uniform in `[0, 1)`, with 52 bits.

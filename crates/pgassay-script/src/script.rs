@@ -1,8 +1,20 @@
 //! Scripts: text in, commands out.
+//!
+//! Statements and backslash commands alternate: what the SQL scanner collects up to a semicolon, a
+//! backslash or the end of the text is a statement unless it is blank, and what follows a backslash
+//! is a command up to the end of its line. Source: `ParseScript` in pgbench.c, the same in 15 to
+//! 18.
 
-use crate::command::{Command, Protocol};
-use crate::error::ParseError;
+use crate::command::{Capture, Command, CommandKind, PARAMETERS_MAX, Protocol, SqlCommand};
+use crate::conditions;
+use crate::error::{ParseError, ParseErrorKind, SyntaxError};
+use crate::meta::{Meta, MetaParser};
 use crate::names::Names;
+use crate::sql_scanner::{SqlScanner, Stop};
+use crate::template::Template;
+
+/// The longest [`Command::first_line`] of SQL, in bytes; pgbench's buffer less its NUL.
+const FIRST_LINE_BYTES_MAX: usize = 127;
 
 /// The pgbench whose language is meant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,8 +63,114 @@ impl Script {
         options: &Options,
         names: &mut Names,
     ) -> Result<Script, ParseError> {
-        let _ = (text.as_ref(), options, names);
-        todo!("{name}")
+        let input = text.as_ref();
+        let mut lines = LineCounter::new(input);
+        let error = |line, kind| ParseError {
+            script: name.to_owned(),
+            line,
+            kind,
+        };
+        if let Some(nul) = input.iter().position(|&byte| byte == 0) {
+            return Err(error(lines.line_at(nul), ParseErrorKind::NulByte));
+        }
+        let mut parser = MetaParser {
+            script: name,
+            input,
+            options,
+            names,
+        };
+        let mut scanner = SqlScanner::default();
+        let mut script = Script {
+            name: name.to_owned(),
+            commands: Vec::new(),
+            notes: Vec::new(),
+        };
+        let mut position = 0;
+        loop {
+            let (scanned, stop) = scanner.scan(input, &mut position);
+            if let Some(sql) = skip_blanks(&scanned.text) {
+                let line = lines.line_at(scanned.start);
+                script.commands.push(sql_command(sql, line, parser.names));
+            }
+            match stop {
+                Stop::Semicolon => {}
+                Stop::End | Stop::Unterminated(_) => break,
+                Stop::Backslash => {
+                    let line = lines.line_at(position - 1);
+                    match parser.parse(&mut position, line)? {
+                        Meta::Nothing => {}
+                        Meta::Command(command) => script.push(command),
+                        Meta::Capture(capture) => script.capture(capture).map_err(|syntax| {
+                            error(line, ParseErrorKind::Syntax(Box::new(syntax)))
+                        })?,
+                    }
+                }
+            }
+        }
+        script
+            .finish(*options)
+            .map_err(|(line, kind)| error(line, kind))
+    }
+
+    fn push(&mut self, command: Command) {
+        if command.words[0].eq_ignore_ascii_case("setrandom") {
+            self.notes.push(Note {
+                line: command.line,
+                text:
+                    "\\setrandom is deprecated, and gone since pgbench 9.6: use \\set and random()"
+                        .to_owned(),
+            });
+        }
+        self.commands.push(command);
+    }
+
+    /// Gives the rows of the statement before `\gset` or `\aset` to variables.
+    fn capture(&mut self, capture: Capture) -> Result<(), SyntaxError> {
+        // pgbench's message names \gset in either case.
+        let fail = |detail| SyntaxError {
+            message: "\\gset must follow an SQL command",
+            detail,
+            ..SyntaxError::default()
+        };
+        let command = self.commands.last_mut().ok_or_else(|| fail(None))?;
+        match &mut command.kind {
+            CommandKind::Sql(sql) if sql.capture == Capture::None => {
+                sql.capture = capture;
+                Ok(())
+            }
+            // pgbench has not set the first line of a statement yet when it says this.
+            CommandKind::Sql(_) => Err(fail(None)),
+            _ => Err(fail(Some(command.first_line.clone()))),
+        }
+    }
+
+    /// The checks that need the whole script.
+    fn finish(mut self, options: Options) -> Result<Script, (u32, ParseErrorKind)> {
+        let Some(last) = self.commands.last() else {
+            return Err((1, ParseErrorKind::Empty));
+        };
+        let last_line = last.line;
+        conditions::resolve(&mut self.commands).map_err(|mismatch| {
+            let line = self
+                .commands
+                .get(mismatch.command)
+                .map_or(last_line, |at| at.line);
+            let (command, message) = (mismatch.command + 1, mismatch.message);
+            (line, ParseErrorKind::Condition { command, message })
+        })?;
+        for command in &self.commands {
+            let CommandKind::Sql(sql) = &command.kind else {
+                continue;
+            };
+            if options.protocol != Protocol::Simple && sql.parameters().len() > PARAMETERS_MAX {
+                let statement = String::from_utf8_lossy(sql.text()).into_owned();
+                return Err((
+                    command.line,
+                    ParseErrorKind::TooManyParameters { statement },
+                ));
+            }
+        }
+        Ok(self)
     }
 
     /// The file's name, or the built-in script's title.
@@ -68,5 +186,67 @@ impl Script {
     /// What to tell the user, such as that `\setrandom` is long gone.
     pub fn notes(&self) -> &[Note] {
         &self.notes
+    }
+}
+
+fn sql_command(sql: &[u8], line: u32, names: &mut Names) -> Command {
+    let first_line = sql
+        .split(|byte| matches!(byte, b'\n' | b'\r'))
+        .next()
+        .unwrap_or_default();
+    let mut length = first_line.len().min(FIRST_LINE_BYTES_MAX);
+    // Not in the middle of a character.
+    while length < first_line.len() && first_line[length] & 0xC0 == 0x80 {
+        length -= 1;
+    }
+    Command {
+        line,
+        first_line: String::from_utf8_lossy(&first_line[..length]).into_owned(),
+        kind: CommandKind::Sql(SqlCommand {
+            template: Template::new(sql, names),
+            capture: Capture::None,
+        }),
+        words: Box::default(),
+    }
+}
+
+/// What of `sql` begins after blanks and `--` comments, if anything. The scanner has dropped most
+/// of them, but for blanks that only C counts as such.
+fn skip_blanks(mut sql: &[u8]) -> Option<&[u8]> {
+    loop {
+        match sql {
+            [] => return None,
+            [b' ' | b'\t'..=b'\r', rest @ ..] => sql = rest,
+            [b'-', b'-', rest @ ..] => {
+                let newline = rest.iter().position(|&byte| byte == b'\n')?;
+                sql = &rest[newline + 1..];
+            }
+            _ => return Some(sql),
+        }
+    }
+}
+
+/// Counts lines as it goes forward through a text.
+pub(crate) struct LineCounter<'a> {
+    input: &'a [u8],
+    position: usize,
+    line: u32,
+}
+
+impl<'a> LineCounter<'a> {
+    pub fn new(input: &'a [u8]) -> LineCounter<'a> {
+        LineCounter {
+            input,
+            position: 0,
+            line: 1,
+        }
+    }
+
+    /// The line of the byte at `position`, which must not be before that of the last call.
+    pub fn line_at(&mut self, position: usize) -> u32 {
+        let passed = &self.input[self.position..position];
+        self.line += passed.split(|&byte| byte == b'\n').count() as u32 - 1;
+        self.position = position;
+        self.line
     }
 }

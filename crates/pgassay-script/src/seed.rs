@@ -43,7 +43,7 @@ impl Seeding {
         let mut base = Rng::from_seed(seed);
         let mut draw = || Rng::from_seed(base.next_u64());
         let clients = (0..clients).map(|_| draw()).collect();
-        let default_seed = (!is_default_seed_defined).then(|| base.next_u64() as i64);
+        let default_seed = (!is_default_seed_defined).then(|| base.next_u64().cast_signed());
         let mut draw = || Rng::from_seed(base.next_u64());
         let threads = (0..threads)
             .map(|_| ThreadRngs {
@@ -53,7 +53,7 @@ impl Seeding {
             })
             .collect();
         Seeding {
-            random_seed: seed as i64,
+            random_seed: seed.cast_signed(),
             default_seed,
             clients,
             threads,

@@ -1,0 +1,254 @@
+//! Tokens of expressions.
+//!
+//! An expression ends with its line; a backslash right before the newline continues it. The
+//! longest token wins, keywords and function names ignore case, and bytes outside ASCII are
+//! letters. Source: the EXPR state of exprscan.l, the same in 15 to 18.
+
+use crate::names::{is_name_continuation, is_name_start};
+use crate::number;
+
+/// What a token is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Token {
+    /// The end of the line or of the text.
+    End,
+    Operator(Operator),
+    Not,
+    Tilde,
+    Is,
+    IsNull,
+    NotNull,
+    OpenParenthesis,
+    CloseParenthesis,
+    Comma,
+    Case,
+    When,
+    Then,
+    Else,
+    EndCase,
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// 2^63, which is a number only after a minus.
+    IntMaxPlusOne,
+    Double(f64),
+    /// `:name`; the name is the token's text without its first byte.
+    Variable,
+    /// Any other word.
+    Word,
+}
+
+/// Binary operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operator {
+    Or,
+    And,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    Equal,
+    NotEqual,
+    BitOr,
+    BitXor,
+    BitAnd,
+    ShiftLeft,
+    ShiftRight,
+    Plus,
+    Minus,
+    Times,
+    Divide,
+    Modulo,
+}
+
+/// What is wrong in an expression, and where the token ends at which it is seen.
+#[derive(Debug)]
+pub(crate) struct ExprError {
+    pub message: &'static str,
+    pub detail: Option<String>,
+    pub end: usize,
+}
+
+/// Splits text into tokens, from `position` on.
+#[derive(Debug)]
+pub(crate) struct ExprLexer<'a> {
+    pub input: &'a [u8],
+    /// Where the current token begins.
+    pub start: usize,
+    /// Where it ends, and the next one is looked for.
+    pub position: usize,
+}
+
+impl ExprLexer<'_> {
+    /// The text of the current token.
+    pub fn text(&self) -> &[u8] {
+        &self.input[self.start..self.position]
+    }
+
+    fn peek(&self, ahead: usize) -> Option<u8> {
+        self.input.get(self.position + ahead).copied()
+    }
+
+    fn error(&self, message: &'static str) -> ExprError {
+        let detail = Some(String::from_utf8_lossy(self.text()).into_owned());
+        ExprError {
+            message,
+            detail,
+            end: self.position,
+        }
+    }
+
+    /// The next token.
+    pub fn next(&mut self) -> Result<Token, ExprError> {
+        self.skip_blanks();
+        self.start = self.position;
+        let Some(byte) = self.peek(0) else {
+            return Ok(Token::End);
+        };
+        if byte.is_ascii_digit() || (byte == b'.' && self.peek(1).is_some_and(is_digit)) {
+            return self.number();
+        }
+        if is_name_start(byte) {
+            self.skip_while(is_name_continuation);
+            return Ok(word(self.text()));
+        }
+        if byte == b':' && self.peek(1).is_some_and(is_name_continuation) {
+            self.position += 1;
+            self.skip_while(is_name_continuation);
+            return Ok(Token::Variable);
+        }
+        let (token, length) = symbol(byte, self.peek(1));
+        self.position += length;
+        token.ok_or_else(|| self.error("unexpected character"))
+    }
+
+    fn skip_blanks(&mut self) {
+        loop {
+            match self.peek(0) {
+                Some(b' ' | b'\t' | b'\r' | b'\x0c' | b'\x0b') => self.position += 1,
+                Some(b'\\') if continuation_length(self.input, self.position) > 0 => {
+                    self.position += continuation_length(self.input, self.position);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn skip_while(&mut self, accepts: impl Fn(u8) -> bool) {
+        while self.peek(0).is_some_and(&accepts) {
+            self.position += 1;
+        }
+    }
+
+    fn number(&mut self) -> Result<Token, ExprError> {
+        self.skip_while(is_digit);
+        let mut is_integer = true;
+        if self.peek(0) == Some(b'.') {
+            is_integer = false;
+            self.position += 1;
+            self.skip_while(is_digit);
+        }
+        if matches!(self.peek(0), Some(b'e' | b'E')) {
+            let sign = usize::from(matches!(self.peek(1), Some(b'+' | b'-')));
+            // Without digits the e begins a word of its own.
+            if self.peek(1 + sign).is_some_and(is_digit) {
+                is_integer = false;
+                self.position += 1 + sign;
+                self.skip_while(is_digit);
+            }
+        }
+        if self.text() == b"9223372036854775808" {
+            return Ok(Token::IntMaxPlusOne);
+        }
+        if is_integer {
+            let number = number::parse_integer(self.text()).map(Token::Int);
+            return number.map_err(|_| self.error("bigint constant overflow"));
+        }
+        let number = number::parse_double(self.text()).map(Token::Double);
+        number.map_err(|_| self.error("double constant overflow"))
+    }
+}
+
+fn is_digit(byte: u8) -> bool {
+    byte.is_ascii_digit()
+}
+
+/// How many bytes a backslash-newline takes at `position`, or 0 where there is none.
+pub(crate) fn continuation_length(input: &[u8], position: usize) -> usize {
+    match input.get(position..) {
+        Some([b'\\', b'\n', ..]) => 2,
+        Some([b'\\', b'\r', b'\n', ..]) => 3,
+        _ => 0,
+    }
+}
+
+/// The end of the line that continues at `position`: after its newline, or the end of the text.
+pub(crate) fn line_end(input: &[u8], mut position: usize) -> usize {
+    while position < input.len() {
+        match continuation_length(input, position) {
+            0 if input[position] == b'\n' => return position + 1,
+            0 => position += 1,
+            length => position += length,
+        }
+    }
+    position
+}
+
+fn word(text: &[u8]) -> Token {
+    const KEYWORDS: [(&[u8], Token); 14] = [
+        (b"and", Token::Operator(Operator::And)),
+        (b"or", Token::Operator(Operator::Or)),
+        (b"not", Token::Not),
+        (b"is", Token::Is),
+        (b"isnull", Token::IsNull),
+        (b"notnull", Token::NotNull),
+        (b"case", Token::Case),
+        (b"when", Token::When),
+        (b"then", Token::Then),
+        (b"else", Token::Else),
+        (b"end", Token::EndCase),
+        (b"null", Token::Null),
+        (b"true", Token::Bool(true)),
+        (b"false", Token::Bool(false)),
+    ];
+    let keyword = KEYWORDS
+        .into_iter()
+        .find(|(keyword, _)| keyword.eq_ignore_ascii_case(text));
+    keyword.map_or(Token::Word, |(_, token)| token)
+}
+
+/// A token of one or two symbols and its length; `None` for a byte that begins no token.
+fn symbol(first: u8, second: Option<u8>) -> (Option<Token>, usize) {
+    use Operator as Op;
+    let two = match (first, second) {
+        (b'<', Some(b'>')) | (b'!', Some(b'=')) => Some(Op::NotEqual),
+        (b'<', Some(b'=')) => Some(Op::LessOrEqual),
+        (b'>', Some(b'=')) => Some(Op::GreaterOrEqual),
+        (b'<', Some(b'<')) => Some(Op::ShiftLeft),
+        (b'>', Some(b'>')) => Some(Op::ShiftRight),
+        _ => None,
+    };
+    if let Some(operator) = two {
+        return (Some(Token::Operator(operator)), 2);
+    }
+    let one = match first {
+        b'\n' => Some(Token::End),
+        b'(' => Some(Token::OpenParenthesis),
+        b')' => Some(Token::CloseParenthesis),
+        b',' => Some(Token::Comma),
+        b'~' => Some(Token::Tilde),
+        b'<' => Some(Token::Operator(Op::Less)),
+        b'>' => Some(Token::Operator(Op::Greater)),
+        b'=' => Some(Token::Operator(Op::Equal)),
+        b'|' => Some(Token::Operator(Op::BitOr)),
+        b'#' => Some(Token::Operator(Op::BitXor)),
+        b'&' => Some(Token::Operator(Op::BitAnd)),
+        b'+' => Some(Token::Operator(Op::Plus)),
+        b'-' => Some(Token::Operator(Op::Minus)),
+        b'*' => Some(Token::Operator(Op::Times)),
+        b'/' => Some(Token::Operator(Op::Divide)),
+        b'%' => Some(Token::Operator(Op::Modulo)),
+        _ => None,
+    };
+    (one, 1)
+}

@@ -1,0 +1,431 @@
+//! Expressions: tokens in, postfix code out.
+//!
+//! Precedence climbing that accepts what pgbench's bison grammar accepts, its peculiarities
+//! included: comparisons don't associate (`1 < 2 < 3` is an error), `IS NULL` and its like may
+//! follow anything and be followed by anything, `~` binds as loosely as the bitwise operators,
+//! `a > b` is `b < a` with `b` evaluated first, and an argument list may begin with a comma. Errors
+//! are seen at the same token as there, since both parsers have the viable-prefix property; a
+//! function's name and number of arguments are checked before the next token is read.
+//! Source: exprparse.y, the same in 15 to 18.
+
+use crate::eval::{call_pure, check_range};
+use crate::expr::{ARGUMENTS_MAX, Arity, Expr, Function, Op, function};
+use crate::expr_lexer::{ExprError, ExprLexer, Operator, Token};
+use crate::names::Names;
+use crate::value::Value;
+
+/// How deep parentheses, prefix operators and CASEs may nest. bison gives up at 10 000 symbols
+/// with the same message; this much is safe on a thread's stack of 2 MiB.
+const NESTING_MAX: u32 = 1000;
+
+/// The levels of precedence, loosest first.
+mod level {
+    pub const OR: u8 = 1;
+    pub const AND: u8 = 2;
+    pub const IS: u8 = 4;
+    pub const COMPARISON: u8 = 5;
+    pub const BITWISE: u8 = 6;
+    pub const SUM: u8 = 7;
+    pub const PRODUCT: u8 = 8;
+}
+
+/// Parses the expression at `position`, to the end of its line. Returns it and where the next line
+/// begins.
+pub(crate) fn parse(
+    input: &[u8],
+    position: usize,
+    names: &mut Names,
+) -> Result<(Expr, usize), ExprError> {
+    let lexer = ExprLexer {
+        input,
+        start: position,
+        position,
+    };
+    let mut parser = ExprParser {
+        lexer,
+        token: Token::End,
+        names,
+        code: Vec::new(),
+        nesting: 0,
+    };
+    parser.advance()?;
+    parser.expression(level::OR)?;
+    if parser.token != Token::End {
+        return Err(parser.syntax_error());
+    }
+    let depth = depth(&parser.code);
+    let expr = Expr {
+        code: parser.code.into_boxed_slice(),
+        depth,
+        invalid_target: None,
+    };
+    Ok((expr, parser.lexer.position))
+}
+
+/// The most values that `code` holds at once.
+fn depth(code: &[Op]) -> u32 {
+    let (mut height, mut depth) = (0, 0);
+    for op in code {
+        height = match op {
+            Op::Constant(_) | Op::Variable(_) | Op::Uniform { .. } => height + 1,
+            Op::Call { arguments, .. } => height + 1 - arguments,
+            Op::TooManyArguments => height + 1 - ARGUMENTS_MAX as u32,
+            // After a jump comes code that runs when the value before the jump was not made.
+            Op::And { .. } | Op::Or { .. } | Op::Unless { .. } | Op::Jump { .. } => height - 1,
+            Op::Truth => height,
+        };
+        depth = depth.max(height);
+    }
+    depth
+}
+
+struct ExprParser<'a> {
+    lexer: ExprLexer<'a>,
+    token: Token,
+    names: &'a mut Names,
+    code: Vec<Op>,
+    nesting: u32,
+}
+
+impl ExprParser<'_> {
+    fn advance(&mut self) -> Result<(), ExprError> {
+        self.token = self.lexer.next()?;
+        Ok(())
+    }
+
+    fn error(&self, message: &'static str, detail: Option<String>) -> ExprError {
+        ExprError {
+            message,
+            detail,
+            end: self.lexer.position,
+        }
+    }
+
+    fn syntax_error(&self) -> ExprError {
+        self.error("syntax error", None)
+    }
+
+    fn expect(&mut self, token: Token) -> Result<(), ExprError> {
+        if self.token == token {
+            self.advance()
+        } else {
+            Err(self.syntax_error())
+        }
+    }
+
+    /// An operand and all operators after it that bind at least as tightly as `loosest`.
+    fn expression(&mut self, loosest: u8) -> Result<(), ExprError> {
+        let start = self.code.len();
+        self.operand()?;
+        loop {
+            match self.token {
+                Token::Is | Token::IsNull | Token::NotNull if loosest <= level::IS => {
+                    self.test(start)?;
+                }
+                Token::Operator(operator) if loosest <= precedence(operator) => {
+                    self.operation(operator, start)?;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// `IS …`, `ISNULL` or `NOTNULL` after the operand whose code begins at `start`.
+    fn test(&mut self, start: usize) -> Result<(), ExprError> {
+        let mut is_negated = self.token == Token::NotNull;
+        let mut value = Value::Null;
+        if self.token == Token::Is {
+            self.advance()?;
+            if self.token == Token::Not {
+                is_negated = true;
+                self.advance()?;
+            }
+            value = match self.token {
+                Token::Null => Value::Null,
+                Token::Bool(truth) => Value::Bool(truth),
+                _ => return Err(self.syntax_error()),
+            };
+        }
+        let middle = self.code.len();
+        self.code.push(Op::Constant(value));
+        self.call(Function::Is, &[start, middle]);
+        if is_negated {
+            self.call(Function::Not, &[start]);
+        }
+        self.advance()
+    }
+
+    /// A binary operator and its right operand; the code of the left one begins at `start`.
+    fn operation(&mut self, operator: Operator, start: usize) -> Result<(), ExprError> {
+        let level = precedence(operator);
+        self.advance()?;
+        let middle = self.code.len();
+        if matches!(operator, Operator::And | Operator::Or) {
+            self.code.push(Op::Truth);
+            self.expression(level + 1)?;
+            self.code.push(Op::Truth);
+            let skip = (self.code.len() - middle - 1) as u32;
+            self.code[middle] = match operator {
+                Operator::And => Op::And { skip },
+                _ => Op::Or { skip },
+            };
+            return Ok(());
+        }
+        self.expression(level + 1)?;
+        if let Some(function) = swapped(operator) {
+            self.code[start..].rotate_left(middle - start);
+            let middle = self.code.len() - (middle - start);
+            self.call(function, &[start, middle]);
+        } else {
+            self.call(binary(operator), &[start, middle]);
+        }
+        let is_comparison = |operator| precedence(operator) == level::COMPARISON;
+        match self.token {
+            Token::Operator(next) if level == level::COMPARISON && is_comparison(next) => {
+                Err(self.syntax_error())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A constant, a variable, a call, a CASE, something in parentheses, or a prefix operator and
+    /// what it applies to.
+    fn operand(&mut self) -> Result<(), ExprError> {
+        if self.nesting == NESTING_MAX {
+            return Err(self.error("memory exhausted", None));
+        }
+        self.nesting += 1;
+        let start = self.code.len();
+        match self.token {
+            Token::OpenParenthesis => {
+                self.advance()?;
+                self.expression(level::OR)?;
+                self.expect(Token::CloseParenthesis)?;
+            }
+            Token::Operator(Operator::Plus) => {
+                self.advance()?;
+                self.operand()?;
+            }
+            Token::Operator(Operator::Minus) => self.minus(start)?,
+            Token::Tilde => {
+                self.advance()?;
+                self.code.push(Op::Constant(Value::Int(-1)));
+                self.expression(level::BITWISE + 1)?;
+                self.call(Function::BitXor, &[start, start + 1]);
+            }
+            Token::Not => {
+                self.advance()?;
+                self.expression(level::IS)?;
+                self.call(Function::Not, &[start]);
+            }
+            Token::Case => self.case()?,
+            Token::Word => self.function_call()?,
+            Token::Variable => {
+                let slot = self.names.intern(&self.lexer.text()[1..]);
+                self.code.push(Op::Variable(slot));
+                self.advance()?;
+            }
+            Token::Null => self.constant(Value::Null)?,
+            Token::Bool(truth) => self.constant(Value::Bool(truth))?,
+            Token::Int(int) => self.constant(Value::Int(int))?,
+            Token::Double(double) => self.constant(Value::Double(double))?,
+            _ => return Err(self.syntax_error()),
+        }
+        self.nesting -= 1;
+        Ok(())
+    }
+
+    fn constant(&mut self, value: Value) -> Result<(), ExprError> {
+        self.code.push(Op::Constant(value));
+        self.advance()
+    }
+
+    /// `-x` is `0 - x`, but for -2^63.
+    fn minus(&mut self, start: usize) -> Result<(), ExprError> {
+        self.advance()?;
+        if self.token == Token::IntMaxPlusOne {
+            return self.constant(Value::Int(i64::MIN));
+        }
+        self.code.push(Op::Constant(Value::Int(0)));
+        self.operand()?;
+        self.call(Function::Sub, &[start, start + 1]);
+        Ok(())
+    }
+
+    fn case(&mut self) -> Result<(), ExprError> {
+        self.advance()?;
+        let mut jumps = Vec::new();
+        while self.token == Token::When || jumps.is_empty() {
+            self.expect(Token::When)?;
+            self.expression(level::OR)?;
+            self.expect(Token::Then)?;
+            let unless = self.code.len();
+            self.code.push(Op::Unless { skip: 0 });
+            self.expression(level::OR)?;
+            jumps.push(self.code.len());
+            self.code.push(Op::Jump { skip: 0 });
+            self.code[unless] = Op::Unless {
+                skip: (self.code.len() - unless - 1) as u32,
+            };
+        }
+        if self.token == Token::Else {
+            self.advance()?;
+            self.expression(level::OR)?;
+        } else {
+            self.code.push(Op::Constant(Value::Null));
+        }
+        for jump in jumps {
+            self.code[jump] = Op::Jump {
+                skip: (self.code.len() - jump - 1) as u32,
+            };
+        }
+        self.expect(Token::EndCase)
+    }
+
+    fn function_call(&mut self) -> Result<(), ExprError> {
+        let Some((name, function, arity)) = function(self.lexer.text()) else {
+            let name = String::from_utf8_lossy(self.lexer.text()).into_owned();
+            return Err(self.error("unexpected function name", Some(name)));
+        };
+        self.advance()?;
+        self.expect(Token::OpenParenthesis)?;
+        let (mut starts, end) = self.arguments()?;
+        let seed_missing = match arity {
+            Arity::Exactly(count) if starts.len() != count => Err("unexpected number of arguments"),
+            Arity::AtLeastOne if starts.is_empty() => Err("at least one argument expected"),
+            Arity::SeedOptional(count) if starts.len() != count && starts.len() + 1 != count => {
+                Err("unexpected number of arguments")
+            }
+            Arity::SeedOptional(count) => Ok(starts.len() != count),
+            _ => Ok(false),
+        };
+        if seed_missing.map_err(|message| self.error(message, Some(name.to_owned())))? {
+            starts.push(self.code.len());
+            self.code.push(Op::Variable(Names::DEFAULT_SEED));
+        }
+        if starts.len() > ARGUMENTS_MAX {
+            self.code.truncate(end);
+            self.code.push(Op::TooManyArguments);
+        } else {
+            self.call(function, &starts);
+        }
+        self.advance()
+    }
+
+    /// The arguments up to the closing parenthesis, which stays the current token. Returns where
+    /// the code of each begins, and where that of the last one that counts ends.
+    fn arguments(&mut self) -> Result<(Vec<usize>, usize), ExprError> {
+        let (mut starts, mut end) = (Vec::new(), self.code.len());
+        // The grammar allows `f(, x)` for `f(x)`.
+        while self.token != Token::CloseParenthesis {
+            if self.token == Token::Comma {
+                self.advance()?;
+            } else if !starts.is_empty() {
+                return Err(self.syntax_error());
+            }
+            starts.push(self.code.len());
+            self.expression(level::OR)?;
+            if starts.len() <= ARGUMENTS_MAX {
+                end = self.code.len();
+            }
+        }
+        Ok((starts, end))
+    }
+
+    /// Emits a call of a function whose arguments' code begins at `starts`, or, where they are
+    /// constants and it can't fail, what it gives.
+    fn call(&mut self, function: Function, starts: &[usize]) {
+        let first = starts.first().copied().unwrap_or(self.code.len());
+        let call = Op::Call {
+            function,
+            arguments: starts.len() as u32,
+        };
+        // Constants take one step each; whether a longer argument ends in one means nothing.
+        let constants: Option<Vec<Value>> = self.code[first..]
+            .iter()
+            .map(|op| {
+                if let Op::Constant(value) = op {
+                    Some(*value)
+                } else {
+                    None
+                }
+            })
+            .collect();
+        let folded = constants.and_then(|values| fold(function, &values));
+        match folded {
+            Some(op) => {
+                self.code.truncate(first);
+                self.code.push(op);
+            }
+            None => self.code.push(call),
+        }
+    }
+}
+
+/// What a call of constants comes to, if that can be said without drawing or failing.
+pub(crate) fn fold(function: Function, values: &[Value]) -> Option<Op> {
+    if function.is_pure() {
+        return call_pure(function, values).ok().map(Op::Constant);
+    }
+    match (function, values) {
+        (Function::Random, &[Value::Int(min), Value::Int(max)]) => {
+            check_range(min, max).ok()?;
+            Some(Op::Uniform {
+                min,
+                span: (max - min).cast_unsigned(),
+            })
+        }
+        _ => None,
+    }
+}
+
+fn precedence(operator: Operator) -> u8 {
+    match operator {
+        Operator::Or => level::OR,
+        Operator::And => level::AND,
+        Operator::Less
+        | Operator::LessOrEqual
+        | Operator::Greater
+        | Operator::GreaterOrEqual
+        | Operator::Equal
+        | Operator::NotEqual => level::COMPARISON,
+        Operator::BitOr
+        | Operator::BitXor
+        | Operator::BitAnd
+        | Operator::ShiftLeft
+        | Operator::ShiftRight => level::BITWISE,
+        Operator::Plus | Operator::Minus => level::SUM,
+        Operator::Times | Operator::Divide | Operator::Modulo => level::PRODUCT,
+    }
+}
+
+/// The function that takes the operands the other way round.
+fn swapped(operator: Operator) -> Option<Function> {
+    match operator {
+        Operator::Greater => Some(Function::Less),
+        Operator::GreaterOrEqual => Some(Function::LessOrEqual),
+        _ => None,
+    }
+}
+
+fn binary(operator: Operator) -> Function {
+    match operator {
+        Operator::Less => Function::Less,
+        Operator::LessOrEqual => Function::LessOrEqual,
+        Operator::Equal => Function::Equal,
+        Operator::NotEqual => Function::NotEqual,
+        Operator::BitOr => Function::BitOr,
+        Operator::BitXor => Function::BitXor,
+        Operator::BitAnd => Function::BitAnd,
+        Operator::ShiftLeft => Function::ShiftLeft,
+        Operator::ShiftRight => Function::ShiftRight,
+        Operator::Plus => Function::Add,
+        Operator::Minus => Function::Sub,
+        Operator::Times => Function::Mul,
+        Operator::Divide => Function::Div,
+        Operator::Modulo => Function::Mod,
+        Operator::Or | Operator::And | Operator::Greater | Operator::GreaterOrEqual => {
+            unreachable!("{operator:?} is emitted elsewhere")
+        }
+    }
+}

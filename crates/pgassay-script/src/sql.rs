@@ -1,0 +1,121 @@
+//! Splits set-up SQL into statements, as psql would.
+//!
+//! For SQL that is run once, outside any measurement, where there are no variables and no
+//! backslash commands. What only psql or a COPY stream could run is refused with its line.
+
+use crate::script::LineCounter;
+use crate::sql_scanner::{SqlScanner, Stop, tokens};
+
+/// One statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// Its text, without its semicolon and what comes before it.
+    pub text: String,
+    /// The line where it begins, from 1.
+    pub line: u32,
+}
+
+/// Why SQL can't be split, or would not run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SplitError {
+    /// A backslash command of psql or pgbench.
+    #[error("line {line}: \\{command} is a command of psql, not SQL, and is not supported here")]
+    MetaCommand {
+        /// The line, from 1.
+        line: u32,
+        /// The command's name.
+        command: String,
+    },
+    /// `COPY … FROM STDIN`.
+    #[error("line {line}: COPY FROM STDIN is not supported here: use INSERT, or COPY from a file")]
+    CopyFromStdin {
+        /// The line where the statement begins, from 1.
+        line: u32,
+    },
+    /// A quote or comment does not end.
+    #[error("line {line}: the quote or comment that begins here does not end")]
+    Unterminated {
+        /// The line, from 1.
+        line: u32,
+    },
+    /// A parenthesis or a function's body does not end.
+    #[error("line {line}: the statement that begins here has {what} that does not end")]
+    Unbalanced {
+        /// The line where the statement begins, from 1.
+        line: u32,
+        /// `a parenthesis` or `a BEGIN`.
+        what: &'static str,
+    },
+}
+
+/// The statements of `text`: what semicolons outside quotes, comments, parentheses and
+/// `BEGIN ATOMIC` bodies separate, but for what is nothing but comments.
+pub fn statements(text: &str) -> Result<Vec<Statement>, SplitError> {
+    let input = text.as_bytes();
+    let mut lines = LineCounter::new(input);
+    let mut statements = Vec::new();
+    let mut position = 0;
+    loop {
+        let mut scanner = SqlScanner::default();
+        let (scanned, stop) = scanner.scan(input, &mut position);
+        let line = lines.line_at(scanned.start);
+        match stop {
+            Stop::Backslash => return Err(meta_command(text, position, &mut lines)),
+            Stop::Unterminated(start) => {
+                return Err(SplitError::Unterminated {
+                    line: lines.line_at(start),
+                });
+            }
+            _ => {}
+        }
+        if scanner.parentheses > 0 {
+            return Err(SplitError::Unbalanced {
+                line,
+                what: "a parenthesis",
+            });
+        }
+        if scanner.begins > 0 {
+            return Err(SplitError::Unbalanced {
+                line,
+                what: "a BEGIN",
+            });
+        }
+        let tokens = tokens(&scanned.text);
+        if is_copy_from_stdin(&tokens) {
+            return Err(SplitError::CopyFromStdin { line });
+        }
+        let text = String::from_utf8_lossy(&scanned.text);
+        let text = match stop {
+            Stop::Semicolon => text.strip_suffix(';').unwrap_or(&text),
+            _ => &text,
+        };
+        if !tokens.is_empty() {
+            statements.push(Statement {
+                text: text.trim_end().to_owned(),
+                line,
+            });
+        }
+        if stop == Stop::End {
+            return Ok(statements);
+        }
+    }
+}
+
+fn meta_command(text: &str, position: usize, lines: &mut LineCounter) -> SplitError {
+    let command: String = text[position..]
+        .chars()
+        .take_while(|c| !c.is_whitespace())
+        .take(40)
+        .collect();
+    SplitError::MetaCommand {
+        line: lines.line_at(position - 1),
+        command,
+    }
+}
+
+fn is_copy_from_stdin(tokens: &[Vec<u8>]) -> bool {
+    tokens.first().is_some_and(|word| word == b"copy")
+        && tokens
+            .windows(2)
+            .any(|pair| pair[0] == b"from" && pair[1] == b"stdin")
+}

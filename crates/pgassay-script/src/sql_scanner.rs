@@ -1,0 +1,425 @@
+//! Finds where a SQL statement ends, as psql and pgbench do.
+//!
+//! A statement ends at a semicolon outside quotes, comments, parentheses and the body of a
+//! `CREATE FUNCTION … BEGIN ATOMIC … END`; a backslash outside quotes and comments begins a
+//! command, but for `\;` and `\:`, which stand for the bare character. White space and `--`
+//! comments before the statement are dropped. Strings are standard-conforming (a backslash is
+//! nothing special but in `E''`), as pgbench assumes.
+//! Source: `src/fe_utils/psqlscan.l`, the same in 15 to 18 in all that matters here. Tokens are
+//! followed only as far as they decide where quotes, comments and words begin.
+
+/// Why scanning stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// After a semicolon that ends a statement.
+    Semicolon,
+    /// After a backslash that begins a command.
+    Backslash,
+    /// At the end of the text, with everything closed that was opened.
+    End,
+    /// At the end of the text, in a quote or comment that was opened at this byte.
+    Unterminated(usize),
+}
+
+/// What outlives a statement while a text is scanned.
+#[derive(Debug, Default)]
+pub(crate) struct SqlScanner {
+    pub parentheses: u32,
+    pub begins: u32,
+    /// Initials of the words that may introduce a function, in the places where they were found.
+    introduction: [u8; 4],
+    words: usize,
+}
+
+/// A statement as far as it has been scanned.
+#[derive(Debug)]
+pub(crate) struct Scanned {
+    pub text: Vec<u8>,
+    /// Where in the input its first byte is, or scanning began if there is none.
+    pub start: usize,
+}
+
+struct Cursor<'a> {
+    input: &'a [u8],
+    position: usize,
+}
+
+impl Cursor<'_> {
+    fn peek(&self, ahead: usize) -> Option<u8> {
+        self.input.get(self.position + ahead).copied()
+    }
+
+    fn skip_while(&mut self, accepts: impl Fn(u8) -> bool) {
+        while self.peek(0).is_some_and(&accepts) {
+            self.position += 1;
+        }
+    }
+
+    fn starts_with(&self, text: &[u8]) -> bool {
+        self.input[self.position..].starts_with(text)
+    }
+}
+
+impl SqlScanner {
+    /// Scans from `position`, which is moved to where scanning stopped.
+    pub fn scan(&mut self, input: &[u8], position: &mut usize) -> (Scanned, Stop) {
+        let mut cursor = Cursor {
+            input,
+            position: *position,
+        };
+        let mut scanned = Scanned {
+            text: Vec::new(),
+            start: *position,
+        };
+        let stop = loop {
+            let start = cursor.position;
+            let Some(byte) = cursor.peek(0) else {
+                break Stop::End;
+            };
+            let token = self.token(&mut cursor, byte);
+            let text: &[u8] = match token {
+                Token::Backslash => break Stop::Backslash,
+                Token::Blank if scanned.text.is_empty() => continue,
+                Token::Replaced(text) => text,
+                _ => &input[start..cursor.position],
+            };
+            if scanned.text.is_empty() {
+                scanned.start = start;
+            }
+            scanned.text.extend_from_slice(text);
+            match token {
+                Token::End => break Stop::Semicolon,
+                Token::Unterminated => break Stop::Unterminated(start),
+                _ => {}
+            }
+        };
+        *position = cursor.position;
+        (scanned, stop)
+    }
+
+    fn token(&mut self, cursor: &mut Cursor, byte: u8) -> Token {
+        match byte {
+            _ if is_blank(byte) => {
+                cursor.skip_while(is_blank);
+                Token::Blank
+            }
+            b'-' if cursor.peek(1) == Some(b'-') => {
+                cursor.skip_while(|byte| byte != b'\n' && byte != b'\r');
+                Token::Blank
+            }
+            b'/' if cursor.peek(1) == Some(b'*') => skip_comment(cursor),
+            b'\'' => skip_string(cursor, 0, StringKind::Doubling),
+            b'"' => skip_identifier(cursor, 0),
+            b'$' => skip_dollar(cursor),
+            b':' => colon(cursor),
+            b'\\' => backslash(cursor, &mut self.words),
+            b'0'..=b'9' => skip_number(cursor),
+            b'.' if cursor.peek(1).is_some_and(|byte| byte.is_ascii_digit()) => skip_number(cursor),
+            b';' => {
+                cursor.position += 1;
+                if self.parentheses == 0 && self.begins == 0 {
+                    self.words = 0;
+                    return Token::End;
+                }
+                Token::Other
+            }
+            b'(' | b')' => {
+                cursor.position += 1;
+                self.parentheses = if byte == b'(' {
+                    self.parentheses.saturating_add(1)
+                } else {
+                    self.parentheses.saturating_sub(1)
+                };
+                Token::Other
+            }
+            _ if is_word_start(byte) => self.word_or_prefix(cursor, byte),
+            _ => {
+                cursor.position += 1;
+                Token::Other
+            }
+        }
+    }
+
+    /// A word, or a letter that says what kind of quote follows it.
+    fn word_or_prefix(&mut self, cursor: &mut Cursor, byte: u8) -> Token {
+        match (byte.to_ascii_lowercase(), cursor.peek(1), cursor.peek(2)) {
+            (b'e', Some(b'\''), _) => return skip_string(cursor, 1, StringKind::Escaping),
+            (b'b' | b'x', Some(b'\''), _) => return skip_string(cursor, 1, StringKind::Plain),
+            (b'n', Some(b'\''), _) => return skip_string(cursor, 1, StringKind::Doubling),
+            (b'u', Some(b'&'), Some(b'\'')) => {
+                return skip_string(cursor, 2, StringKind::Doubling);
+            }
+            (b'u', Some(b'&'), Some(b'"')) => return skip_identifier(cursor, 2),
+            (b'u', Some(b'&'), _) => {
+                cursor.position += 1;
+                return Token::Other;
+            }
+            _ => {}
+        }
+        let start = cursor.position;
+        cursor.skip_while(is_word_continuation);
+        self.count_word(&cursor.input[start..cursor.position]);
+        Token::Word
+    }
+
+    /// Follows `CREATE [OR REPLACE] {FUNCTION|PROCEDURE} … BEGIN … CASE … END … END`, the only
+    /// statement with semicolons of its own.
+    fn count_word(&mut self, word: &[u8]) {
+        const INTRODUCTION: [&[u8]; 5] = [b"create", b"function", b"procedure", b"or", b"replace"];
+        if self.words == 0 {
+            self.introduction = [0; 4];
+        }
+        let is = |known: &[u8]| word.eq_ignore_ascii_case(known);
+        if self.words < self.introduction.len() && INTRODUCTION.into_iter().any(is) {
+            self.introduction[self.words] = word[0].to_ascii_lowercase();
+        }
+        self.words += 1;
+        let is_function = matches!(
+            self.introduction,
+            [b'c', b'f' | b'p', _, _] | [b'c', b'o', b'r', b'f' | b'p']
+        );
+        if !is_function || self.parentheses > 0 {
+            return;
+        }
+        if is(b"begin") || (is(b"case") && self.begins > 0) {
+            self.begins += 1;
+        } else if is(b"end") {
+            self.begins = self.begins.saturating_sub(1);
+        }
+    }
+}
+
+/// The tokens of a statement that are neither blank nor comment, words in lower case.
+pub(crate) fn tokens(sql: &[u8]) -> Vec<Vec<u8>> {
+    let (mut scanner, mut tokens) = (SqlScanner::default(), Vec::new());
+    let mut cursor = Cursor {
+        input: sql,
+        position: 0,
+    };
+    while let Some(byte) = cursor.peek(0) {
+        let start = cursor.position;
+        match scanner.token(&mut cursor, byte) {
+            Token::Blank | Token::Comment | Token::End => {}
+            Token::Word => tokens.push(sql[start..cursor.position].to_ascii_lowercase()),
+            _ => tokens.push(sql[start..cursor.position].to_vec()),
+        }
+    }
+    tokens
+}
+
+enum Token {
+    /// White space or a comment to the end of the line.
+    Blank,
+    /// A comment of the other kind, which is part of the statement.
+    Comment,
+    /// A keyword or an identifier without quotes.
+    Word,
+    /// Copied as it is.
+    Other,
+    /// Copied in another form.
+    Replaced(&'static [u8]),
+    /// The semicolon that ends the statement.
+    End,
+    /// A backslash, consumed, that begins a command.
+    Backslash,
+    /// A quote or comment that the text ends in.
+    Unterminated,
+}
+
+/// How a string literal treats quotes and backslashes within.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StringKind {
+    /// Two quotes stand for one.
+    Doubling,
+    /// Likewise, and a backslash escapes.
+    Escaping,
+    /// Neither.
+    Plain,
+}
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c')
+}
+
+fn is_word_start(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || byte == b'_' || !byte.is_ascii()
+}
+
+fn is_word_continuation(byte: u8) -> bool {
+    is_word_start(byte) || byte.is_ascii_digit() || byte == b'$'
+}
+
+fn is_variable(byte: u8) -> bool {
+    is_word_start(byte) || byte.is_ascii_digit()
+}
+
+fn skip_comment(cursor: &mut Cursor) -> Token {
+    let mut depth = 0_u32;
+    while cursor.position < cursor.input.len() {
+        if cursor.starts_with(b"/*") {
+            depth += 1;
+            cursor.position += 2;
+        } else if cursor.starts_with(b"*/") {
+            depth -= 1;
+            cursor.position += 2;
+            if depth == 0 {
+                return Token::Comment;
+            }
+        } else {
+            cursor.position += 1;
+        }
+    }
+    Token::Unterminated
+}
+
+/// A string literal after `prefix` bytes, with the literals that continue it on later lines.
+fn skip_string(cursor: &mut Cursor, prefix: usize, kind: StringKind) -> Token {
+    cursor.position += prefix + 1;
+    while let Some(byte) = cursor.peek(0) {
+        cursor.position += 1;
+        if byte == b'\\' && kind == StringKind::Escaping {
+            cursor.position = cursor.input.len().min(cursor.position + 1);
+        } else if byte == b'\'' {
+            if kind != StringKind::Plain && cursor.peek(0) == Some(b'\'') {
+                cursor.position += 1;
+            } else if let Some(next) = continued_string(cursor) {
+                cursor.position = next;
+            } else {
+                return Token::Other;
+            }
+        }
+    }
+    Token::Unterminated
+}
+
+/// Where a string goes on that ended before the cursor, if nothing but blanks with a newline
+/// among them, or comments, comes before the next quote.
+fn continued_string(cursor: &Cursor) -> Option<usize> {
+    let mut ahead = Cursor {
+        input: cursor.input,
+        position: cursor.position,
+    };
+    let mut has_newline = false;
+    while let Some(byte) = ahead.peek(0) {
+        if is_blank(byte) {
+            has_newline |= byte == b'\n' || byte == b'\r';
+            ahead.position += 1;
+        } else if ahead.starts_with(b"--") {
+            ahead.skip_while(|byte| byte != b'\n' && byte != b'\r');
+        } else {
+            return (byte == b'\'' && has_newline).then_some(ahead.position + 1);
+        }
+    }
+    None
+}
+
+fn skip_identifier(cursor: &mut Cursor, prefix: usize) -> Token {
+    cursor.position += prefix + 1;
+    while let Some(byte) = cursor.peek(0) {
+        cursor.position += 1;
+        if byte == b'"' {
+            if cursor.peek(0) != Some(b'"') {
+                return Token::Other;
+            }
+            cursor.position += 1;
+        }
+    }
+    Token::Unterminated
+}
+
+/// A dollar-quoted string, a parameter, or a dollar that means nothing.
+fn skip_dollar(cursor: &mut Cursor) -> Token {
+    let start = cursor.position;
+    cursor.position += 1;
+    if cursor.peek(0).is_some_and(|byte| byte.is_ascii_digit()) {
+        // Letters that stick to a parameter are no word of their own either.
+        cursor.skip_while(is_word_continuation);
+        return Token::Other;
+    }
+    if cursor.peek(0).is_some_and(is_word_start) {
+        cursor.skip_while(is_variable);
+    }
+    if cursor.peek(0) != Some(b'$') {
+        cursor.position = start + 1;
+        return Token::Other;
+    }
+    cursor.position += 1;
+    let delimiter = &cursor.input[start..cursor.position];
+    let body = &cursor.input[cursor.position..];
+    if let Some(length) = body
+        .windows(delimiter.len())
+        .position(|window| window == delimiter)
+    {
+        cursor.position += length + delimiter.len();
+        Token::Other
+    } else {
+        cursor.position = cursor.input.len();
+        Token::Unterminated
+    }
+}
+
+/// `::`, `:=`, `:name` and its like, which pgbench substitutes later, or a bare colon.
+fn colon(cursor: &mut Cursor) -> Token {
+    let start = cursor.position;
+    cursor.position += 1;
+    match cursor.peek(0) {
+        Some(b':' | b'=') => cursor.position += 1,
+        Some(byte) if is_variable(byte) => cursor.skip_while(is_variable),
+        Some(quote @ (b'\'' | b'"')) => {
+            cursor.position += 1;
+            cursor.skip_while(is_variable);
+            let is_name = cursor.position > start + 2 && cursor.peek(0) == Some(quote);
+            cursor.position = if is_name {
+                cursor.position + 1
+            } else {
+                start + 1
+            };
+        }
+        Some(b'{') if cursor.peek(1) == Some(b'?') => {
+            cursor.position += 2;
+            cursor.skip_while(is_variable);
+            if cursor.position > start + 3 && cursor.peek(0) == Some(b'}') {
+                cursor.position += 1;
+                // psql's test whether a variable is defined; pgbench gives its lexer none.
+                return Token::Replaced(b"FALSE");
+            }
+            cursor.position = start + 1;
+        }
+        _ => {}
+    }
+    Token::Other
+}
+
+fn backslash(cursor: &mut Cursor, words: &mut usize) -> Token {
+    cursor.position += 1;
+    match cursor.peek(0) {
+        Some(b';') => {
+            cursor.position += 1;
+            *words = 0;
+            Token::Replaced(b";")
+        }
+        Some(b':') => {
+            cursor.position += 1;
+            Token::Replaced(b":")
+        }
+        _ => Token::Backslash,
+    }
+}
+
+/// A number and the letters that stick to it, which are no word of their own.
+fn skip_number(cursor: &mut Cursor) -> Token {
+    let is_digit = |byte: u8| byte.is_ascii_digit();
+    cursor.skip_while(is_digit);
+    if cursor.peek(0) == Some(b'.') && cursor.peek(1) != Some(b'.') {
+        cursor.position += 1;
+        cursor.skip_while(is_digit);
+    }
+    if matches!(cursor.peek(0), Some(b'e' | b'E')) && matches!(cursor.peek(1), Some(b'+' | b'-')) {
+        cursor.position += 2;
+        cursor.skip_while(is_digit);
+    }
+    if cursor.peek(0).is_some_and(is_word_start) {
+        cursor.skip_while(is_word_continuation);
+    }
+    Token::Other
+}
