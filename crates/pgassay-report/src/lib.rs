@@ -1,1 +1,12 @@
 //! Shows results: terminal, HTML, JSON.
+//!
+//! Every function here takes a [`Run`](pgassay_core::run::Run) and returns text. Nothing is read,
+//! written or printed, no clock is looked at and no statistics are computed: what a report says
+//! was decided when the run was assessed.
+
+mod number;
+mod outline;
+mod sentence;
+mod terminal;
+
+pub use terminal::{Style, terminal};

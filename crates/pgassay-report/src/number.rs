@@ -1,0 +1,183 @@
+//! Figures as people read them, the same in every kind of report.
+//!
+//! A minus is U+2212, thousands are set apart by a space, and a percent sign by another: the SI's
+//! rules. Nothing here rounds before it is printed.
+
+use jiff::Timestamp;
+
+/// A whole number with its thousands set apart: `12 583`.
+pub(crate) fn whole(value: f64) -> String {
+    if !value.is_finite() {
+        return "?".to_owned();
+    }
+    let digits = format!("{:.0}", value.abs());
+    let mut out = String::new();
+    if value < 0.0 && digits != "0" {
+        out.push('−');
+    }
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Throughput: whole numbers, but for slow work where the fraction says something.
+pub(crate) fn tps(value: f64) -> String {
+    if value.abs() < 100.0 {
+        decimals(value, 2)
+    } else {
+        whole(value)
+    }
+}
+
+/// A ratio: `×1.412`.
+pub(crate) fn ratio(value: f64) -> String {
+    format!("×{}", decimals(value, 3))
+}
+
+/// An interval of ratios: `[1.396, 1.428]`.
+pub(crate) fn interval(low: f64, high: f64) -> String {
+    format!("[{}, {}]", decimals(low, 3), decimals(high, 3))
+}
+
+/// A share as percent, with a digit more where it is small: `1.8 %`, `0.04 %`.
+pub(crate) fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent != 0.0 && percent.abs() < 0.1 {
+        format!("{} %", decimals(percent, 2))
+    } else {
+        format!("{} %", decimals(percent, 1))
+    }
+}
+
+/// A share as percent that is never rounded up to all of it: `99.9 %` is not `100 %`.
+pub(crate) fn percent_of(part: u64, all: u64) -> String {
+    if part == all {
+        return "100 %".to_owned();
+    }
+    let percent = part as f64 / all as f64 * 100.0;
+    format!("{} %", decimals((percent * 10.0).floor() / 10.0, 1))
+}
+
+/// Microseconds: two decimals, fewer where the value is large.
+pub(crate) fn micros(value: f64) -> String {
+    decimals(value, micros_places(value))
+}
+
+/// A difference in microseconds, always with its sign: `−14.12`, `+0.38`; `0.00` has none.
+pub(crate) fn signed_micros(value: f64) -> String {
+    let text = micros(value);
+    if value > 0.0 && text.trim_matches(['0', '.']) != "" {
+        format!("+{text}")
+    } else {
+        text
+    }
+}
+
+/// Milliseconds from microseconds, as pgbench prints latency: `0.112`.
+pub(crate) fn millis(value_us: f64) -> String {
+    let places = if value_us >= 1_000_000.0 { 0 } else { 3 };
+    decimals(value_us / 1000.0, places)
+}
+
+/// How long something takes, in the unit that suits it: `403 ms`, `66 s`, `12 min`.
+pub(crate) fn duration(value_us: f64) -> String {
+    if value_us < 10_000_000.0 {
+        let ms = value_us / 1000.0;
+        format!("{} ms", decimals(ms, if ms < 10.0 { 1 } else { 0 }))
+    } else if value_us < 600_000_000.0 {
+        format!("{:.0} s", value_us / 1e6)
+    } else {
+        format!("{:.0} min", value_us / 60e6)
+    }
+}
+
+/// A moment, in UTC: `2026-11-21 23:43:51 UTC`.
+pub(crate) fn moment(since_1970_us: i64) -> String {
+    Timestamp::from_microsecond(since_1970_us).map_or_else(
+        |_| format!("{since_1970_us} µs since 1970"),
+        |time| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
+    )
+}
+
+/// `1 pair`, `6 pairs`.
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", whole(number as f64))
+}
+
+/// A fixed number of decimals; a zero is never negative, and what is not a number shows as `?`.
+pub(crate) fn decimals(value: f64, places: usize) -> String {
+    if !value.is_finite() {
+        return "?".to_owned();
+    }
+    let text = format!("{:.places$}", value.abs());
+    if value < 0.0 && text.trim_matches(['0', '.']) != "" {
+        format!("−{text}")
+    } else {
+        text
+    }
+}
+
+fn micros_places(value: f64) -> usize {
+    match value.abs() {
+        small if small < 100.0 => 2,
+        medium if medium < 1000.0 => 1,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        for (value, text) in [
+            (0.0, "0"),
+            (999.6, "1 000"),
+            (12_583.2, "12 583"),
+            (-1_234_567.0, "−1 234 567"),
+            (-0.2, "0"),
+            (f64::NAN, "?"),
+        ] {
+            assert_eq!(whole(value), text);
+        }
+    }
+
+    #[test]
+    fn a_sign_is_printed_where_there_is_a_difference() {
+        for (value, text) in [
+            (-14.123, "−14.12"),
+            (0.384, "+0.38"),
+            (0.001, "0.00"),
+            (-0.001, "0.00"),
+            (1234.5, "+1234"),
+            (123.45, "+123.5"),
+        ] {
+            assert_eq!(signed_micros(value), text);
+        }
+    }
+
+    #[test]
+    fn shares_keep_what_is_small_and_never_round_up_to_all() {
+        assert_eq!(percent(0.018), "1.8 %");
+        assert_eq!(percent(0.0004), "0.04 %");
+        assert_eq!(percent(0.0), "0.0 %");
+        assert_eq!(percent_of(99_999, 100_000), "99.9 %");
+        assert_eq!(percent_of(5, 5), "100 %");
+    }
+
+    #[test]
+    fn times_and_moments_choose_their_unit() {
+        assert_eq!(duration(403_200.0), "403 ms");
+        assert_eq!(duration(66_000_000.0), "66 s");
+        assert_eq!(duration(1_200_000_000.0), "20 min");
+        assert_eq!(millis(112.4), "0.112");
+        assert_eq!(moment(1_795_304_631_000_000), "2026-11-21 23:43:51 UTC");
+        assert_eq!(moment(i64::MAX), "9223372036854775807 µs since 1970");
+    }
+}

@@ -1,0 +1,274 @@
+//! What a run says, in sentences: the same words in the terminal and on the page.
+
+use pgassay_core::comparison::{Change, Comparison, Ratio, Verdict};
+use pgassay_core::profile::Quality;
+use pgassay_core::run::Run;
+
+use crate::number;
+use crate::outline::{BAND, baseline_name, condition_title, variant_name};
+
+/// The word for a verdict.
+pub(crate) fn verdict_word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Faster => "faster",
+        Verdict::Slower => "slower",
+        Verdict::Same => "same",
+        Verdict::Unresolved => "unresolved",
+    }
+}
+
+/// The word for what happened to a row; empty where that cannot be told.
+pub(crate) fn change_word(change: Change) -> &'static str {
+    match change {
+        Change::New => "new",
+        Change::Up => "up",
+        Change::Down => "down",
+        Change::Gone => "gone",
+        Change::Unresolved => "",
+    }
+}
+
+/// A variant's answer over all conditions.
+pub(crate) struct Answer {
+    /// Index into the plan's variants.
+    pub variant: usize,
+    /// The verdict, where it is the same under all conditions.
+    pub verdict: Option<Verdict>,
+    /// One sentence or two.
+    pub text: String,
+}
+
+/// One answer per variant that was compared, in the plan's order.
+pub(crate) fn answers(run: &Run) -> Vec<Answer> {
+    (1..run.plan.variants.len())
+        .filter_map(|variant| {
+            let of_variant: Vec<&Comparison> = run
+                .comparisons
+                .iter()
+                .filter(|it| it.variant == variant)
+                .collect();
+            let first = *of_variant.first()?;
+            let uniform = of_variant.iter().all(|it| it.verdict == first.verdict);
+            let text = if let [only] = of_variant[..] {
+                answer_alone(run, only)
+            } else {
+                answer_over_many(run, variant, &of_variant)
+            };
+            Some(Answer {
+                variant,
+                verdict: uniform.then_some(first.verdict),
+                text,
+            })
+        })
+        .collect()
+}
+
+fn answer_alone(run: &Run, comparison: &Comparison) -> String {
+    let name = variant_name(run, comparison.variant);
+    let baseline = baseline_name(run);
+    let tps = &comparison.tps;
+    let figures = ratio_in_words(tps);
+    match comparison.verdict {
+        Verdict::Faster => format!("{name} is faster than {baseline}: throughput {figures}."),
+        Verdict::Slower => format!("{name} is slower than {baseline}: throughput {figures}."),
+        Verdict::Same => {
+            format!("{name} is as fast as {baseline} within ±2 %: throughput {figures}.")
+        }
+        Verdict::Unresolved => format!(
+            "Cannot tell whether {name} is faster or slower than {baseline}: throughput {figures}. {}",
+            needs(tps)
+        ),
+    }
+}
+
+/// The verdicts' clauses, the commonest first: `faster than simple under 4 of 6 conditions (×1.2 to
+/// ×1.4); as fast (±2 %) under f1, 1 client (×1.003)`.
+fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> String {
+    let mut clauses: Vec<(Verdict, Vec<&Comparison>)> = [
+        Verdict::Faster,
+        Verdict::Slower,
+        Verdict::Same,
+        Verdict::Unresolved,
+    ]
+    .into_iter()
+    .map(|verdict| {
+        let with = comparisons.iter().filter(|it| it.verdict == verdict);
+        (verdict, with.copied().collect())
+    })
+    .filter(|(_, with): &(_, Vec<_>)| !with.is_empty())
+    .collect();
+    clauses.sort_by_key(|(_, with)| std::cmp::Reverse(with.len()));
+    let baseline = baseline_name(run);
+    let clauses: Vec<String> = clauses
+        .iter()
+        .enumerate()
+        .map(|(place, (verdict, with))| {
+            let words = match (verdict, place) {
+                (Verdict::Faster, 0) => format!("faster than {baseline}"),
+                (Verdict::Faster, _) => "faster".to_owned(),
+                (Verdict::Slower, 0) => format!("slower than {baseline}"),
+                (Verdict::Slower, _) => "slower".to_owned(),
+                (Verdict::Same, 0) => format!("as fast as {baseline} within ±2 %"),
+                (Verdict::Same, _) => "as fast within ±2 %".to_owned(),
+                (Verdict::Unresolved, 0) => format!("not to be told from {baseline}"),
+                (Verdict::Unresolved, _) => "not to be told apart".to_owned(),
+            };
+            let place = match with[..] {
+                _ if with.len() == comparisons.len() => {
+                    format!("under all {} conditions", with.len())
+                }
+                [only] => format!("under {}", condition_title(run, only.condition)),
+                _ => format!("under {} of {} conditions", with.len(), comparisons.len()),
+            };
+            format!("{words} {place}: {}", range(with))
+        })
+        .collect();
+    format!("{} is {}.", variant_name(run, variant), clauses.join("; "))
+}
+
+fn range(comparisons: &[&Comparison]) -> String {
+    let ratios = || comparisons.iter().map(|it| it.tps.ratio);
+    let low = number::ratio(ratios().fold(f64::INFINITY, f64::min));
+    let high = number::ratio(ratios().fold(f64::NEG_INFINITY, f64::max));
+    if low == high {
+        format!("throughput {low}")
+    } else {
+        format!("throughput {low} to {high}")
+    }
+}
+
+/// `×1.412 [1.396, 1.428]`, or a warning where one pair has no interval.
+pub(crate) fn ratio_in_words(ratio: &Ratio) -> String {
+    if ratio.by_pair.len() < 2 {
+        format!(
+            "{} (one pair: descriptive only)",
+            number::ratio(ratio.ratio)
+        )
+    } else {
+        format!(
+            "{} {}",
+            number::ratio(ratio.ratio),
+            number::interval(ratio.low, ratio.high)
+        )
+    }
+}
+
+/// What would turn an unresolved verdict into a word.
+pub(crate) fn needs(ratio: &Ratio) -> String {
+    match pairs_needed(ratio) {
+        Some(pairs) => format!(
+            "It needs about {pairs} pairs instead of {}.",
+            ratio.by_pair.len()
+        ),
+        None => "It needs more than one pair.".to_owned(),
+    }
+}
+
+/// About how many pairs would resolve this ratio if it is as estimated.
+///
+/// An interval shrinks with the square root of the number of pairs. It resolves the question
+/// either by leaving 1 (half-width below the effect) or by fitting into the band (half-width below
+/// what the effect leaves of it), whichever comes first.
+fn pairs_needed(ratio: &Ratio) -> Option<u64> {
+    let pairs = ratio.by_pair.len();
+    let half_width = (ratio.high / ratio.low).ln() / 2.0;
+    if pairs < 2 || !half_width.is_finite() {
+        return None;
+    }
+    let effect = ratio.ratio.ln().abs();
+    let goal = effect.max((1.0 + BAND).ln() - effect);
+    let needed = pairs as f64 * (half_width / goal).powi(2);
+    Some((needed.ceil() as u64).max(pairs as u64 + 1))
+}
+
+/// The confidence levels in use, as `95 %` or `95 to 97.5 %`.
+pub(crate) fn levels(run: &Run) -> String {
+    let levels = || run.comparisons.iter().map(|it| it.tps.level * 100.0);
+    let low = levels().fold(f64::INFINITY, f64::min);
+    let high = levels().fold(f64::NEG_INFINITY, f64::max);
+    let print = |level: f64| {
+        let text = format!("{level:.1}");
+        text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+    };
+    if !low.is_finite() {
+        "95 %".to_owned()
+    } else if print(low) == print(high) {
+        format!("{} %", print(low))
+    } else {
+        format!("{} to {} %", print(low), print(high))
+    }
+}
+
+/// What was run: servers, points, trials and seed.
+pub(crate) fn what_was_run(run: &Run) -> String {
+    let mut versions: Vec<&str> = Vec::new();
+    for server in &run.servers {
+        if !versions.contains(&server.version.as_str()) {
+            versions.push(&server.version);
+        }
+    }
+    let schedule = &run.plan.schedule;
+    format!(
+        "PostgreSQL {}; {} under {}; {} of {} each; seed {}.",
+        versions.join(", "),
+        number::count(run.plan.variants.len() as u64, "variant"),
+        number::count(run.plan.conditions.len() as u64, "condition"),
+        number::count(u64::from(schedule.blocks), "block"),
+        number::duration(schedule.trial_us as f64),
+        schedule.seed
+    )
+}
+
+/// The quality of all profiles together; `None` where nothing was sampled.
+pub(crate) fn profile_quality(run: &Run) -> Option<String> {
+    let mut all = Quality::default();
+    for profile in &run.profiles {
+        all.add(&profile.quality);
+    }
+    if all.samples == 0 {
+        return None;
+    }
+    let mut parts = vec![number::count(all.samples, "sample")];
+    if all.user_samples > 0 {
+        parts.push(format!(
+            "{} of user stacks unwound to the process's entry",
+            number::percent_of(all.unwound_to_entry, all.user_samples)
+        ));
+    }
+    if all.truncated > 0 {
+        let share = all.truncated as f64 / all.user_samples.max(1) as f64;
+        parts.push(format!("{} too deep to copy whole", number::percent(share)));
+    }
+    let unknown = all.unknown_leaf as f64 / all.samples as f64;
+    parts.push(format!("{} in no known function", number::percent(unknown)));
+    parts.push(match all.lost {
+        0 => "none lost".to_owned(),
+        lost => format!("{} lost", number::whole(lost as f64)),
+    });
+    Some(format!("{}.", parts.join(", ")))
+}
+
+/// What watching cost, from every comparison that was profiled.
+pub(crate) fn cost_of_watching(run: &Run) -> Option<String> {
+    let ratios: Vec<f64> = run
+        .comparisons
+        .iter()
+        .filter_map(|it| it.cost.as_ref())
+        .map(|cost| cost.profiled_tps_ratio)
+        .collect();
+    let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if ratios.is_empty() {
+        return None;
+    }
+    let (low, high) = (number::percent(low), number::percent(high));
+    let speed = if low == high {
+        low
+    } else {
+        format!("{low} to {high}")
+    };
+    Some(format!(
+        "Profiled trials ran at {speed} of the throughput of the timed ones; only the timed ones \
+         count for verdicts and totals."
+    ))
+}

@@ -1,0 +1,134 @@
+//! Every comparison on a line of its own: `prepared  faster  tps ×1.412 [1.396, 1.428]  6 pairs, …`.
+
+use pgassay_core::comparison::{Comparison, Verdict};
+use pgassay_core::run::Run;
+
+use super::table::{Ink, Side, Table, cell, inked, wrap};
+use super::{Style, clients, heading};
+use crate::outline::{baseline_name, comparison, groups, variant_name};
+use crate::{number, sentence};
+
+pub(super) fn section(run: &Run, style: Style) -> String {
+    if run.comparisons.is_empty() {
+        return String::new();
+    }
+    let explanation = format!(
+        "throughput over that of {}, with the {} interval of the pairs",
+        baseline_name(run),
+        sentence::levels(run)
+    );
+    // From the wordiest to the shortest: the first that fits is printed.
+    let forms = [Noise::Words, Noise::Short, Noise::None].map(|noise| table(run, noise));
+    let fitting = forms.iter().find(|form| form.width() <= style.columns());
+    let table = fitting.unwrap_or(&forms[2]);
+    let mut out = heading("ANSWER", &explanation, style);
+    out.push_str(&table.render(style.color));
+    out.push_str(&unresolved(run, style));
+    out
+}
+
+/// How much to say about the pairs.
+#[derive(Clone, Copy)]
+enum Noise {
+    Words,
+    Short,
+    None,
+}
+
+fn table(run: &Run, noise: Noise) -> Table {
+    let mut table = Table::new(&[Side::Right, Side::Left, Side::Left, Side::Left, Side::Left]);
+    for group in groups(run) {
+        if !group.label.is_empty() {
+            table.across(cell(group.label));
+        }
+        for condition in group.conditions {
+            let mut title = clients(run, condition);
+            for variant in 1..run.plan.variants.len() {
+                let Some(comparison) = comparison(run, condition, variant) else {
+                    continue;
+                };
+                table.row(vec![
+                    cell(std::mem::take(&mut title)),
+                    cell(variant_name(run, variant)),
+                    inked(
+                        sentence::verdict_word(comparison.verdict),
+                        ink(comparison.verdict),
+                    ),
+                    cell(format!("tps {}", ratio(comparison))),
+                    inked(pairs(comparison, noise), Ink::Faint),
+                ]);
+            }
+        }
+    }
+    table
+}
+
+fn ink(verdict: Verdict) -> Ink {
+    match verdict {
+        Verdict::Faster => Ink::Good,
+        Verdict::Slower => Ink::Bad,
+        Verdict::Same => Ink::Strong,
+        Verdict::Unresolved => Ink::Caution,
+    }
+}
+
+fn ratio(comparison: &Comparison) -> String {
+    let tps = &comparison.tps;
+    if tps.by_pair.len() < 2 {
+        return number::ratio(tps.ratio);
+    }
+    format!(
+        "{} {}",
+        number::ratio(tps.ratio),
+        number::interval(tps.low, tps.high)
+    )
+}
+
+fn pairs(comparison: &Comparison, noise: Noise) -> String {
+    let tps = &comparison.tps;
+    let pairs = number::count(tps.by_pair.len() as u64, "pair");
+    if tps.by_pair.len() < 2 {
+        return format!("{pairs}: descriptive only");
+    }
+    let sd = number::percent(tps.pair_sd);
+    let detects = tps.detectable.map_or(String::new(), |share| {
+        format!(", detects ≥ {}", number::percent(share))
+    });
+    // A star sends the reader to the line that explains it, below the table.
+    let star = if tps.ranks_disagree { " *" } else { "" };
+    match noise {
+        Noise::Words => format!("{pairs}, pair SD {sd}{detects}{star}"),
+        Noise::Short => format!("{pairs}, SD {sd}{star}"),
+        Noise::None => star.trim().to_owned(),
+    }
+}
+
+/// What an unresolved verdict needs, said once for the neediest, and what a star means.
+fn unresolved(run: &Run, style: Style) -> String {
+    let mut out = String::new();
+    let unresolved: Vec<&Comparison> = run
+        .comparisons
+        .iter()
+        .filter(|it| it.verdict == Verdict::Unresolved)
+        .collect();
+    if let Some(neediest) = unresolved
+        .iter()
+        .max_by(|a, b| width(a).total_cmp(&width(b)))
+    {
+        let text = format!(
+            "unresolved: cannot tell, the interval holds ×1 and reaches beyond ±2 %. {}",
+            sentence::needs(&neediest.tps)
+        );
+        out.push_str(&wrap(&text, style.columns(), "  ", "  "));
+    }
+    if run.comparisons.iter().any(|it| it.tps.ranks_disagree) {
+        let text = "* ranks tell another story than the mean here, as with an outlier: look at the \
+                    pairs.";
+        out.push_str(&wrap(text, style.columns(), "  ", "  "));
+    }
+    out
+}
+
+fn width(comparison: &Comparison) -> f64 {
+    (comparison.tps.high / comparison.tps.low).ln()
+}

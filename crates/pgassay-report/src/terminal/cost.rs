@@ -1,0 +1,215 @@
+//! Where the difference in the server's CPU time lies: the comparison that tells the most in full,
+//! the others in a line each.
+
+use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow};
+use pgassay_core::run::Run;
+
+use super::table::{Cell, Ink, Side, Table, bar, cell, cut, inked, paint, visible, wrap};
+use super::{Style, heading};
+use crate::outline::{
+    baseline_name, coarse_rows, comparison, condition_title, most_telling, plus_minus_us, top_rows,
+    unresolved_us, variant_name,
+};
+use crate::{number, sentence};
+
+/// Rows of the coarse account, and of functions.
+const COARSE_ROWS: usize = 5;
+const FUNCTION_ROWS: usize = 10;
+/// Longer names are cut: C++ symbols know no bounds.
+const NAME_WIDTH_MAX: usize = 34;
+const BAR_WIDTH: usize = 16;
+
+pub(super) fn section(run: &Run, style: Style) -> String {
+    let Some(telling) = most_telling(run, run.comparisons.iter()) else {
+        return String::new();
+    };
+    let Some(cost) = &telling.cost else {
+        return String::new();
+    };
+    let title = format!(
+        "{} against {}, {}",
+        variant_name(run, telling.variant),
+        baseline_name(run),
+        condition_title(run, telling.condition)
+    );
+    let mut out = heading(
+        "COST",
+        &format!("server CPU time in µs per transaction: {title}"),
+        style,
+    );
+    out.push_str(&table(run, telling, cost, style).render(style.color));
+    out.push_str(&below_noise(cost, style));
+    out.push_str(&others(run, telling, style));
+    out
+}
+
+fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style) -> Table {
+    let mut sides = vec![Side::Left, Side::Left];
+    sides.extend([Side::Right; 4]);
+    sides.push(Side::Left);
+    let mut table = Table::new(&sides);
+    let (kind, coarse) = coarse_rows(cost);
+    let titles = [
+        "",
+        if kind == "function" { "" } else { kind },
+        &visible(baseline_name(run)),
+        &visible(variant_name(run, comparison.variant)),
+        "difference",
+        "±",
+        "",
+    ];
+    table.row(
+        titles
+            .map(|title| inked(cut(title, 20), Ink::Faint))
+            .to_vec(),
+    );
+    if kind != "function" {
+        rows(&mut table, coarse, COARSE_ROWS, kind, style);
+        let total = row("", "total", &cost.total, 0.0, style);
+        table.row(total);
+        table.row(vec![
+            cell(""),
+            inked("function, itself", Ink::Faint),
+            cell(""),
+            cell(""),
+            cell(""),
+            cell(""),
+            cell(""),
+        ]);
+    }
+    rows(
+        &mut table,
+        &cost.functions,
+        FUNCTION_ROWS,
+        "function",
+        style,
+    );
+    if kind == "function" {
+        table.row(row("", "total", &cost.total, 0.0, style));
+    }
+    table
+}
+
+fn rows(table: &mut Table, rows: &[CostRow], count: usize, kind: &str, style: Style) {
+    let top = top_rows(rows, count, kind != "function");
+    let largest = top.shown.first().map_or(0.0, |it| it.difference_us.abs());
+    for shown in &top.shown {
+        let mark = sentence::change_word(shown.change);
+        table.row(row(mark, &shown.name, shown, largest, style));
+    }
+    if top.left_out == 0 {
+        return;
+    }
+    let [baseline_us, variant_us, difference_us] = top.rest_us;
+    table.row(vec![
+        cell(""),
+        inked(more(top.left_out, kind), Ink::Faint),
+        cell(number::micros(baseline_us)),
+        cell(number::micros(variant_us)),
+        cell(number::signed_micros(difference_us)),
+        cell(""),
+        cell(""),
+    ]);
+}
+
+/// `11 more functions`.
+fn more(number: usize, kind: &str) -> String {
+    format!("{number} more {kind}{}", if number == 1 { "" } else { "s" })
+}
+
+fn row(mark: &str, name: &str, row: &CostRow, largest_us: f64, style: Style) -> Vec<Cell> {
+    let ink = match row.change {
+        Change::New | Change::Up => Ink::Bad,
+        Change::Down | Change::Gone => Ink::Good,
+        Change::Unresolved => Ink::Faint,
+    };
+    let share = if largest_us > 0.0 {
+        row.difference_us.abs() / largest_us
+    } else {
+        0.0
+    };
+    let bar_width = if style.columns() >= 90 { BAR_WIDTH } else { 0 };
+    vec![
+        inked(mark, ink),
+        cell(cut(&visible(name), NAME_WIDTH_MAX)),
+        cell(number::micros(row.baseline_us)),
+        cell(number::micros(row.variant_us)),
+        cell(number::signed_micros(row.difference_us)),
+        inked(number::micros(plus_minus_us(row)), Ink::Faint),
+        inked(
+            bar(share, bar_width),
+            if ink == Ink::Faint { Ink::Faint } else { ink },
+        ),
+    ]
+}
+
+fn below_noise(cost: &CostDifference, style: Style) -> String {
+    let resolved = cost
+        .functions
+        .iter()
+        .any(|row| row.change != Change::Unresolved);
+    let limit = number::micros(cost.resolvable_us);
+    let text = if resolved {
+        format!("A function's difference below {limit} µs cannot be told from noise here.")
+    } else {
+        format!("No function's difference can be told from noise (below {limit} µs).")
+    };
+    let text = wrap(&text, style.columns(), "  ", "  ");
+    paint(text.trim_end(), Ink::Faint, style.color) + "\n"
+}
+
+/// A line for every other variant, under the condition that is told in full or the most telling.
+fn others(run: &Run, told: &Comparison, style: Style) -> String {
+    let mut lines = String::new();
+    for variant in (1..run.plan.variants.len()).filter(|variant| *variant != told.variant) {
+        let same = comparison(run, told.condition, variant).filter(|it| it.cost.is_some());
+        let any = || {
+            most_telling(
+                run,
+                run.comparisons.iter().filter(|it| it.variant == variant),
+            )
+        };
+        if let Some(other) = same.or_else(any) {
+            lines.push_str(&in_a_line(run, other, style));
+        }
+    }
+    lines
+}
+
+/// `prepared, plain, 1 client  −17.1 ±0.4 µs/tx: parse −4.3, plan −7.7, rest −5.1; unresolved …`.
+fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
+    let Some(cost) = &comparison.cost else {
+        return String::new();
+    };
+    let (_, coarse) = coarse_rows(cost);
+    let top = top_rows(coarse, 4, false);
+    let mut parts: Vec<String> = top
+        .shown
+        .iter()
+        .map(|row| {
+            format!(
+                "{}\u{a0}{}",
+                row.name,
+                number::signed_micros(row.difference_us)
+            )
+        })
+        .collect();
+    let unresolved = unresolved_us(coarse);
+    let beyond = top.rest_us[2] - unresolved;
+    if number::signed_micros(beyond) != "0.00" {
+        parts.push(format!("other\u{a0}{}", number::signed_micros(beyond)));
+    }
+    parts.push(format!(
+        "unresolved\u{a0}{}",
+        number::signed_micros(unresolved)
+    ));
+    let text = format!(
+        "{}, {}: {} ±{} µs/tx: {}",
+        variant_name(run, comparison.variant),
+        condition_title(run, comparison.condition),
+        number::signed_micros(cost.total.difference_us),
+        number::micros(plus_minus_us(&cost.total)),
+        parts.join(", ")
+    );
+    wrap(&text, style.columns(), "  ", "    ")
+}

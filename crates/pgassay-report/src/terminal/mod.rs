@@ -1,0 +1,91 @@
+//! The answer as text, for a terminal of up to 100 columns.
+//!
+//! From the top: the question and its answer in sentences; every comparison on a line; the figures
+//! of every point; where the difference in cost lies, told once, for the comparison that tells the
+//! most; then what the reader must know before believing any of it. The text alone carries the
+//! meaning, colour only helps, and nothing is longer than it is worth: the page has the rest.
+
+mod answer;
+mod cost;
+mod figures;
+mod notes;
+mod table;
+
+use pgassay_core::run::Run;
+
+use crate::{outline, sentence};
+use table::{Ink, paint, visible, wrap};
+
+/// How to write for a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    /// Whether to use ANSI colours; the caller knows about `NO_COLOR` and where the text goes.
+    pub color: bool,
+    /// Columns of the terminal; more than 100 are not used, fewer than 60 not respected.
+    pub width: usize,
+}
+
+impl Style {
+    fn columns(self) -> usize {
+        self.width.clamp(60, 100)
+    }
+}
+
+/// The run's answer, ended by a newline.
+pub fn terminal(run: &Run, style: &Style) -> String {
+    let sections = [
+        opening(run, *style),
+        answer::section(run, *style),
+        figures::section(run, *style),
+        cost::section(run, *style),
+        notes::section(run, *style),
+    ];
+    let written: Vec<String> = sections.into_iter().filter(|it| !it.is_empty()).collect();
+    written.join("\n")
+}
+
+fn opening(run: &Run, style: Style) -> String {
+    let width = style.columns();
+    let mut out = String::new();
+    for line in wrap(&run.study.question, width, "", "").lines() {
+        out.push_str(&paint(line, Ink::Strong, style.color));
+        out.push('\n');
+    }
+    for answer in sentence::answers(run) {
+        out.push_str(&wrap(&answer.text, width, "→ ", "  "));
+    }
+    if run.comparisons.is_empty() {
+        let why = if run.plan.variants.len() < 2 {
+            "one variant only, so there is nothing to compare"
+        } else {
+            "no pair of trials was completed"
+        };
+        let text = format!("No verdict: {why}. The figures below are descriptive only.");
+        out.push_str(&wrap(&text, width, "→ ", "  "));
+    }
+    let text = sentence::what_was_run(run);
+    for line in wrap(&text, width, "  ", "  ").lines() {
+        out.push_str(&paint(line, Ink::Faint, style.color));
+        out.push('\n');
+    }
+    out
+}
+
+/// A section's heading, and what its columns mean.
+fn heading(title: &str, explanation: &str, style: Style) -> String {
+    let rest = style.columns().saturating_sub(title.chars().count() + 2);
+    let explanation = table::cut(&visible(explanation), rest);
+    format!(
+        "{}  {}\n",
+        paint(title, Ink::Strong, style.color),
+        paint(&explanation, Ink::Faint, style.color)
+    )
+}
+
+/// A condition's number of clients, as its table prints it.
+fn clients(run: &Run, condition: usize) -> String {
+    match outline::clients(run, condition) {
+        1 => "1 client".to_owned(),
+        clients => format!("{clients} clients"),
+    }
+}

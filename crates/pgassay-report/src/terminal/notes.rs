@@ -1,0 +1,49 @@
+//! What the reader must know before believing a figure, and what mends it.
+
+use pgassay_core::run::Run;
+
+use super::table::{Ink, paint, wrap};
+use super::{Style, heading};
+use crate::sentence;
+
+pub(super) fn section(run: &Run, style: Style) -> String {
+    let width = style.columns();
+    let mut out = String::new();
+    if let Some(quality) = sentence::profile_quality(run) {
+        out.push_str(&wrap(&quality, width, "  profile   ", "            "));
+    }
+    if let Some(watching) = sentence::cost_of_watching(run) {
+        out.push_str(&wrap(&watching, width, "  watching  ", "            "));
+    }
+    let mut warnings = String::new();
+    if !run.complete {
+        warnings.push_str(&warning(
+            "The run ended before all trials were done.",
+            style,
+        ));
+    }
+    for it in &run.warnings {
+        warnings.push_str(&warning(&it.message, style));
+    }
+    for check in &run.checks {
+        let Some(limits) = &check.limits else {
+            continue;
+        };
+        let mend = check
+            .mend
+            .as_ref()
+            .map_or(String::new(), |mend| format!("; to mend it: {mend}"));
+        let text = format!("{} is {}: {limits}{mend}", check.name, check.value);
+        warnings.push_str(&warning(&text, style));
+    }
+    out.push_str(&warnings);
+    if out.is_empty() {
+        return out;
+    }
+    heading("NOTES", "", style).trim_end().to_owned() + "\n" + &out
+}
+
+fn warning(text: &str, style: Style) -> String {
+    let text = wrap(text, style.columns(), "  ! ", "    ");
+    paint(text.trim_end(), Ink::Caution, style.color) + "\n"
+}

@@ -1,0 +1,270 @@
+//! Text in columns and colours for a terminal.
+//!
+//! Widths are those of the characters on the screen (`unicode-width`), so that names in any script
+//! stay in line; colours are added after the padding and never counted.
+
+use unicode_width::UnicodeWidthStr;
+
+/// What a piece of text is, which decides its colour. The words carry the meaning without it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ink {
+    Plain,
+    Strong,
+    Faint,
+    Good,
+    Bad,
+    Caution,
+}
+
+impl Ink {
+    fn code(self) -> Option<&'static str> {
+        match self {
+            Self::Plain => None,
+            Self::Strong => Some("1"),
+            Self::Faint => Some("2"),
+            Self::Good => Some("1;32"),
+            Self::Bad => Some("1;31"),
+            Self::Caution => Some("33"),
+        }
+    }
+}
+
+/// The text in its colour, or as it is where colours are off.
+pub(super) fn paint(text: &str, ink: Ink, color: bool) -> String {
+    match ink.code() {
+        Some(code) if color && !text.is_empty() => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+        _ => text.to_owned(),
+    }
+}
+
+/// One cell.
+#[derive(Debug, Clone)]
+pub(super) struct Cell {
+    text: String,
+    ink: Ink,
+}
+
+/// A cell in the terminal's own colour.
+pub(super) fn cell(text: impl Into<String>) -> Cell {
+    inked(text, Ink::Plain)
+}
+
+/// A cell in a colour.
+pub(super) fn inked(text: impl Into<String>, ink: Ink) -> Cell {
+    Cell {
+        text: visible(&text.into()),
+        ink,
+    }
+}
+
+/// On which side a column's text stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Left,
+    Right,
+}
+
+/// A line of a table: cells in columns, or text across all of them.
+enum Row {
+    Cells(Vec<Cell>),
+    Across(Cell),
+}
+
+/// Rows that are laid out together.
+pub(super) struct Table {
+    sides: Vec<Side>,
+    rows: Vec<Row>,
+}
+
+impl Table {
+    /// A table whose columns stand on these sides.
+    pub(super) fn new(sides: &[Side]) -> Self {
+        Self {
+            sides: sides.to_vec(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row with a cell for every column.
+    pub(super) fn row(&mut self, cells: Vec<Cell>) {
+        debug_assert_eq!(cells.len(), self.sides.len(), "a cell for every column");
+        self.rows.push(Row::Cells(cells));
+    }
+
+    /// Adds a line that no column constrains.
+    pub(super) fn across(&mut self, cell: Cell) {
+        self.rows.push(Row::Across(cell));
+    }
+
+    /// The widest line, indentation included.
+    pub(super) fn width(&self) -> usize {
+        let widths = self.widths();
+        INDENT.len() + widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1)
+    }
+
+    /// Leaves a column out.
+    pub(super) fn remove_column(&mut self, column: usize) {
+        self.sides.remove(column);
+        for row in &mut self.rows {
+            if let Row::Cells(cells) = row {
+                cells.remove(column);
+            }
+        }
+    }
+
+    /// The lines, each ended by a newline and none with blanks at its end.
+    pub(super) fn render(&self, color: bool) -> String {
+        let widths = self.widths();
+        let mut out = String::new();
+        for row in &self.rows {
+            match row {
+                Row::Across(cell) => out.push_str(&paint(&cell.text, cell.ink, color)),
+                Row::Cells(cells) => out.push_str(&self.line(cells, &widths, color)),
+            }
+            out.push('\n');
+        }
+        out
+    }
+
+    fn line(&self, cells: &[Cell], widths: &[usize], color: bool) -> String {
+        let mut line = INDENT.to_owned();
+        let last = cells.iter().rposition(|cell| !cell.text.is_empty());
+        let Some(last) = last else {
+            return String::new();
+        };
+        for (column, cell) in cells.iter().enumerate().take(last + 1) {
+            let padding = " ".repeat(widths[column] - cell.text.width());
+            let text = paint(&cell.text, cell.ink, color);
+            if column > 0 {
+                line.push_str(GAP);
+            }
+            if self.sides[column] == Side::Right {
+                line.push_str(&padding);
+            }
+            line.push_str(&text);
+            if self.sides[column] == Side::Left && column < last {
+                line.push_str(&padding);
+            }
+        }
+        line
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let mut widths = vec![0; self.sides.len()];
+        for row in &self.rows {
+            if let Row::Cells(cells) = row {
+                for (width, cell) in widths.iter_mut().zip(cells) {
+                    *width = (*width).max(cell.text.width());
+                }
+            }
+        }
+        widths
+    }
+}
+
+const INDENT: &str = "  ";
+const GAP: &str = "  ";
+
+/// A paragraph broken into lines of at most `width`, each after `first` or `next` as indentation.
+/// A no-break space holds its neighbours together and is printed as a space.
+pub(super) fn wrap(text: &str, width: usize, first: &str, next: &str) -> String {
+    let mut out = String::new();
+    let mut line = first.to_owned();
+    let mut empty = true;
+    for word in visible(text).split(' ').filter(|word| !word.is_empty()) {
+        if !empty && line.width() + 1 + word.width() > width {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            next.clone_into(&mut line);
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line.push_str(&word.replace('\u{a0}', " "));
+        empty = false;
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
+    out
+}
+
+/// The text on one line, with control characters made visible: a name must not command the
+/// terminal.
+pub(super) fn visible(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\r' | '\t' => ' ',
+        _ if c.is_control() => '\u{fffd}',
+        _ => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// The text cut to a width, with an ellipsis where something was cut.
+pub(super) fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut out = String::new();
+    for c in text.chars() {
+        if out.width() + 1 + c.to_string().width() > width {
+            break;
+        }
+        out.push(c);
+    }
+    out.push('…');
+    out
+}
+
+/// A bar of `share` (0 to 1) of `width` columns, in eighths of a character.
+pub(super) fn bar(share: f64, width: usize) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (share.clamp(0.0, 1.0) * width as f64 * 8.0).round() as usize;
+    let bar = "█".repeat(eighths / 8) + EIGHTHS[eighths % 8];
+    if bar.is_empty() && share > 0.0 {
+        "▏".to_owned()
+    } else {
+        bar
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_whatever_the_script_and_colour() {
+        let mut table = Table::new(&[Side::Left, Side::Right]);
+        table.row(vec![cell("简单"), cell("1")]);
+        table.row(vec![inked("ab", Ink::Good), cell("22")]);
+        assert_eq!(table.render(false), "  简单   1\n  ab    22\n");
+        assert_eq!(
+            table.render(true),
+            "  简单   1\n  \u{1b}[1;32mab\u{1b}[0m    22\n"
+        );
+        assert_eq!(table.width(), 10);
+    }
+
+    #[test]
+    fn a_name_cannot_command_the_terminal() {
+        assert_eq!(visible("a\u{1b}[2Jb"), "a\u{fffd}[2Jb");
+    }
+
+    #[test]
+    fn paragraphs_break_between_words() {
+        assert_eq!(wrap("one two three", 9, "! ", "  "), "! one two\n  three\n");
+        assert_eq!(
+            wrap("incomprehensibility", 5, "", ""),
+            "incomprehensibility\n"
+        );
+    }
+
+    #[test]
+    fn long_names_are_cut_and_bars_are_never_lost() {
+        assert_eq!(cut("abcdef", 4), "abc…");
+        assert_eq!(cut("abcd", 4), "abcd");
+        assert_eq!(bar(0.5, 4), "██");
+        assert_eq!(bar(0.001, 4), "▏");
+        assert_eq!(bar(0.0, 4), "");
+    }
+}
