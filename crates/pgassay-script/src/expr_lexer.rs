@@ -89,17 +89,17 @@ impl ExprLexer<'_> {
         self.input.get(self.position + ahead).copied()
     }
 
-    fn error(&self, message: &'static str) -> ExprError {
+    fn error(&self, message: &'static str) -> Box<ExprError> {
         let detail = Some(String::from_utf8_lossy(self.text()).into_owned());
-        ExprError {
+        Box::new(ExprError {
             message,
             detail,
             end: self.position,
-        }
+        })
     }
 
     /// The next token.
-    pub fn next(&mut self) -> Result<Token, ExprError> {
+    pub fn next(&mut self) -> Result<Token, Box<ExprError>> {
         self.skip_blanks();
         self.start = self.position;
         let Some(byte) = self.peek(0) else {
@@ -140,7 +140,7 @@ impl ExprLexer<'_> {
         }
     }
 
-    fn number(&mut self) -> Result<Token, ExprError> {
+    fn number(&mut self) -> Result<Token, Box<ExprError>> {
         self.skip_while(is_digit);
         let mut is_integer = true;
         if self.peek(0) == Some(b'.') {

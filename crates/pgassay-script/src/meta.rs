@@ -175,11 +175,12 @@ impl<'a> MetaParser<'a> {
                 *position = next;
                 Ok(expr)
             }
-            Err(ExprError {
-                message,
-                detail,
-                end,
-            }) => {
+            Err(error) => {
+                let ExprError {
+                    message,
+                    detail,
+                    end,
+                } = *error;
                 // An error at a newline was seen after it; all others leave some line to show.
                 let is_at_newline = self.input[..end].last() == Some(&b'\n');
                 let text_end = if is_at_newline {

@@ -1,0 +1,154 @@
+//! A script runner without a server: it does what the load engine does but for sending SQL, which
+//! it collects instead.
+
+#![allow(dead_code)]
+
+use std::sync::Arc;
+
+use pgassay_script::{
+    CommandKind, EvalError, Names, Options, ParseError, Protocol, Rng, Script, Seeding, Value,
+    Variables, debug_line, eval,
+};
+
+/// What a run of one transaction came to.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The lines of `debug()`.
+    pub debugged: Vec<String>,
+    /// The statements, rendered for the simple protocol.
+    pub sent: Vec<String>,
+    /// The command that failed, from 0, and how.
+    pub error: Option<(usize, EvalError)>,
+}
+
+/// One client with its variables.
+pub struct Client {
+    pub variables: Variables,
+    pub rng: Rng,
+}
+
+pub fn parse(text: &str, protocol: Protocol) -> Result<(Script, Names), ParseError> {
+    let mut names = Names::new();
+    let options = Options {
+        protocol,
+        ..Options::default()
+    };
+    let script = Script::parse("test.sql", text, &options, &mut names)?;
+    Ok((script, names))
+}
+
+/// A client as pgbench starts it with `--random-seed=seed`, one client and one thread.
+pub fn client(mut names: Names, seed: u64, defines: &[(&str, &str)]) -> Client {
+    let slots: Vec<_> = defines
+        .iter()
+        .map(|(name, value)| (names.define("option", name).unwrap(), *value))
+        .collect();
+    let seeding = Seeding::new(seed, 1, 1, false);
+    let mut variables = Variables::new(&Arc::new(names));
+    variables.set(Names::SCALE, Value::Int(1));
+    variables.set(Names::CLIENT_ID, Value::Int(0));
+    variables.set(Names::RANDOM_SEED, Value::Int(seeding.random_seed));
+    variables.set(
+        Names::DEFAULT_SEED,
+        Value::Int(seeding.default_seed.unwrap()),
+    );
+    for (slot, value) in slots {
+        variables.set_text(slot, value.as_bytes());
+    }
+    Client {
+        variables,
+        rng: seeding.clients[0],
+    }
+}
+
+impl Client {
+    /// Runs the script once.
+    pub fn run(&mut self, script: &Script) -> Outcome {
+        let mut outcome = Outcome::default();
+        let (mut next, mut was_jumped_to) = (0, false);
+        while let Some(command) = script.commands().get(next) {
+            let index = next;
+            let is_due = std::mem::take(&mut was_jumped_to);
+            next += 1;
+            let mut test = |condition, otherwise| match self.eval(condition, index, &mut outcome) {
+                Some(value) if !value.is_true() => (otherwise, true),
+                _ => (index + 1, false),
+            };
+            match &command.kind {
+                CommandKind::Sql(sql) => {
+                    let mut message = Vec::new();
+                    sql.render(&self.variables, &mut message);
+                    outcome.sent.push(String::from_utf8(message).unwrap());
+                }
+                CommandKind::Set { slot, expr } => {
+                    if let Some(value) = self.eval(expr, index, &mut outcome) {
+                        self.variables.set(*slot, value);
+                    }
+                }
+                CommandKind::If {
+                    condition,
+                    otherwise,
+                } => {
+                    (next, was_jumped_to) = test(condition, *otherwise);
+                }
+                CommandKind::Elif {
+                    condition,
+                    otherwise,
+                    ..
+                } if is_due => {
+                    (next, was_jumped_to) = test(condition, *otherwise);
+                }
+                CommandKind::Elif { end, .. } | CommandKind::Else { end } => next = *end,
+                CommandKind::Sleep(sleep) => {
+                    outcome.error = sleep
+                        .duration_us(&self.variables)
+                        .err()
+                        .map(|error| (index, error));
+                }
+                CommandKind::Shell(shell) | CommandKind::SetShell { shell, .. } => {
+                    outcome.error = shell
+                        .render(&self.variables)
+                        .err()
+                        .map(|error| (index, error));
+                }
+                _ => {}
+            }
+            if outcome.error.is_some() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn eval(
+        &mut self,
+        expr: &pgassay_script::Expr,
+        index: usize,
+        outcome: &mut Outcome,
+    ) -> Option<Value> {
+        let debugged = &mut outcome.debugged;
+        let mut debug = |value| debugged.push(debug_line(0, index + 1, value));
+        match eval(expr, &mut self.variables, &mut self.rng, &mut debug) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                outcome.error = Some((index, error));
+                None
+            }
+        }
+    }
+}
+
+/// Runs `text` once with pgbench's seed 5432 unless it does not parse.
+pub fn run(text: &str, defines: &[(&str, &str)]) -> Outcome {
+    let (script, names) = parse(text, Protocol::Simple).unwrap();
+    client(names, 5432, defines).run(&script)
+}
+
+/// The value of an expression as `debug` shows it, or the error's words.
+pub fn value(expression: &str, defines: &[(&str, &str)]) -> String {
+    let outcome = run(&format!("\\set x debug({expression})"), defines);
+    match outcome.error {
+        Some((_, error)) => error.to_string(),
+        None => outcome.debugged[0].split_once(": ").unwrap().1.to_owned(),
+    }
+}
