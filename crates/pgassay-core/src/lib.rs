@@ -13,5 +13,5 @@ pub mod plan;
 pub mod profile;
 pub mod run;
 pub mod study;
-// pub mod subsystem;
+pub mod subsystem;
 pub mod trial;

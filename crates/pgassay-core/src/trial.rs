@@ -47,7 +47,7 @@ pub struct Trial {
     pub latency: Latency,
     /// The processor's account of the server's backends, over the whole run.
     pub server: CpuTotals,
-    /// The load generator's own account, over the whole run.
+    /// The load generator's own account.
     pub client: ClientTotals,
     /// Share of the machine's processor time that the hypervisor gave to others, 0 to 1.
     pub steal: f64,
@@ -80,9 +80,10 @@ pub struct CpuTotals {
     pub processes: u32,
 }
 
-/// What the load generator itself used and where its clients' time went.
+/// What the load generator itself used (over the whole run), and where its clients' time in the
+/// window went.
 ///
-/// Identity: `in_transaction_us + between_us + asleep_us = clients × run` within 1 %.
+/// Identity: `in_transaction_us + between_us + asleep_us = clients × window_us` within 1 %.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientTotals {

@@ -187,3 +187,14 @@ fn what_cannot_be_is_refused_with_its_line() {
         );
     }
 }
+
+#[test]
+fn binaries_without_a_version_may_be_of_any() {
+    let overrides = Overrides {
+        binaries: Some("/opt/pg/bin".to_owned()),
+        ..Overrides::default()
+    };
+    let plan = planned(FOUNDING, &overrides).unwrap();
+    assert_eq!(plan.servers[0].binaries.as_deref(), Some("/opt/pg/bin"));
+    assert_eq!(plan.servers[0].version, "latest");
+}

@@ -1,3 +1,62 @@
-//! The command line of pgassay.
+//! The command line of pgassay: parses it, runs one subcommand, maps failures to exit codes.
 
-fn main() {}
+mod catalogue;
+mod checks;
+mod cli;
+mod command;
+mod exit;
+mod interrupt;
+mod laboratory;
+mod progress;
+mod results;
+mod style;
+
+use std::io::{BufWriter, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let wanted = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            // Nobody is left to read that printing failed.
+            let _ = error.print();
+            return ExitCode::from(if wanted { exit::OK } else { exit::FAILURE });
+        }
+    };
+    log_to_stderr(cli.verbose);
+    match dispatch(&cli) {
+        Ok(()) => ExitCode::from(exit::OK),
+        Err(error) => exit::report(&error),
+    }
+}
+
+fn dispatch(cli: &Cli) -> Result<()> {
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    match &cli.command {
+        Command::Run(args) => command::run::run(args, cli.color, &mut out)?,
+        Command::Studies(args) => command::studies::studies(args, &mut out)?,
+        Command::Study(command) => command::study::study(command, &mut out)?,
+        Command::List(args) => command::list::list(args, &mut out)?,
+        Command::Show(args) => command::show::show(args, cli.color, &mut out)?,
+        Command::Report(args) => command::report::report(args, &mut out)?,
+        Command::Doctor(args) => command::doctor::doctor(args, &mut out)?,
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn log_to_stderr(verbose: u8) {
+    let level = match verbose {
+        0 => tracing::Level::WARN,
+        1 => tracing::Level::INFO,
+        _ => tracing::Level::DEBUG,
+    };
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).without_time().init();
+}

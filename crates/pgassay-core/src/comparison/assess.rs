@@ -34,7 +34,10 @@ pub fn assess(
     trials: &[Trial],
     profiles: &[Profile],
 ) -> Result<Assessment, LatencyError> {
-    let mut assessment = Assessment { points: Vec::new(), comparisons: Vec::new() };
+    let mut assessment = Assessment {
+        points: Vec::new(),
+        comparisons: Vec::new(),
+    };
     for condition in 0..plan.conditions.len() {
         let variants: Vec<Vec<Figures>> = (0..plan.variants.len())
             .map(|variant| figures(trials, condition, variant))
@@ -48,7 +51,13 @@ pub fn assess(
             let side = |variant: usize| -> Option<Side<'_>> {
                 let profile = profiles.get(condition * plan.variants.len() + variant)?;
                 let major = majors[plan.point(condition, variant).server].as_str();
-                Some(Side { profile, trials, condition, variant, major })
+                Some(Side {
+                    profile,
+                    trials,
+                    condition,
+                    variant,
+                    major,
+                })
             };
             if let (Some(baseline), Some(variant)) = (side(0), side(comparison.variant)) {
                 comparison.cost = cost_difference(plan, &baseline, &variant);
@@ -72,7 +81,11 @@ const METRICS: usize = 6;
 const TPS: usize = 0;
 const SERVER_CPU: usize = 5;
 
-fn figures(trials: &[Trial], condition: usize, variant: usize) -> Result<Vec<Figures>, LatencyError> {
+fn figures(
+    trials: &[Trial],
+    condition: usize,
+    variant: usize,
+) -> Result<Vec<Figures>, LatencyError> {
     timed(trials, condition, variant)
         .filter(|trial| trial.transactions > 0)
         .map(|trial| {
@@ -86,7 +99,10 @@ fn figures(trials: &[Trial], condition: usize, variant: usize) -> Result<Vec<Fig
                 quantile(0.99),
                 trial.server_cpu_us_per_tx(),
             ];
-            Ok(Figures { block: trial.block, values })
+            Ok(Figures {
+                block: trial.block,
+                values,
+            })
         })
         .collect()
 }
@@ -108,7 +124,9 @@ fn metric_by_block(figures: &[Figures], metric: usize, blocks: u32) -> Vec<Optio
 }
 
 fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (count, sum) = values.fold((0u32, 0.0), |(count, sum), value| (count + 1, sum + value.ln()));
+    let (count, sum) = values.fold((0u32, 0.0), |(count, sum), value| {
+        (count + 1, sum + value.ln())
+    });
     (count > 0).then(|| (sum / f64::from(count)).exp())
 }
 
@@ -124,7 +142,9 @@ fn summary(
     let (mut run_queue_us, mut client_us) = (0.0, 0.0);
     for trial in timed(trials, condition, variant) {
         // A histogram that resizes itself can hold whatever another one holds.
-        latency.add(trial.latency.histogram()?).map_err(|_| LatencyError)?;
+        latency
+            .add(trial.latency.histogram()?)
+            .map_err(|_| LatencyError)?;
         transactions += trial.transactions;
         total += trial.transactions_total;
         limited += u32::from(trial.client.client_limited);
@@ -132,7 +152,8 @@ fn summary(
         client_us += trial.client.cpu_us;
         count += 1;
     }
-    let mean_of = |metric: usize| geometric_mean(figures.iter().map(|f| f.values[metric])).unwrap_or(0.0);
+    let mean_of =
+        |metric: usize| geometric_mean(figures.iter().map(|f| f.values[metric])).unwrap_or(0.0);
     let per_transaction = |sum: f64| if total == 0 { 0.0 } else { sum / total as f64 };
     let quantile_us = |q: f64| latency.value_at_quantile(q) as f64 / 1e3;
     Ok(PointSummary {
@@ -149,23 +170,37 @@ fn summary(
         server_cpu_us: mean_of(SERVER_CPU),
         server_run_queue_us: per_transaction(run_queue_us),
         client_cpu_us: per_transaction(client_us),
-        client_limited: if count == 0 { 0.0 } else { f64::from(limited) / f64::from(count) },
+        client_limited: if count == 0 {
+            0.0
+        } else {
+            f64::from(limited) / f64::from(count)
+        },
     })
 }
 
 /// Every variant against the baseline, with Holm's correction over the condition's comparisons.
 fn compared(condition: usize, blocks: u32, variants: &[Vec<Figures>]) -> Vec<Comparison> {
-    let Some((baseline, others)) = variants.split_first() else { return Vec::new() };
+    let Some((baseline, others)) = variants.split_first() else {
+        return Vec::new();
+    };
     let pairs_of = |variant: &[Figures], metric: usize| -> Vec<stats::Pair> {
         let of_baseline = metric_by_block(baseline, metric, blocks);
         let of_variant = metric_by_block(variant, metric, blocks);
         of_baseline
             .into_iter()
             .zip(of_variant)
-            .filter_map(|(a, b)| Some(stats::Pair { baseline: a?, variant: b? }))
+            .filter_map(|(a, b)| {
+                Some(stats::Pair {
+                    baseline: a?,
+                    variant: b?,
+                })
+            })
             .collect()
     };
-    let p_values: Vec<f64> = others.iter().map(|variant| p_value(&pairs_of(variant, TPS))).collect();
+    let p_values: Vec<f64> = others
+        .iter()
+        .map(|variant| p_value(&pairs_of(variant, TPS)))
+        .collect();
     let levels = holm_levels(&p_values);
     others
         .iter()
@@ -192,7 +227,10 @@ fn compared(condition: usize, blocks: u32, variants: &[Vec<Figures>]) -> Vec<Com
 
 fn p_value(pairs: &[stats::Pair]) -> f64 {
     let comparison = stats::compare(pairs, LEVEL).ok();
-    comparison.as_ref().and_then(stats::Comparison::estimate).map_or(1.0, |estimate| estimate.p_value)
+    comparison
+        .as_ref()
+        .and_then(stats::Comparison::estimate)
+        .map_or(1.0, |estimate| estimate.p_value)
 }
 
 /// The confidence level at which Holm's step-down procedure tests each comparison, so that an
@@ -216,7 +254,10 @@ fn holm_levels(p_values: &[f64]) -> Vec<f64> {
 
 /// `None` where there are no pairs, or figures that have no ratio (a cost of 0).
 fn ratio(pairs: &[stats::Pair], level: f64) -> Option<Ratio> {
-    let by_pair: Vec<f64> = pairs.iter().map(|pair| pair.variant / pair.baseline).collect();
+    let by_pair: Vec<f64> = pairs
+        .iter()
+        .map(|pair| pair.variant / pair.baseline)
+        .collect();
     let alone = |ratio: f64, by_pair: Vec<f64>| Ratio {
         ratio,
         low: ratio,
@@ -235,7 +276,10 @@ fn ratio(pairs: &[stats::Pair], level: f64) -> Option<Ratio> {
             high: estimate.interval.high,
             level,
             pair_sd: estimate.pair_sd_log,
-            detectable: Some(stats::power::mde80_log(estimate.pair_sd_log, estimate.pairs)),
+            detectable: Some(stats::power::mde80_log(
+                estimate.pair_sd_log,
+                estimate.pairs,
+            )),
             ranks_disagree: estimate.rank.agreement == stats::RankAgreement::Disagrees,
             by_pair,
         },
@@ -246,8 +290,16 @@ fn verdict(tps: &Ratio) -> Verdict {
     if tps.by_pair.len() < 2 {
         return Verdict::Unresolved;
     }
-    let interval = stats::Interval { low: tps.low, high: tps.high, level: tps.level };
-    match stats::Verdict::of(&interval, stats::Direction::HigherIsBetter, stats::Band::default()) {
+    let interval = stats::Interval {
+        low: tps.low,
+        high: tps.high,
+        level: tps.level,
+    };
+    match stats::Verdict::of(
+        &interval,
+        stats::Direction::HigherIsBetter,
+        stats::Band::default(),
+    ) {
         stats::Verdict::Faster => Verdict::Faster,
         stats::Verdict::Slower => Verdict::Slower,
         stats::Verdict::Same => Verdict::Same,

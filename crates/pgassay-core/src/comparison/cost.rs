@@ -4,7 +4,7 @@
 //! the formulas and the corrections for many rows. The totals are those of the timed trials, so
 //! what the sampler itself costs is in no row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pgassay_stats as stats;
 
@@ -39,14 +39,21 @@ pub(super) struct Side<'a> {
 type Counts<K> = BTreeMap<K, Vec<u64>>;
 
 /// The difference, or `None` where a side has no samples or no exact totals.
+///
+/// Subsystems and phases are corrected by Holm's procedure; functions by Benjamini and Hochberg's
+/// inside those subsystems in which something changed.
 pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option<CostDifference> {
     let blocks = common_blocks(plan, a, b);
-    let rows = |counts_a: Counts<Key>, counts_b: Counts<Key>| Rows::new(a, b, &blocks, counts_a, counts_b);
-    let functions = rows(by_function(a), by_function(b)).with_rare_ones_merged();
-    let phases = rows(by_phase(a), by_phase(b));
-    let subsystems = rows(by_subsystem(a), by_subsystem(b));
-    let judge = |rows: &Rows, correction| stats::cost_difference(&rows.table, correction, ALPHA).ok();
-    let of_functions = judge(&functions, stats::Correction::BenjaminiHochberg)?;
+    let rows =
+        |counts: fn(&Side<'_>) -> Counts<Key>| Rows::new(a, b, &blocks, counts(a), counts(b));
+    let functions = rows(by_function).with_rare_ones_merged();
+    let (group_of, groups) = functions.groups(&[a, b]);
+    let of_functions = stats::grouped_cost_difference(&functions.table, &group_of, groups, ALPHA)
+        .ok()?
+        .rows;
+    let (phases, subsystems) = (rows(by_phase), rows(by_subsystem));
+    let judge =
+        |rows: &Rows| stats::cost_difference(&rows.table, stats::Correction::Holm, ALPHA).ok();
     let total = &of_functions.total;
     Some(CostDifference {
         total: CostRow {
@@ -55,14 +62,18 @@ pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option
             baseline_us: of_functions.total_a_us,
             variant_us: of_functions.total_b_us,
             difference_us: total.delta_us,
-            low_us: total.delta_interval_us.map_or(total.delta_us, |interval| interval.low),
-            high_us: total.delta_interval_us.map_or(total.delta_us, |interval| interval.high),
+            low_us: total
+                .delta_interval_us
+                .map_or(total.delta_us, |interval| interval.low),
+            high_us: total
+                .delta_interval_us
+                .map_or(total.delta_us, |interval| interval.high),
             change: total_change(total),
         },
         resolvable_us: median_resolvable(&of_functions),
         functions: functions.named(&of_functions),
-        phases: phases.named(&judge(&phases, stats::Correction::Holm)?),
-        subsystems: subsystems.named(&judge(&subsystems, stats::Correction::Holm)?),
+        phases: phases.named(&judge(&phases)?),
+        subsystems: subsystems.named(&judge(&subsystems)?),
         profiled_tps_ratio: profiled_tps_ratio(a, b),
     })
 }
@@ -71,27 +82,40 @@ pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option
 type Key = (String, String);
 
 fn by_function(side: &Side<'_>) -> Counts<Key> {
-    counted(side.profile, |stack| {
-        let leaf = stack.last().copied();
-        // An address without a function is no row of its own: there would be thousands.
-        let name = |frame: &Frame| frame.symbol.clone().unwrap_or_else(|| format!("[unknown in {}]", frame.object));
-        leaf.map_or_else(|| ("[no stack]".to_owned(), String::new()), |leaf| (name(leaf), leaf.object.clone()))
-    })
+    counted(side.profile, function)
+}
+
+/// The row of a stack's innermost function.
+fn function(stack: &[&Frame]) -> Key {
+    let leaf = stack.last().map(|leaf| (leaf.label(), leaf.object.clone()));
+    leaf.unwrap_or_else(|| ("[no stack]".to_owned(), String::new()))
 }
 
 fn by_phase(side: &Side<'_>) -> Counts<Key> {
-    counted(side.profile, |stack| (Phase::of(&names(stack)).to_string(), String::new()))
+    counted(side.profile, |stack| {
+        (Phase::of(&names(stack)).to_string(), String::new())
+    })
 }
 
 fn by_subsystem(side: &Side<'_>) -> Counts<Key> {
     let symbols = Symbols::for_major(side.major);
-    counted(side.profile, |stack| (Subsystem::of(&symbols, &names(stack)).to_string(), String::new()))
+    counted(side.profile, |stack| {
+        (subsystem(&symbols, stack), String::new())
+    })
+}
+
+fn subsystem(symbols: &Symbols, stack: &[&Frame]) -> String {
+    Subsystem::of(symbols, &names(stack)).to_string()
 }
 
 fn names<'a>(stack: &[&'a Frame]) -> Vec<FrameName<'a>> {
     stack
         .iter()
-        .map(|frame| FrameName { symbol: frame.symbol.as_deref(), object: &frame.object, kernel: frame.kernel })
+        .map(|frame| FrameName {
+            symbol: frame.symbol.as_deref(),
+            object: &frame.object,
+            kernel: frame.kernel,
+        })
         .collect()
 }
 
@@ -102,7 +126,9 @@ fn counted(profile: &Profile, key: impl Fn(&[&Frame]) -> Key) -> Counts<Key> {
         if node.total() == 0 {
             continue;
         }
-        let row = counts.entry(key(&profile.stack(index))).or_insert_with(|| vec![0; node.samples.len()]);
+        let row = counts
+            .entry(key(&profile.stack(index)))
+            .or_insert_with(|| vec![0; node.samples.len()]);
         for (total, samples) in row.iter_mut().zip(&node.samples) {
             *total += u64::from(*samples);
         }
@@ -113,38 +139,51 @@ fn counted(profile: &Profile, key: impl Fn(&[&Frame]) -> Key) -> Counts<Key> {
 /// Blocks in which both sides have samples and exact totals.
 fn common_blocks(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Vec<usize> {
     let usable = |side: &Side<'_>, block: usize| {
-        samples(side.profile, block) > 0 && totals(side, block).is_some_and(|(cpu_us, _)| cpu_us > 0.0)
+        samples(side.profile, block) > 0
+            && totals(side, block).is_some_and(|(cpu_us, _)| cpu_us > 0.0)
     };
-    (0..plan.schedule.blocks as usize).filter(|&block| usable(a, block) && usable(b, block)).collect()
+    (0..plan.schedule.blocks as usize)
+        .filter(|&block| usable(a, block) && usable(b, block))
+        .collect()
 }
 
 fn samples(profile: &Profile, block: usize) -> u64 {
-    profile.nodes.iter().map(|node| u64::from(node.samples.get(block).copied().unwrap_or(0))).sum()
+    profile
+        .nodes
+        .iter()
+        .map(|node| u64::from(node.samples.get(block).copied().unwrap_or(0)))
+        .sum()
 }
 
 /// Exact on-CPU time and transactions of the block's timed trials.
 fn totals(side: &Side<'_>, block: usize) -> Option<(f64, u64)> {
     let timed = of_point(side, TrialKind::Timed).filter(|trial| trial.block as usize == block);
     let sum = timed.fold((0.0, 0), |(cpu_us, transactions), trial| {
-        (cpu_us + trial.server.on_cpu_us, transactions + trial.transactions_total)
+        (
+            cpu_us + trial.server.on_cpu_us,
+            transactions + trial.transactions_total,
+        )
     });
     (sum.1 > 0).then_some(sum)
 }
 
 fn of_point<'a>(side: &Side<'a>, kind: TrialKind) -> impl Iterator<Item = &'a Trial> {
     let (condition, variant) = (side.condition, side.variant);
-    side.trials
-        .iter()
-        .filter(move |trial| trial.condition == condition && trial.variant == variant && trial.kind == kind)
+    side.trials.iter().filter(move |trial| {
+        trial.condition == condition && trial.variant == variant && trial.kind == kind
+    })
 }
 
 /// Geometric mean over both sides of profiled over timed throughput.
 fn profiled_tps_ratio(a: &Side<'_>, b: &Side<'_>) -> f64 {
     let mean_log = |side: &Side<'_>, kind| {
-        let logs: Vec<f64> = of_point(side, kind).map(|trial| trial.tps().max(1e-9).ln()).collect();
+        let logs: Vec<f64> = of_point(side, kind)
+            .map(|trial| trial.tps().max(1e-9).ln())
+            .collect();
         logs.iter().sum::<f64>() / (logs.len().max(1)) as f64
     };
-    let of_side = |side: &Side<'_>| mean_log(side, TrialKind::Profiled) - mean_log(side, TrialKind::Timed);
+    let of_side =
+        |side: &Side<'_>| mean_log(side, TrialKind::Profiled) - mean_log(side, TrialKind::Timed);
     f64::midpoint(of_side(a), of_side(b)).exp()
 }
 
@@ -155,32 +194,58 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(a: &Side<'_>, b: &Side<'_>, blocks: &[usize], mut counts_a: Counts<Key>, mut counts_b: Counts<Key>) -> Self {
+    fn new(
+        a: &Side<'_>,
+        b: &Side<'_>,
+        blocks: &[usize],
+        mut counts_a: Counts<Key>,
+        mut counts_b: Counts<Key>,
+    ) -> Self {
         let side_totals = |side: &Side<'_>| -> Vec<stats::TrialTotals> {
             let of_block = |&block: &usize| {
                 let (on_cpu_us, transactions) = totals(side, block)?;
-                Some(stats::TrialTotals { on_cpu_us, transactions, samples: samples(side.profile, block) })
+                Some(stats::TrialTotals {
+                    on_cpu_us,
+                    transactions,
+                    samples: samples(side.profile, block),
+                })
             };
             blocks.iter().filter_map(of_block).collect()
         };
         let mut keys: Vec<Key> = counts_a.keys().chain(counts_b.keys()).cloned().collect();
         keys.sort();
         keys.dedup();
-        let mut chosen = |counts: &mut Counts<Key>, key: &Key| -> Vec<u64> {
+        let chosen = |counts: &mut Counts<Key>, key: &Key| -> Vec<u64> {
             let row = counts.remove(key).unwrap_or_default();
-            blocks.iter().map(|&block| row.get(block).copied().unwrap_or(0)).collect()
+            blocks
+                .iter()
+                .map(|&block| row.get(block).copied().unwrap_or(0))
+                .collect()
         };
         let rows = keys
             .iter()
-            .map(|key| stats::RowCounts { a: chosen(&mut counts_a, key), b: chosen(&mut counts_b, key) })
+            .map(|key| stats::RowCounts {
+                a: chosen(&mut counts_a, key),
+                b: chosen(&mut counts_b, key),
+            })
             .collect();
-        Self { keys, table: stats::CostTable { a: side_totals(a), b: side_totals(b), rows } }
+        Self {
+            keys,
+            table: stats::CostTable {
+                a: side_totals(a),
+                b: side_totals(b),
+                rows,
+            },
+        }
     }
 
     fn with_rare_ones_merged(self) -> Self {
         let Self { keys, table } = self;
         let zero = |totals: &[stats::TrialTotals]| vec![0; totals.len()];
-        let mut rare = stats::RowCounts { a: zero(&table.a), b: zero(&table.b) };
+        let mut rare = stats::RowCounts {
+            a: zero(&table.a),
+            b: zero(&table.b),
+        };
         let (mut kept_keys, mut kept_rows) = (Vec::new(), Vec::new());
         for (key, row) in keys.into_iter().zip(table.rows) {
             if row.a.iter().chain(&row.b).sum::<u64>() >= SAMPLES_MIN {
@@ -188,19 +253,68 @@ impl Rows {
                 kept_rows.push(row);
                 continue;
             }
-            rare.a.iter_mut().zip(&row.a).for_each(|(total, count)| *total += count);
-            rare.b.iter_mut().zip(&row.b).for_each(|(total, count)| *total += count);
+            rare.a
+                .iter_mut()
+                .zip(&row.a)
+                .for_each(|(total, count)| *total += count);
+            rare.b
+                .iter_mut()
+                .zip(&row.b)
+                .for_each(|(total, count)| *total += count);
         }
         if rare.a.iter().chain(&rare.b).sum::<u64>() > 0 {
             kept_keys.push((RARE.to_owned(), String::new()));
             kept_rows.push(rare);
         }
-        Self { keys: kept_keys, table: stats::CostTable { rows: kept_rows, ..table } }
+        Self {
+            keys: kept_keys,
+            table: stats::CostTable {
+                rows: kept_rows,
+                ..table
+            },
+        }
+    }
+
+    /// For each row the number of its subsystem, and how many there are. A function that serves
+    /// several, as `memcpy` does, belongs to the one with most of its samples.
+    fn groups(&self, sides: &[&Side<'_>]) -> (Vec<usize>, usize) {
+        let mut samples: BTreeMap<Key, BTreeMap<String, u64>> = BTreeMap::new();
+        for side in sides {
+            let symbols = Symbols::for_major(side.major);
+            for (index, node) in (0u32..)
+                .zip(&side.profile.nodes)
+                .filter(|(_, node)| node.total() > 0)
+            {
+                let stack = side.profile.stack(index);
+                let of_function = samples.entry(function(&stack)).or_default();
+                *of_function.entry(subsystem(&symbols, &stack)).or_default() += node.total();
+            }
+        }
+        let largest = |key: &Key| {
+            let of_function = samples.get(key)?;
+            of_function
+                .iter()
+                .max_by_key(|(_, samples)| **samples)
+                .map(|(name, _)| name.clone())
+        };
+        let names: Vec<String> = self
+            .keys
+            .iter()
+            .map(|key| largest(key).unwrap_or_default())
+            .collect();
+        let distinct: Vec<&String> = names.iter().collect::<BTreeSet<_>>().into_iter().collect();
+        let number = |name: &String| distinct.binary_search(&name).unwrap_or(0);
+        (names.iter().map(number).collect(), distinct.len())
     }
 
     /// The judged rows under their names, largest difference first.
     fn named(&self, judged: &stats::CostDifference) -> Vec<CostRow> {
-        let mut rows: Vec<CostRow> = self.keys.iter().zip(&judged.rows).map(|(key, row)| cost_row(key, row)).collect();
+        let mut rows: Vec<CostRow> = self
+            .keys
+            .iter()
+            .zip(&judged.rows)
+            .map(|(key, row)| cost_row(key, row))
+            .collect();
         rows.sort_by(|x, y| y.difference_us.abs().total_cmp(&x.difference_us.abs()));
         rows
     }
@@ -240,7 +354,9 @@ fn median_resolvable(judged: &stats::CostDifference) -> f64 {
         .rows
         .iter()
         .filter_map(|row| match row.class {
-            stats::Class::Same { resolvable_us } if resolvable_us.is_finite() => Some(resolvable_us),
+            stats::Class::Same { resolvable_us } if resolvable_us.is_finite() => {
+                Some(resolvable_us)
+            }
             _ => None,
         })
         .collect();

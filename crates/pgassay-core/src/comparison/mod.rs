@@ -5,13 +5,13 @@
 //! come from timed trials only; profiles say where the time goes, and the exact on-CPU totals of
 //! the timed trials say how much of it there is.
 
-// mod assess;
-// mod cost;
+mod assess;
+mod cost;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-// pub use assess::{Assessment, assess};
+pub use assess::{Assessment, assess};
 
 /// Figures of one point over all its timed trials.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -8,6 +8,8 @@ use crate::study::{Protocol, Scalar, Study, StudyError, StudySource, Variant, ne
 
 /// Without `server.version`.
 const DEFAULT_VERSION: &str = "18";
+/// Any version does: the newest in the directory that was named.
+const NEWEST_THERE: &str = "latest";
 /// Shorter windows measure the switch between variants more than the variants.
 const TRIAL_US_MIN: u64 = 50_000;
 const SETTLE_US: u64 = 20_000;
@@ -431,6 +433,26 @@ impl Expansion<'_> {
         chosen.into_iter().map(fill).collect()
     }
 
+    /// The version, and the directory of its binaries where one is named. Whoever comes first of
+    /// variant, condition, command line and study decides both; binaries alone may be of any version.
+    fn programs(&self, variant: &Variant, at: &Combination) -> (String, Option<String>) {
+        let (shared, over) = (&self.study.server, self.overrides);
+        let choices = [
+            (variant.version.clone(), variant.binaries.clone()),
+            (at.version.clone(), None),
+            (over.version.clone(), over.binaries.clone()),
+            (shared.version.clone(), shared.binaries.clone()),
+        ];
+        let chosen = choices
+            .into_iter()
+            .find(|(version, binaries)| version.is_some() || binaries.is_some());
+        match chosen {
+            Some((Some(version), binaries)) => (version, binaries),
+            Some((None, binaries)) => (NEWEST_THERE.to_owned(), binaries),
+            None => (DEFAULT_VERSION.to_owned(), None),
+        }
+    }
+
     /// The index of the server that these choices need; equal needs share one.
     fn server(
         &mut self,
@@ -440,22 +462,7 @@ impl Expansion<'_> {
         values: &BTreeMap<String, String>,
     ) -> Result<usize, StudyError> {
         let shared = &self.study.server;
-        let over = self.overrides;
-        let version = variant
-            .version
-            .clone()
-            .or_else(|| at.version.clone())
-            .or_else(|| over.version.clone());
-        // Binaries named for all variants give way to a version that this one asks for itself.
-        let own_binaries = variant.binaries.clone();
-        let shared_binaries = over.binaries.clone().or_else(|| shared.binaries.clone());
-        let binaries = own_binaries.or_else(|| {
-            if version.is_some() {
-                None
-            } else {
-                shared_binaries
-            }
-        });
+        let (version, binaries) = self.programs(variant, at);
         let mut settings = BTreeMap::new();
         let of_variant = variant
             .settings
@@ -477,9 +484,7 @@ impl Expansion<'_> {
         }
         let setup = self.study.data.setup.as_deref().unwrap_or_default();
         let wanted = ServerPlan {
-            version: version
-                .or_else(|| shared.version.clone())
-                .unwrap_or_else(|| DEFAULT_VERSION.to_owned()),
+            version,
             binaries,
             settings,
             setup: self.filled(setup, values, &["data", "setup"])?,

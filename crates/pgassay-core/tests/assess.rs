@@ -1,0 +1,223 @@
+//! From trials to verdicts: what counts, what must not, and that every list adds up.
+
+use hdrhistogram::Histogram;
+use pgassay_core::comparison::{Assessment, Change, CostRow, Verdict, assess};
+use pgassay_core::plan::{Overrides, Plan, plan};
+use pgassay_core::profile::{Frame, Profile, ProfileBuilder};
+use pgassay_core::study::StudySource;
+use pgassay_core::trial::{ClientTotals, CpuTotals, Latency, Trial, TrialKind};
+
+fn two_variants() -> Plan {
+    let text = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n\
+                [[variant]]\nname = \"simple\"\n[[variant]]\nname = \"prepared\"\n";
+    let source = StudySource {
+        file: "s.toml".to_owned(),
+        text: text.to_owned(),
+    };
+    plan(
+        &source.parse().expect("the study is valid"),
+        &source,
+        &Overrides::default(),
+    )
+    .expect("and can be planned")
+}
+
+/// A trial of `tps` for a tenth of a second at `cpu_us` per transaction.
+fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> Trial {
+    let transactions = (tps / 10.0) as u64;
+    let mut latency = Histogram::<u64>::new(3).expect("3 digits are allowed");
+    latency
+        .record_n((8e9 / tps) as u64, transactions)
+        .expect("the histogram grows");
+    Trial {
+        block,
+        condition: 0,
+        variant,
+        position: 0,
+        kind,
+        started_us: 0,
+        window_us: 1e5,
+        transactions,
+        transactions_total: transactions + 10,
+        latency: Latency::from_histogram(&latency),
+        server: CpuTotals {
+            on_cpu_us: cpu_us * (transactions + 10) as f64,
+            run_queue_us: 0.0,
+            processes: 8,
+        },
+        client: ClientTotals::default(),
+        steal: 0.0,
+        foreign: 0.0,
+    }
+}
+
+/// Six blocks; the machine drifts, and the variant is `ratio` times as fast throughout.
+fn trials(ratio: f64) -> Vec<Trial> {
+    let mut all = Vec::new();
+    for block in 0..6 {
+        let drift = 20_000.0 * (1.0 - 0.03 * f64::from(block));
+        let noise = [1.002, 0.999, 1.001, 0.998, 1.0, 1.003][block as usize];
+        for _ in 0..2 {
+            all.push(trial(block, 0, TrialKind::Timed, drift, 50.0));
+            all.push(trial(
+                block,
+                1,
+                TrialKind::Timed,
+                drift * ratio * noise,
+                30.0,
+            ));
+        }
+        // What profiled trials show must change no verdict.
+        all.push(trial(block, 0, TrialKind::Profiled, drift * 0.9, 55.0));
+        all.push(trial(block, 1, TrialKind::Profiled, drift * 0.1, 99.0));
+    }
+    all
+}
+
+fn assessed(trials: &[Trial], profiles: &[Profile]) -> Assessment {
+    assess(&two_variants(), &["18".to_owned()], trials, profiles).expect("histograms are whole")
+}
+
+#[test]
+fn a_steady_ratio_under_drift_is_found_and_profiled_trials_do_not_count() {
+    let assessment = assessed(&trials(1.4), &[]);
+    let [comparison] = &assessment.comparisons[..] else {
+        panic!("one variant against one baseline")
+    };
+    assert_eq!(comparison.verdict, Verdict::Faster);
+    assert!(
+        (comparison.tps.ratio - 1.4).abs() < 0.01,
+        "{:?}",
+        comparison.tps
+    );
+    assert!(
+        comparison.tps.low > 1.38 && comparison.tps.high < 1.42,
+        "drift is no noise: {:?}",
+        comparison.tps
+    );
+    assert_eq!(comparison.tps.by_pair.len(), 6, "one pair a block");
+    assert!((comparison.latency_p99.ratio - 1.0 / 1.4).abs() < 0.01);
+    let cpu = comparison.server_cpu.as_ref().expect("totals are there");
+    assert!((cpu.ratio - 0.6).abs() < 1e-9);
+    assert_eq!(assessment.points[1].trials, 12);
+    assert!((assessment.points[0].server_cpu_us - 50.0).abs() < 1e-9);
+}
+
+#[test]
+fn no_difference_is_the_same_and_noise_is_unresolved() {
+    assert_eq!(
+        assessed(&trials(1.0), &[]).comparisons[0].verdict,
+        Verdict::Same
+    );
+    let mut noisy = trials(1.0);
+    for trial in noisy.iter_mut().filter(|trial| trial.variant == 1) {
+        let factor = [0.8, 1.25, 0.9, 1.1, 1.2, 0.85][trial.block as usize];
+        trial.transactions = (trial.transactions as f64 * factor) as u64;
+    }
+    assert_eq!(
+        assessed(&noisy, &[]).comparisons[0].verdict,
+        Verdict::Unresolved
+    );
+}
+
+#[test]
+fn half_a_run_is_assessed_by_its_whole_blocks() {
+    let half: Vec<Trial> = trials(1.4)
+        .into_iter()
+        .filter(|trial| trial.block < 3)
+        .collect();
+    assert_eq!(assessed(&half, &[]).comparisons[0].tps.by_pair.len(), 3);
+    let one_sided: Vec<Trial> = trials(1.4)
+        .into_iter()
+        .filter(|trial| trial.variant == 0)
+        .collect();
+    assert!(assessed(&one_sided, &[]).comparisons.is_empty());
+}
+
+fn profile(stacks: &[(&[&str], u32)]) -> Profile {
+    let mut builder = ProfileBuilder::new(6);
+    for block in 0..6 {
+        for (symbols, count) in stacks {
+            let frames = symbols.iter().map(|symbol| Frame {
+                symbol: Some((*symbol).to_owned()),
+                object: "postgres".to_owned(),
+                offset: 0,
+                kernel: false,
+            });
+            builder.add(block, frames, *count);
+        }
+    }
+    builder.finish()
+}
+
+const PARSE: &[&str] = &[
+    "main",
+    "PostgresMain",
+    "exec_simple_query",
+    "pg_parse_query",
+    "raw_parser",
+    "base_yyparse",
+];
+const RUN: &[&str] = &[
+    "main",
+    "PostgresMain",
+    "exec_simple_query",
+    "PortalRun",
+    "ExecutorRun",
+    "IndexNext",
+];
+const BIND: &[&str] = &[
+    "main",
+    "PostgresMain",
+    "exec_bind_message",
+    "GetCachedPlan",
+    "RevalidateCachedQuery",
+];
+
+#[test]
+fn costs_add_up_to_the_exact_totals_and_changes_are_named() {
+    let simple = profile(&[(PARSE, 200), (RUN, 300)]);
+    let prepared = profile(&[(BIND, 50), (RUN, 450)]);
+    let assessment = assessed(&trials(1.4), &[simple, prepared]);
+    let cost = assessment.comparisons[0]
+        .cost
+        .as_ref()
+        .expect("both sides have profiles");
+    assert!(
+        (cost.total.baseline_us - 50.0).abs() < 1e-9 && (cost.total.variant_us - 30.0).abs() < 1e-9
+    );
+    for rows in [&cost.functions, &cost.phases, &cost.subsystems] {
+        let sum = |side: fn(&CostRow) -> f64| rows.iter().map(side).sum::<f64>();
+        assert!((sum(|row| row.baseline_us) - 50.0).abs() < 1e-6);
+        assert!((sum(|row| row.variant_us) - 30.0).abs() < 1e-6);
+        assert!((sum(|row| row.difference_us) + 20.0).abs() < 1e-6);
+    }
+    let change = |name: &str| {
+        cost.functions
+            .iter()
+            .find(|row| row.name == name)
+            .map(|row| row.change)
+    };
+    assert_eq!(change("base_yyparse"), Some(Change::Gone));
+    assert_eq!(change("RevalidateCachedQuery"), Some(Change::New));
+    // 300 of 500 samples of 50 µs, and 450 of 500 of 30: the share rose by half, the cost fell.
+    let run = cost
+        .functions
+        .iter()
+        .find(|row| row.name == "IndexNext")
+        .expect("it is in both");
+    assert!((run.baseline_us - 30.0).abs() < 1e-6 && (run.variant_us - 27.0).abs() < 1e-6);
+    assert_eq!(
+        cost.functions[0].name, "base_yyparse",
+        "the largest difference leads"
+    );
+    let phases: Vec<&str> = cost.phases.iter().map(|row| row.name.as_str()).collect();
+    assert!(
+        phases.contains(&"parse") && phases.contains(&"execute"),
+        "{phases:?}"
+    );
+    assert!(
+        cost.profiled_tps_ratio < 0.5,
+        "watching cost is said, however much"
+    );
+}

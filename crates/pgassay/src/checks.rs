@@ -1,0 +1,31 @@
+//! The machine's check-up, as kept with every result and printed by `doctor`.
+
+use pgassay_core::run::Check;
+use pgassay_profile::Conditions;
+
+/// Looks at everything that limits measurements.
+pub fn all() -> Vec<Check> {
+    let conditions = Conditions::read();
+    let limits = conditions.limits();
+    let check = |name: &str, value: Option<String>| {
+        let limit = limits.iter().find(|limit| limit.condition == name);
+        Check {
+            name: name.to_owned(),
+            value: value.unwrap_or_else(|| "not known".to_owned()),
+            limits: limit.map(|limit| limit.effect.clone()),
+            mend: limit.and_then(|limit| limit.remedy.clone()),
+        }
+    };
+    let number = |value: Option<i64>| value.map(|value| value.to_string());
+    vec![
+        check("kernel", conditions.kernel.clone()),
+        check("cpu", conditions.cpu_model.clone()),
+        check("cpus", Some(conditions.cpus.to_string())),
+        check("perf_event_paranoid", number(conditions.perf_event_paranoid)),
+        check("kptr_restrict", number(conditions.kptr_restrict)),
+        check("clock_source", conditions.clock_source.clone()),
+        check("governor", Some(conditions.governors.join(" ")).filter(|names| !names.is_empty())),
+        check("cgroup_quota", conditions.cgroup_quota_cpus.map(|cpus| format!("{cpus} CPUs"))),
+        check("steal", conditions.steal_share.map(|share| format!("{:.1} %", share * 100.0))),
+    ]
+}

@@ -1,0 +1,9 @@
+//! One file per subcommand.
+
+pub mod doctor;
+pub mod list;
+pub mod report;
+pub mod run;
+pub mod show;
+pub mod studies;
+pub mod study;

@@ -1,0 +1,23 @@
+//! `pgassay report`: the HTML report of an earlier run, written again.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::cli::ReportArgs;
+use crate::results;
+
+/// Writes the report and says where it is.
+pub fn report(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
+    let (run, directory) = results::open(&args.results)?.load(&args.run)?;
+    let html = pgassay_report::html(&run);
+    let file = args.output.clone().unwrap_or_else(|| directory.join("report.html"));
+    if file == Path::new("-") {
+        out.write_all(html.as_bytes())?;
+        return Ok(());
+    }
+    std::fs::write(&file, html).with_context(|| format!("cannot write {}", file.display()))?;
+    writeln!(out, "{}", file.display())?;
+    Ok(())
+}

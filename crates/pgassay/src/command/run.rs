@@ -1,0 +1,179 @@
+//! `pgassay run`: from a question to an explained answer.
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use pgassay_core::comparison::assess;
+use pgassay_core::plan::Plan;
+use pgassay_core::run::{Run, SCHEMA, Warning, WarningKind};
+use pgassay_core::trial::Trial;
+use pgassay_store::Store;
+
+use crate::catalogue::Found;
+use crate::cli::{ColorWhen, RunArgs};
+use crate::command::study::planned;
+use crate::exit::{Interrupted, Partial};
+use crate::interrupt::Interrupt;
+use crate::laboratory::{self, Outcome};
+use crate::progress::Progress;
+use crate::style::style;
+use crate::{checks, results};
+
+/// Shares of the machine that others may take before the reader is told.
+const STEAL_NOTICEABLE: f64 = 0.02;
+const FOREIGN_NOTICEABLE: f64 = 0.05;
+/// A point is called client-limited when the generator set the pace in this share of its trials.
+const CLIENT_LIMITED_NOTICEABLE: f64 = 0.5;
+/// Below this share of user stacks unwound to the process's entry, the reader is told.
+const UNWOUND_EXPECTED: f64 = 0.95;
+
+/// Runs a study, keeps its result, prints the answer.
+pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+    let (found, plan) = planned(&args.study, &args.choice)?;
+    let store = results::open(&args.results)?;
+    let interrupt = Interrupt::watch()?;
+    let mut progress = Progress::on_stderr();
+    progress.note(&format!(
+        "{}: {} points, {} pairs each, about {:.0} s once the data are set up; seed {}",
+        found.name,
+        plan.points.len(),
+        plan.schedule.blocks,
+        plan.estimated_us() as f64 / 1e6,
+        plan.schedule.seed,
+    ));
+    let outcome = laboratory::run(&plan, &found.source, &args.server, &interrupt, &mut progress)?;
+    progress.finish();
+    let (run, logs, ended_early) = assemble(found, plan, outcome, &store)?;
+    let directory = keep(&run, logs, &store)?;
+    if args.json {
+        out.write_all(pgassay_report::json(&run).as_bytes())?;
+    } else {
+        out.write_all(pgassay_report::terminal(&run, &style(color)).as_bytes())?;
+        writeln!(out, "\nreport: {}", directory.join("report.html").display())?;
+    }
+    out.flush()?;
+    match ended_early {
+        None => Ok(()),
+        Some(error) if error.is::<Interrupted>() => {
+            eprintln!("pgassay: interrupted; what had been measured was kept as {}", run.id);
+            Err(Interrupted.into())
+        }
+        Some(error) => Err(Partial { reason: format!("{error:#}"), id: run.id }.into()),
+    }
+}
+
+type Logs = Vec<(String, Vec<u8>)>;
+
+fn assemble(found: Found, plan: Plan, outcome: Outcome, store: &Store) -> Result<(Run, (String, Logs), Option<anyhow::Error>)> {
+    let majors: Vec<String> = outcome.servers.iter().map(|server| major_of(&server.version)).collect();
+    let assessment = assess(&plan, &majors, &outcome.trials, &outcome.profiles)?;
+    let planned_trials = plan.trials_per_block() * plan.schedule.blocks;
+    let mut run = Run {
+        schema: SCHEMA.to_owned(),
+        id: store.new_id(outcome.span_us.0, &found.name)?,
+        study_name: found.name,
+        pgassay: env!("CARGO_PKG_VERSION").to_owned(),
+        started_us: outcome.span_us.0,
+        ended_us: outcome.span_us.1,
+        complete: outcome.trials.len() == planned_trials as usize,
+        study: found.study,
+        plan,
+        servers: outcome.servers,
+        checks: checks::all(),
+        warnings: outcome.warnings,
+        trials: outcome.trials,
+        profiles: outcome.profiles,
+        points: assessment.points,
+        comparisons: assessment.comparisons,
+    };
+    run.warnings.extend(warnings(&run, outcome.ended_early.as_ref()));
+    run.warnings.sort_by_key(|warning| warning.kind);
+    Ok((run, (found.source.text, outcome.logs), outcome.ended_early))
+}
+
+/// `9.6.24` → `9.6`, `18.1` → `18`: from 10 on, the first number alone is the major version.
+fn major_of(version: &str) -> String {
+    let mut parts = version.split('.');
+    let first = parts.next().unwrap_or_default();
+    let major: String = first.chars().take_while(char::is_ascii_digit).collect();
+    match (major.parse::<u32>(), parts.next()) {
+        (Ok(number), Some(second)) if number < 10 => format!("{major}.{second}"),
+        _ => major,
+    }
+}
+
+fn warnings(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
+    let mut found = Vec::new();
+    let mut warn = |kind, message: String| found.push(Warning { kind, message });
+    if let Some(error) = ended_early {
+        let all = run.plan.trials_per_block() * run.plan.schedule.blocks;
+        warn(WarningKind::Incomplete, format!("ended after {} of {all} trials: {error:#}", run.trials.len()));
+    }
+    let limited: Vec<String> = run
+        .points
+        .iter()
+        .filter(|point| point.client_limited >= CLIENT_LIMITED_NOTICEABLE)
+        .map(|point| format!("{} ({})", run.plan.variants[point.variant], run.plan.conditions[point.condition].title()))
+        .collect();
+    if !limited.is_empty() {
+        warn(
+            WarningKind::ClientLimited,
+            format!("client-limited: the load generator, not the server, set the pace of {}; give it more threads, or a machine of its own", limited.join("; ")),
+        );
+    }
+    let mean = |share: fn(&Trial) -> f64| run.trials.iter().map(share).sum::<f64>() / run.trials.len().max(1) as f64;
+    let (steal, foreign) = (mean(|trial| trial.steal), mean(|trial| trial.foreign));
+    if steal > STEAL_NOTICEABLE {
+        warn(WarningKind::Steal, format!("the hypervisor gave {:.0} % of the machine's time to others", steal * 100.0));
+    }
+    if foreign > FOREIGN_NOTICEABLE {
+        warn(WarningKind::ForeignLoad, format!("other programs used {:.0} % of the machine", foreign * 100.0));
+    }
+    warn_of_profiles(run, &mut warn);
+    found
+}
+
+fn warn_of_profiles(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
+    let sum = |count: fn(&pgassay_core::profile::Quality) -> u64| run.profiles.iter().map(|profile| count(&profile.quality)).sum::<u64>();
+    let (user, unwound, lost) = (sum(|q| q.user_samples), sum(|q| q.unwound_to_entry), sum(|q| q.lost));
+    if lost > 0 {
+        warn(WarningKind::ProfileQuality, format!("{lost} samples were lost because the machine was too busy to read them"));
+    }
+    if user > 0 && (unwound as f64) < UNWOUND_EXPECTED * user as f64 {
+        let share = 100.0 * unwound as f64 / user as f64;
+        warn(WarningKind::ProfileQuality, format!("only {share:.1} % of the user stacks could be unwound to the process's entry"));
+    }
+}
+
+fn keep(run: &Run, (text, mut files): (String, Logs), store: &Store) -> Result<std::path::PathBuf> {
+    files.push(("report.html".to_owned(), pgassay_report::html(run).into_bytes()));
+    for (point, profile) in run.plan.points.iter().zip(&run.profiles) {
+        let condition = run.plan.conditions[point.condition].title();
+        let name = file_name(&format!("{}, {condition}", run.plan.variants[point.variant]));
+        files.push((format!("profiles/{name}.folded"), profile.folded().into_bytes()));
+    }
+    store.save(run, &text, &files).context("cannot keep the result")
+}
+
+/// Names of variants and conditions may hold anything, path separators included.
+fn file_name(name: &str) -> String {
+    let words = name.split(|c: char| !c.is_alphanumeric() && c != '-').filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join("_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_major_version_is_one_number_since_ten() {
+        for (version, major) in [("9.6.24", "9.6"), ("10.23", "10"), ("18.1", "18"), ("19devel", "19"), ("18beta1", "18")] {
+            assert_eq!(major_of(version), major);
+        }
+    }
+
+    #[test]
+    fn profiles_get_plain_file_names() {
+        assert_eq!(file_name("../a b, version=9.6, 1 client"), "a_b_version_9_6_1_client");
+    }
+}

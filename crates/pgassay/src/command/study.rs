@@ -1,0 +1,124 @@
+//! `pgassay study …`: look at a study without running it.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use pgassay_core::plan::{Overrides, Plan, plan};
+use pgassay_core::study::Span;
+use pgassay_server::VersionRequest;
+
+use crate::catalogue::{self, Found};
+use crate::cli::{ChoiceArgs, StudyCommand};
+use crate::laboratory::scripts;
+
+/// Runs one of the subcommands.
+pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
+    match command {
+        StudyCommand::Check { study } => {
+            let (found, plan) = planned(study, &ChoiceArgs::default())?;
+            writeln!(out, "{}: ok, {} points on {} server{}", found.source.file, plan.points.len(), plan.servers.len(), plural(plan.servers.len()))?;
+        }
+        StudyCommand::Plan { study, choice, json } => {
+            let (_, plan) = planned(study, choice)?;
+            if *json {
+                writeln!(out, "{}", serde_json::to_string_pretty(&plan)?)?;
+            } else {
+                print_plan(&plan, out)?;
+            }
+        }
+        StudyCommand::Show { study } => out.write_all(catalogue::find(study)?.source.text.as_bytes())?,
+        StudyCommand::Schema => out.write_all(pgassay_report::study_schema().as_bytes())?,
+    }
+    Ok(())
+}
+
+/// Finds a study and spells it out; every script is parsed, every version understood.
+pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<(Found, Plan)> {
+    let found = catalogue::find(name)?;
+    let plan = plan(&found.study, &found.source, &overrides(choice)?)?;
+    for server in &plan.servers {
+        VersionRequest::parse(&server.version).with_context(|| format!("{}: `version`", found.source.file))?;
+    }
+    for point in &plan.points {
+        scripts::parse(point, &found.source)?;
+    }
+    Ok((found, plan))
+}
+
+fn overrides(choice: &ChoiceArgs) -> Result<Overrides> {
+    let mut parameters = BTreeMap::new();
+    for parameter in &choice.parameters {
+        let Some((name, value)) = parameter.split_once('=') else {
+            bail!("--param {parameter}: write name=value, as --param rows=1000");
+        };
+        parameters.insert(name.trim().to_owned(), value.to_owned());
+    }
+    Ok(Overrides {
+        length: choice.length,
+        quick: choice.quick,
+        pairs: choice.pairs,
+        clients: choice.clients.clone(),
+        variants: choice.variant.clone(),
+        scripts: choice.script.clone(),
+        parameters,
+        version: choice.version.clone(),
+        binaries: choice.binaries.clone(),
+        seed: choice.seed.unwrap_or_else(seed_of_now),
+        without_profile: choice.no_profile,
+    })
+}
+
+/// Any seed will do, as long as it is printed and runs differ in it.
+fn seed_of_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Short enough to be typed again.
+    (since.as_micros() % 1_000_000_000) as u64
+}
+
+fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
+    let schedule = &plan.schedule;
+    for (index, server) in plan.servers.iter().enumerate() {
+        let what = server.binaries.as_ref().map_or_else(|| format!("PostgreSQL {}", server.version), |dir| format!("PostgreSQL in {dir}"));
+        let settings: Vec<String> = server.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        writeln!(out, "server {index}: {what}, up to {} connections {}", server.connections, settings.join(" "))?;
+    }
+    writeln!(out, "variants: {} (the first is the baseline)", plan.variants.join(", "))?;
+    writeln!(
+        out,
+        "{} conditions x {} variants, {} blocks of {} trials of {} ({} timed, {} profiled per point and block), seed {}",
+        plan.conditions.len(),
+        plan.variants.len(),
+        schedule.blocks,
+        plan.trials_per_block(),
+        span(schedule.trial_us),
+        2,
+        schedule.profiled,
+        schedule.seed,
+    )?;
+    writeln!(out, "measuring {}; about {} with warming up, after the set-up", seconds(plan.measuring_us()), seconds(plan.estimated_us()))?;
+    for block in 0..schedule.blocks {
+        writeln!(out, "block {}:", block + 1)?;
+        for round in plan.block(block) {
+            let names = |order: &[usize]| -> String {
+                order.iter().map(|variant| plan.variants[*variant].as_str()).collect::<Vec<_>>().join(" ")
+            };
+            let profiled = if round.profiled.is_empty() { String::new() } else { format!("; profiled: {}", names(&round.profiled)) };
+            writeln!(out, "  {}: {}{profiled}", plan.conditions[round.condition].title(), names(&round.timed))?;
+        }
+    }
+    Ok(())
+}
+
+fn span(us: u64) -> Span {
+    Span::from(Duration::from_micros(us))
+}
+
+fn seconds(us: u64) -> String {
+    format!("{:.0} s", us as f64 / 1e6)
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}

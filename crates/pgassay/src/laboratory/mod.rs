@@ -1,0 +1,122 @@
+//! The laboratory: follows a plan on real servers and hands back what was measured.
+//!
+//! Invariants: servers are up before the first trial and gone after the last; whatever ends a run
+//! early, what was measured so far is handed back and nothing is left running; verdicts are none
+//! of the laboratory's business.
+
+mod crews;
+mod rounds;
+pub mod scripts;
+mod servers;
+mod warm_up;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use pgassay_core::plan::Plan;
+use pgassay_core::profile::Profile;
+use pgassay_core::run::{ServerFacts, Warning, WarningKind};
+use pgassay_core::study::StudySource;
+use pgassay_core::trial::Trial;
+use pgassay_profile::{Sampler, SamplerConfig};
+
+use crate::cli::ServerArgs;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use rounds::{Bench, Harvest};
+use servers::Servers;
+
+/// Samples a second and processor in profiled trials. They decide no verdict, so they can afford
+/// what a timed trial cannot: some 8 % of throughput, which is measured and printed.
+const SAMPLES_HZ: u32 = 999;
+
+/// What a plan gave.
+pub struct Outcome {
+    /// Every trial, in the order they ran.
+    pub trials: Vec<Trial>,
+    /// Stacks of each point; empty where none could be taken.
+    pub profiles: Vec<Profile>,
+    /// What each server is.
+    pub servers: Vec<ServerFacts>,
+    /// What the reader must know.
+    pub warnings: Vec<Warning>,
+    /// Ends of the servers' logs, as `(file name, text)`.
+    pub logs: Vec<(String, Vec<u8>)>,
+    /// When the first trial began, and when the last ended, microseconds since 1970.
+    pub span_us: (i64, i64),
+    /// Why it ended before all was done.
+    pub ended_early: Option<anyhow::Error>,
+}
+
+/// Follows a plan.
+///
+/// # Errors
+/// Whatever keeps the first trial from being measured; later errors are in the outcome.
+pub fn run(plan: &Plan, source: &StudySource, args: &ServerArgs, interrupt: &Interrupt, progress: &mut Progress) -> Result<Outcome> {
+    let servers = Servers::start(plan, source, args, interrupt, progress)?;
+    let mut warnings = servers.warnings.clone();
+    let sampler = if plan.schedule.profiled > 0 { sampler(&servers, &mut warnings) } else { None };
+    let bench = Bench { plan, source, servers: &servers, sampler: sampler.as_ref(), interrupt };
+    let mut harvest = Harvest::new(plan);
+    let began_us = now_us();
+    let result = bench.run(&mut harvest, progress);
+    let ended_us = now_us();
+    drop(sampler);
+    let (logs, facts) = (servers.logs(), servers.facts.clone());
+    progress.stage("stopping the servers");
+    let stopped = servers.stop();
+    warn_of_unsteady(plan, &harvest, &mut warnings);
+    let (trials, profiles) = harvest.finish();
+    if trials.is_empty() {
+        result?;
+    }
+    // A server that died is the run's error already; stopping it then only repeats that.
+    let ended_early = result.and(stopped).err();
+    let sampled = profiles.iter().any(|profile| !profile.nodes.is_empty());
+    Ok(Outcome {
+        trials,
+        profiles: if sampled { profiles } else { Vec::new() },
+        servers: facts,
+        warnings,
+        logs,
+        span_us: (began_us, ended_us),
+        ended_early,
+    })
+}
+
+fn sampler(servers: &Servers, warnings: &mut Vec<Warning>) -> Option<Sampler> {
+    let config = SamplerConfig {
+        postmaster_pids: servers.iter().map(|server| server.postmaster_pid().cast_unsigned()).collect(),
+        frequency_hz: SAMPLES_HZ,
+        ..SamplerConfig::default()
+    };
+    match Sampler::open(&config) {
+        Ok(sampler) => Some(sampler),
+        Err(error) => {
+            let message = format!("no account of where the time goes: {error}");
+            warnings.push(Warning { kind: WarningKind::NoProfile, message });
+            None
+        }
+    }
+}
+
+fn warn_of_unsteady(plan: &Plan, harvest: &Harvest, warnings: &mut Vec<Warning>) {
+    let points: BTreeSet<_> = harvest.unsteady.iter().copied().collect();
+    for (condition, variant) in points {
+        let times = harvest.unsteady.iter().filter(|point| **point == (condition, variant)).count();
+        let message = format!(
+            "\"{}\" with {} was still getting faster when its time to warm up was over, in {times} of {} blocks",
+            plan.variants[variant],
+            plan.conditions[condition].title(),
+            plan.schedule.blocks,
+        );
+        warnings.push(Warning { kind: WarningKind::NotSteady, message });
+    }
+}
+
+fn now_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

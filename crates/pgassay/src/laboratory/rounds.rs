@@ -1,0 +1,207 @@
+//! The trials themselves: block by block, condition by condition, in the plan's order.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use pgassay_core::plan::{Plan, Round};
+use pgassay_core::profile::Profile;
+use pgassay_core::study::{Span, StudySource};
+use pgassay_core::trial::{ClientTotals, Latency, Trial, TrialKind};
+use pgassay_load::{Crew, Measurement, ThreadUsage, Window};
+use pgassay_profile::Sampler;
+
+use super::crews;
+use super::servers::{Servers, reset};
+use super::warm_up::warm_up;
+use super::watch::{Passed, Profiles, Reading};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+
+/// Everything a round needs.
+pub struct Bench<'a> {
+    /// What to do.
+    pub plan: &'a Plan,
+    /// Where its SQL and scripts stand, for errors.
+    pub source: &'a StudySource,
+    /// Where to do it.
+    pub servers: &'a Servers,
+    /// Takes stacks in profiled trials; `None` where it may not.
+    pub sampler: Option<&'a Sampler>,
+    /// Whether the user wants to stop.
+    pub interrupt: &'a Interrupt,
+}
+
+/// What the rounds gave, as far as they got.
+pub struct Harvest {
+    /// Every trial, in the order they ran.
+    pub trials: Vec<Trial>,
+    /// Stacks of each point.
+    pub profiles: Profiles,
+    /// Points that had not settled when their time to warm up was over, as `(condition, variant)`.
+    pub unsteady: Vec<(usize, usize)>,
+}
+
+impl Harvest {
+    /// Nothing yet.
+    pub fn new(plan: &Plan) -> Self {
+        Self { trials: Vec::new(), profiles: Profiles::new(plan), unsteady: Vec::new() }
+    }
+
+    /// Trials and profiles.
+    pub fn finish(self) -> (Vec<Trial>, Vec<Profile>) {
+        (self.trials, self.profiles.finish())
+    }
+}
+
+impl Bench<'_> {
+    /// Runs all blocks. What was measured before an error or Ctrl-C is in `harvest`.
+    pub fn run(&self, harvest: &mut Harvest, progress: &mut Progress) -> Result<()> {
+        let total = u64::from(self.plan.trials_per_block() * self.plan.schedule.blocks);
+        progress.trials(total);
+        for block in 0..self.plan.schedule.blocks {
+            for round in self.plan.block(block) {
+                self.interrupt.check()?;
+                let condition = self.plan.conditions[round.condition].title();
+                let message = format!("block {} of {}, {condition}", block + 1, self.plan.schedule.blocks);
+                progress.trial(harvest.trials.len() as u64, total, &message);
+                self.round(block, &round, harvest, &mut |done| progress.trial(done, total, &message))
+                    .with_context(|| format!("block {}, {condition}", block + 1))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One condition's trials in one block, on connections of their own.
+    fn round(&self, block: u32, round: &Round, harvest: &mut Harvest, done: &mut dyn FnMut(u64)) -> Result<()> {
+        let mut crews = Vec::new();
+        for variant in 0..self.plan.variants.len() {
+            let mut crew = self.connect(block, round.condition, variant)?;
+            self.prepare(round.condition, variant)?;
+            if !self.alive(warm_up(&mut crew, &self.plan.schedule, self.interrupt), round.condition, variant)? {
+                harvest.unsteady.push((round.condition, variant));
+            }
+            crews.push(crew);
+        }
+        let timed = round.timed.iter().map(|variant| (TrialKind::Timed, *variant));
+        let profiled = round.profiled.iter().map(|variant| (TrialKind::Profiled, *variant));
+        for (position, (kind, variant)) in (0..).zip(timed.chain(profiled)) {
+            self.interrupt.check()?;
+            let place = Place { block, condition: round.condition, variant, position, kind };
+            let trial = self.trial(place, &mut crews[variant], &mut harvest.profiles)?;
+            harvest.trials.push(trial);
+            done(harvest.trials.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn connect(&self, block: u32, condition: usize, variant: usize) -> Result<Crew> {
+        let point = self.plan.point(condition, variant);
+        let server = self.servers.server(point.server);
+        let clients = self.plan.conditions[condition].clients;
+        // Every variant of a block draws the same random numbers, every block others.
+        let seed = self.plan.schedule.seed.wrapping_add(u64::from(block));
+        let crew = crews::connect(point, clients, &self.plan.schedule, seed, server, self.source, self.interrupt);
+        self.alive(crew, condition, variant)
+    }
+
+    fn prepare(&self, condition: usize, variant: usize) -> Result<()> {
+        let point = self.plan.point(condition, variant);
+        reset(self.servers.server(point.server), &point.reset, self.source, self.interrupt)
+    }
+
+    /// An error of a point, told as the death of its server where that is the cause.
+    fn alive<T>(&self, result: Result<T>, condition: usize, variant: usize) -> Result<T> {
+        let Err(error) = result else { return result };
+        if error.is::<crate::exit::Interrupted>() {
+            return Err(error);
+        }
+        let point = self.plan.point(condition, variant);
+        // Its keeper needs a moment to notice what the clients notice at once.
+        for _ in 0..20 {
+            self.servers.server(point.server).is_alive()?;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err(error.context(format!("variant \"{}\"", self.plan.variants[variant])))
+    }
+
+    fn trial(&self, place: Place, crew: &mut Crew, profiles: &mut Profiles) -> Result<Trial> {
+        let Place { condition, variant, kind, .. } = place;
+        if place.position > 0 {
+            // Before the first trial, the data were reset ahead of warming up.
+            self.prepare(condition, variant)?;
+        }
+        let backend_pids: Vec<u32> = crew.backend_pids().into_iter().map(i32::cast_unsigned).collect();
+        let server_pids = self.servers.pids();
+        let sampler = self.sampler.filter(|_| kind == TrialKind::Profiled);
+        if let Some(sampler) = sampler {
+            sampler.start()?;
+        }
+        let before = Reading::take(&backend_pids, &server_pids)?;
+        let started_us = unix_us();
+        let measured = self.alive(self.measure(crew), condition, variant);
+        let passed = Reading::take(&backend_pids, &server_pids)?.since(&before);
+        if let Some(sampler) = sampler {
+            let samples = sampler.stop()?;
+            profiles.add(condition, variant, place.block, &samples, &backend_pids);
+        }
+        let measured = measured?;
+        Ok(trial_of(place, started_us, &measured, &passed))
+    }
+
+    fn measure(&self, crew: &mut Crew) -> Result<Measurement> {
+        let schedule = &self.plan.schedule;
+        let window = Window::Timed {
+            settle: Duration::from_micros(schedule.settle_us),
+            measure: Duration::from_micros(schedule.trial_us),
+        };
+        let measured = crew.run(&window, self.interrupt.flag()).map_err(crews::told)?;
+        self.interrupt.check()?;
+        if measured.transactions == 0 {
+            let trial = Span::from(Duration::from_micros(schedule.trial_us));
+            bail!("not one transaction ended within a trial of {trial}; give the study more time with --length, or fewer --pairs");
+        }
+        Ok(measured)
+    }
+}
+
+/// Where a trial stands in the plan.
+#[derive(Clone, Copy)]
+struct Place {
+    block: u32,
+    condition: usize,
+    variant: usize,
+    position: u32,
+    kind: TrialKind,
+}
+
+fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: &Passed) -> Trial {
+    let sum = |field: fn(&ThreadUsage) -> u64| measured.threads.iter().map(field).sum::<u64>() as f64;
+    Trial {
+        block: place.block,
+        condition: place.condition,
+        variant: place.variant,
+        position: place.position,
+        kind: place.kind,
+        started_us,
+        window_us: measured.window_us as f64,
+        transactions: measured.transactions,
+        transactions_total: measured.transactions_total,
+        latency: Latency::from_histogram(&measured.latency_ns),
+        server: passed.server,
+        client: ClientTotals {
+            cpu_us: sum(|thread| thread.cpu_us),
+            run_queue_us: sum(|thread| thread.run_queue_wait_us.unwrap_or(0)),
+            in_transaction_us: measured.time.in_transaction_us as f64,
+            between_us: measured.time.between_us as f64,
+            asleep_us: measured.time.asleep_us as f64,
+            client_limited: measured.client_limited,
+        },
+        steal: passed.steal,
+        foreign: passed.foreign,
+    }
+}
+
+fn unix_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

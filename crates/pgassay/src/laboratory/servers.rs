@@ -1,0 +1,194 @@
+//! The servers of a plan: found, started, filled, and described.
+
+use anyhow::{Context, Result, anyhow};
+use pgassay_core::plan::{Plan, ServerPlan};
+use pgassay_core::run::{ServerFacts, Warning, WarningKind};
+use pgassay_core::study::{StudyError, StudySource};
+use pgassay_server::{Connection, ConnectionError, Finder, Installation, Progress as Fetching, Server, ServerConfig, VersionRequest};
+
+use crate::cli::ServerArgs;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+
+/// A plan's servers, up and filled, in the plan's order.
+pub struct Servers {
+    servers: Vec<Server>,
+    /// What each is.
+    pub facts: Vec<ServerFacts>,
+    /// What the reader must know about them.
+    pub warnings: Vec<Warning>,
+}
+
+impl Servers {
+    /// Starts and fills every server of the plan. After an error none is left.
+    pub fn start(
+        plan: &Plan,
+        source: &StudySource,
+        args: &ServerArgs,
+        interrupt: &Interrupt,
+        progress: &mut Progress,
+    ) -> Result<Self> {
+        let mut all = Self { servers: Vec::new(), facts: Vec::new(), warnings: Vec::new() };
+        for wanted in &plan.servers {
+            interrupt.check()?;
+            let installation = find(wanted, args, progress)?;
+            progress.stage(&format!("starting PostgreSQL {}", installation.version));
+            let server = Server::start(&installation, &config(wanted, args))?;
+            all.describe(&installation);
+            all.servers.push(server);
+            let server = all.server(all.servers.len() - 1);
+            progress.stage(&format!("setting up the data on PostgreSQL {}", installation.version));
+            set_up(server, &wanted.setup, source, interrupt)?;
+        }
+        all.warn_of_builds();
+        Ok(all)
+    }
+
+    /// One of them, by its index in the plan.
+    pub fn server(&self, index: usize) -> &Server {
+        &self.servers[index]
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter()
+    }
+
+    /// Every process of every server.
+    pub fn pids(&self) -> Vec<u32> {
+        let of_server = |server: &Server| {
+            let children = server.processes().into_iter().map(|process| process.pid);
+            children.chain([server.postmaster_pid()]).map(i32::cast_unsigned).collect::<Vec<_>>()
+        };
+        self.servers.iter().flat_map(of_server).collect()
+    }
+
+    /// An error that says so if one has died.
+    pub fn check(&self) -> Result<()> {
+        for server in &self.servers {
+            server.is_alive()?;
+        }
+        Ok(())
+    }
+
+    /// The logs' ends, as `(file name, text)`, to be kept with the results.
+    pub fn logs(&self) -> Vec<(String, Vec<u8>)> {
+        const LINES_KEPT: usize = 1000;
+        let log = |(index, server): (usize, &Server)| (format!("server-{index}.log"), server.log_tail(LINES_KEPT).into_bytes());
+        self.servers.iter().enumerate().map(log).collect()
+    }
+
+    /// Stops and removes all of them, and reports the first that could not be.
+    pub fn stop(self) -> Result<()> {
+        let results: Vec<_> = self.servers.into_iter().map(Server::stop).collect();
+        results.into_iter().collect::<Result<Vec<()>, _>>()?;
+        Ok(())
+    }
+
+    fn describe(&mut self, installation: &Installation) {
+        let build = &installation.build;
+        let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "not recorded".to_owned());
+        self.facts.push(ServerFacts {
+            version: installation.version.to_string(),
+            origin: installation.source.to_string(),
+            configure: known(&build.configure),
+            cflags: known(&build.cflags),
+            compiler: known(&build.compiler),
+        });
+        if let Some(note) = installation.source.note() {
+            self.warnings.push(Warning { kind: WarningKind::Installed, message: note.to_owned() });
+        }
+    }
+
+    fn warn_of_builds(&mut self) {
+        let Some((first, others)) = self.servers.split_first() else { return };
+        let differs = |other: &Server| pgassay_server::differ(&first.installation().build, &other.installation().build);
+        if let Some(message) = others.iter().find_map(differs) {
+            self.warnings.push(Warning { kind: WarningKind::BuildsDiffer, message });
+        }
+    }
+}
+
+fn find(wanted: &ServerPlan, args: &ServerArgs, progress: &mut Progress) -> Result<Installation> {
+    let request = VersionRequest::parse(&wanted.version)?;
+    let mut finder = match &args.cache {
+        Some(dir) => Finder::new(dir),
+        None => Finder::from_environment()?,
+    };
+    finder.offline = args.offline;
+    finder.mirror = args.mirror.clone().or(finder.mirror);
+    finder.named_dir = wanted.binaries.as_ref().map(Into::into);
+    let installation = finder.find(&request, &mut |step: Fetching| progress.stage(&step.to_string()))?;
+    Ok(installation)
+}
+
+fn config(wanted: &ServerPlan, args: &ServerArgs) -> ServerConfig {
+    let mut settings = wanted.settings.clone();
+    // PostgreSQL's own default, unless the study needs more or says what it wants.
+    const MAX_CONNECTIONS_DEFAULT: u32 = 100;
+    if wanted.connections > MAX_CONNECTIONS_DEFAULT {
+        settings.entry("max_connections".to_owned()).or_insert_with(|| wanted.connections.to_string());
+    }
+    ServerConfig {
+        settings,
+        run_as: args.run_as.clone(),
+        parent_dir: args.data_parent.clone(),
+        ..ServerConfig::default()
+    }
+}
+
+/// Runs the study's set-up, a statement at a time, so that an error names its line.
+fn set_up(server: &Server, setup: &str, source: &StudySource, interrupt: &Interrupt) -> Result<()> {
+    let mut connection = server.connect()?;
+    run_sql(&mut connection, setup, &["data", "setup"], source, interrupt)
+        .map_err(|error| server.is_alive().err().map_or(error, Into::into))
+}
+
+/// Runs SQL that stands at `path` in the study.
+pub fn run_sql(
+    connection: &mut Connection,
+    sql: &str,
+    path: &[&str],
+    source: &StudySource,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let statements = pgassay_script::sql::statements(sql)
+        .map_err(|error| at_line(source, path, error.line as usize, &error.to_string()))?;
+    for statement in statements {
+        interrupt.check()?;
+        connection.execute(&statement.text).map_err(|error| failed(&error, &statement, path, source))?;
+    }
+    Ok(())
+}
+
+fn failed(
+    error: &ConnectionError,
+    statement: &pgassay_script::sql::Statement,
+    path: &[&str],
+    source: &StudySource,
+) -> anyhow::Error {
+    let Some(sql) = error.sql() else { return anyhow!("{error}") };
+    // The server counts characters of the statement from 1.
+    let before: String = statement.text.chars().take(sql.position.map_or(0, |at| at as usize - 1)).collect();
+    let line = statement.line as usize + before.matches('\n').count();
+    at_line(source, path, line, &sql.to_string()).context("the study's SQL failed")
+}
+
+/// An error at a line of a text in the study.
+pub fn at_line(source: &StudySource, path: &[&str], line: usize, message: &str) -> anyhow::Error {
+    let mut error: StudyError = source.error_at(path, message);
+    if let (Some(location), Some(line)) = (&mut error.location, source.line_in_text(path, line)) {
+        location.line = line;
+        location.column = 1;
+    }
+    error.into()
+}
+
+/// Runs the reset of a load that writes.
+pub fn reset(server: &Server, sql: &str, source: &StudySource, interrupt: &Interrupt) -> Result<()> {
+    if sql.trim().is_empty() {
+        return Ok(());
+    }
+    let mut connection = server.connect().context("cannot connect to reset the data")?;
+    run_sql(&mut connection, sql, &["data", "reset"], source, interrupt)
+}

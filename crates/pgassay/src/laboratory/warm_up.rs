@@ -1,0 +1,54 @@
+//! Warming up fresh connections until their throughput no longer rises.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use pgassay_core::plan::Schedule;
+use pgassay_load::{Crew, Window};
+
+use super::crews;
+use crate::interrupt::Interrupt;
+
+/// Three windows agree when the last is no more than this above the best of the two before it: a
+/// backend that still fills its caches gets faster, and noise alone goes both ways.
+const STILL_RISING: f64 = 1.05;
+
+/// Runs load until three windows agree. Says whether they did before the cap.
+pub fn warm_up(crew: &mut Crew, schedule: &Schedule, interrupt: &Interrupt) -> Result<bool> {
+    let window = Window::Timed {
+        settle: Duration::ZERO,
+        measure: Duration::from_micros(schedule.warm_up_window_us),
+    };
+    let until = Instant::now() + Duration::from_micros(schedule.warm_up_cap_us);
+    let mut history = Vec::new();
+    while Instant::now() < until {
+        let measured = crew.run(&window, interrupt.flag()).map_err(crews::told)?;
+        interrupt.check()?;
+        history.push(measured.transactions_total as f64);
+        if is_steady(&history) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether the last three windows agree.
+fn is_steady(transactions: &[f64]) -> bool {
+    let [.., first, second, last] = transactions else { return false };
+    let best = first.max(*second);
+    best > 0.0 && *last <= STILL_RISING * best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_steady;
+
+    #[test]
+    fn a_rise_is_not_steady_and_noise_is() {
+        assert!(!is_steady(&[100.0, 100.0]));
+        assert!(!is_steady(&[100.0, 120.0, 140.0]));
+        assert!(is_steady(&[100.0, 140.0, 141.0]));
+        assert!(is_steady(&[141.0, 100.0, 120.0]));
+        assert!(!is_steady(&[0.0, 0.0, 0.0]), "nothing has run yet");
+    }
+}

@@ -1,0 +1,22 @@
+//! Where results are kept.
+
+use anyhow::{Context, Result};
+use pgassay_store::Store;
+
+use crate::cli::ResultsArgs;
+
+/// The store that the user named, or the usual one.
+pub fn open(args: &ResultsArgs) -> Result<Store> {
+    let root = match &args.results {
+        Some(root) => root.clone(),
+        None => usual().context("no place for results: set PGASSAY_RESULTS, XDG_DATA_HOME or HOME, or use --results")?,
+    };
+    Ok(Store::open(&root)?)
+}
+
+/// `$XDG_DATA_HOME/pgassay/runs`, by default under `~/.local/share` (XDG base directory specification).
+fn usual() -> Option<std::path::PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from);
+    let data = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")))?;
+    Some(data.join("pgassay").join("runs"))
+}

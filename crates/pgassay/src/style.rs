@@ -1,0 +1,20 @@
+//! Whether and how output is coloured, and how wide it may be.
+
+use std::io::IsTerminal;
+
+use pgassay_report::Style;
+
+use crate::cli::ColorWhen;
+
+/// The style for stdout: see <https://no-color.org> and <https://bixense.com/clicolors>.
+pub fn style(when: ColorWhen) -> Style {
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let terminal = std::io::stdout().is_terminal();
+    let color = match when {
+        ColorWhen::Always => true,
+        ColorWhen::Never => false,
+        ColorWhen::Auto if set("NO_COLOR") => false,
+        ColorWhen::Auto => terminal || std::env::var("CLICOLOR_FORCE").is_ok_and(|value| !value.is_empty() && value != "0"),
+    };
+    Style { color, ..Style::default() }
+}
