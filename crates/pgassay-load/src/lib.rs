@@ -1,1 +1,51 @@
 //! The load engine: event loops, pacing and recorders.
+//!
+//! A [`Crew`] is a set of connected clients. [`Crew::run`] lets them run scripts for a [`Window`]
+//! and returns a [`Measurement`]; it may be called any number of times on the same connections,
+//! which are idle in between. The crew knows nothing of studies, and nothing else runs on its
+//! threads.
+//!
+//! # How it works
+//! Each thread owns some clients, one event loop ([`driver`]) and one recorder. A client is a
+//! [`pgassay_wire::Session`] and a position in a script ([`client`]). As soon as a reply is complete
+//! the next request is sent; there is no async runtime, and nothing is allocated or logged in
+//! between. Clients of a thread are served in the order in which the kernel reports their replies.
+//!
+//! # Invariants
+//! - The clients' time closes: in transactions, asleep and between them, it sums to clients times
+//!   the window.
+//! - Every wait is bounded: by the window, by [`Limits`], and by the stop flag within 50 ms.
+//! - When [`Crew::run`] begins and when it returns without an error, the server has nothing to do
+//!   for any client.
+//! - The messages are those that libpq sends for pgbench, so that the server's cost is the same.
+//!
+//! # Sources
+//! `threadRun`, `advanceConnectionState` and `readCommandResponse` in `src/bin/pgbench/pgbench.c`,
+//! PostgreSQL 15 and 18. Where pgbench's way distorts what it measures (it prepares inside the
+//! measured time, loses the gap between transactions, serves clients by index) this is another.
+//!
+//! # Not here yet
+//! Pacing by rate, retries, reconnecting and per-transaction logs; the places they go to are
+//! [`client`]'s start of a transaction, its handling of a failed one, and the recorder.
+
+mod capture;
+mod client;
+mod clock;
+mod config;
+mod crew;
+mod driver;
+mod error;
+mod measurement;
+mod opening;
+mod program;
+mod recorder;
+mod socket;
+mod worker;
+
+pub use config::{CrewConfig, DebugSink, Limits, WeightedScript, Window};
+pub use crew::Crew;
+pub use error::{AbortCause, LoadError, Place};
+pub use hdrhistogram::Histogram;
+pub use measurement::{
+    ClientTime, Instants, Measurement, ScriptMeasurement, ThreadUsage, TimerLag,
+};

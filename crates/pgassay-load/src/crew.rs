@@ -1,0 +1,448 @@
+//! The crew: connected clients on their threads, and runs of them.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use pgassay_script::{Names, Seeding, Value, Variables, is_valid_name};
+use pgassay_wire::SaltCache;
+use pgassay_wire::conninfo::SessionAttributes;
+
+use crate::client::Run;
+use crate::clock;
+use crate::config::{CrewConfig, Limits, Window};
+use crate::driver::{Arrival, Driver, EpollDriver};
+use crate::error::LoadError;
+use crate::measurement::{
+    ClientTime, Instants, Measurement, ScriptMeasurement, ThreadUsage, TimerLag, is_client_limited,
+};
+use crate::opening::{self, Opening};
+use crate::program::Program;
+use crate::recorder::latency_histogram;
+use crate::socket;
+use crate::worker::{Shared, Worker};
+
+/// Open files besides the clients' connections, generously.
+const OTHER_FILES: u64 = 64;
+/// How long closing waits for the server to end its processes.
+const CLOSE_NS: u64 = 5_000_000_000;
+
+/// Connected clients, idle between runs.
+pub struct Crew {
+    program: Program,
+    workers: Vec<Worker<EpollDriver>>,
+    limits: Limits,
+    stop: Arc<AtomicBool>,
+    /// Whether a failed or stopped run left connections in an unknown state.
+    is_spent: bool,
+}
+
+impl Crew {
+    /// Connects all clients and prepares their statements. `stop` ends this, and later each run,
+    /// within 50 ms of being set.
+    ///
+    /// # Errors
+    /// A configuration that cannot be, or a server that cannot be reached or refuses.
+    pub fn connect(config: &CrewConfig, stop: &Arc<AtomicBool>) -> Result<Self, LoadError> {
+        check(config)?;
+        let program = Program::new(config)?;
+        socket::raise_open_files(u64::from(config.clients) + OTHER_FILES).map_err(|source| {
+            LoadError::System {
+                what: "open enough files",
+                source,
+            }
+        })?;
+        let endpoints =
+            socket::endpoints(&config.target).map_err(|(address, source)| LoadError::Connect {
+                client: 0,
+                address,
+                source,
+            })?;
+        let timeout_s = config.target.connect_timeout_s.map(u64::from);
+        let opening = Opening {
+            target: &config.target,
+            endpoints: &endpoints,
+            program: &program,
+            salts: &SaltCache::default(),
+            limit: timeout_s.map_or(config.limits.connect, Duration::from_secs),
+            stop,
+        };
+        let workers = open_all(config, &opening)?;
+        let (limits, stop) = (config.limits, Arc::clone(stop));
+        Ok(Self {
+            program,
+            workers,
+            limits,
+            stop,
+            is_spent: false,
+        })
+    }
+
+    /// The server processes of the clients, in the clients' order.
+    pub fn backend_pids(&self) -> Vec<i32> {
+        let clients = self.workers.iter().flat_map(|worker| &worker.clients);
+        clients
+            .filter_map(|client| client.session.backend())
+            .map(|key| key.pid)
+            .collect()
+    }
+
+    /// A setting that the server reported, such as `server_version`.
+    pub fn server_parameter(&self, name: &str) -> Option<&str> {
+        self.workers
+            .first()?
+            .clients
+            .first()?
+            .session
+            .parameter(name)
+    }
+
+    /// Runs all clients for a window: they begin together, run without a break through settling
+    /// and measuring, and end their last transaction, so that the server is idle before and after.
+    /// A stopped run is no error; it says so and measured what there was.
+    ///
+    /// # Errors
+    /// A client that is aborted by an error, a connection that is lost, a reply that does not
+    /// come. The crew is of no use after that.
+    pub fn run(&mut self, window: &Window) -> Result<Measurement, LoadError> {
+        if self.is_spent {
+            return Err(LoadError::Spent);
+        }
+        let (settle, measure, transactions_per_client) = match *window {
+            Window::Timed { settle, measure } => (settle, Some(measure), None),
+            Window::Counted {
+                transactions_per_client,
+            } => (Duration::ZERO, None, Some(transactions_per_client)),
+        };
+        let shared = Shared {
+            program: &self.program,
+            limits: self.limits,
+            end_ns: AtomicU64::new(u64::MAX),
+            stopped_ns: AtomicU64::new(0),
+            transactions_per_client,
+            stop: &self.stop,
+            failed: AtomicBool::new(false),
+        };
+        let start = Start {
+            begin_ns: AtomicU64::new(0),
+            settle_ns: nanoseconds(settle),
+            measure_ns: measure.map(nanoseconds),
+            barrier: Barrier::new(self.workers.len()),
+        };
+        self.is_spent = true;
+        let ran = run_all(&mut self.workers, &shared, &start);
+        let (end_ns, interrupted) = (
+            shared.end_ns.load(Ordering::Relaxed),
+            shared.stopped_ns.load(Ordering::Relaxed) > 0,
+        );
+        let (threads, unfinished) = ran?;
+        self.is_spent = unfinished > 0;
+        let begin_ns = start.begin_ns.load(Ordering::Relaxed);
+        let instants = self.instants(begin_ns, start.settle_ns, end_ns);
+        Ok(self.measurement(instants, threads, interrupted, unfinished))
+    }
+
+    /// Says goodbye and waits, some seconds at most, until the server has ended its processes.
+    pub fn close(mut self) {
+        let deadline_ns = clock::monotonic_ns() + CLOSE_NS;
+        for worker in &mut self.workers {
+            say_goodbye(worker);
+            let mut open = worker.clients.len();
+            let mut buffer = [0; 4096];
+            while open > 0 && clock::monotonic_ns() < deadline_ns {
+                if worker.driver.wait(deadline_ns).is_err() {
+                    break;
+                }
+                while let Ok(Some(arrival)) = worker.driver.next(&mut buffer) {
+                    open -= usize::from(matches!(arrival, Arrival::Closed { .. }));
+                }
+            }
+            worker.clients.clear();
+        }
+    }
+
+    fn instants(&self, begin_ns: u64, settle_ns: u64, end_ns: u64) -> Instants {
+        let last_end = self
+            .workers
+            .iter()
+            .map(|worker| worker.recorder.last_end_ns)
+            .max();
+        let idle_ns = last_end.unwrap_or(0).max(begin_ns);
+        // A run by count ends with its last transaction.
+        let window_end_ns = if end_ns == u64::MAX { idle_ns } else { end_ns };
+        let window_begin_ns = (begin_ns + settle_ns).min(window_end_ns);
+        Instants {
+            begin_ns,
+            window_begin_ns,
+            window_end_ns,
+            idle_ns: idle_ns.max(window_end_ns),
+        }
+    }
+
+    fn measurement(
+        &self,
+        instants: Instants,
+        threads: Vec<ThreadUsage>,
+        interrupted: bool,
+        unfinished: u32,
+    ) -> Measurement {
+        let recorders = || self.workers.iter().map(|worker| &worker.recorder);
+        let mut latency_ns = latency_histogram();
+        let mut scripts = Vec::new();
+        for (index, part) in self.program.parts.iter().enumerate() {
+            let mut of_script = latency_histogram();
+            for recorder in recorders() {
+                of_script
+                    .add(&recorder.scripts[index].latency_ns)
+                    .expect("all histograms have the same bounds");
+            }
+            latency_ns
+                .add(&of_script)
+                .expect("all histograms have the same bounds");
+            scripts.push(ScriptMeasurement {
+                name: part.script.name().into(),
+                weight: part.weight,
+                transactions: of_script.len(),
+                failed: recorders()
+                    .map(|recorder| recorder.scripts[index].failed)
+                    .sum(),
+                latency_ns: of_script,
+            });
+        }
+        let clients: Vec<u64> = recorders()
+            .flat_map(|recorder| recorder.clients.iter().copied())
+            .collect();
+        let timer_lag = recorders().fold(TimerLag::default(), |sum, recorder| TimerLag {
+            wakeups: sum.wakeups + recorder.timer_lag.wakeups,
+            sum_us: sum.sum_us + recorder.timer_lag.sum_us,
+            max_us: sum.max_us.max(recorder.timer_lag.max_us),
+        });
+        Measurement {
+            instants,
+            window_us: (instants.window_end_ns - instants.window_begin_ns) / 1000,
+            transactions: clients.iter().sum(),
+            transactions_total: recorders()
+                .map(|recorder| recorder.transactions_total)
+                .sum(),
+            settle_transactions: recorders()
+                .map(|recorder| recorder.settle_transactions)
+                .sum(),
+            failed: scripts
+                .iter()
+                .map(|script: &ScriptMeasurement| script.failed)
+                .sum(),
+            failed_total: recorders().map(|recorder| recorder.failed_total).sum(),
+            latency_ns,
+            scripts,
+            clients,
+            time: self.client_time(instants),
+            client_limited: is_client_limited(&threads),
+            threads,
+            timer_lag,
+            interrupted,
+            unfinished,
+        }
+    }
+
+    fn client_time(&self, instants: Instants) -> ClientTime {
+        let mut time_ns = [0; 3];
+        for worker in &self.workers {
+            let recorder = &worker.recorder;
+            time_ns[0] += recorder.in_transaction_ns;
+            time_ns[1] += recorder.asleep_ns;
+            time_ns[2] += recorder.between_ns;
+            // Clients that came to their end before the window did, as in a run by count.
+            for client in &worker.clients {
+                let since_ns = client.run.since_ns.max(instants.window_begin_ns);
+                if client.run.stage == crate::client::Stage::Idle {
+                    time_ns[2] += instants.window_end_ns.saturating_sub(since_ns);
+                }
+            }
+        }
+        let [in_transaction_us, asleep_us, between_us] = time_ns.map(|ns: u64| ns / 1000);
+        ClientTime {
+            in_transaction_us,
+            asleep_us,
+            between_us,
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.workers.iter_mut().for_each(say_goodbye);
+    }
+}
+
+fn say_goodbye(worker: &mut Worker<EpollDriver>) {
+    for (index, client) in worker.clients.iter_mut().enumerate() {
+        client.session.terminate();
+        // A connection that cannot take it any more is closed anyhow.
+        worker.driver.send(index, client.session.output()).ok();
+    }
+}
+
+fn check(config: &CrewConfig) -> Result<(), LoadError> {
+    let refuse = |what: &str| Err(LoadError::Config { what: what.into() });
+    if config.clients == 0 || config.threads == 0 {
+        return refuse("there must be at least one client and one thread");
+    }
+    if config.scripts.is_empty() {
+        return refuse("there is no script to run");
+    }
+    if config.target.hosts.is_empty() {
+        return refuse("the target names no host");
+    }
+    if config.target.session_attributes != SessionAttributes::Any {
+        return refuse("target_session_attrs is not supported yet, but for \"any\"");
+    }
+    match config
+        .variables
+        .iter()
+        .find(|(name, _)| !is_valid_name(name.as_bytes()))
+    {
+        Some((name, _)) => refuse(&format!("option: invalid variable name: \"{name}\"")),
+        None => Ok(()),
+    }
+}
+
+/// Opens all clients, dealt to threads as pgbench deals them.
+fn open_all(
+    config: &CrewConfig,
+    opening: &Opening<'_>,
+) -> Result<Vec<Worker<EpollDriver>>, LoadError> {
+    let threads = config.threads.min(config.clients) as usize;
+    let clients = config.clients as usize;
+    let defines_seed = config
+        .variables
+        .iter()
+        .any(|(name, _)| name == "default_seed");
+    let seeding = Seeding::new(config.seed, clients, threads, defines_seed);
+    let mut runs = (0..config.clients).map(|id| {
+        let variables = variables(config, &seeding, id);
+        Run::new(id, opening.program, variables, seeding.clients[id as usize])
+    });
+    let mut dealt = 0;
+    let hands: Vec<Vec<Run>> = (0..threads)
+        .map(|thread| {
+            let count = (clients - dealt + threads - thread - 1) / (threads - thread);
+            dealt += count;
+            runs.by_ref().take(count).collect()
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        let opened: Vec<_> = hands
+            .into_iter()
+            .map(|hand| scope.spawn(|| opening::open(opening, hand)))
+            .collect();
+        let joined = opened.into_iter().map(|thread| match thread.join() {
+            Ok(opened) => opened,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        let workers = joined.zip(&seeding.threads).map(|(opened, rngs)| {
+            let (driver, clients) = opened?;
+            Ok(Worker::new(driver, clients, opening.program, rngs.choose))
+        });
+        workers.collect()
+    })
+}
+
+/// A client's variables before its first transaction.
+fn variables(config: &CrewConfig, seeding: &Seeding, id: u32) -> Variables {
+    let mut variables = Variables::new(&config.names);
+    variables.set(Names::SCALE, Value::Int(config.scale));
+    variables.set(Names::CLIENT_ID, Value::Int(i64::from(id)));
+    variables.set(Names::RANDOM_SEED, Value::Int(seeding.random_seed));
+    if let Some(default_seed) = seeding.default_seed {
+        variables.set(Names::DEFAULT_SEED, Value::Int(default_seed));
+    }
+    for (name, text) in &config.variables {
+        // A variable that no script mentions needs no place.
+        if let Some(slot) = config.names.slot(name.as_bytes()) {
+            variables.set_text(slot, text.as_bytes());
+        }
+    }
+    variables
+}
+
+/// How threads begin together.
+struct Start {
+    begin_ns: AtomicU64,
+    settle_ns: u64,
+    measure_ns: Option<u64>,
+    barrier: Barrier,
+}
+
+/// Runs all threads; what each used, and how many clients did not end.
+fn run_all(
+    workers: &mut [Worker<EpollDriver>],
+    shared: &Shared<'_>,
+    start: &Start,
+) -> Result<(Vec<ThreadUsage>, u32), LoadError> {
+    let ran: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .iter_mut()
+            .map(|worker| scope.spawn(|| run_one(worker, shared, start)))
+            .collect();
+        let joined = threads.into_iter().map(|thread| match thread.join() {
+            Ok(ran) => ran,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        joined.collect()
+    });
+    let mut usages = Vec::new();
+    let mut unfinished = 0;
+    for one in ran {
+        let (usage, left) = one?;
+        usages.push(usage);
+        unfinished += left;
+    }
+    Ok((usages, unfinished))
+}
+
+fn run_one(
+    worker: &mut Worker<EpollDriver>,
+    shared: &Shared<'_>,
+    start: &Start,
+) -> Result<(ThreadUsage, u32), LoadError> {
+    precise_timers();
+    worker.recorder.reset(0, u64::MAX);
+    if start.barrier.wait().is_leader() {
+        let begin_ns = clock::monotonic_ns();
+        start.begin_ns.store(begin_ns, Ordering::Relaxed);
+        if let Some(measure_ns) = start.measure_ns {
+            let end_ns = begin_ns
+                .saturating_add(start.settle_ns)
+                .saturating_add(measure_ns);
+            shared.end_ns.store(end_ns, Ordering::Relaxed);
+        }
+    }
+    start.barrier.wait();
+    let begin_ns = start.begin_ns.load(Ordering::Relaxed);
+    worker.recorder.window_begin_ns = begin_ns + start.settle_ns;
+    worker.recorder.window_end_ns = shared.end_ns.load(Ordering::Relaxed);
+    let (cpu_ns, wait_ns) = (clock::thread_cpu_ns(), clock::thread_run_queue_wait_ns());
+    let ran = worker.run(begin_ns, shared);
+    if ran.is_err() {
+        shared.failed.store(true, Ordering::Relaxed);
+    }
+    let waited_ns = clock::thread_run_queue_wait_ns()
+        .zip(wait_ns)
+        .map(|(end, begin)| end - begin);
+    let usage = ThreadUsage {
+        elapsed_us: (clock::monotonic_ns() - begin_ns) / 1000,
+        cpu_us: (clock::thread_cpu_ns() - cpu_ns) / 1000,
+        run_queue_wait_us: waited_ns.map(|ns| ns / 1000),
+    };
+    ran.map(|unfinished| (usage, unfinished))
+}
+
+/// Asks for timers without slack: by default the kernel may be 50 µs late on purpose.
+fn precise_timers() {
+    // SAFETY: the call changes nothing but the calling thread's timer slack.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_usize) };
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,138 @@
+//! What a run measured.
+//!
+//! Counters: `transactions` ≤ `transactions_total`, and the difference ended before the window or
+//! after it. `transactions` = Σ `clients` = Σ `scripts.transactions`. The clients' time closes:
+//! in transactions + asleep + between = clients × window.
+
+use hdrhistogram::Histogram;
+
+/// A thread that is busy or kept waiting for a processor so much of the time delays its clients.
+const CLIENT_LIMITED_SHARE: f64 = 0.9;
+
+/// The result of one run.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// Moments of the run.
+    pub instants: Instants,
+    /// The window's actual length.
+    pub window_us: u64,
+    /// Transactions that ended well in the window.
+    pub transactions: u64,
+    /// Transactions that ended well from the run's begin to its end, between which the server
+    /// was idle before and after: what the server's processor time is to be divided by.
+    pub transactions_total: u64,
+    /// Transactions that ended before the window.
+    pub settle_transactions: u64,
+    /// Transactions that failed in the window, by a serialization failure or a deadlock.
+    pub failed: u64,
+    /// Transactions that failed from the run's begin to its end.
+    pub failed_total: u64,
+    /// Latency of the window's transactions, in ns, to three digits.
+    pub latency_ns: Histogram<u64>,
+    /// By script, in the crew's order.
+    pub scripts: Vec<ScriptMeasurement>,
+    /// Transactions of each client that ended well in the window: are clients served alike?
+    pub clients: Vec<u64>,
+    /// Where the clients' time in the window went.
+    pub time: ClientTime,
+    /// What each of the load's own threads used, from the run's begin to its end.
+    pub threads: Vec<ThreadUsage>,
+    /// How late sleepers were woken.
+    pub timer_lag: TimerLag,
+    /// Whether the load itself was the bottleneck: one of its threads was busy, or waited for a
+    /// processor, nine tenths of the run.
+    pub client_limited: bool,
+    /// Whether the stop flag ended the run early.
+    pub interrupted: bool,
+    /// Clients whose transaction had not ended when a stopped run gave up waiting.
+    pub unfinished: u32,
+}
+
+/// Moments of a run, in ns of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Instants {
+    /// Clients begin.
+    pub begin_ns: u64,
+    /// The window begins.
+    pub window_begin_ns: u64,
+    /// The window ends; no transaction begins from here on.
+    pub window_end_ns: u64,
+    /// The last transaction has ended.
+    pub idle_ns: u64,
+}
+
+/// What one script contributed.
+#[derive(Clone, Debug)]
+pub struct ScriptMeasurement {
+    /// Its name.
+    pub name: String,
+    /// Its weight.
+    pub weight: u64,
+    /// Transactions that ended well in the window.
+    pub transactions: u64,
+    /// Transactions that failed in the window.
+    pub failed: u64,
+    /// Latency of the window's transactions, in ns, to three digits.
+    pub latency_ns: Histogram<u64>,
+}
+
+/// Where the clients' time in the window went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientTime {
+    /// In transactions, `\sleep` left out.
+    pub in_transaction_us: u64,
+    /// In `\sleep`.
+    pub asleep_us: u64,
+    /// Between transactions.
+    pub between_us: u64,
+}
+
+/// What one of the load's threads used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadUsage {
+    /// How long it ran the load.
+    pub elapsed_us: u64,
+    /// Processor time, user and system.
+    pub cpu_us: u64,
+    /// Time ready to run without a processor; none where the kernel does not tell.
+    pub run_queue_wait_us: Option<u64>,
+}
+
+impl ThreadUsage {
+    /// The share of its time that it was busy, or would have been with a processor.
+    pub fn demand(&self) -> f64 {
+        let demand_us = self.cpu_us + self.run_queue_wait_us.unwrap_or(0);
+        demand_us as f64 / self.elapsed_us.max(1) as f64
+    }
+}
+
+/// How late sleepers were woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimerLag {
+    /// How many were.
+    pub wakeups: u64,
+    /// All their delays.
+    pub sum_us: u64,
+    /// The longest delay.
+    pub max_us: u64,
+}
+
+impl Measurement {
+    /// Transactions per second of the window.
+    pub fn tps(&self) -> f64 {
+        self.transactions as f64 / (self.window_us.max(1) as f64 / 1e6)
+    }
+
+    /// Processor time of the load itself per transaction, over the whole run.
+    pub fn client_cpu_us_per_transaction(&self) -> f64 {
+        let cpu_us: u64 = self.threads.iter().map(|thread| thread.cpu_us).sum();
+        cpu_us as f64 / self.transactions_total.max(1) as f64
+    }
+}
+
+/// Whether any thread was the bottleneck.
+pub(crate) fn is_client_limited(threads: &[ThreadUsage]) -> bool {
+    threads
+        .iter()
+        .any(|thread| thread.demand() >= CLIENT_LIMITED_SHARE)
+}

@@ -1,0 +1,97 @@
+//! What the clients of a crew run: scripts, and the statements they share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pgassay_script::{CommandKind, Names, Protocol, Rng, Script};
+
+use crate::config::{CrewConfig, DebugSink};
+use crate::error::LoadError;
+
+/// A statement that is prepared once in each connection.
+pub(crate) struct Statement {
+    pub name: Vec<u8>,
+    pub sql: Box<[u8]>,
+}
+
+/// A script, with what preparing needs.
+pub(crate) struct Part {
+    pub script: Arc<Script>,
+    pub weight: u64,
+    /// By command: which statement it executes, where it is SQL and statements are prepared.
+    pub statements: Vec<Option<usize>>,
+}
+
+/// All that clients share and never change.
+pub(crate) struct Program {
+    pub parts: Vec<Part>,
+    pub statements: Vec<Statement>,
+    pub protocol: Protocol,
+    pub names: Arc<Names>,
+    pub debug: Option<DebugSink>,
+    total_weight: u64,
+}
+
+impl Program {
+    /// Compiles a crew's scripts; commands with equal SQL share one prepared statement.
+    pub fn new(config: &CrewConfig) -> Result<Self, LoadError> {
+        let mut statements = Vec::new();
+        let mut known: HashMap<Box<[u8]>, usize> = HashMap::new();
+        let mut parts = Vec::new();
+        for weighted in &config.scripts {
+            let commands = weighted.script.commands();
+            let mut of_commands = vec![None; commands.len()];
+            for (index, command) in commands.iter().enumerate() {
+                let CommandKind::Sql(sql) = &command.kind else {
+                    continue;
+                };
+                if config.protocol != Protocol::Prepared {
+                    continue;
+                }
+                let statement = *known.entry(sql.statement().into()).or_insert_with(|| {
+                    let name = format!("P{}", statements.len()).into_bytes();
+                    statements.push(Statement {
+                        name,
+                        sql: sql.statement().into(),
+                    });
+                    statements.len() - 1
+                });
+                of_commands[index] = Some(statement);
+            }
+            parts.push(Part {
+                script: Arc::clone(&weighted.script),
+                weight: weighted.weight,
+                statements: of_commands,
+            });
+        }
+        let total_weight = parts.iter().map(|part| part.weight).sum();
+        if total_weight == 0 || i64::try_from(total_weight).is_err() {
+            return Err(LoadError::Config {
+                what: "total script weight must not be zero, nor exceed 63 bits".into(),
+            });
+        }
+        Ok(Self {
+            parts,
+            statements,
+            protocol: config.protocol,
+            names: Arc::clone(&config.names),
+            debug: config.debug.clone(),
+            total_weight,
+        })
+    }
+
+    /// Chooses the next transaction's script, as `chooseScript` in pgbench.c does: a single script
+    /// takes no draw.
+    #[inline]
+    pub fn choose(&self, rng: &mut Rng) -> usize {
+        if self.parts.len() == 1 {
+            return 0;
+        }
+        let mut left = rng.uniform(0, self.total_weight.cast_signed() - 1);
+        let reached = self.parts.iter().position(|part| {
+            left -= part.weight.cast_signed();
+            left < 0
+        });
+        reached.expect("the draw is below the sum of all weights")
+    }
+}

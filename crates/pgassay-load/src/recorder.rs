@@ -1,0 +1,208 @@
+//! A thread's counters and histograms during a run.
+
+use hdrhistogram::Histogram;
+
+use crate::measurement::TimerLag;
+
+/// The longest latency a histogram tells apart; longer ones count as this.
+const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
+const LATENCY_DIGITS: u8 = 3;
+
+/// A histogram of latencies in ns; about 270 kB.
+pub(crate) fn latency_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_MAX_NS, LATENCY_DIGITS)
+        .expect("the bounds are constants that the crate accepts")
+}
+
+/// What a client does with its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    Transaction,
+    Sleep,
+    Between,
+}
+
+/// A transaction that ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    /// The client's index within the thread.
+    pub client: usize,
+    pub script: usize,
+    pub begin_ns: u64,
+    pub end_ns: u64,
+    pub failed: bool,
+}
+
+/// Counters of one script.
+pub(crate) struct ScriptRecord {
+    pub latency_ns: Histogram<u64>,
+    pub failed: u64,
+}
+
+/// A thread's record of one run.
+pub(crate) struct Recorder {
+    pub window_begin_ns: u64,
+    /// Lowered when the run is stopped.
+    pub window_end_ns: u64,
+    pub scripts: Vec<ScriptRecord>,
+    pub clients: Vec<u64>,
+    pub settle_transactions: u64,
+    pub transactions_total: u64,
+    pub failed_total: u64,
+    pub in_transaction_ns: u64,
+    pub asleep_ns: u64,
+    pub between_ns: u64,
+    pub timer_lag: TimerLag,
+    pub last_end_ns: u64,
+}
+
+impl Recorder {
+    pub fn new(scripts: usize, clients: usize) -> Self {
+        let record = || ScriptRecord {
+            latency_ns: latency_histogram(),
+            failed: 0,
+        };
+        Self {
+            window_begin_ns: 0,
+            window_end_ns: 0,
+            scripts: (0..scripts).map(|_| record()).collect(),
+            clients: vec![0; clients],
+            settle_transactions: 0,
+            transactions_total: 0,
+            failed_total: 0,
+            in_transaction_ns: 0,
+            asleep_ns: 0,
+            between_ns: 0,
+            timer_lag: TimerLag::default(),
+            last_end_ns: 0,
+        }
+    }
+
+    /// Forgets the last run; nothing is allocated.
+    pub fn reset(&mut self, window_begin_ns: u64, window_end_ns: u64) {
+        for script in &mut self.scripts {
+            script.latency_ns.reset();
+            script.failed = 0;
+        }
+        self.clients.fill(0);
+        self.window_begin_ns = window_begin_ns;
+        self.window_end_ns = window_end_ns;
+        self.settle_transactions = 0;
+        self.transactions_total = 0;
+        self.failed_total = 0;
+        self.in_transaction_ns = 0;
+        self.asleep_ns = 0;
+        self.between_ns = 0;
+        self.timer_lag = TimerLag::default();
+        self.last_end_ns = 0;
+    }
+
+    /// Counts a transaction that ended.
+    #[inline]
+    pub fn end(&mut self, ended: Ended) {
+        self.last_end_ns = self.last_end_ns.max(ended.end_ns);
+        let is_measured = (self.window_begin_ns..self.window_end_ns).contains(&ended.end_ns);
+        let script = &mut self.scripts[ended.script];
+        if ended.failed {
+            self.failed_total += 1;
+            script.failed += u64::from(is_measured);
+            return;
+        }
+        self.transactions_total += 1;
+        if is_measured {
+            script
+                .latency_ns
+                .saturating_record(ended.end_ns - ended.begin_ns);
+            self.clients[ended.client] += 1;
+        } else if ended.end_ns < self.window_begin_ns {
+            self.settle_transactions += 1;
+        }
+    }
+
+    /// Books a stretch of a client's time, as far as it lies in the window.
+    #[inline]
+    pub fn book(&mut self, doing: Doing, from_ns: u64, to_ns: u64) {
+        let from_ns = from_ns.max(self.window_begin_ns);
+        let length_ns = to_ns.min(self.window_end_ns).saturating_sub(from_ns);
+        match doing {
+            Doing::Transaction => self.in_transaction_ns += length_ns,
+            Doing::Sleep => self.asleep_ns += length_ns,
+            Doing::Between => self.between_ns += length_ns,
+        }
+    }
+
+    /// Notes how late a sleeper was woken.
+    pub fn woken(&mut self, due_ns: u64, now_ns: u64) {
+        let lag_us = now_ns.saturating_sub(due_ns) / 1000;
+        self.timer_lag.wakeups += 1;
+        self.timer_lag.sum_us += lag_us;
+        self.timer_lag.max_us = self.timer_lag.max_us.max(lag_us);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(begin_ns: u64, end_ns: u64, failed: bool) -> Ended {
+        Ended {
+            client: 0,
+            script: 0,
+            begin_ns,
+            end_ns,
+            failed,
+        }
+    }
+
+    #[test]
+    fn the_window_includes_its_begin_and_not_its_end() {
+        let mut recorder = Recorder::new(1, 1);
+        recorder.reset(100, 200);
+        for end_ns in [99, 100, 199, 200] {
+            recorder.end(ended(50, end_ns, false));
+        }
+        recorder.end(ended(50, 150, true));
+        recorder.end(ended(50, 250, true));
+        assert_eq!(recorder.transactions_total, 4);
+        assert_eq!(recorder.settle_transactions, 1);
+        assert_eq!(recorder.clients, [2]);
+        assert_eq!(recorder.scripts[0].latency_ns.len(), 2);
+        assert_eq!(recorder.scripts[0].latency_ns.max(), 149);
+        assert_eq!((recorder.scripts[0].failed, recorder.failed_total), (1, 2));
+    }
+
+    #[test]
+    fn time_is_cut_at_the_window() {
+        let mut recorder = Recorder::new(1, 1);
+        recorder.reset(100, 200);
+        recorder.book(Doing::Between, 0, 110);
+        recorder.book(Doing::Transaction, 110, 150);
+        recorder.book(Doing::Sleep, 150, 190);
+        recorder.book(Doing::Transaction, 190, 300);
+        recorder.book(Doing::Transaction, 300, 400);
+        recorder.book(Doing::Sleep, 0, 50);
+        assert_eq!(
+            (
+                recorder.between_ns,
+                recorder.in_transaction_ns,
+                recorder.asleep_ns
+            ),
+            (10, 50, 40)
+        );
+    }
+
+    #[test]
+    fn latencies_keep_three_digits_up_to_an_hour() {
+        let mut histogram = latency_histogram();
+        for value in [1, 999, 123_456, 59_987_654_321, u64::MAX] {
+            histogram.saturating_record(value);
+        }
+        assert_eq!(histogram.len(), 5);
+        for value in [1, 999, 123_456, 59_987_654_321_u64] {
+            assert!(
+                histogram.equivalent_range(value) <= (value / 500).max(1),
+                "{value}"
+            );
+        }
+    }
+}

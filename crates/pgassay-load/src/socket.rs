@@ -1,0 +1,183 @@
+//! Opening sockets.
+//!
+//! A unix socket's connect succeeds at once or finds the server's queue full, which is told apart
+//! so that the caller can try again later. TCP connects one after the other within a thread, each
+//! within its time; signing in, which takes far longer, goes on side by side.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use pgassay_wire::conninfo::{Address, Target};
+
+/// Where to connect, names looked up.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    pub address: Address,
+    /// The host's index in the target, for its password.
+    pub host: usize,
+    /// The address looked up; none for a unix socket.
+    pub tcp: Option<SocketAddr>,
+}
+
+/// Looks up all of a target's hosts, in their order. Hosts that cannot be looked up are left out,
+/// unless there is no other.
+pub(crate) fn endpoints(target: &Target) -> Result<Vec<Endpoint>, (Address, io::Error)> {
+    let mut found = Vec::new();
+    let mut failed = None;
+    for (host, entry) in target.hosts.iter().enumerate() {
+        let address = &entry.address;
+        let endpoint = |tcp| Endpoint {
+            address: address.clone(),
+            host,
+            tcp,
+        };
+        match address {
+            Address::Unix { .. } => found.push(endpoint(None)),
+            Address::Tcp {
+                address: Some(ip),
+                port,
+                ..
+            } => {
+                found.push(endpoint(Some(SocketAddr::new(*ip, *port))));
+            }
+            Address::Tcp {
+                host: name, port, ..
+            } => match (name.as_str(), *port).to_socket_addrs() {
+                Ok(looked_up) => found.extend(looked_up.map(|tcp| endpoint(Some(tcp)))),
+                Err(error) => failed = Some((address.clone(), error)),
+            },
+        }
+    }
+    match failed {
+        Some(failed) if found.is_empty() => Err(failed),
+        _ => Ok(found),
+    }
+}
+
+/// Opens a connected, non-blocking socket. [`io::ErrorKind::WouldBlock`] means that the server's
+/// queue is full.
+pub(crate) fn open(endpoint: &Endpoint, target: &Target, timeout: Duration) -> io::Result<OwnedFd> {
+    match endpoint.tcp {
+        Some(address) => open_tcp(&address, target, timeout),
+        None => open_unix(&endpoint.address),
+    }
+}
+
+fn open_tcp(address: &SocketAddr, target: &Target, timeout: Duration) -> io::Result<OwnedFd> {
+    let stream = TcpStream::connect_timeout(address, timeout)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    let fd = OwnedFd::from(stream);
+    if target.keepalives {
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        for (option, value) in [
+            (libc::TCP_KEEPIDLE, target.keepalives_idle_s),
+            (libc::TCP_KEEPINTVL, target.keepalives_interval_s),
+            (libc::TCP_KEEPCNT, target.keepalives_count),
+        ] {
+            if value > 0 {
+                set_option(&fd, libc::IPPROTO_TCP, option, value)?;
+            }
+        }
+    }
+    if target.tcp_user_timeout_ms > 0 {
+        set_option(
+            &fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_USER_TIMEOUT,
+            target.tcp_user_timeout_ms,
+        )?;
+    }
+    Ok(fd)
+}
+
+fn set_option(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: u32) -> io::Result<()> {
+    let value = libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the descriptor is open; pointer and size are those of our value.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn open_unix(address: &Address) -> io::Result<OwnedFd> {
+    let path = address.socket_path().unwrap_or_default();
+    let path = path.as_os_str().as_encoded_bytes();
+    // SAFETY: all zeroes is a valid sockaddr_un.
+    let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    name.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // One byte is left for the terminating zero.
+    if path.len() >= name.sun_path.len() {
+        let what = format!(
+            "the socket's path is longer than {} bytes",
+            name.sun_path.len() - 1
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    for (to, from) in name.sun_path.iter_mut().zip(path) {
+        *to = from.cast_signed() as libc::c_char;
+    }
+    let mut length = std::mem::offset_of!(libc::sockaddr_un, sun_path) + path.len();
+    if path.first() == Some(&b'@') {
+        // An abstract name begins with a zero and has no other at its end.
+        name.sun_path[0] = 0;
+    } else {
+        length += 1;
+    }
+    // SAFETY: socket has no preconditions; its descriptor is new and ours. The name is valid for
+    // the length that is given.
+    unsafe {
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let fd = libc::socket(libc::AF_UNIX, kind, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = OwnedFd::from_raw_fd(fd);
+        let length = length as libc::socklen_t;
+        if libc::connect(fd.as_raw_fd(), (&raw const name).cast(), length) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(fd)
+    }
+}
+
+/// Raises the limit of open files as far as allowed, if so many more are needed.
+pub(crate) fn raise_open_files(needed: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is to our rlimit.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if limit.rlim_cur >= needed {
+        return Ok(());
+    }
+    if limit.rlim_max < needed {
+        let what = format!(
+            "need at least {needed} open files, but system limit is {}; \
+             reduce number of clients, or use limit/ulimit to increase the system limit",
+            limit.rlim_max
+        );
+        return Err(io::Error::new(io::ErrorKind::QuotaExceeded, what));
+    }
+    limit.rlim_cur = needed;
+    // SAFETY: the pointer is to our rlimit.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

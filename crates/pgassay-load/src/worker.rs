@@ -1,0 +1,380 @@
+//! A thread of the load: its clients, its event loop and its recorder.
+//!
+//! The loop: wait for arrivals; whenever a reply is complete, let its client go on until it has to
+//! wait again. The clock is read once per wait and once per transaction that ends; the moment in
+//! which one transaction of a client ends is the moment in which its next begins, so that no time
+//! is lost in between, and what the loop itself needs counts as latency, which is what a user of
+//! such a client would see.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pgassay_script::Rng;
+
+use crate::client::{Abort, Client, Stage, Step};
+use crate::config::Limits;
+use crate::driver::{Arrival, Driver};
+use crate::error::LoadError;
+use crate::program::Program;
+use crate::recorder::{Doing, Ended, Recorder};
+
+/// How long the loop waits at most, and so how soon it sees the stop flag.
+const TICK_NS: u64 = 20_000_000;
+/// How often clients are looked through for one that waits too long.
+const PATROL_NS: u64 = 1_000_000_000;
+/// One buffer serves all clients of a thread.
+const READ_BYTES: usize = 64 << 10;
+
+/// What the threads of a run share.
+pub(crate) struct Shared<'a> {
+    pub program: &'a Program,
+    pub limits: Limits,
+    /// No transaction begins from this moment on; lowered when the run is stopped.
+    pub end_ns: AtomicU64,
+    /// When the stop flag was seen; 0 before.
+    pub stopped_ns: AtomicU64,
+    /// Transactions of each client, where these bound the run.
+    pub transactions_per_client: Option<u64>,
+    pub stop: &'a AtomicBool,
+    /// Whether a thread failed, and the others need not go on.
+    pub failed: AtomicBool,
+}
+
+/// A thread's clients and what they need.
+pub(crate) struct Worker<D> {
+    pub driver: D,
+    pub clients: Vec<Client>,
+    pub recorder: Recorder,
+    /// Chooses scripts.
+    choose: Rng,
+    buffer: Vec<u8>,
+    sleepers: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Clients whose last transaction ended without any waiting: others come first.
+    runnable: VecDeque<usize>,
+    /// Clients that have not come to their end.
+    active: usize,
+    /// The moment of the last wait.
+    now_ns: u64,
+    patrolled_ns: u64,
+}
+
+impl<D: Driver> Worker<D> {
+    pub fn new(driver: D, clients: Vec<Client>, program: &Program, choose: Rng) -> Self {
+        Self {
+            driver,
+            recorder: Recorder::new(program.parts.len(), clients.len()),
+            choose,
+            buffer: vec![0; READ_BYTES],
+            sleepers: BinaryHeap::new(),
+            runnable: VecDeque::with_capacity(clients.len()),
+            active: 0,
+            now_ns: 0,
+            patrolled_ns: 0,
+            clients,
+        }
+    }
+
+    /// Runs all clients until the end; returns how many had not ended when a stopped run gave up.
+    pub fn run(&mut self, begin_ns: u64, shared: &Shared<'_>) -> Result<u32, LoadError> {
+        self.active = self.clients.len();
+        self.now_ns = begin_ns;
+        self.patrolled_ns = begin_ns;
+        for index in 0..self.clients.len() {
+            let run = &mut self.clients[index].run;
+            run.ended = 0;
+            run.since_ns = begin_ns;
+            let now_ns = self.driver.now_ns();
+            self.begin(index, now_ns, shared)?;
+        }
+        while self.active > 0 {
+            if self.supervise(shared)? {
+                break;
+            }
+            self.driver
+                .wait(self.wake_ns())
+                .map_err(|source| LoadError::System {
+                    what: "wait for replies",
+                    source,
+                })?;
+            self.now_ns = self.driver.now_ns();
+            self.arrivals(shared)?;
+            self.wake_sleepers(shared)?;
+            for _ in 0..self.runnable.len() {
+                if let Some(index) = self.runnable.pop_front() {
+                    let now_ns = self.driver.now_ns();
+                    self.begin(index, now_ns, shared)?;
+                }
+            }
+        }
+        Ok(self.settle_accounts(shared))
+    }
+
+    /// Looks at the flags and the clock; `true` if there is no use in going on.
+    fn supervise(&mut self, shared: &Shared<'_>) -> Result<bool, LoadError> {
+        if shared.failed.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        if shared.stop.load(Ordering::Relaxed) {
+            let seen = shared.stopped_ns.compare_exchange(
+                0,
+                self.now_ns,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            let stopped_ns = seen.map_or_else(|earlier| earlier, |_| self.now_ns);
+            shared.end_ns.fetch_min(stopped_ns, Ordering::Relaxed);
+            if self.now_ns > stopped_ns + shared.limits.stop.as_nanos() as u64 {
+                return Ok(true);
+            }
+        }
+        self.recorder.window_end_ns = shared.end_ns.load(Ordering::Relaxed);
+        let reply_ns = shared.limits.reply.as_nanos() as u64;
+        if self.now_ns.saturating_sub(self.patrolled_ns) >= PATROL_NS.min(reply_ns / 2) {
+            self.patrolled_ns = self.now_ns;
+            let late = self.clients.iter().find(|client| {
+                matches!(client.run.stage, Stage::Reply | Stage::RollingBack)
+                    && self.now_ns.saturating_sub(client.run.asked_ns) > reply_ns
+            });
+            if let Some(late) = late {
+                return Err(LoadError::Unanswered {
+                    client: late.run.id,
+                    what: late.run.describe(shared.program),
+                    waited: shared.limits.reply,
+                });
+            }
+        }
+        Ok(false)
+    }
+
+    /// Until when to wait; 0 is not at all.
+    fn wake_ns(&self) -> u64 {
+        if !self.runnable.is_empty() {
+            return 0;
+        }
+        let due_ns = self
+            .sleepers
+            .peek()
+            .map_or(u64::MAX, |Reverse((due_ns, _))| *due_ns);
+        due_ns.min(self.now_ns + TICK_NS)
+    }
+
+    fn arrivals(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
+        loop {
+            let arrival =
+                self.driver
+                    .next(&mut self.buffer)
+                    .map_err(|source| LoadError::System {
+                        what: "read replies",
+                        source,
+                    })?;
+            match arrival {
+                None => return Ok(()),
+                Some(Arrival::Bytes { client, count }) => self.receive(client, count, shared)?,
+                Some(Arrival::Writable { client }) => self.flush(client, shared)?,
+                Some(Arrival::Closed { client, error }) => {
+                    return Err(self.lost(client, error, shared.program));
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn receive(
+        &mut self,
+        index: usize,
+        count: usize,
+        shared: &Shared<'_>,
+    ) -> Result<(), LoadError> {
+        let client = &mut self.clients[index];
+        let is_answered = client
+            .receive(&self.buffer[..count], shared.program)
+            .map_err(|error| LoadError::Wire {
+                client: client.run.id,
+                error,
+            })?;
+        if let Some(abort) = client.abort(shared.program) {
+            return Err(aborted(abort));
+        }
+        if is_answered && matches!(client.run.stage, Stage::Reply | Stage::RollingBack) {
+            let step = client.resume(shared.program).map_err(aborted)?;
+            return self.perform(index, step, shared);
+        }
+        Ok(())
+    }
+
+    /// Begins a client's next transaction, or brings it to its end.
+    #[inline]
+    fn begin(&mut self, index: usize, now_ns: u64, shared: &Shared<'_>) -> Result<(), LoadError> {
+        match self.begin_one(index, now_ns, shared)? {
+            Some(step) => self.perform(index, step, shared),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Self::begin`]; what comes of it is left to the caller.
+    #[inline]
+    fn begin_one(
+        &mut self,
+        index: usize,
+        now_ns: u64,
+        shared: &Shared<'_>,
+    ) -> Result<Option<Step>, LoadError> {
+        let client = &mut self.clients[index];
+        // Pacing will let a client wait here until its next transaction is due.
+        let is_over = now_ns >= shared.end_ns.load(Ordering::Relaxed)
+            || shared
+                .transactions_per_client
+                .is_some_and(|limit| client.run.ended >= limit);
+        self.recorder
+            .book(Doing::Between, client.run.since_ns, now_ns);
+        client.run.since_ns = now_ns;
+        if is_over {
+            client.run.stage = Stage::Idle;
+            self.active -= 1;
+            return Ok(None);
+        }
+        client.begin(shared.program.choose(&mut self.choose), now_ns);
+        client.advance(shared.program).map(Some).map_err(aborted)
+    }
+
+    /// Does what a client needs, until it has to wait.
+    #[inline]
+    fn perform(&mut self, index: usize, step: Step, shared: &Shared<'_>) -> Result<(), LoadError> {
+        let mut step = step;
+        let mut has_ended = false;
+        loop {
+            let run = &mut self.clients[index].run;
+            match step {
+                Step::Send => {
+                    if run.stage != Stage::RollingBack {
+                        run.stage = Stage::Reply;
+                    }
+                    run.asked_ns = self.now_ns;
+                    return self.flush(index, shared);
+                }
+                Step::Sleep { duration_us } => {
+                    let now_ns = self.driver.now_ns();
+                    self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
+                    run.since_ns = now_ns;
+                    let due_ns = now_ns.saturating_add(duration_us.saturating_mul(1000));
+                    run.stage = Stage::Asleep { due_ns };
+                    self.sleepers.push(Reverse((due_ns, index)));
+                    return Ok(());
+                }
+                Step::End { failed } => {
+                    let now_ns = self.driver.now_ns();
+                    self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
+                    run.since_ns = now_ns;
+                    run.ended += 1;
+                    run.stage = Stage::Idle;
+                    self.recorder.end(Ended {
+                        client: index,
+                        script: run.script,
+                        begin_ns: run.begin_ns,
+                        end_ns: now_ns,
+                        failed,
+                    });
+                    if has_ended {
+                        // Two transactions in a row without waiting: let others have their turn.
+                        self.runnable.push_back(index);
+                        return Ok(());
+                    }
+                    has_ended = true;
+                    match self.begin_one(index, now_ns, shared)? {
+                        Some(next) => step = next,
+                        None => return Ok(()),
+                    }
+                }
+            }
+        }
+    }
+
+    fn wake_sleepers(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
+        while let Some(&Reverse((due_ns, index))) = self.sleepers.peek() {
+            if due_ns > self.now_ns {
+                break;
+            }
+            self.sleepers.pop();
+            let now_ns = self.driver.now_ns();
+            let client = &mut self.clients[index];
+            self.recorder.woken(due_ns, now_ns);
+            self.recorder
+                .book(Doing::Sleep, client.run.since_ns, now_ns);
+            client.run.since_ns = now_ns;
+            let step = client.go_on(shared.program).map_err(aborted)?;
+            self.perform(index, step, shared)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what a client has to say, as far as the kernel takes it.
+    #[inline]
+    fn flush(&mut self, index: usize, shared: &Shared<'_>) -> Result<(), LoadError> {
+        let session = &mut self.clients[index].session;
+        match self.driver.send(index, session.output()) {
+            Ok(count) => {
+                session.sent(count);
+                Ok(())
+            }
+            Err(error) => Err(self.broken(index, error, shared.program)),
+        }
+    }
+
+    /// A send failed: the server is gone, but may have said why before.
+    #[cold]
+    fn broken(&mut self, index: usize, error: io::Error, program: &Program) -> LoadError {
+        while let Ok(count) = self.driver.read_now(index, &mut self.buffer) {
+            let heard = self.clients[index].receive(&self.buffer[..count], program);
+            if count == 0 || heard.is_err() {
+                break;
+            }
+        }
+        self.lost(index, Some(error), program)
+    }
+
+    #[cold]
+    fn lost(&mut self, index: usize, source: Option<io::Error>, program: &Program) -> LoadError {
+        let run = &mut self.clients[index].run;
+        LoadError::Lost {
+            client: run.id,
+            what: run.describe(program),
+            last: run.last_words.take(),
+            source,
+        }
+    }
+
+    /// Books what clients did that are not between transactions; returns how many those are.
+    fn settle_accounts(&mut self, shared: &Shared<'_>) -> u32 {
+        let mut unfinished = 0;
+        for client in &self.clients {
+            let doing = match client.run.stage {
+                Stage::Idle => continue,
+                Stage::Asleep { .. } => Doing::Sleep,
+                Stage::Reply | Stage::RollingBack => Doing::Transaction,
+            };
+            unfinished += 1;
+            self.recorder.window_end_ns = shared.end_ns.load(Ordering::Relaxed);
+            self.recorder.book(doing, client.run.since_ns, self.now_ns);
+        }
+        self.sleepers.clear();
+        self.runnable.clear();
+        unfinished
+    }
+}
+
+#[expect(
+    clippy::boxed_local,
+    reason = "it is boxed to keep the good path's results small"
+)]
+fn aborted(abort: Abort) -> LoadError {
+    let (place, cause) = *abort;
+    LoadError::Aborted {
+        place: Box::new(place),
+        cause,
+    }
+}
+
+#[cfg(test)]
+mod tests;
