@@ -30,8 +30,6 @@ pub(crate) fn change_word(change: Change) -> &'static str {
 
 /// A variant's answer over all conditions.
 pub(crate) struct Answer {
-    /// Index into the plan's variants.
-    pub variant: usize,
     /// The verdict, where it is the same under all conditions.
     pub verdict: Option<Verdict>,
     /// One sentence or two.
@@ -55,7 +53,6 @@ pub(crate) fn answers(run: &Run) -> Vec<Answer> {
                 answer_over_many(run, variant, &of_variant)
             };
             Some(Answer {
-                variant,
                 verdict: uniform.then_some(first.verdict),
                 text,
             })

@@ -25,6 +25,16 @@ pub struct Style {
     pub width: usize,
 }
 
+impl Default for Style {
+    /// Plain text of 100 columns.
+    fn default() -> Self {
+        Self {
+            color: false,
+            width: 100,
+        }
+    }
+}
+
 impl Style {
     fn columns(self) -> usize {
         self.width.clamp(60, 100)

@@ -1,0 +1,318 @@
+//! Call trees of all variants of a condition, merged into one, in µs per transaction.
+//!
+//! A node's cost is its share of the profile's samples times the exact on-CPU time per transaction
+//! of the point (`PointSummary::server_cpu_us`). Merging puts the same call path of every variant
+//! into one node, so that A, B and the difference are drawn from the same tree. A subtree below
+//! [`BELOW_SHARE`] of every variant's total goes into its caller's `(below 0.05 %)` child: no
+//! sample is dropped, and the sum of every tree is the point's whole cost.
+
+use std::collections::HashMap;
+
+use maud::{Markup, PreEscaped, html};
+use pgassay_core::profile::Frame;
+use pgassay_core::run::Run;
+use serde_json::{Value, json};
+
+use crate::outline::{baseline_name, comparison, condition_title, most_telling, point, profile};
+
+/// Subtrees below this share of all variants' totals are summed.
+const BELOW_SHARE: f64 = 0.0005;
+const BELOW_NAME: &str = "(below 0.05 %)";
+
+/// Costs are kept in nanoseconds, to the picosecond's neighbourhood where that matters: a tree of
+/// thousands of nodes rounded to whole nanoseconds would miss its sum.
+const NS_PER_US: f64 = 1000.0;
+
+/// One call path under a condition.
+struct Branch {
+    parent: Option<usize>,
+    /// Index into [`Forest::frames`].
+    frame: usize,
+    /// Cost of the leaf itself, one per variant, ns per transaction.
+    self_ns: Vec<f64>,
+}
+
+/// The trees of all conditions and the names they share.
+#[derive(Default)]
+struct Forest {
+    frames: Vec<Value>,
+    frame_index: HashMap<Frame, usize>,
+    objects: Vec<String>,
+}
+
+pub(super) fn section(run: &Run) -> Markup {
+    let data = data(run);
+    html! {
+        section #flame {
+            h2 { "Flame graphs" }
+            @if let Some(data) = data {
+                p.lead {
+                    "Width is server CPU time per transaction; callers stand above what they call. "
+                    "Under Δ a box is as wide as the rises and falls below it together, and the "
+                    "part that remains when they are set off is shaded: "
+                    span.key.up { "costs more" } " or " span.key.down { "costs less" }
+                    " than " (baseline_name(run)) ". Pale boxes are below what can be told from "
+                    "noise."
+                }
+                div #flame-controls hidden {
+                    label { "Condition " select #flame-condition {} }
+                    label { "Variant " select #flame-variant {} }
+                    div.switch role="group" aria-label="What to show" {
+                        button type="button" data-mode="a" { "A" }
+                        button type="button" data-mode="b" { "B" }
+                        button type="button" data-mode="d" aria-pressed="true" { "Δ" }
+                    }
+                    label { "Search " input #flame-search type="search" autocomplete="off"; }
+                    label.pairing title="exec_simple_query and exec_…_message become one box, so that Δ sets off what they share" {
+                        input #flame-pair type="checkbox" checked; "Pair work across messages"
+                    }
+                    button #flame-reset type="button" { "Whole tree" }
+                }
+                p #flame-info aria-live="polite" { "This part needs JavaScript; it fetches nothing." }
+                div #flame-view tabindex="0" role="application"
+                    aria-label="Flame graph: arrow keys move, Enter zooms, Escape shows all" {}
+                script #flame-data type="application/json" { (PreEscaped(embedded(&data))) }
+            } @else {
+                p { "This run has no CPU profile; the warnings above say why." }
+            }
+        }
+    }
+}
+
+/// JSON that cannot end its script element, whatever names it holds.
+fn embedded(data: &Value) -> String {
+    let mut out = String::new();
+    for c in data.to_string().chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                out.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+/// What the script draws from; `None` where no point has a profile.
+fn data(run: &Run) -> Option<Value> {
+    let mut forest = Forest::default();
+    let below = forest.frame(&Frame {
+        symbol: Some(BELOW_NAME.to_owned()),
+        object: String::new(),
+        offset: 0,
+        kernel: false,
+    });
+    let conditions: Vec<Value> = (0..run.plan.conditions.len())
+        .map(|condition| {
+            let branches = forest.merged(run, condition);
+            forest.condition(run, condition, &pruned(&branches, below))
+        })
+        .collect();
+    if conditions
+        .iter()
+        .all(|it| it["parents"].as_array().is_none_or(Vec::is_empty))
+    {
+        return None;
+    }
+    let start = most_telling(run, run.comparisons.iter());
+    Some(json!({
+        "variants": run.plan.variants,
+        "frames": forest.frames,
+        "objects": forest.objects,
+        "conditions": conditions,
+        "start": [start.map_or(0, |it| it.condition), start.map_or(1, |it| it.variant)],
+    }))
+}
+
+impl Forest {
+    fn frame(&mut self, frame: &Frame) -> usize {
+        if let Some(index) = self.frame_index.get(frame) {
+            return *index;
+        }
+        let object = self
+            .objects
+            .iter()
+            .position(|it| *it == frame.object)
+            .unwrap_or_else(|| {
+                self.objects.push(frame.object.clone());
+                self.objects.len() - 1
+            });
+        self.frames.push(json!([frame.label(), object]));
+        self.frame_index
+            .insert(frame.clone(), self.frames.len() - 1);
+        self.frames.len() - 1
+    }
+
+    /// One tree of all variants' profiles; callers stand before what they call.
+    fn merged(&mut self, run: &Run, condition: usize) -> Vec<Branch> {
+        let variants = run.plan.variants.len();
+        let mut branches: Vec<Branch> = Vec::new();
+        let mut index: HashMap<(Option<usize>, usize), usize> = HashMap::new();
+        for variant in 0..variants {
+            let (Some(profile), Some(point)) = (
+                profile(run, condition, variant),
+                point(run, condition, variant),
+            ) else {
+                continue;
+            };
+            let ns_per_sample = point.server_cpu_us * NS_PER_US / profile.total() as f64;
+            let mut places: Vec<usize> = Vec::with_capacity(profile.nodes.len());
+            for node in &profile.nodes {
+                // A parent that does not stand before its child is a damaged file's: a root then.
+                let parent = node.parent.and_then(|it| places.get(it as usize).copied());
+                let Some(frame) = profile.frames.get(node.frame as usize) else {
+                    places.push(0);
+                    continue;
+                };
+                let frame = self.frame(frame);
+                let place = *index.entry((parent, frame)).or_insert_with(|| {
+                    branches.push(Branch {
+                        parent,
+                        frame,
+                        self_ns: vec![0.0; variants],
+                    });
+                    branches.len() - 1
+                });
+                branches[place].self_ns[variant] += node.total() as f64 * ns_per_sample;
+                places.push(place);
+            }
+        }
+        branches
+    }
+
+    fn condition(&self, run: &Run, condition: usize, branches: &[Branch]) -> Value {
+        let parents: Vec<i64> = branches
+            .iter()
+            .map(|it| it.parent.map_or(-1, |parent| parent as i64))
+            .collect();
+        let frames: Vec<usize> = branches.iter().map(|it| it.frame).collect();
+        let costs: Vec<Vec<Value>> = (0..run.plan.variants.len())
+            .map(|variant| {
+                branches
+                    .iter()
+                    .map(|it| short(it.self_ns[variant]))
+                    .collect()
+            })
+            .collect();
+        let resolvable_us: Vec<f64> = (0..run.plan.variants.len())
+            .map(|variant| {
+                let cost = comparison(run, condition, variant).and_then(|it| it.cost.as_ref());
+                cost.map_or(0.0, |cost| cost.resolvable_us)
+            })
+            .collect();
+        json!({
+            "title": condition_title(run, condition),
+            "parents": parents,
+            "frames": frames,
+            "self_ns": costs,
+            "resolvable_us": resolvable_us,
+        })
+    }
+}
+
+/// A tenth of a nanosecond is enough, and zeros take one character.
+fn short(ns: f64) -> Value {
+    let rounded = (ns * 10.0).round() / 10.0;
+    if rounded.fract() == 0.0 {
+        json!(rounded as i64)
+    } else {
+        json!(rounded)
+    }
+}
+
+/// The tree without its smallest subtrees, whose costs their callers' remainders take.
+fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
+    let variants = branches.first().map_or(0, |it| it.self_ns.len());
+    let mut subtree: Vec<Vec<f64>> = branches.iter().map(|it| it.self_ns.clone()).collect();
+    let mut whole = vec![0.0; variants];
+    for at in (0..branches.len()).rev() {
+        for variant in 0..variants {
+            let cost = subtree[at][variant];
+            match branches[at].parent {
+                Some(parent) => subtree[parent][variant] += cost,
+                None => whole[variant] += cost,
+            }
+        }
+    }
+    let large = |at: usize| {
+        let mut costs = subtree[at].iter().zip(&whole);
+        costs.any(|(cost, whole)| *cost > 0.0 && *cost >= whole * BELOW_SHARE)
+    };
+    let mut kept: Vec<Branch> = Vec::new();
+    let mut new_place: Vec<Option<usize>> = vec![None; branches.len()];
+    let mut remainders: HashMap<Option<usize>, Vec<f64>> = HashMap::new();
+    for (at, branch) in branches.iter().enumerate() {
+        let parent = branch.parent.map(|parent| new_place[parent]);
+        // Below a subtree that is summed, nothing is left to do.
+        if parent == Some(None) {
+            continue;
+        }
+        let parent = parent.flatten();
+        if large(at) {
+            new_place[at] = Some(kept.len());
+            kept.push(Branch {
+                parent,
+                frame: branch.frame,
+                self_ns: branch.self_ns.clone(),
+            });
+        } else {
+            let sum = remainders
+                .entry(parent)
+                .or_insert_with(|| vec![0.0; variants]);
+            for (sum, cost) in sum.iter_mut().zip(&subtree[at]) {
+                *sum += cost;
+            }
+        }
+    }
+    let mut remainders: Vec<(Option<usize>, Vec<f64>)> = remainders.into_iter().collect();
+    remainders.sort_by_key(|(parent, _)| *parent);
+    for (parent, self_ns) in remainders {
+        kept.push(Branch {
+            parent,
+            frame: below,
+            self_ns,
+        });
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn branch(parent: Option<usize>, frame: usize, self_ns: [f64; 2]) -> Branch {
+        Branch {
+            parent,
+            frame,
+            self_ns: self_ns.to_vec(),
+        }
+    }
+
+    #[test]
+    fn what_is_small_is_summed_under_its_caller_and_no_cost_is_lost() {
+        let branches = [
+            branch(None, 1, [900.0, 1000.0]),
+            branch(Some(0), 2, [99.8, 0.0]),
+            branch(Some(0), 3, [0.1, 0.0]),
+            branch(Some(2), 4, [0.1, 0.2]),
+            // Small on one side only: kept, or the difference would invent a new function.
+            branch(Some(0), 5, [0.1, 5.0]),
+        ];
+        let kept = pruned(&branches, 0);
+        let frames: Vec<usize> = kept.iter().map(|it| it.frame).collect();
+        assert_eq!(frames, [1, 2, 5, 0]);
+        for variant in 0..2 {
+            let sum = |of: &[Branch]| of.iter().map(|it| it.self_ns[variant]).sum::<f64>();
+            assert!((sum(&kept) - sum(&branches)).abs() < 1e-9);
+        }
+        assert_eq!(kept[3].parent, Some(0));
+    }
+
+    #[test]
+    fn embedded_json_cannot_end_its_element() {
+        let text = embedded(&json!(["</script><b>&\u{2028}"]));
+        assert_eq!(text, r#"["\u003c/script\u003e\u003cb\u003e\u0026\u2028"]"#);
+        let back: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(back[0], "</script><b>&\u{2028}");
+    }
+}

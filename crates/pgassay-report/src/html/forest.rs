@@ -1,0 +1,142 @@
+//! The forest plot: every ratio with its interval against the equivalence band.
+//!
+//! A row is a line of the page's grid with a strip of SVG in percentages, so that it needs neither
+//! a script nor a certain width; the text stands beside the strip and stays text.
+
+use maud::{Markup, html};
+use pgassay_core::comparison::{Comparison, Verdict};
+use pgassay_core::run::Run;
+
+use super::scale::{Scale, percent, tick_label};
+use crate::outline::{BAND, baseline_name, clients, comparison, groups, variant_name};
+use crate::{number, sentence};
+
+pub(super) fn section(run: &Run) -> Markup {
+    let scale = scale(run);
+    html! {
+        section #verdicts {
+            h2 { "Verdicts" }
+            p.lead {
+                "Throughput over that of " b { (baseline_name(run)) } ", with the "
+                (sentence::levels(run)) " interval of the pairs. Inside the grey band of ±2 % two "
+                "variants count as the same."
+            }
+            div.forest role="table" aria-label="Throughput ratios" {
+                @for group in groups(run) {
+                    @if !group.label.is_empty() {
+                        h3 role="row" { span role="cell" { (group.label) } }
+                    }
+                    @for condition in group.conditions {
+                        @for variant in 1..run.plan.variants.len() {
+                            @if let Some(it) = comparison(run, condition, variant) {
+                                (row(run, it, scale, variant == 1))
+                            }
+                        }
+                    }
+                }
+                (axis(scale))
+            }
+            (remarks(run))
+        }
+    }
+}
+
+fn scale(run: &Run) -> Scale {
+    let ends = run
+        .comparisons
+        .iter()
+        .flat_map(|it| [it.tps.low, it.tps.high]);
+    let (mut low, mut high) = (1.0 / (1.0 + 2.0 * BAND), 1.0 + 2.0 * BAND);
+    for end in ends.filter(|end| end.is_finite() && *end > 0.0) {
+        low = low.min(end);
+        high = high.max(end);
+    }
+    // Some air at both ends, in proportion to what is shown.
+    let air = (high / low).powf(0.06);
+    Scale::log(low / air, high * air)
+}
+
+fn row(run: &Run, comparison: &Comparison, scale: Scale, first: bool) -> Markup {
+    let clients = clients(run, comparison.condition);
+    let word = sentence::verdict_word(comparison.verdict);
+    html! {
+        div.row.first[first] role="row" {
+            span.clients role="cell" {
+                @if first { (number::count(u64::from(clients), "client")) }
+            }
+            span.variant role="cell" { (variant_name(run, comparison.variant)) }
+            span.strip role="presentation" { (strip(comparison, scale)) }
+            span.figure role="cell" { (sentence::ratio_in_words(&comparison.tps)) }
+            span role="cell" { span class={ "verdict " (word) } { (word) } }
+        }
+    }
+}
+
+fn strip(comparison: &Comparison, scale: Scale) -> Markup {
+    let at = |value: f64| percent(scale.place(value));
+    let tps = &comparison.tps;
+    let (band_low, band_high) = (scale.place(1.0 - BAND), scale.place(1.0 + BAND));
+    let hollow = comparison.verdict == Verdict::Unresolved;
+    html! {
+        svg height="26" aria-hidden="true" class=(sentence::verdict_word(comparison.verdict)) {
+            rect.band x=(percent(band_low)) width=(percent(band_high - band_low)) height="26" {}
+            (grid(scale))
+            line.one x1=(at(1.0)) x2=(at(1.0)) y2="26" {}
+            line.ci x1=(at(tps.low)) x2=(at(tps.high)) y1="13" y2="13" {}
+            line.ci x1=(at(tps.low)) x2=(at(tps.low)) y1="8" y2="18" {}
+            line.ci x1=(at(tps.high)) x2=(at(tps.high)) y1="8" y2="18" {}
+            circle.hollow[hollow] cx=(at(tps.ratio)) cy="13" r="4.5" {}
+        }
+    }
+}
+
+fn grid(scale: Scale) -> Markup {
+    html! {
+        @for tick in scale.ticks(6) {
+            line.grid x1=(percent(scale.place(tick))) x2=(percent(scale.place(tick))) y2="26" {}
+        }
+    }
+}
+
+fn axis(scale: Scale) -> Markup {
+    let ticks = scale.ticks(6);
+    html! {
+        div.row.axis aria-hidden="true" {
+            span {} span {}
+            span.strip {
+                svg height="34" {
+                    @for tick in &ticks {
+                        text x=(percent(scale.place(*tick))) y="13" text-anchor="middle" {
+                            "×" (tick_label(*tick, &ticks))
+                        }
+                    }
+                    text.faint x="0" y="30" { "← slower" }
+                    text.faint x="100%" y="30" text-anchor="end" { "faster →" }
+                }
+            }
+        }
+    }
+}
+
+fn remarks(run: &Run) -> Markup {
+    let unresolved = run
+        .comparisons
+        .iter()
+        .filter(|it| it.verdict == Verdict::Unresolved);
+    let ratio_width = |it: &&Comparison| it.tps.high / it.tps.low;
+    let neediest = unresolved.max_by(|a, b| ratio_width(a).total_cmp(&ratio_width(b)));
+    html! {
+        @if let Some(comparison) = neediest {
+            p {
+                b { "Unresolved" } " means: cannot tell. The interval holds ×1 and reaches beyond "
+                "±2 %. " (sentence::needs(&comparison.tps))
+            }
+        }
+        @if run.comparisons.iter().any(|it| it.tps.ranks_disagree) {
+            p {
+                "Where ranks tell another story than the mean (marked * below, under “The pairs”), "
+                "look at the pairs for an outlier."
+            }
+        }
+    }
+}

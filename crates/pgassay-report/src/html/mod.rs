@@ -1,0 +1,174 @@
+//! The page: one file that needs no network, no server and, but for the flame graph, no script.
+//!
+//! From the top: the question and its answer; a forest plot; where the difference in cost lies;
+//! the curves against concurrency; flame graphs of A, B and their difference; the pairs as they
+//! ran; all figures; and what anyone needs to repeat the study. Charts are SVG made here. `maud`
+//! escapes every value; the only raw parts are this crate's own style sheet and script, and JSON
+//! in which no character can end its element.
+
+mod curves;
+mod flame;
+mod forest;
+mod pairs;
+mod provenance;
+mod scale;
+mod tables;
+mod waterfall;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use pgassay_core::comparison::{Comparison, CostDifference};
+use pgassay_core::run::Run;
+
+use crate::outline::{baseline_name, condition_title, most_telling, plus_minus_us, variant_name};
+use crate::{number, sentence};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The run as one HTML page.
+pub fn html(run: &Run) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="generator" content={ "pgassay " (run.pgassay) };
+                title { (run.study_name) " · pgassay" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                (opening(run))
+                main {
+                    (warnings(run))
+                    @if !run.comparisons.is_empty() { (forest::section(run)) }
+                    (cost(run))
+                    (curves::section(run))
+                    (flame::section(run))
+                    (pairs::section(run))
+                    (tables::section(run))
+                    (provenance::section(run))
+                }
+                footer {
+                    "Made by pgassay " (run.pgassay) " from " code { (run.id) "/run.json" }
+                    ". This page is one file and fetches nothing."
+                }
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    };
+    let allowed = |c: char| matches!(c, '\n' | '\t') || !c.is_control();
+    // A control character is not allowed in a page, escaped or not; a name may hold one.
+    page.into_string()
+        .chars()
+        .map(|c| if allowed(c) { c } else { '\u{fffd}' })
+        .collect()
+}
+
+fn opening(run: &Run) -> Markup {
+    html! {
+        header {
+            p.kicker { "pgassay · " (run.study_name) " · " (number::moment(run.started_us)) }
+            h1 { (run.study.question) }
+            @for answer in sentence::answers(run) {
+                p class={
+                    "answer " (answer.verdict.map_or("mixed", sentence::verdict_word))
+                } { (answer.text) }
+            }
+            @if run.comparisons.is_empty() {
+                p.answer.mixed {
+                    "No verdict: nothing was compared. The figures below are descriptive only."
+                }
+            }
+            p.faint { (sentence::what_was_run(run)) }
+        }
+    }
+}
+
+fn warnings(run: &Run) -> Markup {
+    let limits: Vec<_> = run
+        .checks
+        .iter()
+        .filter(|check| check.limits.is_some())
+        .collect();
+    html! {
+        @if !run.complete || !run.warnings.is_empty() || !limits.is_empty() {
+            section #warnings {
+                h2 { "Before you believe it" }
+                ul {
+                    @if !run.complete { li { "The run ended before all trials were done." } }
+                    @for warning in &run.warnings { li { (warning.message) } }
+                    @for check in limits {
+                        li {
+                            (check.name) " is " (check.value) ": "
+                            (check.limits.as_deref().unwrap_or_default())
+                            @if let Some(mend) = &check.mend { "; to mend it: " code { (mend) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn cost(run: &Run) -> Markup {
+    let mut told: Vec<(&Comparison, &CostDifference)> = run
+        .comparisons
+        .iter()
+        .filter_map(|it| it.cost.as_ref().map(|cost| (it, cost)))
+        .collect();
+    let open = most_telling(run, run.comparisons.iter());
+    // What tells the most stands first and open; the others keep the study's order.
+    told.sort_by_key(|(comparison, _)| open != Some(*comparison));
+    html! {
+        @if !told.is_empty() {
+            section #cost {
+                h2 { "Where the difference lies" }
+                p.lead {
+                    "Server CPU time in µs per transaction, from " (baseline_name(run))
+                    " at the top to the variant at the bottom. Totals are exact; samples divide "
+                    "them. " span.key.down { "Costs less" } ", " span.key.up { "costs more" } ", "
+                    span.key.noise { "cannot be told from noise" } "; thin lines are intervals."
+                }
+                @for (comparison, cost) in told {
+                    (account(run, comparison, cost, open == Some(comparison)))
+                }
+                @if let Some(quality) = sentence::profile_quality(run) {
+                    p.faint { "Profile: " (quality) }
+                }
+                @if let Some(watching) = sentence::cost_of_watching(run) { p.faint { (watching) } }
+            }
+        }
+    }
+}
+
+fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool) -> Markup {
+    let variant = variant_name(run, comparison.variant);
+    let names = [baseline_name(run), variant];
+    html! {
+        details open[open] {
+            summary {
+                b { (variant) } ", " (condition_title(run, comparison.condition)) ": "
+                span.figure {
+                    (number::signed_micros(cost.total.difference_us))
+                    " ±" (number::micros(plus_minus_us(&cost.total))) " µs/tx"
+                }
+            }
+            div.charts.wide {
+                @if !cost.phases.is_empty() {
+                    (waterfall::chart("phase", cost, &cost.phases, names))
+                }
+                @if !cost.subsystems.is_empty() {
+                    (waterfall::chart("subsystem", cost, &cost.subsystems, names))
+                }
+                @if cost.phases.is_empty() && cost.subsystems.is_empty() {
+                    (waterfall::chart("function", cost, &cost.functions, names))
+                }
+            }
+            (tables::functions(cost, names))
+            p { a.to-flame href="#flame" data-condition=(comparison.condition)
+                data-variant=(comparison.variant) { "See its flame graph" } }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The pairs in the order they ran, so that drift and outliers show.
+
+use maud::{Markup, html};
+use pgassay_core::comparison::{Comparison, Ratio};
+use pgassay_core::run::Run;
+
+use super::scale::Scale;
+use crate::number;
+use crate::outline::{condition_title, variant_name};
+
+const WIDTH: f64 = 220.0;
+const HEIGHT: f64 = 78.0;
+const MARGIN: f64 = 8.0;
+/// Less noise than this is not blown up to fill the chart.
+const SPREAD_MIN: f64 = 0.015;
+
+pub(super) fn section(run: &Run) -> Markup {
+    let shown: Vec<&Comparison> = run
+        .comparisons
+        .iter()
+        .filter(|it| it.tps.by_pair.len() > 1)
+        .collect();
+    html! {
+        @if !shown.is_empty() {
+            section #pairs {
+                h2 { "The pairs, in the order they ran" }
+                p.lead {
+                    "One dot is one pair: the throughput of the variant’s two trials over that of "
+                    "the baseline’s two, all four run in mirrored order within one block. The line "
+                    "is their mean, the shade its interval. A slope means drift that the order did "
+                    "not cancel; a lone dot is an outlier."
+                }
+                div.charts.small {
+                    @for comparison in shown { (chart(run, comparison)) }
+                }
+            }
+        }
+    }
+}
+
+fn chart(run: &Run, comparison: &Comparison) -> Markup {
+    let tps = &comparison.tps;
+    let spread = spread(tps);
+    let y = Scale::log(tps.ratio / (1.0 + spread), tps.ratio * (1.0 + spread));
+    let up = |value: f64| MARGIN + (1.0 - y.place(value)) * (HEIGHT - 2.0 * MARGIN);
+    let step = (WIDTH - 2.0 * MARGIN) / tps.by_pair.len() as f64;
+    html! {
+        figure {
+            figcaption {
+                b { (variant_name(run, comparison.variant)) } ", "
+                (condition_title(run, comparison.condition)) br;
+                span.faint {
+                    "mean " (number::ratio(tps.ratio)) ", SD " (number::percent(tps.pair_sd))
+                    @if let Some(detectable) = tps.detectable {
+                        ", " span.figure { "detects ≥ " (number::percent(detectable)) }
+                    }
+                    @if tps.ranks_disagree { " *" }
+                    "; " span.figure { "height ±" (number::percent(spread)) }
+                }
+            }
+            svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label="pairs in order" {
+                rect.shade x="0" width=(WIDTH) y=(px(up(tps.high)))
+                    height=(px(up(tps.low) - up(tps.high))) {}
+                line.mean x1="0" x2=(WIDTH) y1=(px(up(tps.ratio))) y2=(px(up(tps.ratio))) {}
+                @for (at, ratio) in tps.by_pair.iter().enumerate() {
+                    circle.pair cx=(px(MARGIN + (at as f64 + 0.5) * step)) cy=(px(up(*ratio))) r="3.5" {
+                        title { "pair " (at + 1) ": " (number::ratio(*ratio)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The largest distance of a pair or of the interval's end from the mean, as a share.
+fn spread(tps: &Ratio) -> f64 {
+    let ends = tps.by_pair.iter().chain([&tps.low, &tps.high]);
+    let distances = ends.map(|end| (end / tps.ratio).ln().abs().exp() - 1.0);
+    distances
+        .filter(|it| it.is_finite())
+        .fold(SPREAD_MIN, f64::max)
+}
+
+fn px(value: f64) -> String {
+    format!("{value:.1}")
+}

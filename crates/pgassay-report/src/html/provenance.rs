@@ -1,0 +1,127 @@
+//! Everything a sceptic needs to run the study again: its text, the plan, the servers and how they
+//! were built, the machine.
+
+use std::collections::BTreeSet;
+
+use maud::{Markup, html};
+use pgassay_core::run::{Run, ServerFacts};
+
+use crate::number;
+
+pub(super) fn section(run: &Run) -> Markup {
+    html! {
+        section #repeat {
+            h2 { "How to repeat it" }
+            (plan(run))
+            (servers(run))
+            (checks(run))
+            (study(run))
+        }
+    }
+}
+
+fn plan(run: &Run) -> Markup {
+    let schedule = &run.plan.schedule;
+    let took_us = (run.ended_us - run.started_us) as f64;
+    html! {
+        dl {
+            dt { "run" } dd { code { (run.id) } }
+            dt { "study" } dd { (run.study_name) }
+            @if let Some(source) = &run.study.source { dt { "source" } dd { (source) } }
+            dt { "when" }
+            dd { (number::moment(run.started_us)) ", " (number::duration(took_us)) " in all" }
+            dt { "program" } dd { "pgassay " (run.pgassay) ", result form " (run.schema) }
+            dt { "seed" }
+            dd { (schedule.seed) " (the same seed gives the same order and the same random numbers)" }
+            dt { "blocks" }
+            dd {
+                (schedule.blocks) " randomised rounds over " (run.plan.points.len())
+                " points; within a block every condition opens fresh connections and runs its "
+                "variants in random order and then mirrored; each block is one pair per comparison"
+            }
+            dt { "trials" }
+            dd {
+                "2 timed and " (schedule.profiled) " profiled per point and block, "
+                (number::duration(schedule.trial_us as f64)) " each after "
+                (number::duration(schedule.settle_us as f64)) " of settling; "
+                (number::whole(run.trials.len() as f64)) " were kept"
+            }
+            dt { "warm-up" }
+            dd {
+                "until three windows of " (number::duration(schedule.warm_up_window_us as f64))
+                " agree, at most " (number::duration(schedule.warm_up_cap_us as f64))
+            }
+            dt { "load" }
+            dd { (number::count(u64::from(schedule.threads), "thread")) " per point" }
+        }
+    }
+}
+
+fn servers(run: &Run) -> Markup {
+    html! {
+        h3 { "Servers" }
+        @if builds_differ(&run.servers) {
+            p.caution {
+                "These servers were built differently (compiler or flags): a difference between "
+                "them is also one of their builds."
+            }
+        }
+        @for (index, server) in run.servers.iter().enumerate() {
+            dl {
+                dt { "version" } dd { "PostgreSQL " (server.version) ", from " (server.origin) }
+                dt { "compiler" } dd { (server.compiler) }
+                dt { "CFLAGS" } dd { code { (server.cflags) } }
+                dt { "configure" } dd { code { (server.configure) } }
+                @if let Some(planned) = run.plan.servers.get(index) {
+                    dt { "settings" }
+                    dd { @if planned.settings.is_empty() { "none" } @else { ul.plain {
+                        @for (name, value) in &planned.settings {
+                            li { code { (name) " = " (value) } }
+                        }
+                    } } }
+                }
+            }
+        }
+    }
+}
+
+fn builds_differ(servers: &[ServerFacts]) -> bool {
+    let builds: BTreeSet<_> = servers
+        .iter()
+        .map(|it| (&it.compiler, &it.cflags))
+        .collect();
+    builds.len() > 1
+}
+
+fn checks(run: &Run) -> Markup {
+    html! {
+        @if !run.checks.is_empty() {
+            h3 { "The machine" }
+            div.scroll { table {
+                thead { tr {
+                    th scope="col" { "check" } th scope="col" { "found" }
+                    th scope="col" { "limits" } th scope="col" { "mended by" }
+                } }
+                tbody {
+                    @for check in &run.checks {
+                        tr {
+                            td { (check.name) } td { (check.value) }
+                            td.caution { (check.limits.as_deref().unwrap_or_default()) }
+                            td { @if let Some(mend) = &check.mend { code { (mend) } } }
+                        }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+fn study(run: &Run) -> Markup {
+    // A study came from TOML, and all it holds has a form there.
+    let text = toml::to_string_pretty(&run.study)
+        .unwrap_or_else(|error| format!("# The study could not be written as TOML: {error}"));
+    html! {
+        h3 { "The study" }
+        pre { code { (text) } }
+    }
+}

@@ -1,0 +1,167 @@
+//! The figures as tables, for those who read numbers rather than charts.
+
+use maud::{Markup, html};
+use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow, Ratio};
+use pgassay_core::run::Run;
+
+use crate::outline::{
+    baseline_name, condition_title, plus_minus_us, point, top_rows, variant_name,
+};
+use crate::{number, sentence};
+
+/// More functions than this are summed in the last row.
+const FUNCTIONS_MAX: usize = 25;
+
+/// Figures of every point and every ratio.
+pub(super) fn section(run: &Run) -> Markup {
+    html! {
+        section #figures {
+            h2 { "Figures" }
+            (points(run))
+            @if !run.comparisons.is_empty() { (ratios(run)) }
+        }
+    }
+}
+
+fn points(run: &Run) -> Markup {
+    html! {
+        div.scroll { table {
+            caption { "Every point. Latency in ms, processor time in µs per transaction." }
+            thead { tr {
+                th scope="col" { "condition" } th scope="col" { "variant" }
+                @for title in ["trials", "tps", "mean", "p50", "p95", "p99", "max", "server CPU",
+                    "server run queue", "client CPU"] {
+                    th.n scope="col" { (title) }
+                }
+            } }
+            tbody {
+                @for condition in 0..run.plan.conditions.len() {
+                    @for variant in 0..run.plan.variants.len() {
+                        @if let Some(it) = point(run, condition, variant) {
+                            tr.first[variant == 0] {
+                                td { @if variant == 0 { (condition_title(run, condition)) } }
+                                td {
+                                    (variant_name(run, variant))
+                                    @if it.client_limited > 0.0 {
+                                        span.caution { " client-limited in "
+                                            (number::percent(it.client_limited)) " of trials" }
+                                    }
+                                }
+                                td.n { (it.trials) }
+                                td.n { (number::tps(it.tps)) }
+                                @for latency_us in [it.latency_mean_us, it.latency_p50_us,
+                                    it.latency_p95_us, it.latency_p99_us, it.latency_max_us] {
+                                    td.n { (number::millis(latency_us)) }
+                                }
+                                @for cpu_us in [it.server_cpu_us, it.server_run_queue_us,
+                                    it.client_cpu_us] {
+                                    td.n { (number::micros(cpu_us)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        } }
+    }
+}
+
+fn ratios(run: &Run) -> Markup {
+    html! {
+        div.scroll { table {
+            caption {
+                "Every ratio to " (baseline_name(run)) ", with the " (sentence::levels(run))
+                " interval of the pairs. Throughput above 1 is better; latency and server CPU time "
+                "below 1."
+            }
+            thead { tr {
+                th scope="col" { "condition" } th scope="col" { "variant" }
+                @for title in ["tps", "mean", "p50", "p95", "p99", "server CPU"] {
+                    th.n scope="col" { (title) }
+                }
+            } }
+            tbody {
+                @for it in &run.comparisons {
+                    tr {
+                        td { (condition_title(run, it.condition)) }
+                        td { (variant_name(run, it.variant)) }
+                        @for ratio in figures(it) {
+                            td.n { @match ratio {
+                                Some(ratio) => (sentence::ratio_in_words(ratio)),
+                                None => "–",
+                            } }
+                        }
+                    }
+                }
+            }
+        } }
+    }
+}
+
+fn figures(it: &Comparison) -> [Option<&Ratio>; 6] {
+    [
+        Some(&it.tps),
+        Some(&it.latency_mean),
+        Some(&it.latency_p50),
+        Some(&it.latency_p95),
+        Some(&it.latency_p99),
+        it.server_cpu.as_ref(),
+    ]
+}
+
+/// The functions of one comparison, themselves only, marked new, up, down or gone.
+pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
+    let top = top_rows(&cost.functions, FUNCTIONS_MAX, false);
+    let largest_us = top.shown.first().map_or(1.0, |row| row.difference_us.abs());
+    let [baseline_us, variant_us, difference_us] = top.rest_us;
+    html! {
+        div.scroll { table.functions {
+            caption {
+                "By function, itself only, µs per transaction. Below "
+                (number::micros(cost.resolvable_us)) " µs a function’s difference cannot be told "
+                "from noise here."
+            }
+            thead { tr {
+                th scope="col" { "" } th scope="col" { "function" }
+                th.n scope="col" { (names[0]) } th.n scope="col" { (names[1]) }
+                th.n scope="col" { "difference" } th.n scope="col" { "±" }
+                th scope="col" { span.hidden { "size" } }
+            } }
+            tbody {
+                @for row in &top.shown { (function(row, largest_us)) }
+                @if top.left_out > 0 {
+                    tr.rest {
+                        td {} td { (top.left_out) " more, unresolved ones included" }
+                        td.n { (number::micros(baseline_us)) } td.n { (number::micros(variant_us)) }
+                        td.n { (number::signed_micros(difference_us)) } td {} td {}
+                    }
+                }
+            }
+        } }
+    }
+}
+
+fn function(row: &CostRow, largest_us: f64) -> Markup {
+    let share = (row.difference_us.abs() / largest_us * 100.0).clamp(0.0, 100.0);
+    let class = match row.change {
+        Change::New | Change::Up => "up",
+        Change::Down | Change::Gone => "down",
+        Change::Unresolved => "noise",
+    };
+    html! {
+        tr {
+            td { span class={ "change " (class) } { (sentence::change_word(row.change)) } }
+            td {
+                code { (row.name) }
+                @if !row.object.is_empty() && row.object != "postgres" {
+                    " " span.faint { (row.object) }
+                }
+            }
+            td.n { (number::micros(row.baseline_us)) }
+            td.n { (number::micros(row.variant_us)) }
+            td.n { (number::signed_micros(row.difference_us)) }
+            td.n.faint { (number::micros(plus_minus_us(row))) }
+            td.bar { div class=(class) style=(format!("width:{share:.1}%")) {} }
+        }
+    }
+}
