@@ -5,14 +5,18 @@
 //! one who writes. Root writes there through a process of that user, never by itself, because
 //! the owner of a directory could lead root's own writes astray with a symbolic link.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use crate::error::ServerError;
-use crate::os::{self, PasswordEntry};
+use crate::os::{self, PasswordEntry, Pid, Signal};
 
 /// Who a server runs as when root names nobody else.
 const DEFAULT_USER: &str = "nobody";
@@ -21,6 +25,9 @@ const DEFAULT_USER: &str = "nobody";
 /// variables would change the server, and since another user could read our secrets in
 /// `/proc/PID/environ`.
 const ENVIRONMENT: [&str; 3] = ["PATH", "TZ", "LD_LIBRARY_PATH"];
+
+/// How long a script may take that only writes a file.
+pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The user that a server runs as, and the one that we are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,13 +103,15 @@ impl Account {
         command
     }
 
-    /// Runs a shell script as the server's user, with `input` on its standard input.
+    /// Runs a shell script as the server's user, with `input` on its standard input. A script that
+    /// takes longer than `timeout` is killed, and is an error.
     pub(crate) fn run_script(
         &self,
         script: &str,
-        arguments: &[&std::ffi::OsStr],
+        arguments: &[&OsStr],
         directory: &Path,
         input: &[u8],
+        timeout: Duration,
     ) -> io::Result<Output> {
         let mut command = self.command(Path::new("/bin/sh"));
         command
@@ -117,11 +126,21 @@ impl Account {
             .stderr(Stdio::piped());
         os::detach(&mut command, &[]);
         let mut child = command.spawn()?;
+        // The inputs are far smaller than what a pipe holds, so this does not block.
         let written = child
             .stdin
             .take()
             .map_or(Ok(()), |mut stdin| stdin.write_all(input));
-        let output = child.wait_with_output()?;
+        let pid = Pid::try_from(child.id()).map_err(io::Error::other)?;
+        let (sender, receiver) = channel();
+        // The thread ends with the script: it is either over or killed below.
+        thread::Builder::new().spawn(move || drop(sender.send(child.wait_with_output())))?;
+        let output = receiver.recv_timeout(timeout).or_else(|_| {
+            // The script leads a session and a process group, which what it started is in too.
+            os::send(-pid, Signal::Kill)?;
+            let words = format!("it took longer than {} s", timeout.as_secs());
+            Err(io::Error::new(io::ErrorKind::TimedOut, words))
+        })??;
         // A script that fails before it has read everything breaks the pipe; its own words tell
         // more than that.
         match written {
@@ -134,8 +153,8 @@ impl Account {
     pub(crate) fn write_file(&self, path: &Path, contents: &str) -> io::Result<()> {
         let directory = path.parent().unwrap_or(Path::new("/"));
         let script = "umask 077; cat > \"$1\"";
-        let output =
-            self.run_script(script, &[path.as_os_str()], directory, contents.as_bytes())?;
+        let (arguments, input) = ([path.as_os_str()], contents.as_bytes());
+        let output = self.run_script(script, &arguments, directory, input, SHORT_TIMEOUT)?;
         if output.status.success() {
             return Ok(());
         }
@@ -215,6 +234,28 @@ mod tests {
         );
         assert_eq!(account.barrier(Path::new("/bin/sh")), None);
         std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+    }
+
+    #[test]
+    fn a_script_that_takes_too_long_is_killed() {
+        let account = Account::choose(None).unwrap();
+        let run = |script, timeout| {
+            account.run_script(
+                script,
+                &[],
+                Path::new("/"),
+                b"in",
+                Duration::from_millis(timeout),
+            )
+        };
+        let start = std::time::Instant::now();
+        let error = run("sleep 30 & sleep 30", 100).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(start.elapsed() < Duration::from_secs(10));
+        assert_eq!(
+            run("cat; echo out; exit 3", 10_000).unwrap().stdout,
+            b"inout\n"
+        );
     }
 
     #[test]

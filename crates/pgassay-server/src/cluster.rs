@@ -6,13 +6,16 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::Duration;
 
-use crate::account::Account;
+use crate::account::{Account, SHORT_TIMEOUT};
 use crate::error::ServerError;
 use crate::installation::Installation;
 use crate::server::{SUPERUSER, ServerConfig};
 use crate::settings;
 
+/// `initdb` writes 40 MB; a busy disk may need a while for that.
+const INITDB_TIMEOUT: Duration = Duration::from_mins(2);
 /// The password file of `initdb` lives for as long as `initdb` runs.
 const INITDB: &str =
     "umask 077; cat >password && \"$@\" --pwfile=password; status=$?; rm -f password; exit $status";
@@ -52,7 +55,13 @@ impl Cluster<'_> {
         };
         let output = self
             .account
-            .run_script(INITDB, &command, self.base, self.password.as_bytes())
+            .run_script(
+                INITDB,
+                &command,
+                self.base,
+                self.password.as_bytes(),
+                INITDB_TIMEOUT,
+            )
             .map_err(failed)?;
         // The shell's way to tell that a program is missing or may not be run.
         if let Some(126 | 127) = output.status.code() {
@@ -130,7 +139,7 @@ impl Cluster<'_> {
                       echo \"include 'pgassay.conf'\" >>postgresql.conf";
         let output = self
             .account
-            .run_script(script, &[], data, b"")
+            .run_script(script, &[], data, b"", SHORT_TIMEOUT)
             .map_err(|source| {
                 ServerError::writing("write", &data.join("postgresql.conf"), source)
             })?;

@@ -1,6 +1,7 @@
 //! A blocking connection over a server's socket, for set-up and inspection. The load has its
 //! own engine; this one waits for each answer.
 
+use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,14 @@ pub use pgassay_wire::ServerError as SqlError;
 /// A connection to one server as one role.
 pub struct Connection {
     exchange: Exchange<UnixStream>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("backend_pid", &self.backend_pid())
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why a connection failed.

@@ -97,6 +97,18 @@ pub enum ServerError {
         /// The last lines of its log.
         log: String,
     },
+    /// The server refused one of the settings.
+    #[error("PostgreSQL {version} refuses the setting {name} = \"{value}\": {words}")]
+    SettingRefused {
+        /// Its version.
+        version: Version,
+        /// The setting, as it was given.
+        name: String,
+        /// Its value.
+        value: String,
+        /// What the server said.
+        words: String,
+    },
     /// The server did not take connections in time.
     #[error(
         "PostgreSQL {version} took no connection within {} s ({last}). Its log ends with:\n{log}",
@@ -144,16 +156,29 @@ fn barrier_words(barrier: Option<&PathBuf>, user: &str) -> String {
     })
 }
 
+/// The line in which a program of PostgreSQL complains about a full disk: the system's words, or
+/// a short write, which only the hint explains.
+fn disk_full_words(words: &str) -> Option<String> {
+    let mut before = "";
+    for line in words.lines() {
+        if line.contains("No space left on device") {
+            return Some(line.trim().to_owned());
+        }
+        if line.contains("Check free disk space") {
+            return Some(before.trim().to_owned());
+        }
+        before = line;
+    }
+    None
+}
+
 impl ServerError {
     /// The same failure as a full disk, if that is what the words of a program tell.
     pub(crate) fn or_disk_full(self, path: &std::path::Path, words: &str) -> Self {
-        let line = words
-            .lines()
-            .find(|line| line.contains("No space left on device"));
-        match line {
-            Some(line) => Self::DiskFull {
+        match disk_full_words(words) {
+            Some(words) => Self::DiskFull {
                 path: path.to_owned(),
-                words: line.trim().to_owned(),
+                words,
             },
             None => self,
         }
@@ -173,5 +198,25 @@ impl ServerError {
             path: path.to_owned(),
             source,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_from_other_failures() {
+        let short = "LOG:  x\nFATAL:  wrote only 4096 of 8192 bytes\nHINT:  Check free disk space.";
+        assert_eq!(
+            disk_full_words(short).as_deref(),
+            Some("FATAL:  wrote only 4096 of 8192 bytes")
+        );
+        let system = "a\nPANIC:  could not write: No space left on device\nb";
+        assert_eq!(
+            disk_full_words(system).as_deref(),
+            Some("PANIC:  could not write: No space left on device")
+        );
+        assert_eq!(disk_full_words("FATAL:  could not open file"), None);
     }
 }

@@ -29,37 +29,27 @@ impl BuildFacts {
         Ok(Self::of_image(&fs::read(program)?))
     }
 
-    /// Reads a program's bytes.
+    /// Reads a program's bytes, in one pass: they are ten million.
     pub(crate) fn of_image(image: &[u8]) -> Self {
-        let strings = || {
-            image
-                .split(|&byte| byte == 0)
-                .filter(|text| text.len() > 12)
-        };
-        let find = |fits: fn(&str) -> bool| {
-            let text = strings()
-                .filter_map(|text| std::str::from_utf8(text).ok())
-                .find(|text| fits(text));
-            text.map(|text| text.trim().to_owned())
-        };
-        // The linker may put strings without a zero between other bytes, so the banner is looked
-        // for at a string's end.
-        let banner = strings()
-            .filter_map(|text| {
-                let start = text
-                    .windows(11)
-                    .rposition(|window| window == b"PostgreSQL ")?;
-                std::str::from_utf8(&text[start..]).ok()
-            })
-            .find(|text| text.contains(" compiled by "))
-            .map(str::to_owned);
-        let compiler = banner.as_deref().and_then(compiler_of).map(str::to_owned);
-        Self {
-            banner,
-            configure: find(is_configure),
-            cflags: find(is_cflags),
-            compiler,
+        let mut facts = Self::default();
+        for bytes in image.split(|&byte| byte == 0) {
+            let starts = |start: &[u8]| bytes.starts_with(start);
+            if facts.banner.is_none() && bytes.ends_with(b"-bit") {
+                facts.banner = banner(bytes);
+            } else if starts(b"'") || starts(b" '") {
+                facts.configure = facts
+                    .configure
+                    .or_else(|| text(bytes).filter(|text| is_configure(text)));
+            } else if starts(CFLAGS) {
+                facts.cflags = facts.cflags.or_else(|| text(bytes));
+            }
         }
+        facts.compiler = facts
+            .banner
+            .as_deref()
+            .and_then(compiler_of)
+            .map(str::to_owned);
+        facts
     }
 
     /// The flag that says how hard the compiler optimised (the last one counts).
@@ -112,6 +102,9 @@ pub fn differ(a: &BuildFacts, b: &BuildFacts) -> Option<String> {
     ))
 }
 
+/// The flags begin with those that PostgreSQL's own build adds.
+const CFLAGS: &[u8] = b"-Wall -Wmissing-prototypes ";
+
 /// Switches of `configure` that change the speed of the server beyond the compiler's flags.
 const SWITCHES: [&str; 4] = [
     "--enable-cassert",
@@ -158,16 +151,24 @@ fn compiler_of(banner: &str) -> Option<&str> {
     )
 }
 
-/// Arguments of `configure`, as `config.status` quotes them: `'--with-icu' 'CFLAGS=-O2'`.
-fn is_configure(text: &str) -> bool {
-    let text = text.trim();
-    let quoted = text.starts_with('\'') && text.ends_with('\'') && !text.contains('\n');
-    quoted && (text.starts_with("'--") || text.contains(" '--"))
+/// The linker may leave other bytes before a string, so the banner counts from its first word on.
+fn banner(bytes: &[u8]) -> Option<String> {
+    let start = bytes
+        .windows(11)
+        .rposition(|window| window == b"PostgreSQL ")?;
+    text(&bytes[start..]).filter(|text| text.contains(" compiled by "))
 }
 
-/// The flags begin with those that PostgreSQL's own build adds.
-fn is_cflags(text: &str) -> bool {
-    text.starts_with("-Wall -Wmissing-prototypes ")
+/// Arguments of `configure`, as `config.status` quotes them: `'--with-icu' 'CFLAGS=-O2'`.
+fn is_configure(text: &str) -> bool {
+    let whole = text.starts_with('\'') && text.ends_with('\'') && !text.contains('\n');
+    whole && (text.starts_with("'--") || text.contains(" '--"))
+}
+
+fn text(bytes: &[u8]) -> Option<String> {
+    std::str::from_utf8(bytes)
+        .ok()
+        .map(|text| text.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -214,7 +214,7 @@ impl Finder {
         match installed {
             Some(mut installation) => {
                 let note = format!(
-                    "PostgreSQL {} installed in {} is used. {error}",
+                    "using PostgreSQL {} installed in {}, because {error}",
                     installation.version,
                     installation.bin_dir.display()
                 );

@@ -18,6 +18,7 @@ use crate::place::Place;
 use crate::sweep::wait_until;
 
 const SCRIPT: &str = include_str!("keeper.sh");
+/// Where the script finds `rm`, `readlink` and `sleep` when we have no `PATH`.
 const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
 /// How long a keeper that has nothing left to do may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
@@ -42,7 +43,8 @@ impl Keeper {
             .stdin(reader)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        command.env_clear().env("PATH", PROGRAMS).current_dir("/");
+        let path = std::env::var_os("PATH").unwrap_or_else(|| PROGRAMS.into());
+        command.env_clear().env("PATH", path).current_dir("/");
         let locks: Vec<_> = [Some(base), socket]
             .into_iter()
             .flatten()

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use pgassay_wire::{Login, Password};
@@ -403,18 +403,32 @@ impl Server {
         self.wait_until_ready()
     }
 
+    fn not_started(&self, status: ExitStatus) -> ServerError {
+        let version = self.installation.version.clone();
+        let log = self.log_tail(LOG_LINES);
+        if let Some((name, value, words)) = refused(&self.config.settings, &log) {
+            let (name, value) = (name.to_owned(), value.to_owned());
+            return ServerError::SettingRefused {
+                version,
+                name,
+                value,
+                words,
+            };
+        }
+        let error = ServerError::NotStarted {
+            version,
+            how: status.to_string(),
+            log: log.clone(),
+        };
+        error.or_disk_full(self.home.base(), &log)
+    }
+
     fn wait_until_ready(&self) -> Result<(), ServerError> {
         let start = Instant::now();
         loop {
             let version = self.installation.version.clone();
             if let Some(status) = self.home.exit_status() {
-                let log = self.log_tail(LOG_LINES);
-                let error = ServerError::NotStarted {
-                    version,
-                    how: status.to_string(),
-                    log: log.clone(),
-                };
-                return Err(error.or_disk_full(self.home.base(), &log));
+                return Err(self.not_started(status));
             }
             let Err(error) = self.connect() else {
                 return Ok(());
@@ -435,6 +449,38 @@ impl Server {
             std::thread::sleep(POLL);
         }
     }
+}
+
+/// The setting that the server complains about, with its words, if it is one of the study's.
+fn refused<'a>(
+    settings: &'a BTreeMap<String, String>,
+    log: &str,
+) -> Option<(&'a str, &'a str, String)> {
+    // `unrecognized configuration parameter "x"`, `invalid value for parameter "x": "1"`,
+    // `parameter "x" requires a numeric value`, `1 is outside the valid range for parameter "x"`.
+    let lines = || log.lines().filter_map(words_of_line);
+    let complaint = lines().find(|(_, words)| words.contains("parameter \""))?.1;
+    let (name, value) = settings
+        .iter()
+        .find(|(name, _)| complaint.contains(&format!("parameter \"{name}\"")))?;
+    let hint = lines()
+        .find(|(level, _)| *level == "HINT")
+        .map(|(_, words)| format!(" ({words})"));
+    Some((
+        name,
+        value,
+        format!("{complaint}{}", hint.unwrap_or_default()),
+    ))
+}
+
+/// The level and the words of a log's line, whatever prefix the server puts before.
+fn words_of_line(line: &str) -> Option<(&str, &str)> {
+    ["LOG", "FATAL", "ERROR", "HINT"]
+        .into_iter()
+        .find_map(|level| {
+            let (_, words) = line.split_once(&format!("{level}:  "))?;
+            Some((level, words.trim()))
+        })
 }
 
 fn random_password() -> io::Result<Password> {

@@ -1,9 +1,38 @@
 //! Servers of old and new versions: started, asked, restarted, stopped.
 
-use pgassay_server::testing;
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use common::{NOBODY, eventually, is_root, processes_in};
+use pgassay_server::{
+    BuildFacts, Finder, Password, Role, Server, ServerConfig, ServerError, VersionRequest, testing,
+};
+use pgassay_wire::{Exchange, ExchangeError, Login};
 
 /// The versions whose `initdb`, titles and settings differ most.
 const VERSIONS: [&str; 3] = ["9.6", "10", "18"];
+
+fn settings<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+fn with_settings<const N: usize>(pairs: [(&str, &str); N]) -> ServerConfig {
+    ServerConfig {
+        settings: settings(pairs),
+        ..ServerConfig::default()
+    }
+}
 
 #[test]
 fn old_and_new_versions_start_answer_restart_and_stop() {
@@ -17,22 +46,520 @@ fn old_and_new_versions_start_answer_restart_and_stop() {
             number,
             Some(server.installation().version.number().to_string())
         );
-        connection.execute("create table kept(id int)").unwrap();
+        connection
+            .execute("create table kept(id int); insert into kept values (7)")
+            .unwrap();
         let first = server.postmaster_pid();
         server.restart().unwrap();
         assert_ne!(server.postmaster_pid(), first);
-        assert_eq!(
-            server
-                .connect()
-                .unwrap()
-                .value("select count(*) from kept")
-                .unwrap()
-                .as_deref(),
-            Some("0")
-        );
+        let kept = server
+            .connect()
+            .unwrap()
+            .value("select id from kept")
+            .unwrap();
+        assert_eq!(kept.as_deref(), Some("7"));
         let (data, socket) = (server.data_dir(), server.socket_dir());
         assert!(data.exists() && socket.exists());
         server.stop().unwrap();
         assert!(!data.exists() && !socket.exists());
+        assert!(processes_in(&data).is_empty());
     }
+}
+
+#[test]
+fn dropping_a_server_is_enough() {
+    let Some(server) = testing::server("18") else {
+        return;
+    };
+    let base = server.data_dir().parent().unwrap().to_owned();
+    let postmaster = server.postmaster_pid();
+    drop(server);
+    assert!(!base.exists() && !common::is_running(postmaster));
+}
+
+#[test]
+fn the_build_that_the_file_tells_is_the_build_that_runs() {
+    let debian = Path::new("/usr/lib/postgresql");
+    let mut installations: Vec<_> = VERSIONS
+        .into_iter()
+        .filter_map(testing::installation)
+        .collect();
+    let mut finder = Finder::new("/nonexistent");
+    finder.named_dir = Some(debian.to_owned());
+    match finder.find(&VersionRequest::Latest, &mut |_| ()) {
+        Ok(installation) => installations.push(installation),
+        Err(error) => testing::skip("the build of an installed PostgreSQL", &error.to_string()),
+    }
+    for installation in installations {
+        let server = Server::start(&installation, &ServerConfig::default()).unwrap();
+        let mut connection = server.connect().unwrap();
+        let mut fact = |sql: &str| {
+            connection
+                .value(sql)
+                .unwrap()
+                .map(|text| text.trim().to_owned())
+        };
+        let told = BuildFacts {
+            banner: fact("select version()"),
+            configure: fact("select setting from pg_config where name = 'CONFIGURE'"),
+            cflags: fact("select setting from pg_config where name = 'CFLAGS'"),
+            compiler: fact("select substring(version() from 'compiled by (.*), \\d+-bit')"),
+        };
+        assert!(told.compiler.is_some());
+        assert_eq!(
+            installation.build, told,
+            "PostgreSQL {}",
+            installation.version
+        );
+    }
+}
+
+#[test]
+fn settings_arrive_as_written() {
+    let config = with_settings([
+        ("work_mem", "7MB"),
+        ("log_line_prefix", r"it's \t%m "),
+        ("study.name", "custom"),
+        ("fsync", "off"),
+    ]);
+    for version in ["9.6", "18"] {
+        let Some(server) = testing::server_with(version, &config) else {
+            continue;
+        };
+        for (name, value) in &config.settings {
+            assert_eq!(&server.setting(name).unwrap(), value, "{name}");
+        }
+        assert!(matches!(
+            server.setting("no_such"),
+            Err(ServerError::Connection(_))
+        ));
+    }
+}
+
+#[test]
+fn a_wrong_setting_is_named_in_the_servers_own_words() {
+    let cases = [
+        (
+            "no_such_setting",
+            "1",
+            "unrecognized configuration parameter",
+        ),
+        ("work_mem", "much", "invalid value for parameter"),
+        ("max_connections", "0", "outside the valid range"),
+        (
+            "wal_level",
+            "most",
+            "Available values: minimal, replica, logical.",
+        ),
+    ];
+    for version in ["9.6", "18"] {
+        let Some(installation) = testing::installation(version) else {
+            continue;
+        };
+        for (name, value, words) in cases {
+            let parent = common::open_directory();
+            let mut config = with_settings([(name, value), ("fsync", "off")]);
+            config.parent_dir = Some(parent.path().to_owned());
+            let error = Server::start(&installation, &config).unwrap_err();
+            assert!(
+                matches!(&error, ServerError::SettingRefused { name: n, .. } if n == name),
+                "{error}"
+            );
+            assert!(error.to_string().contains(words), "{error}");
+            assert_eq!(common::places(parent.path()), [] as [PathBuf; 0]);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_cannot_start_shows_its_log() {
+    let Some(installation) = testing::installation("18") else {
+        return;
+    };
+    let config = with_settings([("shared_preload_libraries", "no_such_library")]);
+    let error = Server::start(&installation, &config).unwrap_err();
+    assert!(matches!(error, ServerError::NotStarted { .. }));
+    assert!(
+        error
+            .to_string()
+            .contains("could not access file \"no_such_library\""),
+        "{error}"
+    );
+    let config = ServerConfig {
+        initdb_options: vec!["--no-such".into()],
+        ..ServerConfig::default()
+    };
+    let error = Server::start(&installation, &config).unwrap_err();
+    assert!(matches!(error, ServerError::Initdb { .. }));
+    assert!(
+        error.to_string().contains("--no-such") || error.to_string().contains("no-such"),
+        "{error}"
+    );
+}
+
+#[test]
+fn sql_errors_come_with_state_position_and_hint() {
+    let Some(server) = testing::server("18") else {
+        return;
+    };
+    let mut connection = server.connect().unwrap();
+    let error = connection.query("select lenght('x')").unwrap_err();
+    let sql = error.sql().unwrap();
+    assert_eq!((sql.sqlstate.as_str(), sql.position), ("42883", Some(8)));
+    assert!(sql.hint.is_some());
+    let rows = connection
+        .query("select 1, null; select 'a', 2 union all select 'b', 3")
+        .unwrap();
+    let row = |a: &str, b: &str| vec![Some(a.to_owned()), Some(b.to_owned())];
+    assert_eq!(rows, [row("a", "2"), row("b", "3")]);
+    assert!(
+        server
+            .backend_pids()
+            .contains(&connection.backend_pid().unwrap())
+    );
+}
+
+#[test]
+fn processes_have_their_roles_in_every_version() {
+    for version in VERSIONS {
+        let config = with_settings([("cluster_name", "study 1"), ("logging_collector", "on")]);
+        let Some(server) = testing::server_with(version, &config) else {
+            continue;
+        };
+        let connection = server.connect().unwrap();
+        let expected = [
+            Role::Postmaster,
+            Role::Checkpointer,
+            Role::BackgroundWriter,
+            Role::WalWriter,
+            Role::AutovacuumLauncher,
+            Role::Logger,
+        ];
+        for role in expected {
+            let of_role = || {
+                server
+                    .processes()
+                    .iter()
+                    .filter(|process| process.role == role)
+                    .count()
+            };
+            eventually(
+                &format!("{version} has one {role:?}"),
+                Duration::from_secs(10),
+                || of_role() == 1,
+            );
+        }
+        eventually("the backend shows itself", Duration::from_secs(10), || {
+            server.backend_pids() == [connection.backend_pid().unwrap()]
+        });
+        let others: Vec<_> = server
+            .processes()
+            .into_iter()
+            .filter(|process| process.role == Role::Other)
+            .collect();
+        assert_eq!(others, [], "{version}");
+    }
+}
+
+#[test]
+fn checksums_are_as_wanted_or_as_the_version_has_them() {
+    let cases = [
+        ("18", None, "on"),
+        ("18", Some(false), "off"),
+        ("10", None, "off"),
+        ("10", Some(true), "on"),
+        ("10", Some(false), "off"),
+    ];
+    for (version, data_checksums, expected) in cases {
+        let config = ServerConfig {
+            data_checksums,
+            ..ServerConfig::default()
+        };
+        let Some(server) = testing::server_with(version, &config) else {
+            continue;
+        };
+        assert_eq!(
+            server.setting("data_checksums").unwrap(),
+            expected,
+            "{version} {data_checksums:?}"
+        );
+    }
+}
+
+#[test]
+fn nobody_else_gets_at_the_data_or_the_socket() {
+    let Some(server) = testing::server("18") else {
+        return;
+    };
+    let base = server.data_dir().parent().unwrap().to_owned();
+    for directory in [&base, &server.data_dir(), &server.socket_dir()] {
+        let metadata = directory.metadata().unwrap();
+        assert_eq!(
+            metadata.permissions().mode() & 0o777,
+            0o700,
+            "{}",
+            directory.display()
+        );
+        assert_ne!(metadata.uid(), 0, "{}", directory.display());
+    }
+    assert_eq!(server.tcp_address(), None);
+    assert_eq!(server.setting("listen_addresses").unwrap(), "");
+    let error = server.connect_as("postgres", "nodb", None).unwrap_err();
+    assert_eq!(error.sql().unwrap().sqlstate, "3D000");
+    server
+        .connect()
+        .unwrap()
+        .execute("create role app login password 'secret'")
+        .unwrap();
+    assert!(server.connect_as("app", "postgres", None).is_err());
+    assert!(
+        server
+            .connect_as("app", "postgres", Some(Password::new("secret")))
+            .is_ok()
+    );
+    if !is_root() {
+        testing::skip(
+            "a stranger at the socket",
+            "only root can become another user",
+        );
+        return;
+    }
+    // The directory belongs to `nobody`, so a process of that user gets as far as the socket.
+    let directory = common::open_directory();
+    let mut stranger = common::helper("a_stranger_at_the_socket", directory.path(), Some(NOBODY));
+    stranger.env("PGASSAY_TEST_SOCKET", server.socket_path());
+    assert!(stranger.status().unwrap().success());
+}
+
+#[test]
+#[ignore = "run by another test, in a process of another user"]
+fn a_stranger_at_the_socket() {
+    let socket = std::env::var("PGASSAY_TEST_SOCKET").unwrap();
+    let login = Login {
+        user: "postgres".into(),
+        database: "postgres".into(),
+        ..Login::default()
+    };
+    let stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    match Exchange::open(stream, &login).map(|_| ()) {
+        Err(ExchangeError::Server(error)) => assert_eq!(error.sqlstate, "28000", "{error}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn tcp_asks_for_the_password() {
+    for version in ["9.6", "18"] {
+        let config = ServerConfig {
+            tcp: true,
+            ..ServerConfig::default()
+        };
+        let Some(server) = testing::server_with(version, &config) else {
+            continue;
+        };
+        let sign_in = |password: Password| {
+            let login = Login {
+                user: server.superuser().into(),
+                database: server.database().into(),
+                password: Some(password),
+                ..Login::default()
+            };
+            Exchange::open(
+                TcpStream::connect(server.tcp_address().unwrap()).unwrap(),
+                &login,
+            )
+        };
+        let answer = sign_in(server.password().clone())
+            .unwrap()
+            .value("select 1")
+            .unwrap();
+        assert_eq!(answer.as_deref(), Some("1"));
+        match sign_in(Password::new("wrong")).map(|_| ()) {
+            Err(ExchangeError::Server(error)) => assert_eq!(error.sqlstate, "28P01"),
+            other => panic!("{version}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_server_that_dies_is_an_error_with_its_log() {
+    let Some(server) = testing::server("18") else {
+        return;
+    };
+    server.is_alive().unwrap();
+    let base = server.data_dir().parent().unwrap().to_owned();
+    let mut connection = server.connect().unwrap();
+    common::kill(server.postmaster_pid(), libc::SIGKILL);
+    eventually("the death is seen", Duration::from_secs(10), || {
+        server.is_alive().is_err()
+    });
+    let error = server.is_alive().unwrap_err();
+    assert!(matches!(&error, ServerError::Died { .. }));
+    let text = error.to_string();
+    assert!(
+        text.contains("signal: 9") && text.contains("ready to accept connections"),
+        "{text}"
+    );
+    eventually("the backend ends too", Duration::from_secs(10), || {
+        connection.value("select 1").is_err()
+    });
+    assert!(matches!(server.stop(), Err(ServerError::Died { .. })));
+    assert!(!base.exists());
+}
+
+#[test]
+fn the_collectors_log_is_part_of_the_log() {
+    let config = with_settings([
+        ("logging_collector", "on"),
+        ("log_destination", "csvlog"),
+        ("log_statement", "all"),
+    ]);
+    let Some(server) = testing::server_with("18", &config) else {
+        return;
+    };
+    server
+        .connect()
+        .unwrap()
+        .execute("select 'found in the log'")
+        .unwrap();
+    eventually(
+        "the statement is in the log",
+        Duration::from_secs(10),
+        || server.log_tail(50).contains("found in the log"),
+    );
+    assert!(
+        !std::fs::read_to_string(server.log_path())
+            .unwrap()
+            .contains("found in the log")
+    );
+}
+
+#[test]
+fn data_can_live_in_a_directory_with_a_long_name() {
+    let Some(installation) = testing::installation("18") else {
+        return;
+    };
+    let directory = common::open_directory();
+    let long = directory.path().join("a very long 'name' ".repeat(8));
+    std::fs::create_dir(&long).unwrap();
+    std::fs::set_permissions(&long, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let config = ServerConfig {
+        parent_dir: Some(long.clone()),
+        ..ServerConfig::default()
+    };
+    let server = Server::start(&installation, &config).unwrap();
+    assert!(server.data_dir().starts_with(&long) && !server.socket_dir().starts_with(&long));
+    let socket = server.socket_dir();
+    server.connect().unwrap().close().unwrap();
+    server.stop().unwrap();
+    assert!(!socket.exists() && common::places(&long).is_empty());
+}
+
+/// A small file system for a test, unmounted when dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount(size: &str) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let options = format!("size={size},mode=755");
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", &options, "pgassay-test"])
+            .arg(directory.path());
+        let mounted = is_root() && mount.output().is_ok_and(|output| output.status.success());
+        if !mounted {
+            testing::skip("a full disk", "only root can mount a small one");
+        }
+        mounted.then_some(Self(directory))
+    }
+
+    fn config(&self) -> ServerConfig {
+        ServerConfig {
+            parent_dir: Some(self.0.path().to_owned()),
+            ..ServerConfig::default()
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        Command::new("umount").arg(self.0.path()).status().unwrap();
+    }
+}
+
+#[test]
+fn a_disk_too_small_for_the_data_is_a_clear_error() {
+    let Some(disk) = SmallDisk::mount("20m") else {
+        return;
+    };
+    for version in ["9.6", "18"] {
+        let Some(installation) = testing::installation(version) else {
+            continue;
+        };
+        let error = Server::start(&installation, &disk.config()).unwrap_err();
+        assert!(matches!(error, ServerError::DiskFull { .. }), "{error}");
+        assert!(
+            error.to_string().contains(disk.0.path().to_str().unwrap()),
+            "{error}"
+        );
+        assert_eq!(common::places(disk.0.path()), [] as [PathBuf; 0]);
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_is_told_by_the_server_and_cleared() {
+    let Some(disk) = SmallDisk::mount("64m") else {
+        return;
+    };
+    let Some(installation) = testing::installation("18") else {
+        return;
+    };
+    let server = Server::start(&installation, &disk.config()).unwrap();
+    let fill = "create table big as select repeat('x', 1000) from generate_series(1, 100000)";
+    let error = server.connect().unwrap().execute(fill).unwrap_err();
+    // Either the table finds no room, or the log of changes does; the server panics at the latter.
+    if error.sql().is_some_and(|sql| sql.sqlstate == "53100") {
+        server.stop().unwrap();
+    } else {
+        let bound = Duration::from_secs(20);
+        eventually("the panic is the end", bound, || server.is_alive().is_err());
+        let error = server.stop().unwrap_err();
+        assert!(matches!(error, ServerError::DiskFull { .. }), "{error}");
+    }
+    assert_eq!(common::places(disk.0.path()), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn programs_that_the_servers_user_cannot_reach_are_named() {
+    if !is_root() {
+        testing::skip(
+            "programs out of reach",
+            "only root runs servers as somebody else",
+        );
+        return;
+    }
+    let Some(installation) = testing::installation("18") else {
+        return;
+    };
+    let closed = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(closed.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let link = closed.path().join("pg");
+    std::os::unix::fs::symlink(installation.bin_dir.parent().unwrap(), &link).unwrap();
+    let mut hidden = installation.clone();
+    hidden.bin_dir = link.join("bin");
+    let error = Server::start(&hidden, &ServerConfig::default()).unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            ServerError::Program {
+                barrier: Some(_),
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains(closed.path().to_str().unwrap()),
+        "{error}"
+    );
 }

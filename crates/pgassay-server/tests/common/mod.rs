@@ -1,0 +1,93 @@
+//! What the tests with real servers share: processes of their own, and other users.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A user that is not root.
+pub const NOBODY: u32 = 65_534;
+
+pub fn is_root() -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// A directory for servers that every user may enter and write to, as /tmp is.
+pub fn open_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o1777)).unwrap();
+    directory
+}
+
+/// Runs one `#[ignore]`d test of this program in a process of its own, with `directory` as its
+/// temporary one. The program is copied there, since another user might not get at the original.
+pub fn helper(test: &str, directory: &Path, uid: Option<u32>) -> Command {
+    let program = directory.join("helper");
+    if !program.exists() {
+        let copying = directory.join("helper.new");
+        fs::copy(std::env::current_exe().unwrap(), &copying).unwrap();
+        fs::set_permissions(&copying, Permissions::from_mode(0o755)).unwrap();
+        fs::rename(&copying, &program).unwrap();
+    }
+    let mut command = Command::new(program);
+    command.args([test, "--exact", "--ignored", "--nocapture"]);
+    command
+        .env("TMPDIR", directory)
+        .current_dir("/")
+        .stdin(Stdio::null());
+    command.stdout(Stdio::null()).process_group(0);
+    if let Some(uid) = uid {
+        command.uid(uid).gid(uid);
+    }
+    command
+}
+
+/// What is left of servers in a directory.
+pub fn places(directory: &Path) -> Vec<PathBuf> {
+    let is_place = |path: &PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("pgassay-"))
+    };
+    let entries = fs::read_dir(directory).unwrap();
+    entries
+        .map(|entry| entry.unwrap().path())
+        .filter(is_place)
+        .collect()
+}
+
+/// The processes whose working directory lies in a directory.
+pub fn processes_in(directory: &Path) -> Vec<i32> {
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(directory))
+    })
+    .collect()
+}
+
+/// Whether a process is there and not just waiting to be reaped.
+pub fn is_running(pid: i32) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+}
+
+pub fn kill(pid: i32, signal: libc::c_int) {
+    assert!(pid.abs() > 1, "{pid} is no process of a test");
+    // SAFETY: kill takes two integers and touches no memory of ours.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "kill {pid}");
+}
+
+/// Waits for something to become true, and fails if it does not in time.
+pub fn eventually(what: &str, timeout: Duration, mut is_true: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_true() {
+        assert!(start.elapsed() < timeout, "not within {timeout:?}: {what}");
+        sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,280 @@
+//! A server ends with the process that started it, however that ends, and leaves nothing.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::thread::sleep;
+use std::time::Duration;
+
+use common::{NOBODY, eventually, is_root, is_running, kill, places, processes_in};
+use pgassay_server::{Finder, Installation, Server, ServerConfig, VersionRequest, testing};
+
+const BOUND: Duration = Duration::from_secs(20);
+
+/// Runs in a process of its own: starts a server, tells so in a file, and goes on until it is
+/// killed, or stops at once if it is told to.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn a_process_with_a_server() {
+    let mut finder = Finder::new("/nonexistent");
+    finder.named_dir = std::env::var_os("PGASSAY_TEST_BIN_DIR").map(PathBuf::from);
+    let installation = finder.find(&VersionRequest::Latest, &mut |_| ()).unwrap();
+    let server = Server::start(&installation, &ServerConfig::default()).unwrap();
+    assert_eq!(
+        server
+            .connect()
+            .unwrap()
+            .value("select 1")
+            .unwrap()
+            .as_deref(),
+        Some("1")
+    );
+    if std::env::var_os("PGASSAY_TEST_STOP").is_some() {
+        server.stop().unwrap();
+        return;
+    }
+    // A connection that is busy must not keep the server from ending.
+    let mut busy = server.connect().unwrap();
+    std::thread::spawn(move || busy.query("select pg_sleep(600)"));
+    let told = format!(
+        "{}\n{}\n",
+        server.data_dir().display(),
+        server.postmaster_pid()
+    );
+    let file = std::env::temp_dir().join("told");
+    fs::write(file.with_extension("new"), told).unwrap();
+    fs::rename(file.with_extension("new"), file).unwrap();
+    sleep(Duration::from_mins(2));
+}
+
+/// A helper process with its server, killed at the latest when the test ends.
+struct Helper {
+    child: Child,
+    data: PathBuf,
+    postmaster: i32,
+}
+
+impl Helper {
+    fn start(installation: &Installation, directory: &Path, uid: Option<u32>) -> Self {
+        let mut command = common::helper("a_process_with_a_server", directory, uid);
+        let child = command
+            .env("PGASSAY_TEST_BIN_DIR", &installation.bin_dir)
+            .spawn()
+            .unwrap();
+        let mut helper = Self {
+            child,
+            data: PathBuf::new(),
+            postmaster: 0,
+        };
+        let told = directory.join("told");
+        eventually("the helper has a server", BOUND, || {
+            assert_eq!(helper.child.try_wait().unwrap(), None);
+            told.exists()
+        });
+        let text = fs::read_to_string(&told).unwrap();
+        fs::remove_file(&told).unwrap();
+        let (data, postmaster) = text.trim().split_once('\n').unwrap();
+        (helper.data, helper.postmaster) = (data.into(), postmaster.parse().unwrap());
+        assert!(helper.data.starts_with(directory) && is_running(helper.postmaster));
+        helper
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    fn keeper(&self) -> i32 {
+        let keepers = fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|entry| {
+                let read = |name| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+                let is_child = read("status").contains(&format!("PPid:\t{}\n", self.pid()));
+                let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
+                (is_child && read("cmdline").contains("pgassay-keeper")).then_some(pid)
+            });
+        let keepers: Vec<i32> = keepers.collect();
+        assert_eq!(keepers.len(), 1);
+        keepers[0]
+    }
+
+    fn die(&mut self) {
+        self.child.kill().unwrap();
+        assert_eq!(self.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // Only a failing test gets here with the helper still running.
+        let _ = self.child.kill().and_then(|()| self.child.wait());
+    }
+}
+
+fn nothing_is_left(directory: &Path) {
+    eventually("nothing is left", BOUND, || {
+        places(directory).is_empty() && processes_in(directory).is_empty()
+    });
+}
+
+/// The users to try: ourselves, and where we are root somebody without its rights.
+fn users() -> Vec<Option<u32>> {
+    if is_root() {
+        return vec![None, Some(NOBODY)];
+    }
+    testing::skip(
+        "servers of another user",
+        "only root can become another user",
+    );
+    vec![None]
+}
+
+#[test]
+fn a_killed_process_leaves_nothing_whoever_ran_it() {
+    for version in ["9.6", "18"] {
+        let Some(installation) = testing::installation(version) else {
+            continue;
+        };
+        for uid in users() {
+            let directory = common::open_directory();
+            let mut helper = Helper::start(&installation, directory.path(), uid);
+            let segment = shared_memory(&helper.data);
+            assert!(shared_memory_exists(segment));
+            helper.die();
+            nothing_is_left(directory.path());
+            assert!(!is_running(helper.postmaster));
+            assert!(
+                !shared_memory_exists(segment),
+                "the shared memory is given back"
+            );
+        }
+    }
+}
+
+/// The number of a server's System V segment: the last word of the seventh line; see
+/// `src/include/utils/pidfile.h`.
+fn shared_memory(data: &Path) -> i32 {
+    let text = fs::read_to_string(data.join("postmaster.pid")).unwrap();
+    text.lines()
+        .nth(6)
+        .unwrap()
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+fn shared_memory_exists(segment: i32) -> bool {
+    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    let number = segment.to_string();
+    table
+        .lines()
+        .skip(1)
+        .any(|line| line.split_whitespace().nth(1) == Some(&number))
+}
+
+#[test]
+fn a_process_killed_while_it_starts_a_server_leaves_nothing_for_long() {
+    let Some(installation) = testing::installation("18") else {
+        return;
+    };
+    let directory = common::open_directory();
+    for delay_ms in [5, 20, 40, 80, 160, 240, 320] {
+        let mut command = common::helper("a_process_with_a_server", directory.path(), None);
+        let mut child = command
+            .env("PGASSAY_TEST_BIN_DIR", &installation.bin_dir)
+            .spawn()
+            .unwrap();
+        sleep(Duration::from_millis(delay_ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    // A process killed before it had a keeper leaves an empty place; the next start removes it.
+    eventually("the keepers are done", BOUND, || {
+        processes_in(directory.path()).is_empty()
+    });
+    let mut command = common::helper("a_process_with_a_server", directory.path(), None);
+    command
+        .env("PGASSAY_TEST_STOP", "1")
+        .env("PGASSAY_TEST_BIN_DIR", &installation.bin_dir);
+    assert!(command.status().unwrap().success());
+    nothing_is_left(directory.path());
+}
+
+#[test]
+fn the_terminals_interrupt_does_not_reach_server_or_keeper() {
+    let Some(installation) = testing::installation("18") else {
+        return;
+    };
+    let directory = common::open_directory();
+    let mut helper = Helper::start(&installation, directory.path(), None);
+    // A terminal's Ctrl-C goes to the foreground process group, its hang-up to the session.
+    let ours = session_and_group(helper.pid());
+    for pid in [helper.postmaster, helper.keeper()] {
+        assert_eq!(session_and_group(pid), (pid, pid));
+        assert_ne!(session_and_group(pid), ours);
+    }
+    kill(-helper.pid(), libc::SIGINT);
+    assert_eq!(helper.child.wait().unwrap().signal(), Some(libc::SIGINT));
+    nothing_is_left(directory.path());
+}
+
+fn session_and_group(pid: i32) -> (i32, i32) {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .collect();
+    (fields[3].parse().unwrap(), fields[2].parse().unwrap())
+}
+
+#[test]
+fn the_next_start_sweeps_what_was_left_when_the_keeper_died_too() {
+    let Some(installation) = testing::installation("18") else {
+        return;
+    };
+    for uid in users() {
+        let directory = common::open_directory();
+        let mut helper = Helper::start(&installation, directory.path(), uid);
+        kill(helper.keeper(), libc::SIGKILL);
+        helper.die();
+        sleep(Duration::from_millis(300));
+        assert!(
+            is_running(helper.postmaster) && helper.data.exists(),
+            "the server is an orphan now"
+        );
+        let mut command = common::helper("a_process_with_a_server", directory.path(), uid);
+        command
+            .env("PGASSAY_TEST_STOP", "1")
+            .env("PGASSAY_TEST_BIN_DIR", &installation.bin_dir);
+        assert!(command.status().unwrap().success());
+        assert!(!is_running(helper.postmaster));
+        nothing_is_left(directory.path());
+    }
+}
+
+#[test]
+fn servers_do_not_sweep_each_other() {
+    let Some(installation) = testing::installation("18") else {
+        return;
+    };
+    let directory = common::open_directory();
+    let mut first = Helper::start(&installation, directory.path(), None);
+    let mut second = Helper::start(&installation, directory.path(), None);
+    assert!(is_running(first.postmaster) && is_running(second.postmaster));
+    first.die();
+    eventually("the first one's server ends", BOUND, || {
+        !is_running(first.postmaster)
+    });
+    assert!(is_running(second.postmaster) && second.data.exists());
+    second.die();
+    nothing_is_left(directory.path());
+}
