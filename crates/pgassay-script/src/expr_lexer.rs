@@ -61,9 +61,14 @@ pub(crate) enum Operator {
     Modulo,
 }
 
+/// An error in an expression. Boxed, since the parser recurses and each of its frames has room for
+/// several.
+#[derive(Debug)]
+pub(crate) struct ExprError(pub Box<Mistake>);
+
 /// What is wrong in an expression, and where the token ends at which it is seen.
 #[derive(Debug)]
-pub(crate) struct ExprError {
+pub(crate) struct Mistake {
     pub message: &'static str,
     pub detail: Option<String>,
     pub end: usize,
@@ -89,17 +94,17 @@ impl ExprLexer<'_> {
         self.input.get(self.position + ahead).copied()
     }
 
-    fn error(&self, message: &'static str) -> Box<ExprError> {
+    fn error(&self, message: &'static str) -> ExprError {
         let detail = Some(String::from_utf8_lossy(self.text()).into_owned());
-        Box::new(ExprError {
+        ExprError(Box::new(Mistake {
             message,
             detail,
             end: self.position,
-        })
+        }))
     }
 
     /// The next token.
-    pub fn next(&mut self) -> Result<Token, Box<ExprError>> {
+    pub fn next(&mut self) -> Result<Token, ExprError> {
         self.skip_blanks();
         self.start = self.position;
         let Some(byte) = self.peek(0) else {
@@ -140,7 +145,7 @@ impl ExprLexer<'_> {
         }
     }
 
-    fn number(&mut self) -> Result<Token, Box<ExprError>> {
+    fn number(&mut self) -> Result<Token, ExprError> {
         self.skip_while(is_digit);
         let mut is_integer = true;
         if self.peek(0) == Some(b'.') {

@@ -10,7 +10,7 @@
 
 use crate::eval::{call_pure, check_range};
 use crate::expr::{ARGUMENTS_MAX, Arity, Expr, Function, Op, function};
-use crate::expr_lexer::{ExprError, ExprLexer, Operator, Token};
+use crate::expr_lexer::{ExprError, ExprLexer, Mistake, Operator, Token};
 use crate::names::Names;
 use crate::value::Value;
 
@@ -36,7 +36,7 @@ pub(crate) fn parse(
     input: &[u8],
     position: usize,
     names: &mut Names,
-) -> Result<(Expr, usize), Box<ExprError>> {
+) -> Result<(Expr, usize), ExprError> {
     let lexer = ExprLexer {
         input,
         start: position,
@@ -89,24 +89,24 @@ struct ExprParser<'a> {
 }
 
 impl ExprParser<'_> {
-    fn advance(&mut self) -> Result<(), Box<ExprError>> {
+    fn advance(&mut self) -> Result<(), ExprError> {
         self.token = self.lexer.next()?;
         Ok(())
     }
 
-    fn error(&self, message: &'static str, detail: Option<String>) -> Box<ExprError> {
-        Box::new(ExprError {
+    fn error(&self, message: &'static str, detail: Option<String>) -> ExprError {
+        ExprError(Box::new(Mistake {
             message,
             detail,
             end: self.lexer.position,
-        })
+        }))
     }
 
-    fn syntax_error(&self) -> Box<ExprError> {
+    fn syntax_error(&self) -> ExprError {
         self.error("syntax error", None)
     }
 
-    fn expect(&mut self, token: Token) -> Result<(), Box<ExprError>> {
+    fn expect(&mut self, token: Token) -> Result<(), ExprError> {
         if self.token == token {
             self.advance()
         } else {
@@ -115,7 +115,7 @@ impl ExprParser<'_> {
     }
 
     /// An operand and all operators after it that bind at least as tightly as `loosest`.
-    fn expression(&mut self, loosest: u8) -> Result<(), Box<ExprError>> {
+    fn expression(&mut self, loosest: u8) -> Result<(), ExprError> {
         let start = self.code.len();
         self.operand()?;
         loop {
@@ -132,7 +132,7 @@ impl ExprParser<'_> {
     }
 
     /// `IS …`, `ISNULL` or `NOTNULL` after the operand whose code begins at `start`.
-    fn test(&mut self, start: usize) -> Result<(), Box<ExprError>> {
+    fn test(&mut self, start: usize) -> Result<(), ExprError> {
         let mut is_negated = self.token == Token::NotNull;
         let mut value = Value::Null;
         if self.token == Token::Is {
@@ -157,7 +157,7 @@ impl ExprParser<'_> {
     }
 
     /// A binary operator and its right operand; the code of the left one begins at `start`.
-    fn operation(&mut self, operator: Operator, start: usize) -> Result<(), Box<ExprError>> {
+    fn operation(&mut self, operator: Operator, start: usize) -> Result<(), ExprError> {
         let level = precedence(operator);
         self.advance()?;
         let middle = self.code.len();
@@ -191,7 +191,7 @@ impl ExprParser<'_> {
 
     /// A constant, a variable, a call, a CASE, something in parentheses, or a prefix operator and
     /// what it applies to.
-    fn operand(&mut self) -> Result<(), Box<ExprError>> {
+    fn operand(&mut self) -> Result<(), ExprError> {
         if self.nesting == NESTING_MAX {
             return Err(self.error("memory exhausted", None));
         }
@@ -236,13 +236,13 @@ impl ExprParser<'_> {
         Ok(())
     }
 
-    fn constant(&mut self, value: Value) -> Result<(), Box<ExprError>> {
+    fn constant(&mut self, value: Value) -> Result<(), ExprError> {
         self.code.push(Op::Constant(value));
         self.advance()
     }
 
     /// `-x` is `0 - x`, but for -2^63.
-    fn minus(&mut self, start: usize) -> Result<(), Box<ExprError>> {
+    fn minus(&mut self, start: usize) -> Result<(), ExprError> {
         self.advance()?;
         if self.token == Token::IntMaxPlusOne {
             return self.constant(Value::Int(i64::MIN));
@@ -253,7 +253,7 @@ impl ExprParser<'_> {
         Ok(())
     }
 
-    fn case(&mut self) -> Result<(), Box<ExprError>> {
+    fn case(&mut self) -> Result<(), ExprError> {
         self.advance()?;
         let mut jumps = Vec::new();
         while self.token == Token::When || jumps.is_empty() {
@@ -283,7 +283,7 @@ impl ExprParser<'_> {
         self.expect(Token::EndCase)
     }
 
-    fn function_call(&mut self) -> Result<(), Box<ExprError>> {
+    fn function_call(&mut self) -> Result<(), ExprError> {
         let Some((name, function, arity)) = function(self.lexer.text()) else {
             let name = String::from_utf8_lossy(self.lexer.text()).into_owned();
             return Err(self.error("unexpected function name", Some(name)));
@@ -315,7 +315,7 @@ impl ExprParser<'_> {
 
     /// The arguments up to the closing parenthesis, which stays the current token. Returns where
     /// the code of each begins, and where that of the last one that counts ends.
-    fn arguments(&mut self) -> Result<(Vec<usize>, usize), Box<ExprError>> {
+    fn arguments(&mut self) -> Result<(Vec<usize>, usize), ExprError> {
         let (mut starts, mut end) = (Vec::new(), self.code.len());
         // The grammar allows `f(, x)` for `f(x)`.
         while self.token != Token::CloseParenthesis {

@@ -9,7 +9,7 @@
 use crate::command::{Capture, Command, CommandKind, Shell, ShellWord, Sleep, SleepAmount};
 use crate::error::{ParseError, ParseErrorKind, SyntaxError};
 use crate::expr::{Expr, Function, Op};
-use crate::expr_lexer::{ExprError, continuation_length, line_end};
+use crate::expr_lexer::{ExprError, Mistake, continuation_length, line_end};
 use crate::expr_parser;
 use crate::names::{InvalidName, Names};
 use crate::number;
@@ -175,12 +175,12 @@ impl<'a> MetaParser<'a> {
                 *position = next;
                 Ok(expr)
             }
-            Err(error) => {
-                let ExprError {
+            Err(ExprError(mistake)) => {
+                let Mistake {
                     message,
                     detail,
                     end,
-                } = *error;
+                } = *mistake;
                 // An error at a newline was seen after it; all others leave some line to show.
                 let is_at_newline = self.input[..end].last() == Some(&b'\n');
                 let text_end = if is_at_newline {

@@ -1,4 +1,4 @@
-//! Numbers in and out as the C library reads and writes them.
+//! Numbers in and out as PostgreSQL's programs read and write them.
 //!
 //! pgbench parses with its own `strtoint64` and C's `strtod`, and prints doubles with
 //! `%.*g` of `DBL_DIG` (15) digits; scripts and tests depend on the exact text.
@@ -176,20 +176,22 @@ fn parse_hexadecimal(text: &[u8]) -> Result<f64, Problem> {
     }
 }
 
-/// C's name of an infinity or of NaN; glibc shows the sign of NaN.
+/// What stands for an infinity or NaN. PostgreSQL brings a `printf` of its own, whose words these
+/// are, not C's (see `fmtfloat` in `src/port/snprintf.c`).
 pub(crate) fn special_name(value: f64) -> &'static str {
-    match (value.is_nan(), value.is_sign_negative()) {
-        (true, true) => "-nan",
-        (true, false) => "nan",
-        (false, true) => "-inf",
-        (false, false) => "inf",
+    if value.is_nan() {
+        "NaN"
+    } else if value < 0.0 {
+        "-Infinity"
+    } else {
+        "Infinity"
     }
 }
 
 /// Significant digits of a printed double: C's `DBL_DIG`.
 const DIGITS: i32 = 15;
 
-/// Appends a double as C's `%.15g` prints it.
+/// Appends a double as `%.15g` prints it.
 pub(crate) fn write_double(value: f64, out: &mut Vec<u8>) {
     if !value.is_finite() {
         out.extend_from_slice(special_name(value).as_bytes());

@@ -48,6 +48,18 @@ pub enum SplitError {
     },
 }
 
+impl SplitError {
+    /// The line at fault, from 1.
+    pub fn line(&self) -> u32 {
+        match self {
+            Self::MetaCommand { line, .. }
+            | Self::CopyFromStdin { line }
+            | Self::Unterminated { line }
+            | Self::Unbalanced { line, .. } => *line,
+        }
+    }
+}
+
 /// The statements of `text`: what semicolons outside quotes, comments, parentheses and
 /// `BEGIN ATOMIC` bodies separate, but for what is nothing but comments.
 pub fn statements(text: &str) -> Result<Vec<Statement>, SplitError> {
@@ -56,7 +68,7 @@ pub fn statements(text: &str) -> Result<Vec<Statement>, SplitError> {
     let mut statements = Vec::new();
     let mut position = 0;
     loop {
-        let mut scanner = SqlScanner::default();
+        let mut scanner = SqlScanner::plain();
         let (scanned, stop) = scanner.scan(input, &mut position);
         let line = lines.line_at(scanned.start);
         match stop {

@@ -24,6 +24,8 @@ pub(crate) enum Stop {
 /// What outlives a statement while a text is scanned.
 #[derive(Debug, Default)]
 pub(crate) struct SqlScanner {
+    /// Whether what is not SQL stays as it is: any backslash then stops the scan.
+    is_plain: bool,
     pub parentheses: u32,
     pub begins: u32,
     /// Initials of the words that may introduce a function, in the places where they were found.
@@ -61,6 +63,14 @@ impl Cursor<'_> {
 }
 
 impl SqlScanner {
+    /// A scanner of nothing but SQL.
+    pub fn plain() -> SqlScanner {
+        SqlScanner {
+            is_plain: true,
+            ..SqlScanner::default()
+        }
+    }
+
     /// Scans from `position`, which is moved to where scanning stopped.
     pub fn scan(&mut self, input: &[u8], position: &mut usize) -> (Scanned, Stop) {
         let mut cursor = Cursor {
@@ -111,7 +121,11 @@ impl SqlScanner {
             b'\'' => skip_string(cursor, 0, StringKind::Doubling),
             b'"' => skip_identifier(cursor, 0),
             b'$' => skip_dollar(cursor),
-            b':' => colon(cursor),
+            b':' if !self.is_plain => colon(cursor),
+            b'\\' if self.is_plain => {
+                cursor.position += 1;
+                Token::Backslash
+            }
             b'\\' => backslash(cursor, &mut self.words),
             b'0'..=b'9' => skip_number(cursor),
             b'.' if cursor.peek(1).is_some_and(|byte| byte.is_ascii_digit()) => skip_number(cursor),
@@ -191,7 +205,8 @@ impl SqlScanner {
 
 /// The tokens of a statement that are neither blank nor comment, words in lower case.
 pub(crate) fn tokens(sql: &[u8]) -> Vec<Vec<u8>> {
-    let (mut scanner, mut tokens) = (SqlScanner::default(), Vec::new());
+    let mut scanner = SqlScanner::plain();
+    let mut tokens = Vec::new();
     let mut cursor = Cursor {
         input: sql,
         position: 0,

@@ -1,5 +1,7 @@
 //! Set-up SQL: where statements end, and what is refused.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use pgassay_script::sql::{SplitError, statements};
 
 #[test]
@@ -47,6 +49,7 @@ fn what_only_psql_runs_is_refused_with_its_line() {
             "line 3: COPY FROM STDIN",
         ),
         ("SELECT 1;\nSELECT 'a;\n", "line 2: the quote or comment"),
+        ("SELECT 1 \\; SELECT 2;", "line 1: \\; is a command of psql"),
         (
             "SELECT (1;\nSELECT 2;",
             "line 1: the statement that begins here has a parenthesis",

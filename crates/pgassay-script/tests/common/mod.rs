@@ -1,7 +1,7 @@
 //! A script runner without a server: it does what the load engine does but for sending SQL, which
 //! it collects instead.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::sync::Arc;
 
