@@ -1,0 +1,431 @@
+//! The subsystems, and the rules that put a source file or an unknown name into one.
+//!
+//! First match wins, so special files stand before their directories. Directories are mostly
+//! stable from 9.6 to 18; known moves: statistics to `utils/activity` (15), `tqual.c` to
+//! `heapam_visibility.c` (12), partitioning out of `catalog` and `optimizer` (11–12),
+//! `backend/backup` (15), `storage/aio` (18). Headers follow the directory they belong to.
+//!
+//! Invariant: [`class_of_path`] knows every path of the table except those that it means to
+//! leave to [`Subsystem::Rest`]; general helpers (`src/port`, most of `src/common`) belong to
+//! whoever called them, as libc does, or versions that brought their own `snprintf` (12) would
+//! not compare with those that had not.
+
+use std::fmt;
+
+use Class::{Caller, Is};
+use Subsystem as S;
+
+/// A mechanism of PostgreSQL that time is credited to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subsystem {
+    /// Sequences.
+    Sequence,
+    /// Just-in-time compilation.
+    Jit,
+    /// Messages to and from the client, TLS, authentication.
+    Network,
+    /// Saved plans and prepared statements.
+    PlanCache,
+    /// Partitions: routing, pruning, inheritance.
+    Partitioning,
+    /// System caches, their invalidation, name and permission look-ups.
+    CatalogCache,
+    /// Snapshots and visibility.
+    Snapshot,
+    /// Transactions, their status, `SLRU`s, resource owners.
+    Transaction,
+    /// Write-ahead log.
+    Wal,
+    /// Locks on relations, rows and predicates.
+    HeavyweightLock,
+    /// Lightweight locks, spinlocks, semaphores.
+    LwLock,
+    /// Shared buffers, pages, free space.
+    Buffer,
+    /// Files, storage manager, asynchronous I/O.
+    FileIo,
+    /// Indexes.
+    Index,
+    /// Tables and tuples.
+    Heap,
+    /// Vacuum and analyze.
+    Vacuum,
+    /// Parsing, analysis and rewriting.
+    Parse,
+    /// Planning.
+    Plan,
+    /// The executor.
+    Execute,
+    /// Expressions, functions and data types.
+    Expression,
+    /// Sorting and hashing nodes.
+    SortHash,
+    /// Memory contexts and general data structures.
+    Memory,
+    /// Latches, shared memory, signals between processes.
+    Ipc,
+    /// Error reports and the log.
+    Logging,
+    /// Statistics about activity.
+    Statistics,
+    /// The loop that serves a client's messages.
+    ProtocolLoop,
+    /// Replication and backup.
+    Replication,
+    /// PostgreSQL's, but in none of the above.
+    Rest,
+    /// The kernel's alone: no function of PostgreSQL below it in the stack.
+    Kernel,
+    /// Libraries alone, likewise.
+    Libc,
+    /// Nothing in the stack has a name.
+    Unresolved,
+}
+
+impl Subsystem {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sequence => "sequence",
+            Self::Jit => "jit",
+            Self::Network => "network",
+            Self::PlanCache => "plan cache",
+            Self::Partitioning => "partitioning",
+            Self::CatalogCache => "catalog cache",
+            Self::Snapshot => "snapshot",
+            Self::Transaction => "transaction / SLRU",
+            Self::Wal => "WAL",
+            Self::HeavyweightLock => "heavyweight lock",
+            Self::LwLock => "LWLock / spinlock",
+            Self::Buffer => "buffer",
+            Self::FileIo => "file I/O",
+            Self::Index => "index",
+            Self::Heap => "heap",
+            Self::Vacuum => "vacuum",
+            Self::Parse => "parse",
+            Self::Plan => "plan",
+            Self::Execute => "execute",
+            Self::Expression => "expression",
+            Self::SortHash => "sort/hash",
+            Self::Memory => "memory",
+            Self::Ipc => "ipc",
+            Self::Logging => "logging",
+            Self::Statistics => "statistics",
+            Self::ProtocolLoop => "protocol loop",
+            Self::Replication => "replication",
+            Self::Rest => "rest",
+            Self::Kernel => "kernel",
+            Self::Libc => "libc",
+            Self::Unresolved => "unresolved",
+        }
+    }
+}
+
+impl fmt::Display for Subsystem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// Whom a file's time is credited to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// This subsystem.
+    Is(Subsystem),
+    /// The caller's subsystem.
+    Caller,
+}
+
+/// Beginnings of paths, without `src/backend/`, `src/include/` or `src/`.
+#[rustfmt::skip]
+const PATHS: &[(Class, &[&str])] = &[
+    (Is(S::Sequence), &["commands/sequence", "access/sequence/"]),
+    (Is(S::Jit), &["jit/"]),
+    (Is(S::Network), &["libpq/", "access/common/print", "tcop/dest", "common/scram", "common/saslprep",
+        "common/hmac", "common/protocol_openssl", "common/ip.", "port/noblock", "port/getpeereid",
+        "port/win32/socket"]),
+    (Is(S::PlanCache), &["utils/cache/plancache", "commands/prepare"]),
+    (Is(S::Partitioning), &["partitioning/", "executor/execPartition", "catalog/partition",
+        "catalog/pg_inherits", "optimizer/util/inherit", "utils/cache/partcache", "utils/partcache"]),
+    (Is(S::CatalogCache), &["utils/cache/", "storage/ipc/sinval", "catalog/namespace", "catalog/aclchk",
+        "catalog/catalog.c", "utils/rel.h", "utils/relcache"]),
+    (Is(S::Snapshot), &["storage/ipc/procarray", "utils/time/", "utils/snapmgr",
+        "access/heap/heapam_visibility"]),
+    (Is(S::Transaction), &["access/transam/xact.", "access/transam/clog", "access/transam/subtrans",
+        "access/transam/multixact", "access/transam/slru", "access/transam/transam", "access/transam/varsup",
+        "access/transam/twophase", "access/transam/commit_ts", "access/multixact", "access/slru",
+        "access/transam.h", "utils/resowner"]),
+    (Is(S::Execute), &["access/transam/parallel"]),
+    (Is(S::Wal), &["access/transam/", "access/rmgr", "access/xlog", "postmaster/walwriter",
+        "postmaster/checkpointer", "postmaster/walsummarizer", "postmaster/pgarch", "postmaster/startup",
+        "archive/", "replication/syncrep", "common/blkreftable", "port/pg_crc32c", "utils/hash/pg_crc"]),
+    (Is(S::HeavyweightLock), &["storage/lmgr/lock.", "storage/lmgr/lmgr", "storage/lmgr/deadlock",
+        "storage/lmgr/proc.", "storage/lmgr/predicate"]),
+    (Is(S::LwLock), &["storage/lmgr/", "port/posix_sema", "port/sysv_sema", "port/win32_sema",
+        "port/atomics", "storage/s_lock", "storage/spin", "storage/proclist"]),
+    (Is(S::FileIo), &["storage/smgr", "storage/file/", "storage/sync/", "storage/aio", "storage/fd.h", "common/file_utils", "port/pread", "port/pwrite", "port/pg_iovec"]),
+    (Is(S::Buffer), &["storage/buf", "storage/page/", "storage/freespace/", "storage/itemptr",
+        "storage/block", "storage/checksum", "postmaster/bgwriter", "postmaster/datachecksum"]),
+    (Is(S::Vacuum), &["access/heap/vacuumlazy", "commands/vacuum", "commands/analyze",
+        "postmaster/autovacuum", "access/common/tidstore", "lib/radixtree"]),
+    (Is(S::Index), &["access/nbtree", "access/gin", "access/gist", "access/brin", "access/hash",
+        "access/spgist", "access/index/", "access/itup", "access/common/indextuple",
+        "access/common/scankey"]),
+    (Is(S::Execute), &["access/tablesample"]),
+    (Is(S::Heap), &["access/", "varatt", "common/pg_lzcompress"]),
+    (Is(S::Execute), &["nodes/tidbitmap", "nodes/params"]),
+    (Is(S::Memory), &["nodes/list.", "nodes/pg_list", "nodes/bitmapset", "nodes/multibitmapset"]),
+    (Is(S::Parse), &["parser/", "rewrite/", "nodes/", "common/kwlookup", "common/keywords",
+        "utils/misc/queryjumble", "utils/queryjumble", "pl/plpgsql/src/pl_gram", "pl/plpgsql/src/pl_scanner",
+        "pl/plpgsql/src/pl_comp"]),
+    (Is(S::Plan), &["optimizer/", "statistics/", "utils/adt/selfuncs", "utils/adt/array_selfuncs",
+        "utils/adt/rangetypes_selfuncs", "utils/adt/multirangetypes_selfuncs",
+        "utils/adt/network_selfuncs", "tsearch/ts_selfuncs", "utils/adt/like_support"]),
+    (Is(S::SortHash), &["utils/sort/", "utils/sortsupport", "executor/nodeHash",
+        "executor/nodeSort", "executor/nodeIncrementalSort", "port/qsort", "lib/sort_template"]),
+    (Is(S::Expression), &["executor/execExpr", "executor/execQual", "utils/adt/", "utils/fmgr/",
+        "tsearch/", "regex/", "snowball/", "timezone/", "utils/mb/", "mb/", "common/wchar",
+        "common/encnames", "common/unicode", "common/jsonapi", "common/f2s", "common/d2s",
+        "common/ryu", "common/md5", "common/sha", "common/cryptohash", "common/base64", "common/hex",
+        "utils/date", "utils/timestamp", "utils/float", "utils/numeric", "utils/json", "utils/range",
+        "utils/multirange", "utils/varbit", "utils/xml", "utils/uuid", "utils/inet", "utils/geo",
+        "utils/cash", "utils/array", "utils/xid8", "utils/pg_lsn", "utils/expanded"]),
+    (Is(S::Execute), &["executor/", "commands/copy", "commands/trigger", "commands/portalcmds",
+        "commands/createas", "commands/matview", "commands/explain", "foreign/", "pl/", "funcapi"]),
+    (Is(S::ProtocolLoop), &["utils/mmgr/portalmem", "tcop/", "utils/misc/ps_status", "utils/ps_status",
+        "utils/misc/timeout", "utils/misc/stack_depth"]),
+    (Is(S::Memory), &["utils/mmgr/", "utils/hash/", "lib/", "utils/palloc", "utils/memutils",
+        "utils/memdebug", "utils/relptr", "common/stringinfo", "common/psprintf", "common/hashfn",
+        "common/binaryheap", "common/fe_memutils", "utils/hashutils"]),
+    (Is(S::Replication), &["replication/", "backup/", "storage/ipc/standby"]),
+    (Is(S::Ipc), &["storage/ipc/", "storage/pmsignal", "port/sysv_shmem", "port/win32_shmem"]),
+    (Is(S::Logging), &["utils/error/", "postmaster/syslogger", "common/logging"]),
+    (Is(S::Statistics), &["utils/activity/", "utils/pgstat", "utils/wait_event", "postmaster/pgstat",
+        "pgstat", "contrib/pg_stat_statements/", "contrib/auto_explain/"]),
+    (Caller, &["port/", "port.h", "common/", "portability/", "postgres.h", "fe_utils/", "utils/ascii"]),
+];
+
+/// Beginnings of names that no table has: minor releases, extensions, newer versions.
+#[rustfmt::skip]
+const NAMES: &[(Subsystem, &[&str])] = &[
+    (S::Jit, &["llvm_", "LLVM", "jit_"]),
+    (S::Network, &["pq_", "be_tls_", "be_gssapi_", "secure_", "socket_", "printtup"]),
+    (S::PlanCache, &["GetCachedPlan", "RevalidateCached", "BuildCachedPlan", "CachedPlan"]),
+    (S::CatalogCache, &["SearchCatCache", "SearchSysCache", "RelationId", "RelationCache", "CatCache",
+        "get_rel_", "get_att", "get_typ", "get_op", "get_func_"]),
+    (S::Snapshot, &["GetSnapshot", "HeapTupleSatisfies", "XidInMVCC"]),
+    (S::Wal, &["XLog", "xlog_", "Xlog"]),
+    (S::LwLock, &["LWLock", "s_lock", "PGSemaphore", "perform_spin_delay"]),
+    (S::HeavyweightLock, &["Lock", "ProcSleep", "FastPath"]),
+    (S::Buffer, &["ReadBuffer", "PinBuffer", "UnpinBuffer", "Buffer", "Page"]),
+    (S::FileIo, &["smgr", "md", "File", "BufFile", "pgaio_"]),
+    (S::Index, &["_bt_", "bt", "gin", "gist", "brin", "spg", "_hash_", "index_"]),
+    (S::Vacuum, &["lazy_", "vacuum_", "vac_", "autovac_"]),
+    (S::Heap, &["heap_", "heapam_", "table_", "slot_", "tts_"]),
+    (S::Parse, &["transform", "parse_", "coerce_", "makeA_"]),
+    (S::Plan, &["create_", "cost_", "match_", "eval_const_", "generate_", "set_rel_"]),
+    (S::Expression, &["ExecEval", "ExecInterp", "ExecExpr", "ExecInitExpr", "FunctionCall", "DirectFunctionCall"]),
+    (S::SortHash, &["tuplesort_", "tuplestore_", "ExecHash", "ExecSort"]),
+    (S::Execute, &["Exec", "SPI_", "plpgsql_", "exec_stmt"]),
+    (S::Memory, &["AllocSet", "MemoryContext", "Generation", "Slab", "Bump", "palloc", "repalloc", "pfree",
+        "hash_", "appendStringInfo", "enlargeStringInfo"]),
+    (S::Logging, &["errstart", "errfinish", "errmsg", "errcode", "EmitErrorReport", "write_pipe_chunks"]),
+    (S::Statistics, &["pgstat_", "pgss_"]),
+];
+
+/// A path without the part that says source or header.
+fn inside(path: &str) -> &str {
+    let path = path.strip_prefix("src/").unwrap_or(path);
+    path.strip_prefix("backend/")
+        .or_else(|| path.strip_prefix("include/"))
+        .unwrap_or(path)
+}
+
+/// Functions that serve everybody, whatever file they are in: reading the clock is the cost of
+/// whoever wanted to know the time.
+const HELPERS: &[&str] = &[
+    "GetCurrentTimestamp",
+    "TimestampDifference",
+    "GetCurrentIntegerTimestamp",
+];
+
+/// The class of a function whose file is known.
+pub(super) fn class_of_function(symbol: &str, path: &str) -> Class {
+    if HELPERS.iter().any(|helper| symbol.starts_with(helper)) {
+        Caller
+    } else {
+        class_of_path(path)
+    }
+}
+
+/// The class of a source file.
+pub(super) fn class_of_path(path: &str) -> Class {
+    let inside = inside(path);
+    let starts = |(_, beginnings): &&(Class, &[&str])| {
+        beginnings.iter().any(|start| inside.starts_with(start))
+    };
+    PATHS
+        .iter()
+        .find(starts)
+        .map_or(Is(S::Rest), |(class, _)| *class)
+}
+
+/// A guess from a name that no table has.
+pub(super) fn class_of_name(symbol: &str) -> Option<Subsystem> {
+    let starts = |(_, beginnings): &&(Subsystem, &[&str])| {
+        beginnings.iter().any(|start| symbol.starts_with(start))
+    };
+    NAMES.iter().find(starts).map(|(subsystem, _)| *subsystem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::symbols::{Home, Symbols};
+    use super::*;
+
+    #[test]
+    fn the_examples_of_every_class_are_in_it() {
+        let table: &[(Subsystem, &[&str])] = &[
+            (S::Sequence, &["nextval_internal", "read_seq_tuple"]),
+            (S::Jit, &["llvm_compile_expr", "slot_compile_deform"]),
+            (
+                S::Network,
+                &[
+                    "pq_getmessage",
+                    "secure_read",
+                    "be_tls_write",
+                    "ReadyForQuery",
+                    "printtup",
+                ],
+            ),
+            (
+                S::PlanCache,
+                &[
+                    "GetCachedPlan",
+                    "RevalidateCachedQuery",
+                    "AcquireExecutorLocks",
+                ],
+            ),
+            (
+                S::Partitioning,
+                &["ExecFindPartition", "find_inheritance_children"],
+            ),
+            (
+                S::CatalogCache,
+                &[
+                    "SearchCatCacheInternal",
+                    "RelationIdGetRelation",
+                    "AcceptInvalidationMessages",
+                ],
+            ),
+            (S::Snapshot, &["GetSnapshotData", "XidInMVCCSnapshot"]),
+            (
+                S::Transaction,
+                &["CommitTransaction", "SimpleLruReadPage_ReadOnly"],
+            ),
+            (S::Wal, &["XLogInsertRecord", "XLogFlush"]),
+            (S::HeavyweightLock, &["LockAcquireExtended", "ProcSleep"]),
+            (
+                S::LwLock,
+                &["LWLockAttemptLock", "s_lock", "perform_spin_delay"],
+            ),
+            (
+                S::Buffer,
+                &["BufferAlloc", "PinBuffer", "StrategyGetBuffer"],
+            ),
+            (S::FileIo, &["mdread", "FileRead", "BufFileWrite"]),
+            (S::Index, &["_bt_search", "_bt_compare"]),
+            (
+                S::Heap,
+                &["heap_hot_search_buffer", "RelationGetBufferForTuple"],
+            ),
+            (S::Vacuum, &["lazy_scan_heap"]),
+            (
+                S::Parse,
+                &["raw_parser", "transformStmt", "base_yyparse", "core_yylex"],
+            ),
+            (S::Plan, &["standard_planner", "eval_const_expressions"]),
+            (S::Execute, &["IndexNext", "InitPlan"]),
+            (S::Expression, &["ExecInterpExpr"]),
+            (S::SortHash, &["tuplesort_performsort"]),
+            (S::Memory, &["AllocSetAlloc", "hash_search_with_hash_value"]),
+            (S::Ipc, &["WaitEventSetWait"]),
+            (S::Logging, &["write_pipe_chunks"]),
+            (S::Statistics, &["pgstat_report_stat"]),
+            (S::ProtocolLoop, &["exec_bind_message"]),
+        ];
+        for (class, symbols) in table {
+            for symbol in *symbols {
+                let home = Symbols::for_major("15").path(symbol, None);
+                let Some(Home::At(path)) = home else {
+                    panic!("{symbol}: {home:?}")
+                };
+                assert_eq!(class_of_path(path), Is(*class), "{symbol} in {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_rule_meets_a_file() {
+        let paths = Symbols::known_paths();
+        for (_, beginnings) in PATHS {
+            for start in *beginnings {
+                let meets = |path: &&str| inside(path).starts_with(start);
+                assert!(paths.iter().any(meets), "no file begins with {start}");
+            }
+        }
+        // What is left over is DDL, settings and the postmaster: no hot path.
+        let rest = paths
+            .iter()
+            .filter(|path| class_of_path(path) == Is(S::Rest))
+            .count();
+        assert!(rest * 8 < paths.len(), "{rest} of {}", paths.len());
+    }
+
+    #[test]
+    fn moved_files_keep_their_class() {
+        for (older, newer, symbol) in [
+            ("11", "12", "HeapTupleSatisfiesMVCC"),
+            ("14", "15", "pgstat_report_stat"),
+            ("17", "18", "WaitEventSetWait"),
+            ("9.6", "18", "find_inheritance_children"),
+            ("9.6", "18", "pg_checksum_page"),
+            ("9.6", "18", "appendStringInfo"),
+            ("9.6", "18", "ScanKeywordLookup"),
+        ] {
+            let class = |major: &str| {
+                let home = Symbols::for_major(major).path(symbol, None);
+                home.unwrap_or_else(|| panic!("{symbol} in {major}"))
+                    .paths()
+                    .iter()
+                    .map(|p| class_of_path(p))
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(class(older), class(newer), "{symbol}");
+        }
+    }
+
+    #[test]
+    fn general_helpers_belong_to_their_caller() {
+        assert_eq!(class_of_path("src/port/snprintf.c"), Caller);
+        assert_eq!(class_of_path("src/common/string.c"), Caller);
+        assert_eq!(
+            class_of_path("src/backend/port/posix_sema.c"),
+            Is(S::LwLock)
+        );
+        assert_eq!(
+            class_of_path("src/backend/postmaster/postmaster.c"),
+            Is(S::Rest)
+        );
+    }
+
+    #[test]
+    fn unknown_names_are_guessed_or_not_at_all() {
+        assert_eq!(
+            class_of_name("pgstat_lock_entry_shared"),
+            Some(S::Statistics)
+        );
+        assert_eq!(class_of_name("LWLockAnyHeldByMe"), Some(S::LwLock));
+        assert_eq!(class_of_name("zzz"), None);
+    }
+}

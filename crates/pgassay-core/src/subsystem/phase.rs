@@ -1,0 +1,320 @@
+//! Which phase of a statement a stack serves: named by its outermost anchor.
+//!
+//! Some anchors are rooms in which several phases happen: `exec_simple_query` holds them all,
+//! `exec_bind_message` may plan and starts the executor, `pg_analyze_and_rewrite` does what it
+//! says. Inside a room the next anchor decides, and the room's own phase is the default; outside
+//! of rooms the first anchor does. So a function's body that is planned while its query runs is
+//! *execute*, whereas planning at Bind is *plan*: phases name work, not messages, and the simple
+//! and the extended protocol can be compared.
+//!
+//! Source: `src/backend/tcop/postgres.c`; 9.6–14 have `parse_analyze` and
+//! `pg_analyze_and_rewrite`, 15 and later those with `_fixedparams`, `_varparams`, `_withcb`; 17
+//! split `CommitTransactionCommandInternal` off. Stripped servers lack the static functions
+//! (`exec_…_message`, `finish_xact_command`), so exported ones below them are anchors too.
+//!
+//! Invariant: every stack has a phase; without an anchor it is [`Phase::Other`].
+
+use std::fmt;
+
+use super::credit::FrameName;
+use super::symbols::stem;
+
+/// What a statement's backend is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Turning text into a raw parse tree.
+    Parse,
+    /// Turning that into a query: names, types, permissions.
+    Analyze,
+    /// Rules and views.
+    Rewrite,
+    /// Planning.
+    Plan,
+    /// Parameters, portals, and choosing a saved plan.
+    Bind,
+    /// Running the plan, its start and end included.
+    Execute,
+    /// Ending the transaction.
+    Commit,
+    /// Reading from and writing to the client between the other phases.
+    Network,
+    /// Blocked until the client sends something.
+    Idle,
+    /// None of these.
+    Other,
+}
+
+/// What an anchor says about the frames inside of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Anchor {
+    /// The phase, whatever follows.
+    Is(Phase),
+    /// The phase, unless an anchor inside says otherwise.
+    Room(Phase),
+}
+
+impl Phase {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Parse => "parse",
+            Self::Analyze => "analyze",
+            Self::Rewrite => "rewrite",
+            Self::Plan => "plan",
+            Self::Bind => "bind",
+            Self::Execute => "execute",
+            Self::Commit => "commit",
+            Self::Network => "network",
+            Self::Idle => "idle",
+            Self::Other => "other",
+        }
+    }
+
+    /// The phase of a stack that was on a CPU, outermost frame first.
+    ///
+    /// Going to sleep and waking up for the client's next message costs CPU of the network.
+    pub fn of(frames: &[FrameName<'_>]) -> Self {
+        let mut default = Self::Other;
+        for frame in frames.iter().filter(|frame| !frame.kernel) {
+            match frame.symbol.and_then(|symbol| anchor(stem(symbol))) {
+                Some(Anchor::Is(phase)) => return phase,
+                Some(Anchor::Room(phase)) => default = phase,
+                None => {}
+            }
+        }
+        default
+    }
+
+    /// The phase of a stack that was blocked: waiting for the client's next message is idleness.
+    pub fn of_blocked(frames: &[FrameName<'_>]) -> Self {
+        let reads = |frame: &FrameName<'_>| {
+            frame
+                .symbol
+                .is_some_and(|symbol| matches!(stem(symbol), "secure_read" | "pq_recvbuf"))
+        };
+        match Self::of(frames) {
+            Self::Network if frames.iter().any(reads) => Self::Idle,
+            phase => phase,
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// What the named functions say, as 9.6 to 18 call them.
+#[rustfmt::skip]
+const ANCHORS: &[(Anchor, &[&str])] = &[
+    (Anchor::Room(Phase::Other), &["exec_simple_query"]),
+    (Anchor::Room(Phase::Parse), &["exec_parse_message", "StorePreparedStatement", "CreateCachedPlan",
+        "CompleteCachedPlan", "SaveCachedPlan"]),
+    // A saved plan that is no longer valid is analysed and planned again in GetCachedPlan. The
+    // others tell what compilers inlined into PostgresMain by what it calls.
+    (Anchor::Room(Phase::Bind), &["exec_bind_message", "exec_describe_statement_message",
+        "exec_describe_portal_message", "GetCachedPlan", "CreatePortal", "PortalDefineQuery",
+        "FetchPreparedStatement", "OidInputFunctionCall", "OidReceiveFunctionCall", "getTypeInputInfo",
+        "getTypeBinaryInputInfo", "SendRowDescriptionMessage"]),
+    (Anchor::Room(Phase::Execute), &["exec_execute_message"]),
+    (Anchor::Room(Phase::Analyze), &["pg_analyze_and_rewrite", "pg_analyze_and_rewrite_params",
+        "pg_analyze_and_rewrite_fixedparams", "pg_analyze_and_rewrite_varparams",
+        "pg_analyze_and_rewrite_withcb"]),
+    (Anchor::Is(Phase::Parse), &["pg_parse_query", "raw_parser"]),
+    (Anchor::Is(Phase::Analyze), &["parse_analyze", "parse_analyze_fixedparams",
+        "parse_analyze_varparams", "parse_analyze_withcb"]),
+    (Anchor::Is(Phase::Rewrite), &["pg_rewrite_query", "QueryRewrite"]),
+    (Anchor::Is(Phase::Plan), &["pg_plan_queries", "pg_plan_query", "planner", "standard_planner"]),
+    (Anchor::Is(Phase::Execute), &["PortalStart", "PortalRun", "PortalDrop", "HandleFunctionRequest"]),
+    (Anchor::Is(Phase::Commit), &["finish_xact_command", "CommitTransactionCommand",
+        "CommitTransactionCommandInternal", "CommitTransaction", "AbortCurrentTransaction",
+        "AbortCurrentTransactionInternal", "AbortTransaction"]),
+    (Anchor::Is(Phase::Network), &["ReadCommand", "SocketBackend", "pq_getbyte", "pq_startmsgread",
+        "pq_getmessage", "pq_recvbuf", "pq_getmsgint", "pq_getmsgstring", "pq_getmsgbytes",
+        "pq_getmsgend", "pq_putemptymessage", "secure_read", "secure_write", "socket_flush",
+        "socket_flush_if_writable", "socket_putmessage", "socket_putmessage_noblock",
+        "internal_flush", "internal_flush_buffer", "internal_putbytes", "ReadyForQuery",
+        "BeginCommand", "EndCommand", "NullCommand"]),
+    // Bookkeeping is nobody's phase, or it would change its phase with inlining.
+    (Anchor::Is(Phase::Other), &["start_xact_command", "StartTransactionCommand",
+        "GetTransactionSnapshot", "SetCurrentStatementStartTimestamp", "set_ps_display",
+        "set_ps_display_with_len", "pgstat_report_activity", "pgstat_report_stat"]),
+];
+
+fn anchor(symbol: &str) -> Option<Anchor> {
+    ANCHORS
+        .iter()
+        .find(|(_, names)| names.contains(&symbol))
+        .map(|(anchor, _)| *anchor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Symbols;
+    use super::*;
+
+    fn stack(frames: &str) -> Vec<FrameName<'_>> {
+        let frame = |symbol| FrameName {
+            symbol: Some(symbol),
+            object: "postgres",
+            kernel: false,
+        };
+        frames.split(';').map(frame).collect()
+    }
+
+    const SERVER: &str = "_start;main;PostmasterMain;ServerLoop;BackendRun;PostgresMain";
+
+    #[test]
+    fn the_outermost_anchor_names_the_phase() {
+        for (frames, phase) in [
+            (
+                "exec_simple_query;pg_parse_query;raw_parser;base_yyparse;core_yylex",
+                Phase::Parse,
+            ),
+            (
+                "exec_simple_query;pg_analyze_and_rewrite_fixedparams;parse_analyze_fixedparams;transformTopLevelStmt",
+                Phase::Analyze,
+            ),
+            (
+                "exec_simple_query;pg_analyze_and_rewrite;parse_analyze;transformStmt",
+                Phase::Analyze,
+            ),
+            (
+                "exec_simple_query;pg_analyze_and_rewrite_fixedparams;pg_rewrite_query;QueryRewrite",
+                Phase::Rewrite,
+            ),
+            (
+                "exec_simple_query;pg_analyze_and_rewrite_fixedparams",
+                Phase::Analyze,
+            ),
+            (
+                "exec_simple_query;pg_plan_queries;pg_plan_query;planner;standard_planner;eval_const_expressions",
+                Phase::Plan,
+            ),
+            (
+                "exec_simple_query;PortalRun;PortalRunSelect;ExecutorRun;printtup;internal_putbytes",
+                Phase::Execute,
+            ),
+            (
+                "exec_simple_query;finish_xact_command;CommitTransactionCommand;CommitTransaction",
+                Phase::Commit,
+            ),
+            ("exec_simple_query;GetTransactionSnapshot", Phase::Other),
+            ("exec_parse_message;pg_parse_query;raw_parser", Phase::Parse),
+            ("exec_parse_message;CreateCachedPlan", Phase::Parse),
+            (
+                "exec_parse_message;pg_analyze_and_rewrite_varparams;parse_analyze_varparams",
+                Phase::Analyze,
+            ),
+            (
+                "exec_bind_message;GetCachedPlan;AcquireExecutorLocks;LockRelationOid",
+                Phase::Bind,
+            ),
+            (
+                "exec_bind_message;GetCachedPlan;BuildCachedPlan;pg_plan_queries",
+                Phase::Plan,
+            ),
+            (
+                "exec_bind_message;GetCachedPlan;RevalidateCachedQuery;pg_analyze_and_rewrite_withcb;parse_analyze_withcb",
+                Phase::Analyze,
+            ),
+            (
+                "exec_bind_message;PortalStart;ExecutorStart;InitPlan",
+                Phase::Execute,
+            ),
+            ("exec_bind_message;OidInputFunctionCall;int4in", Phase::Bind),
+            ("exec_execute_message;PortalRun;ExecutorRun", Phase::Execute),
+            ("exec_execute_message;CreateDestReceiver", Phase::Execute),
+            (
+                "ReadCommand;SocketBackend;pq_getbyte;pq_recvbuf;secure_read;WaitEventSetWait",
+                Phase::Network,
+            ),
+            (
+                "ReadyForQuery;socket_flush;internal_flush;secure_write",
+                Phase::Network,
+            ),
+            (
+                "finish_xact_command;CommitTransactionCommandInternal;CommitTransaction;XLogFlush",
+                Phase::Commit,
+            ),
+            ("pgstat_report_activity", Phase::Other),
+        ] {
+            let frames = format!("{SERVER};{frames}");
+            assert_eq!(Phase::of(&stack(&frames)), phase, "{frames}");
+        }
+    }
+
+    #[test]
+    fn inlining_does_not_change_the_phase() {
+        for (callee, phase) in [
+            ("OidInputFunctionCall;int4in", Phase::Bind),
+            (
+                "getTypeInputInfo;SearchSysCache1;SearchCatCacheInternal",
+                Phase::Bind,
+            ),
+            ("pq_getmsgint", Phase::Network),
+            (
+                "GetTransactionSnapshot;GetSnapshotData;LWLockAcquire",
+                Phase::Other,
+            ),
+            ("pgstat_report_activity;GetCurrentTimestamp", Phase::Other),
+            ("GetCachedPlan;choose_custom_plan", Phase::Bind),
+            ("PortalStart;standard_ExecutorStart", Phase::Execute),
+        ] {
+            for caller in ["PostgresMain", "PostgresMain;exec_bind_message"] {
+                let frames = format!("main;{caller};{callee}");
+                assert_eq!(Phase::of(&stack(&frames)), phase, "{frames}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_function_body_that_is_planned_while_it_runs_is_execution() {
+        let frames = format!(
+            "{SERVER};exec_execute_message;PortalRun;ExecutorRun;fmgr_sql;init_execution_state;pg_plan_query;planner"
+        );
+        assert_eq!(Phase::of(&stack(&frames)), Phase::Execute);
+    }
+
+    #[test]
+    fn exported_functions_serve_where_static_ones_have_no_name() {
+        for (frames, phase) in [
+            ("pg_plan_queries;standard_planner", Phase::Plan),
+            ("CommitTransactionCommand;CommitTransaction", Phase::Commit),
+            ("GetCachedPlan;AcquireExecutorLocks", Phase::Bind),
+            ("pq_getbyte;secure_read", Phase::Network),
+        ] {
+            assert_eq!(
+                Phase::of(&stack(&format!("main;PostgresMain;{frames}"))),
+                phase,
+                "{frames}"
+            );
+        }
+    }
+
+    #[test]
+    fn waiting_for_the_client_is_idle_and_waiting_to_write_is_not() {
+        let idle = format!(
+            "{SERVER};ReadCommand;SocketBackend;pq_getbyte;pq_recvbuf;secure_read;WaitEventSetWait"
+        );
+        assert_eq!(Phase::of_blocked(&stack(&idle)), Phase::Idle);
+        let full = format!(
+            "{SERVER};ReadyForQuery;socket_flush;internal_flush;secure_write;WaitEventSetWait"
+        );
+        assert_eq!(Phase::of_blocked(&stack(&full)), Phase::Network);
+        let lock = format!("{SERVER};exec_execute_message;PortalRun;LockAcquire;ProcSleep");
+        assert_eq!(Phase::of_blocked(&stack(&lock)), Phase::Execute);
+        assert_eq!(Phase::of(&[]), Phase::Other);
+    }
+
+    #[test]
+    fn every_anchor_is_a_function_of_some_version() {
+        for name in ANCHORS.iter().flat_map(|(_, names)| *names) {
+            let known = ["9.6", "12", "14", "15", "18"]
+                .iter()
+                .any(|major| Symbols::for_major(major).path(name, None).is_some());
+            assert!(known, "{name} is no function of any version");
+        }
+    }
+}

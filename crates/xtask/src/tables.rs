@@ -1,0 +1,186 @@
+//! The packed tables that `pgassay-core` carries: written, unpacked and checked.
+//!
+//! The format is described in [`pgassay_core::subsystem::packed`]. Rows are grouped by path and
+//! letters stand for majors, which brings 1.5 MB of functions to about 160 kB.
+//!
+//! Invariant: [`pack_functions`] and [`pack_wait_events`] are the only writers, and a test holds
+//! the committed files to them byte by byte.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use pgassay_core::subsystem::packed::{
+    self, FUNCTIONS_HEADER, FunctionTable, WAIT_EVENTS_HEADER, WaitEventRow,
+};
+
+use crate::presence::{HEADER, Presence};
+
+/// The header line of the table of wait events.
+pub const WAIT_EVENTS_TSV_HEADER: &str = "major\twait_event_info\ttype\tname";
+
+/// zlib's strongest level that `miniz_oxide` has.
+const LEVEL: u8 = 10;
+
+/// The folder of the packed tables.
+pub fn data_folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../pgassay-core/data")
+}
+
+/// Packs a tab-separated table of functions.
+pub fn pack_functions(tsv: &str) -> Result<Vec<u8>> {
+    let presence = Presence::read(tsv)?;
+    let majors: Vec<String> = presence.majors().iter().map(ToString::to_string).collect();
+    if majors.is_empty() || majors.len() > 26 {
+        bail!(
+            "the format has room for 1 to 26 majors, not {}",
+            majors.len()
+        );
+    }
+    let everywhere = (0, majors.len() - 1);
+    let letter = |index: usize| char::from(b'a' + index as u8);
+    let mut by_path: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for run in presence.runs() {
+        let line = if (run.first, run.last) == everywhere {
+            run.symbol
+        } else {
+            format!("{} {}{}", run.symbol, letter(run.first), letter(run.last))
+        };
+        by_path.entry(run.path).or_default().push(line);
+    }
+    let mut text = format!("{FUNCTIONS_HEADER}\n{}\n", majors.join(" "));
+    for (path, lines) in by_path {
+        write!(text, "@{path}\n{}\n", lines.join("\n"))?;
+    }
+    Ok(compress(&text))
+}
+
+/// Packs a tab-separated table of wait events (`major wait_event_info type name`).
+pub fn pack_wait_events(tsv: &str) -> Result<Vec<u8>> {
+    let mut lines = (1..).zip(tsv.lines());
+    let Some((_, WAIT_EVENTS_TSV_HEADER)) = lines.next() else {
+        bail!(
+            "line 1: the table must begin with `{}`",
+            WAIT_EVENTS_TSV_HEADER.replace('\t', " ")
+        );
+    };
+    let mut rows = Vec::new();
+    for (line, row) in lines {
+        let fields: Vec<&str> = row.split('\t').collect();
+        let [major, info, kind, name] = fields[..] else {
+            bail!("line {line}: expected 4 columns, found {}", fields.len());
+        };
+        let number = info
+            .strip_prefix("0x")
+            .and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        let info =
+            number.with_context(|| format!("line {line}: `{info}` is no hexadecimal number"))?;
+        if kind.contains(' ') {
+            bail!("line {line}: the type `{kind}` has a space");
+        }
+        rows.push((crate::presence::Major::parse(major)?, info, kind, name));
+    }
+    rows.sort_unstable();
+    let (mut text, mut open) = (format!("{WAIT_EVENTS_HEADER}\n"), None);
+    for (major, info, kind, name) in rows {
+        if open != Some(major) {
+            writeln!(text, "@{major}")?;
+            open = Some(major);
+        }
+        writeln!(text, "{info:08x} {kind} {name}")?;
+    }
+    Ok(compress(&text))
+}
+
+/// The tab-separated table inside packed functions.
+pub fn dump_functions(packed: &[u8]) -> Result<String> {
+    let text = packed::unpack(packed)?;
+    let FunctionTable { majors, rows } = packed::functions(&text)?;
+    let mut tsv = format!("{HEADER}\n");
+    for row in rows {
+        let (first, last) = (
+            majors[usize::from(row.first)],
+            majors[usize::from(row.last)],
+        );
+        writeln!(tsv, "{}\t{}\t{first}\t{last}", row.symbol, row.path)?;
+    }
+    Ok(tsv)
+}
+
+/// The tab-separated table inside packed wait events.
+pub fn dump_wait_events(packed: &[u8]) -> Result<String> {
+    let text = packed::unpack(packed)?;
+    let mut tsv = format!("{WAIT_EVENTS_TSV_HEADER}\n");
+    for WaitEventRow {
+        major,
+        info,
+        kind,
+        name,
+    } in packed::wait_events(&text)?
+    {
+        writeln!(tsv, "{major}\t{info:#010x}\t{kind}\t{name}")?;
+    }
+    Ok(tsv)
+}
+
+/// Whether both committed tables are what packing their own rows gives.
+pub fn check() -> Result<()> {
+    let read = |name: &str| {
+        let path = data_folder().join(name);
+        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let functions = read("functions.zlib")?;
+    if pack_functions(&dump_functions(&functions)?)? != functions {
+        bail!(
+            "functions.zlib is not what packing its rows gives; write it anew with `xtask tables`"
+        );
+    }
+    let wait_events = read("wait-events.zlib")?;
+    if pack_wait_events(&dump_wait_events(&wait_events)?)? != wait_events {
+        bail!(
+            "wait-events.zlib is not what packing its rows gives; write it anew with `xtask tables`"
+        );
+    }
+    Ok(())
+}
+
+fn compress(text: &str) -> Vec<u8> {
+    miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), LEVEL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_tables_are_what_packing_gives() {
+        check().unwrap();
+        let size = |name: &str| std::fs::metadata(data_folder().join(name)).unwrap().len();
+        assert!(size("functions.zlib") < 250_000 && size("wait-events.zlib") < 25_000);
+    }
+
+    #[test]
+    fn functions_survive_packing() {
+        let tsv = format!(
+            "{HEADER}\na\tx.c\t9.6\t9.6\na\tx.c\t11\t18\nb\ty.c\t9.6\t18\nc\tz.c\t10\t10\n"
+        );
+        let packed = pack_functions(&tsv).unwrap();
+        assert_eq!(dump_functions(&packed).unwrap(), tsv);
+        assert_eq!(pack_functions(&tsv).unwrap(), packed);
+    }
+
+    #[test]
+    fn wait_events_survive_packing() {
+        let tsv = format!(
+            "{WAIT_EVENTS_TSV_HEADER}\n9.6\t0x03000006\tLock\tspeculative token\n18\t0x01000001\tLWLock\tShmemIndex\n"
+        );
+        assert_eq!(
+            dump_wait_events(&pack_wait_events(&tsv).unwrap()).unwrap(),
+            tsv
+        );
+        assert!(
+            pack_wait_events(&format!("{WAIT_EVENTS_TSV_HEADER}\n18\tx\tLWLock\tA\n")).is_err()
+        );
+    }
+}
