@@ -130,9 +130,11 @@ impl NotPermitted {
     }
 }
 
+/// `CAP_PERFMON` for the events, `CAP_SYS_PTRACE` for other users' processes, which newer kernels
+/// do not ask for, and `CAP_SYSLOG` for the names of the kernel's functions.
 fn setcap(program: Option<PathBuf>) -> String {
     let program = program.map_or_else(|| "PROGRAM".to_owned(), |p| p.display().to_string());
-    format!("sudo setcap cap_perfmon,cap_sys_ptrace+ep {program}")
+    format!("sudo setcap cap_perfmon,cap_sys_ptrace,cap_syslog+ep {program}")
 }
 
 #[cfg(test)]
@@ -148,7 +150,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("setcap cap_perfmon,cap_sys_ptrace+ep /usr/bin/pgassay"),
+            text.contains("setcap cap_perfmon,cap_sys_ptrace,cap_syslog+ep /usr/bin/pgassay"),
             "{text}"
         );
     }

@@ -212,3 +212,46 @@ fn refusal(error: io::Error, shape: EventShape) -> SamplerError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_does_not_fit_into_the_ring_is_counted() {
+        let shape = EventShape {
+            frequency_hz: 2000,
+            stack_bytes: 60_000,
+            ring_bytes: 32 * crate::ring::page_bytes(),
+        };
+        let mut events = match open_all(shape) {
+            Ok(events) => events,
+            Err(SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. }) => {
+                let line = "SKIPPED: what_does_not_fit_into_the_ring_is_counted: not permitted\n";
+                io::Write::write_all(&mut io::stderr(), line.as_bytes()).unwrap();
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        for event in &events {
+            event.enable().unwrap();
+        }
+        let began = Instant::now();
+        let mut spins = 0_u64;
+        while began.elapsed() < Duration::from_millis(100) {
+            spins = std::hint::black_box(spins + 1);
+        }
+        let mut records = Vec::new();
+        for event in &mut events {
+            event.disable().unwrap();
+            event.ring.drain_into(&mut records);
+        }
+        // Two records of this size fit into a ring; two hundred came.
+        assert!(records.len() >= 60_000, "{}", records.len());
+        match events.iter().map(CpuEvent::lost_total).sum::<Option<u64>>() {
+            Some(lost) => assert!(lost > 10, "{lost}"),
+            None => assert!(events.iter().all(|e| !e.counts_lost)),
+        }
+    }
+}

@@ -117,7 +117,10 @@ impl FrameTable {
         let named = file.symbols.lookup(address);
         let extent = file.extent(address);
         // Where unwinding has nothing to go by, a name is all there is to trust.
-        let is_code = named.is_some() || extent.is_some() || !file.knows_its_extents();
+        let is_code = named.is_some()
+            || extent.is_some()
+            || file.is_entry(address)
+            || !file.knows_its_extents();
         let (symbol, offset) = match (named, extent) {
             (Some((name, extent)), _) => (Some(Arc::from(name)), extent.start),
             (None, Some(extent)) => (None, extent.start),

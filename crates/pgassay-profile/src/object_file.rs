@@ -23,8 +23,8 @@ type ElfFile<'data, R> = object::read::elf::ElfFile64<'data, object::Endianness,
 /// Bytes of a section, shared by all processes that map the object.
 pub(crate) type SectionBytes = Arc<[u8]>;
 
-/// How far from an object's entry its outermost function reaches at most; `_start` is 34 to 46
-/// bytes long.
+/// How far the function at an object's entry is believed to reach where nothing states it;
+/// `_start` is 34 to 46 bytes long.
 const ENTRY_BYTES_MAX: u64 = 64;
 
 /// One loaded object.
@@ -33,8 +33,10 @@ pub(crate) struct ObjectFile {
     /// The file's last name, or `[vdso]`.
     pub name: Arc<str>,
     pub symbols: SymbolTable,
+    /// Those that hold code.
     segments: Vec<Segment>,
-    entry: u64,
+    /// The function by which the kernel or the loader enters the object; empty without one.
+    entry: Range<u64>,
     sections: Sections,
 }
 
@@ -95,7 +97,9 @@ impl ObjectFile {
         let segments = elf
             .elf_program_headers()
             .iter()
-            .filter(|header| header.p_type(endian) == elf::PT_LOAD)
+            .filter(|header| {
+                header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian).contains(elf::PF_X)
+            })
             .map(|header| Segment {
                 file_offset: header.p_offset(endian),
                 address: header.p_vaddr(endian),
@@ -104,30 +108,25 @@ impl ObjectFile {
             .collect();
         let symbols = SymbolTable::new(functions(&elf));
         tracing::debug!(object = name, functions = symbols.len(), "read an object");
-        Ok(Self {
+        let mut object = Self {
             name: Arc::from(name),
             symbols,
             segments,
-            entry: elf.elf_header().e_entry(endian),
+            entry: 0..0,
             sections: Sections::read(&elf)?,
-        })
+        };
+        let entry = elf.elf_header().e_entry(endian);
+        if entry != 0 {
+            let guess = entry..entry + ENTRY_BYTES_MAX;
+            object.entry = object.extent(entry).unwrap_or(guess);
+        }
+        Ok(object)
     }
 
     /// What must be added to this object's stated addresses to get those of a mapping; nothing if
-    /// no segment of it can be there.
+    /// no code of it can be there.
     pub fn bias(&self, mapping: &Mapping) -> Option<u64> {
-        // A mapping begins and ends at whole pages, so it may begin before its segment.
-        let mapped = mapping.file_offset..mapping.file_offset + (mapping.end - mapping.start);
-        self.segments
-            .iter()
-            .find(|s| s.file_offset < mapped.end && mapped.start < s.file_offset + s.file_bytes)
-            .map(|s| {
-                let address = s
-                    .address
-                    .wrapping_sub(s.file_offset)
-                    .wrapping_add(mapping.file_offset);
-                mapping.start.wrapping_sub(address)
-            })
+        bias(&self.segments, mapping)
     }
 
     /// For framehop.
@@ -176,8 +175,25 @@ impl ObjectFile {
 
     /// The address lies in the function by which the kernel or the loader enters the object.
     pub fn is_entry(&self, address: u64) -> bool {
-        self.entry != 0 && (self.entry..self.entry + ENTRY_BYTES_MAX).contains(&address)
+        self.entry.contains(&address)
     }
+}
+
+/// A mapping begins and ends at whole pages, so at its ends it may hold a bit of the segments
+/// before and after: the one that it holds most of is meant.
+fn bias(segments: &[Segment], mapping: &Mapping) -> Option<u64> {
+    let file_end = mapping.file_offset + (mapping.end - mapping.start);
+    let common_bytes = |s: &Segment| {
+        let end = file_end.min(s.file_offset + s.file_bytes);
+        end.saturating_sub(mapping.file_offset.max(s.file_offset))
+    };
+    let segment = segments.iter().max_by_key(|s| common_bytes(s))?;
+    (common_bytes(segment) > 0).then(|| {
+        let in_segment = mapping.file_offset.wrapping_sub(segment.file_offset);
+        mapping
+            .start
+            .wrapping_sub(segment.address.wrapping_add(in_segment))
+    })
 }
 
 impl Sections {
@@ -273,4 +289,88 @@ fn own_vdso() -> io::Result<Vec<u8>> {
     memory.seek(SeekFrom::Start(vdso.start))?;
     memory.read_exact(&mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> (ObjectFile, Mapping) {
+        let mappings = crate::maps::read(std::process::id()).unwrap();
+        let path = std::env::current_exe().unwrap();
+        let mapping = mappings.into_iter().find(|m| m.file.path == path).unwrap();
+        (
+            ObjectFile::load(std::process::id(), &mapping).unwrap(),
+            mapping,
+        )
+    }
+
+    #[inline(never)]
+    fn a_function_of_this_file() -> u64 {
+        std::hint::black_box(7)
+    }
+
+    #[test]
+    fn a_function_of_this_program_is_found_by_its_address() {
+        assert_eq!(a_function_of_this_file(), 7);
+        let (file, mapping) = own();
+        let run = a_function_of_this_file as *const () as u64;
+        let stated = run.wrapping_sub(file.bias(&mapping).unwrap());
+        let (name, extent) = file.symbols.lookup(stated).unwrap();
+        assert!(name.contains("a_function_of_this_file"), "{name}");
+        assert_eq!(extent.start, stated);
+        let unwound = file.extent(stated).unwrap();
+        assert_eq!(unwound, extent, ".eh_frame and the symbol agree");
+        assert!(file.knows_its_extents());
+        assert!(!file.is_entry(stated));
+    }
+
+    #[test]
+    fn the_kernels_object_can_be_read_and_names_the_clock() {
+        let mappings = crate::maps::read(std::process::id()).unwrap();
+        let Some(mapping) = mappings.iter().find(|m| m.file.path == Path::new(VDSO)) else {
+            // Kernels may be booted without one.
+            return;
+        };
+        let file = ObjectFile::load(std::process::id(), mapping).unwrap();
+        assert_eq!(&*file.name, VDSO);
+        assert!(file.symbols.len() > 0);
+        assert!(file.bias(mapping).is_some());
+    }
+
+    #[test]
+    fn a_page_that_two_segments_share_belongs_to_the_one_that_is_meant() {
+        // As lld lays programs out: the second begins in the page in which the first ends, and a
+        // page higher in memory.
+        let segments = [
+            Segment {
+                file_offset: 0,
+                address: 0,
+                file_bytes: 0x5432,
+            },
+            Segment {
+                file_offset: 0x5432,
+                address: 0x6432,
+                file_bytes: 0x9000,
+            },
+        ];
+        let mut mapping = own().1;
+        (mapping.start, mapping.end, mapping.file_offset) = (0x70_6000, 0x71_0000, 0x5000);
+        assert_eq!(bias(&segments, &mapping), Some(0x70_0000));
+        mapping.file_offset = 0x10_0000;
+        assert_eq!(bias(&segments, &mapping), None);
+    }
+
+    #[test]
+    fn a_file_that_is_no_object_is_refused_with_its_name() {
+        let mut mapping = own().1;
+        let dir = tempfile::tempdir().unwrap();
+        mapping.file.path = dir.path().join("text");
+        std::fs::write(&mapping.file.path, "not an object").unwrap();
+        let error = ObjectFile::load(std::process::id(), &mapping).unwrap_err();
+        assert!(
+            error.to_string().contains("text is not an object"),
+            "{error}"
+        );
+    }
 }

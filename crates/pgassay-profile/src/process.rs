@@ -45,13 +45,16 @@ pub(crate) struct ProcessTable {
     postmasters: HashSet<u32>,
     servers: HashMap<u32, Process>,
     foreign: HashSet<u32>,
+    ended_foreign: Vec<u32>,
 }
 
 impl ProcessTable {
-    /// Watches a server from now on.
-    pub fn watch(&mut self, postmaster_pid: u32) {
+    /// Watches a server from now on. Its objects are read at once, which takes longest, so that
+    /// no window has to wait for it.
+    pub fn watch(&mut self, postmaster_pid: u32, spaces: &mut Spaces) {
         self.postmasters.insert(postmaster_pid);
         self.foreign.clear();
+        self.owner(postmaster_pid, spaces);
     }
 
     /// Forgets a server and its processes.
@@ -106,32 +109,42 @@ impl ProcessTable {
         Owner::Server(process)
     }
 
-    pub fn forked(&mut self, pid: u32, parent_pid: u32) {
+    pub fn forked(&mut self, pid: u32, parent_pid: u32, spaces: &mut Spaces) {
         // A number may be given anew.
         self.foreign.remove(&pid);
-        let inherited = self.servers.get(&parent_pid).map(|parent| Process {
-            role: Role::Unknown,
-            is_current: false,
-            has_ended: false,
-            ..parent.clone()
-        });
-        match inherited {
-            Some(child) => self.servers.insert(pid, child),
-            None => self.servers.remove(&pid),
-        };
+        self.servers.remove(&pid);
+        // Asked now, since the child may be gone before it is.
+        match self.owner(parent_pid, spaces) {
+            Owner::Server(parent) => {
+                let child = Process {
+                    role: Role::Unknown,
+                    is_current: false,
+                    has_ended: false,
+                    ..parent.clone()
+                };
+                self.servers.insert(pid, child);
+            }
+            Owner::Foreign => {
+                self.foreign.insert(pid);
+            }
+            Owner::Unknown => {}
+        }
     }
 
-    /// The process still has samples to be read, so it is forgotten only by `bury`.
+    /// The process may still have samples to be read, so it is forgotten only by `bury`.
     pub fn exited(&mut self, pid: u32) {
-        self.foreign.remove(&pid);
-        if let Some(process) = self.servers.get_mut(&pid) {
-            process.has_ended = true;
+        match self.servers.get_mut(&pid) {
+            Some(process) => process.has_ended = true,
+            None => self.ended_foreign.push(pid),
         }
     }
 
     /// Forgets the processes that have ended.
     pub fn bury(&mut self) {
         self.servers.retain(|_, p| !p.has_ended);
+        for pid in self.ended_foreign.drain(..) {
+            self.foreign.remove(&pid);
+        }
     }
 
     pub fn executed(&mut self, pid: u32, spaces: &mut Spaces) {

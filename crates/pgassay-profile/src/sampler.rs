@@ -39,7 +39,7 @@ impl Default for SamplerConfig {
         Self {
             postmaster_pids: Vec::new(),
             frequency_hz: 99,
-            stack_bytes: 16 * 1024,
+            stack_bytes: 24 * 1024,
             ring_bytes: 2 * 1024 * 1024,
         }
     }
@@ -65,6 +65,10 @@ impl SamplerConfig {
 }
 
 /// Samples the CPU stacks of servers.
+///
+/// Exact totals for the same stretch are best read right after [`Sampler::start`] and right before
+/// [`Sampler::stop`].
+#[derive(Debug)]
 pub struct Sampler {
     orders: Sender<Order>,
     wake: Arc<Wake>,
@@ -216,7 +220,7 @@ impl Reader {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Watch(pid, answer) => drop(answer.send(self.watch(pid))),
-            Order::Unwatch(pid) => self.tally.processes.unwatch(pid),
+            Order::Unwatch(pid) => self.tally.unwatch(pid),
             Order::Start(answer) => drop(answer.send(self.start())),
             Order::Stop(answer) => drop(answer.send(self.stop())),
         }
@@ -225,7 +229,7 @@ impl Reader {
     fn watch(&mut self, pid: u32) -> Result<(), SamplerError> {
         match crate::maps::read(pid) {
             Ok(mappings) if !mappings.is_empty() => {
-                self.tally.processes.watch(pid);
+                self.tally.watch(pid);
                 Ok(())
             }
             Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {

@@ -3,6 +3,7 @@
 //! Identities, for each process and each sum of them: `total = with_user + kernel_only`, and
 //! `with_user = reached_entry + truncated + unwind_failed`. The counts of all stacks add up to `total`.
 
+use crate::conditions::Limit;
 use crate::frames::Frame;
 use crate::role::Role;
 use std::collections::BTreeMap;
@@ -117,6 +118,74 @@ pub struct Selection<'a> {
 }
 
 impl Samples {
+    /// What keeps these samples from being the whole truth, each with its remedy if there is one.
+    pub fn limits(&self) -> Vec<Limit> {
+        let mut limits = Vec::new();
+        let mut add = |condition, effect, remedy: Option<&str>| {
+            let remedy = remedy.map(str::to_owned);
+            limits.push(Limit {
+                condition,
+                effect,
+                remedy,
+            });
+        };
+        let quality = self.select(|_| true).quality;
+        if self.lost > 0 {
+            let effect = format!(
+                "{} samples were lost, since nobody read them in time",
+                self.lost
+            );
+            add(
+                "lost_samples",
+                effect,
+                Some("sample less often, or with a larger ring"),
+            );
+        }
+        if self.throttled > 0 {
+            let effect = format!("the kernel paused the sampling {} times", self.throttled);
+            add("throttled", effect, Some("sample less often"));
+        }
+        if self.malformed > 0 {
+            let effect = format!("{} records could not be understood", self.malformed);
+            add("malformed_records", effect, None);
+        }
+        if self.unattributed > 0 {
+            let effect = format!(
+                "{} samples are of processes that ended before it was known whose they were",
+                self.unattributed
+            );
+            add("unattributed_samples", effect, None);
+        }
+        if quality.truncated > 0 {
+            let effect = format!(
+                "{} of {} stacks were deeper than what was copied of them",
+                quality.truncated, quality.with_user
+            );
+            add("truncated_stacks", effect, Some("copy more of each stack"));
+        }
+        if quality.unwind_failed > 0 {
+            let (failed, all) = (quality.unwind_failed, quality.with_user);
+            add(
+                "broken_stacks",
+                format!("{failed} of {all} stacks break off"),
+                None,
+            );
+        }
+        if !self.kernel_named {
+            let effect = "the kernel's functions have no names".to_owned();
+            let remedy = "sudo sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=0";
+            add("kernel_names", effect, Some(remedy));
+        }
+        for object in &self.unreadable_objects {
+            add(
+                "unreadable_object",
+                format!("its code stays unknown: {object}"),
+                None,
+            );
+        }
+        limits
+    }
+
     /// The samples of those processes that `of_interest` picks.
     pub fn select(&self, of_interest: impl Fn(&ProcessSamples) -> bool) -> Selection<'_> {
         let mut selection = Selection {
@@ -268,6 +337,27 @@ mod tests {
         assert_eq!(background.keys().collect::<Vec<_>>(), [&Role::Checkpointer]);
         assert_eq!(background[&Role::Checkpointer].quality.total, 7);
         assert!(samples.background(2, &[]).is_empty());
+    }
+
+    #[test]
+    fn whatever_limits_the_samples_is_said() {
+        let mut samples = samples();
+        samples.kernel_named = true;
+        assert_eq!(samples.limits(), []);
+        samples.lost = 3;
+        samples.kernel_named = false;
+        samples.processes[0].quality.truncated = 2;
+        samples.unreadable_objects.push("/x.so: gone".to_owned());
+        let conditions: Vec<_> = samples.limits().iter().map(|l| l.condition).collect();
+        assert_eq!(
+            conditions,
+            [
+                "lost_samples",
+                "truncated_stacks",
+                "kernel_names",
+                "unreadable_object"
+            ]
+        );
     }
 
     #[test]

@@ -177,8 +177,6 @@ impl Spaces {
                 .ok_or(())
         };
         let mut frames = unwinder.iter_frames(regs.ip, regs.unwind, cache, &mut read_stack);
-        let mut at_entry = false;
-        let mut known = true;
         for depth in 0..FRAMES_MAX {
             let Ok(next) = frames.next() else { break };
             let Some(frame) = next else {
@@ -187,18 +185,19 @@ impl Spaces {
             // A return address may lie behind a call that ends its function; framehop looks one
             // byte before it, and so must we.
             let code = locate(modules, frame.address_for_lookup());
-            known = visit(objects, code);
-            if !known && depth > 0 {
+            let is_known = visit(objects, code);
+            // The entry of an old C library does not say that nothing called it, nor how to unwind.
+            if code
+                .object
+                .is_some_and(|o| objects[o as usize].is_entry(code.address))
+            {
+                return StackEnd::Entry;
+            }
+            if !is_known && depth > 0 {
                 break;
             }
-            at_entry = code
-                .object
-                .is_some_and(|o| objects[o as usize].is_entry(code.address));
         }
-        // Entries of old libraries do not say that nothing called them.
-        if at_entry && known {
-            StackEnd::Entry
-        } else if beyond && stack_is_full {
+        if beyond && stack_is_full {
             StackEnd::Truncated
         } else {
             StackEnd::Failed

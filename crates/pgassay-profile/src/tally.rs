@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// All that is known of processes and code, and what the present window has counted.
 pub(crate) struct Tally {
-    pub processes: ProcessTable,
+    processes: ProcessTable,
     spaces: Spaces,
     frames: FrameTable,
     stacks: StackTable,
@@ -51,6 +51,16 @@ impl Tally {
         }
     }
 
+    /// Watches a server from now on.
+    pub fn watch(&mut self, postmaster_pid: u32) {
+        self.processes.watch(postmaster_pid, &mut self.spaces);
+    }
+
+    /// Forgets a server.
+    pub fn unwatch(&mut self, postmaster_pid: u32) {
+        self.processes.unwatch(postmaster_pid);
+    }
+
     /// Begins to count anew.
     pub fn begin_window(&mut self) {
         self.window = Window::default();
@@ -68,7 +78,7 @@ impl Tally {
                     parent_pid,
                     tid,
                 }) if pid == tid => {
-                    self.processes.forked(pid, parent_pid);
+                    self.processes.forked(pid, parent_pid, &mut self.spaces);
                 }
                 Ok(Record::Exit { pid, tid }) if pid == tid => self.processes.exited(pid),
                 Ok(Record::Comm { pid, exec: true }) => {

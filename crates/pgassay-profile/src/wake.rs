@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 /// An eventfd(2): whoever holds it can rouse the one who waits.
+#[derive(Debug)]
 pub(crate) struct Wake {
     fd: OwnedFd,
 }

@@ -1,0 +1,454 @@
+//! The sampler on processes that this very program starts: itself, in another part.
+//!
+//! A started copy runs `fixture_program` alone, which does what the variable `PGASSAY_FIXTURE` says
+//! until it is killed or half a minute has passed.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use pgassay_profile::{CpuTotals, Sampler, SamplerConfig, SamplerError, Samples};
+use std::hint::black_box;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const VARIABLE: &str = "PGASSAY_FIXTURE";
+const LIFE: Duration = Duration::from_secs(30);
+
+/// Not a test, but what the started copies run.
+#[test]
+#[ignore = "is run by the other tests, in a process of its own"]
+fn fixture_program() {
+    let Ok(part) = std::env::var(VARIABLE) else {
+        return;
+    };
+    let began = Instant::now();
+    match part.as_str() {
+        "spin" => {
+            say("ready");
+            while began.elapsed() < LIFE {
+                black_box(fixture_outer(black_box(1)));
+            }
+        }
+        "deep" => {
+            say("ready");
+            while began.elapsed() < LIFE {
+                black_box(fixture_recursion(black_box(200)));
+            }
+        }
+        "parent" => {
+            say("ready");
+            while began.elapsed() < LIFE {
+                // Each child runs another program, if the same file, and is soon gone.
+                let mut child = fixture_command(&std::env::current_exe().unwrap(), "spin");
+                let mut child = child.stdout(Stdio::null()).spawn().unwrap();
+                std::thread::sleep(Duration::from_millis(150));
+                child.kill().unwrap();
+                child.wait().unwrap();
+            }
+        }
+        "unprivileged" => match Sampler::open(&SamplerConfig::default()) {
+            Ok(_) => say("opened"),
+            Err(error) => {
+                let own = CpuTotals::read(&[std::process::id()]);
+                say(&format!("{} {error}", own.by_pid.len()));
+            }
+        },
+        other => panic!("no such part: {other}"),
+    }
+}
+
+fn say(line: &str) {
+    // The harness captures `println!`, but not this.
+    std::io::stdout()
+        .write_all(format!("\nFIXTURE {line}\n").as_bytes())
+        .unwrap();
+}
+
+#[inline(never)]
+fn fixture_outer(n: u64) -> u64 {
+    black_box(fixture_middle(n + 1)) + 1
+}
+
+#[inline(never)]
+fn fixture_middle(n: u64) -> u64 {
+    black_box(fixture_inner(n + 1)) + 1
+}
+
+#[inline(never)]
+fn fixture_inner(n: u64) -> u64 {
+    let mut sum = n;
+    for i in 0..200_000 {
+        sum = black_box(sum.wrapping_mul(31).wrapping_add(i));
+    }
+    sum
+}
+
+#[inline(never)]
+fn fixture_recursion(depth: u64) -> u64 {
+    if depth == 0 {
+        return fixture_inner(1);
+    }
+    let room = black_box([depth; 8]);
+    black_box(fixture_recursion(depth - 1)) + room[7]
+}
+
+fn fixture_command(program: &Path, part: &str) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args([
+            "--exact",
+            "fixture_program",
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env(VARIABLE, part)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+/// A started copy, killed at the end of its test.
+struct Fixture {
+    child: Child,
+}
+
+impl Fixture {
+    fn start(program: &Path, part: &str) -> Self {
+        let mut child = fixture_command(program, part)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines.any(|line| line.unwrap() == "FIXTURE ready");
+        let fixture = Self { child };
+        assert!(ready, "the copy ended without a word");
+        fixture
+    }
+
+    fn of(part: &str) -> Self {
+        Self::start(&std::env::current_exe().unwrap(), part)
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Several samplers and busy copies at once would measure each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    // A test that has failed has left nothing behind that another could trip over.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A sampler of these processes; none where that is not permitted, which is said.
+fn sampler(pids: &[u32], stack_bytes: u32) -> Option<Sampler> {
+    let config = SamplerConfig {
+        postmaster_pids: pids.to_vec(),
+        frequency_hz: 499,
+        stack_bytes,
+        ..SamplerConfig::default()
+    };
+    match Sampler::open(&config) {
+        Ok(sampler) => Some(sampler),
+        Err(error @ (SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. })) => {
+            pgassay_server::testing::skip("sampling a process of our own", &error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn sample(sampler: &Sampler, time: Duration) -> Samples {
+    sampler.start().unwrap();
+    std::thread::sleep(time);
+    sampler.stop().unwrap()
+}
+
+/// Number of samples in whose stacks all these names occur, in this order.
+fn with_chain(samples: &Samples, chain: &[&str]) -> u64 {
+    let mut count = 0;
+    for (frames, n) in samples.select(|_| true).stacks() {
+        let mut wanted = chain.iter().peekable();
+        for frame in frames {
+            if wanted
+                .peek()
+                .is_some_and(|name| frame.to_string().contains(**name))
+            {
+                wanted.next();
+            }
+        }
+        if wanted.peek().is_none() {
+            count += n;
+        }
+    }
+    count
+}
+
+const CHAIN: [&str; 4] = [
+    "fixture_program",
+    "fixture_outer",
+    "fixture_middle",
+    "fixture_inner",
+];
+
+#[test]
+fn nested_functions_are_seen_in_order_and_to_the_entry() {
+    let _alone = alone();
+    let fixture = Fixture::of("spin");
+    let Some(sampler) = sampler(&[fixture.pid()], 24 * 1024) else {
+        return;
+    };
+    sampler.start().unwrap();
+    let before = CpuTotals::read(&[fixture.pid()]);
+    std::thread::sleep(Duration::from_millis(800));
+    let used = CpuTotals::read(&[fixture.pid()]).since(&before).total();
+    let samples = sampler.stop().unwrap();
+
+    let quality = samples.select(|_| true).quality;
+    assert!(quality.total >= 20, "{samples:?}");
+    assert!(
+        with_chain(&samples, &CHAIN) * 100 >= quality.total * 95,
+        "{samples:?}"
+    );
+    assert!(quality.reached_entry_share() >= Some(0.95), "{quality:?}");
+    assert_eq!(
+        quality.with_user,
+        quality.reached_entry + quality.truncated + quality.unwind_failed
+    );
+    assert_eq!(quality.total, quality.with_user + quality.kernel_only);
+    assert_eq!(
+        samples.select(|_| true).counts.values().sum::<u64>(),
+        quality.total
+    );
+    assert_eq!(samples.lost, 0);
+
+    // Samples allocate the exact total, so they must agree with it.
+    let (sampled, exact) = (quality.sampled_ns as f64, used.on_cpu_ns as f64);
+    let noise_ns = (quality.total as f64).sqrt() * samples.period_ns as f64;
+    let allowed = exact * 0.05 + 4.0 * noise_ns;
+    assert!(
+        (sampled - exact).abs() < allowed,
+        "sampled {sampled} ns, exact {exact} ns"
+    );
+}
+
+#[test]
+fn children_that_run_another_program_belong_to_their_server() {
+    let _alone = alone();
+    let fixture = Fixture::of("parent");
+    let Some(sampler) = sampler(&[fixture.pid()], 24 * 1024) else {
+        return;
+    };
+    let samples = sample(&sampler, Duration::from_millis(1500));
+    let children = samples.select(|p| p.pid != fixture.pid()).quality;
+    let pids: Vec<u32> = samples.processes.iter().map(|p| p.pid).collect();
+    assert!(
+        pids.len() >= 4,
+        "several children were started and ended: {pids:?}"
+    );
+    assert!(
+        samples
+            .processes
+            .iter()
+            .all(|p| p.postmaster_pid == fixture.pid())
+    );
+    assert!(children.total >= 20);
+    // A child begins in the loader and in the harness, so not all of it is in the function.
+    assert!(
+        with_chain(&samples, &CHAIN) * 100 >= children.total * 70,
+        "{children:?}"
+    );
+    assert!(children.reached_entry_share() >= Some(0.9), "{children:?}");
+}
+
+#[test]
+fn a_program_whose_file_is_gone_keeps_its_names() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("gone");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let fixture = Fixture::start(&program, "spin");
+    std::fs::remove_file(&program).unwrap();
+    let Some(sampler) = sampler(&[fixture.pid()], 24 * 1024) else {
+        return;
+    };
+    let samples = sample(&sampler, Duration::from_millis(500));
+    let total = samples.select(|_| true).quality.total;
+    assert!(total >= 10);
+    assert!(
+        with_chain(&samples, &CHAIN) * 100 >= total * 95,
+        "{samples:?}"
+    );
+    assert_eq!(samples.unreadable_objects, Vec::<String>::new());
+}
+
+#[test]
+fn stacks_deeper_than_the_copy_are_counted_as_truncated() {
+    let _alone = alone();
+    let fixture = Fixture::of("deep");
+    let Some(short) = sampler(&[fixture.pid()], 1024) else {
+        return;
+    };
+    let quality = sample(&short, Duration::from_millis(400))
+        .select(|_| true)
+        .quality;
+    assert!(quality.total >= 10);
+    assert!(
+        quality.truncated * 100 >= quality.with_user * 95,
+        "{quality:?}"
+    );
+    drop(short);
+
+    let Some(long) = sampler(&[fixture.pid()], 64_000) else {
+        return;
+    };
+    let samples = sample(&long, Duration::from_millis(400));
+    let quality = samples.select(|_| true).quality;
+    assert!(quality.reached_entry_share() >= Some(0.95), "{quality:?}");
+    assert!(
+        quality.frames > quality.total * 200,
+        "all of the recursion is there: {quality:?}"
+    );
+}
+
+#[test]
+fn processes_of_no_server_are_foreign() {
+    let _alone = alone();
+    let fixture = Fixture::of("spin");
+    let Some(sampler) = sampler(&[], 8 * 1024) else {
+        return;
+    };
+    let samples = sample(&sampler, Duration::from_millis(400));
+    assert!(samples.foreign >= 10, "{samples:?}");
+    assert_eq!(samples.processes, []);
+    drop(fixture);
+}
+
+#[test]
+fn each_stretch_counts_for_itself() {
+    let _alone = alone();
+    let fixture = Fixture::of("spin");
+    let Some(sampler) = sampler(&[fixture.pid()], 8 * 1024) else {
+        return;
+    };
+    let first = sample(&sampler, Duration::from_millis(600))
+        .select(|_| true)
+        .quality
+        .total;
+    let none = sampler.start().and_then(|()| sampler.stop()).unwrap();
+    for _ in 0..20 {
+        sample(&sampler, Duration::from_millis(1));
+    }
+    let last = sample(&sampler, Duration::from_millis(100))
+        .select(|_| true)
+        .quality
+        .total;
+    assert!(first >= 20, "{first}");
+    assert!(none.select(|_| true).quality.total <= 5);
+    assert!(last < first, "{last} after {first}");
+    // A server that is watched no longer is like any other process.
+    sampler.unwatch(fixture.pid()).unwrap();
+    assert_eq!(sample(&sampler, Duration::from_millis(100)).processes, []);
+}
+
+#[test]
+fn a_process_that_is_not_there_cannot_be_watched() {
+    let Some(sampler) = sampler(&[], 8 * 1024) else {
+        return;
+    };
+    let error = sampler.watch(u32::MAX - 1).unwrap_err();
+    assert!(
+        matches!(error, SamplerError::NoSuchProcess { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn settings_out_of_range_are_refused_by_name() {
+    for (config, name) in [
+        (
+            SamplerConfig {
+                frequency_hz: 0,
+                ..SamplerConfig::default()
+            },
+            "frequency_hz",
+        ),
+        (
+            SamplerConfig {
+                stack_bytes: 65_536,
+                ..SamplerConfig::default()
+            },
+            "stack_bytes",
+        ),
+        (
+            SamplerConfig {
+                stack_bytes: 1001,
+                ..SamplerConfig::default()
+            },
+            "stack_bytes",
+        ),
+        (
+            SamplerConfig {
+                ring_bytes: 3 << 20,
+                ..SamplerConfig::default()
+            },
+            "ring_bytes",
+        ),
+    ] {
+        let error = Sampler::open(&config).unwrap_err();
+        assert!(error.to_string().starts_with(name), "{error}");
+    }
+}
+
+#[test]
+fn an_unprivileged_user_is_told_the_command_and_still_has_exact_totals() {
+    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    let refuses = paranoid.is_ok_and(|text| text.trim().parse::<i64>().is_ok_and(|p| p > 0));
+    // SAFETY: the call has no conditions.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if !refuses || !is_root {
+        let why = "needs root, and a kernel that refuses others";
+        pgassay_server::testing::skip("sampling as an unprivileged user", why);
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = dir.path().join("copy");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let output = fixture_command(&program, "unprivileged")
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text
+        .lines()
+        .find(|l| l.starts_with("FIXTURE"))
+        .unwrap_or_default();
+    assert!(
+        line.starts_with("FIXTURE 1 CPU stacks cannot be sampled"),
+        "{text}"
+    );
+    assert!(
+        line.contains("sudo sysctl kernel.perf_event_paranoid=0"),
+        "{text}"
+    );
+    assert!(
+        line.contains(&format!("+ep {}", program.display())),
+        "{text}"
+    );
+}

@@ -1,0 +1,271 @@
+//! The sampler on real servers under load.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use pgassay_profile::{CpuTotals, Role, Sampler, SamplerConfig, SamplerError, Samples, Selection};
+use pgassay_server::{Connection, Server, testing};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+const CLIENTS: usize = 4;
+const TIME: Duration = Duration::from_millis(2500);
+
+/// Several samplers at once would measure each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    // A test that has failed has left nothing behind that another could trip over.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn sampler(server: &Server) -> Option<Sampler> {
+    let config = SamplerConfig {
+        postmaster_pids: vec![postmaster(server)],
+        frequency_hz: 499,
+        ..SamplerConfig::default()
+    };
+    match Sampler::open(&config) {
+        Ok(sampler) => Some(sampler),
+        Err(error @ (SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. })) => {
+            testing::skip("sampling a server", &error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn postmaster(server: &Server) -> u32 {
+    u32::try_from(server.postmaster_pid()).unwrap()
+}
+
+fn connect(server: &Server) -> (Connection, u32) {
+    let mut connection = server.connect().unwrap();
+    let pid = connection
+        .value("select pg_backend_pid()")
+        .unwrap()
+        .unwrap()
+        .parse()
+        .unwrap();
+    (connection, pid)
+}
+
+/// What one sampled stretch under load gave.
+struct Run {
+    samples: Samples,
+    pids: Vec<u32>,
+    exact_ns: u64,
+}
+
+/// Samples while clients of their own repeat a statement; connections are opened before.
+fn run(server: &Server, sampler: &Sampler, sql: &(impl Fn(u64) -> String + Sync)) -> Run {
+    let (connections, pids): (Vec<_>, Vec<_>) = (0..CLIENTS).map(|_| connect(server)).unzip();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for (mut connection, seed) in connections.into_iter().zip(1_u64..) {
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut n = seed;
+                while !stop.load(Ordering::Relaxed) {
+                    n = n
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695);
+                    connection.query(&sql(n >> 33)).unwrap();
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(200));
+        sampler.start().unwrap();
+        let before = CpuTotals::read(&pids);
+        thread::sleep(TIME);
+        let used = CpuTotals::read(&pids).since(&before);
+        let samples = sampler.stop().unwrap();
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(used.ended_pids, Vec::<u32>::new());
+        Run {
+            samples,
+            pids: pids.clone(),
+            exact_ns: used.total().on_cpu_ns,
+        }
+    })
+}
+
+/// The share of samples in whose stacks the function occurs.
+fn inclusive(selection: &Selection<'_>, name: &str) -> f64 {
+    let with: u64 = selection
+        .stacks()
+        .filter_map(|(mut frames, n)| frames.any(|f| f.name() == Some(name)).then_some(n))
+        .sum();
+    with as f64 / selection.quality.total as f64
+}
+
+fn select_by_id(n: u64) -> String {
+    format!("select info from t where id = {}", n % 10_000 + 1)
+}
+
+fn fill(server: &Server) {
+    let (mut connection, _) = connect(server);
+    connection
+        .execute(
+            "create table t as select i as id, i::text as info from generate_series(1, 10000) i",
+        )
+        .unwrap();
+    connection.execute("create unique index on t (id)").unwrap();
+}
+
+/// Stacks of one version under selects: whole, named, and as much as the kernel says exactly.
+fn selects_are_seen_whole(version: &str) {
+    let _alone = alone();
+    let Some(server) = testing::server(version) else {
+        return;
+    };
+    let Some(sampler) = sampler(&server) else {
+        return;
+    };
+    fill(&server);
+    let Run {
+        samples,
+        pids,
+        exact_ns,
+    } = run(&server, &sampler, &select_by_id);
+
+    let backends = samples.backends(&pids);
+    let quality = backends.quality;
+    assert!(quality.total >= 100, "{quality:?}");
+    assert!(
+        quality.reached_entry_share() >= Some(0.97),
+        "{version}: {quality:?}"
+    );
+    assert!(
+        inclusive(&backends, "main") > 0.97,
+        "{version}: {}",
+        backends.folded()
+    );
+    assert!(inclusive(&backends, "PostgresMain") > 0.97);
+    assert!((0.02..0.9).contains(&inclusive(&backends, "PortalRun")));
+    assert!(
+        inclusive(&backends, "raw_parser") > 0.005,
+        "simple queries are parsed each time"
+    );
+    assert!(quality.in_kernel > 0 && quality.in_kernel < quality.total);
+    assert_eq!(samples.lost, 0);
+
+    // Samples allocate the exact total, so they must agree with it, but for their number's own
+    // uncertainty and what the sampling itself takes, which no sample can see.
+    let sampled_ns = quality.sampled_ns as f64;
+    let noise_ns = (quality.total as f64).sqrt() * samples.period_ns as f64;
+    let allowed = exact_ns as f64 * 0.05 + 4.0 * noise_ns;
+    assert!(
+        (sampled_ns - exact_ns as f64).abs() < allowed,
+        "{version}: sampled {sampled_ns} ns, exact {exact_ns} ns"
+    );
+    // Those processes are the backends, and they know it themselves.
+    for process in samples.processes.iter().filter(|p| pids.contains(&p.pid)) {
+        assert_eq!(process.role, Role::Backend);
+        assert_eq!(process.postmaster_pid, postmaster(&server));
+    }
+    drop(sampler);
+    server.stop().unwrap();
+}
+
+#[test]
+fn selects_on_18_are_seen_whole() {
+    selects_are_seen_whole("18");
+}
+
+#[test]
+fn selects_on_a_stripped_10_are_seen_whole() {
+    selects_are_seen_whole("10");
+}
+
+#[test]
+fn a_library_that_is_loaded_while_sampling_is_unwound_through() {
+    let _alone = alone();
+    let Some(server) = testing::server("18") else {
+        return;
+    };
+    let Some(sampler) = sampler(&server) else {
+        return;
+    };
+    fill(&server);
+    let (mut connection, pid) = connect(&server);
+    sampler.start().unwrap();
+    // The procedural language's library is mapped by this first use of it.
+    connection
+        .execute(
+            "do $$ declare n bigint := 0; till timestamptz := clock_timestamp() + '1 s'; begin \
+             while clock_timestamp() < till loop n := n + (select count(*) from t where id < 50); \
+             end loop; end $$",
+        )
+        .unwrap();
+    let samples = sampler.stop().unwrap();
+    let backend = samples.backends(&[pid]);
+    assert!(backend.quality.total >= 50, "{:?}", backend.quality);
+    assert!(
+        backend.quality.reached_entry_share() >= Some(0.97),
+        "{:?}",
+        backend.quality
+    );
+    assert!(
+        inclusive(&backend, "plpgsql_inline_handler") > 0.8,
+        "{}",
+        backend.folded()
+    );
+    let in_library = |object: &str| {
+        backend
+            .stacks()
+            .any(|(mut frames, _)| frames.any(|f| &*f.object == object))
+    };
+    assert!(in_library("plpgsql.so"));
+    server.stop().unwrap();
+}
+
+#[test]
+fn two_servers_are_told_apart_and_parallel_workers_are_the_backends() {
+    let _alone = alone();
+    let (Some(ours), Some(other)) = (testing::server("18"), testing::server("18")) else {
+        return;
+    };
+    let Some(sampler) = sampler(&ours) else {
+        return;
+    };
+    sampler.watch(postmaster(&other)).unwrap();
+    let (mut connection, pid) = connect(&ours);
+    let (mut second, second_pid) = connect(&other);
+    connection.execute("set debug_parallel_query = on").unwrap();
+    let sum = "select sum(sqrt(i)) from generate_series(1, 300000) i";
+    connection
+        .execute("create table p as select i from generate_series(1, 300000) i")
+        .unwrap();
+    connection.execute("set parallel_setup_cost = 0").unwrap();
+    connection.execute("set parallel_tuple_cost = 0").unwrap();
+    connection
+        .execute("set min_parallel_table_scan_size = 0")
+        .unwrap();
+    sampler.start().unwrap();
+    for _ in 0..8 {
+        connection.query("select sum(sqrt(i)) from p").unwrap();
+        second.query(sum).unwrap();
+    }
+    let samples = sampler.stop().unwrap();
+    let of = |pid| {
+        samples
+            .processes
+            .iter()
+            .find(|p| p.pid == pid)
+            .map(|p| p.postmaster_pid)
+    };
+    assert_eq!(of(pid), Some(postmaster(&ours)), "{samples:?}");
+    assert_eq!(of(second_pid), Some(postmaster(&other)));
+    let workers = samples.processes.iter().filter(
+        |p| matches!(p.role, Role::ParallelWorker { leader_pid: Some(leader) } if leader == pid),
+    );
+    let worked: u64 = workers.map(|p| p.quality.total).sum();
+    assert!(worked > 0, "{:?}", samples.processes);
+    let alone = samples.select(|p| p.pid == pid).quality.total;
+    assert_eq!(samples.backends(&[pid]).quality.total, alone + worked);
+    drop(sampler);
+    ours.stop().unwrap();
+    other.stop().unwrap();
+}
