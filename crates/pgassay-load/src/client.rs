@@ -64,7 +64,7 @@ pub(crate) struct Run {
     pub asked_ns: u64,
     /// Transactions ended in this run, whatever their outcome.
     pub ended: u64,
-    /// The last error that belonged to no request, such as the server's shutdown.
+    /// What the server said of its end, such as that it shuts down.
     pub last_words: Option<Box<ServerError>>,
     command: usize,
     /// Whether the current command was reached by a jump from a false condition.
@@ -196,6 +196,16 @@ impl Run {
                     Some(command) => command as usize,
                 };
                 self.fail(command, AbortCause::Sql(error));
+                Ok(())
+            }
+            // An immediate shutdown or a crash is announced by a mere warning.
+            Event::Notice(notice) => {
+                if notice
+                    .sqlstate()
+                    .is_some_and(|state| state.starts_with(b"57P"))
+                {
+                    self.last_words = notice.read().ok().map(Box::new);
+                }
                 Ok(())
             }
             _ => Ok(()),

@@ -103,6 +103,12 @@ pub enum Event<'a> {
 pub struct Notice<'a>(pub(crate) &'a [u8]);
 
 impl Notice<'_> {
+    /// The SQLSTATE, without reading the rest.
+    pub fn sqlstate(&self) -> Option<&[u8]> {
+        let mut fields = self.0.split(|&byte| byte == 0);
+        fields.find_map(|field| field.strip_prefix(b"C"))
+    }
+
     /// Reads the notice's fields.
     ///
     /// # Errors
@@ -188,6 +194,15 @@ fn take_value<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_sqlstate_of_a_notice() {
+        assert_eq!(
+            Notice(b"SCRASH\0C57P02\0MCome back\0\0").sqlstate(),
+            Some(&b"57P02"[..])
+        );
+        assert_eq!(Notice(b"SNOTICE\0\0").sqlstate(), None);
+    }
 
     #[test]
     fn values_of_a_row() {

@@ -1,1 +1,416 @@
-//! x
+//! The loop on a driver with a clock of its own: a server that answers each request after a fixed
+//! time, so that every figure is known beforehand.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pgassay_script::{Names, Options, Protocol, Script, Seeding, Variables};
+use pgassay_wire::conninfo::Target;
+use pgassay_wire::{Login, Session};
+
+use super::*;
+use crate::client::Run;
+use crate::config::{CrewConfig, WeightedScript};
+
+/// How long the server takes for a request.
+const SERVICE_NS: u64 = 1_000;
+
+/// A server for all clients, on a clock that only moves while waiting.
+#[derive(Default)]
+struct Mock {
+    now_ns: u64,
+    /// Answers by the moment they arrive.
+    answers: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
+    sequence: u64,
+    /// What each client sent.
+    heard: Vec<Vec<u8>>,
+    /// Requests to be answered with a serialization failure, by their count from 1.
+    failing: Vec<u64>,
+    requests: u64,
+    /// Bytes taken by one send; the rest is blocked until the next wait.
+    send_max: Option<usize>,
+    writable: Vec<usize>,
+}
+
+fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len() + 4).unwrap();
+    [&[tag][..], &length.to_be_bytes(), body].concat()
+}
+
+impl Mock {
+    /// Answers a complete simple query or a group that ends with Sync.
+    fn answer(&mut self, client: usize) {
+        let heard = std::mem::take(&mut self.heard[client]);
+        let (mut rest, mut answer) = (&heard[..], Vec::new());
+        while let Some((&tag, after)) = rest.split_first() {
+            let Some(length) = after
+                .first_chunk::<4>()
+                .map(|l| u32::from_be_bytes(*l) as usize)
+            else {
+                break;
+            };
+            if after.len() < length {
+                break;
+            }
+            rest = &after[length..];
+            match tag {
+                b'Q' => {
+                    self.requests += 1;
+                    if self.failing.contains(&self.requests) {
+                        answer.extend(message(b'E', b"SERROR\0C40001\0Mserialize\0\0"));
+                    } else {
+                        answer.extend(message(b'C', b"SELECT 1\0"));
+                    }
+                    answer.extend(message(b'Z', b"I"));
+                }
+                b'B' => answer.extend(message(b'2', b"")),
+                b'D' => answer.extend(message(b'n', b"")),
+                b'E' => answer.extend(message(b'C', b"SELECT 1\0")),
+                b'P' => answer.extend(message(b'1', b"")),
+                b'S' => answer.extend(message(b'Z', b"I")),
+                _ => panic!("unexpected message {tag}"),
+            }
+        }
+        self.heard[client] = rest.to_vec();
+        if !answer.is_empty() {
+            self.sequence += 1;
+            self.answers
+                .insert((self.now_ns + SERVICE_NS, self.sequence), (client, answer));
+        }
+    }
+}
+
+impl Driver for Mock {
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn send(&mut self, client: usize, bytes: &[u8]) -> io::Result<usize> {
+        let count = bytes.len().min(self.send_max.unwrap_or(usize::MAX));
+        self.heard[client].extend_from_slice(&bytes[..count]);
+        if count < bytes.len() {
+            self.writable.push(client);
+        }
+        self.answer(client);
+        Ok(count)
+    }
+
+    fn wait(&mut self, until_ns: u64) -> io::Result<()> {
+        let next_ns = self
+            .answers
+            .first_key_value()
+            .map_or(u64::MAX, |((due_ns, _), _)| *due_ns);
+        if self.writable.is_empty() {
+            self.now_ns = next_ns.min(until_ns).max(self.now_ns);
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, buffer: &mut [u8]) -> io::Result<Option<Arrival>> {
+        if let Some(client) = self.writable.pop() {
+            return Ok(Some(Arrival::Writable { client }));
+        }
+        let Some(entry) = self.answers.first_entry() else {
+            return Ok(None);
+        };
+        if entry.key().0 > self.now_ns {
+            return Ok(None);
+        }
+        let (client, answer) = entry.remove();
+        buffer[..answer.len()].copy_from_slice(&answer);
+        Ok(Some(Arrival::Bytes {
+            client,
+            count: answer.len(),
+        }))
+    }
+
+    fn read_now(&mut self, _client: usize, _buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(0)
+    }
+}
+
+struct Bench {
+    worker: Worker<Mock>,
+    program: Program,
+}
+
+impl Bench {
+    fn new(clients: usize, protocol: Protocol, scripts: &[(&str, u64)]) -> Self {
+        let mut names = Names::new();
+        let options = Options {
+            protocol,
+            ..Options::default()
+        };
+        let scripts: Vec<_> = scripts
+            .iter()
+            .map(|(text, weight)| WeightedScript {
+                script: Arc::new(Script::parse("test", text, &options, &mut names).unwrap()),
+                weight: *weight,
+            })
+            .collect();
+        let names = Arc::new(names);
+        let target = Target::unix("/nowhere", 1, "me", "me");
+        let first = Arc::clone(&scripts[0].script);
+        let config = CrewConfig {
+            scripts,
+            protocol,
+            ..CrewConfig::new(target, first, Arc::clone(&names))
+        };
+        let program = Program::new(&config).unwrap();
+        let seeding = Seeding::new(1, clients, 1, false);
+        let clients: Vec<_> = (0..clients)
+            .map(|id| {
+                let variables = Variables::new(&names);
+                let run = Run::new(id as u32, &program, variables, seeding.clients[id]);
+                Client {
+                    session: signed_in(),
+                    run,
+                }
+            })
+            .collect();
+        let mut driver = Mock {
+            heard: vec![Vec::new(); clients.len()],
+            ..Mock::default()
+        };
+        driver.now_ns = 1;
+        let mut worker = Worker::new(driver, clients, &program, seeding.threads[0].choose);
+        worker.recorder.reset(1, u64::MAX);
+        Self { worker, program }
+    }
+
+    fn run(
+        &mut self,
+        window_ns: std::ops::Range<u64>,
+        counted: Option<u64>,
+        stop: bool,
+    ) -> Result<u32, LoadError> {
+        let stop = AtomicBool::new(stop);
+        let shared = Shared {
+            program: &self.program,
+            limits: Limits::default(),
+            end_ns: AtomicU64::new(window_ns.end),
+            stopped_ns: AtomicU64::new(0),
+            transactions_per_client: counted,
+            stop: &stop,
+            failed: AtomicBool::new(false),
+        };
+        self.worker.recorder.reset(window_ns.start, window_ns.end);
+        let begin_ns = self.worker.driver.now_ns;
+        self.worker.run(begin_ns, &shared)
+    }
+
+    fn booked(&self) -> [u64; 3] {
+        let recorder = &self.worker.recorder;
+        [
+            recorder.in_transaction_ns,
+            recorder.asleep_ns,
+            recorder.between_ns,
+        ]
+    }
+}
+
+fn signed_in() -> Session {
+    let login = Login {
+        user: "me".into(),
+        ..Login::default()
+    };
+    let mut session = Session::start(&login).unwrap();
+    session.sent(session.output().len());
+    let bytes = [message(b'R', &[0; 4]), message(b'Z', b"I")].concat();
+    let mut input = &bytes[..];
+    while session.next(&mut input).unwrap().is_some() {}
+    assert!(session.is_started());
+    session
+}
+
+#[test]
+fn a_window_counts_what_ends_in_it() {
+    let mut bench = Bench::new(3, Protocol::Simple, &[("select 1;", 1)]);
+    // Transactions end at 1001, 2001, …; the window holds the ends at 2001 … 9001.
+    assert_eq!(bench.run(2_001..10_001, None, false).unwrap(), 0);
+    let recorder = &bench.worker.recorder;
+    assert_eq!(recorder.clients, [8, 8, 8]);
+    assert_eq!(recorder.settle_transactions, 3);
+    // Those that end at 10001 end outside, and none begins then.
+    assert_eq!(recorder.transactions_total, 3 * 10);
+    assert_eq!(bench.worker.driver.requests, 30);
+    let latency = &recorder.scripts[0].latency_ns;
+    assert_eq!(
+        (latency.min(), latency.max(), latency.len()),
+        (SERVICE_NS, SERVICE_NS, 24)
+    );
+    assert_eq!(bench.booked(), [3 * 8_000, 0, 0]);
+}
+
+#[test]
+fn runs_follow_each_other() {
+    let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;", 1)]);
+    for _ in 0..3 {
+        let begin_ns = bench.worker.driver.now_ns;
+        bench.run(begin_ns..begin_ns + 5_000, None, false).unwrap();
+        assert_eq!(bench.worker.recorder.transactions_total, 10);
+        assert_eq!(
+            bench.worker.recorder.clients,
+            [4, 4],
+            "the fifth ends as the window does"
+        );
+        assert!(bench.worker.driver.answers.is_empty(), "the server is idle");
+    }
+}
+
+#[test]
+fn a_count_bounds_each_client() {
+    for protocol in [Protocol::Simple, Protocol::Extended] {
+        let mut bench = Bench::new(2, protocol, &[("select 1;\nselect 2;", 1)]);
+        bench.run(1..u64::MAX, Some(7), false).unwrap();
+        assert_eq!(bench.worker.recorder.clients, [7, 7]);
+        assert_eq!(bench.worker.recorder.last_end_ns, 1 + 14 * SERVICE_NS);
+    }
+}
+
+#[test]
+fn sleeping_is_told_apart() {
+    let mut bench = Bench::new(1, Protocol::Simple, &[("\\sleep 3 us\nselect 1;", 1)]);
+    bench.run(1..u64::MAX, Some(5), false).unwrap();
+    assert_eq!(bench.booked(), [5 * SERVICE_NS, 5 * 3_000, 0]);
+    // Sleep is part of a transaction's latency, as in pgbench.
+    assert!(
+        bench.worker.recorder.scripts[0]
+            .latency_ns
+            .max()
+            .abs_diff(4_000)
+            <= 1
+    );
+    assert_eq!(bench.worker.recorder.timer_lag.wakeups, 5);
+}
+
+#[test]
+fn failures_that_could_be_retried_are_counted() {
+    let mut bench = Bench::new(1, Protocol::Simple, &[("select 1;\nselect 2;", 1)]);
+    bench.worker.driver.failing = vec![1, 4];
+    bench.run(1..u64::MAX, Some(4), false).unwrap();
+    let recorder = &bench.worker.recorder;
+    assert_eq!((recorder.transactions_total, recorder.failed_total), (2, 2));
+    assert_eq!(recorder.scripts[0].failed, 2);
+    assert_eq!(recorder.scripts[0].latency_ns.len(), 2);
+}
+
+#[test]
+fn scripts_are_chosen_by_weight() {
+    let scripts = [("select 1;", 1), ("select 2;", 0), ("select 3;", 3)];
+    let mut bench = Bench::new(1, Protocol::Simple, &scripts);
+    bench.run(1..u64::MAX, Some(4000), false).unwrap();
+    let scripts = &bench.worker.recorder.scripts;
+    let counts: Vec<_> = scripts
+        .iter()
+        .map(|script| script.latency_ns.len())
+        .collect();
+    assert!((900..1100).contains(&counts[0]), "{counts:?}");
+    assert_eq!((counts[1], counts[0] + counts[2]), (0, 4000));
+}
+
+#[test]
+fn conditionals_take_their_branch() {
+    let script = "\\set a 0\n\\if :a\nselect 1;\n\\elif :a = 0\nselect 2;\nselect 3;\n\\elif true\n\
+                  select 4;\n\\else\nselect 5;\n\\endif\nselect 6;";
+    let mut bench = Bench::new(1, Protocol::Simple, &[(script, 1)]);
+    bench.run(1..u64::MAX, Some(2), false).unwrap();
+    assert_eq!(bench.worker.driver.requests, 2 * 3);
+}
+
+#[test]
+fn scripts_without_sql_let_others_have_their_turn() {
+    let scripts = [("\\set a 1", 1), ("select 1;", 1)];
+    let mut bench = Bench::new(4, Protocol::Simple, &scripts);
+    bench.run(1..u64::MAX, Some(100), false).unwrap();
+    assert_eq!(bench.worker.recorder.clients, [100; 4]);
+}
+
+#[test]
+fn pipelines_wait_once() {
+    let script = "\\startpipeline\nselect 1;\nselect 2;\n\\syncpipeline\nselect 3;\n\\endpipeline";
+    for send_max in [None, Some(1), Some(7)] {
+        let mut bench = Bench::new(2, Protocol::Prepared, &[(script, 1)]);
+        bench.worker.driver.send_max = send_max;
+        bench.run(1..u64::MAX, Some(3), false).unwrap();
+        assert_eq!(bench.worker.recorder.clients, [3, 3]);
+    }
+}
+
+#[test]
+fn what_a_script_may_not_do() {
+    for (protocol, script, expected) in [
+        (
+            Protocol::Simple,
+            "\\startpipeline\nselect 1;\n\\endpipeline",
+            "simple query protocol",
+        ),
+        (
+            Protocol::Extended,
+            "\\startpipeline\nselect 1;",
+            "pipeline open",
+        ),
+        (
+            Protocol::Extended,
+            "\\startpipeline\n\\startpipeline",
+            "already in pipeline",
+        ),
+        (Protocol::Extended, "\\endpipeline", "not in pipeline"),
+        (
+            Protocol::Extended,
+            "\\startpipeline\nselect 1 \\gset\n\\endpipeline",
+            "\\gset",
+        ),
+        (
+            Protocol::Simple,
+            "select 1 \\gset",
+            "expected one row, got 0",
+        ),
+        (Protocol::Simple, "\\set a 1/0", "division by zero"),
+        (Protocol::Simple, "\\shell true", "not supported"),
+    ] {
+        let mut bench = Bench::new(1, protocol, &[(script, 1)]);
+        let error = bench.run(1..u64::MAX, Some(1), false).unwrap_err();
+        assert!(matches!(error, LoadError::Aborted { .. }));
+        assert!(error.to_string().contains(expected), "{script}: {error}");
+    }
+}
+
+#[test]
+fn a_stopped_run_ends_its_transactions() {
+    let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;\nselect 2;", 1)]);
+    assert_eq!(bench.run(1..u64::MAX, None, true).unwrap(), 0);
+    assert_eq!(bench.worker.recorder.transactions_total, 2);
+    assert!(bench.worker.driver.answers.is_empty());
+}
+
+#[test]
+fn a_reply_that_does_not_come_is_an_error() {
+    let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;", 1)]);
+    // The server is in the middle of another message, and so never sees the request as one.
+    bench.worker.driver.heard = vec![b"nothing is complete".to_vec(), Vec::new()];
+    let limits = Limits {
+        reply: std::time::Duration::from_secs(2),
+        ..Limits::default()
+    };
+    let stop = AtomicBool::new(false);
+    let shared = Shared {
+        program: &bench.program,
+        limits,
+        end_ns: AtomicU64::new(1_000_000),
+        stopped_ns: AtomicU64::new(0),
+        transactions_per_client: None,
+        stop: &stop,
+        failed: AtomicBool::new(false),
+    };
+    let error = bench.worker.run(1, &shared).unwrap_err();
+    let LoadError::Unanswered {
+        client: 0, what, ..
+    } = &error
+    else {
+        panic!("{error}")
+    };
+    assert!(what.contains("select 1;"), "{error}");
+}
