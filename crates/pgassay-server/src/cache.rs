@@ -215,6 +215,9 @@ fn open_to_all(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    /// Other tests start processes, and between fork and exec those hold our locks for a moment.
+    const SOON: Duration = Duration::from_secs(5);
+
     fn request(text: &str) -> VersionRequest {
         VersionRequest::parse(text).unwrap()
     }
@@ -239,9 +242,7 @@ mod tests {
 
     fn publish(cache: &Cache, version: &str) -> io::Result<Installation> {
         let version = Version::parse(version).unwrap();
-        let lock = cache
-            .lock(version.series(), Duration::ZERO, |_| ())?
-            .unwrap();
+        let lock = cache.lock(version.series(), SOON, |_| ())?.unwrap();
         let scratch = cache.scratch(version.series(), &lock)?;
         unpack(&scratch, &version.to_string());
         cache.publish(&scratch, &version, &lock)
@@ -315,19 +316,13 @@ mod tests {
     fn an_unpacking_cut_off_half_way_is_not_an_entry() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::new(directory.path());
-        let lock = cache
-            .lock(series("18"), Duration::ZERO, |_| ())
-            .unwrap()
-            .unwrap();
+        let lock = cache.lock(series("18"), SOON, |_| ()).unwrap().unwrap();
         let scratch = cache.scratch(series("18"), &lock).unwrap();
         unpack(&scratch, "18.6");
         drop(lock);
         assert_eq!(cache.find(&request("18")), None);
         assert!(cache.versions().is_empty());
-        let lock = cache
-            .lock(series("18"), Duration::ZERO, |_| ())
-            .unwrap()
-            .unwrap();
+        let lock = cache.lock(series("18"), SOON, |_| ()).unwrap().unwrap();
         assert!(!cache.scratch(series("18"), &lock).unwrap().exists());
     }
 
@@ -335,10 +330,7 @@ mod tests {
     fn an_archive_that_does_not_run_is_refused_and_a_broken_entry_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::new(directory.path());
-        let lock = cache
-            .lock(series("18"), Duration::ZERO, |_| ())
-            .unwrap()
-            .unwrap();
+        let lock = cache.lock(series("18"), SOON, |_| ()).unwrap().unwrap();
         let scratch = cache.scratch(series("18"), &lock).unwrap();
         fs::create_dir_all(scratch.join("bin")).unwrap();
         let version = Version::parse("18.6").unwrap();
@@ -355,27 +347,14 @@ mod tests {
     fn one_at_a_time_fetches_a_series() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::new(directory.path());
-        let held = cache
-            .lock(series("18"), Duration::ZERO, |_| ())
-            .unwrap()
-            .unwrap();
-        assert!(
-            cache
-                .lock(series("9.6"), Duration::ZERO, |_| ())
-                .unwrap()
-                .is_some()
-        );
+        let held = cache.lock(series("18"), SOON, |_| ()).unwrap().unwrap();
+        assert!(cache.lock(series("9.6"), SOON, |_| ()).unwrap().is_some());
         let mut calls = 0;
         let second = cache
             .lock(series("18"), Duration::from_millis(50), |_| calls += 1)
             .unwrap();
         assert!(second.is_none() && calls > 0);
         drop(held);
-        assert!(
-            cache
-                .lock(series("18"), Duration::ZERO, |_| ())
-                .unwrap()
-                .is_some()
-        );
+        assert!(cache.lock(series("18"), SOON, |_| ()).unwrap().is_some());
     }
 }

@@ -1,7 +1,8 @@
 //! Makes a server's data directory: `initdb` and the three configuration files.
 //!
 //! `initdb` differs by version as follows (see `src/bin/initdb/initdb.c`): `--nosync` until 9.6,
-//! `--no-sync` since 10, `-N` in all; `--no-data-checksums` and checksums by default since 18.
+//! `--no-sync` since 10, `-N` in all; likewise `-n`, which leaves what was made when `initdb` fails:
+//! it tells us which shared memory to remove; `--no-data-checksums` and checksums by default since 18.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -88,6 +89,7 @@ impl Cluster<'_> {
                 "-U",
                 SUPERUSER,
                 "-N",
+                "-n",
                 "--locale=C",
                 "-E",
                 "UTF8",

@@ -8,10 +8,27 @@ while read -r _; do :; done
 # pgassay stopped the server itself: nothing to do.
 [ -d "$base" ] || [ -d "$socket" ] || exit 0
 
-# A process counts only if it is PostgreSQL's and works inside our directory.
+# A process counts only if it is PostgreSQL's ($2: or one certain program's) and works inside our
+# directory.
 lives_here() {
     case $(readlink "/proc/$1/cwd") in "$base" | "$base"/*) ;; *) return 1 ;; esac
-    case $(readlink "/proc/$1/exe") in */postgres* | */initdb*) ;; *) return 1 ;; esac
+    case $(readlink "/proc/$1/exe") in */"${2:-postgres}"* | */initdb*) ;; *) return 1 ;; esac
+}
+
+# Signals the processes that live here until there are none, $3 tries at the most.
+end_all() {
+    tries=0
+    while [ $tries -lt "$3" ]; do
+        tries=$((tries + 1))
+        left=
+        for directory in /proc/[0-9]*; do
+            lives_here "${directory#/proc/}" "$2" && left="$left ${directory#/proc/}"
+        done
+        [ -n "$left" ] || return 0
+        kill -"$1" $left
+        sleep 0.2
+    done
+    return 1
 }
 
 # An immediate shutdown first: it gives the shared memory back.
@@ -27,18 +44,16 @@ if [ -n "$pid" ] && lives_here "$pid"; then
     done
 fi
 
-# Then the hard way, for all that is left, initdb included, and the directories. A process that
-# was just being started may show up late: hence the repetition.
+# Then initdb alone: a server that it runs ends in order when its input ends. Then all that is
+# left, in order and the hard way. A process that was just being started may show up late: hence
+# the repetition.
 tries=0
-while [ $tries -lt 50 ]; do
+while [ $tries -lt 10 ]; do
     tries=$((tries + 1))
-    left=
-    for directory in /proc/[0-9]*; do
-        lives_here "${directory#/proc/}" && left="$left ${directory#/proc/}"
-    done
-    [ -n "$left" ] && kill -KILL $left
+    end_all TERM initdb 10
+    end_all TERM postgres 10 || end_all KILL postgres 20
     rm -rf -- "$base" ${socket:+"$socket"}
-    [ -z "$left" ] && [ ! -e "$base" ] && { [ -z "$socket" ] || [ ! -e "$socket" ]; } && exit 0
+    [ ! -e "$base" ] && { [ -z "$socket" ] || [ ! -e "$socket" ]; } && exit 0
     sleep 0.2
 done
 exit 1

@@ -45,6 +45,7 @@ mod place;
 mod processes;
 mod server;
 mod settings;
+mod shared_memory;
 mod sweep;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -26,6 +26,8 @@ pub(crate) enum Signal {
     Fast = libc::SIGINT as isize,
     /// Immediate shutdown: end now, recover at the next start.
     Immediate = libc::SIGQUIT as isize,
+    /// Ends one process that has no postmaster over it, in order.
+    Terminate = libc::SIGTERM as isize,
     /// No shutdown at all.
     Kill = libc::SIGKILL as isize,
 }
@@ -142,6 +144,36 @@ fn look_up(
             code => return Err(io::Error::from_raw_os_error(code)),
         }
     }
+}
+
+/// The first bytes of a System V segment, if it has this key and was made by this process.
+pub(crate) fn shared_memory<const N: usize>(id: i32, key: i32, creator: Pid) -> Option<[u8; N]> {
+    // SAFETY: shmid_ds is integers, for which zero is a value, and the call fills it.
+    let state = unsafe {
+        let mut state: libc::shmid_ds = std::mem::zeroed();
+        (libc::shmctl(id, libc::IPC_STAT, &raw mut state) == 0).then_some(state)?
+    };
+    if state.shm_perm.__key != key || state.shm_cpid != creator || state.shm_segsz < N {
+        return None;
+    }
+    // SAFETY: the kernel chooses a free address and maps the segment there for reading, at least
+    // N bytes of it. They may change while they are copied, so they are read as plain bytes with
+    // a volatile read, and the mapping is not used after it is undone.
+    unsafe {
+        let address = libc::shmat(id, std::ptr::null(), libc::SHM_RDONLY);
+        if address.addr() == usize::MAX {
+            return None;
+        }
+        let bytes = address.cast::<[u8; N]>().read_volatile();
+        libc::shmdt(address);
+        Some(bytes)
+    }
+}
+
+/// Removes a System V segment; one that is gone already is fine.
+pub(crate) fn remove_shared_memory(id: i32) {
+    // SAFETY: removing takes a number and no memory of ours.
+    unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
 }
 
 #[cfg(test)]

@@ -136,21 +136,30 @@ pub(crate) fn of_postmaster(postmaster: Pid) -> Vec<ServerProcess> {
     found
 }
 
-/// The processes of PostgreSQL whose working directory is `base` or lies in it. Processes of
+/// The programs that run in a server's directory, as their names begin.
+pub(crate) const PROGRAMS: [&str; 2] = ["postgres", "initdb"];
+
+/// The processes of these programs whose working directory is `base` or lies in it. Processes of
 /// other programs are left out: somebody may just be looking around there.
-pub(crate) fn living_in(base: &Path) -> Vec<Pid> {
-    all_pids().filter(|&pid| lives_in(pid, base)).collect()
+pub(crate) fn living_in(base: &Path, programs: &[&str]) -> Vec<Pid> {
+    all_pids()
+        .filter(|&pid| runs_in(pid, base, programs))
+        .collect()
 }
 
 pub(crate) fn lives_in(pid: Pid, base: &Path) -> bool {
+    runs_in(pid, base, &PROGRAMS)
+}
+
+fn runs_in(pid: Pid, base: &Path, programs: &[&str]) -> bool {
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).ok();
-    let is_ours = |program: PathBuf| {
+    let is_one = |program: PathBuf| {
         let name = program
             .file_name()
             .map(|name| name.to_string_lossy().into_owned());
-        name.is_some_and(|name| name.starts_with("postgres") || name.starts_with("initdb"))
+        name.is_some_and(|name| programs.iter().any(|program| name.starts_with(program)))
     };
-    link("cwd").is_some_and(|cwd| cwd.starts_with(base)) && link("exe").is_some_and(is_ours)
+    link("cwd").is_some_and(|cwd| cwd.starts_with(base)) && link("exe").is_some_and(is_one)
 }
 
 /// The postmaster's number that a data directory tells, if that process is really there.
@@ -231,7 +240,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let mut command = std::process::Command::new("sleep");
         let mut child = command.arg("30").current_dir(base.path()).spawn().unwrap();
-        assert!(living_in(base.path()).is_empty());
+        assert!(living_in(base.path(), &PROGRAMS).is_empty());
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -7,12 +7,15 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::account::Account;
-use crate::os::{self, Signal};
+use crate::os::{self, Pid, Signal};
 use crate::place::{self, Place};
 use crate::processes;
+use crate::shared_memory::SharedMemory;
 
 /// How long an immediate shutdown may take before the processes are killed.
 const IMMEDIATE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long processes without a postmaster (initdb's, mostly) may take to end in order.
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long killed processes may take to go.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(10);
@@ -21,26 +24,38 @@ const POLL: Duration = Duration::from_millis(10);
 /// does not know where servers were told to keep their data.
 pub(crate) const ELSEWHERE: &str = "elsewhere";
 
-/// Ends every process of PostgreSQL that lives in `base`: an immediate shutdown first, so that
-/// shared memory is given back, then the hard way.
+/// Ends every process of PostgreSQL that lives in `base`: in order, so that shared memory is given
+/// back, then the hard way; and removes the shared memory of those that ended the hard way.
 pub(crate) fn end_processes(base: &Path) -> io::Result<()> {
+    let memory = SharedMemory::of(base);
     if let Some(postmaster) = processes::postmaster_of(base) {
         os::send(postmaster, Signal::Immediate)?;
         wait_until(IMMEDIATE_TIMEOUT, || !processes::lives_in(postmaster, base));
     }
-    let nobody_left = wait_until(KILL_TIMEOUT, || {
-        let left = processes::living_in(base);
-        // A process that may not be signalled is reported below as still living.
+    // A server that initdb runs does not clean up at a signal, but ends in order with its input.
+    let initdb = || processes::living_in(base, &["initdb"]);
+    signal_until_gone(initdb, Signal::Terminate, TERMINATE_TIMEOUT);
+    let all = || processes::living_in(base, &processes::PROGRAMS);
+    let ended = signal_until_gone(all, Signal::Terminate, TERMINATE_TIMEOUT)
+        || signal_until_gone(all, Signal::Kill, KILL_TIMEOUT);
+    if !ended {
+        return Err(io::Error::other("a process of the server does not end"));
+    }
+    if let Some(memory) = memory {
+        memory.remove();
+    }
+    Ok(())
+}
+
+fn signal_until_gone(living: impl Fn() -> Vec<Pid>, signal: Signal, timeout: Duration) -> bool {
+    wait_until(timeout, || {
+        let left = living();
         for &pid in &left {
-            drop(os::send(pid, Signal::Kill));
+            // A process that may not be signalled goes on living, which is what is reported.
+            let _ = os::send(pid, signal);
         }
         left.is_empty()
-    });
-    if nobody_left {
-        Ok(())
-    } else {
-        Err(io::Error::other("a process of the server does not end"))
-    }
+    })
 }
 
 /// Removes the stale places in these directories, and what still runs in them. Gives the paths
@@ -49,16 +64,21 @@ pub(crate) fn end_processes(base: &Path) -> io::Result<()> {
 pub(crate) fn stale(parents: &[PathBuf], account: &Account) -> Vec<PathBuf> {
     let mut removed = Vec::new();
     for path in parents.iter().flat_map(|parent| place::places_in(parent)) {
-        // Read before the place that tells it is removed.
         let elsewhere = std::fs::read_to_string(path.join(ELSEWHERE))
             .ok()
             .map(PathBuf::from);
-        for path in [Some(path), elsewhere].into_iter().flatten() {
+        // The data first: once the socket's place is gone nothing leads to them any more.
+        for path in elsewhere.into_iter().chain([path]) {
+            if !path.exists() {
+                continue;
+            }
             match sweep_one(&path, account) {
                 Ok(true) => removed.push(path),
-                Ok(false) => {}
+                Ok(false) => break,
                 Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "cannot remove what an earlier server left");
+                    let path = path.display();
+                    tracing::warn!(%path, %error, "cannot remove what an earlier server left");
+                    break;
                 }
             }
         }
@@ -70,9 +90,6 @@ pub(crate) fn stale(parents: &[PathBuf], account: &Account) -> Vec<PathBuf> {
 }
 
 fn sweep_one(path: &Path, account: &Account) -> io::Result<bool> {
-    if !path.exists() {
-        return Ok(false);
-    }
     let Some(place) = Place::adopt(path, account)? else {
         return Ok(false);
     };
@@ -99,6 +116,9 @@ pub(crate) fn wait_until(timeout: Duration, mut done: impl FnMut() -> bool) -> b
 mod tests {
     use super::*;
 
+    /// Other tests start processes, and between fork and exec those hold our locks for a moment.
+    const SOON: Duration = Duration::from_secs(5);
+
     #[test]
     fn stale_places_go_and_places_in_use_stay() {
         let parent = tempfile::tempdir().unwrap();
@@ -106,10 +126,12 @@ mod tests {
         let in_use = Place::create(parent.path()).unwrap();
         let left = Place::create(parent.path()).unwrap().path().to_owned();
         std::fs::write(left.join("file"), "x").unwrap();
-        assert_eq!(
-            stale(&[parent.path().to_owned()], &account),
-            [left.as_path()]
-        );
+        let mut removed = Vec::new();
+        wait_until(SOON, || {
+            removed.extend(stale(&[parent.path().to_owned()], &account));
+            !removed.is_empty()
+        });
+        assert_eq!(removed, [left.as_path()]);
         assert!(!left.exists() && in_use.path().exists());
     }
 
@@ -121,9 +143,11 @@ mod tests {
         let socket = Place::create(parent.path()).unwrap().path().to_owned();
         let data = Place::create(disk.path()).unwrap().path().to_owned();
         std::fs::write(socket.join(ELSEWHERE), data.to_str().unwrap()).unwrap();
-        let removed = stale(&[parent.path().to_owned()], &account);
-        assert_eq!(removed, [socket, data.clone()]);
-        assert!(!data.exists());
+        wait_until(SOON, || {
+            stale(&[parent.path().to_owned()], &account);
+            !socket.exists()
+        });
+        assert!(!socket.exists() && !data.exists());
     }
 
     #[test]

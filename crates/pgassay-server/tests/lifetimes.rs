@@ -143,40 +143,17 @@ fn a_killed_process_leaves_nothing_whoever_ran_it() {
         for uid in users() {
             let directory = common::open_directory();
             let mut helper = Helper::start(&installation, directory.path(), uid);
-            let segment = shared_memory(&helper.data);
-            assert!(shared_memory_exists(segment));
+            let pid_file = fs::read_to_string(helper.data.join("postmaster.pid")).unwrap();
+            let segment = common::segment(&pid_file);
+            let control = common::control_segment(helper.postmaster);
+            assert!(common::segment_exists(segment) && control.exists());
             helper.die();
             nothing_is_left(directory.path());
             assert!(!is_running(helper.postmaster));
-            assert!(
-                !shared_memory_exists(segment),
-                "the shared memory is given back"
-            );
+            let given_back = !common::segment_exists(segment) && !control.exists();
+            assert!(given_back, "the shared memory");
         }
     }
-}
-
-/// The number of a server's System V segment: the last word of the seventh line; see
-/// `src/include/utils/pidfile.h`.
-fn shared_memory(data: &Path) -> i32 {
-    let text = fs::read_to_string(data.join("postmaster.pid")).unwrap();
-    text.lines()
-        .nth(6)
-        .unwrap()
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse()
-        .unwrap()
-}
-
-fn shared_memory_exists(segment: i32) -> bool {
-    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap();
-    let number = segment.to_string();
-    table
-        .lines()
-        .skip(1)
-        .any(|line| line.split_whitespace().nth(1) == Some(&number))
 }
 
 #[test]

@@ -389,6 +389,10 @@ fn a_server_that_dies_is_an_error_with_its_log() {
     server.is_alive().unwrap();
     let base = server.data_dir().parent().unwrap().to_owned();
     let mut connection = server.connect().unwrap();
+    let pid_file = std::fs::read_to_string(server.data_dir().join("postmaster.pid")).unwrap();
+    let segment = common::segment(&pid_file);
+    let control = common::control_segment(server.postmaster_pid());
+    assert!(common::segment_exists(segment) && control.exists());
     common::kill(server.postmaster_pid(), libc::SIGKILL);
     eventually("the death is seen", Duration::from_secs(10), || {
         server.is_alive().is_err()
@@ -405,6 +409,10 @@ fn a_server_that_dies_is_an_error_with_its_log() {
     });
     assert!(matches!(server.stop(), Err(ServerError::Died { .. })));
     assert!(!base.exists());
+    assert!(
+        !common::segment_exists(segment) && !control.exists(),
+        "shared memory is given back"
+    );
 }
 
 #[test]

@@ -91,3 +91,28 @@ pub fn eventually(what: &str, timeout: Duration, mut is_true: impl FnMut() -> bo
         sleep(Duration::from_millis(20));
     }
 }
+
+/// The number of a server's System V segment: the last word of the seventh line of
+/// `postmaster.pid`; see `src/include/utils/pidfile.h`.
+pub fn segment(pid_file: &str) -> i32 {
+    let line = pid_file.lines().nth(6).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+pub fn segment_exists(segment: i32) -> bool {
+    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    let number = segment.to_string();
+    table
+        .lines()
+        .skip(1)
+        .any(|line| line.split_whitespace().nth(1) == Some(&number))
+}
+
+/// The file of a postmaster's dynamic shared memory.
+pub fn control_segment(postmaster: i32) -> PathBuf {
+    let maps = fs::read_to_string(format!("/proc/{postmaster}/maps")).unwrap();
+    let path = maps
+        .split_whitespace()
+        .find(|word| word.starts_with("/dev/shm/PostgreSQL."));
+    path.unwrap().into()
+}
