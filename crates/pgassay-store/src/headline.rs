@@ -1,0 +1,73 @@
+//! A run in one line, as lists print it.
+
+use pgassay_core::comparison::{Comparison, Verdict};
+use pgassay_core::run::Run;
+
+/// `prepared: 6 faster ×1.245 to ×1.284; extended: 5 slower, 1 same ×0.961 to ×0.990`.
+pub(crate) fn headline(run: &Run) -> String {
+    let mut parts = Vec::new();
+    for (variant, name) in run.plan.variants.iter().enumerate().skip(1) {
+        let of_variant: Vec<&Comparison> = run
+            .comparisons
+            .iter()
+            .filter(|it| it.variant == variant)
+            .collect();
+        match of_variant[..] {
+            [] => {}
+            [only] => parts.push(format!(
+                "{name} {} ×{:.3} [{:.3}, {:.3}]",
+                word(only.verdict),
+                only.tps.ratio,
+                only.tps.low,
+                only.tps.high
+            )),
+            _ => parts.push(format!("{name}: {}", many(&of_variant))),
+        }
+    }
+    let text = if parts.is_empty() {
+        "no verdict".to_owned()
+    } else {
+        parts.join("; ")
+    };
+    if run.complete {
+        text
+    } else {
+        format!("(incomplete) {text}")
+    }
+}
+
+fn many(comparisons: &[&Comparison]) -> String {
+    let counts: Vec<String> = [
+        Verdict::Faster,
+        Verdict::Slower,
+        Verdict::Same,
+        Verdict::Unresolved,
+    ]
+    .into_iter()
+    .map(|verdict| {
+        (
+            verdict,
+            comparisons
+                .iter()
+                .filter(|it| it.verdict == verdict)
+                .count(),
+        )
+    })
+    .filter(|(_, count)| *count > 0)
+    .map(|(verdict, count)| format!("{count} {}", word(verdict)))
+    .collect();
+    let ratios = || comparisons.iter().map(|it| it.tps.ratio);
+    let low = ratios().fold(f64::INFINITY, f64::min);
+    let high = ratios().fold(f64::NEG_INFINITY, f64::max);
+    format!("{} ×{low:.3} to ×{high:.3}", counts.join(", "))
+}
+
+/// The word for a verdict, as the index keeps it too.
+pub(crate) fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Faster => "faster",
+        Verdict::Slower => "slower",
+        Verdict::Same => "same",
+        Verdict::Unresolved => "unresolved",
+    }
+}

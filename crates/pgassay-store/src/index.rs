@@ -1,0 +1,368 @@
+//! The index over many runs: an `SQLite` file with stable views.
+//!
+//! The views `runs`, `points` and `comparisons` are for users and keep their columns; the tables
+//! under them are not and may change with [`VERSION`]. Before each answer the index is brought in
+//! line with the directories, so that it may be removed, lag behind or come from another version.
+//! Where the root cannot be written, the index is made in memory for the one answer.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pgassay_core::comparison::{Comparison, PointSummary, Ratio};
+use pgassay_core::run::Run;
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
+use serde::Serialize;
+
+use crate::error::StoreError;
+use crate::headline::{headline, word};
+use crate::{directories, lookup};
+
+const FILE: &str = "index.sqlite";
+/// Another version in the file: its tables are dropped and filled anew.
+const VERSION: i32 = 1;
+/// How long to wait for another program that writes.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
+const SCHEMA: &str = include_str!("index.sql");
+/// Reservations of names are forgotten after a week; a name begins with its time anyway.
+const RESERVED_DAYS: u32 = 7;
+
+/// A run as lists show it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RunLine {
+    /// The run's name.
+    pub id: String,
+    /// The study's name.
+    pub study: String,
+    /// The study's question.
+    pub question: String,
+    /// When it began, microseconds since 1970.
+    pub started_us: i64,
+    /// When it ended.
+    pub ended_us: i64,
+    /// Whether every planned trial was run.
+    pub complete: bool,
+    /// The answer in a line.
+    pub headline: String,
+}
+
+/// Which runs to list; the default lets all through.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only runs of this study.
+    pub study: Option<String>,
+    /// No more than this many, the newest.
+    pub limit: Option<u32>,
+}
+
+pub(crate) fn list(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
+    let mut connection = match open(root) {
+        Ok(connection) => connection,
+        Err(error) if unwritable(&error) => in_memory(root)?,
+        Err(error) => return Err(error),
+    };
+    match follow(&mut connection, root) {
+        Err(error) if unwritable(&error) => {
+            connection = in_memory(root)?;
+            follow(&mut connection, root)?;
+        }
+        other => other?,
+    }
+    lines(&connection, filter).map_err(|source| failed(root, source))
+}
+
+pub(crate) fn rebuild(root: &Path) -> Result<(), StoreError> {
+    remove(root)?;
+    let mut connection = open(root)?;
+    follow(&mut connection, root)
+}
+
+pub(crate) fn add(root: &Path, run: &Run) -> Result<(), StoreError> {
+    let mut connection = open(root)?;
+    insert(&mut connection, run).map_err(|source| failed(root, source))
+}
+
+/// The first of `base`, `base-2`, … that neither a directory nor another program has.
+pub(crate) fn reserve(root: &Path, base: &str) -> Result<String, StoreError> {
+    let mut connection = open(root)?;
+    let mut attempt = || -> rusqlite::Result<String> {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let forget = "delete from reservation where made < datetime('now', ?1)";
+        transaction.execute(forget, [format!("-{RESERVED_DAYS} days")])?;
+        let mut number = 1;
+        let id = loop {
+            let id = if number == 1 {
+                base.to_owned()
+            } else {
+                format!("{base}-{number}")
+            };
+            number += 1;
+            if root.join(&id).exists() {
+                continue;
+            }
+            let take = "insert or ignore into reservation (id, made) values (?1, datetime('now'))";
+            if transaction.execute(take, [&id])? == 1 {
+                break id;
+            }
+        };
+        transaction.commit()?;
+        Ok(id)
+    };
+    attempt().map_err(|source| failed(root, source))
+}
+
+fn path(root: &Path) -> PathBuf {
+    root.join(FILE)
+}
+
+fn failed(root: &Path, source: rusqlite::Error) -> StoreError {
+    StoreError::Index {
+        path: path(root),
+        source,
+    }
+}
+
+fn code(error: &StoreError) -> Option<ErrorCode> {
+    match error {
+        StoreError::Index { source, .. } => source.sqlite_error_code(),
+        _ => None,
+    }
+}
+
+fn unwritable(error: &StoreError) -> bool {
+    let codes = [
+        ErrorCode::ReadOnly,
+        ErrorCode::CannotOpen,
+        ErrorCode::PermissionDenied,
+    ];
+    code(error).is_some_and(|code| codes.contains(&code))
+}
+
+fn in_memory(root: &Path) -> Result<Connection, StoreError> {
+    let mut connection = Connection::open_in_memory().map_err(|source| failed(root, source))?;
+    prepare(&mut connection).map_err(|source| failed(root, source))?;
+    Ok(connection)
+}
+
+/// The index, ready for use. A file that is no database is removed and made anew.
+fn open(root: &Path) -> Result<Connection, StoreError> {
+    match try_open(root) {
+        Err(error)
+            if matches!(
+                code(&error),
+                Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
+            ) =>
+        {
+            tracing::warn!(%error, "the index is damaged and is written anew");
+            remove(root)?;
+            try_open(root)
+        }
+        other => other,
+    }
+}
+
+fn try_open(root: &Path) -> Result<Connection, StoreError> {
+    let attempt = || {
+        let mut connection = Connection::open(path(root))?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        prepare(&mut connection)?;
+        Ok(connection)
+    };
+    attempt().map_err(|source| failed(root, source))
+}
+
+/// Makes the tables and views where they are not there in this version.
+fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
+    let version = |connection: &Connection| {
+        connection.query_row("pragma user_version", [], |row| row.get::<_, i32>(0))
+    };
+    if version(connection)? == VERSION {
+        return Ok(());
+    }
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another program may have done it while this one waited.
+    if version(&transaction)? != VERSION {
+        transaction.execute_batch(SCHEMA)?;
+        transaction.pragma_update(None, "user_version", VERSION)?;
+    }
+    transaction.commit()
+}
+
+fn remove(root: &Path) -> Result<(), StoreError> {
+    let path = path(root);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(StoreError::writing(&path, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Brings the index in line with the directories. A run that cannot be read is left out with a
+/// warning: one damaged file must not hide the others.
+fn follow(connection: &mut Connection, root: &Path) -> Result<(), StoreError> {
+    let there: BTreeSet<String> = directories(root)?.into_iter().collect();
+    let known: BTreeSet<String> = known(connection)
+        .map_err(|source| failed(root, source))?
+        .into_iter()
+        .collect();
+    for gone in known.difference(&there) {
+        forget(connection, gone).map_err(|source| failed(root, source))?;
+    }
+    for new in there.difference(&known) {
+        match lookup::read(&root.join(new)) {
+            // A directory that was copied under another name counts under that name.
+            Ok(run) => insert(
+                connection,
+                &Run {
+                    id: new.clone(),
+                    ..run
+                },
+            )
+            .map_err(|source| failed(root, source))?,
+            Err(error) => tracing::warn!(%error, "not listed"),
+        }
+    }
+    Ok(())
+}
+
+fn known(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut statement = connection.prepare("select id from run_row")?;
+    let ids = statement.query_map([], |row| row.get(0))?;
+    ids.collect()
+}
+
+fn forget(connection: &mut Connection, id: &str) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for table in ["comparison_row", "point_row"] {
+        transaction.execute(&format!("delete from {table} where run_id = ?1"), [id])?;
+    }
+    transaction.execute("delete from run_row where id = ?1", [id])?;
+    transaction.commit()
+}
+
+fn lines(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<RunLine>> {
+    let mut statement = connection.prepare(
+        "select id, study, question, started_us, ended_us, complete, headline from runs
+         where ?1 is null or study = ?1 order by started_us desc, id desc limit ?2",
+    )?;
+    // A negative limit is none.
+    let limit = filter.limit.map_or(-1, i64::from);
+    let lines = statement.query_map(params![filter.study, limit], |row| {
+        Ok(RunLine {
+            id: row.get(0)?,
+            study: row.get(1)?,
+            question: row.get(2)?,
+            started_us: row.get(3)?,
+            ended_us: row.get(4)?,
+            complete: row.get(5)?,
+            headline: row.get(6)?,
+        })
+    })?;
+    lines.collect()
+}
+
+fn insert(connection: &mut Connection, run: &Run) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let added = transaction.execute(
+        "insert or ignore into run_row values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        params![
+            run.id,
+            run.study_name,
+            run.study.question,
+            run.started_us,
+            run.ended_us,
+            run.complete,
+            run.pgassay,
+            headline(run)
+        ],
+    )?;
+    // Another program may have followed the directories meanwhile.
+    if added == 1 {
+        for point in &run.points {
+            insert_point(&transaction, run, point)?;
+        }
+        for comparison in &run.comparisons {
+            insert_comparison(&transaction, run, comparison)?;
+        }
+    }
+    transaction.commit()
+}
+
+fn place(run: &Run, condition: usize, variant: usize) -> (u32, &str, &str) {
+    let condition = run.plan.conditions.get(condition);
+    (
+        condition.map_or(0, |it| it.clients),
+        condition.map_or("", |it| it.label.as_str()),
+        run.plan.variants.get(variant).map_or("", String::as_str),
+    )
+}
+
+/// SQLite's integers are signed; a count beyond them is not known rather than wrong.
+fn integer(count: impl TryInto<i64>) -> Option<i64> {
+    count.try_into().ok()
+}
+
+fn insert_point(connection: &Connection, run: &Run, it: &PointSummary) -> rusqlite::Result<()> {
+    let (clients, label, variant) = place(run, it.condition, it.variant);
+    connection.execute(
+        "insert into point_row values
+         (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+        params![
+            run.id,
+            integer(it.condition),
+            label,
+            clients,
+            variant,
+            it.trials,
+            integer(it.transactions),
+            it.tps,
+            it.latency_mean_us,
+            it.latency_p50_us,
+            it.latency_p95_us,
+            it.latency_p99_us,
+            it.latency_max_us,
+            it.server_cpu_us,
+            it.server_run_queue_us,
+            it.client_cpu_us,
+        ],
+    )?;
+    Ok(())
+}
+
+fn insert_comparison(connection: &Connection, run: &Run, it: &Comparison) -> rusqlite::Result<()> {
+    let (clients, label, variant) = place(run, it.condition, it.variant);
+    let baseline = run.plan.variants.first().map_or("", String::as_str);
+    let cpu = |part: fn(&Ratio) -> f64| it.server_cpu.as_ref().map(part);
+    connection.execute(
+        "insert into comparison_row values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,
+         ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
+        params![
+            run.id,
+            integer(it.condition),
+            label,
+            clients,
+            variant,
+            baseline,
+            word(it.verdict),
+            it.tps.ratio,
+            it.tps.low,
+            it.tps.high,
+            it.tps.level,
+            integer(it.tps.by_pair.len()),
+            it.tps.pair_sd,
+            it.tps.detectable,
+            it.latency_mean.ratio,
+            it.latency_mean.low,
+            it.latency_mean.high,
+            it.latency_p99.ratio,
+            it.latency_p99.low,
+            it.latency_p99.high,
+            cpu(|ratio| ratio.ratio),
+            cpu(|ratio| ratio.low),
+            cpu(|ratio| ratio.high),
+        ],
+    )?;
+    Ok(())
+}

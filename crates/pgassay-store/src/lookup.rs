@@ -1,0 +1,118 @@
+//! From what a user types to a run: a name, its beginning, `last`, or a path.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pgassay_core::run::{Run, SCHEMA};
+use serde::Deserialize;
+
+use crate::error::StoreError;
+use crate::{RUN_FILE, Store};
+
+/// As many of the newest runs are named where one is not found.
+const SUGGESTIONS: usize = 3;
+
+impl Store {
+    /// The directory of the run that is meant: a full name, `last`, a path (anything with a `/`),
+    /// or the beginning of one name only.
+    pub fn find(&self, wanted: &str) -> Result<PathBuf, StoreError> {
+        if wanted.contains('/') || wanted == "." || wanted == ".." {
+            return directory_at(Path::new(wanted));
+        }
+        let mut ids = self.ids()?;
+        ids.reverse();
+        let not_found = |ids: &[String]| StoreError::NotFound {
+            wanted: wanted.to_owned(),
+            root: self.root.clone(),
+            runs: ids[..ids.len().min(SUGGESTIONS)].to_vec(),
+        };
+        if ids.iter().any(|id| id == wanted) {
+            return Ok(self.root.join(wanted));
+        }
+        if wanted == "last" {
+            let last = ids.first().ok_or_else(|| not_found(&ids))?;
+            return Ok(self.root.join(last));
+        }
+        // An empty word begins every name and is a mistake of a script.
+        let begins = |id: &&String| !wanted.is_empty() && id.starts_with(wanted);
+        let candidates: Vec<String> = ids.iter().filter(begins).cloned().collect();
+        match &candidates[..] {
+            [] => Err(not_found(&ids)),
+            [only] => Ok(self.root.join(only)),
+            _ => Err(StoreError::Ambiguous {
+                wanted: wanted.to_owned(),
+                candidates,
+            }),
+        }
+    }
+
+    /// The run that is meant, and its directory.
+    pub fn load(&self, wanted: &str) -> Result<(Run, PathBuf), StoreError> {
+        let directory = self.find(wanted)?;
+        Ok((read(&directory)?, directory))
+    }
+}
+
+fn directory_at(path: &Path) -> Result<PathBuf, StoreError> {
+    let directory = if path.file_name().is_some_and(|name| name == RUN_FILE) {
+        path.parent().unwrap_or(path)
+    } else {
+        path
+    };
+    if directory.join(RUN_FILE).is_file() {
+        Ok(directory.to_owned())
+    } else {
+        Err(StoreError::NoRun {
+            path: path.to_owned(),
+        })
+    }
+}
+
+/// Reads `run.json` of a run's directory.
+pub(crate) fn read(directory: &Path) -> Result<Run, StoreError> {
+    #[derive(Deserialize)]
+    struct Form {
+        schema: String,
+    }
+    let path = directory.join(RUN_FILE);
+    let text = fs::read(&path).map_err(|source| StoreError::reading(&path, source))?;
+    let damaged = |error: &serde_json::Error| StoreError::Damaged {
+        path: path.clone(),
+        line: error.line(),
+        column: error.column(),
+        message: message_of(error),
+    };
+    // The form first: another one explains itself better than the first field that is unknown.
+    let form: Form = serde_json::from_slice(&text).map_err(|error| damaged(&error))?;
+    if form.schema != SCHEMA {
+        return Err(other_form(path, form.schema));
+    }
+    serde_json::from_slice(&text).map_err(|error| damaged(&error))
+}
+
+fn other_form(path: PathBuf, found: String) -> StoreError {
+    let number = |schema: &str| {
+        let number = schema.strip_prefix("pgassay.run/")?;
+        number.parse::<u32>().ok()
+    };
+    match (number(&found), number(SCHEMA)) {
+        (Some(theirs), Some(ours)) if theirs > ours => StoreError::NewerSchema {
+            path,
+            found,
+            known: SCHEMA,
+        },
+        _ => StoreError::Damaged {
+            path,
+            line: 0,
+            column: 0,
+            message: format!("its form is \"{found}\", which no version of pgassay writes"),
+        },
+    }
+}
+
+/// The message without the place, which the error carries by itself.
+fn message_of(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&place).unwrap_or(&text).to_owned()
+}
