@@ -22,6 +22,9 @@ use crate::recorder::{Doing, Ended, Recorder};
 
 /// How long the loop waits at most, and so how soon it sees the stop flag.
 const TICK_NS: u64 = 20_000_000;
+/// How long after the stop flag is seen a run ends, so that all threads know the end before it is
+/// there; what they had recorded beyond it would be counted though it is outside.
+const STOP_AHEAD_NS: u64 = 10_000_000;
 /// How often clients are looked through for one that waits too long.
 const PATROL_NS: u64 = 1_000_000_000;
 /// One buffer serves all clients of a thread.
@@ -124,7 +127,9 @@ impl<D: Driver> Worker<D> {
                 Ordering::Relaxed,
             );
             let stopped_ns = seen.map_or_else(|earlier| earlier, |_| self.now_ns);
-            shared.end_ns.fetch_min(stopped_ns, Ordering::Relaxed);
+            shared
+                .end_ns
+                .fetch_min(stopped_ns + STOP_AHEAD_NS, Ordering::Relaxed);
             if self.now_ns > stopped_ns + shared.limits.stop.as_nanos() as u64 {
                 return Ok(true);
             }

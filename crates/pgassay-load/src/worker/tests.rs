@@ -382,7 +382,13 @@ fn what_a_script_may_not_do() {
 fn a_stopped_run_ends_its_transactions() {
     let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;\nselect 2;", 1)]);
     assert_eq!(bench.run(1..u64::MAX, None, true).unwrap(), 0);
-    assert_eq!(bench.worker.recorder.transactions_total, 2);
+    let recorder = &bench.worker.recorder;
+    assert_eq!(recorder.window_end_ns, 1 + STOP_AHEAD_NS);
+    assert_eq!(
+        recorder.transactions_total,
+        2 * STOP_AHEAD_NS / (2 * SERVICE_NS)
+    );
+    assert_eq!(bench.booked(), [2 * STOP_AHEAD_NS, 0, 0]);
     assert!(bench.worker.driver.answers.is_empty());
 }
 
