@@ -28,7 +28,7 @@ impl Interrupt {
     }
 
     /// The flag, for loops that must look at it themselves.
-    pub fn flag(&self) -> &AtomicBool {
+    pub fn flag(&self) -> &Arc<AtomicBool> {
         &self.0
     }
 

@@ -12,6 +12,8 @@ const PLAIN_EVERY: Duration = Duration::from_secs(10);
 pub struct Progress {
     bar: Option<ProgressBar>,
     plain_at: Option<Instant>,
+    /// The last stage said, so that none is said twice in a row.
+    stage: String,
 }
 
 impl Progress {
@@ -23,11 +25,15 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
-        Self { bar, plain_at: None }
+        Self { bar, plain_at: None, stage: String::new() }
     }
 
     /// A new stage of unknown length, as "starting PostgreSQL 18.1".
     pub fn stage(&mut self, message: &str) {
+        if self.stage == message {
+            return;
+        }
+        message.clone_into(&mut self.stage);
         match &self.bar {
             Some(bar) => bar.set_message(message.to_owned()),
             None => eprintln!("{message}"),

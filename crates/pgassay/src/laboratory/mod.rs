@@ -69,11 +69,11 @@ pub fn run(plan: &Plan, source: &StudySource, args: &ServerArgs, interrupt: &Int
     let stopped = servers.stop();
     warn_of_unsteady(plan, &harvest, &mut warnings);
     let (trials, profiles) = harvest.finish();
-    if trials.is_empty() {
-        result?;
-    }
     // A server that died is the run's error already; stopping it then only repeats that.
-    let ended_early = result.and(stopped).err();
+    let ended_early = match result.and(stopped) {
+        Err(error) if trials.is_empty() => return Err(error),
+        other => other.err(),
+    };
     let sampled = profiles.iter().any(|profile| !profile.nodes.is_empty());
     Ok(Outcome {
         trials,

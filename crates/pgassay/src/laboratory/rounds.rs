@@ -154,7 +154,7 @@ impl Bench<'_> {
             settle: Duration::from_micros(schedule.settle_us),
             measure: Duration::from_micros(schedule.trial_us),
         };
-        let measured = crew.run(&window, self.interrupt.flag()).map_err(crews::told)?;
+        let measured = crew.run(&window).map_err(crews::told)?;
         self.interrupt.check()?;
         if measured.transactions == 0 {
             let trial = Span::from(Duration::from_micros(schedule.trial_us));

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, anyhow};
 use pgassay_core::plan::{Plan, ServerPlan};
 use pgassay_core::run::{ServerFacts, Warning, WarningKind};
 use pgassay_core::study::{StudyError, StudySource};
-use pgassay_server::{Connection, ConnectionError, Finder, Installation, Progress as Fetching, Server, ServerConfig, VersionRequest};
+use pgassay_server::{Connection, ConnectionError, Finder, Installation, Progress as Fetching, Server, ServerConfig, Source, VersionRequest};
 
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
@@ -90,13 +90,13 @@ impl Servers {
         let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "not recorded".to_owned());
         self.facts.push(ServerFacts {
             version: installation.version.to_string(),
-            origin: installation.source.to_string(),
+            origin: origin(installation),
             configure: known(&build.configure),
             cflags: known(&build.cflags),
             compiler: known(&build.compiler),
         });
-        if let Some(note) = installation.source.note() {
-            self.warnings.push(Warning { kind: WarningKind::Installed, message: note.to_owned() });
+        if let Source::Installed { note } = &installation.source {
+            self.warnings.push(Warning { kind: WarningKind::Installed, message: note.clone() });
         }
     }
 
@@ -118,8 +118,28 @@ fn find(wanted: &ServerPlan, args: &ServerArgs, progress: &mut Progress) -> Resu
     finder.offline = args.offline;
     finder.mirror = args.mirror.clone().or(finder.mirror);
     finder.named_dir = wanted.binaries.as_ref().map(Into::into);
-    let installation = finder.find(&request, &mut |step: Fetching| progress.stage(&step.to_string()))?;
+    let installation = finder.find(&request, &mut |step| progress.stage(&said(&step)))?;
     Ok(installation)
+}
+
+fn origin(installation: &Installation) -> String {
+    let directory = installation.bin_dir.display();
+    match &installation.source {
+        Source::Named => format!("named by the user: {directory}"),
+        Source::Cache => "the cache".to_owned(),
+        Source::Fetched => "fetched for this run".to_owned(),
+        Source::Installed { .. } => format!("installed in {directory}"),
+    }
+}
+
+/// What the finder is at, in whole seconds, so that lines without a terminal do not repeat.
+fn said(step: &Fetching) -> String {
+    match step {
+        Fetching::Asking { request, .. } => format!("looking for PostgreSQL {request}"),
+        Fetching::Fetching { version, .. } => format!("fetching PostgreSQL {version}"),
+        Fetching::Waiting { series, .. } => format!("waiting for another process that fetches PostgreSQL {series}"),
+        _ => "looking for PostgreSQL".to_owned(),
+    }
 }
 
 fn config(wanted: &ServerPlan, args: &ServerArgs) -> ServerConfig {
@@ -153,7 +173,7 @@ pub fn run_sql(
     interrupt: &Interrupt,
 ) -> Result<()> {
     let statements = pgassay_script::sql::statements(sql)
-        .map_err(|error| at_line(source, path, error.line as usize, &error.to_string()))?;
+        .map_err(|error| at_line(source, path, error.line() as usize, &error.to_string()))?;
     for statement in statements {
         interrupt.check()?;
         connection.execute(&statement.text).map_err(|error| failed(&error, &statement, path, source))?;

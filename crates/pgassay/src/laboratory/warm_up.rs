@@ -22,7 +22,7 @@ pub fn warm_up(crew: &mut Crew, schedule: &Schedule, interrupt: &Interrupt) -> R
     let until = Instant::now() + Duration::from_micros(schedule.warm_up_cap_us);
     let mut history = Vec::new();
     while Instant::now() < until {
-        let measured = crew.run(&window, interrupt.flag()).map_err(crews::told)?;
+        let measured = crew.run(&window).map_err(crews::told)?;
         interrupt.check()?;
         history.push(measured.transactions_total as f64);
         if is_steady(&history) {
