@@ -166,14 +166,24 @@ fn parse_hexadecimal(text: &[u8]) -> Result<f64, Problem> {
         return Err(Problem::Syntax);
     }
     let exponent = exponent.clamp(-4000, 4000) as i32;
-    // Two steps, so that neither power leaves the range of doubles before the product does.
-    let value = mantissa as f64 * 2_f64.powi(exponent / 2) * 2_f64.powi(exponent - exponent / 2);
-    let is_subnormal = value < f64::MIN_POSITIVE && mantissa != 0;
-    if value.is_infinite() || is_subnormal {
+    if mantissa == 0 {
+        return Ok(0.0);
+    }
+    let value = scale(mantissa as f64, exponent);
+    // C complains of a tiny value only where bits of it were lost.
+    let is_exact = scale(value, -exponent) as u64 == mantissa;
+    let is_underflow = value < f64::MIN_POSITIVE && !is_exact;
+    if value.is_infinite() || is_underflow {
         Err(Problem::Range)
     } else {
         Ok(value)
     }
+}
+
+/// `value * 2^exponent`, in two steps, so that neither power leaves the range of doubles before
+/// the product does.
+fn scale(value: f64, exponent: i32) -> f64 {
+    value * 2_f64.powi(exponent / 2) * 2_f64.powi(exponent - exponent / 2)
 }
 
 /// What stands for an infinity or NaN. PostgreSQL brings a `printf` of its own, whose words these

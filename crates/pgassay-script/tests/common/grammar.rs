@@ -271,14 +271,17 @@ fn call(name: &str, arguments: &[Value]) -> Result<Value, String> {
         "mod" => apply("%", first, arguments[1]),
         "abs" => match first {
             Value::Int(int) => Ok(Value::Int(int.wrapping_abs())),
-            other => double(other).map(|value| Value::Double(value.abs())),
+            other => {
+                double(other).map(|value| Value::Double(if value < 0.0 { -value } else { value }))
+            }
         },
         _ => {
-            let is_better = |candidate: f64, best: f64| {
+            // Of equals, such as 0 and -0, and where one is NaN, C's macros take the later one.
+            let keeps = |best: f64, candidate: f64| {
                 if name == "least" {
-                    candidate < best
+                    best < candidate
                 } else {
-                    candidate > best
+                    best > candidate
                 }
             };
             if arguments
@@ -288,10 +291,10 @@ fn call(name: &str, arguments: &[Value]) -> Result<Value, String> {
                 let mut best = double(first)?;
                 for value in &arguments[1..] {
                     let candidate = double(*value)?;
-                    best = if is_better(candidate, best) {
-                        candidate
-                    } else {
+                    best = if keeps(best, candidate) {
                         best
+                    } else {
+                        candidate
                     };
                 }
                 return Ok(Value::Double(best));
