@@ -6,8 +6,10 @@ use anyhow::{Context, Result, bail};
 use pgassay_core::study::{Study, StudySource};
 
 /// The studies that come with pgassay, as `(name, text)`.
-pub const STUDIES: [(&str, &str); 1] =
-    [("prepared-vs-simple", include_str!("../../../studies/prepared-vs-simple.toml"))];
+pub const STUDIES: [(&str, &str); 1] = [(
+    "prepared-vs-simple",
+    include_str!("../../../studies/prepared-vs-simple.toml"),
+)];
 
 /// A study, ready to be planned.
 pub struct Found {
@@ -30,23 +32,44 @@ pub fn find(name: &str) -> Result<Found> {
         if script.text.is_some() {
             bail!(source.error_at(&path, "a script has either `text` or `file`, not both"));
         }
-        let text = std::fs::read_to_string(folder.join(file))
-            .map_err(|error| source.error_at(&path, format!("cannot read {}: {error}", folder.join(file).display())))?;
+        let text = std::fs::read_to_string(folder.join(file)).map_err(|error| {
+            source.error_at(
+                &path,
+                format!("cannot read {}: {error}", folder.join(file).display()),
+            )
+        })?;
         script.text = Some(text);
     }
-    let name = Path::new(name).file_stem().and_then(|stem| stem.to_str()).unwrap_or("study");
-    Ok(Found { name: name.to_owned(), source, study })
+    let name = Path::new(name)
+        .file_stem()
+        .and_then(|stem| stem.to_str())
+        .unwrap_or("study");
+    Ok(Found {
+        name: name.to_owned(),
+        source,
+        study,
+    })
 }
 
 fn source(name: &str) -> Result<StudySource> {
     if let Some((known, text)) = STUDIES.iter().find(|(known, _)| *known == name) {
-        return Ok(StudySource { file: format!("{known}.toml"), text: (*text).to_owned() });
+        return Ok(StudySource {
+            file: format!("{known}.toml"),
+            text: (*text).to_owned(),
+        });
     }
     let looks_like_a_file = name.contains('/') || name.contains('.') || Path::new(name).exists();
     if !looks_like_a_file {
         let names: Vec<&str> = STUDIES.iter().map(|(name, _)| *name).collect();
-        bail!("there is no study \"{name}\"; known: {}; or give the path of a study file", names.join(", "));
+        bail!(
+            "there is no study \"{name}\"; known: {}; or give the path of a study file",
+            names.join(", ")
+        );
     }
-    let text = std::fs::read_to_string(name).with_context(|| format!("cannot read the study file {name}"))?;
-    Ok(StudySource { file: name.to_owned(), text })
+    let text = std::fs::read_to_string(name)
+        .with_context(|| format!("cannot read the study file {name}"))?;
+    Ok(StudySource {
+        file: name.to_owned(),
+        text,
+    })
 }

@@ -21,11 +21,27 @@ pub fn all() -> Vec<Check> {
         check("kernel", conditions.kernel.clone()),
         check("cpu", conditions.cpu_model.clone()),
         check("cpus", Some(conditions.cpus.to_string())),
-        check("perf_event_paranoid", number(conditions.perf_event_paranoid)),
+        check(
+            "perf_event_paranoid",
+            number(conditions.perf_event_paranoid),
+        ),
         check("kptr_restrict", number(conditions.kptr_restrict)),
         check("clock_source", conditions.clock_source.clone()),
-        check("governor", Some(conditions.governors.join(" ")).filter(|names| !names.is_empty())),
-        check("cgroup_quota", conditions.cgroup_quota_cpus.map(|cpus| format!("{cpus} CPUs"))),
-        check("steal", conditions.steal_share.map(|share| format!("{:.1} %", share * 100.0))),
+        check(
+            "governor",
+            Some(conditions.governors.join(" ")).filter(|names| !names.is_empty()),
+        ),
+        check(
+            "cgroup_quota",
+            conditions
+                .cgroup_quota_cpus
+                .map(|cpus| format!("{cpus} CPUs")),
+        ),
+        check(
+            "steal",
+            conditions
+                .steal_share
+                .map(|share| format!("{:.1} %", share * 100.0)),
+        ),
     ]
 }

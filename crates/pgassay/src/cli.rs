@@ -7,7 +7,12 @@ use pgassay_core::study::Span;
 
 /// A performance laboratory for PostgreSQL: which is faster, by how much, and why.
 #[derive(Debug, Parser)]
-#[command(name = "pgassay", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(
+    name = "pgassay",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

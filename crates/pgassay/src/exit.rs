@@ -40,7 +40,10 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     } else {
         FAILURE
     };
-    let causes: Vec<String> = error.chain().map(|cause| cause.to_string().trim_end().to_owned()).collect();
+    let causes: Vec<String> = error
+        .chain()
+        .map(|cause| cause.to_string().trim_end().to_owned())
+        .collect();
     eprintln!("pgassay: {}", distinct(causes).join(": "));
     ExitCode::from(code)
 }
@@ -57,5 +60,7 @@ fn distinct(causes: Vec<String>) -> Vec<String> {
 }
 
 fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
-    cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+    cause
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }

@@ -20,9 +20,13 @@ impl Interrupt {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // In this order: the flag is still unset when the first signal passes the first handler.
-            signal_hook::flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&flag))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
-                .context("cannot watch for Ctrl-C")?;
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                i32::from(INTERRUPTED),
+                Arc::clone(&flag),
+            )
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            .context("cannot watch for Ctrl-C")?;
         }
         Ok(Self(flag))
     }
@@ -34,6 +38,10 @@ impl Interrupt {
 
     /// An error once the user wants to stop.
     pub fn check(&self) -> Result<()> {
-        if self.0.load(Ordering::Relaxed) { Err(Interrupted.into()) } else { Ok(()) }
+        if self.0.load(Ordering::Relaxed) {
+            Err(Interrupted.into())
+        } else {
+            Ok(())
+        }
     }
 }

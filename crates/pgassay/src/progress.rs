@@ -25,7 +25,11 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
-        Self { bar, plain_at: None, stage: String::new() }
+        Self {
+            bar,
+            plain_at: None,
+            stage: String::new(),
+        }
     }
 
     /// A new stage of unknown length, as "starting PostgreSQL 18.1".
@@ -86,7 +90,8 @@ impl Drop for Progress {
 }
 
 fn spinner() -> ProgressStyle {
-    ProgressStyle::with_template("{spinner} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner())
+    ProgressStyle::with_template("{spinner} {wide_msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
 fn trials() -> ProgressStyle {

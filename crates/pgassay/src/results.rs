@@ -9,14 +9,20 @@ use crate::cli::ResultsArgs;
 pub fn open(args: &ResultsArgs) -> Result<Store> {
     let root = match &args.results {
         Some(root) => root.clone(),
-        None => usual().context("no place for results: set PGASSAY_RESULTS, XDG_DATA_HOME or HOME, or use --results")?,
+        None => usual().context(
+            "no place for results: set PGASSAY_RESULTS, XDG_DATA_HOME or HOME, or use --results",
+        )?,
     };
     Ok(Store::open(&root)?)
 }
 
 /// `$XDG_DATA_HOME/pgassay/runs`, by default under `~/.local/share` (XDG base directory specification).
 fn usual() -> Option<std::path::PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from);
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(std::path::PathBuf::from)
+    };
     let data = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")))?;
     Some(data.join("pgassay").join("runs"))
 }

@@ -14,7 +14,14 @@ pub fn style(when: ColorWhen) -> Style {
         ColorWhen::Always => true,
         ColorWhen::Never => false,
         ColorWhen::Auto if set("NO_COLOR") => false,
-        ColorWhen::Auto => terminal || std::env::var("CLICOLOR_FORCE").is_ok_and(|value| !value.is_empty() && value != "0"),
+        ColorWhen::Auto => {
+            terminal
+                || std::env::var("CLICOLOR_FORCE")
+                    .is_ok_and(|value| !value.is_empty() && value != "0")
+        }
     };
-    Style { color, ..Style::default() }
+    Style {
+        color,
+        ..Style::default()
+    }
 }

@@ -18,15 +18,31 @@ const MAY_KNOW: [(&str, &[&str]); 9] = [
 ];
 
 /// Rooms of pure values.
-const PURE: [&str; 4] = ["pgassay-wire", "pgassay-script", "pgassay-stats", "pgassay-core"];
+const PURE: [&str; 4] = [
+    "pgassay-wire",
+    "pgassay-script",
+    "pgassay-stats",
+    "pgassay-core",
+];
 
 /// What reaches out of a program, and what reads a clock.
 const OUTSIDE: [&str; 9] = [
-    "std::fs", "std::net", "std::process", "std::thread", "std::env", "Instant::now", "SystemTime", "UnixStream", "File::open",
+    "std::fs",
+    "std::net",
+    "std::process",
+    "std::thread",
+    "std::env",
+    "Instant::now",
+    "SystemTime",
+    "UnixStream",
+    "File::open",
 ];
 
 fn crates() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates/pgassay lies in crates").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("crates/pgassay lies in crates")
+        .to_owned()
 }
 
 /// The product's source files of a crate, without its tests.
@@ -57,18 +73,28 @@ fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 fn is_test_file(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == "tests.rs") || path.components().any(|part| part.as_os_str() == "tests")
+    path.file_name().is_some_and(|name| name == "tests.rs")
+        || path.components().any(|part| part.as_os_str() == "tests")
 }
 
 #[test]
 fn rooms_know_only_whom_they_may() {
     let allowed: BTreeMap<&str, &[&str]> = MAY_KNOW.into();
     for (room, may_know) in allowed {
-        let text = fs::read_to_string(crates().join(room).join("Cargo.toml")).expect("every room has a manifest");
+        let text = fs::read_to_string(crates().join(room).join("Cargo.toml"))
+            .expect("every room has a manifest");
         let manifest: toml::Table = text.parse().expect("a manifest is TOML");
-        let Some(toml::Value::Table(dependencies)) = manifest.get("dependencies") else { continue };
-        for known in dependencies.keys().filter(|name| name.starts_with("pgassay")) {
-            assert!(may_know.contains(&known.as_str()), "{room} may not know {known}: see ARCHITECTURE.md");
+        let Some(toml::Value::Table(dependencies)) = manifest.get("dependencies") else {
+            continue;
+        };
+        for known in dependencies
+            .keys()
+            .filter(|name| name.starts_with("pgassay"))
+        {
+            assert!(
+                may_know.contains(&known.as_str()),
+                "{room} may not know {known}: see ARCHITECTURE.md"
+            );
         }
     }
 }
@@ -77,8 +103,14 @@ fn rooms_know_only_whom_they_may() {
 fn every_room_is_on_the_map() {
     let map = fs::read_to_string(crates().join("../ARCHITECTURE.md")).expect("there is a map");
     for entry in fs::read_dir(crates()).expect("there are crates").flatten() {
-        let name = entry.file_name().into_string().expect("crates have plain names");
-        assert!(map.contains(&format!("| `{name}` |")), "{name} is not in ARCHITECTURE.md's table of rooms");
+        let name = entry
+            .file_name()
+            .into_string()
+            .expect("crates have plain names");
+        assert!(
+            map.contains(&format!("| `{name}` |")),
+            "{name} is not in ARCHITECTURE.md's table of rooms"
+        );
     }
 }
 
@@ -91,7 +123,11 @@ fn pure_rooms_do_no_io_and_read_no_clock() {
             }
             for (number, line) in code_lines(&text) {
                 let found = OUTSIDE.iter().find(|outside| line.contains(**outside));
-                assert!(found.is_none(), "{}:{number} reaches out of a pure room: {line}", path.display());
+                assert!(
+                    found.is_none(),
+                    "{}:{number} reaches out of a pure room: {line}",
+                    path.display()
+                );
             }
         }
     }
@@ -105,8 +141,14 @@ fn libraries_neither_print_nor_exit() {
                 continue;
             }
             for (number, line) in code_lines(&text) {
-                let loud = ["println!(", "print!(", "process::exit("].iter().any(|word| line.contains(word));
-                assert!(!loud, "{}:{number}: only the crate pgassay prints or exits: {line}", path.display());
+                let loud = ["println!(", "print!(", "process::exit("]
+                    .iter()
+                    .any(|word| line.contains(word));
+                assert!(
+                    !loud,
+                    "{}:{number}: only the crate pgassay prints or exits: {line}",
+                    path.display()
+                );
             }
         }
     }
@@ -116,10 +158,17 @@ fn libraries_neither_print_nor_exit() {
 fn files_stay_readable() {
     const LINES_MAX: usize = 600;
     for entry in fs::read_dir(crates()).expect("there are crates").flatten() {
-        let name = entry.file_name().into_string().expect("crates have plain names");
+        let name = entry
+            .file_name()
+            .into_string()
+            .expect("crates have plain names");
         for (path, text) in sources(&name) {
             let lines = text.lines().count();
-            assert!(lines <= LINES_MAX, "{} has {lines} lines: split it by nouns", path.display());
+            assert!(
+                lines <= LINES_MAX,
+                "{} has {lines} lines: split it by nouns",
+                path.display()
+            );
         }
     }
 }

@@ -12,11 +12,21 @@ pub fn list(args: &ListArgs, out: &mut impl Write) -> Result<()> {
     let store = results::open(&args.results)?;
     let runs = store.list()?;
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&serde_json::json!({ "schema": "pgassay.list/1", "runs": runs }))?)?;
+        writeln!(
+            out,
+            "{}",
+            serde_json::to_string_pretty(
+                &serde_json::json!({ "schema": "pgassay.list/1", "runs": runs })
+            )?
+        )?;
         return Ok(());
     }
     if runs.is_empty() {
-        writeln!(out, "no runs yet in {}; try: pgassay run prepared-vs-simple", store.root().display())?;
+        writeln!(
+            out,
+            "no runs yet in {}; try: pgassay run prepared-vs-simple",
+            store.root().display()
+        )?;
         return Ok(());
     }
     let width = runs.iter().map(|run| run.id.len()).max().unwrap_or(0);

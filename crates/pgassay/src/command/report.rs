@@ -12,7 +12,10 @@ use crate::results;
 pub fn report(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     let (run, directory) = results::open(&args.results)?.load(&args.run)?;
     let html = pgassay_report::html(&run);
-    let file = args.output.clone().unwrap_or_else(|| directory.join("report.html"));
+    let file = args
+        .output
+        .clone()
+        .unwrap_or_else(|| directory.join("report.html"));
     if file == Path::new("-") {
         out.write_all(html.as_bytes())?;
         return Ok(());

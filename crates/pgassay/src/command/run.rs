@@ -11,7 +11,7 @@ use pgassay_store::Store;
 
 use crate::catalogue::Found;
 use crate::cli::{ColorWhen, RunArgs};
-use crate::command::study::planned;
+use crate::command::study::{Planned, planned};
 use crate::exit::{Interrupted, Partial};
 use crate::interrupt::Interrupt;
 use crate::laboratory::{self, Outcome};
@@ -29,7 +29,7 @@ const UNWOUND_EXPECTED: f64 = 0.95;
 
 /// Runs a study, keeps its result, prints the answer.
 pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
-    let (found, plan) = planned(&args.study, &args.choice)?;
+    let Planned { found, plan, notes } = planned(&args.study, &args.choice)?;
     let store = results::open(&args.results)?;
     let interrupt = Interrupt::watch()?;
     let mut progress = Progress::on_stderr();
@@ -41,7 +41,16 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
         plan.estimated_us() as f64 / 1e6,
         plan.schedule.seed,
     ));
-    let outcome = laboratory::run(&plan, &found.source, &args.server, &interrupt, &mut progress)?;
+    for note in notes {
+        progress.note(&note);
+    }
+    let outcome = laboratory::run(
+        &plan,
+        &found.source,
+        &args.server,
+        &interrupt,
+        &mut progress,
+    )?;
     progress.finish();
     let (run, logs, ended_early) = assemble(found, plan, outcome, &store)?;
     let directory = keep(&run, logs, &store)?;
@@ -55,17 +64,33 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     match ended_early {
         None => Ok(()),
         Some(error) if error.is::<Interrupted>() => {
-            eprintln!("pgassay: interrupted; what had been measured was kept as {}", run.id);
+            eprintln!(
+                "pgassay: interrupted; what had been measured was kept as {}",
+                run.id
+            );
             Err(Interrupted.into())
         }
-        Some(error) => Err(Partial { reason: format!("{error:#}"), id: run.id }.into()),
+        Some(error) => Err(Partial {
+            reason: format!("{error:#}"),
+            id: run.id,
+        }
+        .into()),
     }
 }
 
 type Logs = Vec<(String, Vec<u8>)>;
 
-fn assemble(found: Found, plan: Plan, outcome: Outcome, store: &Store) -> Result<(Run, (String, Logs), Option<anyhow::Error>)> {
-    let majors: Vec<String> = outcome.servers.iter().map(|server| major_of(&server.version)).collect();
+fn assemble(
+    found: Found,
+    plan: Plan,
+    outcome: Outcome,
+    store: &Store,
+) -> Result<(Run, (String, Logs), Option<anyhow::Error>)> {
+    let majors: Vec<String> = outcome
+        .servers
+        .iter()
+        .map(|server| major_of(&server.version))
+        .collect();
     let assessment = assess(&plan, &majors, &outcome.trials, &outcome.profiles)?;
     let planned_trials = plan.trials_per_block() * plan.schedule.blocks;
     let mut run = Run {
@@ -86,7 +111,8 @@ fn assemble(found: Found, plan: Plan, outcome: Outcome, store: &Store) -> Result
         points: assessment.points,
         comparisons: assessment.comparisons,
     };
-    run.warnings.extend(warnings(&run, outcome.ended_early.as_ref()));
+    run.warnings
+        .extend(warnings(&run, outcome.ended_early.as_ref()));
     run.warnings.sort_by_key(|warning| warning.kind);
     Ok((run, (found.source.text, outcome.logs), outcome.ended_early))
 }
@@ -107,57 +133,114 @@ fn warnings(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     let mut warn = |kind, message: String| found.push(Warning { kind, message });
     if let Some(error) = ended_early {
         let all = run.plan.trials_per_block() * run.plan.schedule.blocks;
-        warn(WarningKind::Incomplete, format!("ended after {} of {all} trials: {error:#}", run.trials.len()));
+        warn(
+            WarningKind::Incomplete,
+            format!(
+                "ended after {} of {all} trials: {error:#}",
+                run.trials.len()
+            ),
+        );
     }
     let limited: Vec<String> = run
         .points
         .iter()
         .filter(|point| point.client_limited >= CLIENT_LIMITED_NOTICEABLE)
-        .map(|point| format!("{} ({})", run.plan.variants[point.variant], run.plan.conditions[point.condition].title()))
+        .map(|point| {
+            format!(
+                "{} ({})",
+                run.plan.variants[point.variant],
+                run.plan.conditions[point.condition].title()
+            )
+        })
         .collect();
     if !limited.is_empty() {
         warn(
             WarningKind::ClientLimited,
-            format!("client-limited: the load generator, not the server, set the pace of {}; give it more threads, or a machine of its own", limited.join("; ")),
+            format!(
+                "client-limited: the load generator, not the server, set the pace of {}; give it more threads, or a machine of its own",
+                limited.join("; ")
+            ),
         );
     }
-    let mean = |share: fn(&Trial) -> f64| run.trials.iter().map(share).sum::<f64>() / run.trials.len().max(1) as f64;
+    let mean = |share: fn(&Trial) -> f64| {
+        run.trials.iter().map(share).sum::<f64>() / run.trials.len().max(1) as f64
+    };
     let (steal, foreign) = (mean(|trial| trial.steal), mean(|trial| trial.foreign));
     if steal > STEAL_NOTICEABLE {
-        warn(WarningKind::Steal, format!("the hypervisor gave {:.0} % of the machine's time to others", steal * 100.0));
+        warn(
+            WarningKind::Steal,
+            format!(
+                "the hypervisor gave {:.0} % of the machine's time to others",
+                steal * 100.0
+            ),
+        );
     }
     if foreign > FOREIGN_NOTICEABLE {
-        warn(WarningKind::ForeignLoad, format!("other programs used {:.0} % of the machine", foreign * 100.0));
+        warn(
+            WarningKind::ForeignLoad,
+            format!(
+                "other programs used {:.0} % of the machine",
+                foreign * 100.0
+            ),
+        );
     }
     warn_of_profiles(run, &mut warn);
     found
 }
 
 fn warn_of_profiles(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
-    let sum = |count: fn(&pgassay_core::profile::Quality) -> u64| run.profiles.iter().map(|profile| count(&profile.quality)).sum::<u64>();
-    let (user, unwound, lost) = (sum(|q| q.user_samples), sum(|q| q.unwound_to_entry), sum(|q| q.lost));
+    let sum = |count: fn(&pgassay_core::profile::Quality) -> u64| {
+        run.profiles
+            .iter()
+            .map(|profile| count(&profile.quality))
+            .sum::<u64>()
+    };
+    let (user, unwound, lost) = (
+        sum(|q| q.user_samples),
+        sum(|q| q.unwound_to_entry),
+        sum(|q| q.lost),
+    );
     if lost > 0 {
-        warn(WarningKind::ProfileQuality, format!("{lost} samples were lost because the machine was too busy to read them"));
+        warn(
+            WarningKind::ProfileQuality,
+            format!("{lost} samples were lost because the machine was too busy to read them"),
+        );
     }
     if user > 0 && (unwound as f64) < UNWOUND_EXPECTED * user as f64 {
         let share = 100.0 * unwound as f64 / user as f64;
-        warn(WarningKind::ProfileQuality, format!("only {share:.1} % of the user stacks could be unwound to the process's entry"));
+        warn(
+            WarningKind::ProfileQuality,
+            format!("only {share:.1} % of the user stacks could be unwound to the process's entry"),
+        );
     }
 }
 
 fn keep(run: &Run, (text, mut files): (String, Logs), store: &Store) -> Result<std::path::PathBuf> {
-    files.push(("report.html".to_owned(), pgassay_report::html(run).into_bytes()));
+    files.push((
+        "report.html".to_owned(),
+        pgassay_report::html(run).into_bytes(),
+    ));
     for (point, profile) in run.plan.points.iter().zip(&run.profiles) {
         let condition = run.plan.conditions[point.condition].title();
-        let name = file_name(&format!("{}, {condition}", run.plan.variants[point.variant]));
-        files.push((format!("profiles/{name}.folded"), profile.folded().into_bytes()));
+        let name = file_name(&format!(
+            "{}, {condition}",
+            run.plan.variants[point.variant]
+        ));
+        files.push((
+            format!("profiles/{name}.folded"),
+            profile.folded().into_bytes(),
+        ));
     }
-    store.save(run, &text, &files).context("cannot keep the result")
+    store
+        .save(run, &text, &files)
+        .context("cannot keep the result")
 }
 
 /// Names of variants and conditions may hold anything, path separators included.
 fn file_name(name: &str) -> String {
-    let words = name.split(|c: char| !c.is_alphanumeric() && c != '-').filter(|word| !word.is_empty());
+    let words = name
+        .split(|c: char| !c.is_alphanumeric() && c != '-')
+        .filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join("_")
 }
 
@@ -167,13 +250,22 @@ mod tests {
 
     #[test]
     fn a_major_version_is_one_number_since_ten() {
-        for (version, major) in [("9.6.24", "9.6"), ("10.23", "10"), ("18.1", "18"), ("19devel", "19"), ("18beta1", "18")] {
+        for (version, major) in [
+            ("9.6.24", "9.6"),
+            ("10.23", "10"),
+            ("18.1", "18"),
+            ("19devel", "19"),
+            ("18beta1", "18"),
+        ] {
             assert_eq!(major_of(version), major);
         }
     }
 
     #[test]
     fn profiles_get_plain_file_names() {
-        assert_eq!(file_name("../a b, version=9.6, 1 client"), "a_b_version_9_6_1_client");
+        assert_eq!(
+            file_name("../a b, version=9.6, 1 client"),
+            "a_b_version_9_6_1_client"
+        );
     }
 }

@@ -17,10 +17,20 @@ pub fn studies(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
             all.push(json!({ "name": name, "question": study.question, "length": study.length }));
             continue;
         }
-        writeln!(out, "{name}\n    {}\n    measures for {}, or {} with --quick", study.question, study.length.full, study.length.quick)?;
+        writeln!(
+            out,
+            "{name}\n    {}\n    measures for {}, or {} with --quick",
+            study.question, study.length.full, study.length.quick
+        )?;
     }
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&json!({ "schema": "pgassay.studies/1", "studies": all }))?)?;
+        writeln!(
+            out,
+            "{}",
+            serde_json::to_string_pretty(
+                &json!({ "schema": "pgassay.studies/1", "studies": all })
+            )?
+        )?;
     }
     Ok(())
 }

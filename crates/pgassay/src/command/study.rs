@@ -1,6 +1,6 @@
 //! `pgassay study …`: look at a study without running it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,34 +17,62 @@ use crate::laboratory::scripts;
 pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
     match command {
         StudyCommand::Check { study } => {
-            let (found, plan) = planned(study, &ChoiceArgs::default())?;
-            writeln!(out, "{}: ok, {} points on {} server{}", found.source.file, plan.points.len(), plan.servers.len(), plural(plan.servers.len()))?;
+            let Planned { found, plan, notes } = planned(study, &ChoiceArgs::default())?;
+            for note in notes {
+                writeln!(out, "{}: {note}", found.source.file)?;
+            }
+            writeln!(
+                out,
+                "{}: ok, {} points on {} server{}",
+                found.source.file,
+                plan.points.len(),
+                plan.servers.len(),
+                plural(plan.servers.len())
+            )?;
         }
-        StudyCommand::Plan { study, choice, json } => {
-            let (_, plan) = planned(study, choice)?;
+        StudyCommand::Plan {
+            study,
+            choice,
+            json,
+        } => {
+            let plan = planned(study, choice)?.plan;
             if *json {
                 writeln!(out, "{}", serde_json::to_string_pretty(&plan)?)?;
             } else {
                 print_plan(&plan, out)?;
             }
         }
-        StudyCommand::Show { study } => out.write_all(catalogue::find(study)?.source.text.as_bytes())?,
+        StudyCommand::Show { study } => {
+            out.write_all(catalogue::find(study)?.source.text.as_bytes())?;
+        }
         StudyCommand::Schema => out.write_all(pgassay_report::study_schema().as_bytes())?,
     }
     Ok(())
 }
 
+/// A study that can be run.
+pub struct Planned {
+    /// The study.
+    pub found: Found,
+    /// Its plan.
+    pub plan: Plan,
+    /// What to tell the user about its scripts, each once.
+    pub notes: BTreeSet<String>,
+}
+
 /// Finds a study and spells it out; every script is parsed, every version understood.
-pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<(Found, Plan)> {
+pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
     let found = catalogue::find(name)?;
     let plan = plan(&found.study, &found.source, &overrides(choice)?)?;
     for server in &plan.servers {
-        VersionRequest::parse(&server.version).with_context(|| format!("{}: `version`", found.source.file))?;
+        VersionRequest::parse(&server.version)
+            .with_context(|| format!("{}: `version`", found.source.file))?;
     }
+    let mut notes = BTreeSet::new();
     for point in &plan.points {
-        scripts::parse(point, &found.source)?;
+        notes.extend(scripts::parse(point, &found.source)?.notes);
     }
-    Ok((found, plan))
+    Ok(Planned { found, plan, notes })
 }
 
 fn overrides(choice: &ChoiceArgs) -> Result<Overrides> {
@@ -72,7 +100,9 @@ fn overrides(choice: &ChoiceArgs) -> Result<Overrides> {
 
 /// Any seed will do, as long as it is printed and runs differ in it.
 fn seed_of_now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     // Short enough to be typed again.
     (since.as_micros() % 1_000_000_000) as u64
 }
@@ -80,11 +110,27 @@ fn seed_of_now() -> u64 {
 fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
     let schedule = &plan.schedule;
     for (index, server) in plan.servers.iter().enumerate() {
-        let what = server.binaries.as_ref().map_or_else(|| format!("PostgreSQL {}", server.version), |dir| format!("PostgreSQL in {dir}"));
-        let settings: Vec<String> = server.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        writeln!(out, "server {index}: {what}, up to {} connections {}", server.connections, settings.join(" "))?;
+        let what = server.binaries.as_ref().map_or_else(
+            || format!("PostgreSQL {}", server.version),
+            |dir| format!("PostgreSQL in {dir}"),
+        );
+        let settings: Vec<String> = server
+            .settings
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        writeln!(
+            out,
+            "server {index}: {what}, up to {} connections {}",
+            server.connections,
+            settings.join(" ")
+        )?;
     }
-    writeln!(out, "variants: {} (the first is the baseline)", plan.variants.join(", "))?;
+    writeln!(
+        out,
+        "variants: {} (the first is the baseline)",
+        plan.variants.join(", ")
+    )?;
     writeln!(
         out,
         "{} conditions x {} variants, {} blocks of {} trials of {} ({} timed, {} profiled per point and block), seed {}",
@@ -97,15 +143,33 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
         schedule.profiled,
         schedule.seed,
     )?;
-    writeln!(out, "measuring {}; about {} with warming up, after the set-up", seconds(plan.measuring_us()), seconds(plan.estimated_us()))?;
+    writeln!(
+        out,
+        "measuring {}; about {} with warming up, after the set-up",
+        seconds(plan.measuring_us()),
+        seconds(plan.estimated_us())
+    )?;
     for block in 0..schedule.blocks {
         writeln!(out, "block {}:", block + 1)?;
         for round in plan.block(block) {
             let names = |order: &[usize]| -> String {
-                order.iter().map(|variant| plan.variants[*variant].as_str()).collect::<Vec<_>>().join(" ")
+                order
+                    .iter()
+                    .map(|variant| plan.variants[*variant].as_str())
+                    .collect::<Vec<_>>()
+                    .join(" ")
             };
-            let profiled = if round.profiled.is_empty() { String::new() } else { format!("; profiled: {}", names(&round.profiled)) };
-            writeln!(out, "  {}: {}{profiled}", plan.conditions[round.condition].title(), names(&round.timed))?;
+            let profiled = if round.profiled.is_empty() {
+                String::new()
+            } else {
+                format!("; profiled: {}", names(&round.profiled))
+            };
+            writeln!(
+                out,
+                "  {}: {}{profiled}",
+                plan.conditions[round.condition].title(),
+                names(&round.timed)
+            )?;
         }
     }
     Ok(())

@@ -24,12 +24,16 @@ pub fn connect(
     source: &StudySource,
     interrupt: &Interrupt,
 ) -> Result<Crew> {
-    let Scripts { scripts, names, notes: _ } = scripts::parse(point, source)?;
+    let Scripts {
+        weighted,
+        names,
+        notes: _,
+    } = scripts::parse(point, source)?;
     let config = CrewConfig {
         target: target(server, point)?,
         clients,
         threads: schedule.threads,
-        scripts,
+        scripts: weighted,
         names,
         protocol: scripts::protocol(point.protocol),
         seed,
@@ -54,7 +58,12 @@ fn target(server: &Server, point: &Point) -> Result<Target> {
         .conninfo(&server.conninfo())?
         .fallback_application_name("pgassay")
         .resolve(&NoSurroundings)?;
-    target.settings.extend(point.session.iter().map(|(name, value)| (name.clone(), value.clone())));
+    target.settings.extend(
+        point
+            .session
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone())),
+    );
     Ok(target)
 }
 

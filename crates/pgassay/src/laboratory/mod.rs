@@ -54,11 +54,27 @@ pub struct Outcome {
 ///
 /// # Errors
 /// Whatever keeps the first trial from being measured; later errors are in the outcome.
-pub fn run(plan: &Plan, source: &StudySource, args: &ServerArgs, interrupt: &Interrupt, progress: &mut Progress) -> Result<Outcome> {
+pub fn run(
+    plan: &Plan,
+    source: &StudySource,
+    args: &ServerArgs,
+    interrupt: &Interrupt,
+    progress: &mut Progress,
+) -> Result<Outcome> {
     let servers = Servers::start(plan, source, args, interrupt, progress)?;
     let mut warnings = servers.warnings.clone();
-    let sampler = if plan.schedule.profiled > 0 { sampler(&servers, &mut warnings) } else { None };
-    let bench = Bench { plan, source, servers: &servers, sampler: sampler.as_ref(), interrupt };
+    let sampler = if plan.schedule.profiled > 0 {
+        sampler(&servers, &mut warnings)
+    } else {
+        None
+    };
+    let bench = Bench {
+        plan,
+        source,
+        servers: &servers,
+        sampler: sampler.as_ref(),
+        interrupt,
+    };
     let mut harvest = Harvest::new(plan);
     let began_us = now_us();
     let result = bench.run(&mut harvest, progress);
@@ -88,7 +104,10 @@ pub fn run(plan: &Plan, source: &StudySource, args: &ServerArgs, interrupt: &Int
 
 fn sampler(servers: &Servers, warnings: &mut Vec<Warning>) -> Option<Sampler> {
     let config = SamplerConfig {
-        postmaster_pids: servers.iter().map(|server| server.postmaster_pid().cast_unsigned()).collect(),
+        postmaster_pids: servers
+            .iter()
+            .map(|server| server.postmaster_pid().cast_unsigned())
+            .collect(),
         frequency_hz: SAMPLES_HZ,
         ..SamplerConfig::default()
     };
@@ -96,7 +115,10 @@ fn sampler(servers: &Servers, warnings: &mut Vec<Warning>) -> Option<Sampler> {
         Ok(sampler) => Some(sampler),
         Err(error) => {
             let message = format!("no account of where the time goes: {error}");
-            warnings.push(Warning { kind: WarningKind::NoProfile, message });
+            warnings.push(Warning {
+                kind: WarningKind::NoProfile,
+                message,
+            });
             None
         }
     }
@@ -105,18 +127,27 @@ fn sampler(servers: &Servers, warnings: &mut Vec<Warning>) -> Option<Sampler> {
 fn warn_of_unsteady(plan: &Plan, harvest: &Harvest, warnings: &mut Vec<Warning>) {
     let points: BTreeSet<_> = harvest.unsteady.iter().copied().collect();
     for (condition, variant) in points {
-        let times = harvest.unsteady.iter().filter(|point| **point == (condition, variant)).count();
+        let times = harvest
+            .unsteady
+            .iter()
+            .filter(|point| **point == (condition, variant))
+            .count();
         let message = format!(
             "\"{}\" with {} was still getting faster when its time to warm up was over, in {times} of {} blocks",
             plan.variants[variant],
             plan.conditions[condition].title(),
             plan.schedule.blocks,
         );
-        warnings.push(Warning { kind: WarningKind::NotSteady, message });
+        warnings.push(Warning {
+            kind: WarningKind::NotSteady,
+            message,
+        });
     }
 }
 
 fn now_us() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }

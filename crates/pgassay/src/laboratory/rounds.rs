@@ -17,6 +17,11 @@ use super::watch::{Passed, Profiles, Reading};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
+/// A thread that is on a processor for this share of the time has no reserve.
+const BUSY: f64 = 0.9;
+/// Share of the machine beyond which it is not saturated.
+const IDLE_NOTICEABLE: f64 = 0.1;
+
 /// Everything a round needs.
 pub struct Bench<'a> {
     /// What to do.
@@ -44,7 +49,11 @@ pub struct Harvest {
 impl Harvest {
     /// Nothing yet.
     pub fn new(plan: &Plan) -> Self {
-        Self { trials: Vec::new(), profiles: Profiles::new(plan), unsteady: Vec::new() }
+        Self {
+            trials: Vec::new(),
+            profiles: Profiles::new(plan),
+            unsteady: Vec::new(),
+        }
     }
 
     /// Trials and profiles.
@@ -62,31 +71,59 @@ impl Bench<'_> {
             for round in self.plan.block(block) {
                 self.interrupt.check()?;
                 let condition = self.plan.conditions[round.condition].title();
-                let message = format!("block {} of {}, {condition}", block + 1, self.plan.schedule.blocks);
+                let message = format!(
+                    "block {} of {}, {condition}",
+                    block + 1,
+                    self.plan.schedule.blocks
+                );
                 progress.trial(harvest.trials.len() as u64, total, &message);
-                self.round(block, &round, harvest, &mut |done| progress.trial(done, total, &message))
-                    .with_context(|| format!("block {}, {condition}", block + 1))?;
+                self.round(block, &round, harvest, &mut |done| {
+                    progress.trial(done, total, &message);
+                })
+                .with_context(|| format!("block {}, {condition}", block + 1))?;
             }
         }
         Ok(())
     }
 
     /// One condition's trials in one block, on connections of their own.
-    fn round(&self, block: u32, round: &Round, harvest: &mut Harvest, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn round(
+        &self,
+        block: u32,
+        round: &Round,
+        harvest: &mut Harvest,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<()> {
         let mut crews = Vec::new();
         for variant in 0..self.plan.variants.len() {
             let mut crew = self.connect(block, round.condition, variant)?;
             self.prepare(round.condition, variant)?;
-            if !self.alive(warm_up(&mut crew, &self.plan.schedule, self.interrupt), round.condition, variant)? {
+            if !self.alive(
+                warm_up(&mut crew, &self.plan.schedule, self.interrupt),
+                round.condition,
+                variant,
+            )? {
                 harvest.unsteady.push((round.condition, variant));
             }
             crews.push(crew);
         }
-        let timed = round.timed.iter().map(|variant| (TrialKind::Timed, *variant));
-        let profiled = round.profiled.iter().map(|variant| (TrialKind::Profiled, *variant));
+        let timed = round
+            .timed
+            .iter()
+            .map(|variant| (TrialKind::Timed, *variant));
+        let profiled = round
+            .profiled
+            .iter()
+            .map(|variant| (TrialKind::Profiled, *variant));
         for (position, (kind, variant)) in (0..).zip(timed.chain(profiled)) {
             self.interrupt.check()?;
-            let place = Place { block, condition: round.condition, variant, position, kind };
+            let place = Place {
+                block,
+                condition: round.condition,
+                variant,
+                position,
+                kind,
+            };
             let trial = self.trial(place, &mut crews[variant], &mut harvest.profiles)?;
             harvest.trials.push(trial);
             done(harvest.trials.len() as u64);
@@ -100,13 +137,26 @@ impl Bench<'_> {
         let clients = self.plan.conditions[condition].clients;
         // Every variant of a block draws the same random numbers, every block others.
         let seed = self.plan.schedule.seed.wrapping_add(u64::from(block));
-        let crew = crews::connect(point, clients, &self.plan.schedule, seed, server, self.source, self.interrupt);
+        let crew = crews::connect(
+            point,
+            clients,
+            &self.plan.schedule,
+            seed,
+            server,
+            self.source,
+            self.interrupt,
+        );
         self.alive(crew, condition, variant)
     }
 
     fn prepare(&self, condition: usize, variant: usize) -> Result<()> {
         let point = self.plan.point(condition, variant);
-        reset(self.servers.server(point.server), &point.reset, self.source, self.interrupt)
+        reset(
+            self.servers.server(point.server),
+            &point.reset,
+            self.source,
+            self.interrupt,
+        )
     }
 
     /// An error of a point, told as the death of its server where that is the cause.
@@ -125,12 +175,21 @@ impl Bench<'_> {
     }
 
     fn trial(&self, place: Place, crew: &mut Crew, profiles: &mut Profiles) -> Result<Trial> {
-        let Place { condition, variant, kind, .. } = place;
+        let Place {
+            condition,
+            variant,
+            kind,
+            ..
+        } = place;
         if place.position > 0 {
             // Before the first trial, the data were reset ahead of warming up.
             self.prepare(condition, variant)?;
         }
-        let backend_pids: Vec<u32> = crew.backend_pids().into_iter().map(i32::cast_unsigned).collect();
+        let backend_pids: Vec<u32> = crew
+            .backend_pids()
+            .into_iter()
+            .map(i32::cast_unsigned)
+            .collect();
         let server_pids = self.servers.pids();
         let sampler = self.sampler.filter(|_| kind == TrialKind::Profiled);
         if let Some(sampler) = sampler {
@@ -158,7 +217,9 @@ impl Bench<'_> {
         self.interrupt.check()?;
         if measured.transactions == 0 {
             let trial = Span::from(Duration::from_micros(schedule.trial_us));
-            bail!("not one transaction ended within a trial of {trial}; give the study more time with --length, or fewer --pairs");
+            bail!(
+                "not one transaction ended within a trial of {trial}; give the study more time with --length, or fewer --pairs"
+            );
         }
         Ok(measured)
     }
@@ -175,7 +236,8 @@ struct Place {
 }
 
 fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: &Passed) -> Trial {
-    let sum = |field: fn(&ThreadUsage) -> u64| measured.threads.iter().map(field).sum::<u64>() as f64;
+    let sum =
+        |field: fn(&ThreadUsage) -> u64| measured.threads.iter().map(field).sum::<u64>() as f64;
     Trial {
         block: place.block,
         condition: place.condition,
@@ -194,14 +256,27 @@ fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: &Pass
             in_transaction_us: measured.time.in_transaction_us as f64,
             between_us: measured.time.between_us as f64,
             asleep_us: measured.time.asleep_us as f64,
-            client_limited: measured.client_limited,
+            client_limited: client_limited(measured, passed),
         },
         steal: passed.steal,
         foreign: passed.foreign,
     }
 }
 
+/// Whether the generator set the pace: a thread of it was busy nearly all the time, or would have
+/// been with a processor while processors idled. Where all processors are taken, a thread that
+/// waits for one is no more to blame than the backends that wait beside it.
+fn client_limited(measured: &Measurement, passed: &Passed) -> bool {
+    let busy = measured
+        .threads
+        .iter()
+        .any(|thread| thread.cpu_us as f64 >= BUSY * thread.elapsed_us as f64);
+    busy || (measured.client_limited && passed.idle >= IDLE_NOTICEABLE)
+}
+
 fn unix_us() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }

@@ -13,7 +13,7 @@ use super::servers::at_line;
 /// Scripts and the table that their variables are interned in.
 pub struct Scripts {
     /// In the plan's order.
-    pub scripts: Vec<WeightedScript>,
+    pub weighted: Vec<WeightedScript>,
     /// The table.
     pub names: Arc<Names>,
     /// What to tell the user, such as that `\setrandom` is long gone.
@@ -23,17 +23,32 @@ pub struct Scripts {
 /// Parses the scripts of a point.
 pub fn parse(point: &Point, source: &StudySource) -> Result<Scripts> {
     let mut names = Names::new();
-    let mut scripts = Vec::new();
+    let mut weighted = Vec::new();
     let mut notes = Vec::new();
-    let options = Options { protocol: protocol(point.protocol), ..Options::default() };
+    let options = Options {
+        protocol: protocol(point.protocol),
+        ..Options::default()
+    };
     for planned in &point.scripts {
         let path = ["script", &planned.index.to_string(), "text"];
         let script = Script::parse(&planned.name, &planned.text, &options, &mut names)
             .map_err(|error| at_line(source, &path, error.line as usize, &error.to_string()))?;
-        notes.extend(script.notes().iter().map(|note| format!("script \"{}\", line {}: {}", planned.name, note.line, note.text)));
-        scripts.push(WeightedScript { script: Arc::new(script), weight: planned.weight.into() });
+        notes.extend(script.notes().iter().map(|note| {
+            format!(
+                "script \"{}\", line {}: {}",
+                planned.name, note.line, note.text
+            )
+        }));
+        weighted.push(WeightedScript {
+            script: Arc::new(script),
+            weight: planned.weight.into(),
+        });
     }
-    Ok(Scripts { scripts, names: Arc::new(names), notes })
+    Ok(Scripts {
+        weighted,
+        names: Arc::new(names),
+        notes,
+    })
 }
 
 /// The study's word as the script language's.

@@ -4,15 +4,23 @@ use anyhow::{Context, Result, anyhow};
 use pgassay_core::plan::{Plan, ServerPlan};
 use pgassay_core::run::{ServerFacts, Warning, WarningKind};
 use pgassay_core::study::{StudyError, StudySource};
-use pgassay_server::{Connection, ConnectionError, Finder, Installation, Progress as Fetching, Server, ServerConfig, Source, VersionRequest};
+use pgassay_server::{
+    Connection, ConnectionError, Finder, Installation, Progress as Fetching, Server, ServerConfig,
+    Source, VersionRequest,
+};
 
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
+/// PostgreSQL's own default of `max_connections`.
+const MAX_CONNECTIONS_DEFAULT: u32 = 100;
+/// As much of each log is kept with a result.
+const LOG_LINES_KEPT: usize = 1000;
+
 /// A plan's servers, up and filled, in the plan's order.
 pub struct Servers {
-    servers: Vec<Server>,
+    running: Vec<Server>,
     /// What each is.
     pub facts: Vec<ServerFacts>,
     /// What the reader must know about them.
@@ -28,16 +36,23 @@ impl Servers {
         interrupt: &Interrupt,
         progress: &mut Progress,
     ) -> Result<Self> {
-        let mut all = Self { servers: Vec::new(), facts: Vec::new(), warnings: Vec::new() };
+        let mut all = Self {
+            running: Vec::new(),
+            facts: Vec::new(),
+            warnings: Vec::new(),
+        };
         for wanted in &plan.servers {
             interrupt.check()?;
             let installation = find(wanted, args, progress)?;
             progress.stage(&format!("starting PostgreSQL {}", installation.version));
             let server = Server::start(&installation, &config(wanted, args))?;
             all.describe(&installation);
-            all.servers.push(server);
-            let server = all.server(all.servers.len() - 1);
-            progress.stage(&format!("setting up the data on PostgreSQL {}", installation.version));
+            all.running.push(server);
+            let server = all.server(all.running.len() - 1);
+            progress.stage(&format!(
+                "setting up the data on PostgreSQL {}",
+                installation.version
+            ));
             set_up(server, &wanted.setup, source, interrupt)?;
         }
         all.warn_of_builds();
@@ -46,48 +61,48 @@ impl Servers {
 
     /// One of them, by its index in the plan.
     pub fn server(&self, index: usize) -> &Server {
-        &self.servers[index]
+        &self.running[index]
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Server> {
-        self.servers.iter()
+        self.running.iter()
     }
 
     /// Every process of every server.
     pub fn pids(&self) -> Vec<u32> {
         let of_server = |server: &Server| {
             let children = server.processes().into_iter().map(|process| process.pid);
-            children.chain([server.postmaster_pid()]).map(i32::cast_unsigned).collect::<Vec<_>>()
+            children
+                .chain([server.postmaster_pid()])
+                .map(i32::cast_unsigned)
+                .collect::<Vec<_>>()
         };
-        self.servers.iter().flat_map(of_server).collect()
-    }
-
-    /// An error that says so if one has died.
-    pub fn check(&self) -> Result<()> {
-        for server in &self.servers {
-            server.is_alive()?;
-        }
-        Ok(())
+        self.running.iter().flat_map(of_server).collect()
     }
 
     /// The logs' ends, as `(file name, text)`, to be kept with the results.
     pub fn logs(&self) -> Vec<(String, Vec<u8>)> {
-        const LINES_KEPT: usize = 1000;
-        let log = |(index, server): (usize, &Server)| (format!("server-{index}.log"), server.log_tail(LINES_KEPT).into_bytes());
-        self.servers.iter().enumerate().map(log).collect()
+        let log = |(index, server): (usize, &Server)| {
+            (
+                format!("server-{index}.log"),
+                server.log_tail(LOG_LINES_KEPT).into_bytes(),
+            )
+        };
+        self.running.iter().enumerate().map(log).collect()
     }
 
     /// Stops and removes all of them, and reports the first that could not be.
     pub fn stop(self) -> Result<()> {
-        let results: Vec<_> = self.servers.into_iter().map(Server::stop).collect();
+        let results: Vec<_> = self.running.into_iter().map(Server::stop).collect();
         results.into_iter().collect::<Result<Vec<()>, _>>()?;
         Ok(())
     }
 
     fn describe(&mut self, installation: &Installation) {
         let build = &installation.build;
-        let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "not recorded".to_owned());
+        let known =
+            |text: &Option<String>| text.clone().unwrap_or_else(|| "not recorded".to_owned());
         self.facts.push(ServerFacts {
             version: installation.version.to_string(),
             origin: origin(installation),
@@ -96,15 +111,25 @@ impl Servers {
             compiler: known(&build.compiler),
         });
         if let Source::Installed { note } = &installation.source {
-            self.warnings.push(Warning { kind: WarningKind::Installed, message: note.clone() });
+            self.warnings.push(Warning {
+                kind: WarningKind::Installed,
+                message: note.clone(),
+            });
         }
     }
 
     fn warn_of_builds(&mut self) {
-        let Some((first, others)) = self.servers.split_first() else { return };
-        let differs = |other: &Server| pgassay_server::differ(&first.installation().build, &other.installation().build);
+        let Some((first, others)) = self.running.split_first() else {
+            return;
+        };
+        let differs = |other: &Server| {
+            pgassay_server::differ(&first.installation().build, &other.installation().build)
+        };
         if let Some(message) = others.iter().find_map(differs) {
-            self.warnings.push(Warning { kind: WarningKind::BuildsDiffer, message });
+            self.warnings.push(Warning {
+                kind: WarningKind::BuildsDiffer,
+                message,
+            });
         }
     }
 }
@@ -137,17 +162,20 @@ fn said(step: &Fetching) -> String {
     match step {
         Fetching::Asking { request, .. } => format!("looking for PostgreSQL {request}"),
         Fetching::Fetching { version, .. } => format!("fetching PostgreSQL {version}"),
-        Fetching::Waiting { series, .. } => format!("waiting for another process that fetches PostgreSQL {series}"),
+        Fetching::Waiting { series, .. } => {
+            format!("waiting for another process that fetches PostgreSQL {series}")
+        }
         _ => "looking for PostgreSQL".to_owned(),
     }
 }
 
 fn config(wanted: &ServerPlan, args: &ServerArgs) -> ServerConfig {
     let mut settings = wanted.settings.clone();
-    // PostgreSQL's own default, unless the study needs more or says what it wants.
-    const MAX_CONNECTIONS_DEFAULT: u32 = 100;
+    // PostgreSQL's own default stands, unless the study needs more or says what it wants.
     if wanted.connections > MAX_CONNECTIONS_DEFAULT {
-        settings.entry("max_connections".to_owned()).or_insert_with(|| wanted.connections.to_string());
+        settings
+            .entry("max_connections".to_owned())
+            .or_insert_with(|| wanted.connections.to_string());
     }
     ServerConfig {
         settings,
@@ -160,8 +188,14 @@ fn config(wanted: &ServerPlan, args: &ServerArgs) -> ServerConfig {
 /// Runs the study's set-up, a statement at a time, so that an error names its line.
 fn set_up(server: &Server, setup: &str, source: &StudySource, interrupt: &Interrupt) -> Result<()> {
     let mut connection = server.connect()?;
-    run_sql(&mut connection, setup, &["data", "setup"], source, interrupt)
-        .map_err(|error| server.is_alive().err().map_or(error, Into::into))
+    run_sql(
+        &mut connection,
+        setup,
+        &["data", "setup"],
+        source,
+        interrupt,
+    )
+    .map_err(|error| server.is_alive().err().map_or(error, Into::into))
 }
 
 /// Runs SQL that stands at `path` in the study.
@@ -176,7 +210,9 @@ pub fn run_sql(
         .map_err(|error| at_line(source, path, error.line() as usize, &error.to_string()))?;
     for statement in statements {
         interrupt.check()?;
-        connection.execute(&statement.text).map_err(|error| failed(&error, &statement, path, source))?;
+        connection
+            .execute(&statement.text)
+            .map_err(|error| failed(&error, &statement, path, source))?;
     }
     Ok(())
 }
@@ -187,9 +223,15 @@ fn failed(
     path: &[&str],
     source: &StudySource,
 ) -> anyhow::Error {
-    let Some(sql) = error.sql() else { return anyhow!("{error}") };
+    let Some(sql) = error.sql() else {
+        return anyhow!("{error}");
+    };
     // The server counts characters of the statement from 1.
-    let before: String = statement.text.chars().take(sql.position.map_or(0, |at| at as usize - 1)).collect();
+    let before: String = statement
+        .text
+        .chars()
+        .take(sql.position.map_or(0, |at| at as usize - 1))
+        .collect();
     let line = statement.line as usize + before.matches('\n').count();
     at_line(source, path, line, &sql.to_string()).context("the study's SQL failed")
 }
@@ -205,10 +247,17 @@ pub fn at_line(source: &StudySource, path: &[&str], line: usize, message: &str) 
 }
 
 /// Runs the reset of a load that writes.
-pub fn reset(server: &Server, sql: &str, source: &StudySource, interrupt: &Interrupt) -> Result<()> {
+pub fn reset(
+    server: &Server,
+    sql: &str,
+    source: &StudySource,
+    interrupt: &Interrupt,
+) -> Result<()> {
     if sql.trim().is_empty() {
         return Ok(());
     }
-    let mut connection = server.connect().context("cannot connect to reset the data")?;
+    let mut connection = server
+        .connect()
+        .context("cannot connect to reset the data")?;
     run_sql(&mut connection, sql, &["data", "reset"], source, interrupt)
 }

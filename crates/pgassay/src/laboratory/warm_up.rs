@@ -34,7 +34,9 @@ pub fn warm_up(crew: &mut Crew, schedule: &Schedule, interrupt: &Interrupt) -> R
 
 /// Whether the last three windows agree.
 fn is_steady(transactions: &[f64]) -> bool {
-    let [.., first, second, last] = transactions else { return false };
+    let [.., first, second, last] = transactions else {
+        return false;
+    };
     let best = first.max(*second);
     best > 0.0 && *last <= STILL_RISING * best
 }

@@ -23,12 +23,18 @@ pub struct Passed {
     pub steal: f64,
     /// Share of the machine that other programs used.
     pub foreign: f64,
+    /// Share of the machine that nobody used.
+    pub idle: f64,
 }
 
 impl Reading {
     /// Reads now. A backend that has ended is left out; the load engine reports why it ended.
     pub fn take(backend_pids: &[u32], server_pids: &[u32]) -> Result<Self> {
-        let ours: Vec<u32> = server_pids.iter().copied().chain([std::process::id()]).collect();
+        let ours: Vec<u32> = server_pids
+            .iter()
+            .copied()
+            .chain([std::process::id()])
+            .collect();
         Ok(Self {
             backends: ProcessTotals::read(backend_pids),
             ours: ProcessTotals::read(&ours),
@@ -51,6 +57,7 @@ impl Reading {
             },
             steal: machine.steal_ns as f64 / capacity_ns,
             foreign: machine.busy_ns().saturating_sub(ours_ns) as f64 / capacity_ns,
+            idle: (machine.idle_ns + machine.io_wait_ns) as f64 / capacity_ns,
         }
     }
 }
@@ -65,12 +72,26 @@ impl Profiles {
     /// One empty profile per point.
     pub fn new(plan: &Plan) -> Self {
         let blocks = plan.schedule.blocks as usize;
-        let builders = plan.points.iter().map(|_| ProfileBuilder::new(blocks)).collect();
-        Self { builders, variants: plan.variants.len() }
+        let builders = plan
+            .points
+            .iter()
+            .map(|_| ProfileBuilder::new(blocks))
+            .collect();
+        Self {
+            builders,
+            variants: plan.variants.len(),
+        }
     }
 
     /// Adds one profiled trial's samples of its backends.
-    pub fn add(&mut self, condition: usize, variant: usize, block: u32, samples: &Samples, backend_pids: &[u32]) {
+    pub fn add(
+        &mut self,
+        condition: usize,
+        variant: usize,
+        block: u32,
+        samples: &Samples,
+        backend_pids: &[u32],
+    ) {
         let builder = &mut self.builders[condition * self.variants + variant];
         let selection = samples.backends(backend_pids);
         for (stack, count) in selection.stacks() {
@@ -78,10 +99,18 @@ impl Profiles {
                 symbol: frame.name().map(str::to_owned),
                 object: frame.object.to_string(),
                 // A named function is one row wherever its code lies.
-                offset: if frame.symbol.is_some() { 0 } else { frame.offset },
+                offset: if frame.symbol.is_some() {
+                    0
+                } else {
+                    frame.offset
+                },
                 kernel: frame.kernel,
             });
-            builder.add(block as usize, frames, u32::try_from(count).unwrap_or(u32::MAX));
+            builder.add(
+                block as usize,
+                frames,
+                u32::try_from(count).unwrap_or(u32::MAX),
+            );
         }
         builder.add_quality(&Quality {
             samples: selection.quality.total,
@@ -95,6 +124,9 @@ impl Profiles {
 
     /// The profiles, in the plan's order of points.
     pub fn finish(self) -> Vec<Profile> {
-        self.builders.into_iter().map(ProfileBuilder::finish).collect()
+        self.builders
+            .into_iter()
+            .map(ProfileBuilder::finish)
+            .collect()
     }
 }
