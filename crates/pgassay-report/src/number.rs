@@ -70,7 +70,7 @@ pub(crate) fn micros(value: f64) -> String {
 /// A difference in microseconds, always with its sign: `−14.12`, `+0.38`; `0.00` has none.
 pub(crate) fn signed_micros(value: f64) -> String {
     let text = micros(value);
-    if value > 0.0 && text.trim_matches(['0', '.']) != "" {
+    if value > 0.0 && !text.trim_matches(['0', '.']).is_empty() {
         format!("+{text}")
     } else {
         text
@@ -87,7 +87,7 @@ pub(crate) fn millis(value_us: f64) -> String {
 pub(crate) fn duration(value_us: f64) -> String {
     if value_us < 10_000_000.0 {
         let ms = value_us / 1000.0;
-        format!("{} ms", decimals(ms, if ms < 10.0 { 1 } else { 0 }))
+        format!("{} ms", decimals(ms, usize::from(ms < 10.0)))
     } else if value_us < 600_000_000.0 {
         format!("{:.0} s", value_us / 1e6)
     } else {
@@ -115,7 +115,7 @@ pub(crate) fn decimals(value: f64, places: usize) -> String {
         return "?".to_owned();
     }
     let text = format!("{:.places$}", value.abs());
-    if value < 0.0 && text.trim_matches(['0', '.']) != "" {
+    if value < 0.0 && !text.trim_matches(['0', '.']).is_empty() {
         format!("−{text}")
     } else {
         text

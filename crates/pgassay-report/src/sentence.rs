@@ -107,10 +107,11 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
                 (Verdict::Slower, _) => "slower".to_owned(),
                 (Verdict::Same, 0) => format!("as fast as {baseline} within ±2 %"),
                 (Verdict::Same, _) => "as fast within ±2 %".to_owned(),
-                (Verdict::Unresolved, 0) => format!("not to be told from {baseline}"),
-                (Verdict::Unresolved, _) => "not to be told apart".to_owned(),
+                (Verdict::Unresolved, 0) => format!("not distinguishable from {baseline}"),
+                (Verdict::Unresolved, _) => "not distinguishable".to_owned(),
             };
             let place = match with[..] {
+                [_, _] if comparisons.len() == 2 => "under both conditions".to_owned(),
                 _ if with.len() == comparisons.len() => {
                     format!("under all {} conditions", with.len())
                 }

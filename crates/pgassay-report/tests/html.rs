@@ -1,19 +1,188 @@
 //! The page: what it must hold, and what it must never do.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod fixture;
 
+use html5gum::emitters::default::DefaultEmitter;
+use html5gum::{Token, Tokenizer};
+use pgassay_core::run::Run;
 use pgassay_report::html;
+use serde_json::Value;
 
-/// Kept beside other build products, to be looked at in a browser.
-fn keep(name: &str, page: &str) {
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::write(path, page).unwrap();
+fn all_runs() -> Vec<(&'static str, Run)> {
+    vec![
+        ("study", fixture::run()),
+        ("small", fixture::small_run()),
+        ("doubtful", fixture::doubtful_run()),
+        ("descriptive", fixture::descriptive_run()),
+        ("no-profile", fixture::run_without_profiles()),
+        ("hostile", fixture::hostile_run()),
+    ]
+}
+
+/// A tag's name, and names and values of its attributes.
+type Tag = (String, Vec<(String, String)>);
+
+/// Every tag with its attributes and all text outside of tags. Panics over anything that the
+/// HTML standard calls a parse error, and over tags that do not match.
+fn parsed(page: &str) -> (Vec<Tag>, String) {
+    const VOID: [&str; 3] = ["meta", "input", "br"];
+    let mut emitter = DefaultEmitter::default();
+    emitter.naively_switch_states(true);
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let (mut tags, mut texts) = (Vec::new(), String::new());
+    let mut open: Vec<String> = Vec::new();
+    for token in Tokenizer::new_with_emitter(page, emitter) {
+        match token.unwrap() {
+            Token::StartTag(tag) => {
+                let name = text(&tag.name);
+                let attributes = tag.attributes.iter();
+                let attributes = attributes
+                    .map(|(name, value)| (text(name), text(value)))
+                    .collect();
+                if !VOID.contains(&name.as_str()) {
+                    open.push(name.clone());
+                }
+                tags.push((name, attributes));
+            }
+            Token::EndTag(tag) => {
+                assert_eq!(open.pop(), Some(text(&tag.name)), "an end tag out of place");
+            }
+            Token::String(string) => texts.push_str(&text(&string)),
+            Token::Error(error) => panic!("{error:?}"),
+            Token::Comment(_) | Token::Doctype(_) => {}
+        }
+    }
+    assert_eq!(open, Vec::<String>::new(), "never closed");
+    (tags, texts)
 }
 
 #[test]
-fn pages_are_kept_for_a_look() {
-    keep("study.html", &html(&fixture::run()));
-    keep("small.html", &html(&fixture::small_run()));
-    keep("no-profile.html", &html(&fixture::run_without_profiles()));
+fn every_page_is_well_formed_and_kept_for_a_look() {
+    for (name, run) in all_runs() {
+        let page = html(&run);
+        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"));
+        std::fs::write(path, &page).unwrap();
+        let (tags, _) = parsed(&page);
+        assert!(tags.len() > 50, "{name}: {}", tags.len());
+    }
+}
+
+#[test]
+fn no_page_refers_to_anything_outside_itself() {
+    for (name, run) in all_runs() {
+        let page = html(&run);
+        for forbidden in [
+            "http", "//www", "@import", "url(", "<link", "<img", "<iframe", "fetch(",
+        ] {
+            assert!(!page.contains(forbidden), "{name} holds {forbidden}");
+        }
+        let (tags, _) = parsed(&page);
+        for (tag, attributes) in tags {
+            for (attribute, value) in attributes {
+                assert_ne!(attribute, "src", "{name}: {tag}");
+                assert!(
+                    attribute != "href" || value.starts_with('#'),
+                    "{name}: {tag} {value}"
+                );
+                assert!(!attribute.starts_with("on"), "{name}: {tag} {attribute}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_users_write_stays_text() {
+    let page = html(&fixture::hostile_run());
+    let (tags, texts) = parsed(&page);
+    let scripts = tags.iter().filter(|(name, _)| name == "script").count();
+    assert_eq!(scripts, 2, "the data and our own");
+    assert!(texts.contains("</script><script>alert(\"1\")</script>'&\u{2028}"));
+    assert!(
+        !page
+            .chars()
+            .any(|c| c.is_control() && c != '\n' && c != '\t')
+    );
+}
+
+#[test]
+fn the_page_answers_before_it_explains() {
+    let page = html(&fixture::run());
+    let (_, texts) = parsed(&page);
+    let place = |text: &str| texts.find(text).unwrap_or_else(|| panic!("no {text:?}"));
+    let order = [
+        "Do prepared statements pay off",
+        "prepared is faster than simple under all 6 conditions: throughput ×1.245 to ×1.284.",
+        "Verdicts",
+        "×1.245 [1.236, 1.253]",
+        "Where the difference lies",
+        "−12.61 ±0.22 µs/tx",
+        "base_yyparse",
+        "against concurrency",
+        "Flame graphs",
+        "in the order they ran",
+        "Figures",
+        "How to repeat it",
+        "42 (the same seed",
+        "-fwrapv -Os",
+        "select f1(:id);",
+    ];
+    for pair in order.windows(2) {
+        let (first, then) = (place(pair[0]), texts.rfind(pair[1]).unwrap());
+        assert!(
+            first < then,
+            "{:?} should stand before {:?}",
+            pair[0],
+            pair[1]
+        );
+    }
+}
+
+#[test]
+fn every_flame_graph_adds_up_to_its_points_cost() {
+    for run in [fixture::run(), fixture::small_run(), fixture::hostile_run()] {
+        let page = html(&run);
+        let (_, after) = page.split_once("type=\"application/json\">").unwrap();
+        let (data, _) = after.split_once("</script>").unwrap();
+        let data: Value = serde_json::from_str(data).unwrap();
+        let mut sums = 0;
+        for (at, condition) in data["conditions"].as_array().unwrap().iter().enumerate() {
+            let parents = condition["parents"].as_array().unwrap();
+            for (child, parent) in parents.iter().enumerate() {
+                assert!(
+                    parent.as_i64().unwrap() < i64::try_from(child).unwrap(),
+                    "callers stand before callees"
+                );
+            }
+            for (variant, costs) in condition["self_ns"].as_array().unwrap().iter().enumerate() {
+                let sum_ns: f64 = costs
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|it| it.as_f64().unwrap())
+                    .sum();
+                let point = run
+                    .points
+                    .iter()
+                    .find(|it| (it.condition, it.variant) == (at, variant));
+                let exact_ns = point.unwrap().server_cpu_us * 1000.0;
+                // Every node is rounded to a tenth of a nanosecond.
+                let tolerance_ns = 0.05 * parents.len() as f64 + 1e-6;
+                assert!(
+                    (sum_ns - exact_ns).abs() < tolerance_ns,
+                    "{sum_ns} is not {exact_ns}"
+                );
+                sums += 1;
+            }
+        }
+        assert_eq!(sums, run.points.len());
+    }
+}
+
+#[test]
+fn the_page_itself_is_small() {
+    let page = html(&fixture::descriptive_run());
+    assert!(page.len() < 60_000, "{} bytes", page.len());
+    let page = html(&fixture::run());
+    assert!(page.len() < 300_000, "{} bytes", page.len());
 }

@@ -2,10 +2,11 @@
 //!
 //! The expected texts lie under `snapshots`; `UPDATE_SNAPSHOTS=1 cargo test` writes them anew, and
 //! the change is then read in the diff.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod fixture;
 
+use pgassay_core::run::Run;
 use pgassay_report::{Style, terminal};
 
 const PLAIN: Style = Style {
@@ -25,8 +26,117 @@ fn check(name: &str, text: &str) {
     );
 }
 
+/// Characters of the widest line that is not a single long word.
+fn widest(text: &str) -> usize {
+    text.lines()
+        .map(|line| line.chars().count())
+        .max()
+        .unwrap_or(0)
+}
+
+fn all_runs() -> Vec<Run> {
+    vec![
+        fixture::run(),
+        fixture::small_run(),
+        fixture::doubtful_run(),
+        fixture::descriptive_run(),
+        fixture::run_without_profiles(),
+        fixture::hostile_run(),
+    ]
+}
+
 #[test]
 fn a_whole_study_is_told_on_one_screen_or_two() {
-    let text = terminal(&fixture::run(), &PLAIN);
-    check("study", &text);
+    check("study", &terminal(&fixture::run(), &PLAIN));
+}
+
+#[test]
+fn one_comparison_is_told_with_its_interval() {
+    check("small", &terminal(&fixture::small_run(), &PLAIN));
+}
+
+#[test]
+fn doubt_is_told_with_what_would_end_it() {
+    check("doubtful", &terminal(&fixture::doubtful_run(), &PLAIN));
+}
+
+#[test]
+fn without_profiles_the_reader_is_told_what_grants_them() {
+    check(
+        "no-profile",
+        &terminal(&fixture::run_without_profiles(), &PLAIN),
+    );
+}
+
+#[test]
+fn one_variant_is_described_and_not_judged() {
+    check(
+        "descriptive",
+        &terminal(&fixture::descriptive_run(), &PLAIN),
+    );
+}
+
+#[test]
+fn a_narrow_terminal_loses_columns_and_no_answer() {
+    check(
+        "narrow",
+        &terminal(
+            &fixture::run(),
+            &Style {
+                color: false,
+                width: 72,
+            },
+        ),
+    );
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal() {
+    for run in all_runs() {
+        for width in [72, 80, 100, 200] {
+            let text = terminal(
+                &run,
+                &Style {
+                    color: false,
+                    width,
+                },
+            );
+            assert!(widest(&text) <= width.min(100), "{width}:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn colours_change_nothing_but_colours() {
+    let run = fixture::small_run();
+    let colored = terminal(
+        &run,
+        &Style {
+            color: true,
+            width: 100,
+        },
+    );
+    assert!(colored.contains("\u{1b}[1;32mfaster\u{1b}[0m"));
+    let mut plain = String::new();
+    let mut rest = colored.as_str();
+    while let Some((before, after)) = rest.split_once("\u{1b}[") {
+        plain.push_str(before);
+        rest = after.split_once('m').unwrap().1;
+    }
+    plain.push_str(rest);
+    assert_eq!(plain, terminal(&run, &PLAIN));
+}
+
+#[test]
+fn names_do_not_command_the_terminal() {
+    let text = terminal(&fixture::hostile_run(), &PLAIN);
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text}");
+}
+
+#[test]
+fn indices_that_point_nowhere_are_shown_as_unknown() {
+    let mut run = fixture::small_run();
+    run.plan.conditions.clear();
+    run.comparisons[0].variant = 7;
+    assert!(terminal(&run, &PLAIN).contains(&run.study.question));
 }

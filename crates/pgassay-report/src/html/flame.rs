@@ -7,6 +7,7 @@
 //! sample is dropped, and the sum of every tree is the point's whole cost.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use maud::{Markup, PreEscaped, html};
 use pgassay_core::profile::Frame;
@@ -19,8 +20,8 @@ use crate::outline::{baseline_name, comparison, condition_title, most_telling, p
 const BELOW_SHARE: f64 = 0.0005;
 const BELOW_NAME: &str = "(below 0.05 %)";
 
-/// Costs are kept in nanoseconds, to the picosecond's neighbourhood where that matters: a tree of
-/// thousands of nodes rounded to whole nanoseconds would miss its sum.
+/// Costs are kept in nanoseconds, to a tenth of one: a tree of thousands of nodes that are rounded
+/// to whole nanoseconds would miss its sum.
 const NS_PER_US: f64 = 1000.0;
 
 /// One call path under a condition.
@@ -85,7 +86,7 @@ fn embedded(data: &Value) -> String {
     for c in data.to_string().chars() {
         match c {
             '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                out.push_str(&format!("\\u{:04x}", u32::from(c)));
+                _ = write!(out, "\\u{:04x}", u32::from(c));
             }
             _ => out.push(c),
         }
@@ -96,16 +97,11 @@ fn embedded(data: &Value) -> String {
 /// What the script draws from; `None` where no point has a profile.
 fn data(run: &Run) -> Option<Value> {
     let mut forest = Forest::default();
-    let below = forest.frame(&Frame {
-        symbol: Some(BELOW_NAME.to_owned()),
-        object: String::new(),
-        offset: 0,
-        kernel: false,
-    });
+    let below = forest.frame(&named(BELOW_NAME));
     let conditions: Vec<Value> = (0..run.plan.conditions.len())
         .map(|condition| {
             let branches = forest.merged(run, condition);
-            forest.condition(run, condition, &pruned(&branches, below))
+            drawn(run, condition, &pruned(&branches, below))
         })
         .collect();
     if conditions
@@ -122,6 +118,16 @@ fn data(run: &Run) -> Option<Value> {
         "conditions": conditions,
         "start": [start.map_or(0, |it| it.condition), start.map_or(1, |it| it.variant)],
     }))
+}
+
+/// A frame that is no function of any program.
+fn named(name: &str) -> Frame {
+    Frame {
+        symbol: Some(name.to_owned()),
+        object: String::new(),
+        offset: 0,
+        kernel: false,
+    }
 }
 
 impl Forest {
@@ -146,6 +152,7 @@ impl Forest {
     /// One tree of all variants' profiles; callers stand before what they call.
     fn merged(&mut self, run: &Run, condition: usize) -> Vec<Branch> {
         let variants = run.plan.variants.len();
+        let unknown = named("?");
         let mut branches: Vec<Branch> = Vec::new();
         let mut index: HashMap<(Option<usize>, usize), usize> = HashMap::new();
         for variant in 0..variants {
@@ -160,11 +167,8 @@ impl Forest {
             for node in &profile.nodes {
                 // A parent that does not stand before its child is a damaged file's: a root then.
                 let parent = node.parent.and_then(|it| places.get(it as usize).copied());
-                let Some(frame) = profile.frames.get(node.frame as usize) else {
-                    places.push(0);
-                    continue;
-                };
-                let frame = self.frame(frame);
+                let frame = profile.frames.get(node.frame as usize);
+                let frame = self.frame(frame.unwrap_or(&unknown));
                 let place = *index.entry((parent, frame)).or_insert_with(|| {
                     branches.push(Branch {
                         parent,
@@ -179,35 +183,43 @@ impl Forest {
         }
         branches
     }
+}
 
-    fn condition(&self, run: &Run, condition: usize, branches: &[Branch]) -> Value {
-        let parents: Vec<i64> = branches
-            .iter()
-            .map(|it| it.parent.map_or(-1, |parent| parent as i64))
-            .collect();
-        let frames: Vec<usize> = branches.iter().map(|it| it.frame).collect();
-        let costs: Vec<Vec<Value>> = (0..run.plan.variants.len())
-            .map(|variant| {
-                branches
-                    .iter()
-                    .map(|it| short(it.self_ns[variant]))
-                    .collect()
-            })
-            .collect();
-        let resolvable_us: Vec<f64> = (0..run.plan.variants.len())
-            .map(|variant| {
-                let cost = comparison(run, condition, variant).and_then(|it| it.cost.as_ref());
-                cost.map_or(0.0, |cost| cost.resolvable_us)
-            })
-            .collect();
-        json!({
-            "title": condition_title(run, condition),
-            "parents": parents,
-            "frames": frames,
-            "self_ns": costs,
-            "resolvable_us": resolvable_us,
+/// A condition's tree in the form that the script draws.
+fn drawn(run: &Run, condition: usize, branches: &[Branch]) -> Value {
+    // −1 for a root: the script keeps a node above all roots.
+    let parents: Vec<i64> = branches
+        .iter()
+        .map(|it| {
+            it.parent
+                .and_then(|parent| i64::try_from(parent).ok())
+                .unwrap_or(-1)
         })
-    }
+        .collect();
+    let frames: Vec<usize> = branches.iter().map(|it| it.frame).collect();
+    let variants = 0..run.plan.variants.len();
+    let costs: Vec<Vec<Value>> = variants
+        .clone()
+        .map(|variant| {
+            branches
+                .iter()
+                .map(|it| short(it.self_ns[variant]))
+                .collect()
+        })
+        .collect();
+    let resolvable_us: Vec<f64> = variants
+        .map(|variant| {
+            let cost = comparison(run, condition, variant).and_then(|it| it.cost.as_ref());
+            cost.map_or(0.0, |cost| cost.resolvable_us)
+        })
+        .collect();
+    json!({
+        "title": condition_title(run, condition),
+        "parents": parents,
+        "frames": frames,
+        "self_ns": costs,
+        "resolvable_us": resolvable_us,
+    })
 }
 
 /// A tenth of a nanosecond is enough, and zeros take one character.

@@ -17,7 +17,7 @@ mod waterfall;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use pgassay_core::comparison::{Comparison, CostDifference};
-use pgassay_core::run::Run;
+use pgassay_core::run::{Run, WarningKind};
 
 use crate::outline::{baseline_name, condition_title, most_telling, plus_minus_us, variant_name};
 use crate::{number, sentence};
@@ -87,17 +87,23 @@ fn opening(run: &Run) -> Markup {
 }
 
 fn warnings(run: &Run) -> Markup {
+    // The caller's own warning says more, where there is one.
+    let told = run
+        .warnings
+        .iter()
+        .any(|it| it.kind == WarningKind::Incomplete);
+    let unfinished = !run.complete && !told;
     let limits: Vec<_> = run
         .checks
         .iter()
         .filter(|check| check.limits.is_some())
         .collect();
     html! {
-        @if !run.complete || !run.warnings.is_empty() || !limits.is_empty() {
+        @if unfinished || !run.warnings.is_empty() || !limits.is_empty() {
             section #warnings {
                 h2 { "Before you believe it" }
                 ul {
-                    @if !run.complete { li { "The run ended before all trials were done." } }
+                    @if unfinished { li { "The run ended before all trials were done." } }
                     @for warning in &run.warnings { li { (warning.message) } }
                     @for check in limits {
                         li {

@@ -47,8 +47,11 @@ impl Scale {
         } else {
             (value - self.low) / (self.high - self.low)
         };
-        // Also takes what is not a number, as `max` prefers the other operand.
-        place.max(0.0).min(1.0)
+        if place.is_nan() {
+            0.0
+        } else {
+            place.clamp(0.0, 1.0)
+        }
     }
 
     /// Round values along the axis: at most about `wanted` of them.

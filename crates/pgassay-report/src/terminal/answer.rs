@@ -3,7 +3,7 @@
 use pgassay_core::comparison::{Comparison, Verdict};
 use pgassay_core::run::Run;
 
-use super::table::{Ink, Side, Table, cell, inked, wrap};
+use super::table::{Ink, Side, Table, cell, inked, name, wrap};
 use super::{Style, clients, heading};
 use crate::outline::{baseline_name, comparison, groups, variant_name};
 use crate::{number, sentence};
@@ -38,7 +38,8 @@ enum Noise {
 fn table(run: &Run, noise: Noise) -> Table {
     let mut table = Table::new(&[Side::Right, Side::Left, Side::Left, Side::Left, Side::Left]);
     for group in groups(run) {
-        if !group.label.is_empty() {
+        let shown = |it: &Comparison| group.conditions.contains(&it.condition);
+        if !group.label.is_empty() && run.comparisons.iter().any(shown) {
             table.across(cell(group.label));
         }
         for condition in group.conditions {
@@ -49,7 +50,7 @@ fn table(run: &Run, noise: Noise) -> Table {
                 };
                 table.row(vec![
                     cell(std::mem::take(&mut title)),
-                    cell(variant_name(run, variant)),
+                    name(variant_name(run, variant)),
                     inked(
                         sentence::verdict_word(comparison.verdict),
                         ink(comparison.verdict),
@@ -75,7 +76,7 @@ fn ink(verdict: Verdict) -> Ink {
 fn ratio(comparison: &Comparison) -> String {
     let tps = &comparison.tps;
     if tps.by_pair.len() < 2 {
-        return number::ratio(tps.ratio);
+        return format!("{} (one pair)", number::ratio(tps.ratio));
     }
     format!(
         "{} {}",
@@ -88,7 +89,10 @@ fn pairs(comparison: &Comparison, noise: Noise) -> String {
     let tps = &comparison.tps;
     let pairs = number::count(tps.by_pair.len() as u64, "pair");
     if tps.by_pair.len() < 2 {
-        return format!("{pairs}: descriptive only");
+        return match noise {
+            Noise::None => String::new(),
+            _ => "descriptive only".to_owned(),
+        };
     }
     let sd = number::percent(tps.pair_sd);
     let detects = tps.detectable.map_or(String::new(), |share| {
@@ -98,7 +102,7 @@ fn pairs(comparison: &Comparison, noise: Noise) -> String {
     let star = if tps.ranks_disagree { " *" } else { "" };
     match noise {
         Noise::Words => format!("{pairs}, pair SD {sd}{detects}{star}"),
-        Noise::Short => format!("{pairs}, SD {sd}{star}"),
+        Noise::Short => format!("{pairs}, SD {sd}{detects}{star}"),
         Noise::None => star.trim().to_owned(),
     }
 }

@@ -18,6 +18,8 @@ const FUNCTION_ROWS: usize = 10;
 /// Longer names are cut: C++ symbols know no bounds.
 const NAME_WIDTH_MAX: usize = 34;
 const BAR_WIDTH: usize = 16;
+/// The bars are the first to go where room is scarce.
+const BAR_COLUMN: usize = 6;
 
 pub(super) fn section(run: &Run, style: Style) -> String {
     let Some(telling) = most_telling(run, run.comparisons.iter()) else {
@@ -37,7 +39,11 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         &format!("server CPU time in µs per transaction: {title}"),
         style,
     );
-    out.push_str(&table(run, telling, cost, style).render(style.color));
+    let mut table = table(run, telling, cost, style);
+    if table.width() > style.columns() {
+        table.remove_column(BAR_COLUMN);
+    }
+    out.push_str(&table.render(style.color));
     out.push_str(&below_noise(cost, style));
     out.push_str(&others(run, telling, style));
     out
@@ -49,6 +55,7 @@ fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style
     sides.push(Side::Left);
     let mut table = Table::new(&sides);
     let (kind, coarse) = coarse_rows(cost);
+    let title_width = if style.columns() < 90 { 10 } else { 14 };
     let titles = [
         "",
         if kind == "function" { "" } else { kind },
@@ -60,7 +67,7 @@ fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style
     ];
     table.row(
         titles
-            .map(|title| inked(cut(title, 20), Ink::Faint))
+            .map(|title| inked(cut(title, title_width), Ink::Faint))
             .to_vec(),
     );
     if kind != "function" {
@@ -112,6 +119,11 @@ fn rows(table: &mut Table, rows: &[CostRow], count: usize, kind: &str, style: St
     ]);
 }
 
+/// What the columns of figures leave for a name.
+fn name_width(style: Style) -> usize {
+    NAME_WIDTH_MAX.min(style.columns().saturating_sub(52))
+}
+
 /// `11 more functions`.
 fn more(number: usize, kind: &str) -> String {
     format!("{number} more {kind}{}", if number == 1 { "" } else { "s" })
@@ -128,16 +140,15 @@ fn row(mark: &str, name: &str, row: &CostRow, largest_us: f64, style: Style) -> 
     } else {
         0.0
     };
-    let bar_width = if style.columns() >= 90 { BAR_WIDTH } else { 0 };
     vec![
         inked(mark, ink),
-        cell(cut(&visible(name), NAME_WIDTH_MAX)),
+        cell(cut(&visible(name), name_width(style))),
         cell(number::micros(row.baseline_us)),
         cell(number::micros(row.variant_us)),
         cell(number::signed_micros(row.difference_us)),
         inked(number::micros(plus_minus_us(row)), Ink::Faint),
         inked(
-            bar(share, bar_width),
+            bar(share, BAR_WIDTH),
             if ink == Ink::Faint { Ink::Faint } else { ink },
         ),
     ]

@@ -1,8 +1,9 @@
 //! The figures of every point.
 
+use pgassay_core::comparison::PointSummary;
 use pgassay_core::run::Run;
 
-use super::table::{Ink, Side, Table, cell, inked};
+use super::table::{Ink, Side, Table, cell, inked, name};
 use super::{Style, clients, heading};
 use crate::number;
 use crate::outline::{groups, point, variant_name};
@@ -33,7 +34,8 @@ fn table(run: &Run) -> Table {
     let titles = ["", "", "tps", "mean", "p50", "p95", "p99", "server CPU"];
     table.row(titles.map(|title| inked(title, Ink::Faint)).to_vec());
     for group in groups(run) {
-        if !group.label.is_empty() {
+        let shown = |it: &PointSummary| group.conditions.contains(&it.condition);
+        if !group.label.is_empty() && run.points.iter().any(shown) {
             table.across(cell(group.label));
         }
         for condition in group.conditions {
@@ -45,7 +47,7 @@ fn table(run: &Run) -> Table {
                 let limited = if point.client_limited > 0.0 { "!" } else { "" };
                 table.row(vec![
                     cell(std::mem::take(&mut title)),
-                    cell(format!("{}{limited}", variant_name(run, variant))),
+                    name(&format!("{}{limited}", variant_name(run, variant))),
                     cell(number::tps(point.tps)),
                     cell(number::millis(point.latency_mean_us)),
                     cell(number::millis(point.latency_p50_us)),

@@ -14,7 +14,7 @@ mod table;
 use pgassay_core::run::Run;
 
 use crate::{outline, sentence};
-use table::{Ink, paint, visible, wrap};
+use table::{Ink, paint, wrap};
 
 /// How to write for a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,13 +83,18 @@ fn opening(run: &Run, style: Style) -> String {
 
 /// A section's heading, and what its columns mean.
 fn heading(title: &str, explanation: &str, style: Style) -> String {
-    let rest = style.columns().saturating_sub(title.chars().count() + 2);
-    let explanation = table::cut(&visible(explanation), rest);
-    format!(
-        "{}  {}\n",
-        paint(title, Ink::Strong, style.color),
-        paint(&explanation, Ink::Faint, style.color)
-    )
+    let text = wrap(explanation, style.columns(), &format!("{title}  "), "  ");
+    let explanation = text.strip_prefix(title).unwrap_or(&text).trim_end();
+    let mut out = paint(title, Ink::Strong, style.color);
+    for (at, line) in explanation.split('\n').enumerate() {
+        let line = if at == 0 {
+            line.to_owned()
+        } else {
+            format!("\n{line}")
+        };
+        out.push_str(&paint(&line, Ink::Faint, style.color));
+    }
+    out + "\n"
 }
 
 /// A condition's number of clients, as its table prints it.

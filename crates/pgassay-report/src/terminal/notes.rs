@@ -1,6 +1,6 @@
 //! What the reader must know before believing a figure, and what mends it.
 
-use pgassay_core::run::Run;
+use pgassay_core::run::{Run, WarningKind};
 
 use super::table::{Ink, paint, wrap};
 use super::{Style, heading};
@@ -16,7 +16,12 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         out.push_str(&wrap(&watching, width, "  watching  ", "            "));
     }
     let mut warnings = String::new();
-    if !run.complete {
+    // The caller's own warning says more, where there is one.
+    let told = run
+        .warnings
+        .iter()
+        .any(|it| it.kind == WarningKind::Incomplete);
+    if !run.complete && !told {
         warnings.push_str(&warning(
             "The run ended before all trials were done.",
             style,
@@ -40,7 +45,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     if out.is_empty() {
         return out;
     }
-    heading("NOTES", "", style).trim_end().to_owned() + "\n" + &out
+    heading("NOTES", "", style) + &out
 }
 
 fn warning(text: &str, style: Style) -> String {

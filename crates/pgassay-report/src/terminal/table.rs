@@ -57,6 +57,13 @@ pub(super) fn inked(text: impl Into<String>, ink: Ink) -> Cell {
     }
 }
 
+/// A variant's name, which is cut where it is so long that no figure would find room.
+pub(super) fn name(text: &str) -> Cell {
+    cell(cut(&visible(text), VARIANT_WIDTH_MAX))
+}
+
+const VARIANT_WIDTH_MAX: usize = 20;
+
 /// On which side a column's text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
@@ -92,7 +99,8 @@ impl Table {
     }
 
     /// Adds a line that no column constrains.
-    pub(super) fn across(&mut self, cell: Cell) {
+    pub(super) fn across(&mut self, mut cell: Cell) {
+        cell.text = cut(&cell.text, ACROSS_WIDTH_MAX);
         self.rows.push(Row::Across(cell));
     }
 
@@ -162,6 +170,8 @@ impl Table {
     }
 }
 
+/// No report is wider.
+const ACROSS_WIDTH_MAX: usize = 100;
 const INDENT: &str = "  ";
 const GAP: &str = "  ";
 
@@ -171,7 +181,11 @@ pub(super) fn wrap(text: &str, width: usize, first: &str, next: &str) -> String 
     let mut out = String::new();
     let mut line = first.to_owned();
     let mut empty = true;
-    for word in visible(text).split(' ').filter(|word| !word.is_empty()) {
+    // A unit never stands alone at the beginning of a line.
+    let text = visible(text)
+        .replace(" %", "\u{a0}%")
+        .replace(" µs", "\u{a0}µs");
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
         if !empty && line.width() + 1 + word.width() > width {
             out.push_str(line.trim_end());
             out.push('\n');
@@ -194,6 +208,8 @@ pub(super) fn wrap(text: &str, width: usize, first: &str, next: &str) -> String 
 pub(super) fn visible(text: &str) -> String {
     let shown = |c: char| match c {
         '\n' | '\r' | '\t' => ' ',
+        // Line separators and the marks that turn the direction of writing move text, too.
+        '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
         _ if c.is_control() => '\u{fffd}',
         _ => c,
     };
@@ -221,7 +237,7 @@ pub(super) fn bar(share: f64, width: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (share.clamp(0.0, 1.0) * width as f64 * 8.0).round() as usize;
     let bar = "█".repeat(eighths / 8) + EIGHTHS[eighths % 8];
-    if bar.is_empty() && share > 0.0 {
+    if bar.is_empty() && share > 0.0 && width > 0 {
         "▏".to_owned()
     } else {
         bar

@@ -1,0 +1,89 @@
+//! JSON as programs read it, and the committed schemas.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod fixture;
+
+use pgassay_core::run::Run;
+use pgassay_report::{json, run_schema, study_schema};
+use serde_json::Value;
+
+/// The committed schemas are those of the types; `UPDATE_SCHEMA=1 cargo test` writes them anew.
+#[test]
+fn the_committed_schemas_are_current() {
+    for (name, schema) in [
+        ("run-1.json", run_schema()),
+        ("study-1.json", study_schema()),
+    ] {
+        let path = format!("{}/../../docs/schema/{name}", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+            std::fs::create_dir_all(std::path::Path::new(&path).parent().unwrap()).unwrap();
+            std::fs::write(&path, &schema).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(
+            committed, schema,
+            "{path} is not current; UPDATE_SCHEMA=1 writes it anew"
+        );
+    }
+}
+
+#[test]
+fn a_run_comes_back_as_it_was() {
+    for run in [
+        fixture::run(),
+        fixture::doubtful_run(),
+        fixture::hostile_run(),
+    ] {
+        let back: Run = serde_json::from_str(&json(&run)).unwrap();
+        assert_eq!(back, run);
+    }
+}
+
+#[test]
+fn every_field_of_a_run_is_in_the_schema() {
+    let schema: Value = serde_json::from_str(&run_schema()).unwrap();
+    let run: Value = serde_json::from_str(&json(&fixture::run())).unwrap();
+    let mut checked = 0;
+    known(&schema, &schema, &run, "run", &mut checked);
+    assert!(checked > 10_000, "only {checked} fields were looked at");
+}
+
+/// Every property of the value is one that the schema names, however deep.
+fn known(root: &Value, schema: &Value, value: &Value, path: &str, checked: &mut usize) {
+    let schema = resolved(root, schema);
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let property = &schema["properties"][name];
+                let property = if property.is_null() {
+                    &schema["additionalProperties"]
+                } else {
+                    property
+                };
+                assert!(property.is_object(), "{path}.{name} is not in the schema");
+                *checked += 1;
+                known(root, property, field, &format!("{path}.{name}"), checked);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                known(root, &schema["items"], item, path, checked);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The schema behind a reference, and behind "this or null".
+fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
+    if let Some(reference) = schema["$ref"].as_str() {
+        return resolved(
+            root,
+            root.pointer(reference.trim_start_matches('#')).unwrap(),
+        );
+    }
+    match schema["anyOf"].as_array() {
+        Some(choices) => resolved(root, &choices[0]),
+        None => schema,
+    }
+}
