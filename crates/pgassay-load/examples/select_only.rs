@@ -1,8 +1,8 @@
 //! pgbench's built-in select-only script against a server that holds its tables:
 //! `select_only SOCKET_DIRECTORY PORT USER DATABASE CLIENTS SECONDS [THREADS] [MODE] [SCRIPT]`.
 //!
-//! Prints one line: tps, client CPU per transaction, p50 and p99. For comparisons with pgbench in
-//! turns; `examples/compare.py` does that.
+//! Prints one line: tps, client CPU per transaction, p50 and p99, fairness. `against_pgbench` compares
+//! with pgbench.
 
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 

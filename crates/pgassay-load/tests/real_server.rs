@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pgassay_load::{Crew, CrewConfig, LoadError, Measurement, WeightedScript, Window};
 use pgassay_script::{Names, Options, Protocol, Script};
-use pgassay_wire::conninfo::Target;
+use pgassay_wire::conninfo::{FileText, Request, Surroundings, Target};
 use pgassay_wire::{Exchange, Login};
 
 const MODES: [Protocol; 3] = [Protocol::Simple, Protocol::Extended, Protocol::Prepared];
@@ -384,6 +384,78 @@ fn the_stop_flag_is_heeded() {
     // All came to their end, so the connections are still good.
     stop.store(false, Ordering::Relaxed);
     assert_eq!(crew.run(&counted(3)).unwrap().transactions, 12);
+}
+
+#[test]
+fn tcp_passwords_and_several_hosts() {
+    let hba = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+    let Some(server) = support::Server::start_with_tcp(hba) else {
+        return;
+    };
+    let directory = server.socket_directory();
+    let mut local = config(&server, Protocol::Simple, &["select 1;\n"]);
+    let port = server.port();
+    local.target = Target::unix(directory.to_str().unwrap(), port, "tester", "postgres");
+    local.scripts[0] = {
+        let mut names = Names::new();
+        let text = "alter role tester password 'geheim';\n";
+        let script = Script::parse("test.sql", text, &Options::default(), &mut names).unwrap();
+        WeightedScript {
+            script: Arc::new(script),
+            weight: 1,
+        }
+    };
+    local.clients = 1;
+    connect(&local).run(&counted(1)).unwrap();
+
+    let request = |text: &str| {
+        let request = Request::new()
+            .conninfo(text)
+            .unwrap()
+            .option("dbname", "postgres")
+            .unwrap();
+        request
+            .option("user", "tester")
+            .unwrap()
+            .resolve(&Nothing)
+            .unwrap()
+    };
+    let mut config = config(&server, Protocol::Prepared, &["select :client_id;\n"]);
+    config.clients = 30;
+    // Nobody listens on port 1.
+    config.target = request(&format!("postgres://:geheim@127.0.0.1:1,localhost:{port}/"));
+    let mut crew = connect(&config);
+    let measured = crew.run(&timed(10, 100)).unwrap();
+    assert_closes(&measured, 30);
+    assert!(measured.transactions > 30);
+    crew.close();
+
+    let stop = Arc::new(AtomicBool::new(false));
+    config.target = request(&format!("postgres://:falsch@127.0.0.1:{port}/"));
+    let error = Crew::connect(&config, &stop).err().unwrap();
+    assert!(error.to_string().contains("28P01"), "{error}");
+    config.target = request("postgres://:geheim@127.0.0.1:1/");
+    let error = Crew::connect(&config, &stop).err().unwrap();
+    assert!(matches!(&error, LoadError::Connect { .. }), "{error}");
+    assert!(error.to_string().contains("port 1"), "{error}");
+}
+
+/// Surroundings without variables and files.
+struct Nothing;
+
+impl Surroundings for Nothing {
+    fn variable(&self, _name: &str) -> Option<String> {
+        None
+    }
+    fn user(&self) -> Option<String> {
+        None
+    }
+    fn home(&self) -> Option<std::path::PathBuf> {
+        None
+    }
+    fn read(&self, _path: &std::path::Path) -> std::io::Result<Option<FileText>> {
+        Ok(None)
+    }
 }
 
 #[test]

@@ -111,7 +111,7 @@ pub enum SessionAttributes {
 pub struct Target {
     /// Servers to try in this order.
     pub hosts: Vec<Host>,
-    /// Whether the order is to be shuffled by each client.
+    /// Whether clients are to be spread over them (`load_balance_hosts=random`).
     pub balance_hosts: bool,
     /// Which of them is wanted.
     pub session_attributes: SessionAttributes,

@@ -6,25 +6,51 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+const INSTALLED: &str = "/usr/lib/postgresql";
+static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 const NOBODY: u32 = 65534;
+/// The number in the socket's name where no TCP is wanted.
 const PORT: u16 = 5432;
 
 pub struct Server {
     child: Child,
     directory: tempfile::TempDir,
+    port: u16,
 }
 
 impl Server {
     /// Starts a server whose `pg_hba.conf` has these lines.
     pub fn start(hba: &str) -> Option<Self> {
+        Self::start_at(hba, "", PORT)
+    }
+
+    /// As [`Self::start`], listening on 127.0.0.1, too.
+    pub fn start_with_tcp(hba: &str) -> Option<Self> {
+        // Free a moment ago; tests that start at the same time get another.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        Self::start_at(hba, "127.0.0.1", port)
+    }
+
+    fn start_at(hba: &str, listen: &str, port: u16) -> Option<Self> {
         let Some(bin) = bin_directory() else {
-            eprintln!("skipped: no PostgreSQL under /usr/lib/postgresql");
+            let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+            let test = std::thread::current().name().unwrap_or("a test").to_owned();
+            // Not `eprintln`, which the test harness would keep to itself.
+            writeln!(
+                std::io::stderr(),
+                "skipped {test} ({count} so far): no PostgreSQL under {INSTALLED}"
+            )
+            .ok();
             return None;
         };
         let directory = tempfile::Builder::new()
@@ -63,19 +89,23 @@ impl Server {
             .arg(&data)
             .args([
                 "-c",
-                "listen_addresses=",
+                &format!("listen_addresses={listen}"),
                 "-c",
                 "fsync=off",
                 "-c",
                 "max_connections=300",
             ])
-            .args(["-c", "autovacuum=off", "-k"])
+            .args(["-c", "autovacuum=off", "-p", &port.to_string(), "-k"])
             .arg(&data)
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(directory.path().join("log")).unwrap())
             .spawn()
             .unwrap();
-        let server = Self { child, directory };
+        let server = Self {
+            child,
+            directory,
+            port,
+        };
         server.wait_until_it_accepts();
         Some(server)
     }
@@ -90,7 +120,8 @@ impl Server {
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.socket_directory().join(format!(".s.PGSQL.{PORT}"))
+        self.socket_directory()
+            .join(format!(".s.PGSQL.{}", self.port))
     }
 
     /// A connection with time limits.
@@ -103,6 +134,10 @@ impl Server {
             .set_write_timeout(Some(Duration::from_secs(10)))
             .unwrap();
         stream
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     pub fn pid(&self) -> i32 {
@@ -184,7 +219,7 @@ fn command(bin: &Path, name: &str) -> Command {
 
 /// The newest installed PostgreSQL's programs.
 pub fn bin_directory() -> Option<PathBuf> {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let versions = std::fs::read_dir(INSTALLED).ok()?;
     let mut found: Vec<(u32, PathBuf)> = versions
         .filter_map(|entry| {
             let path = entry.ok()?.path();
