@@ -150,7 +150,7 @@ pub enum ServerError {
 fn barrier_words(barrier: Option<&PathBuf>, user: &str) -> String {
     barrier.map_or_else(String::new, |directory| {
         format!(
-            " (the directory {} is closed to {user}: open it, or use PostgreSQL from elsewhere)",
+            " (the directory {} is closed to {user}: open it, or use another)",
             directory.display()
         )
     })

@@ -22,6 +22,8 @@ use crate::version::Version;
 
 /// Group and artefact in a Maven repository, before the machine's name.
 const ARTEFACT: &str = "/io/zonky/test/postgres/embedded-postgres-binaries-linux-";
+/// How long asking for what there is may take at most; the answer is a few kilobytes.
+const ASKING_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a caller hears that something is still going on.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -89,7 +91,7 @@ impl Repository {
         tick: impl FnMut(Duration),
     ) -> Result<Version, FetchError> {
         let url = self.url.clone();
-        let version = in_time(self.timeout, tick, move || {
+        let version = in_time(self.timeout.min(ASKING_TIMEOUT), tick, move || {
             blocking::get_version(&url, &pattern)
         })?;
         Version::from_semver(&version)
@@ -118,7 +120,7 @@ impl Repository {
                 }
             }
         };
-        in_time(self.timeout, |_| (), list)
+        in_time(self.timeout.min(ASKING_TIMEOUT), |_| (), list)
     }
 
     /// Fetches a version, compares its checksum and unpacks it into a directory that does not

@@ -489,3 +489,38 @@ fn random_password() -> io::Result<Password> {
         bytes.map(|byte| format!("{byte:02x}")).concat(),
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaint(log: &str) -> Option<(String, String)> {
+        let settings = [("work_mem", "much"), ("no_such", "1")];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let settings = BTreeMap::from(settings);
+        refused(&settings, log).map(|(name, _, words)| (name.to_owned(), words))
+    }
+
+    #[test]
+    fn a_refused_setting_is_read_from_the_log() {
+        let log = "2026-01-01 [7] LOG:  invalid value for parameter \"work_mem\": \"much\"\n\
+                   2026-01-01 [7] HINT:  Valid units are \"kB\".\nFATAL:  file contains errors\n";
+        let words = "invalid value for parameter \"work_mem\": \"much\" (Valid units are \"kB\".)";
+        assert_eq!(
+            complaint(log),
+            Some(("work_mem".to_owned(), words.to_owned()))
+        );
+        assert_eq!(complaint("FATAL:  could not access file \"no_such\""), None);
+        assert_eq!(
+            complaint("FATAL:  unrecognized configuration parameter \"other\""),
+            None
+        );
+    }
+
+    #[test]
+    fn a_server_can_be_shared_by_threads() {
+        fn needs<T: Send + Sync>() {}
+        needs::<Server>();
+        needs::<ServerError>();
+    }
+}

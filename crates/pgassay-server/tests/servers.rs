@@ -152,11 +152,11 @@ fn a_wrong_setting_is_named_in_the_servers_own_words() {
             "Available values: minimal, replica, logical.",
         ),
     ];
-    for version in ["9.6", "18"] {
+    for (version, count) in [("9.6", 2), ("18", cases.len())] {
         let Some(installation) = testing::installation(version) else {
             continue;
         };
-        for (name, value, words) in cases {
+        for (name, value, words) in cases.into_iter().take(count) {
             let parent = common::open_directory();
             let mut config = with_settings([(name, value), ("fsync", "off")]);
             config.parent_dir = Some(parent.path().to_owned());
