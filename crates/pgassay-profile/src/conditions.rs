@@ -116,12 +116,7 @@ impl Conditions {
                 ),
             );
         }
-        let slowing: Vec<_> = self
-            .governors
-            .iter()
-            .filter(|g| *g != "performance")
-            .collect();
-        if let Some(governor) = slowing.first() {
+        if let Some(governor) = self.governors.iter().find(|g| *g != "performance") {
             add(
                 "governor",
                 format!("the governor {governor} changes the CPUs' frequency with the load"),

@@ -1,8 +1,13 @@
 //! The sampler: its handle, and the thread behind it that reads the rings.
 //!
 //! The thread owns events, rings and all that was learnt; the handle sends it orders and waits for
-//! the answer. While sampling is off, the thread sleeps and the kernel's events are disabled, so an
-//! open sampler costs the unprofiled trials nothing.
+//! the answer. While sampling is off, the thread sleeps and the kernel's events are disabled, so that
+//! unprofiled trials pay for an open sampler only where they make processes or mappings, of which
+//! the kernel prepares a record before it finds that nobody wants it.
+//!
+//! Measured on two virtual CPUs (select-only prepared, 16 clients, 99 Hz, 30 pairs on a busy machine):
+//! .998 [.984–1.039] of the throughput is kept, and reading takes .3 % of a CPU. 24 KiB of stack
+//! reach the entry in all samples of 9.6, 10, 15 and 18 (so do 16 KiB; 8 KiB in 80 %).
 
 use crate::error::{NotPermitted, SamplerError};
 use crate::event::{self, CpuEvent, EventShape};
@@ -124,7 +129,7 @@ impl Sampler {
         self.ask(Order::Start)?
     }
 
-    /// Ends sampling, and gives all that was sampled since the start.
+    /// Ends sampling, and gives all that was sampled since the start; nothing without one.
     pub fn stop(&self) -> Result<Samples, SamplerError> {
         self.ask(Order::Stop)?
     }
@@ -248,12 +253,13 @@ impl Reader {
     fn start(&mut self) -> Result<(), SamplerError> {
         self.drain();
         self.tally.begin_window();
+        self.events.iter().try_for_each(CpuEvent::enable)?;
         self.running = Some(Running {
             since: Instant::now(),
             cpu_ns_before: thread_cpu_ns(),
             lost_before: self.lost_total(),
         });
-        self.events.iter().try_for_each(CpuEvent::enable)
+        Ok(())
     }
 
     fn stop(&mut self) -> Result<Samples, SamplerError> {

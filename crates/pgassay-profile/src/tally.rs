@@ -1,6 +1,6 @@
 //! Counts samples as they come, by process and stack.
 
-use crate::frames::{FrameTable, StackTable};
+use crate::frames::{Frame, FrameTable, StackTable};
 use crate::kallsyms::KernelSymbols;
 use crate::process::{Owner, ProcessTable};
 use crate::record::{Record, Records, Sample};
@@ -8,13 +8,13 @@ use crate::role::Role;
 use crate::samples::{ProcessSamples, Quality, Samples};
 use crate::space::{SpaceId, Spaces, StackEnd};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// All that is known of processes and code, and what the present window has counted.
 pub(crate) struct Tally {
     processes: ProcessTable,
     spaces: Spaces,
     frames: FrameTable,
-    stacks: StackTable,
     window: Window,
     /// Reused for every sample: user frames, leaf first, then the whole stack.
     scratch: Vec<u32>,
@@ -24,6 +24,8 @@ pub(crate) struct Tally {
 #[derive(Default)]
 struct Window {
     processes: BTreeMap<u32, Counted>,
+    /// Of this window only, so that memory does not grow from trial to trial.
+    stacks: StackTable,
     period_ns: u64,
     foreign: u64,
     unattributed: u64,
@@ -45,7 +47,6 @@ impl Tally {
             processes: ProcessTable::default(),
             spaces: Spaces::default(),
             frames: FrameTable::new(kernel),
-            stacks: StackTable::default(),
             window: Window::default(),
             scratch: Vec::new(),
         }
@@ -104,22 +105,8 @@ impl Tally {
 
     fn count_sample(&mut self, sample: &Sample<'_>) {
         self.window.period_ns = sample.period_ns;
-        let (postmaster_pid, space) = match self.processes.owner(sample.pid, &mut self.spaces) {
-            Owner::Server(process) => {
-                let counted = self.window.processes.entry(sample.pid);
-                let role = &mut counted
-                    .or_insert_with(|| Counted {
-                        postmaster_pid: process.postmaster_pid,
-                        role: Role::Unknown,
-                        quality: Quality::default(),
-                        counts: HashMap::new(),
-                    })
-                    .role;
-                if *role == Role::Unknown {
-                    role.clone_from(&process.role);
-                }
-                (process.postmaster_pid, process.space)
-            }
+        let process = match self.processes.owner(sample.pid, &mut self.spaces) {
+            Owner::Server(process) => process,
             Owner::Foreign => {
                 self.window.foreign += 1;
                 return;
@@ -129,36 +116,48 @@ impl Tally {
                 return;
             }
         };
-        tracing::trace!(pid = sample.pid, postmaster_pid, "a sample");
+        let (postmaster_pid, space) = (process.postmaster_pid, process.space);
+        let role = process.role.clone();
+
         self.scratch.clear();
         let end = self.push_user_frames(sample, space);
         self.scratch.reverse();
         let user_frames = self.scratch.len();
         self.push_kernel_frames(sample);
-        let in_kernel = self.scratch.len() > user_frames;
+        let quality = self.quality_of(sample, end, user_frames);
+        let stack = self.window.stacks.intern(&self.scratch);
+
+        let counted = self.window.processes.entry(sample.pid).or_default();
+        counted.postmaster_pid = postmaster_pid;
+        if role != Role::Unknown {
+            counted.role = role;
+        }
+        counted.quality += quality;
+        *counted.counts.entry(stack).or_default() += 1;
+    }
+
+    /// What one sample adds; its whole stack lies in `scratch`.
+    fn quality_of(
+        &self,
+        sample: &Sample<'_>,
+        end: Option<StackEnd>,
+        user_frames: usize,
+    ) -> Quality {
         let frames = self.frames.frames();
         let is_unknown = |&id: &u32| frames[id as usize].symbol.is_none();
-        let quality = Quality {
+        Quality {
             total: 1,
             sampled_ns: sample.period_ns,
             with_user: end.is_some().into(),
             kernel_only: end.is_none().into(),
-            in_kernel: in_kernel.into(),
+            in_kernel: (self.scratch.len() > user_frames).into(),
             reached_entry: (end == Some(StackEnd::Entry)).into(),
             truncated: (end == Some(StackEnd::Truncated)).into(),
             unwind_failed: (end == Some(StackEnd::Failed)).into(),
             leaf_unknown: self.scratch.last().is_none_or(is_unknown).into(),
             frames: self.scratch.len() as u64,
             frames_unknown: self.scratch.iter().filter(|id| is_unknown(id)).count() as u64,
-        };
-        let stack = self.stacks.intern(&self.scratch);
-        let counted = self
-            .window
-            .processes
-            .get_mut(&sample.pid)
-            .expect("entered above");
-        counted.quality += quality;
-        *counted.counts.entry(stack).or_default() += 1;
+        }
     }
 
     /// Appends the user part, leaf first; nothing comes back if there is none.
@@ -202,45 +201,15 @@ impl Tally {
         self.scratch[begin..].reverse();
     }
 
-    /// What the window has counted; stacks and frames that it did not meet are left out.
+    /// What the window has counted; frames that it did not meet are left out.
     pub fn end_window(&mut self) -> Samples {
         let window = std::mem::take(&mut self.window);
-        let mut used = Compaction::default();
-        let processes = window
-            .processes
-            .into_iter()
-            .map(|(pid, counted)| {
-                // A backend that was sampled only before it had a title has one by now.
-                let role = match counted.role {
-                    Role::Unknown => Role::read(pid),
-                    known => known,
-                };
-                let mut counts: Vec<(u32, u64)> = counted
-                    .counts
-                    .into_iter()
-                    .map(|(stack, count)| (used.stack(stack), count))
-                    .collect();
-                counts.sort_unstable();
-                let Counted {
-                    postmaster_pid,
-                    quality,
-                    ..
-                } = counted;
-                ProcessSamples {
-                    pid,
-                    postmaster_pid,
-                    role,
-                    quality,
-                    counts,
-                }
-            })
-            .collect();
-        let (frames, stacks) = used.tables(&self.frames, &self.stacks);
+        let (frames, stacks) = self.renumber(&window.stacks);
         Samples {
             period_ns: window.period_ns,
             frames,
             stacks,
-            processes,
+            processes: window.processes.into_iter().map(Counted::finish).collect(),
             foreign: window.foreign,
             unattributed: window.unattributed,
             lost: window.lost_records,
@@ -251,40 +220,54 @@ impl Tally {
             ..Samples::default()
         }
     }
-}
 
-/// Numbers the stacks that are used, in the order in which they are met.
-#[derive(Default)]
-struct Compaction {
-    stacks: Vec<u32>,
-    numbers: HashMap<u32, u32>,
-}
-
-impl Compaction {
-    fn stack(&mut self, old: u32) -> u32 {
-        *self.numbers.entry(old).or_insert_with(|| {
-            self.stacks.push(old);
-            (self.stacks.len() - 1) as u32
-        })
-    }
-
-    fn tables(
-        self,
-        all_frames: &FrameTable,
-        all_stacks: &StackTable,
-    ) -> (Vec<crate::frames::Frame>, Vec<std::sync::Arc<[u32]>>) {
+    /// The frames that these stacks use, and the stacks in their numbers.
+    fn renumber(&self, stacks: &StackTable) -> (Vec<Frame>, Vec<Arc<[u32]>>) {
         let mut frames = Vec::new();
-        let mut numbers: HashMap<u32, u32> = HashMap::new();
-        let mut stacks = Vec::new();
-        for old in self.stacks {
-            let stack = all_stacks.stacks()[old as usize].iter().map(|&frame| {
-                *numbers.entry(frame).or_insert_with(|| {
-                    frames.push(all_frames.frames()[frame as usize].clone());
-                    (frames.len() - 1) as u32
-                })
-            });
-            stacks.push(stack.collect());
+        let mut numbers = HashMap::new();
+        let renumbered = stacks
+            .stacks()
+            .iter()
+            .map(|stack| {
+                let new_number = |frame: &u32| {
+                    *numbers.entry(*frame).or_insert_with(|| {
+                        frames.push(self.frames.frames()[*frame as usize].clone());
+                        (frames.len() - 1) as u32
+                    })
+                };
+                stack.iter().map(new_number).collect()
+            })
+            .collect();
+        (frames, renumbered)
+    }
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        Self {
+            postmaster_pid: 0,
+            role: Role::Unknown,
+            quality: Quality::default(),
+            counts: HashMap::new(),
         }
-        (frames, stacks)
+    }
+}
+
+impl Counted {
+    fn finish((pid, counted): (u32, Self)) -> ProcessSamples {
+        let mut counts: Vec<(u32, u64)> = counted.counts.into_iter().collect();
+        counts.sort_unstable();
+        // A backend that was sampled only before it had a title has one by now.
+        let role = match counted.role {
+            Role::Unknown => Role::read(pid),
+            known => known,
+        };
+        ProcessSamples {
+            pid,
+            postmaster_pid: counted.postmaster_pid,
+            role,
+            quality: counted.quality,
+            counts,
+        }
     }
 }
