@@ -1,7 +1,8 @@
 //! Figures as people read them, the same in every kind of report.
 //!
-//! A minus is U+2212, thousands are set apart by a space, and a percent sign by another: the SI's
-//! rules. Nothing here rounds before it is printed.
+//! A minus is U+2212, thousands are set apart by a space, and units by another: the SI's rules.
+//! These spaces do not break; a terminal prints them as plain ones. Nothing here rounds before it
+//! is printed.
 
 use jiff::Timestamp;
 
@@ -17,7 +18,7 @@ pub(crate) fn whole(value: f64) -> String {
     }
     for (at, digit) in digits.chars().enumerate() {
         if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(' ');
+            out.push('\u{a0}');
         }
         out.push(digit);
     }
@@ -47,19 +48,19 @@ pub(crate) fn interval(low: f64, high: f64) -> String {
 pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent != 0.0 && percent.abs() < 0.1 {
-        format!("{} %", decimals(percent, 2))
+        format!("{}\u{a0}%", decimals(percent, 2))
     } else {
-        format!("{} %", decimals(percent, 1))
+        format!("{}\u{a0}%", decimals(percent, 1))
     }
 }
 
 /// A share as percent that is never rounded up to all of it: `99.9 %` is not `100 %`.
 pub(crate) fn percent_of(part: u64, all: u64) -> String {
     if part == all {
-        return "100 %".to_owned();
+        return "100\u{a0}%".to_owned();
     }
     let percent = part as f64 / all as f64 * 100.0;
-    format!("{} %", decimals((percent * 10.0).floor() / 10.0, 1))
+    format!("{}\u{a0}%", decimals((percent * 10.0).floor() / 10.0, 1))
 }
 
 /// Microseconds: two decimals, fewer where the value is large.
@@ -87,11 +88,11 @@ pub(crate) fn millis(value_us: f64) -> String {
 pub(crate) fn duration(value_us: f64) -> String {
     if value_us < 10_000_000.0 {
         let ms = value_us / 1000.0;
-        format!("{} ms", decimals(ms, usize::from(ms < 10.0)))
+        format!("{}\u{a0}ms", decimals(ms, usize::from(ms < 10.0)))
     } else if value_us < 600_000_000.0 {
-        format!("{:.0} s", value_us / 1e6)
+        format!("{:.0}\u{a0}s", value_us / 1e6)
     } else {
-        format!("{:.0} min", value_us / 60e6)
+        format!("{:.0}\u{a0}min", value_us / 60e6)
     }
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn moment(since_1970_us: i64) -> String {
 /// `1 pair`, `6 pairs`.
 pub(crate) fn count(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", whole(number as f64))
+    format!("{}\u{a0}{noun}{plural}", whole(number as f64))
 }
 
 /// A fixed number of decimals; a zero is never negative, and what is not a number shows as `?`.
@@ -134,6 +135,11 @@ fn micros_places(value: f64) -> usize {
 mod tests {
     use super::*;
 
+    /// With the no-break spaces as plain ones.
+    fn plain(text: impl AsRef<str>) -> String {
+        text.as_ref().replace('\u{a0}', " ")
+    }
+
     #[test]
     fn thousands_are_set_apart() {
         for (value, text) in [
@@ -144,7 +150,7 @@ mod tests {
             (-0.2, "0"),
             (f64::NAN, "?"),
         ] {
-            assert_eq!(whole(value), text);
+            assert_eq!(plain(whole(value)), text);
         }
     }
 
@@ -164,18 +170,18 @@ mod tests {
 
     #[test]
     fn shares_keep_what_is_small_and_never_round_up_to_all() {
-        assert_eq!(percent(0.018), "1.8 %");
-        assert_eq!(percent(0.0004), "0.04 %");
-        assert_eq!(percent(0.0), "0.0 %");
-        assert_eq!(percent_of(99_999, 100_000), "99.9 %");
-        assert_eq!(percent_of(5, 5), "100 %");
+        assert_eq!(plain(percent(0.018)), "1.8 %");
+        assert_eq!(plain(percent(0.0004)), "0.04 %");
+        assert_eq!(plain(percent(0.0)), "0.0 %");
+        assert_eq!(plain(percent_of(99_999, 100_000)), "99.9 %");
+        assert_eq!(plain(percent_of(5, 5)), "100 %");
     }
 
     #[test]
     fn times_and_moments_choose_their_unit() {
-        assert_eq!(duration(403_200.0), "403 ms");
-        assert_eq!(duration(66_000_000.0), "66 s");
-        assert_eq!(duration(1_200_000_000.0), "20 min");
+        assert_eq!(plain(duration(403_200.0)), "403 ms");
+        assert_eq!(plain(duration(66_000_000.0)), "66 s");
+        assert_eq!(plain(duration(1_200_000_000.0)), "20 min");
         assert_eq!(millis(112.4), "0.112");
         assert_eq!(moment(1_795_304_631_000_000), "2026-11-21 23:43:51 UTC");
         assert_eq!(moment(i64::MAX), "9223372036854775807 µs since 1970");

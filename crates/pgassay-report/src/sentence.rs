@@ -69,7 +69,7 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
         Verdict::Faster => format!("{name} is faster than {baseline}: throughput {figures}."),
         Verdict::Slower => format!("{name} is slower than {baseline}: throughput {figures}."),
         Verdict::Same => {
-            format!("{name} is as fast as {baseline} within ±2 %: throughput {figures}.")
+            format!("{name} is as fast as {baseline} within ±2\u{a0}%: throughput {figures}.")
         }
         Verdict::Unresolved => format!(
             "Cannot tell whether {name} is faster or slower than {baseline}: throughput {figures}. {}",
@@ -79,7 +79,7 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
 }
 
 /// The verdicts' clauses, the commonest first: `faster than simple under 4 of 6 conditions (×1.2 to
-/// ×1.4); as fast (±2 %) under f1, 1 client (×1.003)`.
+/// ×1.4); as fast (±2\u{a0}%) under f1, 1 client (×1.003)`.
 fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> String {
     let mut clauses: Vec<(Verdict, Vec<&Comparison>)> = [
         Verdict::Faster,
@@ -105,8 +105,8 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
                 (Verdict::Faster, _) => "faster".to_owned(),
                 (Verdict::Slower, 0) => format!("slower than {baseline}"),
                 (Verdict::Slower, _) => "slower".to_owned(),
-                (Verdict::Same, 0) => format!("as fast as {baseline} within ±2 %"),
-                (Verdict::Same, _) => "as fast within ±2 %".to_owned(),
+                (Verdict::Same, 0) => format!("as fast as {baseline} within ±2\u{a0}%"),
+                (Verdict::Same, _) => "as fast within ±2\u{a0}%".to_owned(),
                 (Verdict::Unresolved, 0) => format!("not distinguishable from {baseline}"),
                 (Verdict::Unresolved, _) => "not distinguishable".to_owned(),
             };
@@ -135,13 +135,10 @@ fn range(comparisons: &[&Comparison]) -> String {
     }
 }
 
-/// `×1.412 [1.396, 1.428]`, or a warning where one pair has no interval.
+/// `×1.412 [1.396, 1.428]`, or the ratio alone where one pair has no interval.
 pub(crate) fn ratio_in_words(ratio: &Ratio) -> String {
     if ratio.by_pair.len() < 2 {
-        format!(
-            "{} (one pair: descriptive only)",
-            number::ratio(ratio.ratio)
-        )
+        format!("{} (one pair)", number::ratio(ratio.ratio))
     } else {
         format!(
             "{} {}",
@@ -189,11 +186,11 @@ pub(crate) fn levels(run: &Run) -> String {
         text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
     };
     if !low.is_finite() {
-        "95 %".to_owned()
+        "95\u{a0}%".to_owned()
     } else if print(low) == print(high) {
-        format!("{} %", print(low))
+        format!("{}\u{a0}%", print(low))
     } else {
-        format!("{} to {} %", print(low), print(high))
+        format!("{} to {}\u{a0}%", print(low), print(high))
     }
 }
 

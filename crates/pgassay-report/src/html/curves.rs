@@ -56,7 +56,7 @@ type Curve = Vec<(f64, f64, Option<[f64; 2]>)>;
 pub(super) fn section(run: &Run) -> Markup {
     let groups: Vec<Group<'_>> = groups(run)
         .into_iter()
-        .filter(|group| group.conditions.len() > 1)
+        .filter(|group| has_curve(run, group))
         .collect();
     html! {
         @if !groups.is_empty() {
@@ -76,6 +76,14 @@ pub(super) fn section(run: &Run) -> Markup {
             }
         }
     }
+}
+
+/// Whether any variant was measured at two numbers of clients, which is what a curve needs.
+fn has_curve(run: &Run, group: &Group<'_>) -> bool {
+    (0..run.plan.variants.len()).any(|variant| {
+        let measured = |condition: &&usize| point(run, **condition, variant).is_some();
+        group.conditions.iter().filter(measured).count() > 1
+    })
 }
 
 fn legend(run: &Run) -> Markup {

@@ -8,7 +8,7 @@ use pgassay_core::comparison::{Comparison, Verdict};
 use pgassay_core::run::Run;
 
 use super::scale::{Scale, percent, tick_label};
-use crate::outline::{BAND, baseline_name, clients, comparison, groups, variant_name};
+use crate::outline::{BAND, Group, baseline_name, clients, comparison, groups, variant_name};
 use crate::{number, sentence};
 
 pub(super) fn section(run: &Run) -> Markup {
@@ -18,12 +18,12 @@ pub(super) fn section(run: &Run) -> Markup {
             h2 { "Verdicts" }
             p.lead {
                 "Throughput over that of " b { (baseline_name(run)) } ", with the "
-                (sentence::levels(run)) " interval of the pairs. Inside the grey band of ±2 % two "
+                (sentence::levels(run)) " interval of the pairs. Inside the grey band of ±2\u{a0}% two "
                 "variants count as the same."
             }
             div.forest role="table" aria-label="Throughput ratios" {
                 @for group in groups(run) {
-                    @if !group.label.is_empty() {
+                    @if !group.label.is_empty() && compared(run, &group) {
                         h3 role="row" { span role="cell" { (group.label) } }
                     }
                     @for condition in group.conditions {
@@ -39,6 +39,11 @@ pub(super) fn section(run: &Run) -> Markup {
             (remarks(run))
         }
     }
+}
+
+fn compared(run: &Run, group: &Group<'_>) -> bool {
+    let mut conditions = run.comparisons.iter().map(|it| it.condition);
+    conditions.any(|condition| group.conditions.contains(&condition))
 }
 
 fn scale(run: &Run) -> Scale {
@@ -129,7 +134,7 @@ fn remarks(run: &Run) -> Markup {
         @if let Some(comparison) = neediest {
             p {
                 b { "Unresolved" } " means: cannot tell. The interval holds ×1 and reaches beyond "
-                "±2 %. " (sentence::needs(&comparison.tps))
+                "±2\u{a0}%. " (sentence::needs(&comparison.tps))
             }
         }
         @if run.comparisons.iter().any(|it| it.tps.ranks_disagree) {

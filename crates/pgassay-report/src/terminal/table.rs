@@ -182,10 +182,10 @@ pub(super) fn wrap(text: &str, width: usize, first: &str, next: &str) -> String 
     let mut line = first.to_owned();
     let mut empty = true;
     // A unit never stands alone at the beginning of a line.
-    let text = visible(text)
-        .replace(" %", "\u{a0}%")
-        .replace(" µs", "\u{a0}µs");
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
+    let text = text.replace(" %", "\u{a0}%").replace(" µs", "\u{a0}µs");
+    let blank = |c: char| c.is_ascii_whitespace();
+    let words = text.split(blank).filter(|word| !word.is_empty());
+    for word in words.map(visible) {
         if !empty && line.width() + 1 + word.width() > width {
             out.push_str(line.trim_end());
             out.push('\n');
@@ -195,7 +195,7 @@ pub(super) fn wrap(text: &str, width: usize, first: &str, next: &str) -> String 
         if !empty {
             line.push(' ');
         }
-        line.push_str(&word.replace('\u{a0}', " "));
+        line.push_str(&word);
         empty = false;
     }
     out.push_str(line.trim_end());
@@ -207,7 +207,7 @@ pub(super) fn wrap(text: &str, width: usize, first: &str, next: &str) -> String 
 /// terminal.
 pub(super) fn visible(text: &str) -> String {
     let shown = |c: char| match c {
-        '\n' | '\r' | '\t' => ' ',
+        '\n' | '\r' | '\t' | '\u{a0}' => ' ',
         // Line separators and the marks that turn the direction of writing move text, too.
         '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
         _ if c.is_control() => '\u{fffd}',
