@@ -3,10 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::facts::BuildFacts;
+use crate::sweep::wait_until;
 use crate::version::Version;
 
+/// How long a program that was just unpacked may be busy.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The programs that a server needs.
 const NEEDED: [&str; 2] = ["postgres", "initdb"];
 
@@ -67,11 +71,23 @@ impl Installation {
 }
 
 fn version_of(program: &Path) -> io::Result<Version> {
-    let output = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .arg("--version")
         .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .output()
+        .stdin(Stdio::null());
+    let mut result = command.output();
+    // A program unpacked just now can be busy for a moment: a child that another thread of ours
+    // has forked, and that has not executed its own program yet, holds it open for writing.
+    wait_until(BUSY_TIMEOUT, || {
+        let busy =
+            matches!(&result, Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy);
+        if busy {
+            result = command.output();
+        }
+        !busy
+    });
+    let output = result
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", program.display())))?;
     let printed = String::from_utf8_lossy(&output.stdout);
     Version::from_program_output(&printed).ok_or_else(|| {

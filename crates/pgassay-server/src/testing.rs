@@ -51,12 +51,21 @@ pub fn installation(version: &str) -> Option<Installation> {
     }
 }
 
-/// A running server of a version, with everything else as it comes.
+/// What a test's server is like: as it comes, but that it does not wait for the disk.
+pub fn config() -> ServerConfig {
+    let settings = [("fsync".to_owned(), "off".to_owned())].into();
+    ServerConfig {
+        settings,
+        ..ServerConfig::default()
+    }
+}
+
+/// A running server of a version with [`config`].
 ///
 /// # Panics
 /// As [`server_with`].
 pub fn server(version: &str) -> Option<Server> {
-    server_with(version, &ServerConfig::default())
+    server_with(version, &config())
 }
 
 /// A running server of a version. None if its programs are not to be had here.

@@ -4,7 +4,6 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -20,18 +19,13 @@ use pgassay_wire::{Exchange, ExchangeError, Login};
 /// The versions whose `initdb`, titles and settings differ most.
 const VERSIONS: [&str; 3] = ["9.6", "10", "18"];
 
-fn settings<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
-    pairs
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
-}
-
 fn with_settings<const N: usize>(pairs: [(&str, &str); N]) -> ServerConfig {
-    ServerConfig {
-        settings: settings(pairs),
-        ..ServerConfig::default()
-    }
+    let mut config = testing::config();
+    let pairs = pairs
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+    config.settings.extend(pairs);
+    config
 }
 
 #[test]
@@ -91,7 +85,7 @@ fn the_build_that_the_file_tells_is_the_build_that_runs() {
         Err(error) => testing::skip("the build of an installed PostgreSQL", &error.to_string()),
     }
     for installation in installations {
-        let server = Server::start(&installation, &ServerConfig::default()).unwrap();
+        let server = Server::start(&installation, &testing::config()).unwrap();
         let mut connection = server.connect().unwrap();
         let mut fact = |sql: &str| {
             connection
@@ -120,7 +114,6 @@ fn settings_arrive_as_written() {
         ("work_mem", "7MB"),
         ("log_line_prefix", r"it's \t%m "),
         ("study.name", "custom"),
-        ("fsync", "off"),
     ]);
     for version in ["9.6", "18"] {
         let Some(server) = testing::server_with(version, &config) else {
@@ -158,7 +151,7 @@ fn a_wrong_setting_is_named_in_the_servers_own_words() {
         };
         for (name, value, words) in cases.into_iter().take(count) {
             let parent = common::open_directory();
-            let mut config = with_settings([(name, value), ("fsync", "off")]);
+            let mut config = with_settings([(name, value)]);
             config.parent_dir = Some(parent.path().to_owned());
             let error = Server::start(&installation, &config).unwrap_err();
             assert!(
@@ -187,7 +180,7 @@ fn a_server_that_cannot_start_shows_its_log() {
     );
     let config = ServerConfig {
         initdb_options: vec!["--no-such".into()],
-        ..ServerConfig::default()
+        ..testing::config()
     };
     let error = Server::start(&installation, &config).unwrap_err();
     assert!(matches!(error, ServerError::Initdb { .. }));
@@ -273,7 +266,7 @@ fn checksums_are_as_wanted_or_as_the_version_has_them() {
     for (version, data_checksums, expected) in cases {
         let config = ServerConfig {
             data_checksums,
-            ..ServerConfig::default()
+            ..testing::config()
         };
         let Some(server) = testing::server_with(version, &config) else {
             continue;
@@ -352,7 +345,7 @@ fn tcp_asks_for_the_password() {
     for version in ["9.6", "18"] {
         let config = ServerConfig {
             tcp: true,
-            ..ServerConfig::default()
+            ..testing::config()
         };
         let Some(server) = testing::server_with(version, &config) else {
             continue;
@@ -453,7 +446,7 @@ fn data_can_live_in_a_directory_with_a_long_name() {
     std::fs::set_permissions(&long, std::fs::Permissions::from_mode(0o755)).unwrap();
     let config = ServerConfig {
         parent_dir: Some(long.clone()),
-        ..ServerConfig::default()
+        ..testing::config()
     };
     let server = Server::start(&installation, &config).unwrap();
     assert!(server.data_dir().starts_with(&long) && !server.socket_dir().starts_with(&long));
@@ -484,7 +477,7 @@ impl SmallDisk {
     fn config(&self) -> ServerConfig {
         ServerConfig {
             parent_dir: Some(self.0.path().to_owned()),
-            ..ServerConfig::default()
+            ..testing::config()
         }
     }
 }
@@ -555,7 +548,7 @@ fn programs_that_the_servers_user_cannot_reach_are_named() {
     std::os::unix::fs::symlink(installation.bin_dir.parent().unwrap(), &link).unwrap();
     let mut hidden = installation.clone();
     hidden.bin_dir = link.join("bin");
-    let error = Server::start(&hidden, &ServerConfig::default()).unwrap_err();
+    let error = Server::start(&hidden, &testing::config()).unwrap_err();
     assert!(
         matches!(
             &error,

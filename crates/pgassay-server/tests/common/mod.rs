@@ -32,7 +32,11 @@ pub fn helper(test: &str, directory: &Path, uid: Option<u32>) -> Command {
     let program = directory.join("helper");
     if !program.exists() {
         let copying = directory.join("helper.new");
-        fs::copy(std::env::current_exe().unwrap(), &copying).unwrap();
+        // By another process: a file that this one had open for writing could not be run while a
+        // child of another thread, between fork and exec, still holds it.
+        let mut copy = Command::new("cp");
+        copy.arg(std::env::current_exe().unwrap()).arg(&copying);
+        assert!(copy.status().unwrap().success());
         fs::set_permissions(&copying, Permissions::from_mode(0o755)).unwrap();
         fs::rename(&copying, &program).unwrap();
     }
