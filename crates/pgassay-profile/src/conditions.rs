@@ -24,6 +24,10 @@ pub struct Conditions {
     pub perf_event_paranoid: Option<i64>,
     /// `kernel.kptr_restrict`.
     pub kptr_restrict: Option<i64>,
+    /// This process may sample whatever `perf_event_paranoid` says (`CAP_PERFMON`, `CAP_SYS_ADMIN`).
+    pub may_sample: bool,
+    /// This process may see the kernel's addresses at `kptr_restrict` 1 (`CAP_SYSLOG`).
+    pub may_see_kernel: bool,
     /// What the kernel tells the time by.
     pub clock_source: Option<String>,
     /// The frequency governors of the CPUs, each once; none where frequencies are not managed.
@@ -44,6 +48,11 @@ pub struct Limit {
     /// The command that mends it; nothing where none can.
     pub remedy: Option<String>,
 }
+
+// Numbers of capabilities; see include/uapi/linux/capability.h.
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_SYSLOG: u32 = 34;
+const CAP_PERFMON: u32 = 38;
 
 /// Above this share of stolen time, a neighbour is part of what is measured.
 const STEAL_SHARE_MAX: f64 = 0.01;
@@ -66,6 +75,7 @@ impl Conditions {
             })
         };
         let online = file("sys/devices/system/cpu/online").unwrap_or_default();
+        let status = file("proc/self/status").unwrap_or_default();
         Self {
             kernel: word("proc/sys/kernel/osrelease"),
             cpu_model: cpu_field("model name"),
@@ -74,6 +84,9 @@ impl Conditions {
                 .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
             perf_event_paranoid: read_number(root.join("proc/sys/kernel/perf_event_paranoid")),
             kptr_restrict: read_number(root.join("proc/sys/kernel/kptr_restrict")),
+            may_sample: has_capability(&status, CAP_PERFMON)
+                || has_capability(&status, CAP_SYS_ADMIN),
+            may_see_kernel: has_capability(&status, CAP_SYSLOG),
             clock_source: word("sys/devices/system/clocksource/clocksource0/current_clocksource"),
             governors: governors(root, &online),
             cgroup_quota_cpus: cgroup_quota_cpus(root),
@@ -92,17 +105,21 @@ impl Conditions {
                 remedy,
             });
         };
-        if let Some(paranoid) = self.perf_event_paranoid.filter(|&p| p > 0) {
+        if self.perf_event_paranoid.is_some_and(|p| p > 0) && !self.may_sample {
             add(
                 "perf_event_paranoid",
-                format!("it is {paranoid}: without CAP_PERFMON no CPU stacks can be sampled"),
+                "without CAP_PERFMON no CPU stacks can be sampled".to_owned(),
                 Some("sudo sysctl kernel.perf_event_paranoid=0"),
             );
         }
-        if let Some(restrict) = self.kptr_restrict.filter(|&r| r > 0) {
+        let allowed = i64::from(self.may_see_kernel);
+        if self
+            .kptr_restrict
+            .is_some_and(|restrict| restrict > allowed)
+        {
             add(
                 "kptr_restrict",
-                format!("it is {restrict}: the kernel's functions may have no names"),
+                "the kernel's functions may have no names".to_owned(),
                 Some("sudo sysctl kernel.kptr_restrict=0"),
             );
         }
@@ -148,6 +165,15 @@ impl Conditions {
         }
         limits
     }
+}
+
+/// Whether the `CapEff` line of a `/proc/PID/status` has a capability; see `capabilities(7)`.
+fn has_capability(status: &str, number: u32) -> bool {
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.is_some_and(|mask| mask >> number & 1 == 1)
 }
 
 /// These must be asked outside of the process, or are read slowly from a device.
@@ -320,6 +346,23 @@ mod tests {
         ]);
         assert_eq!(conditions.limits(), []);
         assert_eq!(conditions.governors, ["performance"]);
+    }
+
+    #[test]
+    fn who_may_anyway_is_not_limited() {
+        let (_root, conditions) = machine(&[
+            ("proc/sys/kernel/perf_event_paranoid", "2\n"),
+            ("proc/sys/kernel/kptr_restrict", "1\n"),
+            ("proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n"),
+        ]);
+        assert_eq!(conditions.limits(), []);
+        let (_root, conditions) = machine(&[
+            ("proc/sys/kernel/perf_event_paranoid", "2\n"),
+            ("proc/sys/kernel/kptr_restrict", "2\n"),
+            ("proc/self/status", "CapEff:\t0000004000000000\n"),
+        ]);
+        assert!(conditions.may_sample && !conditions.may_see_kernel);
+        assert_eq!(conditions.limits()[0].condition, "kptr_restrict");
     }
 
     #[test]

@@ -315,7 +315,12 @@ impl Rows {
             .zip(&judged.rows)
             .map(|(key, row)| cost_row(key, row))
             .collect();
-        rows.sort_by(|x, y| y.difference_us.abs().total_cmp(&x.difference_us.abs()));
+        // What is left over is no function, so it comes last however large it is.
+        let rank = |row: &CostRow| (row.name == RARE, -row.difference_us.abs());
+        rows.sort_by(|x, y| {
+            let ((last_x, size_x), (last_y, size_y)) = (rank(x), rank(y));
+            last_x.cmp(&last_y).then(size_x.total_cmp(&size_y))
+        });
         rows
     }
 }
