@@ -5,6 +5,7 @@
 //! with our process however that ends (see `keeper`).
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -60,6 +61,10 @@ pub struct ServerConfig {
     pub initdb_options: Vec<String>,
     /// How long the server may take until it accepts connections.
     pub start_timeout: Duration,
+    /// A program and its arguments to start the server's own program under, such as valgrind;
+    /// nothing by default. It has to become the server, not to be its parent: it keeps the
+    /// process's number. `initdb` runs without it.
+    pub launcher: Vec<OsString>,
 }
 
 impl Default for ServerConfig {
@@ -72,6 +77,7 @@ impl Default for ServerConfig {
             data_checksums: None,
             initdb_options: Vec::new(),
             start_timeout: Duration::from_mins(1),
+            launcher: Vec::new(),
         }
     }
 }
@@ -190,6 +196,18 @@ impl Server {
         self.home.base().join("data")
     }
 
+    /// A directory that the server's user may write to, outside of the data. It goes with the
+    /// server.
+    pub fn own_dir(&self) -> &Path {
+        self.home.base()
+    }
+
+    /// Reads a file that the server, or its launcher, left in its own directory. A link is not
+    /// followed: its user could lead us anywhere with one.
+    pub fn read_own_file(&self, name: &str) -> io::Result<String> {
+        os::read_no_link(&self.home.base().join(name))
+    }
+
     /// The number of its first process. It changes with a restart.
     pub fn postmaster_pid(&self) -> Pid {
         self.home.postmaster_pid()
@@ -294,6 +312,19 @@ impl Server {
         self.launch()
     }
 
+    /// Stops the server (fast) and starts it again on the same data with other settings, or under
+    /// another launcher. What else `change` changes has no effect: the data are there already.
+    pub fn restart_with(
+        &mut self,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Result<(), ServerError> {
+        self.is_alive()?;
+        self.shut_down()?;
+        change(&mut self.config);
+        self.cluster().configure()?;
+        self.launch()
+    }
+
     /// Stops the server (fast, so with a checkpoint) and removes all of it. An error if it had
     /// died before; then everything is removed too.
     pub fn stop(mut self) -> Result<(), ServerError> {
@@ -382,7 +413,9 @@ impl Server {
     }
 
     fn launch(&self) -> Result<(), ServerError> {
-        let program = self.installation.program("postgres");
+        let postgres = self.installation.program("postgres");
+        let mut words = self.config.launcher.iter().map(OsString::as_os_str);
+        let program = words.next().map_or_else(|| postgres.clone(), PathBuf::from);
         let failed = |source| ServerError::Program {
             program: program.clone(),
             user: self.account.user.name.clone(),
@@ -391,6 +424,10 @@ impl Server {
         };
         let log = || self.log.file().try_clone().map(Stdio::from);
         let mut command = self.account.command(&program);
+        command.args(words);
+        if program != postgres {
+            command.arg(&postgres);
+        }
         command
             .arg("-D")
             .arg(self.data_dir())
