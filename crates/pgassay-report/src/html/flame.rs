@@ -64,8 +64,8 @@ pub(super) fn section(run: &Run) -> Markup {
                         button type="button" data-mode="d" aria-pressed="true" { "Δ" }
                     }
                     label { "Search " input #flame-search type="search" autocomplete="off"; }
-                    label.pairing title="exec_simple_query and exec_…_message become one box, so that Δ sets off what they share" {
-                        input #flame-pair type="checkbox" checked; "Pair work across messages"
+                    label.pairing title="What exec_simple_query and the exec_…_message functions call is shown under their caller, so that Δ sets off the same work" {
+                        input #flame-pair type="checkbox" checked; "See through messages"
                     }
                     button #flame-reset type="button" { "Whole tree" }
                 }

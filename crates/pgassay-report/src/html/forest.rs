@@ -124,17 +124,11 @@ fn axis(scale: Scale) -> Markup {
 }
 
 fn remarks(run: &Run) -> Markup {
-    let unresolved = run
-        .comparisons
-        .iter()
-        .filter(|it| it.verdict == Verdict::Unresolved);
-    let ratio_width = |it: &&Comparison| it.tps.high / it.tps.low;
-    let neediest = unresolved.max_by(|a, b| ratio_width(a).total_cmp(&ratio_width(b)));
     html! {
-        @if let Some(comparison) = neediest {
+        @if let Some(needed) = sentence::needed(run) {
             p {
                 b { "Unresolved" } " means: cannot tell. The interval holds ×1 and reaches beyond "
-                "±2\u{a0}%. " (sentence::needs(&comparison.tps))
+                "±2\u{a0}%. " (needed)
             }
         }
         @if run.comparisons.iter().any(|it| it.tps.ranks_disagree) {

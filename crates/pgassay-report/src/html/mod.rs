@@ -107,8 +107,7 @@ fn warnings(run: &Run) -> Markup {
                     @for warning in &run.warnings { li { (warning.message) } }
                     @for check in limits {
                         li {
-                            (check.name) " is " (check.value) ": "
-                            (check.limits.as_deref().unwrap_or_default())
+                            (sentence::limit(check).unwrap_or_default())
                             @if let Some(mend) = &check.mend { "; to mend it: " code { (mend) } }
                         }
                     }

@@ -50,12 +50,12 @@ fn chart(run: &Run, comparison: &Comparison) -> Markup {
                 b { (variant_name(run, comparison.variant)) } ", "
                 (condition_title(run, comparison.condition)) br;
                 span.faint {
-                    "mean " (number::ratio(tps.ratio)) ", SD " (number::percent(tps.pair_sd))
+                    "mean " (number::ratio(tps.ratio)) ", SD " (number::noise(tps.pair_sd))
                     @if let Some(detectable) = tps.detectable {
-                        ", " span.figure { "detects ≥ " (number::percent(detectable)) }
+                        ", " span.figure { "detects ≥ " (number::noise(detectable)) }
                     }
                     @if tps.ranks_disagree { " *" }
-                    "; " span.figure { "height ±" (number::percent(spread)) }
+                    "; " span.figure { "height ±" (number::noise(spread)) }
                 }
             }
             svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label="pairs in order" {

@@ -18,9 +18,10 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         sentence::levels(run)
     );
     // From the wordiest to the shortest: the first that fits is printed.
-    let forms = [Noise::Words, Noise::Short, Noise::None].map(|noise| table(run, noise));
+    let forms =
+        [Noise::Words, Noise::Short, Noise::Figures, Noise::None].map(|noise| table(run, noise));
     let fitting = forms.iter().find(|form| form.width() <= style.columns());
-    let table = fitting.unwrap_or(&forms[2]);
+    let table = fitting.unwrap_or(&forms[3]);
     let mut out = heading("ANSWER", &explanation, style);
     out.push_str(&table.render(style.color));
     out.push_str(&unresolved(run, style));
@@ -32,6 +33,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
 enum Noise {
     Words,
     Short,
+    Figures,
     None,
 }
 
@@ -94,15 +96,19 @@ fn pairs(comparison: &Comparison, noise: Noise) -> String {
             _ => "descriptive only".to_owned(),
         };
     }
-    let sd = number::percent(tps.pair_sd);
-    let detects = tps.detectable.map_or(String::new(), |share| {
-        format!(", detects ≥ {}", number::percent(share))
-    });
+    let sd = number::noise(tps.pair_sd);
+    let limit = tps
+        .detectable
+        .map(|share| format!("≥ {}", number::noise(share)));
+    let detects = limit
+        .as_ref()
+        .map_or(String::new(), |limit| format!(", detects {limit}"));
     // A star sends the reader to the line that explains it, below the table.
     let star = if tps.ranks_disagree { " *" } else { "" };
     match noise {
         Noise::Words => format!("{pairs}, pair SD {sd}{detects}{star}"),
         Noise::Short => format!("{pairs}, SD {sd}{detects}{star}"),
+        Noise::Figures => format!("SD {sd}, {}{star}", limit.unwrap_or_default()),
         Noise::None => star.trim().to_owned(),
     }
 }
@@ -110,18 +116,9 @@ fn pairs(comparison: &Comparison, noise: Noise) -> String {
 /// What an unresolved verdict needs, said once for the neediest, and what a star means.
 fn unresolved(run: &Run, style: Style) -> String {
     let mut out = String::new();
-    let unresolved: Vec<&Comparison> = run
-        .comparisons
-        .iter()
-        .filter(|it| it.verdict == Verdict::Unresolved)
-        .collect();
-    if let Some(neediest) = unresolved
-        .iter()
-        .max_by(|a, b| width(a).total_cmp(&width(b)))
-    {
+    if let Some(needed) = sentence::needed(run) {
         let text = format!(
-            "unresolved: cannot tell, the interval holds ×1 and reaches beyond ±2 %. {}",
-            sentence::needs(&neediest.tps)
+            "unresolved: cannot tell, the interval holds ×1 and reaches beyond ±2 %. {needed}"
         );
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));
     }
@@ -131,8 +128,4 @@ fn unresolved(run: &Run, style: Style) -> String {
         out.push_str(&wrap(text, style.columns(), "  ", "  "));
     }
     out
-}
-
-fn width(comparison: &Comparison) -> f64 {
-    (comparison.tps.high / comparison.tps.low).ln()
 }

@@ -31,14 +31,14 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         warnings.push_str(&warning(&it.message, style));
     }
     for check in &run.checks {
-        let Some(limits) = &check.limits else {
+        let Some(limit) = sentence::limit(check) else {
             continue;
         };
         let mend = check
             .mend
             .as_ref()
-            .map_or(String::new(), |mend| format!("; to mend it: {mend}"));
-        let text = format!("{} is {}: {limits}{mend}", check.name, check.value);
+            .map(|mend| format!("; to mend it: {mend}"));
+        let text = limit + &mend.unwrap_or_default();
         warnings.push_str(&warning(&text, style));
     }
     out.push_str(&warnings);
