@@ -132,6 +132,7 @@ pub(crate) fn decimals(value: f64, places: usize) -> String {
     }
 }
 
+/// Decimals that still say something: a sampled cost has three or four digits at best.
 fn micros_places(value: f64) -> usize {
     match value.abs() {
         small if small < 100.0 => 2,

@@ -60,6 +60,7 @@ pub(crate) fn answers(run: &Run) -> Vec<Answer> {
         .collect()
 }
 
+/// The one comparison there is, with its interval: there is room for it.
 fn answer_alone(run: &Run, comparison: &Comparison) -> String {
     let name = variant_name(run, comparison.variant);
     let baseline = baseline_name(run);
@@ -124,6 +125,7 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
     format!("{} is {}.", variant_name(run, variant), clauses.join("; "))
 }
 
+/// The span of the ratios. Intervals are left to the tables: one for several would mean nothing.
 fn range(comparisons: &[&Comparison]) -> String {
     let ratios = || comparisons.iter().map(|it| it.tps.ratio);
     let low = number::ratio(ratios().fold(f64::INFINITY, f64::min));

@@ -41,6 +41,7 @@ struct Forest {
     objects: Vec<String>,
 }
 
+/// The controls stay hidden until the script runs: what does nothing should not be offered.
 pub(super) fn section(run: &Run) -> Markup {
     let data = data(run);
     html! {
@@ -131,6 +132,7 @@ fn named(name: &str) -> Frame {
 }
 
 impl Forest {
+    /// The frame's index. Names are kept once for all conditions, which is most of what saves space.
     fn frame(&mut self, frame: &Frame) -> usize {
         if let Some(index) = self.frame_index.get(frame) {
             return *index;

@@ -8,6 +8,7 @@ use super::{Style, clients, heading};
 use crate::outline::{baseline_name, comparison, groups, variant_name};
 use crate::{number, sentence};
 
+/// The section, or nothing where nothing was compared.
 pub(super) fn section(run: &Run, style: Style) -> String {
     if run.comparisons.is_empty() {
         return String::new();
@@ -37,6 +38,7 @@ enum Noise {
     None,
 }
 
+/// A row per comparison; the condition is named on the first of its rows.
 fn table(run: &Run, noise: Noise) -> Table {
     let mut table = Table::new(&[Side::Right, Side::Left, Side::Left, Side::Left, Side::Left]);
     for group in groups(run) {
@@ -66,6 +68,7 @@ fn table(run: &Run, noise: Noise) -> Table {
     table
 }
 
+/// The colour of a verdict's word.
 fn ink(verdict: Verdict) -> Ink {
     match verdict {
         Verdict::Faster => Ink::Good,
@@ -75,6 +78,7 @@ fn ink(verdict: Verdict) -> Ink {
     }
 }
 
+/// The ratio with its interval, which one pair does not have.
 fn ratio(comparison: &Comparison) -> String {
     let tps = &comparison.tps;
     if tps.by_pair.len() < 2 {
@@ -87,6 +91,7 @@ fn ratio(comparison: &Comparison) -> String {
     )
 }
 
+/// How noisy the pairs were and what they could have found, as far as there is room.
 fn pairs(comparison: &Comparison, noise: Noise) -> String {
     let tps = &comparison.tps;
     let pairs = number::count(tps.by_pair.len() as u64, "pair");

@@ -6,6 +6,7 @@ use super::table::{Ink, paint, wrap};
 use super::{Style, heading};
 use crate::sentence;
 
+/// The section, or nothing where there is nothing to say, which is rare.
 pub(super) fn section(run: &Run, style: Style) -> String {
     let width = style.columns();
     let mut out = String::new();
@@ -48,6 +49,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     heading("NOTES", "", style) + &out
 }
 
+/// A warning, marked so that it is found without colours.
 fn warning(text: &str, style: Style) -> String {
     let text = wrap(text, style.columns(), "  ! ", "    ");
     paint(text.trim_end(), Ink::Caution, style.color) + "\n"
