@@ -242,6 +242,16 @@ impl VariantCount {
         bends.sum::<f64>() / self.repeats.len() as f64
     }
 
+    /// System calls per transaction, without reading the clock: that is one under valgrind only.
+    pub fn system_calls_each(&self) -> f64 {
+        let clocks = self
+            .system_calls_by_name
+            .iter()
+            .filter(|row| system_call::is_clock(&row.name));
+        let clocks: i64 = clocks.map(|row| row.count).sum();
+        self.per_transaction(self.system_calls - clocks)
+    }
+
     /// Whether twice the transactions cost twice as much.
     pub fn is_linear(&self) -> bool {
         self.bend().abs() <= NOT_LINEAR

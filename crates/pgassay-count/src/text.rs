@@ -6,6 +6,7 @@ use crate::against::{Comparison, Outcome};
 use crate::credit::base_name;
 use crate::difference::{Difference, Verdict};
 use crate::result::{ConditionCount, Counts, VariantCount};
+use crate::system_call::is_clock;
 
 /// Functions shown of each table unless the user wants more.
 pub const ROWS: usize = 12;
@@ -93,7 +94,7 @@ fn cost(variant: &VariantCount) -> String {
         "{:>13}  {:>8}  {:>9.2}",
         grouped(variant.cost()),
         grouped(variant.spread()),
-        variant.per_transaction(variant.system_calls)
+        variant.system_calls_each()
     )
 }
 
@@ -189,7 +190,14 @@ fn one_variant(out: &mut String, variant: &VariantCount, rows: usize) {
         .iter()
         .map(|row| (variant.per_transaction(row.count), &row.name))
         .filter(|(count, _)| count.abs() >= 0.005)
-        .map(|(count, name)| format!("{name} {count:.2}"))
+        .map(|(count, name)| {
+            let clock = if is_clock(name) {
+                " (no system call but under valgrind)"
+            } else {
+                ""
+            };
+            format!("{name} {count:.2}{clock}")
+        })
         .collect();
     let _ = writeln!(
         out,

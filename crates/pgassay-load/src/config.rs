@@ -9,6 +9,9 @@ use pgassay_wire::conninfo::Target;
 /// Where the lines of a script's `debug()` go.
 pub type DebugSink = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// Is called on the client's thread before each request, with the server's process.
+pub type RequestHook = Arc<dyn Fn(i32) + Send + Sync>;
+
 /// A script and how often it is chosen.
 #[derive(Clone, Debug)]
 pub struct WeightedScript {

@@ -10,7 +10,7 @@ use pgassay_wire::conninfo::SessionAttributes;
 
 use crate::client::Run;
 use crate::clock;
-use crate::config::{CrewConfig, Limits, Window};
+use crate::config::{CrewConfig, Limits, RequestHook, Window};
 use crate::driver::{Arrival, Driver, EpollDriver};
 use crate::error::LoadError;
 use crate::measurement::{
@@ -93,6 +93,13 @@ impl Crew {
             .filter_map(|client| client.session.backend())
             .map(|key| key.pid)
             .collect()
+    }
+
+    /// From now on calls `hook` before each request, on the client's thread: for measurements that
+    /// need the server in a certain state. Its time is the transaction's, and all clients of the
+    /// thread wait for it.
+    pub fn before_requests(&mut self, hook: RequestHook) {
+        self.program.before_request = Some(hook);
     }
 
     /// A setting that the server reported, such as `server_version`.

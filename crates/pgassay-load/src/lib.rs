@@ -42,7 +42,7 @@ mod recorder;
 mod socket;
 mod worker;
 
-pub use config::{CrewConfig, DebugSink, Limits, WeightedScript, Window};
+pub use config::{CrewConfig, DebugSink, Limits, RequestHook, WeightedScript, Window};
 pub use crew::Crew;
 pub use error::{AbortCause, LoadError, Place};
 pub use hdrhistogram::Histogram;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgassay_script::{CommandKind, Names, Protocol, Rng, Script};
 
-use crate::config::{CrewConfig, DebugSink};
+use crate::config::{CrewConfig, DebugSink, RequestHook};
 use crate::error::LoadError;
 
 /// A statement that is prepared once in each connection.
@@ -29,6 +29,8 @@ pub(crate) struct Program {
     pub protocol: Protocol,
     pub names: Arc<Names>,
     pub debug: Option<DebugSink>,
+    /// Is told the server's process before each request.
+    pub before_request: Option<RequestHook>,
     total_weight: u64,
 }
 
@@ -76,6 +78,7 @@ impl Program {
             protocol: config.protocol,
             names: Arc::clone(&config.names),
             debug: config.debug.clone(),
+            before_request: None,
             total_weight,
         })
     }

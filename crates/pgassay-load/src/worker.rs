@@ -257,6 +257,10 @@ impl<D: Driver> Worker<D> {
                         run.stage = Stage::Reply;
                     }
                     run.asked_ns = self.now_ns;
+                    if let Some(hook) = &shared.program.before_request {
+                        let backend = self.clients[index].session.backend();
+                        hook(backend.map_or(0, |key| key.pid));
+                    }
                     return self.flush(index, shared);
                 }
                 Step::Sleep { duration_us } => {

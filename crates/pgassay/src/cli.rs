@@ -43,6 +43,8 @@ pub enum ColorWhen {
 pub enum Command {
     /// Run a study and print its answer.
     Run(Box<RunArgs>),
+    /// Count what a transaction costs in instructions: exact, whatever else the machine does.
+    Count(Box<crate::command::count::CountArgs>),
     /// List the studies that come with pgassay.
     Studies(JsonArgs),
     /// Look at a study without running it.
