@@ -168,9 +168,9 @@ fn what_needs_no_server_works_without_one() {
         unknown.code == Some(1) && unknown.stderr.contains("there is no study \"nosuch\""),
         "{unknown:?}"
     );
-    let usage = command(&place, &["rnu"]);
+    let usage = command(&place, &["lst"]);
     assert!(
-        usage.code == Some(1) && usage.stderr.contains("run"),
+        usage.code == Some(1) && usage.stderr.contains("list"),
         "{usage:?}"
     );
 }

@@ -220,7 +220,7 @@ pub fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
 }
 
 pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(120);
+    let until = Instant::now() + Duration::from_mins(2);
     while !is_so() {
         assert!(Instant::now() < until, "waited too long: {what}");
         std::thread::sleep(Duration::from_millis(20));
@@ -229,11 +229,8 @@ pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 
 pub fn signal(pid: i32, number: i32) {
     // SAFETY: kill only sends a signal, to a process that the test started.
-    assert_eq!(
-        unsafe { libc::kill(pid, number) },
-        0,
-        "signal {number} to {pid}"
-    );
+    let sent = unsafe { libc::kill(pid, number) };
+    assert_eq!(sent, 0, "signal {number} to {pid}");
 }
 
 pub fn is_root() -> bool {
