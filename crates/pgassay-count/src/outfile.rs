@@ -223,6 +223,10 @@ impl Reader {
                 let count = value.split_whitespace().next().unwrap_or_default();
                 self.pending = Some(count.parse().map_err(|_| "a call has no count")?);
             }
+            // Jumps cost nothing by themselves, but may be the first to name a function.
+            "job" => drop(self.objects.resolve(value)?),
+            "jfi" | "jfl" => drop(self.files.resolve(value)?),
+            "jfn" => drop(self.names.resolve(value)?),
             // `jump`, `jcnd` and whatever comes later cost nothing by themselves.
             _ => {}
         }

@@ -235,7 +235,11 @@ impl Server {
     /// The last lines of its log, followed by those of the logging collector's newest file where
     /// a study turned the collector on.
     pub fn log_tail(&self, lines_max: usize) -> String {
-        let own = self.log.tail(lines_max);
+        self.with_collected(self.log.tail(lines_max), lines_max)
+    }
+
+    /// A log's end, followed by that of the logging collector's newest file if there is one.
+    fn with_collected(&self, own: String, lines_max: usize) -> String {
         let is_on = |value: &String| matches!(value.as_str(), "on" | "true" | "yes" | "1");
         if !self
             .config
@@ -422,6 +426,7 @@ impl Server {
             source,
             barrier: self.account.barrier(&program),
         };
+        self.log.mark_start().map_err(failed)?;
         let log = || self.log.file().try_clone().map(Stdio::from);
         let mut command = self.account.command(&program);
         command.args(words);
@@ -442,7 +447,8 @@ impl Server {
 
     fn not_started(&self, status: ExitStatus) -> ServerError {
         let version = self.installation.version.clone();
-        let log = self.log_tail(LOG_LINES);
+        let log = self.log.tail_since_start(LOG_LINES);
+        let log = self.with_collected(log, LOG_LINES);
         if let Some((name, value, words)) = refused(&self.config.settings, &log) {
             let (name, value) = (name.to_owned(), value.to_owned());
             return ServerError::SettingRefused {

@@ -13,7 +13,7 @@ mod lockstep;
 mod segment;
 mod valgrind;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -146,7 +146,8 @@ impl Laboratory<'_> {
             for &index in cluster {
                 self.interrupt.check()?;
                 self.restart(server, &self.plan.servers[index])
-                    .map_err(|error| servers::at_setting(self.found, error))?;
+                    .map_err(|error| servers::at_setting(self.found, error))
+                    .with_context(|| self.variants_of(index))?;
                 for point in 0..self.plan.points.len() {
                     let planned = &self.plan.points[point];
                     if planned.server != index {
@@ -166,6 +167,20 @@ impl Laboratory<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Who uses a server, for errors of its start.
+    fn variants_of(&self, server: usize) -> String {
+        let points = self
+            .plan
+            .points
+            .iter()
+            .filter(|point| point.server == server);
+        let names: BTreeSet<&str> = points
+            .map(|point| self.plan.variants[point.variant].as_str())
+            .collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        format!("variant \"{}\", under valgrind", names.join("\", \""))
     }
 
     fn title(&self, condition: usize) -> String {
