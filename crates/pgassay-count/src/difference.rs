@@ -3,7 +3,7 @@
 //! A cost per transaction is a fraction; two of them are brought to one denominator, so that rows
 //! are whole numbers and add up to the total exactly.
 //!
-//! A difference counts when it is larger than both variants' spreads together. With three repeats
+//! A variant's figures are those of its median repeat. A difference counts when it is larger than both variants' spreads together. With three repeats
 //! or more, two variants of the same cost come that far apart less than once in a hundred times.
 
 use std::collections::BTreeMap;
@@ -13,6 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::credit::{base_name, is_address};
 use crate::result::VariantCount;
+
+/// Differences below half an instruction are not told even where repeats agree to the digit: a
+/// different settings file alone may shift a hash table's place.
+const RESOLUTION: f64 = 0.5;
 
 /// What can be said of two variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -82,7 +86,7 @@ impl Difference {
             -transactions / signed(baseline.transactions),
             transactions / signed(variant.transactions),
         );
-        let repeatability = baseline.spread() + variant.spread();
+        let repeatability = (baseline.spread() + variant.spread()).max(RESOLUTION);
         let per_transaction = variant.cost() - baseline.cost();
         let verdict = if !baseline.is_linear() || !variant.is_linear() {
             Verdict::NotLinear

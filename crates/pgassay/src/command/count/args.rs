@@ -83,6 +83,10 @@ pub struct CountArgs {
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
 
+    /// Print counts kept earlier, and count nothing.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["study", "script_choice", "save"])]
+    pub show: Option<PathBuf>,
+
     /// Compare with counts kept earlier: exit 0 within the tolerance, 3 over it, 4 where they
     /// cannot be compared.
     #[arg(long, value_name = "FILE")]

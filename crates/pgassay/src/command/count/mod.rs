@@ -27,14 +27,10 @@ use crate::progress::Progress;
 /// Counts, prints, keeps and compares.
 pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
     let earlier = args.against.as_deref().map(read).transpose()?;
-    let found = match &args.study {
-        Some(name) => catalogue::find(name)?,
-        None => quick::study(args)?,
+    let counts = match &args.show {
+        Some(path) => read(path)?,
+        None => counted_now(args, earlier.as_ref())?,
     };
-    let interrupt = Interrupt::watch()?;
-    let mut progress = Progress::on_stderr();
-    let counts = counted(args, &found, earlier.as_ref(), &interrupt, &mut progress)?;
-    progress.finish();
     if let Some(path) = &args.save {
         let mut kept = serde_json::to_string_pretty(&counts)?;
         kept.push('\n');
@@ -48,6 +44,16 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
     }
     out.flush()?;
     comparisons.map_or(Ok(()), |comparisons| gate(&comparisons))
+}
+
+fn counted_now(args: &CountArgs, earlier: Option<&Counts>) -> Result<Counts> {
+    let found = match &args.study {
+        Some(name) => catalogue::find(name)?,
+        None => quick::study(args)?,
+    };
+    let interrupt = Interrupt::watch()?;
+    let mut progress = Progress::on_stderr();
+    counted(args, &found, earlier, &interrupt, &mut progress)
 }
 
 fn counted(

@@ -4,7 +4,11 @@
 //! valgrind, and started again with each one's settings, so that nothing else differs. Rounds go
 //! over all of them, so that a drift shows as a spread. Within a round a point runs its warm-up
 //! and then three segments of one, two and four units, each on a connection of its own, with the
-//! same seed: a longer segment repeats a shorter one and goes on.
+//! same seed: a longer segment repeats a shorter one and goes on. Units grow until the cost is
+//! linear, because what a connection touches for the first time must be in the shortest segment.
+//!
+//! A point's figures are those of its median round: a backend reports its statistics once a second
+//! of real time, which on a busy machine meets some segments and not others.
 //!
 //! Invariants: nothing that valgrind writes lies outside of the server's own directory; figures are
 //! of backends alone, found by the number that the server tells its client.
@@ -13,16 +17,18 @@ mod lockstep;
 mod segment;
 mod valgrind;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use pgassay_core::plan::{Plan, ServerPlan};
-use pgassay_count::{Build, ConditionCount, Counts, Machine, Repeat, SCHEMA, Tally, VariantCount};
+use pgassay_count::{
+    Build, ConditionCount, Counts, Machine, NOT_LINEAR, Repeat, SCHEMA, Tally, VariantCount,
+};
 use pgassay_profile::Conditions;
 use pgassay_server::Server;
 
-use self::segment::Bench;
+use self::segment::{Bench, larger};
 use self::valgrind::Valgrind;
 use super::servers;
 use crate::catalogue::Found;
@@ -38,6 +44,8 @@ const QUIET: [(&str, &str); 3] = [
     ("checkpoint_timeout", "1h"),
     ("max_wal_size", "4GB"),
 ];
+/// Segments that took longer are not made longer again.
+const LINEAR_PATIENCE: Duration = Duration::from_secs(20);
 /// A variant keeps the baseline's segments unless it is so many times dearer.
 const DEARER: u64 = 8;
 
@@ -55,9 +63,9 @@ pub struct Options<'a> {
 #[derive(Default)]
 struct Point {
     segments: Option<[u64; 3]>,
+    /// Each round's figures, without the repeats.
+    rounds: Vec<VariantCount>,
     repeats: Vec<Repeat>,
-    tally: Tally,
-    build: Option<Build>,
 }
 
 /// Counts every point of a plan.
@@ -216,49 +224,53 @@ impl Laboratory<'_> {
             seed: self.plan.schedule.seed,
             interrupt: self.interrupt,
         };
-        let segments = match self.points[index].segments {
-            Some(segments) => segments,
+        let chosen = match self.points[index].segments {
+            Some(segments) => Segments::Fixed(segments),
             None => self.segments(index, &bench)?,
         };
-        bench.warm_up(segments[2])?;
-        let files = [
-            bench.segment(segments[0])?,
-            bench.segment(segments[1])?,
-            bench.segment(segments[2])?,
-        ];
+        let (segments, repeat, tally) = match chosen {
+            Segments::Fixed(segments) => once(&bench, segments)?,
+            Segments::AtLeast(segments) => until_linear(&bench, segments)?,
+        };
+        let planned = &self.plan.points[index];
+        let mut settings = self.plan.servers[planned.server].settings.clone();
+        settings.extend(planned.session.clone());
+        let name = &self.plan.variants[planned.variant];
+        let round = VariantCount::new(
+            name,
+            build(server),
+            settings,
+            segments,
+            vec![repeat],
+            &tally,
+        );
         let point = &mut self.points[index];
         point.segments = Some(segments);
-        point.build.get_or_insert_with(|| build(server));
-        point.repeats.push(Repeat {
-            instructions: [0, 1, 2].map(|at: usize| files[at].totals.instructions),
-        });
-        point
-            .tally
-            .add(&files[0], &files[2], segments[2] - segments[0]);
+        point.rounds.push(round);
+        point.repeats.push(repeat);
         Ok(())
     }
 
     /// The segments of a point: as they were, as the user says, as the baseline's, or by its cost.
-    fn segments(&self, index: usize, bench: &Bench<'_>) -> Result<[u64; 3]> {
+    fn segments(&self, index: usize, bench: &Bench<'_>) -> Result<Segments> {
         let planned = &self.plan.points[index];
         let label = &self.plan.conditions[planned.condition].label;
         let variant = &self.plan.variants[planned.variant];
         if let Some(segments) = (self.options.segments_of)(label, variant) {
-            return Ok(segments);
+            return Ok(Segments::Fixed(segments));
         }
-        let of_unit = |unit: u64| [unit, 2 * unit, 4 * unit];
         if let Some(unit) = self.options.unit {
-            return Ok(of_unit(unit));
+            return Ok(Segments::Fixed(of_unit(unit)));
         }
         let unit = bench.unit()?;
         let baseline = self.plan.points.iter().zip(&self.points);
         let baseline = baseline
             .filter(|(other, _)| other.condition == planned.condition)
             .find_map(|(_, point)| point.segments);
-        Ok(match baseline {
+        Ok(Segments::AtLeast(match baseline {
             Some(segments) if unit * DEARER >= segments[0] => segments,
             _ => of_unit(unit),
-        })
+        }))
     }
 
     fn conditions(&self) -> Result<Vec<ConditionCount>> {
@@ -278,25 +290,62 @@ impl Laboratory<'_> {
             .collect()
     }
 
+    /// The median round of a point.
     fn variant(&self, planned: &pgassay_core::plan::Point, point: &Point) -> Result<VariantCount> {
-        let server = &self.plan.servers[planned.server];
-        let mut settings: BTreeMap<String, String> = server.settings.clone();
-        settings.extend(planned.session.clone());
-        let counted = (point.build.clone(), point.segments);
-        let (Some(build), Some(segments)) = counted else {
-            anyhow::bail!(
+        let mut rounds: Vec<&VariantCount> = point.rounds.iter().collect();
+        rounds.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
+        let Some(median) = rounds.get(rounds.len().saturating_sub(1) / 2) else {
+            bail!(
                 "variant \"{}\" was not counted",
                 self.plan.variants[planned.variant]
             );
         };
-        Ok(VariantCount::new(
-            &self.plan.variants[planned.variant],
-            build,
-            settings,
-            segments,
-            point.repeats.clone(),
-            &point.tally,
-        ))
+        Ok(VariantCount {
+            repeats: point.repeats.clone(),
+            ..(*median).clone()
+        })
+    }
+}
+
+/// How many transactions the segments have.
+enum Segments {
+    Fixed([u64; 3]),
+    AtLeast([u64; 3]),
+}
+
+fn of_unit(unit: u64) -> [u64; 3] {
+    [unit, 2 * unit, 4 * unit]
+}
+
+/// A warm-up and three segments.
+fn once(bench: &Bench<'_>, segments: [u64; 3]) -> Result<([u64; 3], Repeat, Tally)> {
+    bench.warm_up(segments[2])?;
+    let files = [
+        bench.segment(segments[0])?,
+        bench.segment(segments[1])?,
+        bench.segment(segments[2])?,
+    ];
+    let repeat = Repeat {
+        instructions: [0, 1, 2].map(|at: usize| files[at].totals.instructions),
+    };
+    let mut tally = Tally::default();
+    tally.add(&files[0], &files[2], segments[2] - segments[0]);
+    Ok((segments, repeat, tally))
+}
+
+/// As [`once`], with longer segments until the cost is linear, or they take too long.
+fn until_linear(bench: &Bench<'_>, segments: [u64; 3]) -> Result<([u64; 3], Repeat, Tally)> {
+    let mut segments = segments;
+    loop {
+        let start = Instant::now();
+        let (_, repeat, tally) = once(bench, segments)?;
+        let is_linear = repeat.bend(segments).abs() <= NOT_LINEAR;
+        match larger(segments[0]) {
+            Some(unit) if !is_linear && start.elapsed() < LINEAR_PATIENCE => {
+                segments = of_unit(unit);
+            }
+            _ => return Ok((segments, repeat, tally)),
+        }
     }
 }
 
@@ -341,6 +390,8 @@ fn machine(valgrind: &Valgrind) -> Machine {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn server(version: &str, setting: &str) -> ServerPlan {
