@@ -216,7 +216,7 @@ fn killed_in_the_middle_it_leaves_nothing() {
         });
         std::thread::sleep(Duration::from_secs(2));
         signal(i32::try_from(child.id()).unwrap(), number);
-        assert_eq!(wait(&mut child, Duration::from_secs(60)), code);
+        assert_eq!(wait(&mut child, Duration::from_mins(1)), code);
         place.assert_nothing_left();
     }
 }
