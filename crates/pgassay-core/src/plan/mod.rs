@@ -8,8 +8,11 @@
 //! never count for a verdict. Sources: Bulej et al., "Duet benchmarking" (ICPE 2020); Kalibera and
 //! Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013).
 
+mod combination;
 mod expand;
 mod interpolate;
+mod names;
+mod schedule;
 
 use std::collections::BTreeMap;
 
