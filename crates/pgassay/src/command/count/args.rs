@@ -14,11 +14,15 @@ use crate::cli::ServerArgs;
 pub struct CountArgs {
     /// A study file, or the name of a study that comes with pgassay; its variants are counted.
     /// Without one: a script, by -S, -N, -b or -f.
-    #[arg(conflicts_with_all = ["script_choice", "protocol", "set", "vs"])]
+    #[arg(conflicts_with_all = ["script_choice", "setup", "protocol", "set", "vs"])]
     pub study: Option<String>,
 
     #[command(flatten)]
     pub script: ScriptArgs,
+
+    /// SQL that fills the database, instead of pgbench's tables at scale 1.
+    #[arg(long, value_name = "FILE")]
+    pub setup: Option<PathBuf>,
 
     /// How statements travel: simple, extended, prepared.
     #[arg(short = 'M', long, value_name = "MODE", value_parser = protocol)]
@@ -120,7 +124,7 @@ pub struct ScriptArgs {
     #[arg(short, long, value_name = "NAME")]
     pub builtin: Option<String>,
 
-    /// A script in pgbench's language. pgbench's tables are there, at scale 1.
+    /// A script in pgbench's language.
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 }

@@ -49,7 +49,7 @@ pub fn study(args: &CountArgs) -> Result<Found> {
         },
         parameters: BTreeMap::new(),
         data: Data {
-            setup: Some(PGBENCH_TABLES.to_owned()),
+            setup: Some(setup(args)?),
             reset: None,
         },
         script: vec![Script {
@@ -57,6 +57,7 @@ pub fn study(args: &CountArgs) -> Result<Found> {
             weight: 1,
             text: Some(text),
             file: None,
+            builtin: None,
         }],
         variant: variants,
         conditions: Conditions::default(),
@@ -71,6 +72,15 @@ pub fn study(args: &CountArgs) -> Result<Found> {
         source,
         study,
     })
+}
+
+/// What fills the database.
+fn setup(args: &CountArgs) -> Result<String> {
+    match &args.setup {
+        None => Ok(PGBENCH_TABLES.to_owned()),
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the set-up of {}", path.display())),
+    }
 }
 
 /// Name, origin and text. A mistake in it is told with its line.

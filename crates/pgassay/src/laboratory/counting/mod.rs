@@ -29,7 +29,7 @@ use pgassay_profile::Conditions;
 use pgassay_server::Server;
 
 use self::segment::{Bench, larger};
-use self::valgrind::Valgrind;
+pub use self::valgrind::Valgrind;
 use super::servers;
 use crate::catalogue::Found;
 use crate::cli::ServerArgs;
