@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use pgassay_script::{EvalError, Refusal};
+use pgassay_script::{EvalError, InvalidName, Refusal};
 use pgassay_wire::conninfo::Address;
 use pgassay_wire::{ServerError, WireError};
 
@@ -108,6 +108,8 @@ pub struct Place {
     pub script_index: usize,
     /// The command, counted from 0 as pgbench counts.
     pub command: usize,
+    /// Queries of the command that were answered before, where it joins several with `\;`.
+    pub query: u32,
     /// What kind of command, such as `SQL` or `set`.
     pub word: String,
     /// The line where the command begins, from 1; 0 past the script's end.
@@ -152,6 +154,28 @@ pub enum AbortCause {
     /// The script does what may not be done there.
     #[error("{0}")]
     Refusal(#[from] Refusal),
+    /// A statement cannot be prepared, and so cannot be executed either.
+    #[error("{prepare}")]
+    Unprepared {
+        /// Why it cannot be prepared.
+        prepare: Box<ServerError>,
+        /// What the server said to executing it nevertheless.
+        execute: Box<ServerError>,
+    },
+    /// A column's name is no variable's name.
+    #[error("{invalid}")]
+    Capture {
+        /// The name, and what wanted it.
+        invalid: InvalidName,
+    },
+    /// A command of `\shell` or `\setshell` failed.
+    #[error("{program}: {reason}")]
+    ShellFailed {
+        /// The command's first word.
+        program: String,
+        /// What failed.
+        reason: &'static str,
+    },
     /// `\gset` needs one row.
     #[error("expected one row, got {rows}")]
     Rows {
@@ -161,7 +185,7 @@ pub enum AbortCause {
     /// The message cannot be sent, or the rows cannot be read.
     #[error("{0}")]
     Wire(#[from] WireError),
-    /// `\shell` and `\setshell` are not run.
-    #[error("\\shell and \\setshell are not supported yet")]
+    /// `\shell` and `\setshell` are not run here.
+    #[error("\\shell and \\setshell are not supported here, only by pgassay bench")]
     Shell,
 }

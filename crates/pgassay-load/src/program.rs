@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pgassay_script::{CommandKind, Names, Protocol, Rng, Script};
 
+use crate::conduct::ShellSink;
 use crate::config::{CrewConfig, DebugSink};
 use crate::error::LoadError;
 
@@ -29,6 +30,10 @@ pub(crate) struct Program {
     pub protocol: Protocol,
     pub names: Arc<Names>,
     pub debug: Option<DebugSink>,
+    pub trace: Option<DebugSink>,
+    pub shell: Option<ShellSink>,
+    /// Whether an error of SQL only fails its transaction.
+    pub continues_on_error: bool,
     total_weight: u64,
 }
 
@@ -76,6 +81,9 @@ impl Program {
             protocol: config.protocol,
             names: Arc::clone(&config.names),
             debug: config.debug.clone(),
+            trace: config.conduct.trace.clone(),
+            shell: config.conduct.shell.clone(),
+            continues_on_error: config.conduct.continues_on_error,
             total_weight,
         })
     }

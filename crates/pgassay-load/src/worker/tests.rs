@@ -126,6 +126,15 @@ impl Driver for Mock {
         }))
     }
 
+    fn close(&mut self, client: usize) {
+        self.heard[client].clear();
+        self.answers.retain(|_, (of, _)| *of != client);
+    }
+
+    fn replace(&mut self, _client: usize, _fd: std::os::fd::OwnedFd) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn read_now(&mut self, _client: usize, _buffer: &mut [u8]) -> io::Result<usize> {
         Ok(0)
     }
@@ -187,6 +196,7 @@ impl Bench {
         stop: bool,
     ) -> Result<u32, LoadError> {
         let stop = AtomicBool::new(stop);
+        let conduct = Conduct::default();
         let shared = Shared {
             program: &self.program,
             limits: Limits::default(),
@@ -195,6 +205,8 @@ impl Bench {
             transactions_per_client: counted,
             stop: &stop,
             failed: AtomicBool::new(false),
+            conduct: &conduct,
+            connector: None,
         };
         self.worker.recorder.reset(window_ns.start, window_ns.end);
         let begin_ns = self.worker.driver.now_ns;
@@ -410,6 +422,8 @@ fn a_reply_that_does_not_come_is_an_error() {
         transactions_per_client: None,
         stop: &stop,
         failed: AtomicBool::new(false),
+        conduct: &Conduct::default(),
+        connector: None,
     };
     let error = bench.worker.run(1, &shared).unwrap_err();
     let LoadError::Unanswered {
