@@ -85,8 +85,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connect: Duration::from_secs(60),
-            reply: Duration::from_secs(600),
+            connect: Duration::from_mins(1),
+            reply: Duration::from_mins(10),
             stop: Duration::from_secs(1),
         }
     }

@@ -24,7 +24,7 @@ use crate::exit::{INTERRUPTED, PARTIAL};
 use crate::interrupt::Interrupt;
 
 /// pgbench waits for a server as long as it takes; ten years stand for that.
-const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+const FOR_EVER: Duration = Duration::from_hours(10 * 365 * 24);
 /// How long running transactions may take to end after Ctrl-C.
 const STOP: Duration = Duration::from_secs(2);
 const LOG_PREFIX: &str = "pgbench_log";
