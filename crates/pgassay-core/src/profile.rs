@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 #[derive(
     Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
-#[serde(deny_unknown_fields)]
 pub struct Frame {
     /// The symbol whose extent holds the address; `None` where no symbol's does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +49,6 @@ impl Frame {
 
 /// A node of a call tree: a frame under a given caller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Node {
     /// Index of the caller's node; it is smaller than this node's own. `None` for outermost frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +61,6 @@ pub struct Node {
 
 /// The CPU stacks of one point's backends, all profiled trials together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Every distinct frame.
     pub frames: Vec<Frame>,
@@ -75,7 +72,6 @@ pub struct Profile {
 
 /// How good a profile is; nothing is dropped without being counted here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Quality {
     /// Samples of the point's backends.
     pub samples: u64,

@@ -23,7 +23,6 @@ pub enum TrialKind {
 /// from idle to idle, and so divide by `transactions_total`; throughput is
 /// `transactions / window_us`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Trial {
     /// The round over all points that it belongs to, from 0.
     pub block: u32,
@@ -70,7 +69,6 @@ impl Trial {
 
 /// Exact totals of some processes, from the kernel's `schedstat`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct CpuTotals {
     /// Time on a processor.
     pub on_cpu_us: f64,
@@ -85,7 +83,6 @@ pub struct CpuTotals {
 ///
 /// Identity: `in_transaction_us + between_us + asleep_us = clients × window_us` within 1 %.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct ClientTotals {
     /// Processor time of the generator's threads.
     pub cpu_us: f64,
@@ -103,7 +100,6 @@ pub struct ClientTotals {
 
 /// A latency histogram in `HdrHistogram`'s V2 encoding; values are nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Latency {
     /// Base64 of the V2 encoding, uncompressed, values in nanoseconds.
     pub hdr_v2_ns: String,

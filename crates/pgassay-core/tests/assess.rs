@@ -221,3 +221,26 @@ fn costs_add_up_to_the_exact_totals_and_changes_are_named() {
         "watching cost is said, however much"
     );
 }
+
+#[test]
+fn a_mark_never_stands_beside_an_interval_that_holds_0() {
+    // Few samples: the exact test may see a change where the interval does not.
+    for few in 1..6 {
+        let simple = profile(&[(PARSE, few), (RUN, 300)]);
+        let prepared = profile(&[(RUN, 300)]);
+        let assessment = assessed(&trials(1.4), &[simple, prepared]);
+        let cost = assessment.comparisons[0]
+            .cost
+            .as_ref()
+            .expect("both sides have profiles");
+        for row in cost
+            .functions
+            .iter()
+            .chain(&cost.phases)
+            .chain(&cost.subsystems)
+        {
+            let told = row.low_us > 0.0 || row.high_us < 0.0;
+            assert!(told || row.change == Change::Unresolved, "{row:?}");
+        }
+    }
+}

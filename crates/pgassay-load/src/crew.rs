@@ -80,7 +80,15 @@ impl Crew {
             salts: opening.salts.clone(),
             limit: opening.limit,
         });
+        let begin_ns = clock::monotonic_ns();
         let workers = open_all(config, &opening, connector.as_ref())?;
+        tracing::debug!(
+            clients = config.clients,
+            threads = workers.len(),
+            statements = program.statements.len(),
+            elapsed_us = (clock::monotonic_ns() - begin_ns) / 1000,
+            "connected"
+        );
         let (limits, stop) = (config.limits, Arc::clone(stop));
         Ok(Self {
             program,
@@ -156,6 +164,7 @@ impl Crew {
         self.is_spent = unfinished > 0 || self.aborted() > 0;
         let begin_ns = start.begin_ns.load(Ordering::Relaxed);
         let instants = self.instants(begin_ns, start.settle_ns, end_ns);
+        tracing::debug!(?instants, interrupted, unfinished, "ran");
         Ok(self.measurement(instants, threads, interrupted, unfinished))
     }
 

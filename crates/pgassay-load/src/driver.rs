@@ -179,9 +179,7 @@ impl Driver for EpollDriver {
         let mut sent = 0;
         while sent < bytes.len() {
             let rest = &bytes[sent..];
-            // SAFETY: the pointer and length are those of a slice.
-            let count =
-                unsafe { libc::send(fd, rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) };
+            let count = raw_send(fd, rest);
             if count >= 0 {
                 sent += count as usize;
                 continue;
@@ -270,9 +268,7 @@ impl Driver for EpollDriver {
     #[inline]
     fn read_now(&mut self, client: usize, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            // SAFETY: the pointer and length are those of a slice that is lent for writing.
-            let count =
-                unsafe { libc::recv(self.fd(client), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+            let count = raw_receive(self.fd(client), buffer);
             if count >= 0 {
                 return Ok(count as usize);
             }
@@ -295,6 +291,46 @@ impl Driver for EpollDriver {
         self.close(client);
         self.sockets[client].fd = Some(fd);
         self.watch(libc::EPOLL_CTL_ADD, client, READING)
+    }
+}
+
+/// send(2) as a bare system call. The C library's is a point of cancellation, which costs about
+/// 100 of the 2400 instructions that a transaction executes outside the kernel.
+#[inline]
+fn raw_send(fd: RawFd, bytes: &[u8]) -> libc::c_long {
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: pointer and length are those of a slice; there is no address.
+    unsafe {
+        let flags = libc::MSG_NOSIGNAL;
+        libc::syscall(
+            libc::SYS_sendto,
+            fd,
+            bytes.as_ptr(),
+            bytes.len(),
+            flags,
+            none,
+            0_usize,
+        )
+    }
+}
+
+/// recv(2), likewise.
+#[inline]
+fn raw_receive(fd: RawFd, buffer: &mut [u8]) -> libc::c_long {
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: pointer and length are those of a slice that is lent for writing; no address is
+    // wanted.
+    unsafe {
+        let flags: libc::c_int = 0;
+        libc::syscall(
+            libc::SYS_recvfrom,
+            fd,
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            flags,
+            none,
+            none,
+        )
     }
 }
 

@@ -6,8 +6,8 @@
 //! threads.
 //!
 //! # How it works
-//! Each thread owns some clients, one event loop ([`driver`]) and one recorder. A client is a
-//! [`pgassay_wire::Session`] and a position in a script ([`client`]). As soon as a reply is complete
+//! Each thread owns some clients, one event loop (`driver`) and one recorder. A client is a
+//! [`pgassay_wire::Session`] and a position in a script (`client`). As soon as a reply is complete
 //! the next request is sent; there is no async runtime, and nothing is allocated or logged in
 //! between. Clients of a thread are served in the order in which the kernel reports their replies.
 //!

@@ -75,7 +75,7 @@ fn assert_closes(measured: &Measurement, clients: u64) {
         sum.abs_diff(expected) * 100 <= expected,
         "{sum} of {expected}: {time:?}"
     );
-    assert_eq!(measured.transactions, measured.clients.iter().sum());
+    assert_eq!(measured.transactions, measured.clients.iter().sum::<u64>());
     assert_eq!(measured.transactions, measured.latency_ns.len());
     assert!(measured.transactions_total >= measured.transactions + measured.settle_transactions);
 }

@@ -23,6 +23,7 @@ pub fn study_schema() -> String {
     schema::<Study>()
 }
 
+/// The schema of a type, in the dialect that `schemars` writes by default.
 fn schema<T: JsonSchema>() -> String {
     let text = serde_json::to_string_pretty(&schema_for!(T));
     text.expect("a schema is JSON") + "\n"

@@ -54,6 +54,15 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
+/// A noise as percent, whose decimals mean nothing where it is large: `1.8 %`, `34 %`.
+pub(crate) fn noise(share: f64) -> String {
+    if share.abs() >= 0.1 {
+        format!("{}\u{a0}%", decimals(share * 100.0, 0))
+    } else {
+        percent(share)
+    }
+}
+
 /// A share as percent that is never rounded up to all of it: `99.9 %` is not `100 %`.
 pub(crate) fn percent_of(part: u64, all: u64) -> String {
     if part == all {
@@ -123,6 +132,7 @@ pub(crate) fn decimals(value: f64, places: usize) -> String {
     }
 }
 
+/// Decimals that still say something: a sampled cost has three or four digits at best.
 fn micros_places(value: f64) -> usize {
     match value.abs() {
         small if small < 100.0 => 2,

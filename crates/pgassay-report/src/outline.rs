@@ -127,7 +127,12 @@ pub(crate) struct TopRows<'a> {
 /// `keep_unresolved` says so. What is left out is summed, so that the parts still make the whole.
 pub(crate) fn top_rows(rows: &[CostRow], count: usize, keep_unresolved: bool) -> TopRows<'_> {
     let mut order: Vec<&CostRow> = rows.iter().collect();
-    order.sort_by(|a, b| b.difference_us.abs().total_cmp(&a.difference_us.abs()));
+    // Rows that pool others have names in parentheses and stand behind those with names of their own.
+    let pooled = |row: &CostRow| row.name.starts_with('(');
+    order.sort_by(|a, b| {
+        let size = b.difference_us.abs().total_cmp(&a.difference_us.abs());
+        pooled(a).cmp(&pooled(b)).then(size)
+    });
     let wanted = |row: &&CostRow| keep_unresolved || row.change != Change::Unresolved;
     let (wanted, unwanted): (Vec<&CostRow>, Vec<&CostRow>) = order.into_iter().partition(wanted);
     let (shown, beyond) = wanted.split_at(wanted.len().min(count));

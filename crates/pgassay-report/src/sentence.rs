@@ -2,7 +2,7 @@
 
 use pgassay_core::comparison::{Change, Comparison, Ratio, Verdict};
 use pgassay_core::profile::Quality;
-use pgassay_core::run::Run;
+use pgassay_core::run::{Check, Run};
 
 use crate::number;
 use crate::outline::{BAND, baseline_name, condition_title, variant_name};
@@ -60,6 +60,7 @@ pub(crate) fn answers(run: &Run) -> Vec<Answer> {
         .collect()
 }
 
+/// The one comparison there is, with its interval: there is room for it.
 fn answer_alone(run: &Run, comparison: &Comparison) -> String {
     let name = variant_name(run, comparison.variant);
     let baseline = baseline_name(run);
@@ -73,7 +74,7 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
         }
         Verdict::Unresolved => format!(
             "Cannot tell whether {name} is faster or slower than {baseline}: throughput {figures}. {}",
-            needs(tps)
+            needs("It", tps)
         ),
     }
 }
@@ -124,6 +125,7 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
     format!("{} is {}.", variant_name(run, variant), clauses.join("; "))
 }
 
+/// The span of the ratios. Intervals are left to the tables: one for several would mean nothing.
 fn range(comparisons: &[&Comparison]) -> String {
     let ratios = || comparisons.iter().map(|it| it.tps.ratio);
     let low = number::ratio(ratios().fold(f64::INFINITY, f64::min));
@@ -148,14 +150,30 @@ pub(crate) fn ratio_in_words(ratio: &Ratio) -> String {
     }
 }
 
+/// What the unresolved comparisons need, where there are any: told of the hardest.
+pub(crate) fn needed(run: &Run) -> Option<String> {
+    let unresolved = || {
+        run.comparisons
+            .iter()
+            .filter(|it| it.verdict == Verdict::Unresolved)
+    };
+    let hardest = unresolved().max_by_key(|it| pairs_needed(&it.tps))?;
+    let subject = if unresolved().count() > 1 {
+        "The hardest here"
+    } else {
+        "It"
+    };
+    Some(needs(subject, &hardest.tps))
+}
+
 /// What would turn an unresolved verdict into a word.
-pub(crate) fn needs(ratio: &Ratio) -> String {
+fn needs(subject: &str, ratio: &Ratio) -> String {
     match pairs_needed(ratio) {
         Some(pairs) => format!(
-            "It needs about {pairs} pairs instead of {}.",
+            "{subject} needs about {pairs} pairs instead of {}.",
             ratio.by_pair.len()
         ),
-        None => "It needs more than one pair.".to_owned(),
+        None => format!("{subject} needs more than one pair."),
     }
 }
 
@@ -174,6 +192,18 @@ fn pairs_needed(ratio: &Ratio) -> Option<u64> {
     let goal = effect.max((1.0 + BAND).ln() - effect);
     let needed = pairs as f64 * (half_width / goal).powi(2);
     Some((needed.ceil() as u64).max(pairs as u64 + 1))
+}
+
+/// What limits a figure: `kernel.kptr_restrict is 1: …`, and without the value where the text
+/// names it by itself.
+pub(crate) fn limit(check: &Check) -> Option<String> {
+    let limits = check.limits.as_ref()?;
+    let (name, value) = (&check.name, &check.value);
+    Some(if limits.contains(value.as_str()) {
+        format!("{name}: {limits}")
+    } else {
+        format!("{name} is {value}: {limits}")
+    })
 }
 
 /// The confidence levels in use, as `95 %` or `95 to 97.5 %`.

@@ -17,7 +17,7 @@ use crate::{RUN_FILE, Store, index};
 const STUDY_FILE: &str = "study.toml";
 const PARTIAL: &str = ".partial-";
 /// Nobody writes a result for this long.
-const PARTIAL_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+const PARTIAL_AGE_MAX: Duration = Duration::from_hours(24);
 
 impl Store {
     /// Keeps a run under its id with the study's own text and further files, each a path relative

@@ -201,7 +201,7 @@ fn a_half_written_run_is_no_run() {
     // A fresh one may be another program's; one of yesterday is nobody's.
     Store::open(store.root()).unwrap();
     assert!(partial.exists());
-    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(25 * 60 * 60);
+    let old = std::time::SystemTime::now() - std::time::Duration::from_hours(25);
     fs::File::open(&partial).unwrap().set_modified(old).unwrap();
     Store::open(store.root()).unwrap();
     assert!(!partial.exists());

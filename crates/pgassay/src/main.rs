@@ -7,6 +7,7 @@ mod command;
 mod exit;
 mod interrupt;
 mod laboratory;
+mod places;
 mod progress;
 mod results;
 mod style;

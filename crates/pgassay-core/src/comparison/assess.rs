@@ -139,7 +139,7 @@ fn summary(
     // All trials' transactions in one histogram: percentiles of the whole, not means of percentiles.
     let mut latency = Histogram::<u64>::new(3).expect("3 digits are within the crate's 0 to 5");
     let (mut transactions, mut total, mut limited, mut count) = (0, 0, 0u32, 0u32);
-    let (mut run_queue_us, mut client_us) = (0.0, 0.0);
+    let (mut server_us, mut run_queue_us, mut client_us) = (0.0, 0.0, 0.0);
     for trial in timed(trials, condition, variant) {
         // A histogram that resizes itself can hold whatever another one holds.
         latency
@@ -148,6 +148,7 @@ fn summary(
         transactions += trial.transactions;
         total += trial.transactions_total;
         limited += u32::from(trial.client.client_limited);
+        server_us += trial.server.on_cpu_us;
         run_queue_us += trial.server.run_queue_us;
         client_us += trial.client.cpu_us;
         count += 1;
@@ -167,7 +168,7 @@ fn summary(
         latency_p95_us: quantile_us(0.95),
         latency_p99_us: quantile_us(0.99),
         latency_max_us: latency.max() as f64 / 1e3,
-        server_cpu_us: mean_of(SERVER_CPU),
+        server_cpu_us: per_transaction(server_us),
         server_run_queue_us: per_transaction(run_queue_us),
         client_cpu_us: per_transaction(client_us),
         client_limited: if count == 0 {

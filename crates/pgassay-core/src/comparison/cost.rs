@@ -326,21 +326,26 @@ impl Rows {
 }
 
 fn cost_row((name, object): &Key, row: &stats::CostRow) -> CostRow {
+    let difference_us = row.change.delta_us;
     let interval = row.change.delta_interval_us;
+    let (low_us, high_us) = interval.map_or((difference_us, difference_us), |at| (at.low, at.high));
+    // The test of a row with few samples and its interval are different methods. Where they differ,
+    // the reader who sees an interval around 0 must not see a mark beside it.
+    let told = low_us > 0.0 || high_us < 0.0;
     CostRow {
         name: name.clone(),
         object: object.clone(),
         baseline_us: row.a.us,
         variant_us: row.b.us,
-        difference_us: row.change.delta_us,
-        low_us: interval.map_or(row.change.delta_us, |interval| interval.low),
-        high_us: interval.map_or(row.change.delta_us, |interval| interval.high),
+        difference_us,
+        low_us,
+        high_us,
         change: match row.class {
-            stats::Class::New => Change::New,
-            stats::Class::Up => Change::Up,
-            stats::Class::Down => Change::Down,
-            stats::Class::Gone => Change::Gone,
-            stats::Class::Same { .. } | stats::Class::Descriptive => Change::Unresolved,
+            stats::Class::New if told => Change::New,
+            stats::Class::Up if told => Change::Up,
+            stats::Class::Down if told => Change::Down,
+            stats::Class::Gone if told => Change::Gone,
+            _ => Change::Unresolved,
         },
     }
 }

@@ -15,7 +15,6 @@ pub use assess::{Assessment, assess};
 
 /// Figures of one point over all its timed trials.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct PointSummary {
     /// Index into the plan's conditions.
     pub condition: usize,
@@ -37,7 +36,7 @@ pub struct PointSummary {
     pub latency_p99_us: f64,
     /// The slowest transaction.
     pub latency_max_us: f64,
-    /// On-CPU time of the backends per transaction.
+    /// On-CPU time of the backends per transaction, all timed trials together.
     pub server_cpu_us: f64,
     /// Time the backends were runnable and waited for a processor, per transaction.
     pub server_run_queue_us: f64,
@@ -49,7 +48,6 @@ pub struct PointSummary {
 
 /// A variant against the baseline under one condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Comparison {
     /// Index into the plan's conditions.
     pub condition: usize,
@@ -91,7 +89,6 @@ pub enum Verdict {
 
 /// Variant over baseline, from pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Ratio {
     /// Geometric mean of the pairs' ratios.
     pub ratio: f64,
@@ -117,7 +114,6 @@ pub struct Ratio {
 ///
 /// Every list adds up to the total: rows are parts of one sum, `other` rows included.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct CostDifference {
     /// The whole: exact totals, its interval from pairs.
     pub total: CostRow,
@@ -135,7 +131,6 @@ pub struct CostDifference {
 
 /// One row: what it costs per transaction on both sides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct CostRow {
     /// Function, phase or subsystem.
     pub name: String,

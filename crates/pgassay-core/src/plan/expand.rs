@@ -544,7 +544,8 @@ fn schedule(
     let trials = points as u64 * u64::from(blocks) * u64::from(2 + profiled);
     Ok(Schedule {
         blocks,
-        trial_us: (total / trials).max(TRIAL_US_MIN),
+        // Whole milliseconds read better and cost nothing.
+        trial_us: (total / trials / 1000 * 1000).max(TRIAL_US_MIN),
         profiled,
         settle_us: SETTLE_US,
         warm_up_window_us: WARM_UP_WINDOW_US,

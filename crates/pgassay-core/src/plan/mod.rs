@@ -50,7 +50,6 @@ pub struct Overrides {
 
 /// Everything that will be done, before any of it is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Names of the variants; the first is the baseline.
     pub variants: Vec<String>,
@@ -66,7 +65,6 @@ pub struct Plan {
 
 /// A server to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct ServerPlan {
     /// The version asked for.
     pub version: String,
@@ -83,7 +81,6 @@ pub struct ServerPlan {
 
 /// One combination of what the question is asked under.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Condition {
     /// Concurrent connections.
     pub clients: u32,
@@ -110,7 +107,6 @@ impl Condition {
 
 /// One variant under one condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Point {
     /// Index into [`Plan::variants`].
     pub variant: usize,
@@ -130,7 +126,6 @@ pub struct Point {
 
 /// A script with its parameters filled in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct PlannedScript {
     /// Index into the study's scripts.
     pub index: usize,
@@ -144,7 +139,6 @@ pub struct PlannedScript {
 
 /// How many trials of what length.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Schedule {
     /// Blocks, each of which gives one pair per comparison.
     pub blocks: u32,

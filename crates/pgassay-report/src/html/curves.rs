@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use pgassay_core::comparison::{Comparison, PointSummary, Ratio};
 use pgassay_core::run::Run;
 
-use super::scale::{Scale, tick_label};
+use super::scale::{Scale, px, tick_label};
 use crate::outline::{Group, clients, comparison, groups, point, variant_name};
 
 const WIDTH: f64 = 380.0;
@@ -53,6 +53,7 @@ const QUANTITIES: [Quantity; 3] = [
 /// A variant's values: clients, value, and the ends of its interval.
 type Curve = Vec<(f64, f64, Option<[f64; 2]>)>;
 
+/// A row of charts per group of conditions; nothing where no variant ran at two concurrencies.
 pub(super) fn section(run: &Run) -> Markup {
     let groups: Vec<Group<'_>> = groups(run)
         .into_iter()
@@ -86,6 +87,7 @@ fn has_curve(run: &Run, group: &Group<'_>) -> bool {
     })
 }
 
+/// Names beside their line and shape, in HTML so that they wrap.
 fn legend(run: &Run) -> Markup {
     html! {
         p.legend {
@@ -102,6 +104,7 @@ fn legend(run: &Run) -> Markup {
     }
 }
 
+/// One quantity of one group. The drawing scales with the page, so places are in its own units.
 fn chart(run: &Run, group: &Group<'_>, quantity: &Quantity) -> Markup {
     let curves: Vec<Curve> = (0..run.plan.variants.len())
         .map(|variant| curve(run, group, variant, quantity))
@@ -152,6 +155,7 @@ fn chart(run: &Run, group: &Group<'_>, quantity: &Quantity) -> Markup {
     }
 }
 
+/// What the browser shows when the pointer rests on a point.
 fn title(run: &Run, variant: usize, clients: f64, value: f64) -> String {
     let ticks = [value, value * 1.001];
     format!(
@@ -161,6 +165,8 @@ fn title(run: &Run, variant: usize, clients: f64, value: f64) -> String {
     )
 }
 
+/// A variant's points in the order of their clients; a condition that was not measured is left out
+/// rather than drawn as zero.
 fn curve(run: &Run, group: &Group<'_>, variant: usize, quantity: &Quantity) -> Curve {
     let mut curve: Curve = group
         .conditions
@@ -181,6 +187,7 @@ fn curve(run: &Run, group: &Group<'_>, variant: usize, quantity: &Quantity) -> C
     curve
 }
 
+/// Axes that hold every value and every end of an interval.
 fn scales(curves: &[Curve], quantity: &Quantity) -> (Scale, Scale) {
     let mut x = [f64::INFINITY, 0.0_f64];
     let mut y = [f64::INFINITY, 0.0_f64];
@@ -198,6 +205,7 @@ fn scales(curves: &[Curve], quantity: &Quantity) -> (Scale, Scale) {
     (Scale::log(x[0] / 1.15, x[1] * 1.15), y)
 }
 
+/// The area between the ends of the intervals: along the upper ones, and back along the lower.
 fn ribbon(curve: &Curve, across: &dyn Fn(f64) -> f64, up: &dyn Fn(f64) -> f64) -> Markup {
     let ends: Vec<(f64, [f64; 2])> = curve
         .iter()
@@ -215,6 +223,7 @@ fn ribbon(curve: &Curve, across: &dyn Fn(f64) -> f64, up: &dyn Fn(f64) -> f64) -
     }
 }
 
+/// The points of the line, as SVG writes them.
 fn path(curve: &Curve, across: &dyn Fn(f64) -> f64, up: &dyn Fn(f64) -> f64) -> String {
     let points: Vec<String> = curve
         .iter()
@@ -232,8 +241,4 @@ fn marker(variant: usize, x: f64, y: f64) -> Markup {
             _ => path.mark d=(format!("M{} {}l4.8 8.4h-9.6z", px(x), px(y - 5.2))) {},
         }
     }
-}
-
-fn px(value: f64) -> String {
-    format!("{value:.1}")
 }

@@ -41,6 +41,7 @@ struct Forest {
     objects: Vec<String>,
 }
 
+/// The controls stay hidden until the script runs: what does nothing should not be offered.
 pub(super) fn section(run: &Run) -> Markup {
     let data = data(run);
     html! {
@@ -64,8 +65,8 @@ pub(super) fn section(run: &Run) -> Markup {
                         button type="button" data-mode="d" aria-pressed="true" { "Δ" }
                     }
                     label { "Search " input #flame-search type="search" autocomplete="off"; }
-                    label.pairing title="exec_simple_query and exec_…_message become one box, so that Δ sets off what they share" {
-                        input #flame-pair type="checkbox" checked; "Pair work across messages"
+                    label.pairing title="What exec_simple_query and the exec_…_message functions call is shown under their caller, so that Δ sets off the same work" {
+                        input #flame-pair type="checkbox" checked; "See through messages"
                     }
                     button #flame-reset type="button" { "Whole tree" }
                 }
@@ -131,6 +132,7 @@ fn named(name: &str) -> Frame {
 }
 
 impl Forest {
+    /// The frame's index. Names are kept once for all conditions, which is most of what saves space.
     fn frame(&mut self, frame: &Frame) -> usize {
         if let Some(index) = self.frame_index.get(frame) {
             return *index;

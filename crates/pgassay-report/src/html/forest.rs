@@ -11,6 +11,7 @@ use super::scale::{Scale, percent, tick_label};
 use crate::outline::{BAND, Group, baseline_name, clients, comparison, groups, variant_name};
 use crate::{number, sentence};
 
+/// The section; the caller leaves it out where nothing was compared.
 pub(super) fn section(run: &Run) -> Markup {
     let scale = scale(run);
     html! {
@@ -41,11 +42,14 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
+/// Whether any comparison of the group was completed, as an interrupted run may lack some.
 fn compared(run: &Run, group: &Group<'_>) -> bool {
     let mut conditions = run.comparisons.iter().map(|it| it.condition);
     conditions.any(|condition| group.conditions.contains(&condition))
 }
 
+/// One axis for all rows, in ratios, so that twice as fast and half as fast lie equally far from 1.
+/// It always holds the band, or a reader could not see whether an interval does.
 fn scale(run: &Run) -> Scale {
     let ends = run
         .comparisons
@@ -61,6 +65,7 @@ fn scale(run: &Run) -> Scale {
     Scale::log(low / air, high * air)
 }
 
+/// A line of the grid; the number of clients stands on the first of its condition only.
 fn row(run: &Run, comparison: &Comparison, scale: Scale, first: bool) -> Markup {
     let clients = clients(run, comparison.condition);
     let word = sentence::verdict_word(comparison.verdict);
@@ -77,6 +82,7 @@ fn row(run: &Run, comparison: &Comparison, scale: Scale, first: bool) -> Markup 
     }
 }
 
+/// Band, ticks, interval and point of one row.
 fn strip(comparison: &Comparison, scale: Scale) -> Markup {
     let at = |value: f64| percent(scale.place(value));
     let tps = &comparison.tps;
@@ -95,6 +101,7 @@ fn strip(comparison: &Comparison, scale: Scale) -> Markup {
     }
 }
 
+/// The ticks as lines; rows touch, so they run through the whole plot.
 fn grid(scale: Scale) -> Markup {
     html! {
         @for tick in scale.ticks(6) {
@@ -103,6 +110,7 @@ fn grid(scale: Scale) -> Markup {
     }
 }
 
+/// The last row of the plot: what the ticks mean, and which way is better.
 fn axis(scale: Scale) -> Markup {
     let ticks = scale.ticks(6);
     html! {
@@ -123,18 +131,13 @@ fn axis(scale: Scale) -> Markup {
     }
 }
 
+/// What the plot itself cannot say.
 fn remarks(run: &Run) -> Markup {
-    let unresolved = run
-        .comparisons
-        .iter()
-        .filter(|it| it.verdict == Verdict::Unresolved);
-    let ratio_width = |it: &&Comparison| it.tps.high / it.tps.low;
-    let neediest = unresolved.max_by(|a, b| ratio_width(a).total_cmp(&ratio_width(b)));
     html! {
-        @if let Some(comparison) = neediest {
+        @if let Some(needed) = sentence::needed(run) {
             p {
                 b { "Unresolved" } " means: cannot tell. The interval holds ×1 and reaches beyond "
-                "±2\u{a0}%. " (sentence::needs(&comparison.tps))
+                "±2\u{a0}%. " (needed)
             }
         }
         @if run.comparisons.iter().any(|it| it.tps.ranks_disagree) {

@@ -66,6 +66,7 @@ pub fn html(run: &Run) -> String {
         .collect()
 }
 
+/// Question and answer, before anything that explains them.
 fn opening(run: &Run) -> Markup {
     html! {
         header {
@@ -86,6 +87,7 @@ fn opening(run: &Run) -> Markup {
     }
 }
 
+/// What limits belief stands above the figures, not below them.
 fn warnings(run: &Run) -> Markup {
     // The caller's own warning says more, where there is one.
     let told = run
@@ -107,8 +109,7 @@ fn warnings(run: &Run) -> Markup {
                     @for warning in &run.warnings { li { (warning.message) } }
                     @for check in limits {
                         li {
-                            (check.name) " is " (check.value) ": "
-                            (check.limits.as_deref().unwrap_or_default())
+                            (sentence::limit(check).unwrap_or_default())
                             @if let Some(mend) = &check.mend { "; to mend it: " code { (mend) } }
                         }
                     }
@@ -118,6 +119,7 @@ fn warnings(run: &Run) -> Markup {
     }
 }
 
+/// An account per comparison, folded away but for the one that tells the most.
 fn cost(run: &Run) -> Markup {
     let mut told: Vec<(&Comparison, &CostDifference)> = run
         .comparisons
@@ -149,6 +151,7 @@ fn cost(run: &Run) -> Markup {
     }
 }
 
+/// Waterfalls, functions, and the way to the flame graph of one comparison.
 fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool) -> Markup {
     let variant = variant_name(run, comparison.variant);
     let names = [baseline_name(run), variant];

@@ -9,7 +9,7 @@
   const modes = [...document.querySelectorAll("#flame-controls [data-mode]")];
   const ROW = 20, PIXELS_MIN = 0.6;
   const MESSAGES = /^exec_(simple_query|(parse|bind|execute|describe_statement|describe_portal)_message)$/;
-  const MESSAGE = data.frames.push(["exec_simple_query, exec_…_message", data.objects.indexOf("postgres")]) - 1;
+  const MESSAGE = data.frames.push(["exec_simple_query, exec_…_message, themselves", data.objects.indexOf("postgres")]) - 1;
   let mode = "d", tree, zoom = 0, at = 0, boxes = new Map();
 
   const us = (v) => { const a = Math.abs(v); return a.toFixed(a < 100 ? 2 : a < 1000 ? 1 : 0); };
@@ -19,25 +19,29 @@
 
   // The tree of a condition with the costs of the baseline (a) and a variant (b), in µs. Node 0
   // holds all roots; every node stands behind its caller, so one pass backwards sums the subtrees.
-  // Where asked, the functions that serve one message each are one node: the same statement runs
-  // under exec_simple_query or under exec_execute_message, and a difference should set that off.
+  // Where asked, the functions that serve one message each are seen through: what they call is
+  // their caller's, and their own cost is one node. The same statement runs under
+  // exec_simple_query, under exec_execute_message, or straight under PostgresMain where the
+  // compiler merged the latter into it, and a difference should set that off.
   function plant(condition, variant) {
     const from = data.conditions[condition], sources = from.parents.length;
     const t = { condition, variant, parent: [-1], frame: [-1], children: [[]], resolvable: from.resolvable_us[variant] || 0,
       selfA: [0], selfB: [0], hasB: variant > 0 };
     const place = [0], index = new Map();
+    const node = (parent, frame) => {
+      const key = parent + ":" + frame, known = index.get(key);
+      if (known !== undefined) return known;
+      const i = t.parent.length;
+      index.set(key, i);
+      t.parent.push(parent); t.frame.push(frame); t.children.push([]); t.selfA.push(0); t.selfB.push(0);
+      t.children[parent].push(i);
+      return i;
+    };
     for (let source = 0; source < sources; source++) {
       const parent = place[from.parents[source] + 1], own = from.frames[source];
-      const frame = pair.checked && MESSAGES.test(data.frames[own][0]) ? MESSAGE : own;
-      const key = parent + ":" + frame;
-      let i = index.get(key);
-      if (i === undefined) {
-        i = t.parent.length;
-        index.set(key, i);
-        t.parent.push(parent); t.frame.push(frame); t.children.push([]); t.selfA.push(0); t.selfB.push(0);
-        t.children[parent].push(i);
-      }
-      place.push(i);
+      const message = pair.checked && MESSAGES.test(data.frames[own][0]);
+      const i = node(parent, message ? MESSAGE : own);
+      place.push(message ? parent : i);
       t.selfA[i] += from.self_ns[0][source] / 1000;
       t.selfB[i] += from.self_ns[variant][source] / 1000;
     }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use pgassay_core::comparison::{Comparison, Ratio};
 use pgassay_core::run::Run;
 
-use super::scale::Scale;
+use super::scale::{Scale, px};
 use crate::number;
 use crate::outline::{condition_title, variant_name};
 
@@ -14,6 +14,7 @@ const MARGIN: f64 = 8.0;
 /// Less noise than this is not blown up to fill the chart.
 const SPREAD_MIN: f64 = 0.015;
 
+/// A small chart per comparison; a single pair shows no order and is left out.
 pub(super) fn section(run: &Run) -> Markup {
     let shown: Vec<&Comparison> = run
         .comparisons
@@ -38,6 +39,7 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
+/// Dots in the order of the blocks. The height differs from chart to chart and is therefore told.
 fn chart(run: &Run, comparison: &Comparison) -> Markup {
     let tps = &comparison.tps;
     let spread = spread(tps);
@@ -50,12 +52,12 @@ fn chart(run: &Run, comparison: &Comparison) -> Markup {
                 b { (variant_name(run, comparison.variant)) } ", "
                 (condition_title(run, comparison.condition)) br;
                 span.faint {
-                    "mean " (number::ratio(tps.ratio)) ", SD " (number::percent(tps.pair_sd))
+                    "mean " (number::ratio(tps.ratio)) ", SD " (number::noise(tps.pair_sd))
                     @if let Some(detectable) = tps.detectable {
-                        ", " span.figure { "detects ≥ " (number::percent(detectable)) }
+                        ", " span.figure { "detects ≥ " (number::noise(detectable)) }
                     }
                     @if tps.ranks_disagree { " *" }
-                    "; " span.figure { "height ±" (number::percent(spread)) }
+                    "; " span.figure { "height ±" (number::noise(spread)) }
                 }
             }
             svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label="pairs in order" {
@@ -79,8 +81,4 @@ fn spread(tps: &Ratio) -> f64 {
     distances
         .filter(|it| it.is_finite())
         .fold(SPREAD_MIN, f64::max)
-}
-
-fn px(value: f64) -> String {
-    format!("{value:.1}")
 }

@@ -8,6 +8,7 @@ use pgassay_core::run::{Run, ServerFacts};
 
 use crate::number;
 
+/// The last section of the page.
 pub(super) fn section(run: &Run) -> Markup {
     html! {
         section #repeat {
@@ -20,6 +21,7 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
+/// How the trials were laid out, with what each number means for the statistics.
 fn plan(run: &Run) -> Markup {
     let schedule = &run.plan.schedule;
     let took_us = (run.ended_us - run.started_us) as f64;
@@ -57,6 +59,7 @@ fn plan(run: &Run) -> Markup {
     }
 }
 
+/// Every server that ran, in the plan's order.
 fn servers(run: &Run) -> Markup {
     html! {
         h3 { "Servers" }
@@ -85,6 +88,7 @@ fn servers(run: &Run) -> Markup {
     }
 }
 
+/// Versions always differ in a study over versions; compilers and flags should not.
 fn builds_differ(servers: &[ServerFacts]) -> bool {
     let builds: BTreeSet<_> = servers
         .iter()
@@ -93,6 +97,7 @@ fn builds_differ(servers: &[ServerFacts]) -> bool {
     builds.len() > 1
 }
 
+/// All checks, those that found nothing wrong included: their absence could not be told apart.
 fn checks(run: &Run) -> Markup {
     html! {
         @if !run.checks.is_empty() {
@@ -116,6 +121,7 @@ fn checks(run: &Run) -> Markup {
     }
 }
 
+/// The study as the program understood it, which is what was run.
 fn study(run: &Run) -> Markup {
     // A study came from TOML, and all it holds has a form there.
     let text = toml::to_string_pretty(&run.study)

@@ -95,6 +95,11 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
 }
 
+/// A place in a drawing's own units, to a tenth: finer than a pixel of any screen.
+pub(super) fn px(value: f64) -> String {
+    format!("{value:.1}")
+}
+
 /// A tick's text: as many digits as tell it from its neighbours.
 pub(super) fn tick_label(value: f64, ticks: &[f64]) -> String {
     let step = ticks

@@ -23,6 +23,7 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
+/// The exact figures of every point, which a chart can only suggest.
 fn points(run: &Run) -> Markup {
     html! {
         div.scroll { table {
@@ -66,6 +67,7 @@ fn points(run: &Run) -> Markup {
     }
 }
 
+/// Every ratio that has an interval, beyond the throughput that the verdict rests on.
 fn ratios(run: &Run) -> Markup {
     html! {
         div.scroll { table {
@@ -98,6 +100,7 @@ fn ratios(run: &Run) -> Markup {
     }
 }
 
+/// The ratios in the order of the table's columns.
 fn figures(it: &Comparison) -> [Option<&Ratio>; 6] {
     [
         Some(&it.tps),
@@ -141,6 +144,7 @@ pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
     }
 }
 
+/// A row with a bar as long as its share of the largest difference.
 fn function(row: &CostRow, largest_us: f64) -> Markup {
     let share = (row.difference_us.abs() / largest_us * 100.0).clamp(0.0, 100.0);
     let class = match row.change {

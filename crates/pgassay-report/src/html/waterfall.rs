@@ -106,6 +106,8 @@ pub(super) fn chart(
     }
 }
 
+/// The axis, and whether it leaves out zero: small differences between large totals would vanish,
+/// but then the bars of the totals no longer compare by length, and the chart says so.
 fn scale(total: &CostRow, steps: &[Step]) -> (Scale, bool) {
     let ends = || {
         let ends = steps.iter().flat_map(|step| {
@@ -125,6 +127,7 @@ fn scale(total: &CostRow, steps: &[Step]) -> (Scale, bool) {
     }
 }
 
+/// The bar of a total: where the waterfall starts, or where it ends.
 fn whole(name: &str, value_us: f64, scale: Scale) -> Markup {
     html! {
         div.row.whole {
@@ -139,6 +142,7 @@ fn whole(name: &str, value_us: f64, scale: Scale) -> Markup {
     }
 }
 
+/// A step, joined to the one above by a thin line at the place where that one ended.
 fn row(step: &Step, scale: Scale) -> Markup {
     let (from, to) = (scale.place(step.from_us), scale.place(step.to_us));
     let difference_us = step.to_us - step.from_us;
@@ -167,6 +171,7 @@ fn row(step: &Step, scale: Scale) -> Markup {
     }
 }
 
+/// Ticks in µs per transaction.
 fn axis(scale: Scale) -> Markup {
     let ticks = scale.ticks(5);
     html! {

@@ -8,6 +8,7 @@ use super::{Style, clients, heading};
 use crate::outline::{baseline_name, comparison, groups, variant_name};
 use crate::{number, sentence};
 
+/// The section, or nothing where nothing was compared.
 pub(super) fn section(run: &Run, style: Style) -> String {
     if run.comparisons.is_empty() {
         return String::new();
@@ -18,9 +19,10 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         sentence::levels(run)
     );
     // From the wordiest to the shortest: the first that fits is printed.
-    let forms = [Noise::Words, Noise::Short, Noise::None].map(|noise| table(run, noise));
+    let forms =
+        [Noise::Words, Noise::Short, Noise::Figures, Noise::None].map(|noise| table(run, noise));
     let fitting = forms.iter().find(|form| form.width() <= style.columns());
-    let table = fitting.unwrap_or(&forms[2]);
+    let table = fitting.unwrap_or(&forms[3]);
     let mut out = heading("ANSWER", &explanation, style);
     out.push_str(&table.render(style.color));
     out.push_str(&unresolved(run, style));
@@ -32,9 +34,11 @@ pub(super) fn section(run: &Run, style: Style) -> String {
 enum Noise {
     Words,
     Short,
+    Figures,
     None,
 }
 
+/// A row per comparison; the condition is named on the first of its rows.
 fn table(run: &Run, noise: Noise) -> Table {
     let mut table = Table::new(&[Side::Right, Side::Left, Side::Left, Side::Left, Side::Left]);
     for group in groups(run) {
@@ -64,6 +68,7 @@ fn table(run: &Run, noise: Noise) -> Table {
     table
 }
 
+/// The colour of a verdict's word.
 fn ink(verdict: Verdict) -> Ink {
     match verdict {
         Verdict::Faster => Ink::Good,
@@ -73,6 +78,7 @@ fn ink(verdict: Verdict) -> Ink {
     }
 }
 
+/// The ratio with its interval, which one pair does not have.
 fn ratio(comparison: &Comparison) -> String {
     let tps = &comparison.tps;
     if tps.by_pair.len() < 2 {
@@ -85,6 +91,7 @@ fn ratio(comparison: &Comparison) -> String {
     )
 }
 
+/// How noisy the pairs were and what they could have found, as far as there is room.
 fn pairs(comparison: &Comparison, noise: Noise) -> String {
     let tps = &comparison.tps;
     let pairs = number::count(tps.by_pair.len() as u64, "pair");
@@ -94,15 +101,19 @@ fn pairs(comparison: &Comparison, noise: Noise) -> String {
             _ => "descriptive only".to_owned(),
         };
     }
-    let sd = number::percent(tps.pair_sd);
-    let detects = tps.detectable.map_or(String::new(), |share| {
-        format!(", detects ≥ {}", number::percent(share))
-    });
+    let sd = number::noise(tps.pair_sd);
+    let limit = tps
+        .detectable
+        .map(|share| format!("≥ {}", number::noise(share)));
+    let detects = limit
+        .as_ref()
+        .map_or(String::new(), |limit| format!(", detects {limit}"));
     // A star sends the reader to the line that explains it, below the table.
     let star = if tps.ranks_disagree { " *" } else { "" };
     match noise {
         Noise::Words => format!("{pairs}, pair SD {sd}{detects}{star}"),
         Noise::Short => format!("{pairs}, SD {sd}{detects}{star}"),
+        Noise::Figures => format!("SD {sd}, {}{star}", limit.unwrap_or_default()),
         Noise::None => star.trim().to_owned(),
     }
 }
@@ -110,18 +121,9 @@ fn pairs(comparison: &Comparison, noise: Noise) -> String {
 /// What an unresolved verdict needs, said once for the neediest, and what a star means.
 fn unresolved(run: &Run, style: Style) -> String {
     let mut out = String::new();
-    let unresolved: Vec<&Comparison> = run
-        .comparisons
-        .iter()
-        .filter(|it| it.verdict == Verdict::Unresolved)
-        .collect();
-    if let Some(neediest) = unresolved
-        .iter()
-        .max_by(|a, b| width(a).total_cmp(&width(b)))
-    {
+    if let Some(needed) = sentence::needed(run) {
         let text = format!(
-            "unresolved: cannot tell, the interval holds ×1 and reaches beyond ±2 %. {}",
-            sentence::needs(&neediest.tps)
+            "unresolved: cannot tell, the interval holds ×1 and reaches beyond ±2 %. {needed}"
         );
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));
     }
@@ -131,8 +133,4 @@ fn unresolved(run: &Run, style: Style) -> String {
         out.push_str(&wrap(text, style.columns(), "  ", "  "));
     }
     out
-}
-
-fn width(comparison: &Comparison) -> f64 {
-    (comparison.tps.high / comparison.tps.low).ln()
 }

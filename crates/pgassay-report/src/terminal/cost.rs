@@ -21,6 +21,7 @@ const BAR_WIDTH: usize = 16;
 /// The bars are the first to go where room is scarce.
 const BAR_COLUMN: usize = 6;
 
+/// The section, or nothing where no comparison has an account of costs.
 pub(super) fn section(run: &Run, style: Style) -> String {
     let Some(telling) = most_telling(run, run.comparisons.iter()) else {
         return String::new();
@@ -49,6 +50,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     out
 }
 
+/// The coarse account, its total, and the functions, in one table so that figures stand in line.
 fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style) -> Table {
     let mut sides = vec![Side::Left, Side::Left];
     sides.extend([Side::Right; 4]);
@@ -97,6 +99,7 @@ fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style
     table
 }
 
+/// The largest rows of a list, and one for all others so that the reader can add them up.
 fn rows(table: &mut Table, rows: &[CostRow], count: usize, kind: &str, style: Style) {
     let top = top_rows(rows, count, kind != "function");
     let largest = top.shown.first().map_or(0.0, |it| it.difference_us.abs());
@@ -129,6 +132,7 @@ fn more(number: usize, kind: &str) -> String {
     format!("{number} more {kind}{}", if number == 1 { "" } else { "s" })
 }
 
+/// One row; bars are relative to the largest of its own list.
 fn row(mark: &str, name: &str, row: &CostRow, largest_us: f64, style: Style) -> Vec<Cell> {
     let ink = match row.change {
         Change::New | Change::Up => Ink::Bad,
@@ -154,6 +158,7 @@ fn row(mark: &str, name: &str, row: &CostRow, largest_us: f64, style: Style) -> 
     ]
 }
 
+/// What the sampling could not resolve, said once instead of row by row.
 fn below_noise(cost: &CostDifference, style: Style) -> String {
     let resolved = cost
         .functions

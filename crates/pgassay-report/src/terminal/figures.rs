@@ -11,6 +11,7 @@ use crate::outline::{groups, point, variant_name};
 /// Columns that give way on a narrow terminal, the first to go first: p50, p95.
 const MAY_GO: [usize; 2] = [4, 4];
 
+/// The section, or nothing where no trial was timed.
 pub(super) fn section(run: &Run, style: Style) -> String {
     if run.points.is_empty() {
         return String::new();
@@ -27,6 +28,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     out
 }
 
+/// A row per point, the baseline first. Latency is in milliseconds because pgbench's is.
 fn table(run: &Run) -> Table {
     let mut sides = vec![Side::Right, Side::Left];
     sides.extend([Side::Right; 6]);

@@ -36,6 +36,7 @@ impl Default for Style {
 }
 
 impl Style {
+    /// The columns that are used: text of more than 100 is hard to read, and of fewer than 60 in vain.
     fn columns(self) -> usize {
         self.width.clamp(60, 100)
     }
@@ -54,6 +55,7 @@ pub fn terminal(run: &Run, style: &Style) -> String {
     written.join("\n")
 }
 
+/// Question, answers in sentences, and what was run.
 fn opening(run: &Run, style: Style) -> String {
     let width = style.columns();
     let mut out = String::new();

@@ -6,6 +6,7 @@ use super::table::{Ink, paint, wrap};
 use super::{Style, heading};
 use crate::sentence;
 
+/// The section, or nothing where there is nothing to say, which is rare.
 pub(super) fn section(run: &Run, style: Style) -> String {
     let width = style.columns();
     let mut out = String::new();
@@ -31,14 +32,14 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         warnings.push_str(&warning(&it.message, style));
     }
     for check in &run.checks {
-        let Some(limits) = &check.limits else {
+        let Some(limit) = sentence::limit(check) else {
             continue;
         };
         let mend = check
             .mend
             .as_ref()
-            .map_or(String::new(), |mend| format!("; to mend it: {mend}"));
-        let text = format!("{} is {}: {limits}{mend}", check.name, check.value);
+            .map(|mend| format!("; to mend it: {mend}"));
+        let text = limit + &mend.unwrap_or_default();
         warnings.push_str(&warning(&text, style));
     }
     out.push_str(&warnings);
@@ -48,6 +49,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     heading("NOTES", "", style) + &out
 }
 
+/// A warning, marked so that it is found without colours.
 fn warning(text: &str, style: Style) -> String {
     let text = wrap(text, style.columns(), "  ! ", "    ");
     paint(text.trim_end(), Ink::Caution, style.color) + "\n"

@@ -17,6 +17,7 @@ pub(super) enum Ink {
 }
 
 impl Ink {
+    /// The parameters of the ANSI sequence (ECMA-48, SGR); the eight old colours follow the user's theme.
     fn code(self) -> Option<&'static str> {
         match self {
             Self::Plain => None,
@@ -134,6 +135,7 @@ impl Table {
         out
     }
 
+    /// A row's cells, each padded to its column's width.
     fn line(&self, cells: &[Cell], widths: &[usize], color: bool) -> String {
         let mut line = INDENT.to_owned();
         let last = cells.iter().rposition(|cell| !cell.text.is_empty());
@@ -157,6 +159,7 @@ impl Table {
         line
     }
 
+    /// Columns that the widest cell of each column takes on the screen.
     fn widths(&self) -> Vec<usize> {
         let mut widths = vec![0; self.sides.len()];
         for row in &self.rows {

@@ -219,7 +219,7 @@ impl Server {
             .spawn()
             .unwrap();
         let server = Server { child, directory };
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         let ready = folder.join("pg_isready");
         while !command(&ready)
             .current_dir("/")

@@ -44,13 +44,7 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     for note in notes {
         progress.note(&note);
     }
-    let outcome = laboratory::run(
-        &plan,
-        &found.source,
-        &args.server,
-        &interrupt,
-        &mut progress,
-    )?;
+    let outcome = laboratory::run(&plan, &found, &args.server, &interrupt, &mut progress)?;
     progress.finish();
     let (run, logs, ended_early) = assemble(found, plan, outcome, &store)?;
     let directory = keep(&run, logs, &store)?;

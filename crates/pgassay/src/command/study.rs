@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::Span;
 use pgassay_server::VersionRequest;
@@ -12,6 +12,7 @@ use pgassay_server::VersionRequest;
 use crate::catalogue::{self, Found};
 use crate::cli::{ChoiceArgs, StudyCommand};
 use crate::laboratory::scripts;
+use crate::places;
 
 /// Runs one of the subcommands.
 pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
@@ -66,7 +67,7 @@ pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
     let plan = plan(&found.study, &found.source, &overrides(choice)?)?;
     for server in &plan.servers {
         VersionRequest::parse(&server.version)
-            .with_context(|| format!("{}: `version`", found.source.file))?;
+            .map_err(|error| places::at_version(&found, &server.version, &error.to_string()))?;
     }
     let mut notes = BTreeSet::new();
     for point in &plan.points {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
-use pgassay_core::plan::{Point, Schedule};
+use pgassay_core::plan::Point;
 use pgassay_core::study::StudySource;
 use pgassay_load::{Conduct, Crew, CrewConfig, Limits, LoadError};
 use pgassay_server::Server;
@@ -13,13 +13,23 @@ use pgassay_wire::conninfo::{FileText, Request, Surroundings, Target};
 use super::scripts::{self, Scripts};
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
+use crate::places::at_line;
+
+/// How many clients on how many threads, and the seed of their random numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    /// Connections.
+    pub clients: u32,
+    /// Threads of the load generator.
+    pub threads: u32,
+    /// The same seed draws the same numbers.
+    pub seed: u64,
+}
 
 /// Connects a point's clients to their server.
 pub fn connect(
     point: &Point,
-    clients: u32,
-    schedule: &Schedule,
-    seed: u64,
+    size: Size,
     server: &Server,
     source: &StudySource,
     interrupt: &Interrupt,
@@ -31,25 +41,38 @@ pub fn connect(
     } = scripts::parse(point, source)?;
     let config = CrewConfig {
         target: target(server, point)?,
-        clients,
-        threads: schedule.threads,
+        clients: size.clients,
+        threads: size.threads,
         scripts: weighted,
         names,
         protocol: scripts::protocol(point.protocol),
-        seed,
+        seed: size.seed,
         scale: 1,
         variables: Vec::new(),
         debug: None,
         limits: Limits::default(),
         conduct: Conduct::default(),
     };
-    Crew::connect(&config, interrupt.flag()).map_err(told)
+    Crew::connect(&config, interrupt.flag()).map_err(|error| told(error, source, point))
 }
 
-/// An error of the load, with Ctrl-C told apart.
-pub fn told(error: LoadError) -> anyhow::Error {
+/// An error of the load: Ctrl-C told apart, a script's failure with its line in the study.
+pub fn told(error: LoadError, source: &StudySource, point: &Point) -> anyhow::Error {
     match error {
         LoadError::Stopped => Interrupted.into(),
+        LoadError::Aborted { ref place, .. } => {
+            let script = point
+                .scripts
+                .get(place.script_index)
+                .map_or(0, |script| script.index);
+            let path = ["script", &script.to_string(), "text"];
+            at_line(
+                source,
+                &path,
+                place.line.max(1) as usize,
+                &error.to_string(),
+            )
+        }
         other => anyhow!(other),
     }
 }

@@ -18,10 +18,10 @@ use anyhow::Result;
 use pgassay_core::plan::Plan;
 use pgassay_core::profile::Profile;
 use pgassay_core::run::{ServerFacts, Warning, WarningKind};
-use pgassay_core::study::StudySource;
 use pgassay_core::trial::Trial;
 use pgassay_profile::{Sampler, SamplerConfig};
 
+use crate::catalogue::Found;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
@@ -56,12 +56,12 @@ pub struct Outcome {
 /// Whatever keeps the first trial from being measured; later errors are in the outcome.
 pub fn run(
     plan: &Plan,
-    source: &StudySource,
+    found: &Found,
     args: &ServerArgs,
     interrupt: &Interrupt,
     progress: &mut Progress,
 ) -> Result<Outcome> {
-    let servers = Servers::start(plan, source, args, interrupt, progress)?;
+    let servers = Servers::start(plan, found, args, interrupt, progress)?;
     let mut warnings = servers.warnings.clone();
     let sampler = if plan.schedule.profiled > 0 {
         sampler(&servers, &mut warnings)
@@ -70,7 +70,7 @@ pub fn run(
     };
     let bench = Bench {
         plan,
-        source,
+        source: &found.source,
         servers: &servers,
         sampler: sampler.as_ref(),
         interrupt,

@@ -3,17 +3,18 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use pgassay_core::plan::{Plan, Round};
+use pgassay_core::plan::{Plan, Point, Round};
 use pgassay_core::profile::Profile;
 use pgassay_core::study::{Span, StudySource};
 use pgassay_core::trial::{ClientTotals, Latency, Trial, TrialKind};
 use pgassay_load::{Crew, Measurement, ThreadUsage, Window};
 use pgassay_profile::Sampler;
 
-use super::crews;
+use super::crews::{self, Size, told};
 use super::servers::{Servers, reset};
 use super::warm_up::warm_up;
 use super::watch::{Passed, Profiles, Reading};
+use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
@@ -96,12 +97,12 @@ impl Bench<'_> {
     ) -> Result<()> {
         let mut crews = Vec::new();
         for variant in 0..self.plan.variants.len() {
-            let mut crew = self.connect(block, round.condition, variant)?;
-            self.prepare(round.condition, variant)?;
-            if !self.alive(
-                warm_up(&mut crew, &self.plan.schedule, self.interrupt),
-                round.condition,
-                variant,
+            let point = self.plan.point(round.condition, variant);
+            let mut crew = self.connect(block, point)?;
+            let steady = warm_up(&mut crew, &self.plan.schedule);
+            if !self.blamed(
+                steady.map_err(|error| told(error, self.source, point)),
+                point,
             )? {
                 harvest.unsteady.push((round.condition, variant));
             }
@@ -131,47 +132,32 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn connect(&self, block: u32, condition: usize, variant: usize) -> Result<Crew> {
-        let point = self.plan.point(condition, variant);
-        let server = self.servers.server(point.server);
-        let clients = self.plan.conditions[condition].clients;
+    fn connect(&self, block: u32, point: &Point) -> Result<Crew> {
+        let clients = self.plan.conditions[point.condition].clients;
         // Every variant of a block draws the same random numbers, every block others.
         let seed = self.plan.schedule.seed.wrapping_add(u64::from(block));
-        let crew = crews::connect(
-            point,
+        let size = Size {
             clients,
-            &self.plan.schedule,
+            threads: self.plan.schedule.threads,
             seed,
-            server,
-            self.source,
-            self.interrupt,
-        );
-        self.alive(crew, condition, variant)
-    }
-
-    fn prepare(&self, condition: usize, variant: usize) -> Result<()> {
-        let point = self.plan.point(condition, variant);
-        reset(
-            self.servers.server(point.server),
-            &point.reset,
-            self.source,
-            self.interrupt,
-        )
+        };
+        let server = self.servers.server(point.server);
+        let crew = crews::connect(point, size, server, self.source, self.interrupt);
+        self.blamed(crew, point)
     }
 
     /// An error of a point, told as the death of its server where that is the cause.
-    fn alive<T>(&self, result: Result<T>, condition: usize, variant: usize) -> Result<T> {
+    fn blamed<T>(&self, result: Result<T>, point: &Point) -> Result<T> {
         let Err(error) = result else { return result };
-        if error.is::<crate::exit::Interrupted>() {
+        if error.is::<Interrupted>() {
             return Err(error);
         }
-        let point = self.plan.point(condition, variant);
-        // Its keeper needs a moment to notice what the clients notice at once.
+        // Clients notice that a server is gone before its exit status can be read.
         for _ in 0..20 {
             self.servers.server(point.server).is_alive()?;
             std::thread::sleep(Duration::from_millis(10));
         }
-        Err(error.context(format!("variant \"{}\"", self.plan.variants[variant])))
+        Err(error.context(format!("variant \"{}\"", self.plan.variants[point.variant])))
     }
 
     fn trial(&self, place: Place, crew: &mut Crew, profiles: &mut Profiles) -> Result<Trial> {
@@ -181,10 +167,13 @@ impl Bench<'_> {
             kind,
             ..
         } = place;
-        if place.position > 0 {
-            // Before the first trial, the data were reset ahead of warming up.
-            self.prepare(condition, variant)?;
-        }
+        let point = self.plan.point(condition, variant);
+        reset(
+            self.servers.server(point.server),
+            &point.reset,
+            self.source,
+            self.interrupt,
+        )?;
         let backend_pids: Vec<u32> = crew
             .backend_pids()
             .into_iter()
@@ -197,7 +186,7 @@ impl Bench<'_> {
         }
         let before = Reading::take(&backend_pids, &server_pids)?;
         let started_us = unix_us();
-        let measured = self.alive(self.measure(crew), condition, variant);
+        let measured = self.blamed(self.measure(crew, point), point);
         let passed = Reading::take(&backend_pids, &server_pids)?.since(&before);
         if let Some(sampler) = sampler {
             let samples = sampler.stop()?;
@@ -207,13 +196,15 @@ impl Bench<'_> {
         Ok(trial_of(place, started_us, &measured, &passed))
     }
 
-    fn measure(&self, crew: &mut Crew) -> Result<Measurement> {
+    fn measure(&self, crew: &mut Crew, point: &Point) -> Result<Measurement> {
         let schedule = &self.plan.schedule;
         let window = Window::Timed {
             settle: Duration::from_micros(schedule.settle_us),
             measure: Duration::from_micros(schedule.trial_us),
         };
-        let measured = crew.run(&window).map_err(crews::told)?;
+        let measured = crew
+            .run(&window)
+            .map_err(|error| told(error, self.source, point))?;
         self.interrupt.check()?;
         if measured.transactions == 0 {
             let trial = Span::from(Duration::from_micros(schedule.trial_us));

@@ -8,7 +8,7 @@ use pgassay_core::study::{Protocol, StudySource};
 use pgassay_load::WeightedScript;
 use pgassay_script::{Names, Options, Script};
 
-use super::servers::at_line;
+use crate::places::at_line;
 
 /// Scripts and the table that their variables are interned in.
 pub struct Scripts {

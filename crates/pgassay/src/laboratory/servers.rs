@@ -3,14 +3,16 @@
 use anyhow::{Context, Result, anyhow};
 use pgassay_core::plan::{Plan, ServerPlan};
 use pgassay_core::run::{ServerFacts, Warning, WarningKind};
-use pgassay_core::study::{StudyError, StudySource};
+use pgassay_core::study::StudySource;
 use pgassay_server::{
     Connection, ConnectionError, Finder, Installation, Progress as Fetching, Server, ServerConfig,
-    Source, VersionRequest,
+    ServerError, Source, VersionRequest,
 };
 
+use crate::catalogue::Found;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
+use crate::places::{self, at_line};
 use crate::progress::Progress;
 
 /// PostgreSQL's own default of `max_connections`.
@@ -31,7 +33,7 @@ impl Servers {
     /// Starts and fills every server of the plan. After an error none is left.
     pub fn start(
         plan: &Plan,
-        source: &StudySource,
+        found: &Found,
         args: &ServerArgs,
         interrupt: &Interrupt,
         progress: &mut Progress,
@@ -43,9 +45,19 @@ impl Servers {
         };
         for wanted in &plan.servers {
             interrupt.check()?;
-            let installation = find(wanted, args, progress)?;
+            let installation = find(wanted, args, progress)
+                .map_err(|error| places::at_version(found, &wanted.version, &error.to_string()))?;
             progress.stage(&format!("starting PostgreSQL {}", installation.version));
-            let server = Server::start(&installation, &config(wanted, args))?;
+            let server =
+                Server::start(&installation, &config(wanted, args)).map_err(
+                    |error| match &error {
+                        ServerError::SettingRefused { name, .. }
+                        | ServerError::Setting { name, .. } => {
+                            places::at_setting(found, name, &error.to_string())
+                        }
+                        _ => error.into(),
+                    },
+                )?;
             all.describe(&installation);
             all.running.push(server);
             let server = all.server(all.running.len() - 1);
@@ -53,7 +65,7 @@ impl Servers {
                 "setting up the data on PostgreSQL {}",
                 installation.version
             ));
-            set_up(server, &wanted.setup, source, interrupt)?;
+            set_up(server, &wanted.setup, &found.source, interrupt)?;
         }
         all.warn_of_builds();
         Ok(all)
@@ -234,16 +246,6 @@ fn failed(
         .collect();
     let line = statement.line as usize + before.matches('\n').count();
     at_line(source, path, line, &sql.to_string()).context("the study's SQL failed")
-}
-
-/// An error at a line of a text in the study.
-pub fn at_line(source: &StudySource, path: &[&str], line: usize, message: &str) -> anyhow::Error {
-    let mut error: StudyError = source.error_at(path, message);
-    if let (Some(location), Some(line)) = (&mut error.location, source.line_in_text(path, line)) {
-        location.line = line;
-        location.column = 1;
-    }
-    error.into()
 }
 
 /// Runs the reset of a load that writes.

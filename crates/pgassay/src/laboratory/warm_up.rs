@@ -2,19 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use pgassay_core::plan::Schedule;
-use pgassay_load::{Crew, Window};
-
-use super::crews;
-use crate::interrupt::Interrupt;
+use pgassay_load::{Crew, LoadError, Window};
 
 /// Three windows agree when the last is no more than this above the best of the two before it: a
 /// backend that still fills its caches gets faster, and noise alone goes both ways.
 const STILL_RISING: f64 = 1.05;
 
 /// Runs load until three windows agree. Says whether they did before the cap.
-pub fn warm_up(crew: &mut Crew, schedule: &Schedule, interrupt: &Interrupt) -> Result<bool> {
+pub fn warm_up(crew: &mut Crew, schedule: &Schedule) -> Result<bool, LoadError> {
     let window = Window::Timed {
         settle: Duration::ZERO,
         measure: Duration::from_micros(schedule.warm_up_window_us),
@@ -22,8 +18,10 @@ pub fn warm_up(crew: &mut Crew, schedule: &Schedule, interrupt: &Interrupt) -> R
     let until = Instant::now() + Duration::from_micros(schedule.warm_up_cap_us);
     let mut history = Vec::new();
     while Instant::now() < until {
-        let measured = crew.run(&window).map_err(crews::told)?;
-        interrupt.check()?;
+        let measured = crew.run(&window)?;
+        if measured.interrupted {
+            return Err(LoadError::Stopped);
+        }
         history.push(measured.transactions_total as f64);
         if is_steady(&history) {
             return Ok(true);

@@ -11,7 +11,7 @@ use pgassay_wire::conninfo::{Address, Host, Request, Target};
 use pgassay_wire::{Answer, Exchange, ExchangeError, Password, SaltCache, WireError};
 
 use super::message::{self, Exit, fatal};
-use super::settings::{self, Settings};
+use super::settings::Settings;
 use super::surroundings::{Real, ask_password};
 
 /// A socket of either kind.
@@ -176,7 +176,7 @@ pub fn sqlstate(error: &ExchangeError) -> Option<&str> {
 
 /// What libpq adds to a refused connection.
 fn refused(address: &Address, error: &io::Error) -> String {
-    let what = settings::plain(error);
+    let what = message::plain(error);
     match (address, error.kind()) {
         (Address::Unix { .. }, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             format!(

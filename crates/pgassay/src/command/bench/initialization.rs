@@ -3,6 +3,7 @@
 //! Source: `runInitSteps` and what it calls in pgbench.c. Up to 16 only accounts came by COPY and
 //! progress did not name the table; what the tables hold is the same.
 
+use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::time::Instant;
 
@@ -128,15 +129,15 @@ impl Initialization<'_> {
             let mut sql = format!("create{unlogged} table pgbench_{table}({columns})");
             match settings.partition_method {
                 Some(method) if table == "accounts" => {
-                    sql.push_str(&format!(" partition by {} (aid)", method.name()));
+                    let _ = write!(sql, " partition by {} (aid)", method.name());
                 }
                 _ if table != "history" => {
-                    sql.push_str(&format!(" with (fillfactor={})", settings.fillfactor));
+                    let _ = write!(sql, " with (fillfactor={})", settings.fillfactor);
                 }
                 _ => {}
             }
             if let Some(tablespace) = &settings.tablespace {
-                sql.push_str(&format!(" tablespace {}", quoted(tablespace)));
+                let _ = write!(sql, " tablespace {}", quoted(tablespace));
             }
             self.execute(&sql)?;
         }

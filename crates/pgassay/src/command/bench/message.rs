@@ -3,6 +3,7 @@
 //! Source: `src/common/logging.c`, and `fe-protocol3.c` (`pqBuildErrorMessage3`) for a server's
 //! error as libpq words it.
 
+use std::fmt::Write as _;
 use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,7 +103,7 @@ pub fn of_server(error: &ServerError, sql: Option<&str>) -> String {
         ("CONTEXT", &error.context),
     ] {
         if let Some(more) = more {
-            text.push_str(&format!("{label}:  {more}\n"));
+            let _ = writeln!(text, "{label}:  {more}");
         }
     }
     text
@@ -156,5 +157,14 @@ pub fn of_load(error: &LoadError) -> String {
             address, source, ..
         } => format!("{}{source}", of_address(address)),
         other => other.to_string(),
+    }
+}
+
+/// A system's error as C's `%m` has it, without the number that Rust adds.
+pub fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
     }
 }

@@ -15,6 +15,8 @@ mod options;
 mod progress;
 mod report;
 mod run;
+mod scripts;
+mod seed;
 mod settings;
 mod shell;
 mod surroundings;
@@ -31,17 +33,12 @@ use settings::Settings;
 /// The variable that chooses a version where no option does.
 const COMPAT_VARIABLE: &str = "PGASSAY_PGBENCH_COMPAT";
 
-/// The version of pgbench that each choice says it is.
-struct Versions;
-const VERSIONS: Versions = Versions;
-
-impl Versions {
-    fn of(&self, compat: Compat) -> &'static str {
-        match compat {
-            Compat::V15 => "15.18",
-            Compat::V17 => "17.6",
-            Compat::V18 => "18.0",
-        }
+/// The version of pgbench that it says it is.
+fn version(compat: Compat) -> &'static str {
+    match compat {
+        Compat::V15 => "15.18",
+        Compat::V17 => "17.6",
+        Compat::V18 => "18.0",
     }
 }
 
@@ -77,7 +74,7 @@ fn dispatch(application: &str, words: &[String]) -> Result<(), Exit> {
         Some("--version" | "-V") => {
             println!(
                 "pgbench (PostgreSQL) {} (pgassay {})",
-                VERSIONS.of(compat),
+                version(compat),
                 env!("CARGO_PKG_VERSION")
             );
             return Ok(());

@@ -251,7 +251,7 @@ fn tell_abort(client: u32, error: &LoadError) {
         LoadError::Lost { last, source, .. } => {
             let why = match (last, source) {
                 (Some(last), _) => message::of_server(last, None),
-                (None, Some(source)) => super::settings::plain(source),
+                (None, Some(source)) => message::plain(source),
                 (None, None) => "server closed the connection unexpectedly".into(),
             };
             message::error(&format!(

@@ -312,7 +312,10 @@ mod tests {
 
     use super::*;
 
-    fn read(line: &str, compat: Compat) -> Result<(Vec<(Opt, String)>, Vec<String>), String> {
+    /// Options with their values, and arguments.
+    type Read = (Vec<(Opt, String)>, Vec<String>);
+
+    fn read(line: &str, compat: Compat) -> Result<Read, String> {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let mut reader = Reader::new(&words, compat, false);
         let mut found = Vec::new();

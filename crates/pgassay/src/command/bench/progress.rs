@@ -1,5 +1,6 @@
 //! `-P`: a line on stderr every so many seconds. Source: `printProgressReport` in pgbench.c.
 
+use std::fmt::Write as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -51,17 +52,18 @@ fn line(settings: &Settings, at_s: &str, run_s: f64, now: &Figures, last: &Figur
     );
     if settings.rate_per_s.is_some() {
         let lag_us = now.lag_sum_us - last.lag_sum_us;
-        line.push_str(&format!(
+        let _ = write!(
+            line,
             ", lag {:.3} ms",
             lag_us / since.done.max(1) as f64 / 1000.0
-        ));
+        );
         if settings.latency_limit_us.is_some() {
-            line.push_str(&format!(", {} skipped", now.skipped - last.skipped));
+            let _ = write!(line, ", {} skipped", now.skipped - last.skipped);
         }
     }
     if settings.tries_max != 1 {
         let (retried, retries) = (now.retried - last.retried, now.retries - last.retries);
-        line.push_str(&format!(", {retried} retried, {retries} retries"));
+        let _ = write!(line, ", {retried} retried, {retries} retries");
     }
     line.push('\n');
     line

@@ -17,9 +17,9 @@ use super::figures::Board;
 use super::message::{self, Exit, fatal};
 use super::observer::{Common, Watcher};
 use super::report::Report;
-use super::settings::{self, PartitionMethod, Settings};
+use super::settings::{PartitionMethod, Settings};
 use super::surroundings::{epoch_shift_us, monotonic_ns};
-use super::{VERSIONS, progress, shell};
+use super::{progress, shell};
 use crate::exit::{INTERRUPTED, PARTIAL};
 use crate::interrupt::Interrupt;
 
@@ -47,7 +47,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     let mut target = connection::target(settings, application)?;
     let mut setup =
         Setup::open(&mut target).map_err(|_| fatal("could not create connection for setup"))?;
-    let version = VERSIONS.of(settings.compat);
+    let version = super::version(settings.compat);
     let server = setup.server_version();
     if server == version {
         print(&format!("pgbench ({version})\n"));
@@ -112,7 +112,7 @@ fn parse(settings: &Settings) -> Result<Scripts, Exit> {
     }
     let mut weighted = Vec::new();
     for script in &settings.scripts {
-        let parsed = settings::parse(&script.name, &script.text, &options, &mut names)?;
+        let parsed = super::scripts::parse(&script.name, &script.text, options, &mut names)?;
         for note in parsed.notes() {
             message::warning(&format!("{}:{}: {}", script.name, note.line, note.text));
         }
@@ -286,7 +286,7 @@ fn logs(settings: &Settings) -> Result<Vec<File>, Exit> {
         File::create(&path).map_err(|error| {
             fatal(&format!(
                 "could not open logfile \"{path}\": {}",
-                settings::plain(&error)
+                message::plain(&error)
             ))
         })
     };

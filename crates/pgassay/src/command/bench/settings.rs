@@ -1,17 +1,13 @@
 //! What the command line asks for, checked in pgbench's order, so that of several mistakes the
 //! same one is told. Source: `main` in pgbench.c.
 
-use std::io::Read;
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use pgassay_script::{
-    BUILTINS, Builtin, Compat, Names, Options, Protocol, SCRIPTS_MAX, Script, parse_seed,
-    split_weight,
-};
+use pgassay_script::{Compat, Names, Options, Protocol, SCRIPTS_MAX};
 
 use super::message::{self, Exit, fatal};
 use super::number::{integer, leading_double, leading_integer};
 use super::options::{Found, Opt, Reader};
+use super::scripts::{find_builtin, list_builtins, parse, read_script, show_script, weight};
+use super::seed::seed;
 
 /// Steps that `-I` knows.
 const INIT_STEPS: &str = "dtgGvpf";
@@ -365,7 +361,7 @@ impl Settings {
             protocol: Protocol::Simple,
             compat: self.compat,
         };
-        parse(name, &text, &options, &mut Names::new())?;
+        parse(name, &text, options, &mut Names::new())?;
         if self.scripts.len() == SCRIPTS_MAX {
             return Err(fatal(&format!(
                 "at most {SCRIPTS_MAX} SQL scripts are allowed"
@@ -521,120 +517,6 @@ fn check_init_steps(steps: &str) -> Result<(), Exit> {
         return Err(Exit(1));
     }
     Ok(())
-}
-
-fn list_builtins() {
-    let mut text = String::from("Available builtin scripts:\n");
-    for builtin in &BUILTINS {
-        text.push_str(&format!("  {:>13}: {}\n", builtin.name, builtin.title));
-    }
-    text.push('\n');
-    message::say(&text);
-}
-
-fn find_builtin(name: &str) -> Result<&'static Builtin, Exit> {
-    Builtin::find(name).map_err(|error| {
-        let exit = fatal(&error.to_string());
-        list_builtins();
-        exit
-    })
-}
-
-fn show_script(name: &str) -> Exit {
-    match find_builtin(name) {
-        Ok(builtin) => {
-            message::say(&format!(
-                "-- {}: {}\n{}\n",
-                builtin.name, builtin.title, builtin.text
-            ));
-            Exit(0)
-        }
-        Err(exit) => exit,
-    }
-}
-
-fn weight(option: &str) -> Result<(&str, u32), Exit> {
-    split_weight(option).map_err(|error| fatal(&error.to_string()))
-}
-
-fn read_script(name: &str) -> Result<Vec<u8>, Exit> {
-    let mut text = Vec::new();
-    if name == "-" {
-        std::io::stdin()
-            .lock()
-            .read_to_end(&mut text)
-            .map_err(|error| fatal(&format!("could not read file \"-\": {}", plain(&error))))?;
-        return Ok(text);
-    }
-    let mut file = std::fs::File::open(name).map_err(|error| {
-        fatal(&format!(
-            "could not open file \"{name}\": {}",
-            plain(&error)
-        ))
-    })?;
-    file.read_to_end(&mut text).map_err(|error| {
-        fatal(&format!(
-            "could not read file \"{name}\": {}",
-            plain(&error)
-        ))
-    })?;
-    Ok(text)
-}
-
-/// A system's error as C's `%m` has it, without the number that Rust adds.
-pub fn plain(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
-}
-
-/// Parses a script, or tells what is wrong with it.
-pub fn parse(
-    name: &str,
-    text: &[u8],
-    options: &Options,
-    names: &mut Names,
-) -> Result<Script, Exit> {
-    Script::parse(name, text, options, names).map_err(|error| {
-        message::error(&error.headline());
-        if let Some(excerpt) = error.excerpt() {
-            message::say(&format!("{excerpt}\n"));
-        }
-        Exit(1)
-    })
-}
-
-/// The seed that this text gives, or the time's.
-fn seed(text: Option<&str>) -> Option<u64> {
-    let seed = match text {
-        None | Some("time") => SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_micros() as u64),
-        Some("rand") => {
-            let mut bytes = [0; 8];
-            let drawn = std::fs::File::open("/dev/urandom")
-                .and_then(|mut file| file.read_exact(&mut bytes));
-            if drawn.is_err() {
-                message::error("could not generate random seed");
-                return None;
-            }
-            u64::from_ne_bytes(bytes)
-        }
-        Some(number) => {
-            let Some(seed) = parse_seed(number) else {
-                message::error(&format!("unrecognized random seed option \"{number}\""));
-                message::detail("Expecting an unsigned integer, \"time\" or \"rand\".");
-                return None;
-            };
-            seed
-        }
-    };
-    if text.is_some() {
-        message::info(&format!("setting random seed to {seed}"));
-    }
-    Some(seed)
 }
 
 /// The percentiles of `--latency-percentiles=50,99.9`, or a usual choice.

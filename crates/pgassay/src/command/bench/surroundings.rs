@@ -91,8 +91,9 @@ pub fn ask_password() -> io::Result<String> {
         .write(true)
         .open("/dev/tty")?;
     terminal.write_all(b"Password: ")?;
-    // SAFETY: all zeroes is a valid termios, and the descriptor is open.
+    // SAFETY: all zeroes is a valid termios.
     let mut before: libc::termios = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the pointer is to our termios.
     let is_terminal = unsafe { libc::tcgetattr(terminal.as_raw_fd(), &raw mut before) } == 0;
     if is_terminal {
         let mut silent = before;

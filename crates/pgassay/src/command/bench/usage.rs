@@ -1,6 +1,7 @@
 //! `--help`. The lines are pgbench's own facts in its own order, since wrappers look for them.
 
 use pgassay_script::Compat;
+use std::fmt::Write as _;
 
 /// The text.
 pub fn text(program: &str, compat: Compat) -> String {
@@ -36,7 +37,7 @@ fn option(names: &str, what: &str) -> String {
         format!("  {names}\n  {:COLUMN$}{first}", "")
     };
     for line in lines {
-        text.push_str(&format!("\n  {:COLUMN$}{line}", ""));
+        let _ = write!(text, "\n  {:COLUMN$}{line}", "");
     }
     text
 }

@@ -1,0 +1,76 @@
+//! Errors at the place in the study file that they come from.
+
+use anyhow::anyhow;
+use pgassay_core::study::{StudyError, StudySource};
+
+use crate::catalogue::Found;
+
+/// An error at line `line` (from 1) of the text that `path` leads to.
+pub fn at_line(source: &StudySource, path: &[&str], line: usize, message: &str) -> anyhow::Error {
+    let mut error: StudyError = source.error_at(path, message);
+    if let (Some(location), Some(line)) = (&mut error.location, source.line_in_text(path, line)) {
+        location.line = line;
+        location.column = 1;
+    }
+    error.into()
+}
+
+/// An error about a version of PostgreSQL; it may have come from the command line.
+pub fn at_version(found: &Found, version: &str, message: &str) -> anyhow::Error {
+    let mut paths = Vec::new();
+    for (index, variant) in found.study.variant.iter().enumerate() {
+        if variant.version.as_deref() == Some(version) {
+            paths.push(vec![
+                "variant".to_owned(),
+                index.to_string(),
+                "version".to_owned(),
+            ]);
+        }
+    }
+    for (index, of_condition) in found.study.conditions.version.iter().enumerate() {
+        if of_condition == version {
+            paths.push(vec![
+                "conditions".to_owned(),
+                "version".to_owned(),
+                index.to_string(),
+            ]);
+        }
+    }
+    if found.study.server.version.as_deref() == Some(version) {
+        paths.push(vec!["server".to_owned(), "version".to_owned()]);
+    }
+    at_first(found, &paths, message)
+}
+
+/// An error about a setting of a server.
+pub fn at_setting(found: &Found, name: &str, message: &str) -> anyhow::Error {
+    let mut paths = Vec::new();
+    for (index, variant) in found.study.variant.iter().enumerate() {
+        if variant.settings.contains_key(name) {
+            paths.push(vec![
+                "variant".to_owned(),
+                index.to_string(),
+                "settings".to_owned(),
+                name.to_owned(),
+            ]);
+        }
+    }
+    if found.study.server.settings.contains_key(name) {
+        paths.push(vec![
+            "server".to_owned(),
+            "settings".to_owned(),
+            name.to_owned(),
+        ]);
+    }
+    at_first(found, &paths, message)
+}
+
+fn at_first(found: &Found, paths: &[Vec<String>], message: &str) -> anyhow::Error {
+    match paths.first() {
+        Some(path) => {
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            found.source.error_at(&path, message).into()
+        }
+        None => anyhow!(message.to_owned()),
+    }
+}

@@ -1,0 +1,186 @@
+//! The whole path on a real server: study file, plan, trials, comparison, reports, earlier runs.
+
+mod support;
+
+use std::fs;
+
+use pgassay_core::run::Run;
+use support::{Finished, Place, SMALL};
+
+fn command(place: &Place, arguments: &[&str]) -> Finished {
+    Finished::of(
+        &place
+            .command()
+            .args(arguments)
+            .output()
+            .expect("the program runs"),
+    )
+}
+
+#[test]
+fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
+    if pgassay_server::testing::installation("18").is_none() {
+        return;
+    }
+    let place = Place::new();
+    let finished = place.run(SMALL, &["--seed", "7"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(
+        finished.stdout.starts_with("Is prepared faster?\n"),
+        "{}",
+        finished.stdout
+    );
+    assert!(finished.stdout.contains("report: "), "{}", finished.stdout);
+    place.assert_nothing_left();
+
+    let kept = place.kept();
+    let [directory] = &kept[..] else {
+        panic!("one run: {kept:?}")
+    };
+    for file in ["run.json", "report.html", "study.toml", "server-0.log"] {
+        assert!(directory.join(file).is_file(), "{file}");
+    }
+    let run: Run =
+        serde_json::from_str(&fs::read_to_string(directory.join("run.json")).expect("it is text"))
+            .expect("and JSON");
+    assert!(run.complete && run.schema == "pgassay.run/1");
+    assert_eq!(run.plan.schedule.seed, 7);
+    assert_eq!(
+        run.trials.len(),
+        2 * 2 * 3,
+        "two pairs of two points, twice timed and once profiled"
+    );
+    for trial in &run.trials {
+        assert!(trial.transactions > 0 && trial.transactions_total >= trial.transactions);
+        assert!(
+            trial.server.on_cpu_us > 0.0 && trial.server.processes == 2,
+            "{trial:?}"
+        );
+        let clients_us =
+            trial.client.in_transaction_us + trial.client.between_us + trial.client.asleep_us;
+        assert!(
+            (clients_us / (2.0 * trial.window_us) - 1.0).abs() < 0.01,
+            "the clients' time closes: {trial:?}"
+        );
+    }
+    assert_eq!(run.comparisons.len(), 1);
+    assert!(run.servers[0].version.starts_with("18."));
+
+    let list = command(&place, &["list"]);
+    assert!(list.stdout.contains(&run.id), "{list:?}");
+    let show = command(&place, &["show", &run.id[..13]]);
+    assert_eq!(show.code, Some(0), "{show:?}");
+    assert!(
+        finished.stdout.starts_with(&show.stdout),
+        "the same answer again"
+    );
+    let json = command(&place, &["show", "last", "--json"]);
+    assert_eq!(
+        serde_json::from_str::<Run>(&json.stdout).expect("JSON on stdout alone"),
+        run
+    );
+    fs::remove_file(directory.join("report.html")).expect("it is there");
+    let report = command(&place, &["report"]);
+    assert_eq!(report.code, Some(0), "{report:?}");
+    assert!(directory.join("report.html").is_file());
+}
+
+/// On a real server the profile must be whole: rows add up, stacks reach the process's entry.
+#[test]
+fn the_functions_add_up_to_the_backends_cpu_and_stacks_are_whole() {
+    if pgassay_server::testing::installation("18").is_none() {
+        return;
+    }
+    let place = Place::new();
+    let finished = place.run(SMALL, &["--length", "6s", "--json"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+    if run.profiles.is_empty() {
+        pgassay_server::testing::skip("whole stacks", "sampling is not permitted here");
+        return;
+    }
+    for profile in &run.profiles {
+        let quality = profile.quality;
+        assert_eq!(
+            profile.total(),
+            quality.samples,
+            "every sample has its place in the tree"
+        );
+        assert!(quality.user_samples > 100, "{quality:?}");
+        assert!(
+            quality.unwound_to_entry as f64 >= 0.95 * quality.user_samples as f64,
+            "{quality:?}"
+        );
+    }
+    let cost = run.comparisons[0]
+        .cost
+        .as_ref()
+        .expect("both points have profiles");
+    for (variant, side) in [(0, cost.total.baseline_us), (1, cost.total.variant_us)] {
+        let exact = run.points[variant].server_cpu_us;
+        assert!((side / exact - 1.0).abs() < 0.03, "{side} against {exact}");
+    }
+    let sum: f64 = cost.functions.iter().map(|row| row.baseline_us).sum();
+    assert!((sum / cost.total.baseline_us - 1.0).abs() < 1e-6);
+}
+
+#[test]
+fn what_needs_no_server_works_without_one() {
+    let place = Place::new();
+    let studies = command(&place, &["studies"]);
+    assert!(
+        studies.stdout.contains("prepared-vs-simple") && studies.stdout.contains('?'),
+        "{studies:?}"
+    );
+    let check = command(&place, &["study", "check", "prepared-vs-simple"]);
+    assert_eq!(
+        (check.code, check.stdout.as_str()),
+        (
+            Some(0),
+            "prepared-vs-simple.toml: ok, 18 points on 1 server\n"
+        )
+    );
+    let plan = command(
+        &place,
+        &["study", "plan", "prepared-vs-simple", "--seed", "1"],
+    );
+    assert!(
+        plan.stdout.contains("block 6:") && plan.stdout.contains("measuring 60 s"),
+        "{plan:?}"
+    );
+    let shown = command(&place, &["study", "show", "prepared-vs-simple"]);
+    assert_eq!(
+        shown.stdout,
+        include_str!("../../../studies/prepared-vs-simple.toml")
+    );
+    let list = command(&place, &["list"]);
+    assert!(
+        list.code == Some(0) && list.stdout.contains("no runs yet"),
+        "{list:?}"
+    );
+    let show = command(&place, &["show"]);
+    assert_eq!(show.code, Some(1), "{show:?}");
+    let doctor = command(&place, &["doctor", "--json"]);
+    let doctor: serde_json::Value = serde_json::from_str(&doctor.stdout).expect("JSON");
+    assert_eq!(doctor["schema"], "pgassay.doctor/1");
+    let unknown = command(&place, &["run", "nosuch"]);
+    assert!(
+        unknown.code == Some(1) && unknown.stderr.contains("there is no study \"nosuch\""),
+        "{unknown:?}"
+    );
+    let usage = command(&place, &["lst"]);
+    assert!(
+        usage.code == Some(1) && usage.stderr.contains("list"),
+        "{usage:?}"
+    );
+}
+
+#[test]
+fn scripts_of_before_9_6_run_with_a_note() {
+    let place = Place::new();
+    let old = SMALL.replace("\\set x random(1, 10)", "\\setrandom x 1 10");
+    let path = place.study(&old);
+    let check = command(&place, &["study", "check", &path.display().to_string()]);
+    assert_eq!(check.code, Some(0), "{check:?}");
+    assert!(check.stdout.contains("setrandom"), "{check:?}");
+}
