@@ -60,6 +60,8 @@ pub enum LoadError {
         client: u32,
         /// What it was doing.
         what: String,
+        /// Where in its script it was, if it was in one.
+        place: Option<Box<Place>>,
         /// What the server said last, such as SQLSTATE 57P01.
         last: Option<Box<ServerError>>,
         /// The system's error, where there was one.
@@ -116,6 +118,10 @@ pub struct Place {
     pub line: u32,
     /// The command's first line.
     pub text: String,
+    /// The SQL as it was sent with the request, unless it had been prepared.
+    pub sent: Option<String>,
+    /// The SQL that is prepared, with `$1` and so on.
+    pub statement: Option<String>,
 }
 
 impl std::fmt::Display for Place {

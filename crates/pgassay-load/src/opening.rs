@@ -257,6 +257,7 @@ impl Opener<'_> {
         LoadError::Lost {
             client: self.clients[index].run.id,
             what: self.waiting_for(index).into(),
+            place: None,
             last: None,
             source,
         }

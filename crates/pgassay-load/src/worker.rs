@@ -275,6 +275,7 @@ impl<D: Driver> Worker<D> {
         LoadError::Lost {
             client: run.id,
             what: run.describe(program),
+            place: run.whereabouts(program),
             last: run.last_words.take(),
             source,
         }

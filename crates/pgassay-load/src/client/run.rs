@@ -106,9 +106,29 @@ impl Run {
         }
     }
 
+    /// Where it is in a script, if its request is being answered.
+    pub fn whereabouts(&self, program: &Program) -> Option<Box<Place>> {
+        (self.stage == Stage::Reply)
+            .then(|| Box::new(self.place(program, self.command, self.query)))
+    }
+
     pub(super) fn place(&self, program: &Program, command: usize, query: u32) -> Place {
         let script = &program.parts[self.script].script;
         let found = script.commands().get(command);
+        let (mut sent, mut statement) = (None, None);
+        if let Some(CommandKind::Sql(sql)) = found.map(|command| &command.kind) {
+            let text = |bytes: &[u8]| Some(String::from_utf8_lossy(bytes).into_owned());
+            statement = text(sql.statement());
+            match program.protocol {
+                Protocol::Simple => {
+                    let mut bytes = Vec::new();
+                    sql.render(&self.variables, &mut bytes);
+                    sent = text(&bytes);
+                }
+                Protocol::Extended => sent.clone_from(&statement),
+                Protocol::Prepared => {}
+            }
+        }
         Place {
             client: self.id,
             script: script.name().into(),
@@ -120,6 +140,8 @@ impl Run {
             text: found
                 .map(|command| command.first_line.clone())
                 .unwrap_or_default(),
+            sent,
+            statement,
         }
     }
 

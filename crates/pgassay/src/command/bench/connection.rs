@@ -7,7 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
 use std::time::Duration;
 
-use pgassay_wire::conninfo::{Address, Host, Request, Target};
+use pgassay_wire::conninfo::{Address, Request, Target};
 use pgassay_wire::{Answer, Exchange, ExchangeError, Password, SaltCache, WireError};
 
 use super::message::{self, Exit, fatal};
@@ -95,12 +95,12 @@ impl Setup {
         }
         tried
             .map(|exchange| Self { exchange })
-            .map_err(|(host, error)| {
+            .map_err(|(address, error)| {
                 let more = match &error {
-                    ExchangeError::Stream(error) => refused(&host.address, error),
+                    ExchangeError::Stream(error) => refused(&address, error),
                     other => message::of_exchange(other, None),
                 };
-                message::error(&format!("{}{more}", message::of_address(&host.address)));
+                message::error(&format!("{}{more}", message::of_address(&address)));
                 Exit(1)
             })
     }
@@ -192,70 +192,80 @@ fn refused(address: &Address, error: &io::Error) -> String {
     }
 }
 
-fn open_any(target: &Target) -> Result<Exchange<Stream>, (Host, ExchangeError)> {
+fn open_any(target: &Target) -> Result<Exchange<Stream>, (Address, ExchangeError)> {
     let mut failed = None;
     for host in &target.hosts {
         let login = target.login(host, &SaltCache::default());
         let opened = connect(&host.address, target)
-            .map_err(ExchangeError::from)
-            .and_then(|stream| Exchange::open(stream, &login));
+            .map_err(|(address, error)| (address, ExchangeError::from(error)))
+            .and_then(|(address, stream)| {
+                Exchange::open(stream, &login).map_err(|error| (address, error))
+            });
         match opened {
             Ok(exchange) => return Ok(exchange),
             // Another host would say the same of a wrong password or database.
-            Err(error @ (ExchangeError::Server(_) | ExchangeError::Wire(_))) => {
-                return Err((host.clone(), error));
+            Err(refused @ (_, ExchangeError::Server(_) | ExchangeError::Wire(_))) => {
+                return Err(refused);
             }
-            Err(error) => failed = Some((host.clone(), error)),
+            Err(refused) => failed = Some(refused),
         }
     }
     Err(failed.unwrap_or_else(|| {
-        let nowhere = Host {
-            address: Address::Unix {
-                directory: String::new(),
-                port: 0,
-            },
-            password: None,
+        let nowhere = Address::Unix {
+            directory: String::new(),
+            port: 0,
         };
         (nowhere, ExchangeError::Closed)
     }))
 }
 
-fn connect(address: &Address, target: &Target) -> io::Result<Stream> {
-    let (host, ip, port) = match address {
-        Address::Unix { .. } => {
-            let path = address.socket_path().unwrap_or_default();
-            let bytes = path.as_os_str().as_encoded_bytes();
-            let stream = match bytes.strip_prefix(b"@") {
-                Some(name) => UnixStream::connect_addr(&UnixAddress::from_abstract_name(name)?)?,
-                None => UnixStream::connect(&path)?,
-            };
-            return Ok(Stream::Unix(stream));
-        }
-        Address::Tcp {
-            host,
-            address,
-            port,
-        } => (host, address, *port),
-    };
-    let addresses: Vec<SocketAddr> = match ip {
-        Some(ip) => vec![SocketAddr::new(*ip, port)],
-        None => (host.as_str(), port).to_socket_addrs()?.collect(),
-    };
-    let mut failed = io::Error::from(io::ErrorKind::NotFound);
-    for address in addresses {
-        let connected = match target.connect_timeout_s {
-            Some(seconds) => {
-                TcpStream::connect_timeout(&address, Duration::from_secs(seconds.into()))
-            }
-            None => TcpStream::connect(address),
+/// Connects, and tells which address it was; a name may have several.
+fn connect(address: &Address, target: &Target) -> Result<(Address, Stream), (Address, io::Error)> {
+    let Address::Tcp {
+        host,
+        address: ip,
+        port,
+    } = address
+    else {
+        return match connect_unix(address) {
+            Ok(stream) => Ok((address.clone(), Stream::Unix(stream))),
+            Err(error) => Err((address.clone(), error)),
         };
-        match connected {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(Stream::Tcp(stream));
-            }
-            Err(error) => failed = error,
+    };
+    let looked_up: io::Result<Vec<SocketAddr>> = match ip {
+        Some(ip) => Ok(vec![SocketAddr::new(*ip, *port)]),
+        None => (host.as_str(), *port)
+            .to_socket_addrs()
+            .map(Iterator::collect),
+    };
+    let mut failed = (address.clone(), io::ErrorKind::NotFound.into());
+    for socket in looked_up.map_err(|error| (address.clone(), error))? {
+        let here = Address::Tcp {
+            host: host.clone(),
+            address: Some(socket.ip()),
+            port: *port,
+        };
+        match connect_tcp(&socket, target) {
+            Ok(stream) => return Ok((here, Stream::Tcp(stream))),
+            Err(error) => failed = (here, error),
         }
     }
     Err(failed)
+}
+
+fn connect_unix(address: &Address) -> io::Result<UnixStream> {
+    let path = address.socket_path().unwrap_or_default();
+    match path.as_os_str().as_encoded_bytes().strip_prefix(b"@") {
+        Some(name) => UnixStream::connect_addr(&UnixAddress::from_abstract_name(name)?),
+        None => UnixStream::connect(&path),
+    }
+}
+
+fn connect_tcp(address: &SocketAddr, target: &Target) -> io::Result<TcpStream> {
+    let stream = match target.connect_timeout_s {
+        Some(seconds) => TcpStream::connect_timeout(address, Duration::from_secs(seconds.into()))?,
+        None => TcpStream::connect(address)?,
+    };
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }

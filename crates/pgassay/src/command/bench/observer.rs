@@ -238,6 +238,10 @@ fn result(outcome: Outcome, detailed: bool) -> Option<&'static str> {
     }
 }
 
+/// libpq's words for a connection that ended without any.
+const CLOSED: &str = "server closed the connection unexpectedly\n\tThis probably means the server \
+     terminated abnormally\n\tbefore or while processing the request.";
+
 /// Tells why a client cannot go on, in pgbench's words.
 fn tell_abort(client: u32, error: &LoadError) {
     match error {
@@ -248,17 +252,25 @@ fn tell_abort(client: u32, error: &LoadError) {
                 "client {client} aborted while establishing connection"
             ));
         }
-        LoadError::Lost { last, source, .. } => {
+        LoadError::Lost {
+            last,
+            source,
+            place,
+            ..
+        } => {
             let why = match (last, source) {
                 (Some(last), _) => message::of_server(last, None),
                 (None, Some(source)) => message::plain(source),
-                (None, None) => "server closed the connection unexpectedly".into(),
+                (None, None) => CLOSED.into(),
             };
-            message::error(&format!(
-                "client {client} aborted: {why}\
-                 {}perhaps the backend died while processing",
-                if why.ends_with('\n') { "" } else { "\n" }
-            ));
+            let at = match place {
+                Some(place) => format!(
+                    " script {} aborted in command {} query {}",
+                    place.script_index, place.command, place.query
+                ),
+                None => " aborted".to_owned(),
+            };
+            message::error(&format!("client {client}{at}: {why}"));
         }
         other => message::error(&other.to_string()),
     }
@@ -281,13 +293,13 @@ fn tell_cause(client: u32, place: &Place, cause: &AbortCause) {
     let refused = |error: &pgassay_wire::ServerError| {
         message::error(&format!(
             "client {client} script {script} aborted in command {command} query {query}: {}",
-            message::of_server(error, None)
+            message::of_server(error, place.sent.as_deref())
         ));
     };
     match cause {
         AbortCause::Sql(error) => refused(error),
         AbortCause::Unprepared { prepare, execute } => {
-            message::error(&message::of_server(prepare, None));
+            message::error(&message::of_server(prepare, place.statement.as_deref()));
             refused(execute);
         }
         AbortCause::Rows { rows } => message::error(&format!("{at}: expected one row, got {rows}")),

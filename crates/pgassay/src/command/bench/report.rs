@@ -11,6 +11,9 @@ use pgassay_script::{Compat, Script};
 use super::figures::{Board, Figures};
 use super::settings::{PartitionMethod, Settings};
 
+/// Shorter runs are not judged by how busy the client was.
+const CLIENT_LIMITED_US_MIN: f64 = 500_000.0;
+
 /// All that a report says.
 pub struct Report<'a> {
     pub settings: &'a Settings,
@@ -22,10 +25,10 @@ pub struct Report<'a> {
     pub connecting_us: u64,
 }
 
-/// A count's share, as C prints it where there is nothing to divide by.
+/// A count's share; what PostgreSQL's printf makes of 0/0 where there is nothing to divide by.
 fn percent(count: u64, of: u64) -> String {
     if of == 0 {
-        "-nan%".to_owned()
+        "NaN%".to_owned()
     } else {
         format!("{:.3}%", 100.0 * count as f64 / of as f64)
     }
@@ -275,7 +278,8 @@ impl Report<'_> {
                 let _ = writeln!(out, "latency percentile {percentile} = {value:.3} ms");
             }
         }
-        if self.measurement.client_limited {
+        // The share of a moment's run says nothing.
+        if self.measurement.client_limited && self.elapsed_us() >= CLIENT_LIMITED_US_MIN {
             let busy = self
                 .measurement
                 .threads

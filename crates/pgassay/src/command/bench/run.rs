@@ -132,18 +132,17 @@ fn look_at_tables(setup: &mut Setup, settings: &Settings, database: &str) -> Res
     };
     let first =
         |answer: &pgassay_wire::Answer, column: usize| answer.rows.first()?.get(column)?.clone();
-    let counted = setup
-        .query("select count(*) from pgbench_branches")
-        .map_err(|error| {
-            let exit = fatal(&format!(
-                "could not count number of branches: {}",
-                message::of_exchange(&error, None)
-            ));
-            if sqlstate(&error) == Some("42P01") {
-                hint();
-            }
-            exit
-        })?;
+    const COUNT: &str = "select count(*) from pgbench_branches";
+    let counted = setup.query(COUNT).map_err(|error| {
+        let exit = fatal(&format!(
+            "could not count number of branches: {}",
+            message::of_exchange(&error, Some(COUNT))
+        ));
+        if sqlstate(&error) == Some("42P01") {
+            hint();
+        }
+        exit
+    })?;
     let count = first(&counted, 0).unwrap_or_default();
     let scale: i32 = count.parse().map_err(|_| {
         fatal(&format!(
