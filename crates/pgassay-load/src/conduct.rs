@@ -18,6 +18,9 @@ use crate::error::LoadError;
 /// printed on its first line. An error is pgbench's message without the program's name.
 pub type ShellSink = Arc<dyn Fn(&[u8], bool) -> Result<Vec<u8>, &'static str> + Send + Sync>;
 
+/// Is told a server's notice or warning.
+pub type NoticeSink = Arc<dyn Fn(&ServerError) + Send + Sync>;
+
 /// Makes a thread's observer, given the thread counted from 0 and its generator for sampling.
 pub type ObserverMaker = Arc<dyn Fn(usize, Rng) -> Box<dyn Observer> + Send + Sync>;
 
@@ -43,6 +46,8 @@ pub struct Conduct {
     pub times_commands: bool,
     /// Runs `\shell` and `\setshell`, which are refused without it.
     pub shell: Option<ShellSink>,
+    /// Where the server's notices are told.
+    pub notices: Option<NoticeSink>,
     /// Where every step of every client is told.
     pub trace: Option<DebugSink>,
     /// Who is told of each transaction.
@@ -60,6 +65,7 @@ impl Default for Conduct {
             on_abort: OnAbort::EndRun,
             times_commands: false,
             shell: None,
+            notices: None,
             trace: None,
             observer: None,
         }

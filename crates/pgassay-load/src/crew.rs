@@ -271,6 +271,7 @@ impl Crew {
             unfinished,
             aborted: self.aborted(),
             skipped: recorders().map(|recorder| recorder.skipped).sum(),
+            unserved: recorders().map(|recorder| recorder.unserved).sum(),
             commands: self.commands(),
             reconnecting: Reconnecting {
                 opened: recorders().map(|recorder| recorder.opened).sum(),

@@ -46,8 +46,8 @@ mod socket;
 mod worker;
 
 pub use conduct::{
-    Conduct, FailedTry, FailureKind, Observer, ObserverMaker, OnAbort, Outcome, ShellSink,
-    Transaction,
+    Conduct, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, Outcome,
+    ShellSink, Transaction,
 };
 pub use config::{CrewConfig, DebugSink, Limits, WeightedScript, Window};
 pub use crew::Crew;

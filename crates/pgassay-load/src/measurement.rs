@@ -50,6 +50,9 @@ pub struct Measurement {
     pub aborted: u32,
     /// Due transactions that were not begun since they were late already.
     pub skipped: u64,
+    /// Transactions that were due in a timed run but not begun before its end: with any, the load
+    /// was beyond capacity, and its latencies grow with the run's length.
+    pub unserved: u64,
     /// By script and command, where commands are timed; else empty.
     pub commands: Vec<Vec<CommandMeasurement>>,
     /// Opening and closing connections within the run, where each transaction has its own.

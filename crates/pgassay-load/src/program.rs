@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgassay_script::{CommandKind, Names, Protocol, Rng, Script};
 
-use crate::conduct::ShellSink;
+use crate::conduct::{NoticeSink, ShellSink};
 use crate::config::{CrewConfig, DebugSink};
 use crate::error::LoadError;
 
@@ -32,6 +32,7 @@ pub(crate) struct Program {
     pub debug: Option<DebugSink>,
     pub trace: Option<DebugSink>,
     pub shell: Option<ShellSink>,
+    pub notices: Option<NoticeSink>,
     /// Whether an error of SQL only fails its transaction.
     pub continues_on_error: bool,
     total_weight: u64,
@@ -83,6 +84,7 @@ impl Program {
             debug: config.debug.clone(),
             trace: config.conduct.trace.clone(),
             shell: config.conduct.shell.clone(),
+            notices: config.conduct.notices.clone(),
             continues_on_error: config.conduct.continues_on_error,
             total_weight,
         })

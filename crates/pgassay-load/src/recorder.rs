@@ -56,6 +56,7 @@ pub(crate) struct Recorder {
     pub timer_lag: TimerLag,
     pub last_end_ns: u64,
     pub skipped: u64,
+    pub unserved: u64,
     /// Connections opened within the run, and the time that opening and closing took.
     pub opened: u64,
     pub connecting_ns: u64,
@@ -81,6 +82,7 @@ impl Recorder {
             timer_lag: TimerLag::default(),
             last_end_ns: 0,
             skipped: 0,
+            unserved: 0,
             opened: 0,
             connecting_ns: 0,
         }
@@ -104,6 +106,7 @@ impl Recorder {
         self.timer_lag = TimerLag::default();
         self.last_end_ns = 0;
         self.skipped = 0;
+        self.unserved = 0;
         self.opened = 0;
         self.connecting_ns = 0;
     }

@@ -130,6 +130,7 @@ impl<D: Driver> Worker<D> {
             }
         }
         let unfinished = self.settle_accounts(shared);
+        self.count_unserved(shared);
         if let Some(observer) = &mut self.observer {
             observer.finished();
         }
@@ -301,10 +302,6 @@ impl<D: Driver> Worker<D> {
     }
 }
 
-#[expect(
-    clippy::boxed_local,
-    reason = "it is boxed to keep the good path's results small"
-)]
 fn aborted(abort: Abort) -> LoadError {
     let (place, cause) = *abort;
     LoadError::Aborted {

@@ -106,6 +106,12 @@ impl Run {
         }
     }
 
+    /// Sets a variable, as if the run had begun with it.
+    #[cfg(test)]
+    pub fn set_variable(&mut self, slot: pgassay_script::SlotId, value: Value) {
+        self.variables.set(slot, value);
+    }
+
     /// Where it is in a script, if its request is being answered.
     pub fn whereabouts(&self, program: &Program) -> Option<Box<Place>> {
         (self.stage == Stage::Reply)
@@ -222,6 +228,9 @@ impl Run {
             }
             // An immediate shutdown or a crash is announced by a mere warning.
             Event::Notice(notice) => {
+                if let (Some(tell), Ok(notice)) = (&program.notices, notice.read()) {
+                    tell(&notice);
+                }
                 if notice
                     .sqlstate()
                     .is_some_and(|state| state.starts_with(b"57P"))

@@ -12,6 +12,9 @@ use crate::driver::Driver;
 use crate::error::LoadError;
 use crate::recorder::{Doing, Ended};
 
+/// More unserved transactions than these are not counted.
+const UNSERVED_MAX: u64 = 100_000_000;
+
 /// What pacing says of a client's next transaction.
 enum Pace {
     Now,
@@ -139,6 +142,26 @@ impl<D: Driver> Worker<D> {
             Pace::At(self.due_ns)
         } else {
             Pace::Now
+        }
+    }
+
+    /// Draws on to the end of a timed run, for what was due but found no client free.
+    pub(super) fn count_unserved(&mut self, shared: &Shared<'_>) {
+        let end_ns = shared.end_ns.load(Ordering::Relaxed);
+        if end_ns == u64::MAX {
+            return;
+        }
+        let Some((throttle, mean_us)) = &mut self.pace else {
+            return;
+        };
+        loop {
+            let gap_us = throttle.poisson_gap(*mean_us).max(0).cast_unsigned();
+            self.due_ns += gap_us * 1000;
+            // A rate beyond one in a µs has gaps of nothing; such a run is unstable anyhow.
+            if self.due_ns > end_ns || self.recorder.unserved >= UNSERVED_MAX {
+                return;
+            }
+            self.recorder.unserved += 1;
         }
     }
 

@@ -107,15 +107,26 @@ impl Setup {
 
     /// Runs a statement, or tells what is wrong.
     pub fn execute(&mut self, sql: &str) -> Result<(), Exit> {
-        match self.exchange.query(sql) {
+        let answered = self.exchange.query(sql);
+        self.tell_notices();
+        match answered {
             Ok(_) => Ok(()),
             Err(error) => Err(failed(&error, sql)),
         }
     }
 
+    /// Tells what the server noted, as libpq does on its own.
+    fn tell_notices(&mut self) {
+        for notice in self.exchange.take_notices() {
+            message::say(&message::of_server(&notice, None));
+        }
+    }
+
     /// Runs a statement whose failure is told and no more.
     pub fn try_execute(&mut self, sql: &str) {
-        if let Err(error) = self.exchange.query(sql) {
+        let answered = self.exchange.query(sql);
+        self.tell_notices();
+        if let Err(error) = answered {
             message::error(&message::of_exchange(&error, Some(sql)));
             message::detail("(ignoring this error and continuing anyway)");
         }

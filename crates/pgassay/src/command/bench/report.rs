@@ -278,6 +278,13 @@ impl Report<'_> {
                 let _ = writeln!(out, "latency percentile {percentile} = {value:.3} ms");
             }
         }
+        if self.measurement.unserved > 0 {
+            let _ = writeln!(
+                out,
+                "unstable: {} more transactions were due but not begun when time was over",
+                self.measurement.unserved
+            );
+        }
         // The share of a moment's run says nothing.
         if self.measurement.client_limited && self.elapsed_us() >= CLIENT_LIMITED_US_MIN {
             let busy = self
@@ -337,6 +344,7 @@ impl Report<'_> {
                 "deadlock": total.deadlock, "other": total.other,
             },
             "skipped": total.skipped,
+            "unserved": measurement.unserved,
             "late": total.late,
             "retried": total.retried,
             "retries": total.retries,

@@ -47,12 +47,8 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     let mut target = connection::target(settings, application)?;
     let mut setup =
         Setup::open(&mut target).map_err(|_| fatal("could not create connection for setup"))?;
-    let version = super::version(settings.compat);
-    let server = setup.server_version();
-    if server == version {
-        print(&format!("pgbench ({version})\n"));
-    } else {
-        print(&format!("pgbench ({version}, server {server})\n"));
+    if !settings.json {
+        banner(setup.server_version(), settings);
     }
     let tables = if settings.uses_builtin {
         look_at_tables(&mut setup, settings, &target.database)?
@@ -92,6 +88,15 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     })
 }
 
+fn banner(server: &str, settings: &Settings) {
+    let version = super::version(settings.compat);
+    if server == version {
+        print(&format!("pgbench ({version})\n"));
+    } else {
+        print(&format!("pgbench ({version}, server {server})\n"));
+    }
+}
+
 /// Prints to stdout at once, since shells that scripts start write there too.
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
@@ -125,6 +130,7 @@ fn parse(settings: &Settings) -> Result<Scripts, Exit> {
 }
 
 fn look_at_tables(setup: &mut Setup, settings: &Settings, database: &str) -> Result<Tables, Exit> {
+    const COUNT: &str = "select count(*) from pgbench_branches";
     let hint = || {
         message::hint(&format!(
             "Perhaps you need to do initialization (\"pgbench -i\") in database \"{database}\"."
@@ -132,7 +138,6 @@ fn look_at_tables(setup: &mut Setup, settings: &Settings, database: &str) -> Res
     };
     let first =
         |answer: &pgassay_wire::Answer, column: usize| answer.rows.first()?.get(column)?.clone();
-    const COUNT: &str = "select count(*) from pgbench_branches";
     let counted = setup.query(COUNT).map_err(|error| {
         let exit = fatal(&format!(
             "could not count number of branches: {}",
@@ -263,6 +268,9 @@ fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<Conduct, Exit> {
         },
         times_commands: settings.per_command,
         shell: Some(Arc::new(shell::run)),
+        notices: Some(Arc::new(|notice: &pgassay_wire::ServerError| {
+            message::say(&message::of_server(notice, None));
+        })),
         trace: message::is_debugging()
             .then(|| -> pgassay_load::DebugSink { Arc::new(|line: &str| message::debug(line)) }),
         observer: Some(Arc::new(observer)),
