@@ -1,0 +1,127 @@
+//! Names of scripts and variants: that they differ, that those referred to exist.
+
+use std::collections::BTreeSet;
+
+use super::Overrides;
+use crate::study::{Script, Study, StudyError, StudySource, Variant, near};
+
+pub(super) fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError> {
+    let scripts = study.script.iter().map(|script| script.name.as_str());
+    unique(source, "script", scripts)?;
+    let variants = study.variant.iter().map(|variant| variant.name.as_str());
+    unique(source, "variant", variants)?;
+    for (index, script) in study.script.iter().enumerate() {
+        let path = ["script", &index.to_string()];
+        match &script.text {
+            None => {
+                return Err(source.error_at(
+                    &path,
+                    format!(
+                        "script \"{}\" has no `text`, `file` or `builtin`",
+                        script.name
+                    ),
+                ));
+            }
+            Some(text) if text.trim().is_empty() => {
+                return Err(source.error_at(&path, format!("script \"{}\" is empty", script.name)));
+            }
+            Some(_) => {}
+        }
+        if script.weight == 0 {
+            return Err(source.error_at(
+                &[path[0], path[1], "weight"],
+                "a script's weight must be at least 1",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn unique<'a>(
+    source: &StudySource,
+    what: &str,
+    names: impl Iterator<Item = &'a str>,
+) -> Result<(), StudyError> {
+    let mut seen = BTreeSet::new();
+    let mut count = 0;
+    for (index, name) in names.enumerate() {
+        count += 1;
+        let path = [what, &index.to_string(), "name"];
+        if name.trim().is_empty() {
+            return Err(source.error_at(&path, format!("a {what} needs a name that is not empty")));
+        }
+        if !seen.insert(name) {
+            return Err(source.error_at(
+                &path,
+                format!("two {what}s are named \"{name}\"; names must differ"),
+            ));
+        }
+    }
+    if count == 0 {
+        return Err(source.error_at(&[what], format!("a study needs at least one [[{what}]]")));
+    }
+    Ok(())
+}
+
+pub(super) fn chosen_variants<'a>(
+    study: &'a Study,
+    source: &StudySource,
+    overrides: &Overrides,
+) -> Result<Vec<(usize, &'a Variant)>, StudyError> {
+    let all: Vec<(usize, &Variant)> = study.variant.iter().enumerate().collect();
+    let Some(wanted) = &overrides.variants else {
+        return Ok(all);
+    };
+    let mut chosen = Vec::new();
+    for name in wanted {
+        let found = all.iter().find(|(_, variant)| variant.name == *name);
+        chosen.push(*found.ok_or_else(|| {
+            unknown_name(
+                source,
+                &["variant"],
+                "variant",
+                name,
+                all.iter().map(|(_, variant)| variant.name.as_str()),
+            )
+        })?);
+    }
+    Ok(chosen)
+}
+
+pub(super) fn unknown_name<'a>(
+    source: &StudySource,
+    path: &[&str],
+    what: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> StudyError {
+    let list: Vec<&str> = known.clone().collect();
+    let mut error = source.error_at(
+        path,
+        format!("there is no {what} \"{name}\"; known: {}", list.join(", ")),
+    );
+    error.hint = near(name, known).map(|near| format!("did you mean \"{near}\"?"));
+    error
+}
+
+pub(super) fn script_named<'a>(
+    study: &'a Study,
+    source: &StudySource,
+    name: &str,
+    path: &[&str],
+) -> Result<(usize, &'a Script), StudyError> {
+    study
+        .script
+        .iter()
+        .enumerate()
+        .find(|(_, script)| script.name == name)
+        .ok_or_else(|| {
+            unknown_name(
+                source,
+                path,
+                "script",
+                name,
+                study.script.iter().map(|script| script.name.as_str()),
+            )
+        })
+}

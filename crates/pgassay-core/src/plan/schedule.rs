@@ -1,0 +1,69 @@
+//! How many trials of what length, and how many connections they need.
+
+use super::{Condition, Overrides, Point, Schedule, ServerPlan};
+use crate::study::{Study, StudyError, StudySource};
+
+/// Shorter windows measure the switch between variants more than the variants.
+const TRIAL_US_MIN: u64 = 50_000;
+const SETTLE_US: u64 = 20_000;
+const WARM_UP_WINDOW_US: u64 = 50_000;
+const WARM_UP_CAP_US: u64 = 2_000_000;
+/// Connections beyond the clients': set-up, checks, a user who looks in.
+const CONNECTIONS_SPARE: u32 = 10;
+
+/// A condition's variants hold their connections at the same time.
+pub(super) fn count_connections(
+    servers: &mut [ServerPlan],
+    points: &[Point],
+    conditions: &[Condition],
+    variants: usize,
+) {
+    for (index, server) in servers.iter_mut().enumerate() {
+        let at_once = points.chunks(variants).map(|of_condition| {
+            let sharing = of_condition
+                .iter()
+                .filter(|point| point.server == index)
+                .count() as u32;
+            sharing * conditions[of_condition[0].condition].clients
+        });
+        server.connections = at_once.max().unwrap_or(0) + CONNECTIONS_SPARE;
+    }
+}
+
+pub(super) fn schedule(
+    study: &Study,
+    source: &StudySource,
+    overrides: &Overrides,
+    points: usize,
+) -> Result<Schedule, StudyError> {
+    let length = &study.length;
+    let blocks = overrides.pairs.unwrap_or(length.pairs);
+    if blocks < 2 {
+        return Err(source.error_at(
+            &["length", "pairs"],
+            "`pairs` must be at least 2: one pair has no interval",
+        ));
+    }
+    if length.threads == 0 {
+        return Err(source.error_at(&["length", "threads"], "`threads` must be at least 1"));
+    }
+    let chosen = if overrides.quick {
+        length.quick
+    } else {
+        length.full
+    };
+    let total = overrides.length.unwrap_or(chosen).duration().as_micros() as u64;
+    let profiled = u32::from(!overrides.without_profile);
+    let trials = points as u64 * u64::from(blocks) * u64::from(2 + profiled);
+    Ok(Schedule {
+        blocks,
+        // Whole milliseconds read better and cost nothing.
+        trial_us: (total / trials / 1000 * 1000).max(TRIAL_US_MIN),
+        profiled,
+        settle_us: SETTLE_US,
+        warm_up_window_us: WARM_UP_WINDOW_US,
+        warm_up_cap_us: WARM_UP_CAP_US,
+        threads: length.threads,
+        seed: overrides.seed,
+    })
+}
