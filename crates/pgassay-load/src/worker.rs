@@ -103,6 +103,7 @@ impl<D: Driver> Worker<D> {
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
             run.ended = 0;
+            run.has_finished = false;
             run.since_ns = begin_ns;
             let now_ns = self.driver.now_ns();
             let begun = self.begin(index, now_ns, shared);

@@ -31,6 +31,8 @@ pub(crate) struct Run {
     pub since_ns: u64,
     /// Since when it waits for an answer.
     pub asked_ns: u64,
+    /// Whether it has come to its end in this run.
+    pub has_finished: bool,
     /// Transactions ended in this run, whatever their outcome.
     pub ended: u64,
     /// What the server said of its end, such as that it shuts down.
@@ -73,6 +75,7 @@ impl Run {
             times: None,
             since_ns: 0,
             asked_ns: 0,
+            has_finished: false,
             ended: 0,
             last_words: None,
             command: 0,

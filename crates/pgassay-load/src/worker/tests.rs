@@ -35,6 +35,8 @@ struct Mock {
     /// Bytes taken by one send; the rest is blocked until the next wait.
     send_max: Option<usize>,
     writable: Vec<usize>,
+    /// Whose connection ends after the first of its answers.
+    closing: Option<usize>,
 }
 
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
@@ -117,6 +119,16 @@ impl Driver for Mock {
     fn next(&mut self, buffer: &mut [u8]) -> io::Result<Option<Arrival>> {
         if let Some(client) = self.writable.pop() {
             return Ok(Some(Arrival::Writable { client }));
+        }
+        if let Some(client) = self.closing
+            && self.said.get(client).is_some_and(|said| !said.is_empty())
+            && !self.answers.values().any(|(of, _)| *of == client)
+        {
+            self.closing = None;
+            return Ok(Some(Arrival::Closed {
+                client,
+                error: None,
+            }));
         }
         let Some(entry) = self.answers.first_entry() else {
             return Ok(None);
@@ -567,4 +579,21 @@ fn a_lost_client_leaves_the_others_alone() {
             .iter()
             .all(|transaction| transaction.client != 1)
     );
+}
+
+#[test]
+fn a_connection_that_ends_after_its_client_did_is_no_loss() {
+    let text = "\\if :client_id = 1\n\\sleep 5 us\n\\endif\nSELECT 1;\n";
+    let mut bench = Bench::new(2, Protocol::Simple, &[(text, 1)]);
+    for client in &mut bench.worker.clients {
+        let id = pgassay_script::Value::Int(i64::from(client.run.id));
+        client.run.set_variable(Names::CLIENT_ID, id);
+    }
+    let kept = observed(&mut bench);
+    bench.conduct.on_abort = OnAbort::EndClient;
+    bench.worker.driver.closing = Some(0);
+    bench.run(1..u64::MAX, Some(1), false).unwrap();
+    assert_eq!(bench.worker.driver.closing, None);
+    let (transactions, _, aborted) = &*kept.0.lock().unwrap();
+    assert_eq!((transactions.len(), aborted.len()), (2, 0));
 }

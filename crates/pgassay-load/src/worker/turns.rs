@@ -94,7 +94,9 @@ impl<D: Driver> Worker<D> {
     }
 
     fn finish(&mut self, index: usize) {
-        self.clients[index].run.stage = Stage::Idle;
+        let run = &mut self.clients[index].run;
+        run.stage = Stage::Idle;
+        run.has_finished = true;
         self.active -= 1;
     }
 
@@ -434,7 +436,13 @@ impl<D: Driver> Worker<D> {
         error: LoadError,
         shared: &Shared<'_>,
     ) -> Result<(), LoadError> {
-        let client = self.clients[index].run.id;
+        let run = &self.clients[index].run;
+        if run.has_finished && shared.conduct.on_abort == OnAbort::EndClient {
+            // It has no use for the connection that it lost.
+            self.driver.close(index);
+            return Ok(());
+        }
+        let client = run.id;
         if let Some(observer) = &mut self.observer {
             observer.aborted(client, &error);
         }
