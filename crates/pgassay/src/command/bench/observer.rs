@@ -259,9 +259,10 @@ fn tell_abort(client: u32, error: &LoadError) {
             ..
         } => {
             let why = match (last, source) {
-                (Some(last), _) => message::of_server(last, None),
-                (None, Some(source)) => message::plain(source),
-                (None, None) => CLOSED.into(),
+                // A warning was told when it came.
+                (Some(last), _) if last.is_fatal() => message::of_server(last, None),
+                (_, Some(source)) => message::plain(source),
+                _ => CLOSED.into(),
             };
             let at = match place {
                 Some(place) => format!(
