@@ -88,8 +88,11 @@ impl Cells {
         count(&self.done, 1);
         add(&self.latency_sum, latency_us);
         add(&self.latency_sum2, latency_us * latency_us);
-        add(&self.lag_sum, lag_us);
-        add(&self.lag_sum2, lag_us * lag_us);
+        if lag_us > 0.0 {
+            // Without pacing there is none.
+            add(&self.lag_sum, lag_us);
+            add(&self.lag_sum2, lag_us * lag_us);
+        }
         if lag_us > double(&self.lag_max) {
             self.lag_max.store(lag_us.to_bits(), Relaxed);
         }
