@@ -45,6 +45,14 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Count what a transaction costs in instructions: exact, whatever else the machine does.
     Count(Box<crate::command::count::CountArgs>),
+    /// Run a benchmark as pgbench does: its options, scripts, report and exit codes
+    /// (`pgassay bench --help`; a link named pgbench does the same).
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// pgbench's arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// List the studies that come with pgassay.
     Studies(JsonArgs),
     /// Look at a study without running it.
