@@ -3,7 +3,7 @@
 //! A cost per transaction is a fraction; two of them are brought to one denominator, so that rows
 //! are whole numbers and add up to the total exactly.
 //!
-//! A variant's figures are those of its median repeat. A difference counts when it is larger than both variants' spreads together. With three repeats
+//! A difference counts when it is larger than both variants' spreads together. With three repeats
 //! or more, two variants of the same cost come that far apart less than once in a hundred times.
 
 use std::collections::BTreeMap;

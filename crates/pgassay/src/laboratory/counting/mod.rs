@@ -7,8 +7,9 @@
 //! same seed: a longer segment repeats a shorter one and goes on. Units grow until the cost is
 //! linear, because what a connection touches for the first time must be in the shortest segment.
 //!
-//! A point's figures are those of its median round: a backend reports its statistics once a second
-//! of real time, which on a busy machine meets some segments and not others.
+//! Of each segment the round counts in which it cost least. What comes with time and not with
+//! transactions (a backend reports its statistics once a second) only ever adds, and on a busy
+//! machine meets some segments and not others.
 //!
 //! Invariants: nothing that valgrind writes lies outside of the server's own directory; figures are
 //! of backends alone, found by the number that the server tells its client.
@@ -23,7 +24,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use pgassay_core::plan::{Plan, ServerPlan};
 use pgassay_count::{
-    Build, ConditionCount, Counts, Machine, NOT_LINEAR, Repeat, SCHEMA, Tally, VariantCount,
+    Build, ConditionCount, Counts, Machine, NOT_LINEAR, OutFile, Repeat, SCHEMA, Tally,
+    VariantCount,
 };
 use pgassay_profile::Conditions;
 use pgassay_server::Server;
@@ -63,9 +65,45 @@ pub struct Options<'a> {
 #[derive(Default)]
 struct Point {
     segments: Option<[u64; 3]>,
-    /// Each round's figures, without the repeats.
-    rounds: Vec<VariantCount>,
+    build: Option<Build>,
     repeats: Vec<Repeat>,
+    /// The cheapest first segment, and the cheapest last.
+    cheapest: Option<[OutFile; 2]>,
+}
+
+impl Point {
+    fn add(&mut self, counted: Counted) {
+        let Counted { segments, files } = counted;
+        self.segments = Some(segments);
+        self.repeats.push(repeat(&files));
+        let [first, _, last] = files;
+        self.cheapest = Some(match self.cheapest.take() {
+            None => [first, last],
+            Some([other_first, other_last]) => {
+                [cheaper(other_first, first), cheaper(other_last, last)]
+            }
+        });
+    }
+}
+
+/// One round of one point.
+struct Counted {
+    segments: [u64; 3],
+    files: [OutFile; 3],
+}
+
+fn repeat(files: &[OutFile; 3]) -> Repeat {
+    Repeat {
+        instructions: [0, 1, 2].map(|at: usize| files[at].totals.instructions),
+    }
+}
+
+fn cheaper(a: OutFile, b: OutFile) -> OutFile {
+    if b.totals.instructions < a.totals.instructions {
+        b
+    } else {
+        a
+    }
 }
 
 /// Counts every point of a plan.
@@ -228,26 +266,13 @@ impl Laboratory<'_> {
             Some(segments) => Segments::Fixed(segments),
             None => self.segments(index, &bench)?,
         };
-        let (segments, repeat, tally) = match chosen {
+        let counted = match chosen {
             Segments::Fixed(segments) => once(&bench, segments)?,
             Segments::AtLeast(segments) => until_linear(&bench, segments)?,
         };
-        let planned = &self.plan.points[index];
-        let mut settings = self.plan.servers[planned.server].settings.clone();
-        settings.extend(planned.session.clone());
-        let name = &self.plan.variants[planned.variant];
-        let round = VariantCount::new(
-            name,
-            build(server),
-            settings,
-            segments,
-            vec![repeat],
-            &tally,
-        );
         let point = &mut self.points[index];
-        point.segments = Some(segments);
-        point.rounds.push(round);
-        point.repeats.push(repeat);
+        point.add(counted);
+        point.build.get_or_insert_with(|| build(server));
         Ok(())
     }
 
@@ -290,20 +315,20 @@ impl Laboratory<'_> {
             .collect()
     }
 
-    /// The median round of a point.
     fn variant(&self, planned: &pgassay_core::plan::Point, point: &Point) -> Result<VariantCount> {
-        let mut rounds: Vec<&VariantCount> = point.rounds.iter().collect();
-        rounds.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
-        let Some(median) = rounds.get(rounds.len().saturating_sub(1) / 2) else {
-            bail!(
-                "variant \"{}\" was not counted",
-                self.plan.variants[planned.variant]
-            );
+        let name = &self.plan.variants[planned.variant];
+        let counted = (point.segments, &point.build, &point.cheapest);
+        let (Some(segments), Some(build), Some([first, last])) = counted else {
+            bail!("variant \"{name}\" was not counted");
         };
-        Ok(VariantCount {
-            repeats: point.repeats.clone(),
-            ..(*median).clone()
-        })
+        let mut tally = Tally::default();
+        tally.add(first, last, segments[2] - segments[0]);
+        let mut settings = self.plan.servers[planned.server].settings.clone();
+        settings.extend(planned.session.clone());
+        let (build, repeats) = (build.clone(), point.repeats.clone());
+        Ok(VariantCount::new(
+            name, build, settings, segments, repeats, &tally,
+        ))
     }
 }
 
@@ -318,33 +343,28 @@ fn of_unit(unit: u64) -> [u64; 3] {
 }
 
 /// A warm-up and three segments.
-fn once(bench: &Bench<'_>, segments: [u64; 3]) -> Result<([u64; 3], Repeat, Tally)> {
+fn once(bench: &Bench<'_>, segments: [u64; 3]) -> Result<Counted> {
     bench.warm_up(segments[2])?;
     let files = [
         bench.segment(segments[0])?,
         bench.segment(segments[1])?,
         bench.segment(segments[2])?,
     ];
-    let repeat = Repeat {
-        instructions: [0, 1, 2].map(|at: usize| files[at].totals.instructions),
-    };
-    let mut tally = Tally::default();
-    tally.add(&files[0], &files[2], segments[2] - segments[0]);
-    Ok((segments, repeat, tally))
+    Ok(Counted { segments, files })
 }
 
 /// As [`once`], with longer segments until the cost is linear, or they take too long.
-fn until_linear(bench: &Bench<'_>, segments: [u64; 3]) -> Result<([u64; 3], Repeat, Tally)> {
+fn until_linear(bench: &Bench<'_>, segments: [u64; 3]) -> Result<Counted> {
     let mut segments = segments;
     loop {
         let start = Instant::now();
-        let (_, repeat, tally) = once(bench, segments)?;
-        let is_linear = repeat.bend(segments).abs() <= NOT_LINEAR;
+        let counted = once(bench, segments)?;
+        let is_linear = repeat(&counted.files).bend(segments).abs() <= NOT_LINEAR;
         match larger(segments[0]) {
             Some(unit) if !is_linear && start.elapsed() < LINEAR_PATIENCE => {
                 segments = of_unit(unit);
             }
-            _ => return Ok((segments, repeat, tally)),
+            _ => return Ok(counted),
         }
     }
 }

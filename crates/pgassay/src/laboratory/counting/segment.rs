@@ -21,8 +21,9 @@ const FILE_TIMEOUT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(10);
 /// Transactions until valgrind has translated most of the code, and again as many to be timed.
 const TRIED: u64 = 20;
-/// The shortest segment should take about this long on a processor of its own.
-const SHORTEST: Duration = Duration::from_millis(150);
+/// The shortest segment should take at most this long on a processor of its own: then the longest
+/// ends before a backend reports its statistics, which it does once a second of real time.
+const SHORTEST: Duration = Duration::from_millis(75);
 /// Sizes of the shortest segment. Below 20, plans for the values at hand would be in it, as
 /// PostgreSQL makes them the first five times.
 const UNITS: [u64; 7] = [20, 50, 100, 200, 500, 1000, 2000];
