@@ -7,6 +7,8 @@
 //!   [`SamplerError::NotPermitted`] says what grants it.
 //! - [`CpuTotals`] are exact and need no privilege. Samples *allocate* these totals among stacks;
 //!   they are never shares of the clock's time: on a full machine a sampler does not see what waits.
+//! - [`LiveServer`] finds a server that somebody else runs, and [`CpuLog`] keeps exact totals of its
+//!   processes as they come and go.
 //! - [`Conditions`] is what a result must keep to be believed later.
 //!
 //! # Invariants
@@ -26,10 +28,12 @@
 mod arch;
 mod conditions;
 mod cpu;
+mod cpu_log;
 mod error;
 mod event;
 mod frames;
 mod kallsyms;
+mod live;
 mod maps;
 mod object_file;
 mod process;
@@ -46,8 +50,10 @@ mod wake;
 
 pub use conditions::{Conditions, Limit};
 pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu};
+pub use cpu_log::{CpuLog, LoggedProcess};
 pub use error::{NotPermitted, SamplerError};
 pub use frames::Frame;
+pub use live::{LiveError, LiveProcess, LiveServer};
 pub use role::Role;
 pub use sampler::{Sampler, SamplerConfig};
 pub use samples::{ProcessSamples, Quality, Samples, Selection};

@@ -2,6 +2,7 @@
 
 pub mod doctor;
 pub mod list;
+pub mod profile;
 pub mod report;
 pub mod run;
 pub mod show;
