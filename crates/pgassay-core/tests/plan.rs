@@ -176,7 +176,7 @@ fn what_cannot_be_is_refused_with_its_line() {
         ),
         (
             SMALL.replace("text = \"select ${x}\"\n", ""),
-            "s.toml:2:1: script \"a\" has neither `text` nor `file`",
+            "s.toml:2:1: script \"a\" has no `text`, `file` or `builtin`",
         ),
     ];
     for (text, expected) in table {

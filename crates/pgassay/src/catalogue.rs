@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use pgassay_core::study::{Study, StudySource};
+use pgassay_script::Builtin;
 
 /// The studies that come with pgassay, as `(name, text)`.
 pub const STUDIES: [(&str, &str); 1] = [(
@@ -27,18 +28,33 @@ pub fn find(name: &str) -> Result<Found> {
     let mut study = source.parse()?;
     let folder = Path::new(&source.file).parent().unwrap_or(Path::new("."));
     for (index, script) in study.script.iter_mut().enumerate() {
-        let Some(file) = &script.file else { continue };
-        let path = ["script", &index.to_string(), "file"];
-        if script.text.is_some() {
-            bail!(source.error_at(&path, "a script has either `text` or `file`, not both"));
+        let number = index.to_string();
+        let sources = [
+            script.text.is_some(),
+            script.file.is_some(),
+            script.builtin.is_some(),
+        ];
+        if sources.iter().filter(|is_given| **is_given).count() > 1 {
+            let message = format!(
+                "script \"{}\" has more than one of `text`, `file` and `builtin`",
+                script.name
+            );
+            bail!(source.error_at(&["script", &number], message));
         }
-        let text = std::fs::read_to_string(folder.join(file)).map_err(|error| {
-            source.error_at(
-                &path,
-                format!("cannot read {}: {error}", folder.join(file).display()),
-            )
-        })?;
-        script.text = Some(text);
+        if let Some(file) = &script.file {
+            let path = folder.join(file);
+            let text = std::fs::read_to_string(&path).map_err(|error| {
+                let message = format!("cannot read {}: {error}", path.display());
+                source.error_at(&["script", &number, "file"], message)
+            })?;
+            script.text = Some(text);
+        }
+        if let Some(builtin) = &script.builtin {
+            let found = Builtin::find(builtin).map_err(|error| {
+                source.error_at(&["script", &number, "builtin"], error.to_string())
+            })?;
+            script.text = Some(found.text.to_owned());
+        }
     }
     let name = Path::new(name)
         .file_stem()

@@ -29,13 +29,17 @@ pub fn all() -> Vec<Check> {
         check("clock_source", conditions.clock_source.clone()),
         check(
             "governor",
-            Some(conditions.governors.join(" ")).filter(|names| !names.is_empty()),
+            Some(conditions.governors.join(" "))
+                .filter(|names| !names.is_empty())
+                .or_else(|| Some("none to be seen".to_owned())),
         ),
         check(
             "cgroup_quota",
-            conditions
-                .cgroup_quota_cpus
-                .map(|cpus| format!("{cpus} CPUs")),
+            Some(
+                conditions
+                    .cgroup_quota_cpus
+                    .map_or_else(|| "none".to_owned(), |cpus| format!("{cpus} CPUs")),
+            ),
         ),
         check(
             "steal",

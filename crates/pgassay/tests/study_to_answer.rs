@@ -184,3 +184,76 @@ fn scripts_of_before_9_6_run_with_a_note() {
     assert_eq!(check.code, Some(0), "{check:?}");
     assert!(check.stdout.contains("setrandom"), "{check:?}");
 }
+
+/// Weights, a script in a file of its own, one of pgbench's, a reset, settings of a session: all
+/// that a study of somebody else may hold.
+#[test]
+fn a_study_with_everything_runs() {
+    if pgassay_server::testing::installation("18").is_none() {
+        return;
+    }
+    let study = r#"question = "Does work_mem matter here?"
+[server]
+version = "18"
+settings = { shared_buffers = "64MB", autovacuum = false }
+[parameters]
+scale = 2
+[data]
+setup = """
+create table pgbench_accounts (aid int primary key, bid int, abalance int, filler char(84));
+insert into pgbench_accounts select g, 1, 0, '' from generate_series(1, 100000 * ${scale}) g;
+create function twice(i int) returns int language plpgsql as $$
+begin
+  return 2 * i; -- a semicolon; and more
+end $$;
+create table log (at timestamptz default now(), n int);
+vacuum analyze;
+"""
+reset = "truncate log; checkpoint"
+[[script]]
+name = "look"
+builtin = "select-only"
+weight = 3
+[[script]]
+name = "write"
+file = "write.sql"
+[[variant]]
+name = "default"
+[[variant]]
+name = "small"
+protocol = "prepared"
+session = { work_mem = "64kB" }
+[conditions]
+clients = [1, 3]
+[length]
+full = "2s"
+pairs = 2
+"#;
+    let place = Place::new();
+    fs::write(place.path().join("write.sql"), "\\set n random_gaussian(1, 100, 3)\nbegin;\ninsert into log (n) values (twice(:n));\nend;\n")
+        .expect("the script is written");
+    let finished = place.run(study, &["--json"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+    assert_eq!(
+        run.plan.servers.len(),
+        1,
+        "session settings share the server"
+    );
+    assert_eq!(run.plan.points[0].scripts.len(), 2);
+    assert!(run.complete && run.comparisons.len() == 2);
+
+    fs::write(
+        place.path().join("write.sql"),
+        "select 1;\n\\set n random(1,\n",
+    )
+    .expect("the script is written");
+    let broken = place.run(study, &[]);
+    assert_eq!(broken.code, Some(1), "{broken:?}");
+    assert!(
+        broken
+            .complaint()
+            .contains("write.sql:2: syntax error in command \"set\""),
+        "{broken:?}"
+    );
+}

@@ -95,6 +95,20 @@ impl Expansion<'_> {
             session,
             scripts: self.scripts(index, variant, at, &values)?,
             reset: self.filled(reset, &values, &["data", "reset"])?,
+            scale: self.scale(&values)?,
+        })
+    }
+
+    /// pgbench's scripts count rows in it.
+    fn scale(&self, values: &BTreeMap<String, String>) -> Result<i64, StudyError> {
+        let Some(text) = values.get("scale") else {
+            return Ok(1);
+        };
+        text.parse().map_err(|_| {
+            let message = format!(
+                "the parameter `scale` is pgbench's `:scale`, a whole number, not \"{text}\""
+            );
+            self.source.error_at(&["parameters", "scale"], message)
         })
     }
 
@@ -190,6 +204,7 @@ impl Expansion<'_> {
             Ok(PlannedScript {
                 index,
                 name: script.name.clone(),
+                file: script.file.clone(),
                 weight: script.weight,
                 text: self.filled(text, values, &["script", &index.to_string(), "text"])?,
             })

@@ -125,6 +125,13 @@ pub struct Point {
     pub scripts: Vec<PlannedScript>,
     /// SQL to run before each trial; empty for none.
     pub reset: String,
+    /// `:scale` in scripts, as pgbench has it.
+    #[serde(default = "one")]
+    pub scale: i64,
+}
+
+fn one() -> i64 {
+    1
 }
 
 /// A script with its parameters filled in.
@@ -134,6 +141,9 @@ pub struct PlannedScript {
     pub index: usize,
     /// Its name.
     pub name: String,
+    /// The file it came from, where it has one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
     /// How often it is chosen, relative to the others.
     pub weight: u32,
     /// Its text.

@@ -12,17 +12,20 @@ pub(super) fn check_names(study: &Study, source: &StudySource) -> Result<(), Stu
     unique(source, "variant", variants)?;
     for (index, script) in study.script.iter().enumerate() {
         let path = ["script", &index.to_string()];
-        match (&script.text, &script.file) {
-            (None, None) => {
+        match &script.text {
+            None => {
                 return Err(source.error_at(
                     &path,
-                    format!("script \"{}\" has neither `text` nor `file`", script.name),
+                    format!(
+                        "script \"{}\" has no `text`, `file` or `builtin`",
+                        script.name
+                    ),
                 ));
             }
-            (Some(text), _) if text.trim().is_empty() => {
+            Some(text) if text.trim().is_empty() => {
                 return Err(source.error_at(&path, format!("script \"{}\" is empty", script.name)));
             }
-            _ => {}
+            Some(_) => {}
         }
         if script.weight == 0 {
             return Err(source.error_at(

@@ -94,6 +94,10 @@ pub struct Script {
     /// A file that holds it, relative to the study file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
+    /// One of pgbench's own scripts: `tpcb-like`, `simple-update` or `select-only`. Its tables are
+    /// the set-up's business; the parameter `scale` says how large they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub builtin: Option<String>,
 }
 
 fn one() -> u32 {

@@ -72,7 +72,7 @@ impl StudySource {
     pub fn error_at(&self, path: &[&str], message: impl Into<String>) -> StudyError {
         StudyError {
             file: self.file.clone(),
-            location: self.offset_of(path).map(|offset| self.location(offset)),
+            location: self.found_at(path).map(|(offset, _)| self.location(offset)),
             message: message.into(),
             hint: None,
         }
@@ -80,7 +80,11 @@ impl StudySource {
 
     /// The file's line that holds line `line` (from 1) of the string that `path` leads to.
     pub fn line_in_text(&self, path: &[&str], line: usize) -> Option<usize> {
-        let offset = self.offset_of(path)?;
+        let (offset, is_whole_path) = self.found_at(path)?;
+        if !is_whole_path {
+            // A script in a file of its own has no lines here.
+            return None;
+        }
         let literal = &self.text[offset..];
         let multi_line = literal.starts_with("'''") || literal.starts_with("\"\"\"");
         // A newline right after the opening quotes is not part of the value.
@@ -97,17 +101,21 @@ impl StudySource {
         }
     }
 
-    fn offset_of(&self, path: &[&str]) -> Option<usize> {
+    /// Where the value that `path` leads to begins, or the deepest part of the path that exists;
+    /// and whether that was all of it.
+    fn found_at(&self, path: &[&str]) -> Option<(usize, bool)> {
         let document = DeTable::parse(&self.text).ok()?;
         let (first, rest) = path.split_first()?;
         let mut found = document.get_ref().get(*first)?;
+        let mut is_whole_path = true;
         for step in rest {
-            match descend(found, step) {
-                Some(next) => found = next,
-                None => break,
-            }
+            let Some(next) = descend(found, step) else {
+                is_whole_path = false;
+                break;
+            };
+            found = next;
         }
-        Some(found.span().start)
+        Some((found.span().start, is_whole_path))
     }
 }
 

@@ -47,7 +47,7 @@ pub fn connect(
         names,
         protocol: scripts::protocol(point.protocol),
         seed: size.seed,
-        scale: 1,
+        scale: point.scale,
         variables: Vec::new(),
         debug: None,
         limits: Limits::default(),

@@ -31,14 +31,16 @@ pub fn parse(point: &Point, source: &StudySource) -> Result<Scripts> {
     };
     for planned in &point.scripts {
         let path = ["script", &planned.index.to_string(), "text"];
-        let script = Script::parse(&planned.name, &planned.text, &options, &mut names)
+        // Errors name the file whose lines they count.
+        let origin = planned.file.as_ref().unwrap_or(&planned.name);
+        let script = Script::parse(origin, &planned.text, &options, &mut names)
             .map_err(|error| at_line(source, &path, error.line as usize, &error.to_string()))?;
-        notes.extend(script.notes().iter().map(|note| {
-            format!(
-                "script \"{}\", line {}: {}",
-                planned.name, note.line, note.text
-            )
-        }));
+        notes.extend(
+            script
+                .notes()
+                .iter()
+                .map(|note| format!("script \"{}\", line {}: {}", origin, note.line, note.text)),
+        );
         weighted.push(WeightedScript {
             script: Arc::new(script),
             weight: planned.weight.into(),
