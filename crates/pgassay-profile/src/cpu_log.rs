@@ -108,6 +108,14 @@ impl CpuLog {
         &self.processes
     }
 
+    /// Those that were there at the last reading.
+    pub fn present(&self) -> impl Iterator<Item = &LoggedProcess> {
+        let last_reading = self.last_reading;
+        self.processes
+            .iter()
+            .filter(move |it| it.seen >= last_reading)
+    }
+
     /// How many of them were gone before the last reading.
     pub fn ended(&self) -> usize {
         let is_gone = |it: &&LoggedProcess| it.seen < self.last_reading;

@@ -9,6 +9,8 @@
 //!   they are never shares of the clock's time: on a full machine a sampler does not see what waits.
 //! - [`LiveServer`] finds a server that somebody else runs, and [`CpuLog`] keeps exact totals of its
 //!   processes as they come and go.
+//! - [`WaitReader`] reads from a backend's memory what it waits for, and [`WaitLog`] counts it: the
+//!   blocked time's composition, never a share of the clock's.
 //! - [`Conditions`] is what a result must keep to be believed later.
 //!
 //! # Invariants
@@ -23,7 +25,7 @@
 //! stack with `.eh_frame` (`space`, `object_file`), since servers are built without frame
 //! pointers. Frames are functions, kept once (`frames`), named by `symbols` and `kallsyms`.
 //!
-//! Off-CPU stacks, waits and counters will be probes beside the sampler.
+//! Off-CPU stacks and counters will be probes beside the sampler.
 
 mod arch;
 mod conditions;
@@ -46,6 +48,8 @@ mod samples;
 mod space;
 mod symbols;
 mod tally;
+mod wait_log;
+mod wait_reader;
 mod wake;
 
 pub use conditions::{Conditions, Limit};
@@ -58,3 +62,5 @@ pub use role::Role;
 pub use sampler::{Sampler, SamplerConfig};
 pub use samples::{ProcessSamples, Quality, Samples, Selection};
 pub use symbols::source_name;
+pub use wait_log::WaitLog;
+pub use wait_reader::{KnownWaits, WaitError, WaitReader};

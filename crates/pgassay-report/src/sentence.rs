@@ -1,7 +1,7 @@
 //! What a run says, in sentences: the same words in the terminal and on the page.
 
 use pgassay_core::comparison::{Change, Comparison, Ratio, Verdict};
-use pgassay_core::observation::Observation;
+use pgassay_core::observation::{Observation, WaitRow, Waits};
 use pgassay_core::profile::{Profile, Quality};
 use pgassay_core::run::{Check, Run};
 
@@ -309,6 +309,32 @@ pub(crate) fn how_observed(observation: &Observation) -> String {
     }
     let when = number::moment(observation.started_us);
     format!("{}; {when}", parts.join(", "))
+}
+
+/// A wait's type and name as they are shown.
+pub(crate) fn wait(row: &WaitRow) -> (String, String) {
+    if row.name.is_empty() {
+        // What has no wait event, as writing to the log's pipe in 15 and before.
+        return ("no reason told".to_owned(), String::new());
+    }
+    (row.kind.clone(), row.name.clone())
+}
+
+/// How waits were read, and what that cost.
+pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
+    let looks = waits.blocked_samples + waits.runnable_samples + waits.unreadable;
+    let mut parts = vec![format!(
+        "{} at the backends' memory, {} of them blocked",
+        number::count(looks, "look"),
+        number::whole(waits.blocked_samples as f64)
+    )];
+    if waits.unreadable > 0 {
+        let unreadable = number::whole(waits.unreadable as f64);
+        parts.push(format!("{unreadable} could not be read"));
+    }
+    let cpu = number::percent(waits.sampling_cpu_us / window_us.max(1.0));
+    parts.push(format!("which took {cpu} of a CPU"));
+    format!("{}.", parts.join(", "))
 }
 
 /// What watching cost, from every comparison that was profiled.

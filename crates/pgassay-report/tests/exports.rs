@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use pgassay_core::observation::{Background, Observation, SCHEMA, Subject};
+use pgassay_core::observation::{Background, Observation, SCHEMA, Subject, WaitCount, Waits};
 use pgassay_core::profile::{Frame, ProfileBuilder, Quality};
 use pgassay_core::trial::CpuTotals;
 use pgassay_report::{ExportFormat, Style, export, observation_html, observation_text};
@@ -74,6 +74,24 @@ fn observation() -> Observation {
             },
         }],
         profile: Some(builder.finish()),
+        waits: Some(Waits {
+            blocked_samples: 4,
+            runnable_samples: 96,
+            unreadable: 0,
+            sampling_cpu_us: 1.0,
+            events: vec![
+                WaitCount {
+                    kind: "Client".to_owned(),
+                    name: "ClientRead".to_owned(),
+                    samples: 3,
+                },
+                WaitCount {
+                    kind: String::new(),
+                    name: String::new(),
+                    samples: 1,
+                },
+            ],
+        }),
         limits: Vec::new(),
     }
 }
@@ -337,6 +355,8 @@ fn the_summary_divides_the_exact_totals_per_transaction() {
         "  blocked            39 970  µs/tx  99.9 %\n",
         "  execute  14.00  70.0 %",
         "   10.00  50.0 %         10.00       10  ExecScan\n",
+        "  Client  ClientRead  29978  75.0 %",
+        "  no reason told  9992  25.0 %",
         "  checkpointer  5.00  µs/tx\n",
         "20 samples, 100 % of user stacks unwound",
     ] {

@@ -4,12 +4,21 @@ mod support;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pgassay_core::observation::Observation;
 use pgassay_server::{Server, testing};
 use support::{Finished, Place, is_root};
+
+/// Several looks at once would measure each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    // A test that has failed has left nothing behind that another could trip over.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn run(command: &mut Command) -> Finished {
     Finished::of(&command.output().expect("the program runs"))
@@ -62,6 +71,7 @@ fn sampling_is_permitted() -> bool {
 
 #[test]
 fn a_live_server_is_accounted_for_and_exported() {
+    let _alone = alone();
     let Some(server) = testing::server("18") else {
         return;
     };
@@ -137,6 +147,20 @@ fn a_live_server_is_accounted_for_and_exported() {
         seen.background
     );
 
+    // Looks at memory divide the blocked time, and only that: what they found runnable, on a full
+    // machine half of what was, is in no figure.
+    let waits = seen.waits.as_ref().expect("root may read memory");
+    assert!(waits.blocked_samples > 100, "{waits:?}");
+    assert!(
+        waits.events.iter().any(|it| it.name == "ClientRead"),
+        "{waits:?}"
+    );
+    let blocked_us: f64 = seen.blocked().iter().map(|row| row.blocked_us).sum();
+    assert!(
+        ((blocked_us + used_us) / there_us - 1.0).abs() < 0.01,
+        "{seen:?}"
+    );
+
     let folded = std::fs::read_to_string(place.path().join("folded")).expect("it was written");
     let samples: u64 = folded
         .lines()
@@ -150,6 +174,7 @@ fn a_live_server_is_accounted_for_and_exported() {
 
 #[test]
 fn one_backend_is_watched_by_its_number() {
+    let _alone = alone();
     let Some(server) = testing::server("10") else {
         return;
     };
@@ -159,7 +184,7 @@ fn one_backend_is_watched_by_its_number() {
     let client = thread::spawn(move || {
         let until = Instant::now() + Duration::from_secs(4);
         while Instant::now() < until {
-            busy.query("select count(*) from pg_class")
+            busy.query("select count(*) from generate_series(1, 50000)")
                 .expect("an answer");
         }
     });
@@ -172,12 +197,76 @@ fn one_backend_is_watched_by_its_number() {
     assert_eq!(seen.subject.backend_pid.map(|it| it.to_string()), Some(pid));
     assert_eq!(seen.subject.major.as_deref(), Some("10"));
     assert_eq!((seen.transactions, seen.backends.processes), (None, 1));
-    assert!(seen.backends.on_cpu_us > 0.05 * seen.window_us);
+    assert!(seen.backends.on_cpu_us > 0.05 * seen.window_us, "{seen:?}");
+    let no_waits = seen
+        .limits
+        .iter()
+        .find(|it| it.name == "waits")
+        .expect("it is said");
+    assert!(
+        seen.waits.is_none() && no_waits.mend.is_some(),
+        "{no_waits:?}"
+    );
+    server.stop().expect("it stops");
+}
+
+#[test]
+fn the_wait_that_must_lead_does_on_a_version_whose_memory_must_be_learnt() {
+    let _alone = alone();
+    let Some(server) = testing::server("10") else {
+        return;
+    };
+    let place = Place::new();
+    let mut first = server.connect().expect("a connection");
+    first
+        .execute("create table hot as select 1 as i")
+        .expect("a table");
+    let until = Instant::now() + Duration::from_secs(6);
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let mut client = server.connect().expect("a connection");
+            thread::spawn(move || {
+                while Instant::now() < until {
+                    let sql = "begin; update hot set i = i; select pg_sleep(0.02); commit";
+                    client.execute(sql).expect("it is its turn at last");
+                }
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(500));
+    let arguments = [
+        "profile",
+        "--dsn",
+        &server.conninfo(),
+        "--duration",
+        "3s",
+        "--json",
+    ];
+    let seen = observed(&run(place.command().args(arguments)));
+    for client in clients {
+        client.join().expect("the client ends well");
+    }
+    let Some(waits) = &seen.waits else {
+        let why = seen.limits.iter().find(|it| it.name == "waits");
+        testing::skip("wait events", &format!("{why:?}"));
+        return;
+    };
+    // `first` sits idle all the time; of the four others one sleeps and three wait for its lock.
+    let rows = seen.blocked();
+    let part = |kind: &str| {
+        let of_kind = rows.iter().filter(|row| row.kind == kind);
+        of_kind.map(|row| row.blocked_us).sum::<f64>() / seen.blocked_us()
+    };
+    assert!((0.5..0.65).contains(&part("Lock")), "{waits:?}");
+    assert!((0.15..0.25).contains(&part("Timeout")), "{waits:?}");
+    assert!((0.15..0.25).contains(&part("Client")), "{waits:?}");
+    drop(first);
     server.stop().expect("it stops");
 }
 
 #[test]
 fn what_cannot_be_watched_is_refused_in_words() {
+    let _alone = alone();
     let place = Place::new();
     let own = std::process::id().to_string();
     for (arguments, complaint) in [
@@ -208,6 +297,7 @@ fn what_cannot_be_watched_is_refused_in_words() {
 
 #[test]
 fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
+    let _alone = alone();
     if !is_root() {
         testing::skip("an unprivileged look", "only root can become somebody else");
         return;
@@ -234,7 +324,12 @@ fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
     };
     let finished = as_somebody(&[]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    for part in ["on a CPU", "perf_event_paranoid", "to mend it: sudo sysctl"] {
+    for part in [
+        "on a CPU",
+        "perf_event_paranoid",
+        "to mend it: sudo sysctl",
+        "wait events cannot be read",
+    ] {
         let squeezed = finished
             .stdout
             .split_whitespace()

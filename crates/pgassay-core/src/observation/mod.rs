@@ -3,15 +3,18 @@
 //! Identities: `cpu_us_per_sample × profile.total() = backends.on_cpu_us` (samples only divide the
 //! exact total), and the rows of [`Observation::subsystems`] add up to it, as do those of
 //! [`Observation::phases`] and the own parts of [`Observation::functions`].
+//! The rows of [`Observation::blocked`] add up to [`Observation::blocked_us`].
 //!
 //! Invariant: what could not be seen is `None` or stands in `limits`; nothing is estimated for it.
 
 mod rows;
+mod waits;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use rows::Row;
+pub use waits::{WaitCount, WaitRow, Waits};
 
 use crate::profile::Profile;
 use crate::run::Check;
@@ -47,6 +50,9 @@ pub struct Observation {
     pub background: Vec<Background>,
     /// The backends' CPU stacks; `None` where they could not be sampled.
     pub profile: Option<Profile>,
+    /// What the backends were seen to wait for; `None` where it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
     /// What keeps this from being the whole truth.
     pub limits: Vec<Check>,
 }

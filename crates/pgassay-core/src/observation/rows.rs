@@ -126,7 +126,7 @@ fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::observation::{Basis, SCHEMA, Subject};
     use crate::profile::ProfileBuilder;
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    fn observation() -> Observation {
+    pub(in crate::observation) fn observation() -> Observation {
         let mut builder = ProfileBuilder::new(1);
         let stack = |names: &[&str]| names.iter().map(|name| frame(name)).collect::<Vec<_>>();
         builder.add(0, stack(&["PostgresMain", "PortalRun", "ExecScan"]), 6);
@@ -175,6 +175,7 @@ mod tests {
             backends_present_us: 4e6,
             background: Vec::new(),
             profile: Some(builder.finish()),
+            waits: None,
             limits: Vec::new(),
         }
     }

@@ -23,6 +23,7 @@ pub fn observation_html(observation: &Observation) -> String {
         (limits(observation))
         (flame::observed(observation))
         (time(observation))
+        (waits(observation))
         @let (phases, subsystems) = (observation.phases(), observation.subsystems());
         @if !phases.is_empty() {
             (rows("phases", "Phases", observation, &phases))
@@ -83,6 +84,34 @@ fn time(observation: &Observation) -> Markup {
                     }
                 }
             } }
+        }
+    }
+}
+
+/// The blocked time by its reasons.
+fn waits(observation: &Observation) -> Markup {
+    let (basis, blocked) = (observation.basis(), observation.blocked());
+    html! {
+        @if !blocked.is_empty() {
+            section #blocked {
+                h2 { "Blocked" }
+                div.scroll { table {
+                    caption {
+                        "What the backends waited for, in " (basis.unit())
+                        "; samples divide the exact blocked time."
+                    }
+                    tbody {
+                        @for row in blocked {
+                            @let (kind, event) = sentence::wait(&row);
+                            tr {
+                                th scope="row" { (kind) } td { (event) }
+                                td.n { (number::micros(basis.of(row.blocked_us))) }
+                                td.n { (share(row.blocked_us, observation.blocked_us())) }
+                            }
+                        }
+                    }
+                } }
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ pub fn observation_text(observation: &Observation, style: &Style) -> String {
     let sections = [
         opening(observation, *style),
         time(observation, *style),
+        waits(observation, *style),
         division(
             "PHASES",
             "what the statements were doing",
@@ -68,6 +69,31 @@ fn time(observation: &Observation, style: Style) -> String {
     }
     let why = "the backends' time, from the kernel's exact counts";
     heading("TIME", why, style) + &table.render(style.color)
+}
+
+/// The blocked time by its reasons.
+fn waits(observation: &Observation, style: Style) -> String {
+    let rows = observation.blocked();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let whole_us = observation.blocked_us();
+    let mut table = Table::new(&[Side::Left, Side::Left, Side::Right, Side::Right, Side::Left]);
+    for row in rows {
+        let (kind, event) = sentence::wait(&row);
+        table.row(vec![
+            cell(kind),
+            cell(event),
+            cell(number::micros(observation.basis().of(row.blocked_us))),
+            share(row.blocked_us, whole_us),
+            cell(bar(row.blocked_us / whole_us, BAR_WIDTH)),
+        ]);
+    }
+    let why = format!(
+        "what the backends waited for, {}: samples divide the blocked time",
+        observation.basis().unit()
+    );
+    heading("BLOCKED", &why, style) + &table.render(style.color)
 }
 
 /// The CPU time by phase or subsystem.
@@ -182,6 +208,10 @@ fn notes(observation: &Observation, style: Style) -> String {
     let mut out = String::new();
     if let Some(quality) = sentence::quality(observation.profile.iter()) {
         out.push_str(&wrap(&quality, width, "  profile   ", "            "));
+    }
+    if let Some(waits) = &observation.waits {
+        let text = sentence::waits_quality(waits, observation.window_us);
+        out.push_str(&wrap(&text, width, "  waits     ", "            "));
     }
     for check in &observation.limits {
         let Some(limit) = sentence::limit(check) else {

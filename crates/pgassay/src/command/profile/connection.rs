@@ -18,12 +18,13 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const SAME_START_S: f64 = 60.0;
 
 /// Either kind of stream.
-trait Stream: Read + Write {}
-impl<T: Read + Write> Stream for T {}
+pub trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
 
 /// A connection, and the server behind it.
 pub struct Connection {
-    exchange: Exchange<Box<dyn Stream>>,
+    /// For questions.
+    pub exchange: Exchange<Box<dyn Stream>>,
     /// The server that answers.
     pub server: LiveServer,
     /// The process that serves this connection.
@@ -33,11 +34,7 @@ pub struct Connection {
 impl Connection {
     /// Signs in, and finds the server's processes on this machine.
     pub fn open(conninfo: &str) -> Result<Self> {
-        let request = Request::new()
-            .database(conninfo)?
-            .fallback_application_name("pgassay profile");
-        let target = request.resolve(&Real)?;
-        let (mut exchange, place) = sign_in(&target)?;
+        let (mut exchange, place) = exchange(conninfo)?;
         let own_pid = number(&mut exchange, "select pg_backend_pid()")? as u32;
         let elsewhere = || {
             format!(
@@ -67,6 +64,14 @@ impl Connection {
         let sql = "select sum(xact_commit + xact_rollback) from pg_stat_database";
         Ok(number(&mut self.exchange, sql)? as u64)
     }
+}
+
+/// A connection to wherever the string leads, and what to call that.
+pub fn exchange(conninfo: &str) -> Result<(Exchange<Box<dyn Stream>>, String)> {
+    let request = Request::new()
+        .database(conninfo)?
+        .fallback_application_name("pgassay profile");
+    sign_in(&request.resolve(&Real)?)
 }
 
 fn number(exchange: &mut Exchange<Box<dyn Stream>>, sql: &str) -> Result<f64> {

@@ -2,6 +2,7 @@
 
 mod connection;
 mod surroundings;
+mod waits;
 mod watching;
 
 use std::io::Write;
@@ -29,6 +30,7 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
         subject,
         duration: args.duration.duration(),
         frequency_hz: args.frequency,
+        dsn: args.dsn.clone(),
         connection,
     }
     .observe(&interrupt)?;

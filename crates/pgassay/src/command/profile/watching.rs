@@ -13,6 +13,7 @@ use pgassay_profile::{
 };
 
 use super::connection::Connection;
+use super::waits::WaitSampler;
 use crate::interrupt::Interrupt;
 use crate::laboratory::add_samples;
 
@@ -36,6 +37,8 @@ pub struct Watch {
     pub duration: Duration,
     /// Samples a second of each busy CPU.
     pub frequency_hz: u32,
+    /// How the connection was made, should another be needed.
+    pub dsn: Option<String>,
     /// Whom to ask for transactions.
     pub connection: Option<Connection>,
 }
@@ -44,6 +47,14 @@ impl Watch {
     /// Watches until the time is over, the user stops it, or the process is gone.
     pub fn observe(mut self, interrupt: &Interrupt) -> Result<Observation> {
         let (sampler, refusal) = self.sampler()?;
+        let (mut waits, no_waits) = match WaitSampler::open(
+            &self.subject.server,
+            self.frequency_hz,
+            self.connection.as_mut().zip(self.dsn.as_deref()),
+        ) {
+            Ok(waits) => (Some(waits), None),
+            Err(refusal) => (None, Some(refusal)),
+        };
         let mut log = CpuLog::default();
         let started_us = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -52,7 +63,7 @@ impl Watch {
         if let Some(sampler) = &sampler {
             sampler.start()?;
         }
-        self.keep_reading(&mut log, interrupt);
+        self.keep_reading(&mut log, waits.as_mut(), interrupt);
         let samples = sampler.as_ref().map(Sampler::stop).transpose()?;
         let after = self.transactions()?;
         if log.processes().is_empty() {
@@ -83,7 +94,8 @@ impl Watch {
             backends: total(&ours),
             backends_present_us: ours.iter().map(|it| it.present.as_secs_f64() * 1e6).sum(),
             background: background(subject, &others),
-            limits: limits(subject, samples.as_ref(), refusal, &log),
+            waits: waits.map(|waits| waits.finish(subject.server.major.as_deref())),
+            limits: limits(subject, samples.as_ref(), [refusal, no_waits], &log),
             profile: samples.map(|samples| profile(&samples, &ours)),
         })
     }
@@ -119,17 +131,35 @@ impl Watch {
         }
     }
 
-    fn keep_reading(&self, log: &mut CpuLog, interrupt: &Interrupt) {
+    /// Reads totals now and then, and looks at what the backends wait for in between.
+    fn keep_reading(
+        &self,
+        log: &mut CpuLog,
+        mut waits: Option<&mut WaitSampler>,
+        interrupt: &Interrupt,
+    ) {
         let server = &self.subject.server;
         let until = Instant::now() + self.duration;
         loop {
             log.read(&server.processes());
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || interrupt.check().is_err() || !server.is_there() {
+            let is_over = Instant::now() >= until;
+            if is_over || interrupt.check().is_err() || !server.is_there() {
                 return;
             }
-            std::thread::sleep(left.min(READING_EVERY));
+            let next = until.min(Instant::now() + READING_EVERY);
+            match &mut waits {
+                Some(waits) => {
+                    let present = log.present().filter(|process| self.is_ours(process));
+                    let pids: Vec<u32> = present.map(|process| process.pid).collect();
+                    waits.sample(&pids, next);
+                }
+                None => std::thread::sleep(next.saturating_duration_since(Instant::now())),
+            }
         }
+    }
+
+    fn is_ours(&self, process: &LoggedProcess) -> bool {
+        Some(process.pid) != self.own_pid() && self.subject.includes(process)
     }
 
     /// Those of one backend cannot be told from those of the others.
@@ -202,10 +232,10 @@ fn profile(samples: &Samples, ours: &[&LoggedProcess]) -> Profile {
 fn limits(
     subject: &Subject,
     samples: Option<&Samples>,
-    refusal: Option<Check>,
+    refusals: [Option<Check>; 2],
     log: &CpuLog,
 ) -> Vec<Check> {
-    let mut limits: Vec<Check> = refusal.into_iter().collect();
+    let mut limits: Vec<Check> = refusals.into_iter().flatten().collect();
     let of_samples = samples.map(Samples::limits).unwrap_or_default();
     limits.extend(of_samples.into_iter().map(|limit: Limit| Check {
         name: limit.condition.to_owned(),
