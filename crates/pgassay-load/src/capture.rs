@@ -47,7 +47,7 @@ impl Captured {
         for column in columns.names()? {
             let slot = names
                 .capture_slot(context, prefix, column.as_bytes())
-                .map_err(pgassay_script::EvalError::from)?;
+                .map_err(|invalid| AbortCause::Capture { invalid })?;
             self.slots.push(slot);
         }
         Ok(())

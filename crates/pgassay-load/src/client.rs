@@ -5,24 +5,29 @@
 //! - [`Stage::Reply`] means that a statement or a pipeline was sent; the last of its answers is awaited.
 //! - [`Stage::Asleep`] is `\sleep`.
 //! - [`Stage::RollingBack`] means that a transaction failed in a way that could be retried, and the answer to
-//!   its ROLLBACK is awaited. (Retries, which restore the random state, will start from here.)
+//!   its ROLLBACK is awaited. A retry restores the random state, but no variables, as in pgbench.
+//! - [`Stage::Throttled`] waits for the moment when its next transaction is due.
+//! - [`Stage::Connecting`] signs in, where each transaction has a connection of its own.
+//! - [`Stage::Aborted`] was lost; it has no connection and never goes on.
 //!
 //! Nothing here reads a clock or a socket: [`Client::advance`] says what is to be done, and the
 //! worker does it. Source: `advanceConnectionState` in pgbench.c; 15 to 18 differ in
 //! `\syncpipeline`.
 
-use pgassay_script::{
-    Capture, Command, CommandKind, Expr, Protocol, Refusal, Rng, SqlCommand, Value, Variables,
-    debug_line, eval,
-};
-use pgassay_wire::{Event, Execution, ServerError, Session, TransactionStatus, WireError};
+mod run;
 
-use crate::capture::Captured;
-use crate::error::{AbortCause, Place};
+use pgassay_script::{Capture, CommandKind, Protocol, Refusal, SqlCommand, Value};
+use pgassay_wire::{Event, Execution, Session, TransactionStatus, WireError};
+
+use crate::conduct::FailureKind;
+use crate::error::{AbortCause, LoadError, Place};
 use crate::program::Program;
+pub(crate) use run::Run;
 
 /// The token of ROLLBACK, which no command made; a command's token is its index.
 const TOKEN_ROLLBACK: u32 = u32::MAX;
+/// Marks the token of a statement that is prepared by itself, just before it is executed.
+const TOKEN_PREPARE: u32 = 1 << 31;
 
 /// What a client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +36,9 @@ pub(crate) enum Stage {
     Reply,
     Asleep { due_ns: u64 },
     RollingBack,
+    Throttled { due_ns: u64 },
+    Connecting,
+    Aborted,
 }
 
 /// What is to be done for a client.
@@ -40,8 +48,10 @@ pub(crate) enum Step {
     Send,
     /// Sleep so long.
     Sleep { duration_us: u64 },
-    /// The transaction ended.
-    End { failed: bool },
+    /// The transaction ended well.
+    End,
+    /// The transaction failed; [`Run::take_failure`] tells how. It may be tried again.
+    Failed,
 }
 
 /// A client.
@@ -50,187 +60,8 @@ pub(crate) struct Client {
     pub run: Run,
 }
 
-/// All of a client but its session, so that events, which borrow that, can change it.
-pub(crate) struct Run {
-    /// The client, counted from 0 over all threads.
-    pub id: u32,
-    pub stage: Stage,
-    pub script: usize,
-    /// When the current transaction began.
-    pub begin_ns: u64,
-    /// Since when the client does what it does, for booking.
-    pub since_ns: u64,
-    /// Since when it waits for an answer.
-    pub asked_ns: u64,
-    /// Transactions ended in this run, whatever their outcome.
-    pub ended: u64,
-    /// What the server said of its end, such as that it shuts down.
-    pub last_words: Option<Box<ServerError>>,
-    command: usize,
-    /// Whether the current command was reached by a jump from a false condition.
-    jumped: bool,
-    in_pipeline: bool,
-    variables: Variables,
-    rng: Rng,
-    /// Which of the program's statements this connection has prepared.
-    prepared: Vec<bool>,
-    captured: Captured,
-    failure: Option<Failure>,
-}
-
-/// An error that ends the transaction.
-struct Failure {
-    /// The command it belongs to.
-    command: usize,
-    cause: AbortCause,
-}
-
 /// A client that cannot go on: the command at fault and why.
 pub(crate) type Abort = Box<(Place, AbortCause)>;
-
-impl Run {
-    pub fn new(id: u32, program: &Program, variables: Variables, rng: Rng) -> Self {
-        Self {
-            id,
-            stage: Stage::Idle,
-            script: 0,
-            begin_ns: 0,
-            since_ns: 0,
-            asked_ns: 0,
-            ended: 0,
-            last_words: None,
-            command: 0,
-            jumped: false,
-            in_pipeline: false,
-            variables,
-            rng,
-            prepared: vec![false; program.statements.len()],
-            captured: Captured::default(),
-            failure: None,
-        }
-    }
-
-    /// What the client is doing, for messages.
-    pub fn describe(&self, program: &Program) -> String {
-        match self.stage {
-            Stage::Idle => "between transactions".into(),
-            Stage::RollingBack => "in the ROLLBACK of a failed transaction".into(),
-            Stage::Reply | Stage::Asleep { .. } => {
-                let place = self.place(program, self.command);
-                format!(
-                    "in command {} ({}) of script \"{}\", line {}: {}",
-                    place.command, place.word, place.script, place.line, place.text
-                )
-            }
-        }
-    }
-
-    fn place(&self, program: &Program, command: usize) -> Place {
-        let script = &program.parts[self.script].script;
-        let found = script.commands().get(command);
-        Place {
-            client: self.id,
-            script: script.name().into(),
-            script_index: self.script,
-            command,
-            word: found.map_or("end", Command::word).into(),
-            line: found.map_or(0, |command| command.line),
-            text: found
-                .map(|command| command.first_line.clone())
-                .unwrap_or_default(),
-        }
-    }
-
-    fn abort(&self, program: &Program, cause: impl Into<AbortCause>) -> Abort {
-        Box::new((self.place(program, self.command), cause.into()))
-    }
-
-    fn capture<'p>(&self, program: &'p Program) -> Option<&'p Capture> {
-        match &program.parts[self.script]
-            .script
-            .commands()
-            .get(self.command)?
-            .kind
-        {
-            CommandKind::Sql(sql) => Some(sql.capture()),
-            _ => None,
-        }
-    }
-
-    /// Takes note of an event.
-    #[inline]
-    fn note(&mut self, event: Event<'_>, program: &Program) {
-        match event {
-            // A statement's own latency inside a pipeline will be taken here.
-            Event::Complete { .. } => {
-                if let Some(capture @ (Capture::Gset { .. } | Capture::Aset { .. })) =
-                    self.capture(program)
-                {
-                    self.captured.complete(capture, &mut self.variables);
-                }
-            }
-            Event::Ready { .. } => {}
-            other => self.note_rare(other, program),
-        }
-    }
-
-    #[cold]
-    fn note_rare(&mut self, event: Event<'_>, program: &Program) {
-        let noted = match event {
-            Event::Row { row, .. } => self.captured.row(&row),
-            Event::Described { columns, .. } => match self.capture(program) {
-                Some(capture) => self.captured.describe(capture, &program.names, &columns),
-                None => Ok(()),
-            },
-            Event::Copy { token, .. } => {
-                self.fail(token as usize, Refusal::Copy.into());
-                Ok(())
-            }
-            Event::Error { error, .. } if error.is_fatal() => {
-                self.last_words = Some(error);
-                Ok(())
-            }
-            Event::Error { token, error, .. } => {
-                let command = match token {
-                    None | Some(TOKEN_ROLLBACK) => self.command,
-                    Some(command) => command as usize,
-                };
-                self.fail(command, AbortCause::Sql(error));
-                Ok(())
-            }
-            // An immediate shutdown or a crash is announced by a mere warning.
-            Event::Notice(notice) => {
-                if notice
-                    .sqlstate()
-                    .is_some_and(|state| state.starts_with(b"57P"))
-                {
-                    self.last_words = notice.read().ok().map(Box::new);
-                }
-                Ok(())
-            }
-            _ => Ok(()),
-        };
-        if let Err(cause) = noted {
-            self.fail(self.command, cause);
-        }
-    }
-
-    /// Keeps the first error of a transaction; later ones follow from it.
-    fn fail(&mut self, command: usize, cause: AbortCause) {
-        self.failure.get_or_insert(Failure { command, cause });
-    }
-
-    fn evaluate(&mut self, expr: &Expr, program: &Program) -> Result<Value, Abort> {
-        let (script, command) = (self.script, self.command);
-        let mut debug = |value| {
-            if let Some(sink) = &program.debug {
-                sink(&debug_line(script, command + 1, value));
-            }
-        };
-        eval(expr, &mut self.variables, &mut self.rng, &mut debug)
-            .map_err(|error| self.abort(program, error))
-    }
-}
 
 impl Client {
     /// Asks the server to prepare every statement. Each has its own Sync, so that one that cannot
@@ -251,19 +82,66 @@ impl Client {
         self.run.prepared[statement as usize] = false;
     }
 
-    /// Begins a transaction.
+    /// Begins the first try of a transaction of the run's script.
     #[inline]
-    pub fn begin(&mut self, script: usize, now_ns: u64) {
-        self.run.script = script;
-        self.run.command = 0;
-        self.run.jumped = false;
+    pub fn begin(&mut self, now_ns: u64, program: &Program) -> Result<Step, Abort> {
         self.run.begin_ns = now_ns;
         self.run.since_ns = now_ns;
+        self.run.tries = 1;
+        self.run.begin_rng = self.run.rng;
+        if let Some(times) = &mut self.run.times {
+            times.begin_transaction(self.run.ended);
+        }
+        if let Some(trace) = &program.trace {
+            let script = program.parts[self.run.script].script.name();
+            trace(&format!(
+                "client {} executing script \"{script}\"",
+                self.run.id
+            ));
+        }
+        self.start(program)
+    }
+
+    /// Begins another try of a failed transaction: the same random numbers are drawn, while
+    /// variables stay as they are.
+    pub fn retry(&mut self, program: &Program) -> Result<Step, Abort> {
+        self.run.tries += 1;
+        self.run.rng = self.run.begin_rng;
+        self.start(program)
+    }
+
+    #[inline]
+    fn start(&mut self, program: &Program) -> Result<Step, Abort> {
+        self.run.stage = Stage::Idle;
+        self.run.command = 0;
+        self.run.jumped = false;
+        self.advance(program)
+    }
+
+    /// Uses bytes that were read while signing in; `true` once that is done.
+    pub fn receive_sign_in(&mut self, bytes: &[u8]) -> Result<bool, LoadError> {
+        let client = self.run.id;
+        let mut input = bytes;
+        while let Some(event) = self
+            .session
+            .next(&mut input)
+            .map_err(|error| LoadError::Wire { client, error })?
+        {
+            match event {
+                Event::Ready { .. } => return Ok(true),
+                Event::Error { error, .. } => return Err(LoadError::Refused { client, error }),
+                _ => {}
+            }
+        }
+        Ok(false)
     }
 
     /// Uses bytes that were read; `true` once all that was asked is answered.
     #[inline]
     pub fn receive(&mut self, bytes: &[u8], program: &Program) -> Result<bool, WireError> {
+        if let Some(trace) = &program.trace {
+            trace(&format!("client {} receiving", self.run.id));
+        }
         let mut input = bytes;
         let mut is_ready = false;
         while let Some(event) = self.session.next(&mut input)? {
@@ -280,13 +158,13 @@ impl Client {
             .run
             .failure
             .as_ref()
-            .is_none_or(|failure| is_retriable(&failure.cause))
+            .is_none_or(|failure| is_survivable(&failure.cause, program))
         {
             return None;
         }
         let failure = self.run.failure.take()?;
         Some(Box::new((
-            self.run.place(program, failure.command),
+            self.run.place(program, failure.command, failure.query),
             failure.cause,
         )))
     }
@@ -312,8 +190,7 @@ impl Client {
     #[cold]
     fn fail_transaction(&mut self, program: &Program) -> Result<Step, Abort> {
         if self.session.status() == TransactionStatus::Idle {
-            self.run.failure = None;
-            return Ok(Step::End { failed: true });
+            return Ok(Step::Failed);
         }
         if self.run.stage == Stage::RollingBack {
             return Err(self.run.abort(program, Refusal::TransactionOpenAtEnd));
@@ -329,6 +206,9 @@ impl Client {
     /// Goes on after the current command.
     #[inline]
     pub fn go_on(&mut self, program: &Program) -> Result<Step, Abort> {
+        if let Some(times) = &mut self.run.times {
+            times.end(self.run.script, self.run.command);
+        }
         self.run.command += 1;
         self.run.jumped = false;
         self.advance(program)
@@ -339,6 +219,16 @@ impl Client {
     pub fn advance(&mut self, program: &Program) -> Result<Step, Abort> {
         let commands = program.parts[self.run.script].script.commands();
         while let Some(command) = commands.get(self.run.command) {
+            let at = self.run.command;
+            if let Some(times) = &mut self.run.times {
+                times.begin();
+            }
+            if let Some(trace) = &program.trace
+                && !command.words.is_empty()
+            {
+                let (id, words) = (self.run.id, command.words.join(" "));
+                trace(&format!("client {id} executing \\{words}"));
+            }
             match &command.kind {
                 CommandKind::Set { slot, expr } => {
                     let value = self.run.evaluate(expr, program)?;
@@ -349,13 +239,22 @@ impl Client {
                     if !self.run.in_pipeline {
                         return Ok(Step::Send);
                     }
+                    self.run.command += 1;
+                    self.run.jumped = false;
+                    continue;
                 }
                 other => {
                     if let Some(step) = self.control(other, program)? {
                         return Ok(step);
                     }
+                    if let Some(times) = &mut self.run.times {
+                        times.end(self.run.script, at);
+                    }
                     continue;
                 }
+            }
+            if let Some(times) = &mut self.run.times {
+                times.end(self.run.script, at);
             }
             self.run.command += 1;
             self.run.jumped = false;
@@ -363,10 +262,13 @@ impl Client {
         if self.run.in_pipeline {
             return Err(self.run.abort(program, Refusal::PipelineOpenAtEnd));
         }
-        if self.session.status() != TransactionStatus::Idle {
-            return Err(self.run.abort(program, Refusal::TransactionOpenAtEnd));
-        }
-        Ok(Step::End { failed: false })
+        Ok(Step::End)
+    }
+
+    /// Whether a transaction block is open.
+    #[inline]
+    pub fn is_in_block(&self) -> bool {
+        self.session.status() != TransactionStatus::Idle
     }
 
     /// Executes one of the rarer commands and moves on from it, if it does not have to wait.
@@ -410,8 +312,18 @@ impl Client {
                     return Ok(Some(Step::Send));
                 }
             }
-            CommandKind::Shell(_) | CommandKind::SetShell { .. } => {
-                return Err(self.run.abort(program, AbortCause::Shell));
+            CommandKind::Shell(shell) => {
+                self.run.shell(shell, false, program)?;
+            }
+            CommandKind::SetShell { slot, shell } => {
+                let output = self.run.shell(shell, true, program)?;
+                shell
+                    .parse_output(&output)
+                    .and_then(|int| {
+                        let variables = &mut self.run.variables;
+                        variables.assign("setshell", *slot, Value::Int(int))
+                    })
+                    .map_err(|error| self.run.abort(program, error))?;
             }
             CommandKind::Endif | CommandKind::Sql(_) | CommandKind::Set { .. } => {}
         }
@@ -428,6 +340,11 @@ impl Client {
             run.begin_capture(sql.capture(), program)?;
         }
         let token = run.command as u32;
+        run.query = 0;
+        let flush = match &mut run.times {
+            Some(times) if run.in_pipeline => times.ask_in_pipeline(run.command),
+            _ => false,
+        };
         let variables = &run.variables;
         let slots = sql.parameters();
         let write = |index: usize, out: &mut Vec<u8>| variables.write_text(slots[index], out);
@@ -445,7 +362,17 @@ impl Client {
                     Ok(())
                 } else {
                     run.prepared[index] = true;
-                    session.parse(&statement.name, &statement.sql, token)
+                    // By itself, as pgbench does, unless that would cut a pipeline in two.
+                    let prepare = if run.in_pipeline {
+                        token
+                    } else {
+                        token | TOKEN_PREPARE
+                    };
+                    let parsed = session.parse(&statement.name, &statement.sql, prepare);
+                    if !run.in_pipeline {
+                        session.sync(prepare);
+                    }
+                    parsed
                 };
                 parsed.and_then(|()| {
                     let name = Execution::Prepared(&statement.name);
@@ -457,25 +384,23 @@ impl Client {
         if program.protocol != Protocol::Simple && !run.in_pipeline {
             session.sync(token);
         }
-        Ok(())
-    }
-}
-
-impl Run {
-    fn begin_capture(&mut self, capture: &Capture, program: &Program) -> Result<(), Abort> {
-        if self.in_pipeline {
-            let refusal = match capture {
-                Capture::Gset { .. } => Refusal::GsetInPipeline,
-                _ => Refusal::AsetInPipeline,
-            };
-            return Err(self.abort(program, refusal));
+        if flush {
+            session.flush();
         }
-        self.captured.begin();
+        if let Some(trace) = &program.trace {
+            run.trace_sql(sql, program, trace);
+        }
         Ok(())
     }
 }
 
-/// Whether pgbench would try such a transaction again: a serialization failure or a deadlock.
-fn is_retriable(cause: &AbortCause) -> bool {
-    matches!(cause, AbortCause::Sql(error) if matches!(error.sqlstate.as_str(), "40001" | "40P01"))
+/// Whether the client outlives such an error: a serialization failure or a deadlock, and with
+/// `continues_on_error` any error of SQL.
+fn is_survivable(cause: &AbortCause, program: &Program) -> bool {
+    match cause {
+        AbortCause::Sql(error) | AbortCause::Unprepared { prepare: error, .. } => {
+            program.continues_on_error || FailureKind::of(error).is_retriable()
+        }
+        _ => false,
+    }
 }

@@ -6,8 +6,13 @@ use std::time::Duration;
 use pgassay_script::{Names, Protocol, Script};
 use pgassay_wire::conninfo::Target;
 
+use crate::conduct::Conduct;
+
 /// Where the lines of a script's `debug()` go.
 pub type DebugSink = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Is called on the client's thread before each request, with the server's process.
+pub type RequestHook = Arc<dyn Fn(i32) + Send + Sync>;
 
 /// A script and how often it is chosen.
 #[derive(Clone, Debug)]
@@ -43,6 +48,8 @@ pub struct CrewConfig {
     pub debug: Option<DebugSink>,
     /// Bounds of waits.
     pub limits: Limits,
+    /// Pacing, retries and the like.
+    pub conduct: Conduct,
 }
 
 impl CrewConfig {
@@ -60,6 +67,7 @@ impl CrewConfig {
             variables: Vec::new(),
             debug: None,
             limits: Limits::default(),
+            conduct: Conduct::default(),
         }
     }
 }

@@ -8,16 +8,20 @@ use pgassay_script::{Names, Seeding, Value, Variables, is_valid_name};
 use pgassay_wire::SaltCache;
 use pgassay_wire::conninfo::SessionAttributes;
 
-use crate::client::Run;
+use crate::client::{Run, Stage};
 use crate::clock;
-use crate::config::{CrewConfig, Limits, Window};
+use crate::command_times::CommandTimes;
+use crate::conduct::Conduct;
+use crate::config::{CrewConfig, Limits, RequestHook, Window};
 use crate::driver::{Arrival, Driver, EpollDriver};
 use crate::error::LoadError;
 use crate::measurement::{
-    ClientTime, Instants, Measurement, ScriptMeasurement, ThreadUsage, TimerLag, is_client_limited,
+    ClientTime, CommandMeasurement, Instants, Measurement, Reconnecting, ScriptMeasurement,
+    ThreadUsage, TimerLag, is_client_limited,
 };
 use crate::opening::{self, Opening};
 use crate::program::Program;
+use crate::reconnecting::Connector;
 use crate::recorder::latency_histogram;
 use crate::socket;
 use crate::worker::{Shared, Worker};
@@ -32,6 +36,9 @@ pub struct Crew {
     program: Program,
     workers: Vec<Worker<EpollDriver>>,
     limits: Limits,
+    conduct: Conduct,
+    /// Opens connections, where each transaction has its own.
+    connector: Option<Connector>,
     stop: Arc<AtomicBool>,
     /// Whether a failed or stopped run left connections in an unknown state.
     is_spent: bool,
@@ -67,8 +74,14 @@ impl Crew {
             limit: timeout_s.map_or(config.limits.connect, Duration::from_secs),
             stop,
         };
+        let connector = config.conduct.reconnects.then(|| Connector {
+            target: config.target.clone(),
+            endpoints: endpoints.clone(),
+            salts: opening.salts.clone(),
+            limit: opening.limit,
+        });
         let begin_ns = clock::monotonic_ns();
-        let workers = open_all(config, &opening)?;
+        let workers = open_all(config, &opening, connector.as_ref())?;
         tracing::debug!(
             clients = config.clients,
             threads = workers.len(),
@@ -81,6 +94,8 @@ impl Crew {
             program,
             workers,
             limits,
+            conduct: config.conduct.clone(),
+            connector,
             stop,
             is_spent: false,
         })
@@ -93,6 +108,13 @@ impl Crew {
             .filter_map(|client| client.session.backend())
             .map(|key| key.pid)
             .collect()
+    }
+
+    /// From now on calls `hook` before each request, on the client's thread: for measurements that
+    /// need the server in a certain state. Its time is the transaction's, and all clients of the
+    /// thread wait for it.
+    pub fn before_requests(&mut self, hook: RequestHook) {
+        self.program.before_request = Some(hook);
     }
 
     /// A setting that the server reported, such as `server_version`.
@@ -130,6 +152,8 @@ impl Crew {
             transactions_per_client,
             stop: &self.stop,
             failed: AtomicBool::new(false),
+            conduct: &self.conduct,
+            connector: self.connector.as_ref(),
         };
         let start = Start {
             begin_ns: AtomicU64::new(0),
@@ -144,7 +168,7 @@ impl Crew {
             shared.stopped_ns.load(Ordering::Relaxed) > 0,
         );
         let (threads, unfinished) = ran?;
-        self.is_spent = unfinished > 0;
+        self.is_spent = unfinished > 0 || self.aborted() > 0;
         let begin_ns = start.begin_ns.load(Ordering::Relaxed);
         let instants = self.instants(begin_ns, start.settle_ns, end_ns);
         tracing::debug!(?instants, interrupted, unfinished, "ran");
@@ -156,7 +180,9 @@ impl Crew {
         let deadline_ns = clock::monotonic_ns() + CLOSE_NS;
         for worker in &mut self.workers {
             say_goodbye(worker);
-            let mut open = worker.clients.len();
+            let mut open = (0..worker.clients.len())
+                .filter(|&client| worker.driver.is_open(client))
+                .count();
             let mut buffer = [0; 4096];
             while open > 0 && clock::monotonic_ns() < deadline_ns {
                 if worker.driver.wait(deadline_ns).is_err() {
@@ -250,7 +276,42 @@ impl Crew {
             timer_lag,
             interrupted,
             unfinished,
+            aborted: self.aborted(),
+            skipped: recorders().map(|recorder| recorder.skipped).sum(),
+            unserved: recorders().map(|recorder| recorder.unserved).sum(),
+            commands: self.commands(),
+            reconnecting: Reconnecting {
+                opened: recorders().map(|recorder| recorder.opened).sum(),
+                sum_us: recorders()
+                    .map(|recorder| recorder.connecting_ns)
+                    .sum::<u64>()
+                    / 1000,
+            },
         }
+    }
+
+    fn aborted(&self) -> u32 {
+        let clients = self.workers.iter().flat_map(|worker| &worker.clients);
+        clients
+            .filter(|client| client.run.stage == Stage::Aborted)
+            .count() as u32
+    }
+
+    /// The times of commands, over all clients.
+    fn commands(&self) -> Vec<Vec<CommandMeasurement>> {
+        let mut sum: Vec<Vec<CommandMeasurement>> = Vec::new();
+        let clients = self.workers.iter().flat_map(|worker| &worker.clients);
+        for times in clients.filter_map(|client| client.run.times.as_ref()) {
+            if sum.is_empty() {
+                sum.clone_from(&times.records);
+                continue;
+            }
+            let all = sum.iter_mut().flatten();
+            for (sum, one) in all.zip(times.records.iter().flatten()) {
+                sum.merge(one);
+            }
+        }
+        sum
     }
 
     fn client_time(&self, instants: Instants) -> ClientTime {
@@ -263,7 +324,7 @@ impl Crew {
             // Clients that came to their end before the window did, as in a run by count.
             for client in &worker.clients {
                 let since_ns = client.run.since_ns.max(instants.window_begin_ns);
-                if client.run.stage == crate::client::Stage::Idle {
+                if matches!(client.run.stage, Stage::Idle | Stage::Aborted) {
                     time_ns[2] += instants.window_end_ns.saturating_sub(since_ns);
                 }
             }
@@ -319,6 +380,7 @@ fn check(config: &CrewConfig) -> Result<(), LoadError> {
 fn open_all(
     config: &CrewConfig,
     opening: &Opening<'_>,
+    connector: Option<&Connector>,
 ) -> Result<Vec<Worker<EpollDriver>>, LoadError> {
     let threads = config.threads.min(config.clients) as usize;
     let clients = config.clients as usize;
@@ -329,7 +391,13 @@ fn open_all(
     let seeding = Seeding::new(config.seed, clients, threads, defines_seed);
     let mut runs = (0..config.clients).map(|id| {
         let variables = variables(config, &seeding, id);
-        Run::new(id, opening.program, variables, seeding.clients[id as usize])
+        let mut run = Run::new(id, opening.program, variables, seeding.clients[id as usize]);
+        if config.conduct.times_commands {
+            let parts = opening.program.parts.iter();
+            let commands = parts.map(|part| part.script.commands().len());
+            run.times = Some(Box::new(CommandTimes::new(clock::monotonic_ns, commands)));
+        }
+        run
     });
     let mut dealt = 0;
     let hands: Vec<Vec<Run>> = (0..threads)
@@ -342,15 +410,28 @@ fn open_all(
     std::thread::scope(|scope| {
         let opened: Vec<_> = hands
             .into_iter()
-            .map(|hand| scope.spawn(|| opening::open(opening, hand)))
+            .map(|hand| {
+                scope.spawn(move || match connector {
+                    Some(connector) => opening::postpone(connector, hand),
+                    None => opening::open(opening, hand),
+                })
+            })
             .collect();
         let joined = opened.into_iter().map(|thread| match thread.join() {
             Ok(opened) => opened,
             Err(panic) => std::panic::resume_unwind(panic),
         });
-        let workers = joined.zip(&seeding.threads).map(|(opened, rngs)| {
+        let of_threads = seeding.threads.iter().enumerate();
+        let workers = joined.zip(of_threads).map(|(opened, (thread, rngs))| {
             let (driver, clients) = opened?;
-            Ok(Worker::new(driver, clients, opening.program, rngs.choose))
+            let mut worker = Worker::new(driver, clients, opening.program, rngs.choose);
+            let conduct = &config.conduct;
+            worker.pace = conduct
+                .rate_per_s
+                .map(|rate| (rngs.throttle, 1e6 / rate * threads as f64));
+            let observer = conduct.observer.as_ref();
+            worker.observer = observer.map(|make| make(thread, rngs.sample));
+            Ok(worker)
         });
         workers.collect()
     })

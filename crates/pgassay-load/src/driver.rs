@@ -37,6 +37,10 @@ pub(crate) trait Driver {
     fn next(&mut self, buffer: &mut [u8]) -> io::Result<Option<Arrival>>;
     /// Reads what a connection holds without waiting: its last words, when a send failed.
     fn read_now(&mut self, client: usize, buffer: &mut [u8]) -> io::Result<usize>;
+    /// Closes a connection; nothing arrives from it any more.
+    fn close(&mut self, client: usize);
+    /// Gives a client another connection, connected and non-blocking; an open one is closed.
+    fn replace(&mut self, client: usize, fd: OwnedFd) -> io::Result<()>;
 }
 
 /// How many ready connections one wait reports.
@@ -59,7 +63,8 @@ pub(crate) struct EpollDriver {
 }
 
 struct Socket {
-    fd: OwnedFd,
+    /// None where the client has no connection.
+    fd: Option<OwnedFd>,
     /// Whether a send was blocked and room to write is watched.
     is_blocked: bool,
 }
@@ -83,17 +88,31 @@ impl EpollDriver {
 
     /// Adds a connected, non-blocking socket; clients are numbered as they are added.
     pub fn add(&mut self, fd: OwnedFd) -> io::Result<usize> {
-        let client = self.sockets.len();
-        self.sockets.push(Socket {
-            fd,
-            is_blocked: false,
-        });
-        self.watch(libc::EPOLL_CTL_ADD, client, READING)?;
+        let client = self.add_closed();
+        self.replace(client, fd)?;
         Ok(client)
     }
 
+    /// Adds a client without a connection.
+    pub fn add_closed(&mut self) -> usize {
+        self.sockets.push(Socket {
+            fd: None,
+            is_blocked: false,
+        });
+        self.sockets.len() - 1
+    }
+
+    /// Whether a client has a connection.
+    pub fn is_open(&self, client: usize) -> bool {
+        self.sockets[client].fd.is_some()
+    }
+
+    /// The client's descriptor; without a connection one that no system call accepts.
     fn fd(&self, client: usize) -> RawFd {
-        self.sockets[client].fd.as_raw_fd()
+        self.sockets[client]
+            .fd
+            .as_ref()
+            .map_or(-1, AsRawFd::as_raw_fd)
     }
 
     fn watch(&self, operation: libc::c_int, client: usize, events: u32) -> io::Result<()> {
@@ -205,8 +224,14 @@ impl Driver for EpollDriver {
     #[inline]
     fn next(&mut self, buffer: &mut [u8]) -> io::Result<Option<Arrival>> {
         while self.done < self.found {
-            let event = &mut self.events[self.done];
+            let event = self.events[self.done];
             let (flags, client) = (event.events, event.u64 as usize);
+            if !self.is_open(client) {
+                // It was closed after the wait had found this.
+                self.done += 1;
+                continue;
+            }
+            let event = &mut self.events[self.done];
             if flags & WRITING != 0 {
                 // The same event may report bytes, too; they are next.
                 event.events = flags & !WRITING;
@@ -252,6 +277,20 @@ impl Driver for EpollDriver {
                 return Err(error);
             }
         }
+    }
+
+    fn close(&mut self, client: usize) {
+        // Closing a descriptor ends its watch, since nobody else has it.
+        self.sockets[client] = Socket {
+            fd: None,
+            is_blocked: false,
+        };
+    }
+
+    fn replace(&mut self, client: usize, fd: OwnedFd) -> io::Result<()> {
+        self.close(client);
+        self.sockets[client].fd = Some(fd);
+        self.watch(libc::EPOLL_CTL_ADD, client, READING)
     }
 }
 

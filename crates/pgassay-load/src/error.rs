@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use pgassay_script::{EvalError, Refusal};
+use pgassay_script::{EvalError, InvalidName, Refusal};
 use pgassay_wire::conninfo::Address;
 use pgassay_wire::{ServerError, WireError};
 
@@ -60,6 +60,8 @@ pub enum LoadError {
         client: u32,
         /// What it was doing.
         what: String,
+        /// Where in its script it was, if it was in one.
+        place: Option<Box<Place>>,
         /// What the server said last, such as SQLSTATE 57P01.
         last: Option<Box<ServerError>>,
         /// The system's error, where there was one.
@@ -108,12 +110,18 @@ pub struct Place {
     pub script_index: usize,
     /// The command, counted from 0 as pgbench counts.
     pub command: usize,
+    /// Queries of the command that were answered before, where it joins several with `\;`.
+    pub query: u32,
     /// What kind of command, such as `SQL` or `set`.
     pub word: String,
     /// The line where the command begins, from 1; 0 past the script's end.
     pub line: u32,
     /// The command's first line.
     pub text: String,
+    /// The SQL as it was sent with the request, unless it had been prepared.
+    pub sent: Option<String>,
+    /// The SQL that is prepared, with `$1` and so on.
+    pub statement: Option<String>,
 }
 
 impl std::fmt::Display for Place {
@@ -152,6 +160,28 @@ pub enum AbortCause {
     /// The script does what may not be done there.
     #[error("{0}")]
     Refusal(#[from] Refusal),
+    /// A statement cannot be prepared, and so cannot be executed either.
+    #[error("{prepare}")]
+    Unprepared {
+        /// Why it cannot be prepared.
+        prepare: Box<ServerError>,
+        /// What the server said to executing it nevertheless.
+        execute: Box<ServerError>,
+    },
+    /// A column's name is no variable's name.
+    #[error("{invalid}")]
+    Capture {
+        /// The name, and what wanted it.
+        invalid: InvalidName,
+    },
+    /// A command of `\shell` or `\setshell` failed.
+    #[error("{program}: {reason}")]
+    ShellFailed {
+        /// The command's first word.
+        program: String,
+        /// What failed.
+        reason: &'static str,
+    },
     /// `\gset` needs one row.
     #[error("expected one row, got {rows}")]
     Rows {
@@ -161,7 +191,7 @@ pub enum AbortCause {
     /// The message cannot be sent, or the rows cannot be read.
     #[error("{0}")]
     Wire(#[from] WireError),
-    /// `\shell` and `\setshell` are not run.
-    #[error("\\shell and \\setshell are not supported yet")]
+    /// `\shell` and `\setshell` are not run here.
+    #[error("\\shell and \\setshell are not supported here, only by pgassay bench")]
     Shell,
 }

@@ -24,13 +24,15 @@
 //! PostgreSQL 15 and 18. Where pgbench's way distorts what it measures (it prepares inside the
 //! measured time, loses the gap between transactions, serves clients by index) this is another.
 //!
-//! # Not here yet
-//! Pacing by rate, retries, reconnecting and per-transaction logs; the places they go to are
-//! `client`'s start of a transaction, its handling of a failed one, and the recorder.
+//! # What costs nothing unless it is asked for
+//! Pacing, retries, reconnecting, times of commands and an [`Observer`] of each transaction, who
+//! may keep logs and figures of his own: see [`Conduct`].
 
 mod capture;
 mod client;
 mod clock;
+mod command_times;
+mod conduct;
 mod config;
 mod crew;
 mod driver;
@@ -38,14 +40,20 @@ mod error;
 mod measurement;
 mod opening;
 mod program;
+mod reconnecting;
 mod recorder;
 mod socket;
 mod worker;
 
-pub use config::{CrewConfig, DebugSink, Limits, WeightedScript, Window};
+pub use conduct::{
+    Conduct, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, Outcome,
+    ShellSink, Transaction,
+};
+pub use config::{CrewConfig, DebugSink, Limits, RequestHook, WeightedScript, Window};
 pub use crew::Crew;
 pub use error::{AbortCause, LoadError, Place};
 pub use hdrhistogram::Histogram;
 pub use measurement::{
-    ClientTime, Instants, Measurement, ScriptMeasurement, ThreadUsage, TimerLag,
+    ClientTime, CommandMeasurement, Instants, Measurement, Reconnecting, ScriptMeasurement,
+    ThreadUsage, TimerLag,
 };

@@ -46,6 +46,58 @@ pub struct Measurement {
     pub interrupted: bool,
     /// Clients whose transaction had not ended when a stopped run gave up waiting.
     pub unfinished: u32,
+    /// Clients that were lost on the way, where that does not end the run.
+    pub aborted: u32,
+    /// Due transactions that were not begun since they were late already.
+    pub skipped: u64,
+    /// Transactions that were due in a timed run but not begun before its end: with any, the load
+    /// was beyond capacity, and its latencies grow with the run's length.
+    pub unserved: u64,
+    /// By script and command, where commands are timed; else empty.
+    pub commands: Vec<Vec<CommandMeasurement>>,
+    /// Opening and closing connections within the run, where each transaction has its own.
+    pub reconnecting: Reconnecting,
+}
+
+/// What one command took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommandMeasurement {
+    /// How often it was timed.
+    pub timed: u64,
+    /// All those times.
+    pub sum_ns: u64,
+    /// Errors in it after which the transaction was tried again.
+    pub retries: u64,
+    /// Errors in it that ended the transaction.
+    pub failures: u64,
+}
+
+impl CommandMeasurement {
+    pub(crate) fn add(&mut self, elapsed_ns: u64) {
+        self.timed += 1;
+        self.sum_ns += elapsed_ns;
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.timed += other.timed;
+        self.sum_ns += other.sum_ns;
+        self.retries += other.retries;
+        self.failures += other.failures;
+    }
+
+    /// The mean time, if it was timed at all.
+    pub fn mean_ms(&self) -> Option<f64> {
+        (self.timed > 0).then(|| self.sum_ns as f64 / self.timed as f64 / 1e6)
+    }
+}
+
+/// Opening and closing connections within a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reconnecting {
+    /// Connections opened.
+    pub opened: u64,
+    /// Time spent on opening and closing them, over all clients.
+    pub sum_us: u64,
 }
 
 /// Moments of a run, in ns of `CLOCK_MONOTONIC`.

@@ -17,6 +17,7 @@ use crate::client::{Client, Run};
 use crate::driver::{Arrival, Driver, EpollDriver};
 use crate::error::LoadError;
 use crate::program::Program;
+use crate::reconnecting::Connector;
 use crate::socket::{self, Endpoint};
 
 /// Connections of a thread that sign in at the same time.
@@ -108,6 +109,24 @@ pub(crate) fn open(
             return Err(opener.too_slow(opening.limit));
         }
     }
+}
+
+/// Clients whose connections are opened later, one for each transaction.
+pub(crate) fn postpone(
+    connector: &Connector,
+    runs: Vec<Run>,
+) -> Result<(EpollDriver, Vec<Client>), LoadError> {
+    let mut driver = EpollDriver::new().map_err(|source| LoadError::System {
+        what: "create an epoll instance",
+        source,
+    })?;
+    let clients = runs.into_iter().map(|run| {
+        driver.add_closed();
+        let session = connector.session(0, run.id)?;
+        Ok(Client { session, run })
+    });
+    let clients: Result<_, LoadError> = clients.collect();
+    Ok((driver, clients?))
 }
 
 impl Opener<'_> {
@@ -238,6 +257,7 @@ impl Opener<'_> {
         LoadError::Lost {
             client: self.clients[index].run.id,
             what: self.waiting_for(index).into(),
+            place: None,
             last: None,
             source,
         }

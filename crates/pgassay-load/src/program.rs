@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use pgassay_script::{CommandKind, Names, Protocol, Rng, Script};
 
-use crate::config::{CrewConfig, DebugSink};
+use crate::conduct::{NoticeSink, ShellSink};
+use crate::config::{CrewConfig, DebugSink, RequestHook};
 use crate::error::LoadError;
 
 /// A statement that is prepared once in each connection.
@@ -29,6 +30,13 @@ pub(crate) struct Program {
     pub protocol: Protocol,
     pub names: Arc<Names>,
     pub debug: Option<DebugSink>,
+    /// Is told the server's process before each request.
+    pub before_request: Option<RequestHook>,
+    pub trace: Option<DebugSink>,
+    pub shell: Option<ShellSink>,
+    pub notices: Option<NoticeSink>,
+    /// Whether an error of SQL only fails its transaction.
+    pub continues_on_error: bool,
     total_weight: u64,
 }
 
@@ -76,6 +84,11 @@ impl Program {
             protocol: config.protocol,
             names: Arc::clone(&config.names),
             debug: config.debug.clone(),
+            before_request: None,
+            trace: config.conduct.trace.clone(),
+            shell: config.conduct.shell.clone(),
+            notices: config.conduct.notices.clone(),
+            continues_on_error: config.conduct.continues_on_error,
             total_weight,
         })
     }

@@ -28,6 +28,7 @@ pub(crate) struct Ended {
     /// The client's index within the thread.
     pub client: usize,
     pub script: usize,
+    /// When it was due, or else began: latency counts from here.
     pub begin_ns: u64,
     pub end_ns: u64,
     pub failed: bool,
@@ -54,6 +55,11 @@ pub(crate) struct Recorder {
     pub between_ns: u64,
     pub timer_lag: TimerLag,
     pub last_end_ns: u64,
+    pub skipped: u64,
+    pub unserved: u64,
+    /// Connections opened within the run, and the time that opening and closing took.
+    pub opened: u64,
+    pub connecting_ns: u64,
 }
 
 impl Recorder {
@@ -75,6 +81,10 @@ impl Recorder {
             between_ns: 0,
             timer_lag: TimerLag::default(),
             last_end_ns: 0,
+            skipped: 0,
+            unserved: 0,
+            opened: 0,
+            connecting_ns: 0,
         }
     }
 
@@ -95,6 +105,10 @@ impl Recorder {
         self.between_ns = 0;
         self.timer_lag = TimerLag::default();
         self.last_end_ns = 0;
+        self.skipped = 0;
+        self.unserved = 0;
+        self.opened = 0;
+        self.connecting_ns = 0;
     }
 
     /// Counts a transaction that ended.

@@ -6,6 +6,8 @@
 //! is lost in between, and what the loop itself needs counts as latency, which is what a user of
 //! such a client would see.
 
+mod turns;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
@@ -13,12 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pgassay_script::Rng;
 
-use crate::client::{Abort, Client, Stage, Step};
+use crate::client::{Abort, Client, Stage};
+use crate::conduct::{Conduct, Observer};
 use crate::config::Limits;
 use crate::driver::{Arrival, Driver};
 use crate::error::LoadError;
 use crate::program::Program;
-use crate::recorder::{Doing, Ended, Recorder};
+use crate::reconnecting::Connector;
+use crate::recorder::{Doing, Recorder};
 
 /// How long the loop waits at most, and so how soon it sees the stop flag.
 const TICK_NS: u64 = 20_000_000;
@@ -43,6 +47,9 @@ pub(crate) struct Shared<'a> {
     pub stop: &'a AtomicBool,
     /// Whether a thread failed, and the others need not go on.
     pub failed: AtomicBool,
+    pub conduct: &'a Conduct,
+    /// Opens connections, where each transaction has its own.
+    pub connector: Option<&'a Connector>,
 }
 
 /// A thread's clients and what they need.
@@ -50,6 +57,11 @@ pub(crate) struct Worker<D> {
     pub driver: D,
     pub clients: Vec<Client>,
     pub recorder: Recorder,
+    /// Draws the gaps between this thread's transactions, and their mean in µs.
+    pub pace: Option<(Rng, f64)>,
+    pub observer: Option<Box<dyn Observer>>,
+    /// When the last paced transaction was due.
+    due_ns: u64,
     /// Chooses scripts.
     choose: Rng,
     buffer: Vec<u8>,
@@ -68,6 +80,9 @@ impl<D: Driver> Worker<D> {
         Self {
             driver,
             recorder: Recorder::new(program.parts.len(), clients.len()),
+            pace: None,
+            observer: None,
+            due_ns: 0,
             choose,
             buffer: vec![0; READ_BYTES],
             sleepers: BinaryHeap::new(),
@@ -82,14 +97,17 @@ impl<D: Driver> Worker<D> {
     /// Runs all clients until the end; returns how many had not ended when a stopped run gave up.
     pub fn run(&mut self, begin_ns: u64, shared: &Shared<'_>) -> Result<u32, LoadError> {
         self.active = self.clients.len();
+        self.due_ns = begin_ns;
         self.now_ns = begin_ns;
         self.patrolled_ns = begin_ns;
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
             run.ended = 0;
+            run.has_finished = false;
             run.since_ns = begin_ns;
             let now_ns = self.driver.now_ns();
-            self.begin(index, now_ns, shared)?;
+            let begun = self.begin(index, now_ns, shared);
+            self.contain(index, begun, shared)?;
         }
         while self.active > 0 {
             if self.supervise(shared)? {
@@ -107,11 +125,17 @@ impl<D: Driver> Worker<D> {
             for _ in 0..self.runnable.len() {
                 if let Some(index) = self.runnable.pop_front() {
                     let now_ns = self.driver.now_ns();
-                    self.begin(index, now_ns, shared)?;
+                    let begun = self.begin(index, now_ns, shared);
+                    self.contain(index, begun, shared)?;
                 }
             }
         }
-        Ok(self.settle_accounts(shared))
+        let unfinished = self.settle_accounts(shared);
+        self.count_unserved(shared);
+        if let Some(observer) = &mut self.observer {
+            observer.finished();
+        }
+        Ok(unfinished)
     }
 
     /// Looks at the flags and the clock; `true` if there is no use in going on.
@@ -130,6 +154,9 @@ impl<D: Driver> Worker<D> {
             shared
                 .end_ns
                 .fetch_min(stopped_ns + STOP_AHEAD_NS, Ordering::Relaxed);
+            if self.pace.is_some() {
+                self.release_throttled();
+            }
             if self.now_ns > stopped_ns + shared.limits.stop.as_nanos() as u64 {
                 return Ok(true);
             }
@@ -176,10 +203,17 @@ impl<D: Driver> Worker<D> {
                     })?;
             match arrival {
                 None => return Ok(()),
-                Some(Arrival::Bytes { client, count }) => self.receive(client, count, shared)?,
-                Some(Arrival::Writable { client }) => self.flush(client, shared)?,
+                Some(Arrival::Bytes { client, count }) => {
+                    let received = self.receive(client, count, shared);
+                    self.contain(client, received, shared)?;
+                }
+                Some(Arrival::Writable { client }) => {
+                    let flushed = self.flush(client, shared);
+                    self.contain(client, flushed, shared)?;
+                }
                 Some(Arrival::Closed { client, error }) => {
-                    return Err(self.lost(client, error, shared.program));
+                    let lost = self.lost(client, error, shared.program);
+                    self.contain(client, Err(lost), shared)?;
                 }
             }
         }
@@ -193,6 +227,9 @@ impl<D: Driver> Worker<D> {
         shared: &Shared<'_>,
     ) -> Result<(), LoadError> {
         let client = &mut self.clients[index];
+        if client.run.stage == Stage::Connecting {
+            return self.receive_sign_in(index, count, shared);
+        }
         let is_answered = client
             .receive(&self.buffer[..count], shared.program)
             .map_err(|error| LoadError::Wire {
@@ -205,111 +242,6 @@ impl<D: Driver> Worker<D> {
         if is_answered && matches!(client.run.stage, Stage::Reply | Stage::RollingBack) {
             let step = client.resume(shared.program).map_err(aborted)?;
             return self.perform(index, step, shared);
-        }
-        Ok(())
-    }
-
-    /// Begins a client's next transaction, or brings it to its end.
-    #[inline]
-    fn begin(&mut self, index: usize, now_ns: u64, shared: &Shared<'_>) -> Result<(), LoadError> {
-        match self.begin_one(index, now_ns, shared)? {
-            Some(step) => self.perform(index, step, shared),
-            None => Ok(()),
-        }
-    }
-
-    /// As [`Self::begin`]; what comes of it is left to the caller.
-    #[inline]
-    fn begin_one(
-        &mut self,
-        index: usize,
-        now_ns: u64,
-        shared: &Shared<'_>,
-    ) -> Result<Option<Step>, LoadError> {
-        let client = &mut self.clients[index];
-        // Pacing will let a client wait here until its next transaction is due.
-        let is_over = now_ns >= shared.end_ns.load(Ordering::Relaxed)
-            || shared
-                .transactions_per_client
-                .is_some_and(|limit| client.run.ended >= limit);
-        self.recorder
-            .book(Doing::Between, client.run.since_ns, now_ns);
-        client.run.since_ns = now_ns;
-        if is_over {
-            client.run.stage = Stage::Idle;
-            self.active -= 1;
-            return Ok(None);
-        }
-        client.begin(shared.program.choose(&mut self.choose), now_ns);
-        client.advance(shared.program).map(Some).map_err(aborted)
-    }
-
-    /// Does what a client needs, until it has to wait.
-    #[inline]
-    fn perform(&mut self, index: usize, step: Step, shared: &Shared<'_>) -> Result<(), LoadError> {
-        let mut step = step;
-        let mut has_ended = false;
-        loop {
-            let run = &mut self.clients[index].run;
-            match step {
-                Step::Send => {
-                    if run.stage != Stage::RollingBack {
-                        run.stage = Stage::Reply;
-                    }
-                    run.asked_ns = self.now_ns;
-                    return self.flush(index, shared);
-                }
-                Step::Sleep { duration_us } => {
-                    let now_ns = self.driver.now_ns();
-                    self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
-                    run.since_ns = now_ns;
-                    let due_ns = now_ns.saturating_add(duration_us.saturating_mul(1000));
-                    run.stage = Stage::Asleep { due_ns };
-                    self.sleepers.push(Reverse((due_ns, index)));
-                    return Ok(());
-                }
-                Step::End { failed } => {
-                    let now_ns = self.driver.now_ns();
-                    self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
-                    run.since_ns = now_ns;
-                    run.ended += 1;
-                    run.stage = Stage::Idle;
-                    self.recorder.end(Ended {
-                        client: index,
-                        script: run.script,
-                        begin_ns: run.begin_ns,
-                        end_ns: now_ns,
-                        failed,
-                    });
-                    if has_ended {
-                        // Two transactions in a row without waiting: let others have their turn.
-                        self.runnable.push_back(index);
-                        return Ok(());
-                    }
-                    has_ended = true;
-                    match self.begin_one(index, now_ns, shared)? {
-                        Some(next) => step = next,
-                        None => return Ok(()),
-                    }
-                }
-            }
-        }
-    }
-
-    fn wake_sleepers(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
-        while let Some(&Reverse((due_ns, index))) = self.sleepers.peek() {
-            if due_ns > self.now_ns {
-                break;
-            }
-            self.sleepers.pop();
-            let now_ns = self.driver.now_ns();
-            let client = &mut self.clients[index];
-            self.recorder.woken(due_ns, now_ns);
-            self.recorder
-                .book(Doing::Sleep, client.run.since_ns, now_ns);
-            client.run.since_ns = now_ns;
-            let step = client.go_on(shared.program).map_err(aborted)?;
-            self.perform(index, step, shared)?;
         }
         Ok(())
     }
@@ -345,6 +277,7 @@ impl<D: Driver> Worker<D> {
         LoadError::Lost {
             client: run.id,
             what: run.describe(program),
+            place: run.whereabouts(program),
             last: run.last_words.take(),
             source,
         }
@@ -355,7 +288,8 @@ impl<D: Driver> Worker<D> {
         let mut unfinished = 0;
         for client in &self.clients {
             let doing = match client.run.stage {
-                Stage::Idle => continue,
+                Stage::Idle | Stage::Aborted => continue,
+                Stage::Throttled { .. } | Stage::Connecting => Doing::Between,
                 Stage::Asleep { .. } => Doing::Sleep,
                 Stage::Reply | Stage::RollingBack => Doing::Transaction,
             };
@@ -369,10 +303,6 @@ impl<D: Driver> Worker<D> {
     }
 }
 
-#[expect(
-    clippy::boxed_local,
-    reason = "it is boxed to keep the good path's results small"
-)]
 fn aborted(abort: Abort) -> LoadError {
     let (place, cause) = *abort;
     LoadError::Aborted {

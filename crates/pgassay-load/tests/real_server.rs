@@ -481,3 +481,22 @@ fn refusals_are_named() {
         Err(LoadError::Config { .. })
     ));
 }
+
+#[test]
+fn a_hook_sees_every_request_and_its_backend() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let config = CrewConfig {
+        clients: 1,
+        threads: 1,
+        ..config(&server, Protocol::Prepared, &["select 1;\nselect 2;\n"])
+    };
+    let mut crew = connect(&config);
+    let pids = crew.backend_pids();
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let sink = Arc::clone(&seen);
+    crew.before_requests(Arc::new(move |pid| sink.lock().unwrap().push(pid)));
+    crew.run(&counted(3)).unwrap();
+    assert_eq!(*seen.lock().unwrap(), vec![pids[0]; 6]);
+}

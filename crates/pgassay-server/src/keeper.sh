@@ -12,7 +12,12 @@ while read -r _; do :; done
 # directory.
 lives_here() {
     case $(readlink "/proc/$1/cwd") in "$base" | "$base"/*) ;; *) return 1 ;; esac
-    case $(readlink "/proc/$1/exe") in */"${2:-postgres}"* | */initdb*) ;; *) return 1 ;; esac
+    case $(readlink "/proc/$1/exe") in
+    */"${2:-postgres}"* | */initdb*) ;;
+    # A server under valgrind.
+    */callgrind-* | */valgrind*) [ "$2" != initdb ] || return 1 ;;
+    *) return 1 ;;
+    esac
 }
 
 # Signals the processes that live here until there are none, $3 tries at the most.

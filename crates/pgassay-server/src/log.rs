@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
 /// As much of a log's end as is looked at.
@@ -14,6 +15,8 @@ const TAIL_BYTES: u64 = 64 << 10;
 pub(crate) struct ServerLog {
     path: PathBuf,
     file: File,
+    /// Where the lines of the last start begin.
+    start: AtomicU64,
 }
 
 impl ServerLog {
@@ -26,7 +29,8 @@ impl ServerLog {
             .create_new(true)
             .mode(0o600)
             .open(&path)?;
-        Ok(Self { path, file })
+        let start = AtomicU64::new(0);
+        Ok(Self { path, file, start })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -39,8 +43,18 @@ impl ServerLog {
 
     /// The last lines, oldest first.
     pub(crate) fn tail(&self, lines_max: usize) -> String {
-        tail(&self.file, lines_max)
-            .unwrap_or_else(|error| format!("(the log cannot be read: {error})"))
+        readable(tail(&self.file, 0, lines_max))
+    }
+
+    /// Says that the server is about to start.
+    pub(crate) fn mark_start(&self) -> io::Result<()> {
+        self.start.store(self.file.metadata()?.len(), Relaxed);
+        Ok(())
+    }
+
+    /// As [`Self::tail`], but nothing from before the last start.
+    pub(crate) fn tail_since_start(&self, lines_max: usize) -> String {
+        readable(tail(&self.file, self.start.load(Relaxed), lines_max))
     }
 }
 
@@ -64,17 +78,21 @@ pub(crate) fn collected_tail(directories: &[PathBuf], lines_max: usize) -> Optio
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(newest)
         .ok()?;
-    tail(&file, lines_max).ok()
+    tail(&file, 0, lines_max).ok()
 }
 
-fn tail(file: &File, lines_max: usize) -> io::Result<String> {
+fn readable(lines: io::Result<String>) -> String {
+    lines.unwrap_or_else(|error| format!("(the log cannot be read: {error})"))
+}
+
+fn tail(file: &File, from: u64, lines_max: usize) -> io::Result<String> {
     let end = file.metadata()?.len();
-    let start = end.saturating_sub(TAIL_BYTES);
+    let start = end.saturating_sub(TAIL_BYTES).max(from);
     let mut bytes = vec![0; usize::try_from(end - start).unwrap_or_default()];
     file.read_exact_at(&mut bytes, start)?;
     let text = String::from_utf8_lossy(&bytes);
     let mut lines: Vec<&str> = text.lines().collect();
-    if start > 0 && lines.len() > 1 {
+    if start > from && lines.len() > 1 {
         // The first one was cut somewhere.
         lines.remove(0);
     }
@@ -100,6 +118,10 @@ mod tests {
                 .lines()
                 .all(|line| line.starts_with("line 1"))
         );
+        log.mark_start().unwrap();
+        assert_eq!(log.tail_since_start(9), "");
+        writeln!(log.file(), "line after").unwrap();
+        assert_eq!(log.tail_since_start(9), "line after");
     }
 
     #[test]

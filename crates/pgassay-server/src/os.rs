@@ -2,10 +2,12 @@
 //! crate is here, each with the reason why it is sound.
 
 use std::ffi::{CStr, CString};
-use std::fs::File;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// A process's number, as the kernel counts them.
@@ -71,6 +73,17 @@ pub(crate) fn sync_file_system(file: &File) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Reads a text file, unless it is a link.
+pub(crate) fn read_no_link(path: &Path) -> io::Result<String> {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Makes the command's process the leader of a session of its own, out of reach of the

@@ -137,7 +137,9 @@ pub(crate) fn of_postmaster(postmaster: Pid) -> Vec<ServerProcess> {
 }
 
 /// The programs that run in a server's directory, as their names begin.
-pub(crate) const PROGRAMS: [&str; 2] = ["postgres", "initdb"];
+/// The last two are what a server is to the kernel that runs under valgrind: before and after
+/// it was loaded.
+pub(crate) const PROGRAMS: [&str; 4] = ["postgres", "initdb", "valgrind", "callgrind-"];
 
 /// The processes of these programs whose working directory is `base` or lies in it. Processes of
 /// other programs are left out: somebody may just be looking around there.

@@ -5,6 +5,7 @@
 //! with our process however that ends (see `keeper`).
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -60,6 +61,10 @@ pub struct ServerConfig {
     pub initdb_options: Vec<String>,
     /// How long the server may take until it accepts connections.
     pub start_timeout: Duration,
+    /// A program and its arguments to start the server's own program under, such as valgrind;
+    /// nothing by default. It has to become the server, not to be its parent: it keeps the
+    /// process's number. `initdb` runs without it.
+    pub launcher: Vec<OsString>,
 }
 
 impl Default for ServerConfig {
@@ -72,6 +77,7 @@ impl Default for ServerConfig {
             data_checksums: None,
             initdb_options: Vec::new(),
             start_timeout: Duration::from_mins(1),
+            launcher: Vec::new(),
         }
     }
 }
@@ -190,6 +196,18 @@ impl Server {
         self.home.base().join("data")
     }
 
+    /// A directory that the server's user may write to, outside of the data. It goes with the
+    /// server.
+    pub fn own_dir(&self) -> &Path {
+        self.home.base()
+    }
+
+    /// Reads a file that the server, or its launcher, left in its own directory. A link is not
+    /// followed: its user could lead us anywhere with one.
+    pub fn read_own_file(&self, name: &str) -> io::Result<String> {
+        os::read_no_link(&self.home.base().join(name))
+    }
+
     /// The number of its first process. It changes with a restart.
     pub fn postmaster_pid(&self) -> Pid {
         self.home.postmaster_pid()
@@ -217,7 +235,11 @@ impl Server {
     /// The last lines of its log, followed by those of the logging collector's newest file where
     /// a study turned the collector on.
     pub fn log_tail(&self, lines_max: usize) -> String {
-        let own = self.log.tail(lines_max);
+        self.with_collected(self.log.tail(lines_max), lines_max)
+    }
+
+    /// A log's end, followed by that of the logging collector's newest file if there is one.
+    fn with_collected(&self, own: String, lines_max: usize) -> String {
         let is_on = |value: &String| matches!(value.as_str(), "on" | "true" | "yes" | "1");
         if !self
             .config
@@ -291,6 +313,19 @@ impl Server {
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.is_alive()?;
         self.shut_down()?;
+        self.launch()
+    }
+
+    /// Stops the server (fast) and starts it again on the same data with other settings, or under
+    /// another launcher. What else `change` changes has no effect: the data are there already.
+    pub fn restart_with(
+        &mut self,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Result<(), ServerError> {
+        self.is_alive()?;
+        self.shut_down()?;
+        change(&mut self.config);
+        self.cluster().configure()?;
         self.launch()
     }
 
@@ -382,15 +417,22 @@ impl Server {
     }
 
     fn launch(&self) -> Result<(), ServerError> {
-        let program = self.installation.program("postgres");
+        let postgres = self.installation.program("postgres");
+        let mut words = self.config.launcher.iter().map(OsString::as_os_str);
+        let program = words.next().map_or_else(|| postgres.clone(), PathBuf::from);
         let failed = |source| ServerError::Program {
             program: program.clone(),
             user: self.account.user.name.clone(),
             source,
             barrier: self.account.barrier(&program),
         };
+        self.log.mark_start().map_err(failed)?;
         let log = || self.log.file().try_clone().map(Stdio::from);
         let mut command = self.account.command(&program);
+        command.args(words);
+        if program != postgres {
+            command.arg(&postgres);
+        }
         command
             .arg("-D")
             .arg(self.data_dir())
@@ -405,7 +447,8 @@ impl Server {
 
     fn not_started(&self, status: ExitStatus) -> ServerError {
         let version = self.installation.version.clone();
-        let log = self.log_tail(LOG_LINES);
+        let log = self.log.tail_since_start(LOG_LINES);
+        let log = self.with_collected(log, LOG_LINES);
         if let Some((name, value, words)) = refused(&self.config.settings, &log) {
             let (name, value) = (name.to_owned(), value.to_owned());
             return ServerError::SettingRefused {

@@ -564,3 +564,63 @@ fn programs_that_the_servers_user_cannot_reach_are_named() {
         "{error}"
     );
 }
+
+#[test]
+fn a_restart_can_change_settings_and_what_the_server_runs_under() {
+    let Some(mut server) = testing::server("18") else {
+        return;
+    };
+    let mut connection = server.connect().unwrap();
+    connection
+        .execute("create table t as select 7 as i")
+        .unwrap();
+    drop(connection);
+    let words = ["/usr/bin/env", "PGTZ=Asia/Tokyo"].map(Into::into);
+    server
+        .restart_with(|config| {
+            config.launcher = words.to_vec();
+            config
+                .settings
+                .insert("work_mem".to_owned(), "9MB".to_owned());
+        })
+        .unwrap();
+    assert_eq!(server.setting("work_mem").unwrap(), "9MB");
+    let environment = std::fs::read(format!("/proc/{}/environ", server.postmaster_pid())).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    assert!(environment.contains("PGTZ=Asia/Tokyo"), "{environment}");
+    let kept = server
+        .connect()
+        .unwrap()
+        .value("select i::text from t")
+        .unwrap();
+    assert_eq!(kept.as_deref(), Some("7"));
+    assert!(server.read_own_file("data/PG_VERSION").is_ok());
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_server_under_valgrind_ends_with_its_value() {
+    let valgrind = std::path::Path::new("/usr/bin/valgrind");
+    if !valgrind.exists() {
+        testing::skip_unless_ci("a server under valgrind", "there is no /usr/bin/valgrind");
+        return;
+    }
+    let Some(mut server) = testing::server("18") else {
+        return;
+    };
+    let mut file = std::ffi::OsString::from("--callgrind-out-file=");
+    file.push(server.own_dir().join("%p"));
+    let mut words = vec![valgrind.as_os_str().to_owned()];
+    words.extend(["--tool=callgrind", "--vgdb=no", "--trace-children=yes"].map(Into::into));
+    words.push(file);
+    server
+        .restart_with(|config| config.launcher = words)
+        .unwrap();
+    let pid = server.postmaster_pid();
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    assert!(!program.ends_with("postgres"), "{}", program.display());
+    let directory = server.own_dir().to_owned();
+    drop(server);
+    assert!(!directory.exists());
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+}

@@ -7,7 +7,7 @@
 use std::io::{self, Read, Write};
 
 use crate::error::{ServerError, WireError};
-use crate::message::Event;
+use crate::message::{CopyDirection, Event};
 use crate::session::{BackendKey, Execution, Login, Session};
 
 /// Room for one read; rows of set-up work are few.
@@ -73,6 +73,40 @@ impl<S: Read + Write> Exchange<S> {
     pub fn query(&mut self, sql: &str) -> Result<Vec<Answer>, ExchangeError> {
         self.session.query(sql, 0, true)?;
         self.wait()
+    }
+
+    /// Sends `COPY … FROM STDIN` and the data that `write` appends to what it is given, as often
+    /// as it returns `true`.
+    ///
+    /// # Errors
+    /// The error the server reports, or whatever ended the connection. An error in the middle is
+    /// met at the end, since the server reads on until then.
+    pub fn copy_in(
+        &mut self,
+        sql: &str,
+        mut write: impl FnMut(&mut Vec<u8>) -> bool,
+    ) -> Result<Answer, ExchangeError> {
+        self.session.accept_copy(true);
+        self.session.query(sql, 0, true)?;
+        let mut collected = Collected::default();
+        let opened = self.collect(&mut collected, |collected| {
+            collected.ready || collected.wants_data
+        });
+        self.session.accept_copy(false);
+        opened?;
+        let mut goes_on = collected.wants_data;
+        while goes_on {
+            self.session.copy_data(|out| goes_on = write(out))?;
+            self.send()?;
+        }
+        if collected.wants_data {
+            self.session.copy_done();
+        }
+        self.collect(&mut collected, |collected| collected.ready)?;
+        match collected.error {
+            Some(error) => Err(ExchangeError::Server(error)),
+            None => Ok(collected.answers.pop().unwrap_or_default()),
+        }
     }
 
     /// Executes one statement with parameters `$1`, `$2` ….
@@ -147,8 +181,21 @@ impl<S: Read + Write> Exchange<S> {
     /// Sends what there is and collects answers until the server is ready.
     fn wait(&mut self) -> Result<Vec<Answer>, ExchangeError> {
         let mut collected = Collected::default();
+        self.collect(&mut collected, |collected| collected.ready)?;
+        match collected.error {
+            Some(error) => Err(ExchangeError::Server(error)),
+            None => Ok(collected.answers),
+        }
+    }
+
+    /// Sends what there is and collects answers until there are enough.
+    fn collect(
+        &mut self,
+        collected: &mut Collected,
+        is_enough: impl Fn(&Collected) -> bool,
+    ) -> Result<(), ExchangeError> {
         let mut buffer = [0; READ_BYTES];
-        while !collected.ready {
+        while !is_enough(collected) {
             // A server that is gone may have left its last words, which tell more than the error
             // of the stream does; so reading goes on after a failed write.
             let sent = self.send();
@@ -157,7 +204,7 @@ impl<S: Read + Write> Exchange<S> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 ended => {
                     let of_stream = sent.err().or(ended.err().map(ExchangeError::Stream));
-                    return Err(match collected.error {
+                    return Err(match collected.error.take() {
                         Some(error) => ExchangeError::Server(error),
                         None => of_stream.unwrap_or(ExchangeError::Closed),
                     });
@@ -168,10 +215,7 @@ impl<S: Read + Write> Exchange<S> {
                 collected.take(event, &mut self.notices)?;
             }
         }
-        match collected.error {
-            Some(error) => Err(ExchangeError::Server(error)),
-            None => Ok(collected.answers),
-        }
+        Ok(())
     }
 }
 
@@ -181,12 +225,17 @@ struct Collected {
     current: Answer,
     error: Option<Box<ServerError>>,
     ready: bool,
+    wants_data: bool,
 }
 
 impl Collected {
     fn take(&mut self, event: Event<'_>, notices: &mut Vec<ServerError>) -> Result<(), WireError> {
         match event {
             Event::Ready { .. } => self.ready = true,
+            Event::Copy {
+                direction: CopyDirection::In,
+                ..
+            } => self.wants_data = true,
             Event::Complete { tag, .. } => {
                 self.current.tag = String::from_utf8_lossy(tag).into_owned();
                 self.answers.push(std::mem::take(&mut self.current));

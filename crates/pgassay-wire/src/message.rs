@@ -19,7 +19,8 @@ pub enum TransactionStatus {
 /// Which way data was to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
-    /// `COPY … FROM STDIN`: refused with `CopyFail`, an error follows.
+    /// `COPY … FROM STDIN`: refused with `CopyFail`, an error follows; unless the session was told
+    /// to accept it.
     In,
     /// `COPY … TO STDOUT`: the data are passed over.
     Out,

@@ -88,6 +88,8 @@ pub(crate) struct Core {
     /// There until start-up is over.
     pub starting: Option<Box<Authentication>>,
     pub discarding: bool,
+    /// Whether the caller answers `COPY FROM STDIN` with data.
+    pub accepts_copy: bool,
     pub status: TransactionStatus,
     pub backend: Option<BackendKey>,
     pub parameters: Vec<(String, String)>,
@@ -102,6 +104,7 @@ impl Replies {
                 pending: VecDeque::with_capacity(4),
                 starting: Some(Box::new(authentication)),
                 discarding: false,
+                accepts_copy: false,
                 status: TransactionStatus::Idle,
                 backend: None,
                 parameters: Vec::new(),
@@ -303,7 +306,9 @@ impl Core {
             }
             b'G' => {
                 let token = self.statement(tag)?.token;
-                self.refuse_copy();
+                if !self.accepts_copy {
+                    self.refuse_copy();
+                }
                 Ok(Outcome::Copy(token, CopyDirection::In))
             }
             b'H' => Ok(Outcome::Copy(

@@ -267,6 +267,29 @@ impl Session {
         self.replies.core.out.extend_from_slice(b"H\0\0\0\x04");
     }
 
+    /// Whether `COPY FROM STDIN` is answered with [`Self::copy_data`]. By default it is refused,
+    /// since scripts of a load have no data to give.
+    pub fn accept_copy(&mut self, accepts: bool) {
+        self.replies.core.accepts_copy = accepts;
+    }
+
+    /// Data of a `COPY FROM STDIN` that the server asked for; `write` appends them to what it is
+    /// given, in pieces of any length.
+    ///
+    /// # Errors
+    /// [`WireError::Encode`] where they are too long for one message.
+    pub fn copy_data(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), WireError> {
+        encode::message(&mut self.replies.core.out, b'd', "data", |out| {
+            write(out);
+            Ok(())
+        })
+    }
+
+    /// Ends the data of a `COPY FROM STDIN`.
+    pub fn copy_done(&mut self) {
+        self.replies.core.out.extend_from_slice(b"c\0\0\0\x04");
+    }
+
     /// Says goodbye; the server closes the connection without an answer.
     pub fn terminate(&mut self) {
         self.replies.core.out.extend_from_slice(b"X\0\0\0\x04");

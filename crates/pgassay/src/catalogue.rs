@@ -7,10 +7,20 @@ use pgassay_core::study::{Study, StudySource};
 use pgassay_script::Builtin;
 
 /// The studies that come with pgassay, as `(name, text)`.
-pub const STUDIES: [(&str, &str); 1] = [(
-    "prepared-vs-simple",
-    include_str!("../../../studies/prepared-vs-simple.toml"),
-)];
+pub const STUDIES: [(&str, &str); 3] = [
+    (
+        "prepared-vs-simple",
+        include_str!("../../../studies/prepared-vs-simple.toml"),
+    ),
+    (
+        "settings-cost",
+        include_str!("../../../studies/settings-cost.toml"),
+    ),
+    (
+        "release-cost",
+        include_str!("../../../studies/release-cost.toml"),
+    ),
+];
 
 /// A study, ready to be planned.
 pub struct Found {

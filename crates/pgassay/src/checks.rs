@@ -3,6 +3,8 @@
 use pgassay_core::run::Check;
 use pgassay_profile::Conditions;
 
+use crate::laboratory::counting::Valgrind;
+
 /// Looks at everything that limits measurements.
 pub fn all() -> Vec<Check> {
     let conditions = Conditions::read();
@@ -47,5 +49,25 @@ pub fn all() -> Vec<Check> {
                 .steal_share
                 .map(|share| format!("{:.1} %", share * 100.0)),
         ),
+        counter(),
     ]
+}
+
+/// What counts instructions here.
+fn counter() -> Check {
+    let name = "instruction_counter".to_owned();
+    match Valgrind::find() {
+        Ok(valgrind) => Check {
+            name,
+            value: valgrind.version,
+            limits: None,
+            mend: None,
+        },
+        Err(_) => Check {
+            name,
+            value: "none".to_owned(),
+            limits: Some("pgassay count cannot count".to_owned()),
+            mend: Some("install the package \"valgrind\"".to_owned()),
+        },
+    }
 }

@@ -47,6 +47,16 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Watch a server that runs, without a study: where its CPU time goes.
     Profile(Box<ProfileArgs>),
+    /// Count what a transaction costs in instructions: exact, whatever else the machine does.
+    Count(Box<crate::command::count::CountArgs>),
+    /// Run a benchmark as pgbench does: its options, scripts, report and exit codes
+    /// (`pgassay bench --help`; a link named pgbench does the same).
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// pgbench's arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// List the studies that come with pgassay.
     Studies(JsonArgs),
     /// Look at a study without running it.

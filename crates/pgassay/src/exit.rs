@@ -9,6 +9,10 @@ pub const OK: u8 = 0;
 pub const FAILURE: u8 = 1;
 /// A run error; what had been measured was kept.
 pub const PARTIAL: u8 = 2;
+/// A gate: it costs more than it may.
+pub const REGRESSION: u8 = 3;
+/// A gate: it cannot be told.
+pub const CANNOT_TELL: u8 = 4;
 /// Ended by Ctrl-C (128 + SIGINT, as shells count).
 pub const INTERRUPTED: u8 = 130;
 
@@ -20,6 +24,16 @@ pub struct Partial {
     pub reason: String,
     /// The run's id.
     pub id: String,
+}
+
+/// What a gate found, when it is not that all is well.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct Gate {
+    /// [`REGRESSION`] or [`CANNOT_TELL`].
+    pub code: u8,
+    /// In words.
+    pub reason: String,
 }
 
 /// Ended by the user; anything worth keeping was kept.
@@ -37,6 +51,8 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         INTERRUPTED
     } else if error.is::<Partial>() {
         PARTIAL
+    } else if let Some(gate) = error.downcast_ref::<Gate>() {
+        gate.code
     } else {
         FAILURE
     };

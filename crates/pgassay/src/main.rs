@@ -22,6 +22,17 @@ use clap::error::ErrorKind;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
+    // pgbench's manners are not clap's: what follows `bench`, or the name pgbench, is read there.
+    let mut words = std::env::args_os();
+    let program = words.next().unwrap_or_default();
+    let program = program.to_string_lossy();
+    if command::bench::is_pgbench(&program) {
+        return command::bench::bench(&program, words);
+    }
+    let mut words = words.peekable();
+    if words.next_if(|word| word == "bench").is_some() {
+        return command::bench::bench("pgbench", words);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -34,6 +45,9 @@ fn main() -> ExitCode {
             return ExitCode::from(if wanted { exit::OK } else { exit::FAILURE });
         }
     };
+    if let Command::Bench { arguments } = cli.command {
+        return command::bench::bench("pgbench", arguments.into_iter());
+    }
     log_to_stderr(cli.verbose);
     match dispatch(&cli) {
         Ok(()) => ExitCode::from(exit::OK),
@@ -46,11 +60,13 @@ fn dispatch(cli: &Cli) -> Result<()> {
     match &cli.command {
         Command::Run(args) => command::run::run(args, cli.color, &mut out)?,
         Command::Profile(args) => command::profile::profile(args, cli.color, &mut out)?,
+        Command::Count(args) => command::count::count(args, &mut out)?,
         Command::Studies(args) => command::studies::studies(args, &mut out)?,
         Command::Study(command) => command::study::study(command, &mut out)?,
         Command::List(args) => command::list::list(args, &mut out)?,
         Command::Show(args) => command::show::show(args, cli.color, &mut out)?,
         Command::Report(args) => command::report::report(args, &mut out)?,
+        Command::Bench { .. } => unreachable!("the benchmark has an exit code of its own"),
         Command::Doctor(args) => command::doctor::doctor(args, &mut out)?,
     }
     out.flush()?;

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Room → rooms it may know. `pgassay` may know all; `xtask` is a tool and no room.
-const MAY_KNOW: [(&str, &[&str]); 9] = [
+const MAY_KNOW: [(&str, &[&str]); 10] = [
     ("pgassay-wire", &[]),
     ("pgassay-script", &[]),
     ("pgassay-stats", &[]),
     ("pgassay-core", &["pgassay-stats"]),
+    ("pgassay-count", &["pgassay-core"]),
     ("pgassay-load", &["pgassay-wire", "pgassay-script"]),
     ("pgassay-server", &["pgassay-wire"]),
     ("pgassay-profile", &["pgassay-wire"]),
@@ -18,11 +19,12 @@ const MAY_KNOW: [(&str, &[&str]); 9] = [
 ];
 
 /// Rooms of pure values.
-const PURE: [&str; 4] = [
+const PURE: [&str; 5] = [
     "pgassay-wire",
     "pgassay-script",
     "pgassay-stats",
     "pgassay-core",
+    "pgassay-count",
 ];
 
 /// What reaches out of a program, and what reads a clock.

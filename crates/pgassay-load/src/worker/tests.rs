@@ -12,6 +12,7 @@ use pgassay_wire::{Login, Session};
 
 use super::*;
 use crate::client::Run;
+use crate::conduct::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
 use crate::config::{CrewConfig, WeightedScript};
 
 /// How long the server takes for a request.
@@ -26,12 +27,16 @@ struct Mock {
     sequence: u64,
     /// What each client sent.
     heard: Vec<Vec<u8>>,
+    /// The text of every simple query, by client.
+    said: Vec<Vec<Vec<u8>>>,
     /// Requests to be answered with a serialization failure, by their count from 1.
     failing: Vec<u64>,
     requests: u64,
     /// Bytes taken by one send; the rest is blocked until the next wait.
     send_max: Option<usize>,
     writable: Vec<usize>,
+    /// Whose connection ends after the first of its answers.
+    closing: Option<usize>,
 }
 
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
@@ -58,6 +63,8 @@ impl Mock {
             match tag {
                 b'Q' => {
                     self.requests += 1;
+                    self.said.resize_with(self.heard.len(), Vec::new);
+                    self.said[client].push(after[..length].to_vec());
                     if self.failing.contains(&self.requests) {
                         answer.extend(message(b'E', b"SERROR\0C40001\0Mserialize\0\0"));
                     } else {
@@ -70,6 +77,7 @@ impl Mock {
                 b'E' => answer.extend(message(b'C', b"SELECT 1\0")),
                 b'P' => answer.extend(message(b'1', b"")),
                 b'S' => answer.extend(message(b'Z', b"I")),
+                b'X' => {}
                 _ => panic!("unexpected message {tag}"),
             }
         }
@@ -112,6 +120,16 @@ impl Driver for Mock {
         if let Some(client) = self.writable.pop() {
             return Ok(Some(Arrival::Writable { client }));
         }
+        if let Some(client) = self.closing
+            && self.said.get(client).is_some_and(|said| !said.is_empty())
+            && !self.answers.values().any(|(of, _)| *of == client)
+        {
+            self.closing = None;
+            return Ok(Some(Arrival::Closed {
+                client,
+                error: None,
+            }));
+        }
         let Some(entry) = self.answers.first_entry() else {
             return Ok(None);
         };
@@ -126,6 +144,15 @@ impl Driver for Mock {
         }))
     }
 
+    fn close(&mut self, client: usize) {
+        self.heard[client].clear();
+        self.answers.retain(|_, (of, _)| *of != client);
+    }
+
+    fn replace(&mut self, _client: usize, _fd: std::os::fd::OwnedFd) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn read_now(&mut self, _client: usize, _buffer: &mut [u8]) -> io::Result<usize> {
         Ok(0)
     }
@@ -134,6 +161,7 @@ impl Driver for Mock {
 struct Bench {
     worker: Worker<Mock>,
     program: Program,
+    conduct: Conduct,
 }
 
 impl Bench {
@@ -177,7 +205,11 @@ impl Bench {
         driver.now_ns = 1;
         let mut worker = Worker::new(driver, clients, &program, seeding.threads[0].choose);
         worker.recorder.reset(1, u64::MAX);
-        Self { worker, program }
+        Self {
+            worker,
+            program,
+            conduct: Conduct::default(),
+        }
     }
 
     fn run(
@@ -187,6 +219,7 @@ impl Bench {
         stop: bool,
     ) -> Result<u32, LoadError> {
         let stop = AtomicBool::new(stop);
+        let conduct = self.conduct.clone();
         let shared = Shared {
             program: &self.program,
             limits: Limits::default(),
@@ -195,6 +228,8 @@ impl Bench {
             transactions_per_client: counted,
             stop: &stop,
             failed: AtomicBool::new(false),
+            conduct: &conduct,
+            connector: None,
         };
         self.worker.recorder.reset(window_ns.start, window_ns.end);
         let begin_ns = self.worker.driver.now_ns;
@@ -410,6 +445,8 @@ fn a_reply_that_does_not_come_is_an_error() {
         transactions_per_client: None,
         stop: &stop,
         failed: AtomicBool::new(false),
+        conduct: &Conduct::default(),
+        connector: None,
     };
     let error = bench.worker.run(1, &shared).unwrap_err();
     let LoadError::Unanswered {
@@ -419,4 +456,144 @@ fn a_reply_that_does_not_come_is_an_error() {
         panic!("{error}")
     };
     assert!(what.contains("select 1;"), "{error}");
+}
+
+/// Transactions, tries and whether they are repeated, clients that were lost.
+type Told = (Vec<Transaction>, Vec<(u32, bool)>, Vec<u32>);
+
+/// Keeps what it is told.
+#[derive(Clone, Default)]
+struct Kept(Arc<std::sync::Mutex<Told>>);
+
+impl Observer for Kept {
+    fn transaction(&mut self, transaction: &Transaction) {
+        self.0.lock().unwrap().0.push(*transaction);
+    }
+
+    fn failed_try(&mut self, failed: &FailedTry<'_>) {
+        let told = (failed.tries, failed.is_retried);
+        self.0.lock().unwrap().1.push(told);
+    }
+
+    fn aborted(&mut self, client: u32, _error: &LoadError) {
+        self.0.lock().unwrap().2.push(client);
+    }
+}
+
+fn observed(bench: &mut Bench) -> Kept {
+    let kept = Kept::default();
+    bench.worker.observer = Some(Box::new(kept.clone()));
+    kept
+}
+
+#[test]
+fn a_retry_draws_the_same_numbers() {
+    let text = "\\set x random(1, 1000000000)\nSELECT :x;\n";
+    let mut bench = Bench::new(1, Protocol::Simple, &[(text, 1)]);
+    let kept = observed(&mut bench);
+    bench.conduct.tries_max = 3;
+    bench.worker.driver.failing = vec![1, 3, 4, 5];
+    bench.run(1..u64::MAX, Some(2), false).unwrap();
+    let (transactions, tries, _) = &*kept.0.lock().unwrap();
+    let ended: Vec<_> = transactions
+        .iter()
+        .map(|transaction| (transaction.outcome, transaction.tries))
+        .collect();
+    let failed = Outcome::Failed(FailureKind::Serialization);
+    assert_eq!(ended, [(Outcome::Done, 2), (failed, 3)]);
+    let expected = [(1, true), (1, true), (2, true), (3, false)];
+    assert_eq!(tries[..], expected);
+    let said = &bench.worker.driver.said[0];
+    assert_eq!(said.len(), 5, "{said:?}");
+    assert_eq!(said[0], said[1]);
+    assert_ne!(said[1], said[2]);
+    assert!(said[2] == said[3] && said[3] == said[4], "{said:?}");
+}
+
+#[test]
+fn latency_counts_from_the_schedule() {
+    let mut bench = Bench::new(1, Protocol::Simple, &[("SELECT 1;", 1)]);
+    let kept = observed(&mut bench);
+    // A gap of 4 µs on average, and a service of 1 µs.
+    bench.worker.pace = Some((Rng::from_seed(7), 4.0));
+    bench.run(1..2_000_001, None, false).unwrap();
+    let transactions = &kept.0.lock().unwrap().0;
+    assert!(
+        (400..600).contains(&transactions.len()),
+        "{}",
+        transactions.len()
+    );
+    let latencies = |from: fn(&Transaction) -> u64| {
+        let sum: u64 = transactions.iter().map(|t| t.end_ns - from(t)).sum();
+        sum / transactions.len() as u64
+    };
+    assert_eq!(latencies(|t| t.begin_ns), SERVICE_NS);
+    assert!(latencies(|t| t.scheduled_ns) > SERVICE_NS);
+    assert!(transactions.iter().all(|t| t.begin_ns >= t.scheduled_ns));
+    assert_eq!(bench.worker.recorder.unserved, 0);
+}
+
+#[test]
+fn what_is_late_is_skipped_and_what_is_unserved_is_counted() {
+    let mut bench = Bench::new(1, Protocol::Simple, &[("SELECT 1;", 1)]);
+    let kept = observed(&mut bench);
+    // Twice what the server can do.
+    bench.worker.pace = Some((Rng::from_seed(7), 0.6));
+    bench.run(1..1_000_001, None, false).unwrap();
+    assert!(bench.worker.recorder.unserved > 100);
+    bench.conduct.latency_limit = Some(std::time::Duration::from_micros(20));
+    kept.0.lock().unwrap().0.clear();
+    let begin_ns = bench.worker.driver.now_ns;
+    bench
+        .run(begin_ns..begin_ns + 1_000_000, None, false)
+        .unwrap();
+    let transactions = &kept.0.lock().unwrap().0;
+    let skipped = transactions
+        .iter()
+        .filter(|transaction| transaction.outcome == Outcome::Skipped);
+    assert_eq!(skipped.count() as u64, bench.worker.recorder.skipped);
+    assert!(bench.worker.recorder.skipped > 100);
+    let done = transactions
+        .iter()
+        .filter(|transaction| transaction.outcome == Outcome::Done);
+    for transaction in done {
+        assert!(transaction.begin_ns - transaction.scheduled_ns <= 20_000);
+    }
+}
+
+#[test]
+fn a_lost_client_leaves_the_others_alone() {
+    let text = "\\if :client_id = 1\n\\set x 1/0\n\\endif\nSELECT 1;\n";
+    let mut bench = Bench::new(3, Protocol::Simple, &[(text, 1)]);
+    for client in &mut bench.worker.clients {
+        let id = pgassay_script::Value::Int(i64::from(client.run.id));
+        client.run.set_variable(Names::CLIENT_ID, id);
+    }
+    let kept = observed(&mut bench);
+    bench.conduct.on_abort = OnAbort::EndClient;
+    bench.run(1..u64::MAX, Some(4), false).unwrap();
+    let (transactions, _, aborted) = &*kept.0.lock().unwrap();
+    assert_eq!((transactions.len(), &aborted[..]), (8, &[1][..]));
+    assert!(
+        transactions
+            .iter()
+            .all(|transaction| transaction.client != 1)
+    );
+}
+
+#[test]
+fn a_connection_that_ends_after_its_client_did_is_no_loss() {
+    let text = "\\if :client_id = 1\n\\sleep 5 us\n\\endif\nSELECT 1;\n";
+    let mut bench = Bench::new(2, Protocol::Simple, &[(text, 1)]);
+    for client in &mut bench.worker.clients {
+        let id = pgassay_script::Value::Int(i64::from(client.run.id));
+        client.run.set_variable(Names::CLIENT_ID, id);
+    }
+    let kept = observed(&mut bench);
+    bench.conduct.on_abort = OnAbort::EndClient;
+    bench.worker.driver.closing = Some(0);
+    bench.run(1..u64::MAX, Some(1), false).unwrap();
+    assert_eq!(bench.worker.driver.closing, None);
+    let (transactions, _, aborted) = &*kept.0.lock().unwrap();
+    assert_eq!((transactions.len(), aborted.len()), (2, 0));
 }

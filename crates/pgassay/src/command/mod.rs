@@ -1,5 +1,7 @@
 //! One file per subcommand.
 
+pub mod bench;
+pub mod count;
 pub mod doctor;
 pub mod list;
 pub mod profile;

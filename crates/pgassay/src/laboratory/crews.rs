@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow};
 use pgassay_core::plan::Point;
 use pgassay_core::study::StudySource;
-use pgassay_load::{Crew, CrewConfig, Limits, LoadError};
+use pgassay_load::{Conduct, Crew, CrewConfig, Limits, LoadError};
 use pgassay_server::Server;
 use pgassay_wire::conninfo::{FileText, Request, Surroundings, Target};
 
@@ -51,6 +51,7 @@ pub fn connect(
         variables: Vec::new(),
         debug: None,
         limits: Limits::default(),
+        conduct: Conduct::default(),
     };
     Crew::connect(&config, interrupt.flag()).map_err(|error| told(error, source, point))
 }

@@ -4,6 +4,7 @@
 //! early, what was measured so far is handed back and nothing is left running; verdicts are none
 //! of the laboratory's business.
 
+pub mod counting;
 mod crews;
 mod rounds;
 pub mod scripts;

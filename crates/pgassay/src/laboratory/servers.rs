@@ -44,28 +44,9 @@ impl Servers {
             warnings: Vec::new(),
         };
         for wanted in &plan.servers {
-            interrupt.check()?;
-            let installation = find(wanted, args, progress)
-                .map_err(|error| places::at_version(found, &wanted.version, &error.to_string()))?;
-            progress.stage(&format!("starting PostgreSQL {}", installation.version));
-            let server =
-                Server::start(&installation, &config(wanted, args)).map_err(
-                    |error| match &error {
-                        ServerError::SettingRefused { name, .. }
-                        | ServerError::Setting { name, .. } => {
-                            places::at_setting(found, name, &error.to_string())
-                        }
-                        _ => error.into(),
-                    },
-                )?;
-            all.describe(&installation);
+            let server = start_one(wanted, found, args, interrupt, progress)?;
+            all.describe(server.installation());
             all.running.push(server);
-            let server = all.server(all.running.len() - 1);
-            progress.stage(&format!(
-                "setting up the data on PostgreSQL {}",
-                installation.version
-            ));
-            set_up(server, &wanted.setup, &found.source, interrupt)?;
         }
         all.warn_of_builds();
         Ok(all)
@@ -143,6 +124,38 @@ impl Servers {
                 message,
             });
         }
+    }
+}
+
+/// Finds, starts and fills one server. After an error it is gone.
+pub fn start_one(
+    wanted: &ServerPlan,
+    found: &Found,
+    args: &ServerArgs,
+    interrupt: &Interrupt,
+    progress: &mut Progress,
+) -> Result<Server> {
+    interrupt.check()?;
+    let installation = find(wanted, args, progress)
+        .map_err(|error| places::at_version(found, &wanted.version, &error.to_string()))?;
+    progress.stage(&format!("starting PostgreSQL {}", installation.version));
+    let server = Server::start(&installation, &config(wanted, args))
+        .map_err(|error| at_setting(found, error))?;
+    progress.stage(&format!(
+        "setting up the data on PostgreSQL {}",
+        installation.version
+    ));
+    set_up(&server, &wanted.setup, &found.source, interrupt)?;
+    Ok(server)
+}
+
+/// An error of a server, at its setting in the study where that is the cause.
+pub fn at_setting(found: &Found, error: ServerError) -> anyhow::Error {
+    match &error {
+        ServerError::SettingRefused { name, .. } | ServerError::Setting { name, .. } => {
+            places::at_setting(found, name, &error.to_string())
+        }
+        _ => error.into(),
     }
 }
 

@@ -1,0 +1,146 @@
+//! Comparing counts with those of an earlier time.
+//!
+//! Counts repeat on one machine and one build; where either changed, a difference says nothing
+//! about the code, so such counts are not compared at all.
+
+use crate::difference::Difference;
+use crate::result::{Counts, VariantCount};
+
+/// What came of comparing one variant.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// Within the tolerance, or cheaper.
+    Within(Difference),
+    /// It costs more than the tolerance allows.
+    Over(Difference),
+    /// It can't be compared, for this reason.
+    NotComparable(String),
+}
+
+/// One variant then and now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// The condition and the variant.
+    pub title: String,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// Compares every variant of `now` with that of the same name. `tolerance` is a share.
+pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<Comparison> {
+    let reason = machines_differ(then, now);
+    let mut comparisons = Vec::new();
+    for condition in &now.conditions {
+        for variant in &condition.variants {
+            let title = if condition.title.is_empty() {
+                variant.name.clone()
+            } else {
+                format!("{}, {}", condition.title, variant.name)
+            };
+            let earlier = then
+                .conditions
+                .iter()
+                .find(|other| other.title == condition.title)
+                .and_then(|other| {
+                    other
+                        .variants
+                        .iter()
+                        .find(|other| other.name == variant.name)
+                });
+            let outcome = match (&reason, earlier) {
+                (Some(reason), _) => Outcome::NotComparable(reason.clone()),
+                (None, None) => Outcome::NotComparable("the file does not have it".to_owned()),
+                (None, Some(earlier)) => one(earlier, variant, tolerance),
+            };
+            comparisons.push(Comparison { title, outcome });
+        }
+    }
+    comparisons
+}
+
+fn one(then: &VariantCount, now: &VariantCount, tolerance: f64) -> Outcome {
+    if let Some(reason) = variants_differ(then, now) {
+        return Outcome::NotComparable(reason);
+    }
+    let difference = Difference::between(then, now);
+    // What repeating alone changes is no fault of the code.
+    let allowed = (tolerance * then.cost()).max(difference.repeatability);
+    if difference.per_transaction > allowed {
+        Outcome::Over(difference)
+    } else {
+        Outcome::Within(difference)
+    }
+}
+
+fn machines_differ(then: &Counts, now: &Counts) -> Option<String> {
+    if then.machine.counter != now.machine.counter {
+        let (then, now) = (&then.machine.counter, &now.machine.counter);
+        return Some(format!("it was counted by {then}, now by {now}"));
+    }
+    if then.machine.cpu_features != now.machine.cpu_features {
+        return Some(format!(
+            "the processor had the features {}, now {}",
+            then.machine.cpu_features.join(" "),
+            now.machine.cpu_features.join(" ")
+        ));
+    }
+    None
+}
+
+fn variants_differ(then: &VariantCount, now: &VariantCount) -> Option<String> {
+    let major = |version: &str| major_of(version).to_owned();
+    let pairs = [
+        (
+            "version",
+            major(&then.build.version),
+            major(&now.build.version),
+        ),
+        (
+            "compiler",
+            then.build.compiler.clone(),
+            now.build.compiler.clone(),
+        ),
+        (
+            "compiler's flags",
+            then.build.cflags.clone(),
+            now.build.cflags.clone(),
+        ),
+        (
+            "configuration",
+            then.build.configure.clone(),
+            now.build.configure.clone(),
+        ),
+    ];
+    if let Some((what, then, now)) = pairs.into_iter().find(|(_, then, now)| then != now) {
+        return Some(format!(
+            "the server is another build: its {what} was {then}, now {now}"
+        ));
+    }
+    let segments =
+        |variant: &VariantCount| variant.segments.map(|count| count.to_string()).join("/");
+    if then.segments != now.segments {
+        let (then, now) = (segments(then), segments(now));
+        return Some(format!(
+            "it was counted over {then} transactions, now over {now}"
+        ));
+    }
+    let bent = [("then", then), ("now", now)]
+        .into_iter()
+        .find(|(_, variant)| !variant.is_linear());
+    bent.map(|(when, variant)| {
+        format!(
+            "its cost is not linear {when}: the second half costs {:+.2} % per transaction",
+            100.0 * variant.bend()
+        )
+    })
+}
+
+/// `18` of `18.6`, `9.6` of `9.6.24`.
+fn major_of(version: &str) -> &str {
+    let dots = if version.starts_with('9') { 2 } else { 1 };
+    let end = version
+        .match_indices('.')
+        .nth(dots - 1)
+        .map_or(version.len(), |(at, _)| at);
+    &version[..end]
+}

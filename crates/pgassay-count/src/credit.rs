@@ -1,0 +1,74 @@
+//! The subsystem of every function of a tally.
+//!
+//! A function belongs to its source file's subsystem. Where the name alone does not tell the file
+//! (helpers that serve their callers, static names of several files), the function goes with the
+//! caller that spends most in it. Libraries are a subsystem of their own: their costs are exact
+//! that way, where dealing them out among callers would be an estimate.
+
+use pgassay_core::subsystem::{FrameName, Subsystem, Symbols};
+
+use crate::tally::{FunctionTally, Tally};
+
+/// As many callers are asked.
+const CALLERS_MAX: usize = 8;
+
+/// The subsystem of each function, in the tally's order.
+pub(crate) fn subsystems(tally: &Tally, major: &str) -> Vec<Subsystem> {
+    let symbols = Symbols::for_major(major);
+    let callers = tally.heaviest_callers();
+    (0..tally.functions.len())
+        .map(|index| {
+            let function = &tally.functions[index];
+            if is_unknown(function) {
+                return Subsystem::Unresolved;
+            }
+            if is_library(function) {
+                return Subsystem::Libc;
+            }
+            let mut chain = vec![index];
+            while let Some(caller) = callers[chain[chain.len() - 1]] {
+                let foreign =
+                    is_library(&tally.functions[caller]) || is_unknown(&tally.functions[caller]);
+                if foreign || chain.contains(&caller) || chain.len() > CALLERS_MAX {
+                    break;
+                }
+                chain.push(caller);
+            }
+            let frames: Vec<FrameName<'_>> = chain
+                .iter()
+                .rev()
+                .map(|&index| frame(&tally.functions[index]))
+                .collect();
+            Subsystem::of(&symbols, &frames)
+        })
+        .collect()
+}
+
+fn frame(function: &FunctionTally) -> FrameName<'_> {
+    FrameName {
+        symbol: (!is_address(&function.name)).then_some(function.name.as_str()),
+        object: base_name(&function.object),
+        kernel: false,
+    }
+}
+
+/// Whether callgrind gave the function's address for want of a name.
+pub(crate) fn is_address(name: &str) -> bool {
+    name.starts_with("0x")
+}
+
+/// The last part of a path.
+pub(crate) fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn is_unknown(function: &FunctionTally) -> bool {
+    function.object == "???" || function.object.is_empty()
+}
+
+fn is_library(function: &FunctionTally) -> bool {
+    let file = base_name(&function.object);
+    (file.starts_with("lib") && !file.starts_with("libpqwalreceiver"))
+        || file.starts_with("ld-")
+        || file.starts_with("ld.so")
+}

@@ -1,0 +1,34 @@
+//! Counted costs: what a transaction costs in instructions, exactly.
+//!
+//! A backend runs under callgrind, three times on three connections, with more transactions each
+//! time. [`OutFile`] reads what callgrind wrote, [`Tally`] subtracts a short run from a long one and
+//! so keeps the transactions alone, [`VariantCount`] puts subsystems to functions, [`Difference`]
+//! says which functions make one variant dearer than another, and [`against`] does so with counts
+//! of an earlier time.
+//!
+//! # Invariants
+//! - No I/O and no clock: texts in, plain structs and text out.
+//! - Costs are whole instructions over whole transactions; rows add up to totals exactly.
+//! - The repeatability of a figure is what was seen in repeats, never assumed.
+//!
+//! # What a count is not
+//! It is the cost of the work in user space on one client: not time, not the kernel's part, not
+//! waiting, not cache misses, not contention. It is to be read beside the time, not instead of it.
+
+pub mod against;
+mod credit;
+mod cycle;
+mod difference;
+mod outfile;
+mod result;
+mod system_call;
+mod tally;
+pub mod text;
+
+pub use difference::{Difference, FunctionChange, SubsystemChange, Verdict};
+pub use outfile::{Call, Events, Function, OutFile, OutFileError};
+pub use result::{
+    Build, ConditionCount, Counts, FunctionCount, Machine, NOT_LINEAR, Repeat, SCHEMA,
+    SubsystemCount, SystemCalls, VariantCount,
+};
+pub use tally::{CallTally, FunctionTally, Tally};

@@ -1,0 +1,411 @@
+//! Files that callgrind writes: one process, its functions, its calls, its totals.
+//!
+//! Invariants: every cost line counts once, so the functions' own costs add up to the line
+//! `totals:` (checked here, since a file cut short would otherwise pass for a cheap one); a function
+//! is one name in one object, whatever source files its lines come from.
+//! Of a process that was forked `summary:` is wrong and `totals:` right, so only the latter is read.
+//!
+//! Source: "Callgrind Format Specification" in Valgrind's manual, version 1 of the format as 3.13
+//! to 3.25 write it: names are compressed `(id) name` with one space of ids each for objects,
+//! files and functions; positions may be relative (`+3`, `-3`, `*`); cost columns at the end of a
+//! line may be missing, and are zero then.
+
+use std::collections::HashMap;
+
+/// Why a file is of no use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutFileError {
+    /// A line is not of the format.
+    #[error("line {line} of callgrind's file: {what}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The file ends early, or never had what every file has.
+    #[error("callgrind's file has no line \"{0}\": it was cut short")]
+    Missing(&'static str),
+    /// The functions' costs are not the process's.
+    #[error("callgrind's file does not add up: functions {functions}, totals {totals}")]
+    DoesNotAddUp {
+        /// Sum of the functions' own instructions.
+        functions: u64,
+        /// What the line `totals:` says.
+        totals: u64,
+    },
+}
+
+/// Costs of the two kinds that are collected.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Events {
+    /// Instructions executed (`Ir`).
+    pub instructions: u64,
+    /// System calls made (`sysCount`, with `--collect-systime`).
+    pub system_calls: u64,
+}
+
+impl Events {
+    fn add(&mut self, other: Self) {
+        self.instructions += other.instructions;
+        self.system_calls += other.system_calls;
+    }
+}
+
+/// A function and what it did itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Path of the program or library; `???` for code that belongs to none.
+    pub object: String,
+    /// Its name, or `0x` and its address in the object where the object does not tell.
+    pub name: String,
+    /// The source file, where the object tells.
+    pub file: Option<String>,
+    /// Its own costs.
+    pub own: Events,
+}
+
+/// All calls from one function to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// Index of the caller among the functions.
+    pub caller: usize,
+    /// Index of the callee.
+    pub callee: usize,
+    /// How often.
+    pub count: u64,
+    /// What the callee cost in these calls, all that it called included.
+    pub inclusive: Events,
+}
+
+/// What one process did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutFile {
+    /// The process.
+    pub pid: u32,
+    /// The line `totals:`.
+    pub totals: Events,
+    /// Functions, in the order of their first mention.
+    pub functions: Vec<Function>,
+    /// Calls, each pair of functions once.
+    pub calls: Vec<Call>,
+}
+
+impl OutFile {
+    /// Reads a file's text.
+    pub fn parse(text: &str) -> Result<Self, OutFileError> {
+        let mut reader = Reader::default();
+        for (index, line) in text.lines().enumerate() {
+            reader
+                .line(line.trim_end())
+                .map_err(|what| OutFileError::Line {
+                    line: index + 1,
+                    what,
+                })?;
+        }
+        reader.finish()
+    }
+
+    /// Whether a text ends as a whole file does; one that is still being written does not.
+    pub fn is_complete(text: &str) -> bool {
+        text.lines()
+            .rev()
+            .take(4)
+            .any(|line| line.starts_with("totals:"))
+    }
+}
+
+/// One space of compressed names.
+#[derive(Default)]
+struct NameSpace(HashMap<u64, String>);
+
+impl NameSpace {
+    /// `(7) name` defines and means a name, `(7)` means it, `name` is itself.
+    fn resolve(&mut self, text: &str) -> Result<String, &'static str> {
+        let Some(rest) = text.strip_prefix('(') else {
+            return Ok(text.to_owned());
+        };
+        let (id, name) = rest.split_once(')').ok_or("a name's number has no end")?;
+        let Ok(id) = id.parse() else {
+            // A function may be called `(below main)`: that is a name, not a number.
+            return Ok(text.to_owned());
+        };
+        let name = name.trim_start();
+        if name.is_empty() {
+            let known = self.0.get(&id).ok_or("a name's number is not defined")?;
+            return Ok(known.clone());
+        }
+        self.0.insert(id, name.to_owned());
+        Ok(name.to_owned())
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    pid: Option<u32>,
+    totals: Option<Events>,
+    /// Columns of positions before the costs.
+    positions: usize,
+    instructions_at: Option<usize>,
+    system_calls_at: Option<usize>,
+    objects: NameSpace,
+    files: NameSpace,
+    names: NameSpace,
+    object: String,
+    file: String,
+    called_object: Option<String>,
+    called_file: Option<String>,
+    current: Option<usize>,
+    callee: Option<usize>,
+    /// The next cost line is that of a call so often made.
+    pending: Option<u64>,
+    functions: Vec<Function>,
+    index: HashMap<(String, String), usize>,
+    calls: HashMap<(usize, usize), (u64, Events)>,
+}
+
+impl Reader {
+    fn line(&mut self, line: &str) -> Result<(), &'static str> {
+        let Some(first) = line.bytes().next() else {
+            return Ok(());
+        };
+        if first.is_ascii_digit() || matches!(first, b'+' | b'-' | b'*') {
+            return self.cost(line);
+        }
+        // Names may hold colons (`std::sort`), so assignments are told first; header lines have
+        // no equals sign before their colon.
+        if let Some((key, value)) = line.split_once('=')
+            && key.bytes().all(|byte| byte.is_ascii_lowercase())
+        {
+            return self.assignment(key, value);
+        }
+        if let Some((key, value)) = line.split_once(':') {
+            return self.header(key, value.trim());
+        }
+        Ok(())
+    }
+
+    fn header(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
+        match key {
+            "pid" => self.pid = Some(value.parse().map_err(|_| "the process has no number")?),
+            "positions" => self.positions = value.split_whitespace().count(),
+            "events" => {
+                let at = |name| value.split_whitespace().position(|event| event == name);
+                self.instructions_at = Some(at("Ir").ok_or("it counts no instructions")?);
+                self.system_calls_at = at("sysCount");
+            }
+            "totals" => self.totals = Some(self.events(value)?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn assignment(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
+        match key {
+            "ob" => self.object = self.objects.resolve(value)?,
+            "fl" | "fi" | "fe" => self.file = self.files.resolve(value)?,
+            "fn" => {
+                let name = self.names.resolve(value)?;
+                self.current = Some(self.function(self.object.clone(), name, self.file.clone()));
+            }
+            "cob" => self.called_object = Some(self.objects.resolve(value)?),
+            "cfi" | "cfl" => self.called_file = Some(self.files.resolve(value)?),
+            "cfn" => {
+                let name = self.names.resolve(value)?;
+                let object = self.called_object.take();
+                let file = self.called_file.take();
+                let object = object.unwrap_or_else(|| self.object.clone());
+                let file = file.unwrap_or_else(|| self.file.clone());
+                self.callee = Some(self.function(object, name, file));
+            }
+            "calls" => {
+                let count = value.split_whitespace().next().unwrap_or_default();
+                self.pending = Some(count.parse().map_err(|_| "a call has no count")?);
+            }
+            // Jumps cost nothing by themselves, but may be the first to name a function.
+            "job" => drop(self.objects.resolve(value)?),
+            "jfi" | "jfl" => drop(self.files.resolve(value)?),
+            "jfn" => drop(self.names.resolve(value)?),
+            // `jump`, `jcnd` and whatever comes later cost nothing by themselves.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn function(&mut self, object: String, name: String, file: String) -> usize {
+        let key = (object, name);
+        if let Some(&known) = self.index.get(&key) {
+            return known;
+        }
+        let (object, name) = key.clone();
+        self.functions.push(Function {
+            object,
+            name,
+            file: (file != "???" && !file.is_empty()).then_some(file),
+            own: Events::default(),
+        });
+        self.index.insert(key, self.functions.len() - 1);
+        self.functions.len() - 1
+    }
+
+    fn cost(&mut self, line: &str) -> Result<(), &'static str> {
+        let mut rest = line;
+        for _ in 0..self.positions.max(1) {
+            rest = rest.trim_start();
+            let end = rest.find(' ').unwrap_or(rest.len());
+            rest = &rest[end..];
+        }
+        let events = self.events(rest)?;
+        let current = self.current.ok_or("a cost belongs to no function")?;
+        let Some(count) = self.pending.take() else {
+            self.functions[current].own.add(events);
+            return Ok(());
+        };
+        let callee = self.callee.ok_or("a call has no callee")?;
+        let call = self.calls.entry((current, callee)).or_default();
+        call.0 += count;
+        call.1.add(events);
+        Ok(())
+    }
+
+    fn events(&self, text: &str) -> Result<Events, &'static str> {
+        let instructions_at = self
+            .instructions_at
+            .ok_or("costs come before their names")?;
+        let mut events = Events::default();
+        for (at, word) in text.split_whitespace().enumerate() {
+            // Other columns may hold anything: callgrind's times of system calls wrap around.
+            let number = || word.parse::<u64>().map_err(|_| "a cost is not a number");
+            if at == instructions_at {
+                events.instructions = number()?;
+            } else if Some(at) == self.system_calls_at {
+                events.system_calls = number()?;
+            }
+        }
+        Ok(events)
+    }
+
+    fn finish(self) -> Result<OutFile, OutFileError> {
+        let totals = self.totals.ok_or(OutFileError::Missing("totals:"))?;
+        let pid = self.pid.ok_or(OutFileError::Missing("pid:"))?;
+        let own = self.functions.iter().map(|function| function.own);
+        let functions: u64 = own.map(|own| own.instructions).sum();
+        if functions != totals.instructions {
+            return Err(OutFileError::DoesNotAddUp {
+                functions,
+                totals: totals.instructions,
+            });
+        }
+        let call = |((caller, callee), (count, inclusive))| Call {
+            caller,
+            callee,
+            count,
+            inclusive,
+        };
+        let mut calls: Vec<Call> = self.calls.into_iter().map(call).collect();
+        calls.sort_by_key(|call| (call.caller, call.callee));
+        Ok(OutFile {
+            pid,
+            totals,
+            functions: self.functions,
+            calls,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "\
+# callgrind format
+version: 1
+pid: 42
+cmd:  postgres -D x=y
+positions: line
+events: Ir sysCount sysTime
+summary: 9 9 9
+
+ob=(1) /bin/postgres
+fl=(1) ???
+fn=(1) main
+10 3
++2 4 1 7
+cob=(2) /lib/libc.so.6
+cfi=(2) string.c
+cfn=(2) memcpy
+calls=2 0
+* 20 0
+cfn=(3) 0x0000000000001230
+calls=1 0
+* 5
+
+fn=(3)
+-1 5
+
+ob=(2)
+fl=(2)
+fn=(2)
+0 18
+fi=(3) inline.h
+0 2
+
+totals: 32 1 7
+";
+
+    #[test]
+    fn names_costs_and_calls_are_told_apart() {
+        let file = OutFile::parse(FILE).unwrap();
+        assert_eq!((file.pid, file.totals.instructions), (42, 32));
+        let own = |name: &str| {
+            let function = file.functions.iter().find(|function| function.name == name);
+            function.unwrap().own.instructions
+        };
+        assert_eq!((own("main"), own("memcpy")), (7, 20));
+        assert_eq!(own("0x0000000000001230"), 5);
+        assert_eq!(file.functions[0].own.system_calls, 1);
+        assert_eq!(file.functions[1].object, "/lib/libc.so.6");
+        assert_eq!(file.functions[1].file.as_deref(), Some("string.c"));
+        assert_eq!(file.functions[2].object, "/bin/postgres");
+        assert_eq!(file.calls.len(), 2);
+        assert_eq!(file.calls[0].count, 2);
+        assert_eq!(file.calls[0].inclusive.instructions, 20);
+    }
+
+    #[test]
+    fn a_file_cut_short_is_refused() {
+        let (cut, _) = FILE.split_once("totals").unwrap();
+        assert!(!OutFile::is_complete(cut) && OutFile::is_complete(FILE));
+        assert_eq!(OutFile::parse(cut), Err(OutFileError::Missing("totals:")));
+        let less = FILE.replace("0 18", "0 17");
+        assert!(matches!(
+            OutFile::parse(&less),
+            Err(OutFileError::DoesNotAddUp {
+                functions: 31,
+                totals: 32
+            })
+        ));
+        let unknown = FILE.replace("fn=(3)\n", "fn=(9)\n");
+        assert!(matches!(
+            OutFile::parse(&unknown),
+            Err(OutFileError::Line { line: 23, .. })
+        ));
+    }
+
+    #[test]
+    fn instructions_come_with_addresses_too() {
+        let text = FILE.replace("positions: line", "positions: instr line");
+        let text: String = text
+            .lines()
+            .map(|line| match line.bytes().next() {
+                Some(b'0'..=b'9' | b'+' | b'-' | b'*') => format!("0x1f {line}\n"),
+                _ => format!("{line}\n"),
+            })
+            .collect();
+        assert_eq!(
+            OutFile::parse(&text).unwrap(),
+            OutFile::parse(FILE).unwrap()
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! System calls by name, from the library functions that make them.
+//!
+//! callgrind counts system calls but keeps no numbers of them. Each is made by a function of libc
+//! that does little else and is called like it, up to ornaments: `__libc_send`, `pread64`,
+//! `epoll_wait@@GLIBC_2.3.2`, `__write_nocancel`.
+//!
+//! Clocks are read without the kernel on a bare machine, but not under valgrind, which hides the
+//! kernel's page for that: they are counted apart.
+
+use std::collections::BTreeMap;
+
+use crate::credit::is_address;
+use crate::result::SystemCalls;
+use crate::tally::Tally;
+
+/// The system calls of a tally, most first.
+pub(crate) fn by_name(tally: &Tally) -> Vec<SystemCalls> {
+    let mut counts = BTreeMap::new();
+    for function in tally
+        .functions
+        .iter()
+        .filter(|function| function.system_calls != 0)
+    {
+        *counts.entry(plain(&function.name)).or_insert(0) += function.system_calls;
+    }
+    let mut rows: Vec<SystemCalls> = counts
+        .into_iter()
+        .filter(|(_, count)| *count != 0)
+        .map(|(name, count)| SystemCalls {
+            name: name.to_owned(),
+            count,
+        })
+        .collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.count));
+    rows
+}
+
+/// Whether this call is one under valgrind only.
+pub(crate) fn is_clock(name: &str) -> bool {
+    matches!(name, "gettimeofday" | "clock_gettime" | "time" | "getcpu")
+}
+
+fn plain(name: &str) -> &str {
+    if is_address(name) {
+        return name;
+    }
+    let name = name.split('@').next().unwrap_or(name);
+    let name = name.trim_start_matches('_');
+    let name = name.strip_prefix("libc_").unwrap_or(name);
+    let name = name.strip_suffix("_nocancel").unwrap_or(name);
+    let name = name.strip_suffix("_syscall").unwrap_or(name);
+    name.strip_suffix("64").unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn ornaments_are_no_part_of_a_name() {
+        let cases = [
+            ("__libc_send", "send"),
+            ("gettimeofday_syscall", "gettimeofday"),
+            ("pread64@@GLIBC_2.2.5", "pread"),
+            ("epoll_wait", "epoll_wait"),
+            ("__write_nocancel", "write"),
+            ("0x00000000000f6464", "0x00000000000f6464"),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(plain(name), expected);
+        }
+    }
+}

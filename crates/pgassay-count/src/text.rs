@@ -1,0 +1,421 @@
+//! Counts as text: the answer first, then the functions that explain it.
+
+use std::fmt::Write;
+
+use crate::against::{Comparison, Outcome};
+use crate::credit::base_name;
+use crate::difference::{Difference, Verdict};
+use crate::result::{ConditionCount, Counts, VariantCount};
+use crate::system_call::is_clock;
+
+/// Functions shown of each table unless the user wants more.
+pub const ROWS: usize = 12;
+
+/// The whole answer, with so many functions of each table.
+pub fn answer(counts: &Counts, rows: usize) -> String {
+    let mut out = format!("{}\n", counts.question);
+    let _ = writeln!(
+        out,
+        "Instructions in user space per transaction, one client, counted by {}, seed {}.",
+        counts.machine.counter, counts.seed
+    );
+    for condition in &counts.conditions {
+        out.push('\n');
+        one_condition(&mut out, condition, rows);
+    }
+    out
+}
+
+fn one_condition(out: &mut String, condition: &ConditionCount, rows: usize) {
+    if !condition.title.is_empty() {
+        let _ = writeln!(out, "{}", condition.title);
+    }
+    let width = condition
+        .variants
+        .iter()
+        .map(|variant| variant.name.chars().count())
+        .max();
+    let width = width.unwrap_or(0).max(7);
+    let _ = writeln!(
+        out,
+        "  {:width$}  {:>13}  {:>8}  {:>9}  {:>12}  {:>8}  {:>9}",
+        "variant", "instructions", "±", "sys calls", "difference", "±", "ratio"
+    );
+    let Some((baseline, others)) = condition.variants.split_first() else {
+        return;
+    };
+    let _ = writeln!(out, "  {:width$}  {}", baseline.name, cost(baseline));
+    for variant in others {
+        let difference = Difference::between(baseline, variant);
+        let _ = writeln!(
+            out,
+            "  {:width$}  {}  {}",
+            variant.name,
+            cost(variant),
+            change(&difference)
+        );
+    }
+    for variant in &condition.variants {
+        if !variant.is_linear() {
+            let _ = writeln!(
+                out,
+                "  \"{}\" is not linear: the second half of a run costs {:+.2} % per transaction; its figure depends on how long one runs",
+                variant.name,
+                100.0 * variant.bend()
+            );
+        }
+    }
+    let segments = baseline.segments.map(|count| count.to_string()).join(", ");
+    let _ = writeln!(
+        out,
+        "  The median of {} repeats; ± is what they were seen to differ by, largest less smallest. Segments of {segments} transactions.",
+        baseline.repeats.len()
+    );
+    builds(out, &condition.variants);
+    if others.is_empty() {
+        one_variant(out, baseline, rows);
+    }
+    for variant in others {
+        let difference = Difference::between(baseline, variant);
+        if difference.verdict != Verdict::NoDifference {
+            explanation(
+                out,
+                &format!("{} against {}", variant.name, baseline.name),
+                &difference,
+                rows,
+            );
+            system_calls(out, baseline, variant);
+        }
+    }
+}
+
+fn cost(variant: &VariantCount) -> String {
+    format!(
+        "{:>13}  {:>8}  {:>9.2}",
+        grouped(variant.cost()),
+        grouped(variant.spread()),
+        variant.system_calls_each()
+    )
+}
+
+fn change(difference: &Difference) -> String {
+    let words = format!(
+        "{:>12}  {:>8}  {:>9}",
+        signed(difference.per_transaction),
+        grouped(difference.repeatability),
+        ratio(difference.ratio)
+    );
+    match difference.verdict {
+        Verdict::Differs => words,
+        Verdict::NoDifference => format!("{words}  no difference"),
+        Verdict::NotLinear => format!("{words}  not linear"),
+    }
+}
+
+fn builds(out: &mut String, variants: &[VariantCount]) {
+    let mut said: Vec<&crate::result::Build> = Vec::new();
+    for variant in variants {
+        if !said.contains(&&variant.build) {
+            said.push(&variant.build);
+            let build = &variant.build;
+            let level = build
+                .cflags
+                .split_whitespace()
+                .rfind(|flag| flag.starts_with("-O"));
+            let _ = writeln!(
+                out,
+                "  PostgreSQL {}: {} {}",
+                build.version,
+                build.compiler,
+                level.unwrap_or("(flags not recorded)")
+            );
+        }
+    }
+}
+
+/// Functions, subsystems and system calls of one variant.
+fn one_variant(out: &mut String, variant: &VariantCount, rows: usize) {
+    let _ = writeln!(
+        out,
+        "\n  {:>12}  {:>7}  subsystem (own instructions per transaction)",
+        "own", "share"
+    );
+    let share = |sum: i64| 100.0 * sum as f64 / variant.instructions as f64;
+    for row in &variant.subsystems {
+        let _ = writeln!(
+            out,
+            "  {:>12}  {:>6.2}%  {}",
+            grouped(variant.per_transaction(row.instructions)),
+            share(row.instructions),
+            row.name
+        );
+    }
+    let _ = writeln!(
+        out,
+        "  {:>12}  {:>6.2}%  total",
+        grouped(variant.cost()),
+        100.0
+    );
+    let _ = writeln!(
+        out,
+        "\n  {:>12}  {:>7}  {:>12}  {:>9}  function (per transaction)",
+        "own", "share", "inclusive", "calls"
+    );
+    for function in variant.functions.iter().take(rows) {
+        let _ = writeln!(
+            out,
+            "  {:>12}  {:>6.2}%  {:>12}{} {:>9.2}  {} [{}]",
+            grouped(variant.per_transaction(function.instructions)),
+            share(function.instructions),
+            grouped(variant.per_transaction(function.inclusive)),
+            if function.recursive { '~' } else { ' ' },
+            variant.per_transaction(function.calls),
+            function.name,
+            base_name(&function.object)
+        );
+    }
+    let others = &variant.functions[rows.min(variant.functions.len())..];
+    let rest: i64 = others.iter().map(|function| function.instructions).sum();
+    let _ = writeln!(
+        out,
+        "  {:>12}  {:>6.2}%  {:>12}  {:>9}  {} other functions",
+        grouped(variant.per_transaction(rest)),
+        share(rest),
+        "",
+        "",
+        others.len()
+    );
+    let calls: Vec<String> = variant
+        .system_calls_by_name
+        .iter()
+        .map(|row| (variant.per_transaction(row.count), &row.name))
+        .filter(|(count, _)| count.abs() >= 0.005)
+        .map(|(count, name)| {
+            let clock = if is_clock(name) {
+                " (no system call but under valgrind)"
+            } else {
+                ""
+            };
+            format!("{name} {count:.2}{clock}")
+        })
+        .collect();
+    let _ = writeln!(
+        out,
+        "\n  system calls per transaction: {}",
+        calls.join(", ")
+    );
+}
+
+/// The rows that make up a difference.
+pub fn explanation(out: &mut String, title: &str, difference: &Difference, rows: usize) {
+    let _ = writeln!(
+        out,
+        "\n  {title}: {} instructions per transaction, by subsystem",
+        signed(difference.per_transaction)
+    );
+    let per = |sum: i64| signed(difference.per_transaction_of(sum));
+    let shown = &difference.subsystems[..rows.min(difference.subsystems.len())];
+    for row in shown {
+        let _ = writeln!(out, "  {:>12}  {}", per(row.instructions), row.name);
+    }
+    let others = &difference.subsystems[shown.len()..];
+    if !others.is_empty() {
+        let rest = others.iter().map(|row| row.instructions).sum();
+        let _ = writeln!(
+            out,
+            "  {:>12}  {} other subsystems",
+            per(rest),
+            others.len()
+        );
+    }
+    let _ = writeln!(out, "  {:>12}  total", per(difference.instructions));
+    let _ = writeln!(out, "\n  {:>12}  {:>12}  by function", "own", "inclusive");
+    let shown = &difference.functions[..rows.min(difference.functions.len())];
+    for row in shown {
+        let _ = writeln!(
+            out,
+            "  {:>12}  {:>12}  {} [{}]  {}",
+            per(row.instructions),
+            per(row.inclusive),
+            row.name,
+            row.object,
+            row.subsystem
+        );
+    }
+    let others = &difference.functions[shown.len()..];
+    if !others.is_empty() {
+        let rest = others.iter().map(|row| row.instructions).sum();
+        let _ = writeln!(
+            out,
+            "  {:>12}  {:>12}  {} other functions",
+            per(rest),
+            "",
+            others.len()
+        );
+    }
+    let _ = writeln!(
+        out,
+        "  {:>12}  {:>12}  total",
+        per(difference.instructions),
+        ""
+    );
+}
+
+fn system_calls(out: &mut String, baseline: &VariantCount, variant: &VariantCount) {
+    let count = |of: &VariantCount, name: &str| {
+        let row = of.system_calls_by_name.iter().find(|row| row.name == name);
+        row.map_or(0.0, |row| of.per_transaction(row.count))
+    };
+    let mut names: Vec<&str> = Vec::new();
+    for row in baseline
+        .system_calls_by_name
+        .iter()
+        .chain(&variant.system_calls_by_name)
+    {
+        if !names.contains(&row.name.as_str()) {
+            names.push(&row.name);
+        }
+    }
+    let changed: Vec<String> = names
+        .into_iter()
+        .map(|name| (name, count(baseline, name), count(variant, name)))
+        .filter(|(_, before, after)| (after - before).abs() >= 0.005)
+        .map(|(name, before, after)| format!("{name} {before:.2} → {after:.2}"))
+        .collect();
+    if !changed.is_empty() {
+        let _ = writeln!(
+            out,
+            "  system calls per transaction: {}",
+            changed.join(", ")
+        );
+    }
+}
+
+/// A function's callers above it and its callees below, with what each spends per transaction.
+pub fn around(variant: &VariantCount, name: &str) -> Option<String> {
+    let index = variant
+        .functions
+        .iter()
+        .position(|function| function.name == name)?;
+    let function = &variant.functions[index];
+    let mut out = format!("\n  {}: calls of {name}, per transaction\n", variant.name);
+    let _ = writeln!(out, "  {:>12}  {:>9}", "inclusive", "calls");
+    let mut rows = |mark: &str, of: &dyn Fn(&crate::tally::CallTally) -> Option<usize>| {
+        let mut calls: Vec<_> = variant
+            .calls
+            .iter()
+            .filter_map(|call| Some((of(call)?, call)))
+            .collect();
+        calls.sort_by_key(|(_, call)| std::cmp::Reverse(call.inclusive));
+        for (other, call) in calls {
+            let _ = writeln!(
+                out,
+                "  {:>12}  {:>9.2}  {mark} {}",
+                grouped(variant.per_transaction(call.inclusive)),
+                variant.per_transaction(call.count),
+                variant.functions[other].name
+            );
+        }
+    };
+    rows("<", &|call| (call.callee == index).then_some(call.caller));
+    let own = format!(
+        "  {:>12}  {:>9.2}  * {name} (own {})\n",
+        grouped(variant.per_transaction(function.inclusive)),
+        variant.per_transaction(function.calls),
+        grouped(variant.per_transaction(function.instructions))
+    );
+    let callers = std::mem::take(&mut out);
+    let mut rows = String::new();
+    let mut calls: Vec<_> = variant
+        .calls
+        .iter()
+        .filter(|call| call.caller == index)
+        .collect();
+    calls.sort_by_key(|call| std::cmp::Reverse(call.inclusive));
+    for call in calls {
+        let _ = writeln!(
+            rows,
+            "  {:>12}  {:>9.2}  > {}",
+            grouped(variant.per_transaction(call.inclusive)),
+            variant.per_transaction(call.count),
+            variant.functions[call.callee].name
+        );
+    }
+    Some(format!("{callers}{own}{rows}"))
+}
+
+/// What came of comparing with earlier counts; the functions that moved where it costs more.
+pub fn comparisons(all: &[Comparison], tolerance: f64, rows: usize) -> String {
+    let mut out = String::new();
+    for Comparison { title, outcome } in all {
+        match outcome {
+            Outcome::NotComparable(reason) => {
+                let _ = writeln!(out, "{title}: not comparable: {reason}");
+            }
+            Outcome::Within(difference) => {
+                let _ = writeln!(
+                    out,
+                    "{title}: {} ± {} instructions ({}), within {} %",
+                    signed(difference.per_transaction),
+                    grouped(difference.repeatability),
+                    ratio(difference.ratio),
+                    100.0 * tolerance
+                );
+            }
+            Outcome::Over(difference) => {
+                let _ = writeln!(
+                    out,
+                    "{title}: {} ± {} instructions ({}), over {} %",
+                    signed(difference.per_transaction),
+                    grouped(difference.repeatability),
+                    ratio(difference.ratio),
+                    100.0 * tolerance
+                );
+                explanation(&mut out, "now against then", difference, rows);
+            }
+        }
+    }
+    out
+}
+
+fn ratio(ratio: f64) -> String {
+    if (0.5..2.0).contains(&ratio) {
+        format!("{:+.3} %", 100.0 * (ratio - 1.0))
+    } else {
+        format!("× {ratio:.2}")
+    }
+}
+
+fn signed(value: f64) -> String {
+    let sign = if value < 0.0 { '−' } else { '+' };
+    format!("{sign}{}", grouped(value.abs()))
+}
+
+/// One decimal, and thin groups of three digits.
+fn grouped(value: f64) -> String {
+    let text = format!("{:.1}", value.abs());
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, "0"));
+    let mut out = String::new();
+    for (position, digit) in whole.chars().enumerate() {
+        if position > 0 && (whole.len() - position) % 3 == 0 {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    let sign = if value < 0.0 { "−" } else { "" };
+    format!("{sign}{out}.{fraction}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_signed() {
+        assert_eq!(grouped(61_872.34), "61 872.3");
+        assert_eq!(grouped(1_871_064.0), "1 871 064.0");
+        assert_eq!(signed(-524.04), "−524.0");
+        assert_eq!(ratio(1.001_85), "+0.185 %");
+        assert_eq!(ratio(26.7), "× 26.70");
+    }
+}

@@ -1,0 +1,19 @@
+//! The published schema is that of the types.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use pgassay_count::Counts;
+
+#[test]
+fn the_published_schema_is_that_of_the_program() {
+    let path = format!(
+        "{}/../../docs/schema/count-1.json",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let schema = serde_json::to_string_pretty(&schemars::schema_for!(Counts)).unwrap() + "\n";
+    // To publish a change that was meant: UPDATE_SCHEMA=1 cargo test -p pgassay-count
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        std::fs::write(&path, &schema).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), schema, "{path}");
+}

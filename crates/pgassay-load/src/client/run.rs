@@ -1,0 +1,357 @@
+//! What a client has but its session: its stage, its variables, and how far it is.
+
+use pgassay_script::{
+    Capture, Command, CommandKind, Expr, Protocol, Refusal, Rng, Shell, SqlCommand, Value,
+    Variables, debug_line, eval,
+};
+use pgassay_wire::{Event, ServerError};
+
+use super::{Abort, Stage, TOKEN_PREPARE, TOKEN_ROLLBACK};
+use crate::capture::Captured;
+use crate::command_times::CommandTimes;
+use crate::config::DebugSink;
+use crate::error::{AbortCause, Place};
+use crate::program::Program;
+
+/// All of a client but its session, so that events, which borrow that, can change it.
+pub(crate) struct Run {
+    /// The client, counted from 0 over all threads.
+    pub id: u32,
+    pub stage: Stage,
+    pub script: usize,
+    /// When the current transaction began.
+    pub begin_ns: u64,
+    /// When it was due; without pacing, when it began.
+    pub scheduled_ns: u64,
+    /// Tries of the current transaction.
+    pub tries: u32,
+    /// The times of commands, where they are wanted.
+    pub times: Option<Box<CommandTimes>>,
+    /// Since when the client does what it does, for booking.
+    pub since_ns: u64,
+    /// Since when it waits for an answer.
+    pub asked_ns: u64,
+    /// Whether it has come to its end in this run.
+    pub has_finished: bool,
+    /// Transactions ended in this run, whatever their outcome.
+    pub ended: u64,
+    /// What the server said of its end, such as that it shuts down.
+    pub last_words: Option<Box<ServerError>>,
+    pub(super) command: usize,
+    /// Whether the current command was reached by a jump from a false condition.
+    pub(super) jumped: bool,
+    pub(super) in_pipeline: bool,
+    pub(super) variables: Variables,
+    pub(super) rng: Rng,
+    /// Its state when the transaction began.
+    pub(super) begin_rng: Rng,
+    /// Queries of the current command that are complete.
+    pub(super) query: u32,
+    /// Why a statement could not be prepared just before it was executed.
+    pub(super) unprepared: Option<Box<ServerError>>,
+    /// Which of the program's statements this connection has prepared.
+    pub(super) prepared: Vec<bool>,
+    pub(super) captured: Captured,
+    pub(super) failure: Option<Failure>,
+}
+
+/// An error that ends the transaction.
+pub(super) struct Failure {
+    /// The command it belongs to.
+    pub(super) command: usize,
+    pub(super) query: u32,
+    pub(super) cause: AbortCause,
+}
+
+impl Run {
+    pub fn new(id: u32, program: &Program, variables: Variables, rng: Rng) -> Self {
+        Self {
+            id,
+            stage: Stage::Idle,
+            script: 0,
+            begin_ns: 0,
+            scheduled_ns: 0,
+            tries: 1,
+            times: None,
+            since_ns: 0,
+            asked_ns: 0,
+            has_finished: false,
+            ended: 0,
+            last_words: None,
+            command: 0,
+            jumped: false,
+            in_pipeline: false,
+            variables,
+            rng,
+            begin_rng: rng,
+            query: 0,
+            unprepared: None,
+            prepared: vec![false; program.statements.len()],
+            captured: Captured::default(),
+            failure: None,
+        }
+    }
+
+    /// What the client is doing, for messages.
+    pub fn describe(&self, program: &Program) -> String {
+        match self.stage {
+            Stage::Idle | Stage::Throttled { .. } => "between transactions".into(),
+            Stage::Connecting => "signing in".into(),
+            Stage::Aborted => "no more".into(),
+            Stage::RollingBack => "in the ROLLBACK of a failed transaction".into(),
+            Stage::Reply | Stage::Asleep { .. } => {
+                let place = self.place(program, self.command, 0);
+                format!(
+                    "in command {} ({}) of script \"{}\", line {}: {}",
+                    place.command, place.word, place.script, place.line, place.text
+                )
+            }
+        }
+    }
+
+    /// Sets a variable, as if the run had begun with it.
+    #[cfg(test)]
+    pub fn set_variable(&mut self, slot: pgassay_script::SlotId, value: Value) {
+        self.variables.set(slot, value);
+    }
+
+    /// Where it is in a script, if its request is being answered.
+    pub fn whereabouts(&self, program: &Program) -> Option<Box<Place>> {
+        (self.stage == Stage::Reply)
+            .then(|| Box::new(self.place(program, self.command, self.query)))
+    }
+
+    pub(super) fn place(&self, program: &Program, command: usize, query: u32) -> Place {
+        let script = &program.parts[self.script].script;
+        let found = script.commands().get(command);
+        let (mut sent, mut statement) = (None, None);
+        if let Some(CommandKind::Sql(sql)) = found.map(|command| &command.kind) {
+            let text = |bytes: &[u8]| Some(String::from_utf8_lossy(bytes).into_owned());
+            statement = text(sql.statement());
+            match program.protocol {
+                Protocol::Simple => {
+                    let mut bytes = Vec::new();
+                    sql.render(&self.variables, &mut bytes);
+                    sent = text(&bytes);
+                }
+                Protocol::Extended => sent.clone_from(&statement),
+                Protocol::Prepared => {}
+            }
+        }
+        Place {
+            client: self.id,
+            script: script.name().into(),
+            script_index: self.script,
+            command,
+            query,
+            word: found.map_or("end", Command::word).into(),
+            line: found.map_or(0, |command| command.line),
+            text: found
+                .map(|command| command.first_line.clone())
+                .unwrap_or_default(),
+            sent,
+            statement,
+        }
+    }
+
+    pub(super) fn abort(&self, program: &Program, cause: impl Into<AbortCause>) -> Abort {
+        Box::new((self.place(program, self.command, self.query), cause.into()))
+    }
+
+    pub(super) fn capture<'p>(&self, program: &'p Program) -> Option<&'p Capture> {
+        match &program.parts[self.script]
+            .script
+            .commands()
+            .get(self.command)?
+            .kind
+        {
+            CommandKind::Sql(sql) => Some(sql.capture()),
+            _ => None,
+        }
+    }
+
+    /// Takes note of an event.
+    #[inline]
+    pub(super) fn note(&mut self, event: Event<'_>, program: &Program) {
+        match event {
+            Event::Complete { token, .. } => {
+                self.query += 1;
+                if let Some(times) = &mut self.times {
+                    times.complete(self.script, token as usize);
+                }
+                if let Some(capture @ (Capture::Gset { .. } | Capture::Aset { .. })) =
+                    self.capture(program)
+                {
+                    self.captured.complete(capture, &mut self.variables);
+                }
+            }
+            Event::Ready { .. } => {}
+            other => self.note_rare(other, program),
+        }
+    }
+
+    #[cold]
+    pub(super) fn note_rare(&mut self, event: Event<'_>, program: &Program) {
+        let noted = match event {
+            Event::Row { row, .. } => self.captured.row(&row),
+            Event::Described { columns, .. } => match self.capture(program) {
+                Some(capture) => self.captured.describe(capture, &program.names, &columns),
+                None => Ok(()),
+            },
+            Event::Copy { token, .. } => {
+                self.fail(token as usize, Refusal::Copy.into());
+                Ok(())
+            }
+            Event::Error { error, .. } if error.is_fatal() => {
+                self.last_words = Some(error);
+                Ok(())
+            }
+            Event::Error {
+                token: Some(token),
+                error,
+                ..
+            } if token != TOKEN_ROLLBACK && token & TOKEN_PREPARE != 0 => {
+                self.unprepared = Some(error);
+                Ok(())
+            }
+            Event::Error { token, error, .. } => {
+                let command = match token {
+                    None | Some(TOKEN_ROLLBACK) => self.command,
+                    Some(command) => command as usize,
+                };
+                let cause = match self.unprepared.take() {
+                    Some(prepare) => AbortCause::Unprepared {
+                        prepare,
+                        execute: error,
+                    },
+                    None => AbortCause::Sql(error),
+                };
+                self.fail(command, cause);
+                Ok(())
+            }
+            // An immediate shutdown or a crash is announced by a mere warning.
+            Event::Notice(notice) => {
+                if let (Some(tell), Ok(notice)) = (&program.notices, notice.read()) {
+                    tell(&notice);
+                }
+                if notice
+                    .sqlstate()
+                    .is_some_and(|state| state.starts_with(b"57P"))
+                {
+                    self.last_words = notice.read().ok().map(Box::new);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        if let Err(cause) = noted {
+            self.fail(self.command, cause);
+        }
+    }
+
+    /// Keeps the first error of a transaction; later ones follow from it.
+    pub(super) fn fail(&mut self, command: usize, cause: AbortCause) {
+        let query = self.query;
+        self.failure.get_or_insert(Failure {
+            command,
+            query,
+            cause,
+        });
+    }
+
+    /// The error that failed the transaction, and its command.
+    pub fn take_failure(&mut self) -> Option<(usize, Box<ServerError>)> {
+        let failure = self.failure.take()?;
+        match failure.cause {
+            AbortCause::Sql(error) => Some((failure.command, error)),
+            AbortCause::Unprepared { prepare, .. } => Some((failure.command, prepare)),
+            _ => None,
+        }
+    }
+
+    /// The script's error that the client ends with, when it ended where it may not.
+    pub fn open_at_end(&self, program: &Program) -> Abort {
+        self.abort(program, Refusal::TransactionOpenAtEnd)
+    }
+
+    /// A connection was opened anew: nothing is prepared in it.
+    pub fn forget_connection(&mut self) {
+        self.prepared.fill(false);
+        self.in_pipeline = false;
+        self.last_words = None;
+    }
+
+    pub(super) fn evaluate(&mut self, expr: &Expr, program: &Program) -> Result<Value, Abort> {
+        let (script, command) = (self.script, self.command);
+        let mut debug = |value| {
+            if let Some(sink) = &program.debug {
+                sink(&debug_line(script, command + 1, value));
+            }
+        };
+        eval(expr, &mut self.variables, &mut self.rng, &mut debug)
+            .map_err(|error| self.abort(program, error))
+    }
+}
+
+impl Run {
+    /// Runs a command of the shell.
+    pub(super) fn shell(
+        &self,
+        shell: &Shell,
+        captures: bool,
+        program: &Program,
+    ) -> Result<Vec<u8>, Abort> {
+        let Some(run) = &program.shell else {
+            return Err(self.abort(program, AbortCause::Shell));
+        };
+        let line = shell
+            .render(&self.variables)
+            .map_err(|error| self.abort(program, error))?;
+        run(&line, captures).map_err(|reason| {
+            let program_name = shell.program().to_owned();
+            self.abort(
+                program,
+                AbortCause::ShellFailed {
+                    program: program_name,
+                    reason,
+                },
+            )
+        })
+    }
+
+    /// Tells what is sent, as pgbench's `--debug` does.
+    #[cold]
+    pub(super) fn trace_sql(&self, sql: &SqlCommand, program: &Program, trace: &DebugSink) {
+        let mut text = Vec::new();
+        match program.protocol {
+            Protocol::Simple => sql.render(&self.variables, &mut text),
+            Protocol::Extended => text.extend_from_slice(sql.statement()),
+            Protocol::Prepared => {
+                if let Some(index) = program.parts[self.script].statements[self.command] {
+                    text.extend_from_slice(&program.statements[index].name);
+                }
+            }
+        }
+        trace(&format!(
+            "client {} sending {}",
+            self.id,
+            String::from_utf8_lossy(&text)
+        ));
+    }
+
+    pub(super) fn begin_capture(
+        &mut self,
+        capture: &Capture,
+        program: &Program,
+    ) -> Result<(), Abort> {
+        if self.in_pipeline {
+            let refusal = match capture {
+                Capture::Gset { .. } => Refusal::GsetInPipeline,
+                _ => Refusal::AsetInPipeline,
+            };
+            return Err(self.abort(program, refusal));
+        }
+        self.captured.begin();
+        Ok(())
+    }
+}

@@ -1,0 +1,465 @@
+//! What becomes of a client between two waits: its next transaction, its pace, its end.
+
+use std::cmp::Reverse;
+use std::sync::atomic::Ordering;
+
+use pgassay_wire::Session;
+
+use super::{Shared, Worker, aborted};
+use crate::client::{Stage, Step};
+use crate::conduct::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
+use crate::driver::Driver;
+use crate::error::LoadError;
+use crate::recorder::{Doing, Ended};
+
+/// More unserved transactions than these are not counted.
+const UNSERVED_MAX: u64 = 100_000_000;
+
+/// What pacing says of a client's next transaction.
+enum Pace {
+    Now,
+    At(u64),
+    Over,
+}
+
+impl<D: Driver> Worker<D> {
+    /// Begins a client's next transaction, or brings it to its end.
+    #[inline]
+    pub(super) fn begin(
+        &mut self,
+        index: usize,
+        now_ns: u64,
+        shared: &Shared<'_>,
+    ) -> Result<(), LoadError> {
+        match self.begin_one(index, now_ns, shared)? {
+            Some(step) => self.perform(index, step, shared),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Self::begin`]; what comes of it is left to the caller.
+    #[inline]
+    fn begin_one(
+        &mut self,
+        index: usize,
+        now_ns: u64,
+        shared: &Shared<'_>,
+    ) -> Result<Option<Step>, LoadError> {
+        let run = &mut self.clients[index].run;
+        let is_over = now_ns >= shared.end_ns.load(Ordering::Relaxed)
+            || shared
+                .transactions_per_client
+                .is_some_and(|limit| run.ended >= limit);
+        self.recorder.book(Doing::Between, run.since_ns, now_ns);
+        run.since_ns = now_ns;
+        if is_over {
+            self.finish(index);
+            return Ok(None);
+        }
+        run.script = shared.program.choose(&mut self.choose);
+        run.scheduled_ns = now_ns;
+        if self.pace.is_some() {
+            match self.pace(index, now_ns, shared) {
+                Pace::Now => {}
+                Pace::At(due_ns) => {
+                    self.clients[index].run.stage = Stage::Throttled { due_ns };
+                    self.sleepers.push(Reverse((due_ns, index)));
+                    return Ok(None);
+                }
+                Pace::Over => {
+                    self.finish(index);
+                    return Ok(None);
+                }
+            }
+        }
+        self.start(index, now_ns, shared)
+    }
+
+    /// Starts the transaction that was chosen, over a new connection if it needs one.
+    #[inline]
+    fn start(
+        &mut self,
+        index: usize,
+        now_ns: u64,
+        shared: &Shared<'_>,
+    ) -> Result<Option<Step>, LoadError> {
+        if shared.connector.is_some() {
+            return self.connect(index, shared).map(|()| None);
+        }
+        let client = &mut self.clients[index];
+        client
+            .begin(now_ns, shared.program)
+            .map(Some)
+            .map_err(aborted)
+    }
+
+    fn finish(&mut self, index: usize) {
+        let run = &mut self.clients[index].run;
+        run.stage = Stage::Idle;
+        run.has_finished = true;
+        self.active -= 1;
+    }
+
+    /// Draws when the client's transaction is due, skipping what is late already.
+    fn pace(&mut self, index: usize, now_ns: u64, shared: &Shared<'_>) -> Pace {
+        let Some((throttle, mean_us)) = &mut self.pace else {
+            return Pace::Now;
+        };
+        let end_ns = shared.end_ns.load(Ordering::Relaxed);
+        let limit_ns = shared
+            .conduct
+            .latency_limit
+            .map(|limit| limit.as_nanos() as u64);
+        loop {
+            let gap_us = throttle.poisson_gap(*mean_us).max(0).cast_unsigned();
+            self.due_ns += gap_us * 1000;
+            let run = &mut self.clients[index].run;
+            run.scheduled_ns = self.due_ns;
+            let is_late = limit_ns.is_some_and(|limit_ns| self.due_ns + limit_ns < now_ns);
+            if !is_late {
+                break;
+            }
+            self.recorder.skipped += 1;
+            if let Some(observer) = &mut self.observer {
+                observer.transaction(&Transaction {
+                    client: run.id,
+                    ended_before: run.ended,
+                    script: run.script,
+                    outcome: Outcome::Skipped,
+                    scheduled_ns: run.scheduled_ns,
+                    begin_ns: now_ns,
+                    end_ns: now_ns,
+                    tries: 1,
+                });
+            }
+            run.ended += 1;
+            let limit = shared.transactions_per_client;
+            if limit.is_some_and(|limit| run.ended >= limit) || self.due_ns >= end_ns {
+                return Pace::Over;
+            }
+        }
+        if self.due_ns > end_ns {
+            Pace::Over
+        } else if self.due_ns > now_ns {
+            Pace::At(self.due_ns)
+        } else {
+            Pace::Now
+        }
+    }
+
+    /// Draws on to the end of a timed run, for what was due but found no client free.
+    pub(super) fn count_unserved(&mut self, shared: &Shared<'_>) {
+        let end_ns = shared.end_ns.load(Ordering::Relaxed);
+        if end_ns == u64::MAX {
+            return;
+        }
+        let Some((throttle, mean_us)) = &mut self.pace else {
+            return;
+        };
+        loop {
+            let gap_us = throttle.poisson_gap(*mean_us).max(0).cast_unsigned();
+            self.due_ns += gap_us * 1000;
+            // A rate beyond one in a µs has gaps of nothing; such a run is unstable anyhow.
+            if self.due_ns > end_ns || self.recorder.unserved >= UNSERVED_MAX {
+                return;
+            }
+            self.recorder.unserved += 1;
+        }
+    }
+
+    /// Does what a client needs, until it has to wait.
+    #[inline]
+    pub(super) fn perform(
+        &mut self,
+        index: usize,
+        step: Step,
+        shared: &Shared<'_>,
+    ) -> Result<(), LoadError> {
+        let mut step = step;
+        let mut has_ended = false;
+        loop {
+            let run = &mut self.clients[index].run;
+            let failed = match step {
+                Step::Send => {
+                    if run.stage != Stage::RollingBack {
+                        run.stage = Stage::Reply;
+                    }
+                    run.asked_ns = self.now_ns;
+                    if let Some(hook) = &shared.program.before_request {
+                        let backend = self.clients[index].session.backend();
+                        hook(backend.map_or(0, |key| key.pid));
+                    }
+                    return self.flush(index, shared);
+                }
+                Step::Sleep { duration_us } => {
+                    let now_ns = self.driver.now_ns();
+                    self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
+                    run.since_ns = now_ns;
+                    let due_ns = now_ns.saturating_add(duration_us.saturating_mul(1000));
+                    run.stage = Stage::Asleep { due_ns };
+                    self.sleepers.push(Reverse((due_ns, index)));
+                    return Ok(());
+                }
+                Step::Failed => {
+                    let (kind, again) = self.fail(index, shared)?;
+                    if let Some(again) = again {
+                        step = again;
+                        continue;
+                    }
+                    Some(kind)
+                }
+                Step::End => None,
+            };
+            let now_ns = self.driver.now_ns();
+            self.end(index, now_ns, failed);
+            if self.clients[index].is_in_block() {
+                return Err(aborted(self.clients[index].run.open_at_end(shared.program)));
+            }
+            if shared.connector.is_some() {
+                self.disconnect(index, now_ns);
+            }
+            if has_ended {
+                // Two transactions in a row without waiting: let others have their turn.
+                self.runnable.push_back(index);
+                return Ok(());
+            }
+            has_ended = true;
+            match self.begin_one(index, now_ns, shared)? {
+                Some(next) => step = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Counts a transaction that ended.
+    #[inline]
+    fn end(&mut self, index: usize, now_ns: u64, failed: Option<FailureKind>) {
+        let run = &mut self.clients[index].run;
+        self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
+        run.since_ns = now_ns;
+        run.stage = Stage::Idle;
+        self.recorder.end(Ended {
+            client: index,
+            script: run.script,
+            begin_ns: run.scheduled_ns,
+            end_ns: now_ns,
+            failed: failed.is_some(),
+        });
+        if let Some(observer) = &mut self.observer {
+            observer.transaction(&Transaction {
+                client: run.id,
+                ended_before: run.ended,
+                script: run.script,
+                outcome: failed.map_or(Outcome::Done, Outcome::Failed),
+                scheduled_ns: run.scheduled_ns,
+                begin_ns: run.begin_ns,
+                end_ns: now_ns,
+                tries: run.tries,
+            });
+        }
+        run.ended += 1;
+    }
+
+    /// Decides what follows a failed try: its kind, and the first step of another.
+    #[cold]
+    fn fail(
+        &mut self,
+        index: usize,
+        shared: &Shared<'_>,
+    ) -> Result<(FailureKind, Option<Step>), LoadError> {
+        let now_ns = self.driver.now_ns();
+        let client = &mut self.clients[index];
+        let (command, error) = client
+            .run
+            .take_failure()
+            .expect("a failed transaction has kept the server's error");
+        let (kind, conduct) = (FailureKind::of(&error), shared.conduct);
+        let run = &mut client.run;
+        let elapsed_ns = now_ns.saturating_sub(run.scheduled_ns);
+        let is_retried = kind.is_retriable()
+            && (conduct.tries_max == 0 || run.tries < conduct.tries_max)
+            && conduct
+                .latency_limit
+                .is_none_or(|limit| u128::from(elapsed_ns) <= limit.as_nanos())
+            && now_ns < shared.end_ns.load(Ordering::Relaxed);
+        if let Some(observer) = &mut self.observer {
+            observer.failed_try(&FailedTry {
+                client: run.id,
+                script: run.script,
+                command,
+                error: &error,
+                tries: run.tries,
+                is_retried,
+                elapsed_ns,
+            });
+        }
+        if let Some(times) = &mut run.times {
+            let record = &mut times.records[run.script][command];
+            record.retries += u64::from(is_retried);
+            record.failures += u64::from(!is_retried);
+        }
+        if !is_retried {
+            return Ok((kind, None));
+        }
+        let step = client.retry(shared.program).map_err(aborted)?;
+        Ok((kind, Some(step)))
+    }
+
+    /// Wakes those whose `\sleep` or pause is over.
+    pub(super) fn wake_sleepers(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
+        while let Some(&Reverse((due_ns, index))) = self.sleepers.peek() {
+            if due_ns > self.now_ns {
+                break;
+            }
+            self.sleepers.pop();
+            let woken = self.wake(index, due_ns, shared);
+            self.contain(index, woken, shared)?;
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self, index: usize, due_ns: u64, shared: &Shared<'_>) -> Result<(), LoadError> {
+        let now_ns = self.driver.now_ns();
+        let client = &mut self.clients[index];
+        match client.run.stage {
+            Stage::Asleep { .. } => {
+                self.recorder.woken(due_ns, now_ns);
+                self.recorder
+                    .book(Doing::Sleep, client.run.since_ns, now_ns);
+                client.run.since_ns = now_ns;
+                let step = client.go_on(shared.program).map_err(aborted)?;
+                self.perform(index, step, shared)
+            }
+            Stage::Throttled { .. } => {
+                self.recorder.woken(due_ns, now_ns);
+                self.recorder
+                    .book(Doing::Between, client.run.since_ns, now_ns);
+                client.run.since_ns = now_ns;
+                if now_ns >= shared.end_ns.load(Ordering::Relaxed) {
+                    self.finish(index);
+                    return Ok(());
+                }
+                match self.start(index, now_ns, shared)? {
+                    Some(step) => self.perform(index, step, shared),
+                    None => Ok(()),
+                }
+            }
+            Stage::Connecting => self.connect(index, shared),
+            // A client that was lost, or stopped, in its sleep.
+            _ => Ok(()),
+        }
+    }
+
+    /// Clients that wait for their next transaction to be due have nothing to wait for any more.
+    pub(super) fn release_throttled(&mut self) {
+        for index in 0..self.clients.len() {
+            if matches!(self.clients[index].run.stage, Stage::Throttled { .. }) {
+                let run = &mut self.clients[index].run;
+                self.recorder
+                    .book(Doing::Between, run.since_ns, self.now_ns);
+                run.since_ns = self.now_ns;
+                self.finish(index);
+            }
+        }
+    }
+
+    /// Opens the connection of a client's next transaction.
+    fn connect(&mut self, index: usize, shared: &Shared<'_>) -> Result<(), LoadError> {
+        let connector = shared
+            .connector
+            .expect("only clients of a crew that reconnects come here");
+        let run = &mut self.clients[index].run;
+        match connector.connect(&mut self.driver, index, run)? {
+            Ok(session) => {
+                self.clients[index].session = session;
+                self.flush(index, shared)
+            }
+            Err(due_ns) => {
+                run.stage = Stage::Connecting;
+                self.sleepers.push(Reverse((due_ns, index)));
+                Ok(())
+            }
+        }
+    }
+
+    /// Uses what arrived while a client signs in, and starts its transaction after that.
+    pub(super) fn receive_sign_in(
+        &mut self,
+        index: usize,
+        count: usize,
+        shared: &Shared<'_>,
+    ) -> Result<(), LoadError> {
+        let client = &mut self.clients[index];
+        if !client.receive_sign_in(&self.buffer[..count])? {
+            return self.flush(index, shared);
+        }
+        let now_ns = self.driver.now_ns();
+        let since_ns = client.run.since_ns;
+        self.recorder.opened += 1;
+        self.recorder.connecting_ns += now_ns - since_ns;
+        self.recorder.book(Doing::Between, since_ns, now_ns);
+        if self.pace.is_none() {
+            client.run.scheduled_ns = now_ns;
+        }
+        let step = client.begin(now_ns, shared.program).map_err(aborted)?;
+        self.perform(index, step, shared)
+    }
+
+    /// Closes a connection that has served its transaction.
+    fn disconnect(&mut self, index: usize, begin_ns: u64) {
+        self.close(index);
+        self.recorder.connecting_ns += self.driver.now_ns() - begin_ns;
+    }
+
+    fn close(&mut self, index: usize) {
+        let session: &mut Session = &mut self.clients[index].session;
+        session.terminate();
+        // A connection that cannot take it any more is closed anyhow.
+        self.driver.send(index, session.output()).ok();
+        self.driver.close(index);
+    }
+
+    /// Lets an error end its client, or the run.
+    #[inline]
+    pub(super) fn contain(
+        &mut self,
+        index: usize,
+        done: Result<(), LoadError>,
+        shared: &Shared<'_>,
+    ) -> Result<(), LoadError> {
+        match done {
+            Ok(()) => Ok(()),
+            Err(error) => self.give_up(index, error, shared),
+        }
+    }
+
+    #[cold]
+    fn give_up(
+        &mut self,
+        index: usize,
+        error: LoadError,
+        shared: &Shared<'_>,
+    ) -> Result<(), LoadError> {
+        let run = &self.clients[index].run;
+        if run.has_finished && shared.conduct.on_abort == OnAbort::EndClient {
+            // It has no use for the connection that it lost.
+            self.driver.close(index);
+            return Ok(());
+        }
+        let client = run.id;
+        if let Some(observer) = &mut self.observer {
+            observer.aborted(client, &error);
+        }
+        if shared.conduct.on_abort == OnAbort::EndRun || matches!(error, LoadError::System { .. }) {
+            return Err(error);
+        }
+        self.close(index);
+        let now_ns = self.driver.now_ns();
+        let run = &mut self.clients[index].run;
+        self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
+        run.since_ns = now_ns;
+        run.stage = Stage::Aborted;
+        self.active -= 1;
+        Ok(())
+    }
+}

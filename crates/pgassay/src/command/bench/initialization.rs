@@ -1,0 +1,376 @@
+//! `-i`: makes the standard tables and fills them.
+//!
+//! Source: `runInitSteps` and what it calls in pgbench.c. Up to 16 only accounts came by COPY and
+//! progress did not name the table; what the tables hold is the same.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+use std::time::Instant;
+
+use super::connection::{self, Setup};
+use super::message::{Exit, fatal, say};
+use super::settings::{PartitionMethod, Settings};
+use pgassay_script::Compat;
+
+const BRANCHES: i64 = 1;
+const TELLERS: i64 = 10;
+const ACCOUNTS: i64 = 100_000;
+/// From this scale on accounts need 64 bits.
+const SCALE_OF_BIGINT: i32 = 20_000;
+/// With `-q`, progress is told this often.
+const QUIET_S: f64 = 5.0;
+/// Without it, every so many rows.
+const TOLD_ROWS: i64 = 100_000;
+/// Rows are sent in messages of about this size.
+const MESSAGE_BYTES: usize = 32 << 10;
+/// `COPY … FREEZE` is of use since this version, where it sets the visibility map.
+const FREEZE_MAJOR: u32 = 14;
+
+struct Initialization<'a> {
+    setup: Setup,
+    settings: &'a Settings,
+}
+
+/// Runs the steps.
+pub fn initialize(settings: &Settings, application: &str) -> Result<(), Exit> {
+    let mut target = connection::target(settings, application)?;
+    let setup = Setup::open(&mut target)
+        .map_err(|_| fatal("could not create connection for initialization"))?;
+    let mut initialization = Initialization { setup, settings };
+    let (mut took, mut total_s) = (Vec::new(), 0.0);
+    for step in settings.init_steps.as_deref().unwrap_or_default().chars() {
+        let begin = Instant::now();
+        let Some(name) = initialization.step(step)? else {
+            continue;
+        };
+        let elapsed_s = begin.elapsed().as_secs_f64();
+        total_s += elapsed_s;
+        took.push(format!("{name} {elapsed_s:.2} s"));
+    }
+    say(&format!("done in {total_s:.2} s ({}).\n", took.join(", ")));
+    initialization.setup.close();
+    Ok(())
+}
+
+impl Initialization<'_> {
+    fn step(&mut self, step: char) -> Result<Option<&'static str>, Exit> {
+        Ok(Some(match step {
+            'd' => {
+                say("dropping old tables...\n");
+                self.execute(
+                    "drop table if exists pgbench_accounts, pgbench_branches, pgbench_history, \
+                     pgbench_tellers",
+                )?;
+                "drop tables"
+            }
+            't' => {
+                self.create_tables()?;
+                "create tables"
+            }
+            'g' => {
+                self.generate_here()?;
+                "client-side generate"
+            }
+            'G' => {
+                self.generate_there()?;
+                "server-side generate"
+            }
+            'v' => {
+                say("vacuuming...\n");
+                for table in ["branches", "tellers", "accounts", "history"] {
+                    self.execute(&format!("vacuum analyze pgbench_{table}"))?;
+                }
+                "vacuum"
+            }
+            'p' => {
+                self.create_primary_keys()?;
+                "primary keys"
+            }
+            'f' => {
+                self.create_foreign_keys()?;
+                "foreign keys"
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    fn execute(&mut self, sql: &str) -> Result<(), Exit> {
+        self.setup.execute(sql)
+    }
+
+    fn create_tables(&mut self) -> Result<(), Exit> {
+        say("creating tables...\n");
+        let settings = self.settings;
+        let unlogged = self.unlogged();
+        let aid = if settings.scale >= SCALE_OF_BIGINT {
+            "bigint"
+        } else {
+            "int"
+        };
+        let tables = [
+            (
+                "history",
+                format!("tid int,bid int,aid {aid},delta int,mtime timestamp,filler char(22)"),
+            ),
+            (
+                "tellers",
+                "tid int not null,bid int,tbalance int,filler char(84)".to_owned(),
+            ),
+            (
+                "accounts",
+                format!("aid {aid} not null,bid int,abalance int,filler char(84)"),
+            ),
+            (
+                "branches",
+                "bid int not null,bbalance int,filler char(88)".to_owned(),
+            ),
+        ];
+        for (table, columns) in tables {
+            let mut sql = format!("create{unlogged} table pgbench_{table}({columns})");
+            match settings.partition_method {
+                Some(method) if table == "accounts" => {
+                    let _ = write!(sql, " partition by {} (aid)", method.name());
+                }
+                _ if table != "history" => {
+                    let _ = write!(sql, " with (fillfactor={})", settings.fillfactor);
+                }
+                _ => {}
+            }
+            if let Some(tablespace) = &settings.tablespace {
+                let _ = write!(sql, " tablespace {}", quoted(tablespace));
+            }
+            self.execute(&sql)?;
+        }
+        match settings.partition_method {
+            Some(method) => self.create_partitions(method),
+            None => Ok(()),
+        }
+    }
+
+    fn unlogged(&self) -> &'static str {
+        if self.settings.unlogged {
+            " unlogged"
+        } else {
+            ""
+        }
+    }
+
+    /// Ranges are open at both ends, so that any key has a place.
+    fn create_partitions(&mut self, method: PartitionMethod) -> Result<(), Exit> {
+        let (count, unlogged) = (i64::from(self.settings.partitions), self.unlogged());
+        say(&format!("creating {count} partitions...\n"));
+        let size = (ACCOUNTS * i64::from(self.settings.scale) + count - 1) / count;
+        for number in 1..=count {
+            let values = match method {
+                PartitionMethod::Hash => {
+                    format!("with (modulus {count}, remainder {})", number - 1)
+                }
+                PartitionMethod::Range => {
+                    let edge = |number: i64, open: &str| {
+                        if (1..count).contains(&number) {
+                            (number * size + 1).to_string()
+                        } else {
+                            open.to_owned()
+                        }
+                    };
+                    let (from, to) = (edge(number - 1, "minvalue"), edge(number, "maxvalue"));
+                    format!("from ({from}) to ({to})")
+                }
+            };
+            self.execute(&format!(
+                "create{unlogged} table pgbench_accounts_{number}\n  \
+                 partition of pgbench_accounts\n  for values {values} with (fillfactor={})",
+                self.settings.fillfactor
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn truncate(&mut self) -> Result<(), Exit> {
+        self.execute(
+            "truncate table pgbench_accounts, pgbench_branches, pgbench_history, pgbench_tellers",
+        )
+    }
+
+    /// All in one transaction, so that the server need not log what it can truncate again.
+    fn generate_here(&mut self) -> Result<(), Exit> {
+        say("generating data (client-side)...\n");
+        self.execute("begin")?;
+        self.truncate()?;
+        self.copy("pgbench_branches", BRANCHES, |out, row| {
+            push_row(out, &[row + 1, 0], "\t\\N\n");
+        })?;
+        self.copy("pgbench_tellers", TELLERS, |out, row| {
+            push_row(out, &[row + 1, row / TELLERS + 1, 0], "\t\\N\n");
+        })?;
+        self.copy("pgbench_accounts", ACCOUNTS, |out, row| {
+            push_row(out, &[row + 1, row / ACCOUNTS + 1, 0], "\t\n");
+        })?;
+        self.execute("commit")
+    }
+
+    fn copy(
+        &mut self,
+        table: &str,
+        rows_per_scale: i64,
+        push: impl Fn(&mut Vec<u8>, i64),
+    ) -> Result<(), Exit> {
+        let is_partitioned = table == "pgbench_accounts" && self.settings.partitions > 0;
+        let freeze = if !is_partitioned && self.setup.server_major() >= FREEZE_MAJOR {
+            " with (freeze on)"
+        } else {
+            ""
+        };
+        let total = rows_per_scale * i64::from(self.settings.scale);
+        let mut progress = Progress::new(self.settings, table, total);
+        let mut row = 0;
+        self.setup
+            .copy(&format!("copy {table} from stdin{freeze}"), |out| {
+                let end = out.len() + MESSAGE_BYTES;
+                while row < total && out.len() < end {
+                    push(out, row);
+                    row += 1;
+                    progress.row(row);
+                }
+                row < total
+            })?;
+        progress.end();
+        Ok(())
+    }
+
+    fn generate_there(&mut self) -> Result<(), Exit> {
+        say("generating data (server-side)...\n");
+        let scale = i64::from(self.settings.scale);
+        self.execute("begin")?;
+        self.truncate()?;
+        self.execute(&format!(
+            "insert into pgbench_branches(bid,bbalance) select bid, 0 \
+             from generate_series(1, {}) as bid",
+            BRANCHES * scale
+        ))?;
+        self.execute(&format!(
+            "insert into pgbench_tellers(tid,bid,tbalance) select tid, (tid - 1) / {TELLERS} + 1, 0 \
+             from generate_series(1, {}) as tid",
+            TELLERS * scale
+        ))?;
+        self.execute(&format!(
+            "insert into pgbench_accounts(aid,bid,abalance,filler) \
+             select aid, (aid - 1) / {ACCOUNTS} + 1, 0, '' from generate_series(1, {}) as aid",
+            ACCOUNTS * scale
+        ))?;
+        self.execute("commit")
+    }
+
+    fn create_primary_keys(&mut self) -> Result<(), Exit> {
+        say("creating primary keys...\n");
+        let tablespace = match &self.settings.index_tablespace {
+            Some(name) => format!(" using index tablespace {}", quoted(name)),
+            None => String::new(),
+        };
+        for (table, key) in [("branches", "bid"), ("tellers", "tid"), ("accounts", "aid")] {
+            self.execute(&format!(
+                "alter table pgbench_{table} add primary key ({key}){tablespace}"
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn create_foreign_keys(&mut self) -> Result<(), Exit> {
+        say("creating foreign keys...\n");
+        for (table, key, other) in [
+            ("tellers", "bid", "branches"),
+            ("accounts", "bid", "branches"),
+            ("history", "bid", "branches"),
+            ("history", "tid", "tellers"),
+            ("history", "aid", "accounts"),
+        ] {
+            self.execute(&format!(
+                "alter table pgbench_{table} add constraint pgbench_{table}_{key}_fkey \
+                 foreign key ({key}) references pgbench_{other}"
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+fn push_row(out: &mut Vec<u8>, values: &[i64], end: &str) {
+    for (index, value) in values.iter().enumerate() {
+        if index > 0 {
+            out.push(b'\t');
+        }
+        out.extend_from_slice(value.to_string().as_bytes());
+    }
+    out.extend_from_slice(end.as_bytes());
+}
+
+/// A name as SQL takes it whatever it holds.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// How far a table is filled, on stderr.
+struct Progress {
+    /// What the lines call the table.
+    of: String,
+    total: i64,
+    quiet: bool,
+    begin: Instant,
+    told_s: f64,
+    line_end: char,
+    width: usize,
+}
+
+impl Progress {
+    fn new(settings: &Settings, table: &str, total: i64) -> Self {
+        Self {
+            of: if settings.compat >= Compat::V17 {
+                format!(" of {table}")
+            } else {
+                String::new()
+            },
+            total,
+            quiet: settings.quiet,
+            begin: Instant::now(),
+            told_s: 0.0,
+            line_end: if std::io::stderr().is_terminal() {
+                '\r'
+            } else {
+                '\n'
+            },
+            width: 0,
+        }
+    }
+
+    fn row(&mut self, row: i64) {
+        if self.quiet {
+            if row % 100 == 0 {
+                let elapsed_s = self.begin.elapsed().as_secs_f64();
+                if row == self.total || elapsed_s >= self.told_s + QUIET_S {
+                    self.told_s = elapsed_s;
+                    self.tell(row, elapsed_s);
+                }
+            }
+        } else if row % TOLD_ROWS == 0 {
+            self.tell(row, self.begin.elapsed().as_secs_f64());
+        }
+    }
+
+    fn tell(&mut self, row: i64, elapsed_s: f64) {
+        let remaining_s = (self.total - row) as f64 * elapsed_s / row as f64;
+        let line = format!(
+            "{row} of {} tuples ({}%){} done (elapsed {elapsed_s:.2} s, remaining {remaining_s:.2} s)",
+            self.total,
+            row * 100 / self.total,
+            self.of
+        );
+        let blanks = " ".repeat(self.width.saturating_sub(line.len()));
+        say(&format!("{line}{blanks}{}", self.line_end));
+        self.width = line.len();
+    }
+
+    fn end(&self) {
+        if self.line_end != '\n' && self.width > 0 {
+            say("\n");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! `pgassay bench`, and the program under the name `pgbench`: a drop-in replacement of pgbench 18.
+//!
+//! What a user of pgbench sees is pgbench's: options ([`options`], [`settings`]), messages
+//! ([`message`]), tables ([`initialization`]), report ([`report`]) and logs ([`observer`]). What
+//! runs the clients is the load engine of all studies. Source: `src/bin/pgbench/pgbench.c` of
+//! PostgreSQL 15 to 18; where they differ `--compat` (or `PGASSAY_PGBENCH_COMPAT`) chooses.
+
+mod connection;
+mod figures;
+mod initialization;
+mod message;
+mod number;
+mod observer;
+mod options;
+mod progress;
+mod report;
+mod run;
+mod scripts;
+mod seed;
+mod settings;
+mod shell;
+mod surroundings;
+mod usage;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use pgassay_script::Compat;
+
+use message::Exit;
+use settings::Settings;
+
+/// The variable that chooses a version where no option does.
+const COMPAT_VARIABLE: &str = "PGASSAY_PGBENCH_COMPAT";
+
+/// The version of pgbench that it says it is.
+fn version(compat: Compat) -> &'static str {
+    match compat {
+        Compat::V15 => "15.18",
+        Compat::V17 => "17.6",
+        Compat::V18 => "18.0",
+    }
+}
+
+/// Whether a program called so is to behave as pgbench.
+pub fn is_pgbench(program: &str) -> bool {
+    last_part(program) == "pgbench"
+}
+
+fn last_part(program: &str) -> &str {
+    program.rsplit('/').next().unwrap_or(program)
+}
+
+/// Runs it: `program` is the name it was started by, `words` are what followed.
+pub fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
+    let words: Vec<String> = words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let application = last_part(program);
+    message::set_program(application);
+    match dispatch(application, &words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Exit(code)) => ExitCode::from(code),
+    }
+}
+
+fn dispatch(application: &str, words: &[String]) -> Result<(), Exit> {
+    let compat = compat(words)?;
+    match words.first().map(String::as_str) {
+        Some("--help" | "-?") => {
+            print!("{}", usage::text(application, compat));
+            return Ok(());
+        }
+        Some("--version" | "-V") => {
+            println!(
+                "pgbench (PostgreSQL) {} (pgassay {})",
+                version(compat),
+                env!("CARGO_PKG_VERSION")
+            );
+            return Ok(());
+        }
+        _ => {}
+    }
+    let settings = Settings::read(words, compat)?;
+    if settings.is_initialization {
+        initialization::initialize(&settings, application)
+    } else {
+        run::run(&settings, application)
+    }
+}
+
+/// The version to be like: it must be known before other options are read.
+fn compat(words: &[String]) -> Result<Compat, Exit> {
+    let mut chosen = std::env::var(COMPAT_VARIABLE).ok();
+    let before_arguments = words.iter().take_while(|word| *word != "--");
+    let mut words = before_arguments.peekable();
+    while let Some(word) = words.next() {
+        if let Some(value) = word.strip_prefix("--compat=") {
+            chosen = Some(value.to_owned());
+        } else if word == "--compat" {
+            chosen = words.peek().map(|value| (*value).clone());
+        }
+    }
+    match chosen.as_deref() {
+        None | Some("" | "18") => Ok(Compat::V18),
+        Some("17") => Ok(Compat::V17),
+        Some("15" | "16") => Ok(Compat::V15),
+        Some(other) => Err(message::fatal(&format!(
+            "invalid value \"{other}\" for --compat or {COMPAT_VARIABLE}: expecting 15, 17 or 18"
+        ))),
+    }
+}

@@ -1,0 +1,338 @@
+//! What is kept and told of each transaction while a run goes on: figures, logs, errors.
+//!
+//! Source: `processXactStats`, `doLog`, `printVerboseErrorMessages`, `commandFailed` and
+//! `readCommandResponse` in pgbench.c.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::sync::Arc;
+
+use pgassay_load::{
+    AbortCause, FailedTry, FailureKind, LoadError, Observer, Outcome, Place, Transaction,
+};
+use pgassay_script::{EvalError, Refusal, Rng};
+
+use super::figures::{Board, Cells, latency_and_lag_us};
+use super::message;
+use super::settings::Settings;
+
+/// What all threads' observers share.
+pub struct Common {
+    pub settings: Settings,
+    pub board: Board,
+    /// To be added to the load's clock for the time since 1970.
+    pub epoch_shift_us: u64,
+}
+
+/// A thread's observer.
+pub struct Watcher {
+    common: Arc<Common>,
+    thread: usize,
+    log: Option<Log>,
+}
+
+struct Log {
+    file: BufWriter<File>,
+    sample: Rng,
+    /// The current interval of an aggregated log.
+    interval: Cells,
+    interval_begin_us: u64,
+    latency_min_us: f64,
+    latency_max_us: f64,
+    lag_min_us: f64,
+}
+
+impl Watcher {
+    /// The observer of a thread; `file` is its log's.
+    pub fn new(common: &Arc<Common>, thread: usize, sample: Rng, file: Option<File>) -> Self {
+        let log = file.map(|file| Log {
+            file: BufWriter::new(file),
+            sample,
+            interval: Cells::default(),
+            interval_begin_us: 0,
+            latency_min_us: f64::INFINITY,
+            latency_max_us: 0.0,
+            lag_min_us: f64::INFINITY,
+        });
+        Self {
+            common: Arc::clone(common),
+            thread,
+            log,
+        }
+    }
+}
+
+impl Observer for Watcher {
+    fn transaction(&mut self, transaction: &Transaction) {
+        let settings = &self.common.settings;
+        let cells = &self.common.board.of_thread(self.thread)[transaction.script];
+        cells.count(transaction, settings.latency_limit_us);
+        if let Some(log) = &mut self.log {
+            let now_us = transaction.end_ns / 1000 + self.common.epoch_shift_us;
+            // A full disk must not end a run; what is missing shows in the log's length.
+            let _ = log.transaction(transaction, settings, now_us);
+        }
+    }
+
+    fn failed_try(&mut self, failed: &FailedTry<'_>) {
+        let settings = &self.common.settings;
+        if !settings.verbose_errors {
+            return;
+        }
+        let client = failed.client;
+        message::info(&format!(
+            "client {client} got an error in command {} (SQL) of script {}; {}",
+            failed.command,
+            failed.script,
+            message::of_server(failed.error, None)
+        ));
+        let what = if failed.is_retried {
+            "repeats the transaction after the error"
+        } else {
+            "ends the failed transaction"
+        };
+        let bound = match settings.tries_max {
+            0 => String::new(),
+            max => format!("/{max}"),
+        };
+        let used = settings.latency_limit_us.map_or(String::new(), |limit_us| {
+            let share = failed.elapsed_ns as f64 / 10.0 / limit_us as f64;
+            format!(", {share:.3}% of the maximum time of tries was used")
+        });
+        message::info(&format!(
+            "client {client} {what} (try {}{bound}{used})",
+            failed.tries
+        ));
+    }
+
+    fn aborted(&mut self, client: u32, error: &LoadError) {
+        tell_abort(client, error);
+    }
+
+    fn finished(&mut self) {
+        if let Some(log) = &mut self.log {
+            let settings = &self.common.settings;
+            if let Some(every_s) = settings.aggregate_s
+                && log.interval_begin_us > 0
+            {
+                let now_us =
+                    super::surroundings::monotonic_ns() / 1000 + self.common.epoch_shift_us;
+                let _ = log.close_intervals(now_us, every_s, settings);
+            }
+            let _ = log.file.flush();
+        }
+    }
+}
+
+impl Log {
+    fn transaction(
+        &mut self,
+        transaction: &Transaction,
+        settings: &Settings,
+        now_us: u64,
+    ) -> std::io::Result<()> {
+        if settings
+            .sampling_rate
+            .is_some_and(|rate| self.sample.unit() > rate)
+        {
+            return Ok(());
+        }
+        let (latency_us, lag_us) = latency_and_lag_us(transaction);
+        if let Some(every_s) = settings.aggregate_s {
+            if self.interval_begin_us == 0 {
+                self.interval_begin_us = now_us / 1_000_000 * 1_000_000;
+            }
+            self.close_intervals(now_us, every_s, settings)?;
+            self.interval.count(transaction, None);
+            if transaction.outcome == Outcome::Done {
+                self.latency_min_us = self.latency_min_us.min(latency_us);
+                self.latency_max_us = self.latency_max_us.max(latency_us);
+                self.lag_min_us = self.lag_min_us.min(lag_us);
+            }
+            return Ok(());
+        }
+        let (client, count) = (transaction.client, transaction.ended_before + 1);
+        write!(self.file, "{client} {count} ")?;
+        match result(transaction.outcome, settings.failures_detailed) {
+            None => write!(self.file, "{latency_us:.0}")?,
+            Some(result) => write!(self.file, "{result}")?,
+        }
+        let (seconds, micros) = (now_us / 1_000_000, now_us % 1_000_000);
+        write!(self.file, " {} {seconds} {micros}", transaction.script)?;
+        if settings.rate_per_s.is_some() {
+            let is_done = transaction.outcome == Outcome::Done;
+            write!(self.file, " {:.0}", if is_done { lag_us } else { 0.0 })?;
+        }
+        if settings.tries_max != 1 {
+            write!(self.file, " {}", transaction.tries - 1)?;
+        }
+        writeln!(self.file)
+    }
+
+    /// Writes the intervals that are over, empty ones too.
+    fn close_intervals(
+        &mut self,
+        now_us: u64,
+        every_s: u32,
+        settings: &Settings,
+    ) -> std::io::Result<()> {
+        let every_us = u64::from(every_s) * 1_000_000;
+        while self.interval_begin_us + every_us <= now_us {
+            let figures = self.interval.read();
+            let least = |value: f64| if value.is_finite() { value } else { 0.0 };
+            write!(
+                self.file,
+                "{} {} {:.0} {:.0} {:.0} {:.0}",
+                self.interval_begin_us / 1_000_000,
+                figures.done,
+                figures.latency_sum_us,
+                figures.latency_sum2,
+                least(self.latency_min_us),
+                self.latency_max_us
+            )?;
+            let lag = if settings.rate_per_s.is_some() {
+                [
+                    figures.lag_sum_us,
+                    self.interval.lag_sum2(),
+                    least(self.lag_min_us),
+                    figures.lag_max_us,
+                ]
+            } else {
+                [0.0; 4]
+            };
+            let only = |wanted: bool, value: u64| if wanted { value } else { 0 };
+            let has_tries = settings.tries_max != 1;
+            let detailed = settings.failures_detailed;
+            writeln!(
+                self.file,
+                " {:.0} {:.0} {:.0} {:.0} {} {} {} {} {}",
+                lag[0],
+                lag[1],
+                lag[2],
+                lag[3],
+                only(settings.latency_limit_us.is_some(), figures.skipped),
+                only(has_tries, figures.retried),
+                only(has_tries, figures.retries),
+                only(detailed, figures.serialization),
+                only(detailed, figures.deadlock)
+            )?;
+            self.interval.reset();
+            self.latency_min_us = f64::INFINITY;
+            self.latency_max_us = 0.0;
+            self.lag_min_us = f64::INFINITY;
+            self.interval_begin_us += every_us;
+        }
+        Ok(())
+    }
+}
+
+/// What a log has in the place of a latency.
+fn result(outcome: Outcome, detailed: bool) -> Option<&'static str> {
+    match outcome {
+        Outcome::Done => None,
+        Outcome::Skipped => Some("skipped"),
+        Outcome::Failed(FailureKind::Serialization) if detailed => Some("serialization"),
+        Outcome::Failed(FailureKind::Deadlock) if detailed => Some("deadlock"),
+        Outcome::Failed(FailureKind::Other) if detailed => Some("other"),
+        Outcome::Failed(_) => Some("failed"),
+    }
+}
+
+/// libpq's words for a connection that ended without any.
+const CLOSED: &str = "server closed the connection unexpectedly\n\tThis probably means the server \
+     terminated abnormally\n\tbefore or while processing the request.";
+
+/// Tells why a client cannot go on, in pgbench's words.
+fn tell_abort(client: u32, error: &LoadError) {
+    match error {
+        LoadError::Aborted { place, cause } => tell_cause(client, place, cause),
+        LoadError::Refused { .. } | LoadError::Connect { .. } => {
+            message::error(&message::of_load(error));
+            message::error(&format!(
+                "client {client} aborted while establishing connection"
+            ));
+        }
+        LoadError::Lost {
+            last,
+            source,
+            place,
+            ..
+        } => {
+            let why = match (last, source) {
+                // A warning was told when it came.
+                (Some(last), _) if last.is_fatal() => message::of_server(last, None),
+                (_, Some(source)) => message::plain(source),
+                _ => CLOSED.into(),
+            };
+            let at = match place {
+                Some(place) => format!(
+                    " script {} aborted in command {} query {}",
+                    place.script_index, place.command, place.query
+                ),
+                None => " aborted".to_owned(),
+            };
+            message::error(&format!("client {client}{at}: {why}"));
+        }
+        other => message::error(&other.to_string()),
+    }
+}
+
+fn tell_cause(client: u32, place: &Place, cause: &AbortCause) {
+    let Place {
+        command,
+        query,
+        word,
+        script_index: script,
+        ..
+    } = place;
+    let failed = |what: &dyn std::fmt::Display| {
+        message::error(&format!(
+            "client {client} aborted in command {command} ({word}) of script {script}; {what}"
+        ));
+    };
+    let at = format!("client {client} script {script} command {command} query {query}");
+    let refused = |error: &pgassay_wire::ServerError| {
+        message::error(&format!(
+            "client {client} script {script} aborted in command {command} query {query}: {}",
+            message::of_server(error, place.sent.as_deref())
+        ));
+    };
+    match cause {
+        AbortCause::Sql(error) => refused(error),
+        AbortCause::Unprepared { prepare, execute } => {
+            message::error(&message::of_server(prepare, place.statement.as_deref()));
+            refused(execute);
+        }
+        AbortCause::Rows { rows } => message::error(&format!("{at}: expected one row, got {rows}")),
+        AbortCause::Capture { invalid } => {
+            message::error(&invalid.to_string());
+            message::error(&format!(
+                "{at}: error storing into variable {}",
+                invalid.name
+            ));
+        }
+        AbortCause::Eval(error) => {
+            message::error(&error.to_string());
+            failed(&reason(error, word));
+        }
+        AbortCause::ShellFailed { .. } => {
+            message::error(&cause.to_string());
+            failed(&"execution of meta-command failed");
+        }
+        AbortCause::Refusal(Refusal::Copy) => message::error(&Refusal::Copy.to_string()),
+        AbortCause::Refusal(
+            refusal @ (Refusal::PipelineOpenAtEnd | Refusal::TransactionOpenAtEnd),
+        ) => message::error(&format!("client {client} aborted: {refusal}")),
+        other => failed(other),
+    }
+}
+
+/// What pgbench calls the failure of a backslash command, by the command where errors are the
+/// same.
+fn reason(error: &EvalError, word: &str) -> &'static str {
+    if matches!(word, "setshell" | "shell" | "sleep") {
+        "execution of meta-command failed"
+    } else {
+        error.abort_reason()
+    }
+}

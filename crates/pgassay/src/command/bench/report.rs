@@ -1,0 +1,391 @@
+//! The report on stdout, line for line pgbench's; what we add comes after it.
+//!
+//! Source: `printResults` in pgbench.c, 15 to 18; the line of other failures came with
+//! `--continue-on-error`.
+
+use std::fmt::Write;
+
+use pgassay_load::{CommandMeasurement, Histogram, Measurement};
+use pgassay_script::{Compat, Script};
+
+use super::figures::{Board, Figures};
+use super::settings::{PartitionMethod, Settings};
+
+/// Shorter runs are not judged by how busy the client was.
+const CLIENT_LIMITED_US_MIN: f64 = 500_000.0;
+
+/// A run is unstable if one in so many transactions that were due was not begun.
+const UNSTABLE_ONE_IN: u64 = 100;
+
+/// All that a report says.
+pub struct Report<'a> {
+    pub settings: &'a Settings,
+    pub scripts: &'a [(std::sync::Arc<Script>, u32)],
+    pub board: &'a Board,
+    pub measurement: &'a Measurement,
+    pub scale: i32,
+    pub partitioning: Option<(PartitionMethod, i32)>,
+    pub connecting_us: u64,
+}
+
+/// A count's share; what PostgreSQL's printf makes of 0/0 where there is nothing to divide by.
+fn percent(count: u64, of: u64) -> String {
+    if of == 0 {
+        "NaN%".to_owned()
+    } else {
+        format!("{:.3}%", 100.0 * count as f64 / of as f64)
+    }
+}
+
+impl Report<'_> {
+    /// pgbench's part.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        self.write(&mut out)
+            .expect("writing to a String cannot fail");
+        out
+    }
+
+    /// Transactions per second, the way pgbench counts them.
+    pub fn tps(&self) -> f64 {
+        self.board.all().done as f64 / (self.elapsed_us() / 1e6)
+    }
+
+    fn elapsed_us(&self) -> f64 {
+        let instants = &self.measurement.instants;
+        (instants.idle_ns.saturating_sub(instants.begin_ns) as f64 / 1000.0).max(1.0)
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let settings = self.settings;
+        let total = self.board.all();
+        self.write_parameters(out)?;
+        match (settings.duration_s, settings.transactions) {
+            (None, Some(count)) => {
+                writeln!(out, "number of transactions per client: {count}")?;
+                let wanted = i64::from(count) * i64::from(settings.clients);
+                let done = total.done;
+                writeln!(
+                    out,
+                    "number of transactions actually processed: {done}/{wanted}"
+                )?;
+            }
+            (duration, _) => {
+                writeln!(out, "duration: {} s", duration.unwrap_or_default())?;
+                let done = total.done;
+                writeln!(out, "number of transactions actually processed: {done}")?;
+            }
+        }
+        if total.total() == 0 && settings.compat >= Compat::V18 {
+            return Ok(());
+        }
+        self.write_failures(out, &total, "", true)?;
+        if total.total() == 0 || total.done + total.skipped == 0 && !settings.continue_on_error {
+            return Ok(());
+        }
+        self.write_latency(out, &total)?;
+        self.write_connections(out, &total)?;
+        if self.scripts.len() > 1 || settings.per_command {
+            self.write_scripts(out, &total)?;
+        }
+        Ok(())
+    }
+
+    fn write_parameters(&self, out: &mut String) -> std::fmt::Result {
+        let settings = self.settings;
+        let name = match self.scripts {
+            [(script, _)] => script.name(),
+            _ => "multiple scripts",
+        };
+        writeln!(out, "transaction type: {name}")?;
+        writeln!(out, "scaling factor: {}", self.scale)?;
+        if let Some((method, partitions)) = self.partitioning {
+            writeln!(out, "partition method: {}", method.name())?;
+            writeln!(out, "partitions: {partitions}")?;
+        }
+        writeln!(out, "query mode: {}", settings.protocol.name())?;
+        writeln!(out, "number of clients: {}", settings.clients)?;
+        writeln!(out, "number of threads: {}", settings.threads)?;
+        if settings.tries_max > 0 {
+            writeln!(out, "maximum number of tries: {}", settings.tries_max)?;
+        }
+        Ok(())
+    }
+
+    fn write_failures(
+        &self,
+        out: &mut String,
+        figures: &Figures,
+        prefix: &str,
+        is_total: bool,
+    ) -> std::fmt::Result {
+        let settings = self.settings;
+        let total = figures.total();
+        let mut line = |what: &str, count: u64| {
+            writeln!(
+                out,
+                "{prefix}number of {what}: {count} ({})",
+                percent(count, total)
+            )
+        };
+        line("failed transactions", figures.failed())?;
+        if settings.failures_detailed {
+            line("serialization failures", figures.serialization)?;
+            line("deadlock failures", figures.deadlock)?;
+            if settings.continue_on_error {
+                line("other failures", figures.other)?;
+            }
+        }
+        if settings.tries_max != 1 {
+            line("transactions retried", figures.retried)?;
+            writeln!(out, "{prefix}total number of retries: {}", figures.retries)?;
+        }
+        let is_skipping = settings.rate_per_s.is_some() && settings.latency_limit_us.is_some();
+        if is_skipping && total > 0 && (!is_total || figures.done + figures.skipped > 0) {
+            let skipped = figures.skipped;
+            let share = percent(skipped, total);
+            writeln!(
+                out,
+                "{prefix}number of transactions skipped: {skipped} ({share})"
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_latency(&self, out: &mut String, total: &Figures) -> std::fmt::Result {
+        let settings = self.settings;
+        if let Some(limit_us) = settings.latency_limit_us {
+            let share = if total.done == 0 {
+                "0.000%".to_owned()
+            } else {
+                percent(total.late, total.done)
+            };
+            writeln!(
+                out,
+                "number of transactions above the {:.1} ms latency limit: {}/{} ({share})",
+                limit_us as f64 / 1000.0,
+                total.late,
+                total.done
+            )?;
+        }
+        if settings.measures_latency() {
+            write_mean(out, "latency", total)?;
+        } else {
+            let mean_ms =
+                self.elapsed_us() * f64::from(settings.clients) / total.total() as f64 / 1000.0;
+            let including = if total.failed() > 0 {
+                " (including failures)"
+            } else {
+                ""
+            };
+            writeln!(out, "latency average = {mean_ms:.3} ms{including}")?;
+        }
+        if settings.rate_per_s.is_some() {
+            let mean_ms = total.lag_sum_us / total.done.max(1) as f64 / 1000.0;
+            writeln!(
+                out,
+                "rate limit schedule lag: avg {mean_ms:.3} (max {:.3}) ms",
+                total.lag_max_us / 1000.0
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_connections(&self, out: &mut String, total: &Figures) -> std::fmt::Result {
+        let tps = self.tps();
+        if self.settings.connects {
+            let count = (total.done + total.failed()).max(1);
+            let mean_ms = self.measurement.reconnecting.sum_us as f64 / count as f64 / 1000.0;
+            writeln!(out, "average connection time = {mean_ms:.3} ms")?;
+            writeln!(out, "tps = {tps:.6} (including reconnection times)")
+        } else {
+            let initial_ms = self.connecting_us as f64 / 1000.0;
+            writeln!(out, "initial connection time = {initial_ms:.3} ms")?;
+            writeln!(out, "tps = {tps:.6} (without initial connection time)")
+        }
+    }
+
+    fn write_scripts(&self, out: &mut String, total: &Figures) -> std::fmt::Result {
+        let weights: u64 = self
+            .scripts
+            .iter()
+            .map(|(_, weight)| u64::from(*weight))
+            .sum();
+        let several = self.scripts.len() > 1;
+        for (index, (script, weight)) in self.scripts.iter().enumerate() {
+            if several {
+                let figures = self.board.script(index);
+                writeln!(out, "SQL script {}: {}", index + 1, script.name())?;
+                writeln!(
+                    out,
+                    " - weight: {weight} (targets {:.1}% of total)",
+                    100.0 * f64::from(*weight) / weights as f64
+                )?;
+                writeln!(
+                    out,
+                    " - {} transactions ({:.1}% of total, tps = {:.6})",
+                    figures.done,
+                    100.0 * figures.done as f64 / total.done.max(1) as f64,
+                    figures.done as f64 / (self.elapsed_us() / 1e6)
+                )?;
+                self.write_failures(out, &figures, " - ", false)?;
+                write_mean(out, " - latency", &figures)?;
+            }
+            if self.settings.per_command {
+                let times = self.measurement.commands.get(index);
+                self.write_commands(out, script, times.map_or(&[], Vec::as_slice), several)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_commands(
+        &self,
+        out: &mut String,
+        script: &Script,
+        times: &[CommandMeasurement],
+        several: bool,
+    ) -> std::fmt::Result {
+        let has_tries = self.settings.tries_max != 1;
+        let columns = if has_tries {
+            ", failures and retries"
+        } else {
+            " and failures"
+        };
+        let prefix = if several { " - " } else { "" };
+        writeln!(out, "{prefix}statement latencies in milliseconds{columns}:")?;
+        // Up to 17 there is a blank more between the columns.
+        let gap = if self.settings.compat < Compat::V18 {
+            "  "
+        } else {
+            " "
+        };
+        for (index, command) in script.commands().iter().enumerate() {
+            let of_command = times.get(index).copied().unwrap_or_default();
+            let mean_ms = of_command.mean_ms().unwrap_or(0.0);
+            write!(out, "   {mean_ms:11.3}  {:10}{gap}", of_command.failures)?;
+            if has_tries {
+                write!(out, "{:10}{gap}", of_command.retries)?;
+            }
+            writeln!(out, "{}", command.first_line)?;
+        }
+        Ok(())
+    }
+
+    /// What pgbench does not say: percentiles on request, and whether the client was too slow.
+    pub fn additions(&self) -> String {
+        let mut out = String::new();
+        if let Some(percentiles) = &self.settings.percentiles {
+            for percentile in percentiles {
+                let value = at_percentile_ms(&self.measurement.latency_ns, *percentile);
+                let _ = writeln!(out, "latency percentile {percentile} = {value:.3} ms");
+            }
+        }
+        // A few are always under way when time is over.
+        let unserved = self.measurement.unserved;
+        if unserved * UNSTABLE_ONE_IN > self.board.all().total() + unserved {
+            let _ = writeln!(
+                out,
+                "unstable: {unserved} more transactions were due but not begun when time was over"
+            );
+        }
+        // The share of a moment's run says nothing.
+        if self.measurement.client_limited && self.elapsed_us() >= CLIENT_LIMITED_US_MIN {
+            let busy = self
+                .measurement
+                .threads
+                .iter()
+                .map(pgassay_load::ThreadUsage::demand)
+                .fold(0.0, f64::max);
+            let _ = writeln!(
+                out,
+                "client-limited: a thread of the client was busy, or waited for a processor, {:.0}% \
+                 of the time ({:.1} us of its CPU per transaction)",
+                100.0 * busy,
+                self.measurement.client_cpu_us_per_transaction()
+            );
+        }
+        out
+    }
+
+    /// Everything as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        let total = self.board.all();
+        let measurement = self.measurement;
+        let usual = [50.0, 90.0, 95.0, 99.0, 99.9];
+        let wanted = self.settings.percentiles.as_deref().unwrap_or(&usual);
+        let percentiles: serde_json::Map<_, _> = wanted
+            .iter()
+            .map(|percentile| {
+                let value = at_percentile_ms(&measurement.latency_ns, *percentile);
+                (percentile.to_string(), value.into())
+            })
+            .collect();
+        let scripts: Vec<_> = self
+            .scripts
+            .iter()
+            .enumerate()
+            .map(|(index, (script, weight))| {
+                let of_script = self.board.script(index);
+                serde_json::json!({
+                    "name": script.name(), "weight": weight, "transactions": of_script.done,
+                    "failed": of_script.failed(), "skipped": of_script.skipped,
+                    "latency_ms_mean": of_script.latency_ms().map(|(mean, _)| mean),
+                })
+            })
+            .collect();
+        serde_json::json!({
+            "schema": "pgassay.bench/1",
+            "clients": self.settings.clients,
+            "threads": self.settings.threads,
+            "protocol": self.settings.protocol.name(),
+            "scale": self.scale,
+            "seed": self.settings.seed,
+            "elapsed_s": self.elapsed_us() / 1e6,
+            "transactions": total.done,
+            "failed": {
+                "total": total.failed(), "serialization": total.serialization,
+                "deadlock": total.deadlock, "other": total.other,
+            },
+            "skipped": total.skipped,
+            "unserved": measurement.unserved,
+            "late": total.late,
+            "retried": total.retried,
+            "retries": total.retries,
+            "aborted_clients": measurement.aborted,
+            "interrupted": measurement.interrupted,
+            "tps": self.tps(),
+            "latency_ms": {
+                "mean": total.latency_ms().map(|(mean, _)| mean),
+                "stddev": total.latency_ms().map(|(_, deviation)| deviation),
+                "percentiles": percentiles,
+            },
+            "client": {
+                "cpu_us_per_transaction": measurement.client_cpu_us_per_transaction(),
+                "limited": measurement.client_limited,
+                "run_queue_wait_us": measurement.threads.iter()
+                    .map(|thread| thread.run_queue_wait_us).collect::<Option<Vec<_>>>(),
+                "timer_lag_us_max": measurement.timer_lag.max_us,
+            },
+            "client_time_us": {
+                "in_transaction": measurement.time.in_transaction_us,
+                "asleep": measurement.time.asleep_us,
+                "between": measurement.time.between_us,
+            },
+            "transactions_by_client": measurement.clients,
+            "scripts": scripts,
+        })
+    }
+}
+
+fn at_percentile_ms(latency_ns: &Histogram<u64>, percentile: f64) -> f64 {
+    latency_ns.value_at_quantile(percentile / 100.0) as f64 / 1e6
+}
+
+fn write_mean(out: &mut String, prefix: &str, figures: &Figures) -> std::fmt::Result {
+    let Some((mean_ms, deviation_ms)) = figures.latency_ms() else {
+        return Ok(());
+    };
+    writeln!(out, "{prefix} average = {mean_ms:.3} ms")?;
+    writeln!(out, "{prefix} stddev = {deviation_ms:.3} ms")
+}

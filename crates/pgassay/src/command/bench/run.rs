@@ -1,0 +1,398 @@
+//! A benchmark run: looks at the tables, runs the clients, prints the report.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use pgassay_load::{
+    Conduct, Crew, CrewConfig, Limits, LoadError, Measurement, Observer, OnAbort, WeightedScript,
+    Window,
+};
+use pgassay_script::{Names, Options, Script};
+use pgassay_wire::conninfo::Target;
+
+use super::connection::{self, Setup, sqlstate};
+use super::figures::Board;
+use super::message::{self, Exit, fatal};
+use super::observer::{Common, Watcher};
+use super::report::Report;
+use super::settings::{PartitionMethod, Settings};
+use super::surroundings::{epoch_shift_us, monotonic_ns};
+use super::{progress, shell};
+use crate::exit::{INTERRUPTED, PARTIAL};
+use crate::interrupt::Interrupt;
+
+/// pgbench waits for a server as long as it takes; ten years stand for that.
+const FOR_EVER: Duration = Duration::from_hours(10 * 365 * 24);
+/// How long running transactions may take to end after Ctrl-C.
+const STOP: Duration = Duration::from_secs(2);
+const LOG_PREFIX: &str = "pgbench_log";
+
+/// What the tables say.
+struct Tables {
+    scale: i32,
+    partitioning: Option<(PartitionMethod, i32)>,
+}
+
+/// The scripts as they will run.
+struct Scripts {
+    weighted: Vec<(Arc<Script>, u32)>,
+    names: Arc<Names>,
+}
+
+/// Runs a benchmark.
+pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
+    let scripts = parse(settings)?;
+    let mut target = connection::target(settings, application)?;
+    let mut setup =
+        Setup::open(&mut target).map_err(|_| fatal("could not create connection for setup"))?;
+    if !settings.json {
+        banner(setup.server_version(), settings);
+    }
+    let tables = if settings.uses_builtin {
+        look_at_tables(&mut setup, settings, &target.database)?
+    } else {
+        Tables {
+            scale: settings.scale,
+            partitioning: None,
+        }
+    };
+    vacuum(&mut setup, settings);
+    setup.close();
+
+    let interrupt = Interrupt::watch().map_err(|error| fatal(&error.to_string()))?;
+    let common = Arc::new(Common {
+        settings: settings.clone(),
+        board: Board::new(
+            settings.threads.unsigned_abs() as usize,
+            scripts.weighted.len(),
+        ),
+        epoch_shift_us: epoch_shift_us(),
+    });
+    let config = configure(settings, &scripts, target, tables.scale, &common)?;
+    let begin_ns = monotonic_ns();
+    let mut crew =
+        Crew::connect(&config, interrupt.flag()).map_err(|error| not_connected(&error))?;
+    let connecting_us = (monotonic_ns() - begin_ns) / 1000;
+    let measurement = measure(&mut crew, settings, &common)?;
+    crew.close();
+    conclude(&Report {
+        settings,
+        scripts: &scripts.weighted,
+        board: &common.board,
+        measurement: &measurement,
+        scale: tables.scale,
+        partitioning: tables.partitioning,
+        connecting_us,
+    })
+}
+
+fn banner(server: &str, settings: &Settings) {
+    let version = super::version(settings.compat);
+    if server == version {
+        print(&format!("pgbench ({version})\n"));
+    } else {
+        print(&format!("pgbench ({version}, server {server})\n"));
+    }
+}
+
+/// Prints to stdout at once, since shells that scripts start write there too.
+fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    // A reader that has seen enough does not end a run.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+fn parse(settings: &Settings) -> Result<Scripts, Exit> {
+    let options = Options {
+        protocol: settings.protocol,
+        compat: settings.compat,
+    };
+    let mut names = Names::new();
+    for (name, _) in &settings.variables {
+        names
+            .define("option", name)
+            .map_err(|error| fatal(&error.to_string()))?;
+    }
+    let mut weighted = Vec::new();
+    for script in &settings.scripts {
+        let parsed = super::scripts::parse(&script.name, &script.text, options, &mut names)?;
+        for note in parsed.notes() {
+            message::warning(&format!("{}:{}: {}", script.name, note.line, note.text));
+        }
+        weighted.push((Arc::new(parsed), script.weight));
+    }
+    Ok(Scripts {
+        weighted,
+        names: Arc::new(names),
+    })
+}
+
+fn look_at_tables(setup: &mut Setup, settings: &Settings, database: &str) -> Result<Tables, Exit> {
+    const COUNT: &str = "select count(*) from pgbench_branches";
+    let hint = || {
+        message::hint(&format!(
+            "Perhaps you need to do initialization (\"pgbench -i\") in database \"{database}\"."
+        ));
+    };
+    let first =
+        |answer: &pgassay_wire::Answer, column: usize| answer.rows.first()?.get(column)?.clone();
+    let counted = setup.query(COUNT).map_err(|error| {
+        let exit = fatal(&format!(
+            "could not count number of branches: {}",
+            message::of_exchange(&error, Some(COUNT))
+        ));
+        if sqlstate(&error) == Some("42P01") {
+            hint();
+        }
+        exit
+    })?;
+    let count = first(&counted, 0).unwrap_or_default();
+    let scale: i32 = count.parse().map_err(|_| {
+        fatal(&format!(
+            "invalid count(*) from pgbench_branches: \"{count}\""
+        ))
+    })?;
+    if settings.scale_given {
+        message::warning(&format!(
+            "scale option ignored, using count from pgbench_branches table ({scale})"
+        ));
+    }
+    let Ok(found) = setup.query(PARTITIONING) else {
+        // A server before 10 has no such catalogue.
+        return Ok(Tables {
+            scale,
+            partitioning: None,
+        });
+    };
+    if found.rows.is_empty() {
+        let exit = fatal("no pgbench_accounts table found in search_path");
+        hint();
+        return Err(exit);
+    }
+    let method = match first(&found, 1).as_deref() {
+        None => None,
+        Some("r") => Some(PartitionMethod::Range),
+        Some("h") => Some(PartitionMethod::Hash),
+        Some(other) => {
+            return Err(fatal(&format!("unexpected partition method: \"{other}\"")));
+        }
+    };
+    let partitions = first(&found, 2).and_then(|count| count.parse().ok());
+    Ok(Tables {
+        scale,
+        partitioning: method.map(|method| (method, partitions.unwrap_or(0))),
+    })
+}
+
+/// How the first `pgbench_accounts` in the search path is partitioned.
+const PARTITIONING: &str = "select pg_catalog.array_position(pg_catalog.current_schemas(true), n.nspname), \
+     p.partstrat, (select pg_catalog.count(*) from pg_catalog.pg_inherits i where i.inhparent = c.oid) \
+     from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
+     left join pg_catalog.pg_partitioned_table p on p.partrelid = c.oid \
+     where c.relname = 'pgbench_accounts' \
+     and n.nspname = any (pg_catalog.current_schemas(true)) order by 1 limit 1";
+
+fn vacuum(setup: &mut Setup, settings: &Settings) {
+    if settings.no_vacuum {
+        return;
+    }
+    message::say("starting vacuum...");
+    for sql in [
+        "vacuum pgbench_branches",
+        "vacuum pgbench_tellers",
+        "truncate pgbench_history",
+    ] {
+        setup.try_execute(sql);
+    }
+    message::say("end.\n");
+    if settings.vacuum_all {
+        message::say("starting vacuum pgbench_accounts...");
+        setup.try_execute("vacuum analyze pgbench_accounts");
+        message::say("end.\n");
+    }
+}
+
+fn configure(
+    settings: &Settings,
+    scripts: &Scripts,
+    target: Target,
+    scale: i32,
+    common: &Arc<Common>,
+) -> Result<CrewConfig, Exit> {
+    let weighted = scripts
+        .weighted
+        .iter()
+        .map(|(script, weight)| WeightedScript {
+            script: Arc::clone(script),
+            weight: u64::from(*weight),
+        });
+    Ok(CrewConfig {
+        target,
+        clients: settings.clients.unsigned_abs(),
+        threads: settings.threads.unsigned_abs(),
+        scripts: weighted.collect(),
+        names: Arc::clone(&scripts.names),
+        protocol: settings.protocol,
+        seed: settings.seed,
+        scale: i64::from(scale),
+        variables: settings.variables.clone(),
+        debug: Some(Arc::new(|line: &str| message::say(&format!("{line}\n")))),
+        limits: Limits {
+            connect: FOR_EVER,
+            reply: FOR_EVER,
+            stop: STOP,
+        },
+        conduct: conduct(settings, common)?,
+    })
+}
+
+fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<Conduct, Exit> {
+    let files = logs(settings)?;
+    let observing = Arc::clone(common);
+    let observer = move |thread: usize, sample| -> Box<dyn Observer> {
+        let file = files.get(thread).and_then(|file| file.try_clone().ok());
+        Box::new(Watcher::new(&observing, thread, sample, file))
+    };
+    Ok(Conduct {
+        rate_per_s: settings.rate_per_s,
+        latency_limit: settings.latency_limit_us.map(Duration::from_micros),
+        tries_max: settings.tries_max,
+        continues_on_error: settings.continue_on_error,
+        reconnects: settings.connects,
+        on_abort: if settings.exit_on_abort {
+            OnAbort::EndRun
+        } else {
+            OnAbort::EndClient
+        },
+        times_commands: settings.per_command,
+        shell: Some(Arc::new(shell::run)),
+        notices: Some(Arc::new(|notice: &pgassay_wire::ServerError| {
+            message::say(&message::of_server(notice, None));
+        })),
+        trace: message::is_debugging()
+            .then(|| -> pgassay_load::DebugSink { Arc::new(|line: &str| message::debug(line)) }),
+        observer: Some(Arc::new(observer)),
+    })
+}
+
+/// Each thread's log, if there are to be logs.
+fn logs(settings: &Settings) -> Result<Vec<File>, Exit> {
+    if !settings.log {
+        return Ok(Vec::new());
+    }
+    let prefix = settings.log_prefix.as_deref().unwrap_or(LOG_PREFIX);
+    let pid = std::process::id();
+    let open = |thread: i32| {
+        let path = if thread == 0 {
+            format!("{prefix}.{pid}")
+        } else {
+            format!("{prefix}.{pid}.{thread}")
+        };
+        File::create(&path).map_err(|error| {
+            fatal(&format!(
+                "could not open logfile \"{path}\": {}",
+                message::plain(&error)
+            ))
+        })
+    };
+    (0..settings.threads).map(open).collect()
+}
+
+fn not_connected(error: &LoadError) -> Exit {
+    message::error(&message::of_load(error));
+    match error {
+        LoadError::Connect { client, .. }
+        | LoadError::Refused { client, .. }
+        | LoadError::Lost { client, .. }
+        | LoadError::Wire { client, .. } => {
+            fatal(&format!("could not create connection for client {client}"))
+        }
+        LoadError::Stopped => Exit(INTERRUPTED),
+        _ => Exit(1),
+    }
+}
+
+fn measure(
+    crew: &mut Crew,
+    settings: &Settings,
+    common: &Arc<Common>,
+) -> Result<Measurement, Exit> {
+    let window = match settings.duration_s {
+        Some(seconds) => Window::Timed {
+            settle: Duration::ZERO,
+            measure: Duration::from_secs(seconds.into()),
+        },
+        None => Window::Counted {
+            transactions_per_client: settings.transactions.unwrap_or_default().into(),
+        },
+    };
+    let (running, done) = mpsc::channel();
+    let ran = std::thread::scope(|scope| {
+        if let Some(every_s) = settings.progress_s {
+            scope.spawn(move || progress::tell(common, every_s, &done));
+        }
+        let ran = crew.run(&window);
+        drop(running);
+        ran
+    });
+    ran.map_err(|error| {
+        let Some(client) = client_of(&error) else {
+            return fatal(&error.to_string());
+        };
+        // What is wrong was told when it happened.
+        message::error(&format!(
+            "Run was aborted due to an error in thread {}",
+            thread_of(client, settings)
+        ));
+        Exit(PARTIAL)
+    })
+}
+
+fn client_of(error: &LoadError) -> Option<u32> {
+    match error {
+        LoadError::Aborted { place, .. } => Some(place.client),
+        LoadError::Lost { client, .. }
+        | LoadError::Connect { client, .. }
+        | LoadError::Refused { client, .. }
+        | LoadError::Wire { client, .. }
+        | LoadError::Unanswered { client, .. } => Some(*client),
+        _ => None,
+    }
+}
+
+/// The thread of a client, dealt as pgbench deals: earlier threads have no fewer than later ones.
+fn thread_of(client: u32, settings: &Settings) -> u32 {
+    let (clients, threads) = (
+        settings.clients.unsigned_abs(),
+        settings.threads.unsigned_abs(),
+    );
+    let mut dealt = 0;
+    for thread in 0..threads {
+        dealt += (clients - dealt).div_ceil(threads - thread);
+        if client < dealt {
+            return thread;
+        }
+    }
+    0
+}
+
+fn conclude(report: &Report<'_>) -> Result<(), Exit> {
+    if report.settings.json {
+        print(&format!("{:#}\n", report.json()));
+    } else {
+        print(&report.text());
+        print(&report.additions());
+    }
+    let measurement = report.measurement;
+    if measurement.interrupted {
+        message::error("Run was interrupted; the above results are incomplete.");
+        return Err(Exit(INTERRUPTED));
+    }
+    if measurement.aborted > 0 {
+        message::error("Run was aborted; the above results are incomplete.");
+        return Err(Exit(PARTIAL));
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Scripts as options name them: built-in ones, files, weights.
+//!
+//! Source: `findBuiltin`, `parseScriptWeight`, `process_file` in pgbench.c.
+
+use std::fmt::Write as _;
+use std::io::Read;
+
+use pgassay_script::{BUILTINS, Builtin, Names, Options, Script, split_weight};
+
+use super::message::{self, Exit, fatal, plain};
+
+/// Tells the built-in scripts.
+pub fn list_builtins() {
+    let mut text = String::from("Available builtin scripts:\n");
+    for builtin in &BUILTINS {
+        let _ = writeln!(text, "  {:>13}: {}", builtin.name, builtin.title);
+    }
+    text.push('\n');
+    message::say(&text);
+}
+
+/// The built-in script that a name begins.
+pub fn find_builtin(name: &str) -> Result<&'static Builtin, Exit> {
+    Builtin::find(name).map_err(|error| {
+        let exit = fatal(&error.to_string());
+        list_builtins();
+        exit
+    })
+}
+
+/// Tells a built-in script's text; the exit that follows.
+pub fn show_script(name: &str) -> Exit {
+    match find_builtin(name) {
+        Ok(builtin) => {
+            message::say(&format!(
+                "-- {}: {}\n{}\n",
+                builtin.name, builtin.title, builtin.text
+            ));
+            Exit(0)
+        }
+        Err(exit) => exit,
+    }
+}
+
+/// A name and its weight.
+pub fn weight(option: &str) -> Result<(&str, u32), Exit> {
+    split_weight(option).map_err(|error| fatal(&error.to_string()))
+}
+
+/// A script's text; `-` is standard input.
+pub fn read_script(name: &str) -> Result<Vec<u8>, Exit> {
+    let mut text = Vec::new();
+    if name == "-" {
+        std::io::stdin()
+            .lock()
+            .read_to_end(&mut text)
+            .map_err(|error| fatal(&format!("could not read file \"-\": {}", plain(&error))))?;
+        return Ok(text);
+    }
+    let mut file = std::fs::File::open(name).map_err(|error| {
+        fatal(&format!(
+            "could not open file \"{name}\": {}",
+            plain(&error)
+        ))
+    })?;
+    file.read_to_end(&mut text).map_err(|error| {
+        fatal(&format!(
+            "could not read file \"{name}\": {}",
+            plain(&error)
+        ))
+    })?;
+    Ok(text)
+}
+
+/// Parses a script, or tells what is wrong with it.
+pub fn parse(name: &str, text: &[u8], options: Options, names: &mut Names) -> Result<Script, Exit> {
+    Script::parse(name, text, &options, names).map_err(|error| {
+        message::error(&error.headline());
+        if let Some(excerpt) = error.excerpt() {
+            message::say(&format!("{excerpt}\n"));
+        }
+        Exit(1)
+    })
+}

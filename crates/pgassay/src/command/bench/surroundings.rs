@@ -1,0 +1,113 @@
+//! The process's environment, user and files, as libpq looks at them; and its clocks.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use pgassay_wire::conninfo::{FileText, Surroundings};
+
+/// Where distributions put the server's socket; elsewhere it is in `/tmp`.
+const SOCKET_DIRECTORY: &str = "/var/run/postgresql";
+
+/// The real surroundings.
+pub struct Real;
+
+impl Surroundings for Real {
+    fn variable(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
+
+    fn user(&self) -> Option<String> {
+        account().map(|(name, _)| name)
+    }
+
+    fn home(&self) -> Option<PathBuf> {
+        std::env::var_os("HOME")
+            .filter(|home| !home.is_empty())
+            .map(PathBuf::from)
+            .or_else(|| account().map(|(_, home)| home))
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Option<FileText>> {
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mode = std::fs::metadata(path)?.permissions().mode() & 0o777;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Some(FileText { text, mode }))
+    }
+
+    fn socket_directory(&self) -> String {
+        let directory = if Path::new(SOCKET_DIRECTORY).is_dir() {
+            SOCKET_DIRECTORY
+        } else {
+            "/tmp"
+        };
+        directory.into()
+    }
+}
+
+/// The user's name and home in the password database.
+fn account() -> Option<(String, PathBuf)> {
+    // SAFETY: geteuid has no preconditions. getpwuid's result stays valid until its next call,
+    // which nobody else makes: this runs before any thread is started.
+    unsafe {
+        let entry = libc::getpwuid(libc::geteuid()).as_ref()?;
+        let text = |pointer| CStr::from_ptr(pointer).to_string_lossy().into_owned();
+        Some((text(entry.pw_name), PathBuf::from(text(entry.pw_dir))))
+    }
+}
+
+/// The moment on the load's clock, in ns.
+pub fn monotonic_ns() -> u64 {
+    read_clock(libc::CLOCK_MONOTONIC)
+}
+
+/// What to add to a moment of the load's clock, in µs, for the time since 1970.
+pub fn epoch_shift_us() -> u64 {
+    (read_clock(libc::CLOCK_REALTIME) / 1000).saturating_sub(monotonic_ns() / 1000)
+}
+
+fn read_clock(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a timespec of ours; both clocks exist on every Linux.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Asks on the terminal for a password, which is not shown.
+pub fn ask_password() -> io::Result<String> {
+    use io::{BufRead, Write};
+    use std::os::fd::AsRawFd;
+
+    let mut terminal = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/tty")?;
+    terminal.write_all(b"Password: ")?;
+    // SAFETY: all zeroes is a valid termios.
+    let mut before: libc::termios = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the pointer is to our termios.
+    let is_terminal = unsafe { libc::tcgetattr(terminal.as_raw_fd(), &raw mut before) } == 0;
+    if is_terminal {
+        let mut silent = before;
+        silent.c_lflag &= !libc::ECHO;
+        // SAFETY: the pointer is to our termios.
+        unsafe { libc::tcsetattr(terminal.as_raw_fd(), libc::TCSAFLUSH, &raw const silent) };
+    }
+    let mut line = String::new();
+    let read = io::BufReader::new(&terminal).read_line(&mut line);
+    if is_terminal {
+        // SAFETY: as above.
+        unsafe { libc::tcsetattr(terminal.as_raw_fd(), libc::TCSAFLUSH, &raw const before) };
+    }
+    terminal.write_all(b"\n")?;
+    read?;
+    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+}

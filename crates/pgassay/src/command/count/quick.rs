@@ -1,0 +1,180 @@
+//! A study made of flags: one script, a baseline, and what to compare with it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use pgassay_core::study::{
+    Conditions, Data, Length, Protocol, Scalar, Script, ServerChoice, Study, StudySource, Variant,
+};
+use pgassay_script::{Builtin, Names, Options};
+use pgassay_server::VersionRequest;
+
+use super::CountArgs;
+use crate::catalogue::Found;
+
+/// pgbench's tables at scale 1, as its `-i -I dtGvp` makes them.
+const PGBENCH_TABLES: &str = "
+create table pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));
+create table pgbench_tellers (tid int not null, bid int, tbalance int, filler char(84)) with (fillfactor = 100);
+create table pgbench_accounts (aid int not null, bid int, abalance int, filler char(84)) with (fillfactor = 100);
+create table pgbench_branches (bid int not null, bbalance int, filler char(88)) with (fillfactor = 100);
+insert into pgbench_branches (bid, bbalance) values (1, 0);
+insert into pgbench_tellers (tid, bid, tbalance) select tid, 1, 0 from generate_series(1, 10) tid;
+insert into pgbench_accounts (aid, bid, abalance, filler) select aid, 1, 0, '' from generate_series(1, 100000) aid;
+alter table pgbench_branches add primary key (bid);
+alter table pgbench_tellers add primary key (tid);
+alter table pgbench_accounts add primary key (aid);
+vacuum analyze pgbench_branches;
+vacuum analyze pgbench_tellers;
+vacuum analyze pgbench_accounts;
+vacuum analyze pgbench_history;
+";
+
+/// The study that the flags ask for.
+pub fn study(args: &CountArgs) -> Result<Found> {
+    let (name, file, text) = script(args)?;
+    let protocol = args.protocol.unwrap_or_default();
+    let settings = settings(&args.set)?;
+    let mut variants = vec![variant(&baseline_name(args), protocol)];
+    for choice in &args.vs {
+        variants.push(other(choice, protocol)?);
+    }
+    let study = Study {
+        question: format!("What does {name} cost, {}?", protocol.as_str()),
+        source: None,
+        server: ServerChoice {
+            version: args.version.clone(),
+            binaries: args.binaries.clone(),
+            settings,
+        },
+        parameters: BTreeMap::new(),
+        data: Data {
+            setup: Some(setup(args)?),
+            reset: None,
+        },
+        script: vec![Script {
+            name: name.clone(),
+            weight: 1,
+            text: Some(text),
+            file: None,
+            builtin: None,
+        }],
+        variant: variants,
+        conditions: Conditions::default(),
+        length: Length::default(),
+    };
+    let source = StudySource {
+        file,
+        text: String::new(),
+    };
+    Ok(Found {
+        name,
+        source,
+        study,
+    })
+}
+
+/// What fills the database.
+fn setup(args: &CountArgs) -> Result<String> {
+    match &args.setup {
+        None => Ok(PGBENCH_TABLES.to_owned()),
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the set-up of {}", path.display())),
+    }
+}
+
+/// Name, origin and text. A mistake in it is told with its line.
+fn script(args: &CountArgs) -> Result<(String, String, String)> {
+    let flags = &args.script;
+    let builtin = match (&flags.builtin, flags.select_only, flags.skip_some_updates) {
+        (Some(name), _, _) => Some(Builtin::find(name)?),
+        (None, true, _) => Some(Builtin::find("select-only")?),
+        (None, _, true) => Some(Builtin::find("simple-update")?),
+        _ => None,
+    };
+    if let Some(builtin) = builtin {
+        let name = builtin.name.to_owned();
+        return Ok((name.clone(), name, builtin.text.to_owned()));
+    }
+    let Some(path) = &flags.file else {
+        bail!("name a study, or a script by -S, -N, -b NAME or -f FILE");
+    };
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
+    let name = path
+        .file_stem()
+        .map_or_else(|| file.clone(), |stem| stem.to_string_lossy().into_owned());
+    let options = Options {
+        protocol: crate::laboratory::scripts::protocol(args.protocol.unwrap_or_default()),
+        ..Options::default()
+    };
+    if let Err(error) = pgassay_script::Script::parse(&name, &text, &options, &mut Names::new()) {
+        bail!("{file}:{}: {error}", error.line);
+    }
+    Ok((name, file, text))
+}
+
+fn baseline_name(args: &CountArgs) -> String {
+    if !args.set.is_empty() {
+        return args.set.join(", ");
+    }
+    let versions = args
+        .vs
+        .iter()
+        .any(|choice| VersionRequest::parse(choice).is_ok());
+    match &args.version {
+        Some(version) if versions => version.clone(),
+        None if versions => "18".to_owned(),
+        _ if args.vs.iter().any(|choice| mode(choice).is_some()) => {
+            args.protocol.unwrap_or_default().as_str().to_owned()
+        }
+        _ => "default".to_owned(),
+    }
+}
+
+fn variant(name: &str, protocol: Protocol) -> Variant {
+    Variant {
+        name: name.to_owned(),
+        protocol: Some(protocol),
+        script: None,
+        version: None,
+        binaries: None,
+        settings: BTreeMap::new(),
+        session: BTreeMap::new(),
+        parameters: BTreeMap::new(),
+    }
+}
+
+/// What `--vs` names.
+fn other(choice: &str, protocol: Protocol) -> Result<Variant> {
+    let mut variant = variant(choice, protocol);
+    if choice.contains('=') {
+        let pairs: Vec<String> = choice.split(", ").map(str::to_owned).collect();
+        variant.settings = settings(&pairs)?;
+    } else if let Some(mode) = mode(choice) {
+        variant.protocol = Some(mode);
+    } else if VersionRequest::parse(choice).is_ok() {
+        variant.version = Some(choice.to_owned());
+    } else {
+        bail!(
+            "--vs {choice}: it is a setting (NAME=VALUE), a version (17) or a protocol mode (simple)"
+        );
+    }
+    Ok(variant)
+}
+
+fn mode(word: &str) -> Option<Protocol> {
+    [Protocol::Simple, Protocol::Extended, Protocol::Prepared]
+        .into_iter()
+        .find(|protocol| protocol.as_str() == word)
+}
+
+fn settings(pairs: &[String]) -> Result<BTreeMap<String, Scalar>> {
+    pairs
+        .iter()
+        .map(|pair| match pair.split_once('=') {
+            Some((name, value)) => Ok((name.trim().to_owned(), Scalar(value.trim().to_owned()))),
+            None => bail!("--set {pair}: write name=value, as --set work_mem=4MB"),
+        })
+        .collect()
+}

@@ -1,0 +1,416 @@
+//! Counting: follows a plan under valgrind, one client at a time.
+//!
+//! Servers that differ in settings only share a data directory: it is made and filled once, without
+//! valgrind, and started again with each one's settings, so that nothing else differs. Rounds go
+//! over all of them, so that a drift shows as a spread. Within a round a point runs its warm-up
+//! and then three segments of one, two and four units, each on a connection of its own, with the
+//! same seed: a longer segment repeats a shorter one and goes on. Units grow until the cost is
+//! linear, because what a connection touches for the first time must be in the shortest segment.
+//!
+//! A point's figures are those of its median round: a backend reports its statistics once a second
+//! of real time, which on a busy machine meets some segments and not others.
+//!
+//! Invariants: nothing that valgrind writes lies outside of the server's own directory; figures are
+//! of backends alone, found by the number that the server tells its client.
+
+mod lockstep;
+mod segment;
+mod valgrind;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use pgassay_core::plan::{Plan, ServerPlan};
+use pgassay_count::{
+    Build, ConditionCount, Counts, Machine, NOT_LINEAR, Repeat, SCHEMA, Tally, VariantCount,
+};
+use pgassay_profile::Conditions;
+use pgassay_server::Server;
+
+use self::segment::{Bench, larger};
+pub use self::valgrind::Valgrind;
+use super::servers;
+use crate::catalogue::Found;
+use crate::cli::ServerArgs;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+
+/// A server under valgrind starts some twenty times slower.
+const START_TIMEOUT: Duration = Duration::from_mins(3);
+/// What must not start in the middle of a segment; a study may say otherwise.
+const QUIET: [(&str, &str); 3] = [
+    ("autovacuum", "off"),
+    ("checkpoint_timeout", "1h"),
+    ("max_wal_size", "4GB"),
+];
+/// Segments that took longer are not made longer again.
+const LINEAR_PATIENCE: Duration = Duration::from_secs(20);
+/// A variant keeps the baseline's segments unless it is so many times dearer.
+const DEARER: u64 = 8;
+
+/// How to count.
+pub struct Options<'a> {
+    /// Rounds over all points, each with servers started afresh.
+    pub repeats: u32,
+    /// Transactions of the shortest segment, instead of a number chosen by their cost.
+    pub unit: Option<u64>,
+    /// Segments as an earlier count had them, by condition and variant.
+    pub segments_of: &'a dyn Fn(&str, &str) -> Option<[u64; 3]>,
+}
+
+/// What one point gave so far.
+#[derive(Default)]
+struct Point {
+    segments: Option<[u64; 3]>,
+    /// Each round's figures, without the repeats.
+    rounds: Vec<VariantCount>,
+    repeats: Vec<Repeat>,
+}
+
+/// Counts every point of a plan.
+pub fn count(
+    plan: &Plan,
+    found: &Found,
+    args: &ServerArgs,
+    options: &Options<'_>,
+    interrupt: &Interrupt,
+    progress: &mut Progress,
+) -> Result<Counts> {
+    let valgrind = Valgrind::find()?;
+    let mut laboratory = Laboratory {
+        plan,
+        found,
+        options,
+        interrupt,
+        valgrind: &valgrind,
+        points: plan.points.iter().map(|_| Point::default()).collect(),
+    };
+    for cluster in clusters(&plan.servers) {
+        laboratory.cluster(&cluster, args, progress)?;
+    }
+    Ok(Counts {
+        schema: SCHEMA.to_owned(),
+        question: found.study.question.clone(),
+        seed: plan.schedule.seed,
+        machine: machine(&valgrind),
+        conditions: laboratory.conditions()?,
+    })
+}
+
+/// Indexes of servers that can share a data directory.
+fn clusters(servers: &[ServerPlan]) -> Vec<Vec<usize>> {
+    let mut clusters: Vec<Vec<usize>> = Vec::new();
+    let alike = |a: &ServerPlan, b: &ServerPlan| {
+        (&a.version, &a.binaries, &a.setup) == (&b.version, &b.binaries, &b.setup)
+    };
+    for (index, server) in servers.iter().enumerate() {
+        match clusters
+            .iter_mut()
+            .find(|cluster| alike(&servers[cluster[0]], server))
+        {
+            Some(cluster) => cluster.push(index),
+            None => clusters.push(vec![index]),
+        }
+    }
+    clusters
+}
+
+struct Laboratory<'a> {
+    plan: &'a Plan,
+    found: &'a Found,
+    options: &'a Options<'a>,
+    interrupt: &'a Interrupt,
+    valgrind: &'a Valgrind,
+    points: Vec<Point>,
+}
+
+impl Laboratory<'_> {
+    /// All rounds on the servers that share one data directory.
+    fn cluster(
+        &mut self,
+        cluster: &[usize],
+        args: &ServerArgs,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let first = &self.plan.servers[cluster[0]];
+        let mut server = servers::start_one(first, self.found, args, self.interrupt, progress)?;
+        let result = self.rounds(cluster, &mut server, progress);
+        progress.stage("stopping the server");
+        // Why counting failed says more than that the server is dead.
+        match result {
+            Ok(()) => Ok(server.stop()?),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn rounds(
+        &mut self,
+        cluster: &[usize],
+        server: &mut Server,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        for round in 1..=self.options.repeats {
+            for &index in cluster {
+                self.interrupt.check()?;
+                self.restart(server, &self.plan.servers[index])
+                    .map_err(|error| servers::at_setting(self.found, error))
+                    .with_context(|| self.variants_of(index))?;
+                for point in 0..self.plan.points.len() {
+                    let planned = &self.plan.points[point];
+                    if planned.server != index {
+                        continue;
+                    }
+                    progress.stage(&format!(
+                        "counting, round {round} of {}, PostgreSQL {}: {}{}",
+                        self.options.repeats,
+                        server.installation().version,
+                        self.title(planned.condition),
+                        self.plan.variants[planned.variant],
+                    ));
+                    self.point(point, server).with_context(|| {
+                        format!("variant \"{}\"", self.plan.variants[planned.variant])
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Who uses a server, for errors of its start.
+    fn variants_of(&self, server: usize) -> String {
+        let points = self
+            .plan
+            .points
+            .iter()
+            .filter(|point| point.server == server);
+        let names: BTreeSet<&str> = points
+            .map(|point| self.plan.variants[point.variant].as_str())
+            .collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        format!("variant \"{}\", under valgrind", names.join("\", \""))
+    }
+
+    fn title(&self, condition: usize) -> String {
+        match self.plan.conditions[condition].label.as_str() {
+            "" => String::new(),
+            label => format!("{label}, "),
+        }
+    }
+
+    fn restart(
+        &self,
+        server: &mut Server,
+        wanted: &ServerPlan,
+    ) -> Result<(), pgassay_server::ServerError> {
+        let launcher = self.valgrind.launcher(server.own_dir());
+        server.restart_with(|config| {
+            config.launcher = launcher;
+            config.start_timeout = START_TIMEOUT;
+            config.settings = QUIET
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .chain(wanted.settings.clone())
+                .collect();
+        })
+    }
+
+    /// One repeat of one point.
+    fn point(&mut self, index: usize, server: &Server) -> Result<()> {
+        let bench = Bench {
+            point: &self.plan.points[index],
+            server,
+            source: &self.found.source,
+            seed: self.plan.schedule.seed,
+            interrupt: self.interrupt,
+        };
+        let chosen = match self.points[index].segments {
+            Some(segments) => Segments::Fixed(segments),
+            None => self.segments(index, &bench)?,
+        };
+        let (segments, repeat, tally) = match chosen {
+            Segments::Fixed(segments) => once(&bench, segments)?,
+            Segments::AtLeast(segments) => until_linear(&bench, segments)?,
+        };
+        let planned = &self.plan.points[index];
+        let mut settings = self.plan.servers[planned.server].settings.clone();
+        settings.extend(planned.session.clone());
+        let name = &self.plan.variants[planned.variant];
+        let round = VariantCount::new(
+            name,
+            build(server),
+            settings,
+            segments,
+            vec![repeat],
+            &tally,
+        );
+        let point = &mut self.points[index];
+        point.segments = Some(segments);
+        point.rounds.push(round);
+        point.repeats.push(repeat);
+        Ok(())
+    }
+
+    /// The segments of a point: as they were, as the user says, as the baseline's, or by its cost.
+    fn segments(&self, index: usize, bench: &Bench<'_>) -> Result<Segments> {
+        let planned = &self.plan.points[index];
+        let label = &self.plan.conditions[planned.condition].label;
+        let variant = &self.plan.variants[planned.variant];
+        if let Some(segments) = (self.options.segments_of)(label, variant) {
+            return Ok(Segments::Fixed(segments));
+        }
+        if let Some(unit) = self.options.unit {
+            return Ok(Segments::Fixed(of_unit(unit)));
+        }
+        let unit = bench.unit()?;
+        let baseline = self.plan.points.iter().zip(&self.points);
+        let baseline = baseline
+            .filter(|(other, _)| other.condition == planned.condition)
+            .find_map(|(_, point)| point.segments);
+        Ok(Segments::AtLeast(match baseline {
+            Some(segments) if unit * DEARER >= segments[0] => segments,
+            _ => of_unit(unit),
+        }))
+    }
+
+    fn conditions(&self) -> Result<Vec<ConditionCount>> {
+        let conditions = self.plan.conditions.iter().enumerate();
+        conditions
+            .map(|(condition, planned)| {
+                let points = self.plan.points.iter().zip(&self.points);
+                let variants = points
+                    .filter(|(point, _)| point.condition == condition)
+                    .map(|(planned, point)| self.variant(planned, point))
+                    .collect::<Result<Vec<_>>>()?;
+                Ok(ConditionCount {
+                    title: planned.label.clone(),
+                    variants,
+                })
+            })
+            .collect()
+    }
+
+    /// The median round of a point.
+    fn variant(&self, planned: &pgassay_core::plan::Point, point: &Point) -> Result<VariantCount> {
+        let mut rounds: Vec<&VariantCount> = point.rounds.iter().collect();
+        rounds.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
+        let Some(median) = rounds.get(rounds.len().saturating_sub(1) / 2) else {
+            bail!(
+                "variant \"{}\" was not counted",
+                self.plan.variants[planned.variant]
+            );
+        };
+        Ok(VariantCount {
+            repeats: point.repeats.clone(),
+            ..(*median).clone()
+        })
+    }
+}
+
+/// How many transactions the segments have.
+enum Segments {
+    Fixed([u64; 3]),
+    AtLeast([u64; 3]),
+}
+
+fn of_unit(unit: u64) -> [u64; 3] {
+    [unit, 2 * unit, 4 * unit]
+}
+
+/// A warm-up and three segments.
+fn once(bench: &Bench<'_>, segments: [u64; 3]) -> Result<([u64; 3], Repeat, Tally)> {
+    bench.warm_up(segments[2])?;
+    let files = [
+        bench.segment(segments[0])?,
+        bench.segment(segments[1])?,
+        bench.segment(segments[2])?,
+    ];
+    let repeat = Repeat {
+        instructions: [0, 1, 2].map(|at: usize| files[at].totals.instructions),
+    };
+    let mut tally = Tally::default();
+    tally.add(&files[0], &files[2], segments[2] - segments[0]);
+    Ok((segments, repeat, tally))
+}
+
+/// As [`once`], with longer segments until the cost is linear, or they take too long.
+fn until_linear(bench: &Bench<'_>, segments: [u64; 3]) -> Result<([u64; 3], Repeat, Tally)> {
+    let mut segments = segments;
+    loop {
+        let start = Instant::now();
+        let (_, repeat, tally) = once(bench, segments)?;
+        let is_linear = repeat.bend(segments).abs() <= NOT_LINEAR;
+        match larger(segments[0]) {
+            Some(unit) if !is_linear && start.elapsed() < LINEAR_PATIENCE => {
+                segments = of_unit(unit);
+            }
+            _ => return Ok((segments, repeat, tally)),
+        }
+    }
+}
+
+fn build(server: &Server) -> Build {
+    let installation = server.installation();
+    let facts = &installation.build;
+    let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "not recorded".to_owned());
+    Build {
+        version: installation.version.to_string(),
+        configure: known(&facts.configure),
+        cflags: known(&facts.cflags),
+        compiler: known(&facts.compiler),
+    }
+}
+
+/// Those features by which libc and PostgreSQL choose among functions.
+const FEATURES: [&str; 12] = [
+    "sse2", "ssse3", "sse4_1", "sse4_2", "popcnt", "avx", "avx2", "bmi1", "bmi2", "fma", "erms",
+    "avx512f",
+];
+
+fn machine(valgrind: &Valgrind) -> Machine {
+    // Without it there are no features to name, and none to differ in.
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        matches!(name.trim(), "flags" | "Features").then_some(value)
+    });
+    let flags: Vec<&str> = flags.unwrap_or_default().split_whitespace().collect();
+    Machine {
+        counter: valgrind.version.clone(),
+        cpu: Conditions::read()
+            .cpu_model
+            .unwrap_or_else(|| "not known".to_owned()),
+        cpu_features: FEATURES
+            .into_iter()
+            .filter(|feature| flags.contains(feature))
+            .map(str::to_owned)
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn server(version: &str, setting: &str) -> ServerPlan {
+        ServerPlan {
+            version: version.to_owned(),
+            binaries: None,
+            settings: BTreeMap::from([("work_mem".to_owned(), setting.to_owned())]),
+            setup: "create table t ()".to_owned(),
+            connections: 1,
+        }
+    }
+
+    #[test]
+    fn servers_that_differ_in_settings_share_their_data() {
+        let servers = [
+            server("18", "4MB"),
+            server("10", "4MB"),
+            server("18", "8MB"),
+        ];
+        assert_eq!(clusters(&servers), [vec![0, 2], vec![1]]);
+    }
+}

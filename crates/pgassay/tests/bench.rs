@@ -1,0 +1,444 @@
+//! `pgassay bench` as a program: on a real server, and side by side with the real pgbench.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../pgassay-wire/tests/support/mod.rs"]
+mod server;
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use server::Server;
+
+/// A folder with scripts, and the program under the name pgbench.
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("pgbench");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_pgassay"), link).unwrap();
+        Self { directory }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn script(&self, name: &str, text: &str) {
+        std::fs::write(self.path().join(name), text).unwrap();
+    }
+
+    fn command(&self, program: &Path, compat: &str, server: Option<&Server>) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("PG") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .arg0("pgbench")
+            .env("PGASSAY_PGBENCH_COMPAT", compat)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .current_dir(self.path());
+        if let Some(server) = server {
+            command
+                .env("PGHOST", server.socket_directory())
+                .env("PGUSER", "tester")
+                .env("PGDATABASE", "postgres");
+        }
+        command
+    }
+
+    fn ours(&self, server: Option<&Server>, arguments: &str) -> Finished {
+        self.ours_as("18", server, arguments)
+    }
+
+    fn ours_as(&self, compat: &str, server: Option<&Server>, arguments: &str) -> Finished {
+        self.run(&self.path().join("pgbench"), compat, server, arguments)
+    }
+
+    fn run(
+        &self,
+        program: &Path,
+        compat: &str,
+        server: Option<&Server>,
+        arguments: &str,
+    ) -> Finished {
+        let words = arguments.split_whitespace();
+        let output = self
+            .command(program, compat, server)
+            .args(words)
+            .output()
+            .unwrap();
+        Finished::from(&output)
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Finished {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl From<&Output> for Finished {
+    fn from(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            code: output.status.code(),
+            out: text(&output.stdout),
+            err: text(&output.stderr),
+        }
+    }
+}
+
+impl Finished {
+    fn has(&self, code: i32, out: &[&str], err: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for line in out {
+            assert!(self.out.contains(line), "no {line:?} in {self:?}");
+        }
+        for line in err {
+            assert!(self.err.contains(line), "no {line:?} in {self:?}");
+        }
+    }
+
+    /// With every number replaced, and without what names the program's own version.
+    fn without_numbers(mut self) -> Self {
+        for text in [&mut self.out, &mut self.err] {
+            let lines = text.lines().filter(|line| {
+                !line.starts_with("pgbench (") && !line.starts_with("client-limited")
+            });
+            // The C library names the program by the path that it was started by.
+            let nameless = |line: &str| match line.split_once("/pgbench: ") {
+                Some((path, rest)) if !path.contains(' ') => format!("pgbench: {rest}"),
+                _ => line.to_owned(),
+            };
+            *text = lines
+                .map(|line| numberless(&nameless(line)) + "\n")
+                .collect();
+        }
+        self
+    }
+}
+
+fn numberless(line: &str) -> String {
+    let mut out = String::new();
+    let mut was_number = false;
+    for letter in line.chars() {
+        let is_number =
+            letter.is_ascii_digit() || was_number && letter == '.' || letter == ' ' && was_number;
+        if !is_number {
+            out.push(letter);
+        } else if !was_number {
+            // Columns are padded: their blanks belong to the number.
+            out.truncate(out.trim_end().len());
+            out.push('N');
+        }
+        was_number = is_number;
+    }
+    out
+}
+
+fn skip(why: &str) {
+    assert!(
+        std::env::var_os("PGASSAY_NO_SKIP").is_none(),
+        "must not be skipped: {why}"
+    );
+    let line = format!("SKIPPED: comparison with pgbench: {why}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// The real pgbench 15, as whose twin we answer.
+fn real() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    folders.push("/usr/lib/postgresql/15/bin".into());
+    for folder in folders {
+        let program = folder.join("pgbench");
+        let version = Command::new(&program).arg("-V").output();
+        if version.is_ok_and(|version| {
+            String::from_utf8_lossy(&version.stdout).starts_with("pgbench (PostgreSQL) 15.")
+        }) {
+            return Some(program);
+        }
+    }
+    if Command::new("pgbench").arg("-V").output().is_ok() {
+        // Other versions word things otherwise; that is nothing a machine could be blamed for.
+        let _ = std::io::stderr().write_all(b"SKIPPED: comparison with pgbench: it is no 15\n");
+    } else {
+        skip("no pgbench 15");
+    }
+    None
+}
+
+fn twins_agree(place: &Place, real: &Path, server: Option<&Server>, lines: &[&str]) {
+    for arguments in lines {
+        let theirs = place.run(real, "15", server, arguments).without_numbers();
+        let ours = place.ours_as("15", server, arguments).without_numbers();
+        assert_eq!(ours, theirs, "{arguments}");
+    }
+}
+
+#[test]
+fn refusals_against_the_real_pgbench() {
+    let Some(real) = real() else { return };
+    let place = Place::new();
+    place.script("bad.sql", "select 1;\n\\set x 1 +\n");
+    place.script("empty.sql", "-- nothing\n");
+    twins_agree(
+        &place,
+        &real,
+        None,
+        &[
+            "--bad-option",
+            "-x",
+            "-c",
+            "--client",
+            "--log=1",
+            "--pro 5",
+            "-c three",
+            "-j 0",
+            "-s 99999999999",
+            "-t zil",
+            "-T 1 -t 1",
+            "-D foo",
+            "-D 1a=2",
+            "-F 1",
+            "-M none",
+            "-P 0",
+            "-R 0",
+            "-L x",
+            "--sampling-rate=2",
+            "--sampling-rate=0.5",
+            "-l --sampling-rate=0.5 --aggregate-interval=2",
+            "--aggregate-interval=2",
+            "--log-prefix=x",
+            "-l -T 1 --aggregate-interval=3",
+            "-l -T 5 --aggregate-interval=3",
+            "--progress-timestamp",
+            "--max-tries=-1",
+            "--max-tries=0",
+            "-b nope",
+            "-b s",
+            "-b se@x",
+            "-b se@-1",
+            "-b se@0",
+            "-b list",
+            "--show-script=si",
+            "-f nope.sql",
+            "-f bad.sql",
+            "-f empty.sql",
+            "-i -S",
+            "-S -F 90",
+            "-i -I dtx",
+            "-i --partition-method=hash",
+            "-i --partition-method=list",
+            "--random-seed=one",
+            "one two",
+        ],
+    );
+}
+
+#[test]
+fn runs_against_the_real_pgbench() {
+    let Some(real) = real() else { return };
+    let Some(server) = Server::trusting() else {
+        return skip("no server");
+    };
+    let place = Place::new();
+    for (name, text) in [
+        ("zero.sql", "select 1;\nselect 1/0;\n"),
+        ("nope.sql", "select 1;\nselect x\n  from nope;\n"),
+        ("open.sql", "begin;\nselect 1;\n"),
+        ("gset.sql", "select 1 as a union select 2 \\gset\n"),
+        ("meta.sql", "\\set x 1/0\n"),
+        (
+            "one.sql",
+            "\\if :client_id = 0\nselect 1/0;\n\\endif\nselect 1;\n",
+        ),
+        (
+            "shell.sql",
+            "\\setshell x echo 5\n\\set y debug(:x)\nselect :y;\n",
+        ),
+        (
+            "pipe.sql",
+            "\\startpipeline\nselect 1;\nselect 2;\n\\endpipeline\n",
+        ),
+        (
+            "gone.sql",
+            "select pg_terminate_backend(pg_backend_pid());\n",
+        ),
+    ] {
+        place.script(name, text);
+    }
+    // Each makes tables for the next; without any, the server notes what it cannot drop.
+    let notice = "NOTICE:  table \"pgbench_tellers\" does not exist, skipping";
+    place.ours(Some(&server), "-i -q").has(0, &[], &[notice]);
+    twins_agree(
+        &place,
+        &real,
+        Some(&server),
+        &[
+            "-i -q --foreign-keys",
+            "-i -I dtGvp --partitions=2 -F 90",
+            "-S -t 20 -c 2 -j 2",
+            "-t 5 -c 2 -r --max-tries=3 --failures-detailed",
+            "-n -b se@3 -b si -t 30 -r",
+            "-n -S -C -t 5 -M prepared",
+            "-n -S -t 20 -R 2000 -L 500",
+            "-n -S -s 7 -t 1",
+            "-n -f zero.sql -c 2",
+            "-n -f zero.sql -M prepared",
+            "-n -f nope.sql",
+            "-n -f nope.sql -M extended",
+            "-n -f open.sql",
+            "-n -f gset.sql",
+            "-n -f meta.sql",
+            "-n -f one.sql -c 3 -t 4 -r",
+            "-n -f shell.sql -t 1",
+            "-n -f pipe.sql",
+            "-n -f pipe.sql -M extended -t 3",
+            "-n -f gone.sql",
+            "-n no-such-database",
+        ],
+    );
+}
+
+#[test]
+fn a_client_that_is_lost_leaves_the_others_alone() {
+    let Some(server) = Server::trusting() else {
+        return skip("no server");
+    };
+    let place = Place::new();
+    place.script(
+        "one.sql",
+        "\\if :client_id = 0\nselect 1/0;\n\\endif\nselect 1;\n",
+    );
+    let others = ["number of transactions actually processed: 20/30"];
+    let incomplete = "Run was aborted; the above results are incomplete.";
+    let run = place.ours(Some(&server), "-n -f one.sql -c 3 -j 2 -t 10");
+    run.has(2, &others, &["ERROR:  division by zero", incomplete]);
+    let run = place.ours(
+        Some(&server),
+        "-n -f one.sql -c 3 -j 3 -t 10 --exit-on-abort",
+    );
+    run.has(2, &[], &["Run was aborted due to an error in thread 0"]);
+    let run = place.ours(
+        Some(&server),
+        "-n -f one.sql -c 3 -t 10 --continue-on-error --failures-detailed",
+    );
+    let failed = "number of other failures: 10 (33.333%)";
+    run.has(0, &[others[0], failed], &[]);
+}
+
+#[test]
+fn logs_percentiles_and_json() {
+    let Some(server) = Server::trusting() else {
+        return skip("no server");
+    };
+    let place = Place::new();
+    place.script("s.sql", "select 1;\n");
+    let run = place.ours(
+        Some(&server),
+        "-n -f s.sql -c 2 -j 2 -t 50 -l --log-prefix=log -R 5000 --latency-percentiles=50,100",
+    );
+    run.has(
+        0,
+        &["latency percentile 50 = ", "latency percentile 100 = "],
+        &[],
+    );
+    let mut lines = 0;
+    for entry in std::fs::read_dir(place.path()).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_string_lossy().starts_with("log.") {
+            for line in std::fs::read_to_string(entry.path()).unwrap().lines() {
+                let fields: Vec<u64> = line.split(' ').map(|f| f.parse().unwrap()).collect();
+                assert_eq!(
+                    fields.len(),
+                    7,
+                    "client, count, µs, script, s, µs, lag: {line}"
+                );
+                assert!((1..=50).contains(&fields[1]), "{line}");
+                lines += 1;
+            }
+        }
+    }
+    assert_eq!(lines, 100);
+    let run = place.ours(Some(&server), "-n -f s.sql -t 7 --json");
+    let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(json["schema"], "pgassay.bench/1");
+    assert_eq!(json["transactions"], 7);
+}
+
+#[test]
+fn ctrl_c_still_gives_a_summary() {
+    let Some(server) = Server::trusting() else {
+        return skip("no server");
+    };
+    let place = Place::new();
+    place.script("s.sql", "select 1;\n");
+    let child = place
+        .command(&place.path().join("pgbench"), "18", Some(&server))
+        .args(["-n", "-f", "s.sql", "-T", "60", "-R", "50", "-c", "3"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(800));
+    let pid = i32::try_from(child.id()).unwrap();
+    // SAFETY: kill has no preconditions; the child has not been waited for, so the id is its own.
+    unsafe { libc::kill(pid, libc::SIGINT) };
+    let finished = Finished::from(&child.wait_with_output().unwrap());
+    finished.has(130, &["tps = "], &["Run was interrupted"]);
+}
+
+#[test]
+fn statements_of_a_pipeline_take_longer_the_later_they_are() {
+    let Some(server) = Server::trusting() else {
+        return skip("no server");
+    };
+    let place = Place::new();
+    let statements = "select pg_sleep(0.002);\n".repeat(10);
+    let text = format!("\\startpipeline\n{statements}\\endpipeline\n");
+    place.script("p.sql", &text);
+    let run = place.ours(Some(&server), "-n -f p.sql -M prepared -t 3 -r");
+    run.has(0, &[], &[]);
+    let times: Vec<f64> = run
+        .out
+        .lines()
+        .filter(|line| line.ends_with("select pg_sleep(0.002);"))
+        .map(|line| line.split_whitespace().next().unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(times.len(), 10);
+    // A busy machine may read several replies at once, but never one before it was sent.
+    assert!(times.is_sorted_by(|a, b| *b >= a - 0.5), "{times:?}");
+    for (index, time) in times.iter().enumerate() {
+        assert!(*time >= 2.0 * (index + 1) as f64, "{times:?}");
+    }
+    assert!(times[0] < times[9], "{times:?}");
+}
+
+#[test]
+fn names_and_versions() {
+    let place = Place::new();
+    let bench = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pgassay"));
+        Finished::from(&command.arg("bench").args(arguments).output().unwrap())
+    };
+    bench(&["--version"]).has(0, &["pgbench (PostgreSQL) 18"], &[]);
+    bench(&["--help"]).has(0, &["-d, --dbname=DBNAME", "--exit-on-abort"], &[]);
+    let older = bench(&["--compat=15", "-S", "--exit-on-abort"]);
+    older.has(1, &[], &["unrecognized option '--exit-on-abort'"]);
+    bench(&["--compat", "14"]).has(1, &[], &["expecting 15, 17 or 18"]);
+    bench(&["--io=uring"]).has(1, &[], &["--io=uring is not supported yet"]);
+    let help = place.ours_as("15", None, "-?");
+    help.has(0, &["pgbench is a benchmarking tool", "-d, --debug"], &[]);
+}

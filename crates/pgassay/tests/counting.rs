@@ -1,0 +1,222 @@
+//! Counting with a real server under a real valgrind.
+
+// A test fails by panicking.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Finished, Place, signal, wait, wait_until};
+
+fn can_count() -> bool {
+    let mut command = Command::new("valgrind");
+    command.arg("--version").stdout(Stdio::null());
+    if !command.status().is_ok_and(|status| status.success()) {
+        pgassay_server::testing::skip_unless_ci("counting", "there is no valgrind");
+        return false;
+    }
+    pgassay_server::testing::installation("18").is_some()
+}
+
+fn count(place: &Place, arguments: &[&str]) -> Finished {
+    let mut command = place.command();
+    let output = command.arg("count").args(arguments).output();
+    Finished::of(&output.expect("the program runs"))
+}
+
+/// The whole of an array's values under a key.
+fn sum(rows: &Value, key: &str) -> i64 {
+    rows.as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row[key].as_i64().unwrap())
+        .sum()
+}
+
+#[test]
+fn settings_that_cost_nothing_are_told_from_those_that_do() {
+    if !can_count() {
+        return;
+    }
+    let place = Place::new();
+    let finished = count(
+        &place,
+        &[
+            "-S",
+            "-M",
+            "prepared",
+            "--json",
+            "--vs",
+            "work_mem=4MB",
+            "--vs",
+            "log_min_duration_statement=100ms",
+        ],
+    );
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let result: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert_eq!(result["counts"]["schema"], "pgassay.count/1");
+    for variant in result["counts"]["conditions"][0]["variants"]
+        .as_array()
+        .unwrap()
+    {
+        let total = variant["instructions"].as_i64().unwrap();
+        assert_eq!(sum(&variant["functions"], "instructions"), total);
+        assert_eq!(sum(&variant["subsystems"], "instructions"), total);
+        assert_eq!(
+            sum(&variant["system_calls_by_name"], "count"),
+            variant["system_calls"].as_i64().unwrap()
+        );
+        for function in variant["functions"].as_array().unwrap() {
+            assert!(!function["name"].as_str().unwrap().is_empty());
+            assert!(!function["object"].as_str().unwrap().is_empty());
+        }
+    }
+    let difference = |index: usize| &result["differences"][index]["difference"];
+    assert_eq!(
+        difference(0)["verdict"],
+        "no-difference",
+        "{}",
+        difference(0)["per_transaction"]
+    );
+    let found = difference(1);
+    assert_eq!(found["verdict"], "differs");
+    let per_transaction = found["per_transaction"].as_f64().unwrap();
+    assert!(
+        (50.0..200.0).contains(&per_transaction),
+        "{per_transaction}"
+    );
+    assert_eq!(
+        sum(&found["functions"], "instructions"),
+        found["instructions"].as_i64().unwrap()
+    );
+    assert_eq!(found["functions"][0]["name"], "check_log_duration");
+    place.assert_nothing_left();
+}
+
+/// Changes one number in a file of counts and gives its path.
+fn altered(place: &Place, name: &str, change: impl Fn(&mut Value)) -> String {
+    let text = fs::read_to_string(place.path().join("kept.json")).unwrap();
+    let mut counts: Value = serde_json::from_str(&text).unwrap();
+    change(&mut counts);
+    let path = place.path().join(name);
+    fs::write(&path, counts.to_string()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
+    if !can_count() {
+        return;
+    }
+    let place = Place::new();
+    fs::write(place.path().join("script.sql"), "select 1;\n").unwrap();
+    let script = ["-f", "script.sql", "--repeats", "2", "-t", "50"];
+    let run = |more: &[&str]| count(&place, &[&script[..], more].concat());
+    let kept = run(&["--save", "kept.json"]);
+    assert_eq!(kept.code, Some(0), "{kept:?}");
+    let same = run(&["--against", "kept.json"]);
+    assert_eq!(same.code, Some(0), "{same:?}");
+    assert!(same.stdout.contains("within 0.1 %"), "{same:?}");
+
+    let cheaper = altered(&place, "cheaper.json", |counts| {
+        let variant = &mut counts["conditions"][0]["variants"][0];
+        let taken = variant["transactions"].as_i64().unwrap() * 1000;
+        variant["instructions"] = (variant["instructions"].as_i64().unwrap() - taken).into();
+        let function = &mut variant["functions"][0];
+        function["instructions"] = (function["instructions"].as_i64().unwrap() - taken).into();
+    });
+    let over = run(&["--against", &cheaper]);
+    assert_eq!(over.code, Some(3), "{over:?}");
+    assert!(
+        over.stdout.contains("over 0.1 %") && over.stdout.contains("by function"),
+        "{over:?}"
+    );
+    assert_eq!(
+        run(&["--against", &cheaper, "--tolerance", "50%"]).code,
+        Some(0)
+    );
+
+    let other_build = altered(&place, "build.json", |counts| {
+        counts["conditions"][0]["variants"][0]["build"]["cflags"] = "-O0".into();
+    });
+    let finished = run(&["--against", &other_build]);
+    assert_eq!(finished.code, Some(4), "{finished:?}");
+    assert!(finished.stdout.contains("another build"), "{finished:?}");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn without_valgrind_the_package_is_named() {
+    let place = Place::new();
+    let empty = place.path().join("nothing");
+    fs::create_dir(&empty).unwrap();
+    let mut command = place.command();
+    let output = command
+        .args(["count", "-S"])
+        .env("PATH", &empty)
+        .output()
+        .unwrap();
+    let finished = Finished::of(&output);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(
+        finished
+            .complaint()
+            .contains("Install the package \"valgrind\""),
+        "{finished:?}"
+    );
+    assert_eq!(
+        finished.stderr.lines().count(),
+        1,
+        "one paragraph: {finished:?}"
+    );
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_server_that_does_not_start_under_valgrind_leaves_nothing() {
+    if !can_count() {
+        return;
+    }
+    let place = Place::new();
+    let finished = count(
+        &place,
+        &["-S", "--vs", "shared_preload_libraries=no_such_library"],
+    );
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let variant = "variant \"shared_preload_libraries=no_such_library\", under valgrind";
+    assert!(finished.complaint().contains(variant), "{finished:?}");
+    assert!(
+        finished
+            .stderr
+            .contains("could not access file \"no_such_library\""),
+        "{finished:?}"
+    );
+    place.assert_nothing_left();
+}
+
+#[test]
+fn killed_in_the_middle_it_leaves_nothing() {
+    if !can_count() {
+        return;
+    }
+    let place = Place::new();
+    for (number, code) in [(libc::SIGKILL, None), (libc::SIGINT, Some(130))] {
+        let stderr = fs::File::create(place.path().join("stderr")).unwrap();
+        let mut command = place.command();
+        command
+            .args(["count", "-b", "tpcb-like", "-t", "400"])
+            .stderr(stderr);
+        let mut child = command.spawn().unwrap();
+        wait_until("counting begins", || {
+            place.stderr().contains("counting, round 1")
+        });
+        std::thread::sleep(Duration::from_secs(2));
+        signal(i32::try_from(child.id()).unwrap(), number);
+        assert_eq!(wait(&mut child, Duration::from_mins(1)), code);
+        place.assert_nothing_left();
+    }
+}
