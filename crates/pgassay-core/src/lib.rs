@@ -6,9 +6,12 @@
 //! [`trial`] and [`profile`] (what was measured) → [`comparison`] (what it means) →
 //! [`run`] (all of it, as kept and reported).
 //!
+//! Beside that way stands [`observation`]: one look at a server that runs without us.
+//!
 //! Nothing here does I/O or reads a clock; everything is a value that can be tested.
 
 pub mod comparison;
+pub mod observation;
 pub mod plan;
 pub mod profile;
 pub mod run;

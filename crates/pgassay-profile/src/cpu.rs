@@ -58,7 +58,20 @@ impl ProcessCpu {
         Ok(sum)
     }
 
-    fn since(&self, before: &Self) -> Self {
+    /// Another reading is of the very same process, not of a later one of its number.
+    pub(crate) fn is_same_process(&self, other: &Self) -> bool {
+        self.started_ticks == other.started_ticks
+    }
+
+    /// What the same process had used when it began.
+    pub(crate) fn at_its_beginning(&self) -> Self {
+        Self {
+            started_ticks: self.started_ticks,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             on_cpu_ns: self.on_cpu_ns.saturating_sub(before.on_cpu_ns),
             run_queue_ns: self.run_queue_ns.saturating_sub(before.run_queue_ns),
@@ -244,7 +257,7 @@ fn parse_schedstat(text: &str) -> Option<ProcessCpu> {
 }
 
 /// `USER_HZ`, which is 100 nearly everywhere.
-fn ticks_per_second() -> u64 {
+pub(crate) fn ticks_per_second() -> u64 {
     // SAFETY: sysconf only reads.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     u64::try_from(ticks)

@@ -130,6 +130,23 @@ impl NotPermitted {
     }
 }
 
+impl NotPermitted {
+    /// `process_vm_readv` was refused; see ptrace(2), "Ptrace access mode checking".
+    pub(crate) fn reading_memory(pid: u32, program: Option<PathBuf>) -> Self {
+        Self {
+            what: "wait events cannot be read".to_owned(),
+            why: format!(
+                "the memory of process {pid} may be read only by the server's own user, where \
+                 kernel.yama.ptrace_scope is 0, or with CAP_SYS_PTRACE"
+            ),
+            commands: vec![
+                "run as the server's user after sudo sysctl kernel.yama.ptrace_scope=0".to_owned(),
+                setcap(program),
+            ],
+        }
+    }
+}
+
 /// `CAP_PERFMON` for the events, `CAP_SYS_PTRACE` for other users' processes, which newer kernels
 /// do not ask for, and `CAP_SYSLOG` for the names of the kernel's functions.
 fn setcap(program: Option<PathBuf>) -> String {

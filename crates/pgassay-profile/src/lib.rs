@@ -7,6 +7,10 @@
 //!   [`SamplerError::NotPermitted`] says what grants it.
 //! - [`CpuTotals`] are exact and need no privilege. Samples *allocate* these totals among stacks;
 //!   they are never shares of the clock's time: on a full machine a sampler does not see what waits.
+//! - [`LiveServer`] finds a server that somebody else runs, and [`CpuLog`] keeps exact totals of its
+//!   processes as they come and go.
+//! - [`WaitReader`] reads from a backend's memory what it waits for, and [`WaitLog`] counts it: the
+//!   blocked time's composition, never a share of the clock's.
 //! - [`Conditions`] is what a result must keep to be believed later.
 //!
 //! # Invariants
@@ -21,15 +25,17 @@
 //! stack with `.eh_frame` (`space`, `object_file`), since servers are built without frame
 //! pointers. Frames are functions, kept once (`frames`), named by `symbols` and `kallsyms`.
 //!
-//! Off-CPU stacks, waits and counters will be probes beside the sampler.
+//! Off-CPU stacks and counters will be probes beside the sampler.
 
 mod arch;
 mod conditions;
 mod cpu;
+mod cpu_log;
 mod error;
 mod event;
 mod frames;
 mod kallsyms;
+mod live;
 mod maps;
 mod object_file;
 mod process;
@@ -42,13 +48,19 @@ mod samples;
 mod space;
 mod symbols;
 mod tally;
+mod wait_log;
+mod wait_reader;
 mod wake;
 
 pub use conditions::{Conditions, Limit};
 pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu};
+pub use cpu_log::{CpuLog, LoggedProcess};
 pub use error::{NotPermitted, SamplerError};
 pub use frames::Frame;
+pub use live::{LiveError, LiveProcess, LiveServer};
 pub use role::Role;
 pub use sampler::{Sampler, SamplerConfig};
 pub use samples::{ProcessSamples, Quality, Samples, Selection};
 pub use symbols::source_name;
+pub use wait_log::WaitLog;
+pub use wait_reader::{KnownWaits, WaitError, WaitReader};

@@ -11,7 +11,7 @@ use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::read::{ReadCache, ReadRef};
-use object::{Object, ObjectSection};
+use object::{Object, ObjectSection, ObjectSymbol};
 use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -95,18 +95,7 @@ impl ObjectFile {
     {
         let elf = ElfFile::parse(data)?;
         let endian = elf.endian();
-        let segments = elf
-            .elf_program_headers()
-            .iter()
-            .filter(|header| {
-                header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian).contains(elf::PF_X)
-            })
-            .map(|header| Segment {
-                file_offset: header.p_offset(endian),
-                address: header.p_vaddr(endian),
-                file_bytes: header.p_filesz(endian),
-            })
-            .collect();
+        let segments = code_segments(&elf);
         // A debug file holds the names that were stripped, for the same addresses.
         let debug_file = elf.build_id()?.and_then(|id| open_debug_file(pid, id));
         let debug_data = debug_file.map(ReadCache::new);
@@ -187,6 +176,45 @@ impl ObjectFile {
     pub fn is_entry(&self, address: u64) -> bool {
         self.entry.contains(&address)
     }
+}
+
+/// Where a variable of a mapped object lies in the process; nothing if the object does not name it.
+pub(crate) fn variable(
+    pid: u32,
+    mapping: &Mapping,
+    name: &str,
+) -> Result<Option<u64>, ObjectError> {
+    let path = &mapping.file.path;
+    let file = open_mapped(pid, mapping).map_err(|source| ObjectError::Open {
+        path: path.clone(),
+        source,
+    })?;
+    let data = ReadCache::new(file);
+    let elf = ElfFile::parse(&data).map_err(|source| ObjectError::Parse {
+        path: path.clone(),
+        source,
+    })?;
+    let mut symbols = elf.dynamic_symbols().chain(elf.symbols());
+    let found = symbols.find(|it| it.address() != 0 && it.name() == Ok(name));
+    let bias = bias(&code_segments(&elf), mapping);
+    Ok(found
+        .zip(bias)
+        .map(|(symbol, bias)| symbol.address().wrapping_add(bias)))
+}
+
+fn code_segments<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<Segment> {
+    let endian = elf.endian();
+    elf.elf_program_headers()
+        .iter()
+        .filter(|header| {
+            header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian).contains(elf::PF_X)
+        })
+        .map(|header| Segment {
+            file_offset: header.p_offset(endian),
+            address: header.p_vaddr(endian),
+            file_bytes: header.p_filesz(endian),
+        })
+        .collect()
 }
 
 /// A mapping begins and ends at whole pages, so at its ends it may hold a bit of the segments

@@ -47,6 +47,16 @@ impl ProcessStat {
     }
 }
 
+/// The letter of a process's state: `R` on a CPU or waiting for one, `S` and `D` blocked.
+pub(crate) fn read_state(pid: u32) -> io::Result<u8> {
+    let text = fs::read(format!("/proc/{pid}/stat"))?;
+    let after_name = text.iter().rposition(|&byte| byte == b')');
+    let state = after_name.and_then(|at| text.get(at + 2));
+    state
+        .copied()
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// A file that holds one number.
 pub(crate) fn read_number(path: impl AsRef<Path>) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()

@@ -3,6 +3,7 @@
 //! See `init_ps_display` and its callers in PostgreSQL: 9.6 and 10 write `… process`, later ones do
 //! not; a `cluster_name` stands before the role with a colon.
 
+use std::fmt;
 use std::fs;
 
 /// What a process of a server does.
@@ -102,6 +103,31 @@ impl Role {
             "autovacuum launcher" => Self::AutovacuumLauncher,
             "stats collector" => Self::StatsCollector,
             _ => return None,
+        })
+    }
+}
+
+/// The name in reports, as PostgreSQL 18 titles its processes.
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Postmaster => "postmaster",
+            Self::Backend => "backend",
+            Self::ParallelWorker { .. } => "parallel worker",
+            Self::Checkpointer => "checkpointer",
+            Self::BackgroundWriter => "background writer",
+            Self::WalWriter => "walwriter",
+            Self::Logger => "logger",
+            Self::AutovacuumLauncher => "autovacuum launcher",
+            Self::AutovacuumWorker => "autovacuum worker",
+            Self::StatsCollector => "stats collector",
+            Self::Startup => "startup",
+            Self::Archiver => "archiver",
+            Self::WalSender => "walsender",
+            Self::WalReceiver => "walreceiver",
+            Self::IoWorker => "io worker",
+            Self::Other(title) => title,
+            Self::Unknown => "not known",
         })
     }
 }

@@ -1,5 +1,6 @@
 //! The run as JSON, and the schemas of what programs read and people write.
 
+use pgassay_core::observation::Observation;
 use pgassay_core::run::Run;
 use pgassay_core::study::Study;
 use schemars::{JsonSchema, schema_for};
@@ -16,6 +17,20 @@ pub fn json(run: &Run) -> String {
 /// The JSON Schema of `run.json`, version 1.
 pub fn run_schema() -> String {
     schema::<Run>()
+}
+
+/// An observation as indented JSON, ended by a newline; see `docs/schema`.
+///
+/// # Panics
+/// Never, for the same reason as [`json`].
+pub fn observation_json(observation: &Observation) -> String {
+    let text = serde_json::to_string_pretty(observation);
+    text.expect("an observation has no maps") + "\n"
+}
+
+/// The JSON Schema of an observation, version 1.
+pub fn observation_schema() -> String {
+    schema::<Observation>()
 }
 
 /// The JSON Schema of study files (for editors; the files are TOML), version 1.

@@ -1,9 +1,11 @@
-//! Shows results: terminal, HTML, JSON.
+//! Shows results: terminal, HTML, JSON, and the forms of other profilers.
 //!
-//! Every function here takes a [`Run`](pgassay_core::run::Run) and returns text. Nothing is read,
+//! Every function here takes a [`Run`](pgassay_core::run::Run), or an
+//! [`Observation`](pgassay_core::observation::Observation) of a live server, and returns text. Nothing is read,
 //! written or printed, no clock is looked at and no statistics are computed: what a report says
 //! was decided when the run was assessed.
 
+mod export;
 mod html;
 mod json;
 mod number;
@@ -11,6 +13,7 @@ mod outline;
 mod sentence;
 mod terminal;
 
-pub use html::html;
-pub use json::{json, run_schema, study_schema};
-pub use terminal::{Style, terminal};
+pub use export::{ExportFormat, export};
+pub use html::{html, observation_html};
+pub use json::{json, observation_json, observation_schema, run_schema, study_schema};
+pub use terminal::{Style, observation_text, terminal};

@@ -1,7 +1,8 @@
 //! What a run says, in sentences: the same words in the terminal and on the page.
 
 use pgassay_core::comparison::{Change, Comparison, Ratio, Verdict};
-use pgassay_core::profile::Quality;
+use pgassay_core::observation::{Observation, WaitRow, Waits};
+use pgassay_core::profile::{Profile, Quality};
 use pgassay_core::run::{Check, Run};
 
 use crate::number;
@@ -246,8 +247,13 @@ pub(crate) fn what_was_run(run: &Run) -> String {
 
 /// The quality of all profiles together; `None` where nothing was sampled.
 pub(crate) fn profile_quality(run: &Run) -> Option<String> {
+    quality(run.profiles.iter())
+}
+
+/// The quality of these profiles together; `None` where nothing was sampled.
+pub(crate) fn quality<'a>(profiles: impl Iterator<Item = &'a Profile>) -> Option<String> {
     let mut all = Quality::default();
-    for profile in &run.profiles {
+    for profile in profiles {
         all.add(&profile.quality);
     }
     if all.samples == 0 {
@@ -271,6 +277,64 @@ pub(crate) fn profile_quality(run: &Run) -> Option<String> {
         lost => format!("{} lost", number::whole(lost as f64)),
     });
     Some(format!("{}.", parts.join(", ")))
+}
+
+/// What was watched, as a title.
+pub(crate) fn observed(observation: &Observation) -> String {
+    let subject = &observation.subject;
+    let version = subject.major.as_deref().unwrap_or("of unknown version");
+    let postmaster = subject.postmaster_pid;
+    match subject.backend_pid {
+        Some(pid) => format!("Backend {pid} of PostgreSQL {version}, postmaster {postmaster}"),
+        None => format!("PostgreSQL {version}, postmaster {postmaster}"),
+    }
+}
+
+/// How it was watched, and how busy it was.
+pub(crate) fn how_observed(observation: &Observation) -> String {
+    let seconds = observation.window_us / 1e6;
+    let mut parts = vec![
+        format!("watched for {}\u{a0}s", number::decimals(seconds, 1)),
+        number::count(observation.backends.processes.into(), "backend"),
+    ];
+    parts.push(match observation.transactions {
+        Some(count) => format!("{} transactions/s", number::tps(count as f64 / seconds)),
+        None => "transactions not counted".to_owned(),
+    });
+    if observation.profile.is_some() {
+        parts.push(format!(
+            "{} samples/s of each busy CPU",
+            observation.frequency_hz
+        ));
+    }
+    let when = number::moment(observation.started_us);
+    format!("{}; {when}", parts.join(", "))
+}
+
+/// A wait's type and name as they are shown.
+pub(crate) fn wait(row: &WaitRow) -> (String, String) {
+    if row.name.is_empty() {
+        // What has no wait event, as writing to the log's pipe in 15 and before.
+        return ("no reason told".to_owned(), String::new());
+    }
+    (row.kind.clone(), row.name.clone())
+}
+
+/// How waits were read, and what that cost.
+pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
+    let looks = waits.blocked_samples + waits.runnable_samples + waits.unreadable;
+    let mut parts = vec![format!(
+        "{} at the backends' memory, {} of them blocked",
+        number::count(looks, "look"),
+        number::whole(waits.blocked_samples as f64)
+    )];
+    if waits.unreadable > 0 {
+        let unreadable = number::whole(waits.unreadable as f64);
+        parts.push(format!("{unreadable} could not be read"));
+    }
+    let cpu = number::percent(waits.sampling_cpu_us / window_us.max(1.0));
+    parts.push(format!("which took {cpu} of a CPU"));
+    format!("{}.", parts.join(", "))
 }
 
 /// What watching cost, from every comparison that was profiled.

@@ -4,13 +4,14 @@
 mod fixture;
 
 use pgassay_core::run::Run;
-use pgassay_report::{json, run_schema, study_schema};
+use pgassay_report::{json, observation_schema, run_schema, study_schema};
 use serde_json::Value;
 
 /// The committed schemas are those of the types; `UPDATE_SCHEMA=1 cargo test` writes them anew.
 #[test]
 fn the_committed_schemas_are_current() {
     for (name, schema) in [
+        ("observation-1.json", observation_schema()),
         ("run-1.json", run_schema()),
         ("study-1.json", study_schema()),
     ] {

@@ -1,9 +1,11 @@
 //! The command line as a type: every flag, and what following it leads to.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use pgassay_core::study::Span;
+use pgassay_report::ExportFormat;
 
 /// A performance laboratory for PostgreSQL: which is faster, by how much, and why.
 #[derive(Debug, Parser)]
@@ -43,6 +45,8 @@ pub enum ColorWhen {
 pub enum Command {
     /// Run a study and print its answer.
     Run(Box<RunArgs>),
+    /// Watch a server that runs, without a study: where its CPU time goes.
+    Profile(Box<ProfileArgs>),
     /// Count what a transaction costs in instructions: exact, whatever else the machine does.
     Count(Box<crate::command::count::CountArgs>),
     /// Run a benchmark as pgbench does: its options, scripts, report and exit codes
@@ -86,6 +90,72 @@ pub struct RunArgs {
     /// Print the whole result as JSON instead of the answer in words.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `pgassay profile`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").args(["pid", "dsn"]).multiple(true).required(true))]
+pub struct ProfileArgs {
+    /// A process of the server: its postmaster for all backends, or one backend.
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// Connect to the server, which must run on this machine: finds its processes, and counts its
+    /// transactions. A URI or `keyword=value …`; what is missing comes from PGHOST and the like.
+    #[arg(long, value_name = "CONNINFO")]
+    pub dsn: Option<String>,
+
+    /// Watch for this long; Ctrl-C ends it sooner and still prints what was seen.
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub duration: Span,
+
+    /// Samples a second of each busy CPU. 99 cost the server less than 1 %, 999 some 8 %.
+    #[arg(long, value_name = "HZ", default_value_t = 99)]
+    pub frequency: u32,
+
+    /// Write a page with the flame graph.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Write the stacks for another viewer; may be given again. FORMAT is folded, speedscope,
+    /// pprof, firefox, or perf (the text of `perf report --stdio`); a FILE of `-` is stdout,
+    /// instead of the summary.
+    #[arg(long, value_name = "FORMAT=FILE")]
+    pub export: Vec<ExportTo>,
+
+    /// Print all that was seen as JSON instead of the summary.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A form of stacks and where to write it.
+#[derive(Debug, Clone)]
+pub struct ExportTo {
+    /// The form.
+    pub format: ExportFormat,
+    /// The file; `-` is stdout.
+    pub file: PathBuf,
+}
+
+impl FromStr for ExportTo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = || ExportFormat::ALL.map(|(name, _)| name).join(", ");
+        let Some((name, file)) = text.split_once('=').filter(|(_, file)| !file.is_empty()) else {
+            return Err(format!(
+                "write FORMAT=FILE, where FORMAT is one of {}",
+                known()
+            ));
+        };
+        match ExportFormat::ALL.iter().find(|(it, _)| *it == name) {
+            Some(&(_, format)) => Ok(Self {
+                format,
+                file: file.into(),
+            }),
+            None => Err(format!("there is no format {name:?}, only {}", known())),
+        }
+    }
 }
 
 /// What is chosen over the study file; `study plan` takes the same.

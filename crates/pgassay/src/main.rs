@@ -59,6 +59,7 @@ fn dispatch(cli: &Cli) -> Result<()> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     match &cli.command {
         Command::Run(args) => command::run::run(args, cli.color, &mut out)?,
+        Command::Profile(args) => command::profile::profile(args, cli.color, &mut out)?,
         Command::Count(args) => command::count::count(args, &mut out)?,
         Command::Studies(args) => command::studies::studies(args, &mut out)?,
         Command::Study(command) => command::study::study(command, &mut out)?,

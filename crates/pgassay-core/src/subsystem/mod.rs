@@ -24,4 +24,4 @@ pub use credit::{Credit, FrameName};
 pub use phase::Phase;
 pub use symbols::{Home, Symbols};
 pub use tag::Tag;
-pub use wait_event::{WaitEvent, wait_event};
+pub use wait_event::{WaitEvent, wait_event, wait_number};

@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use maud::{Markup, PreEscaped, html};
-use pgassay_core::profile::Frame;
+use pgassay_core::observation::{Basis, Observation};
+use pgassay_core::profile::{Frame, Profile};
 use pgassay_core::run::Run;
 use serde_json::{Value, json};
 
@@ -43,19 +44,35 @@ struct Forest {
 
 /// The controls stay hidden until the script runs: what does nothing should not be offered.
 pub(super) fn section(run: &Run) -> Markup {
-    let data = data(run);
+    let lead = html! {
+        "Width is server CPU time per transaction; callers stand above what they call. "
+        "Under Δ a box is as wide as the rises and falls below it together, and the "
+        "part that remains when they are set off is shaded: "
+        span.key.up { "costs more" } " or " span.key.down { "costs less" }
+        " than " (baseline_name(run)) ". Pale boxes are below what can be told from "
+        "noise."
+    };
+    drawing(data(run).as_ref(), &lead)
+}
+
+/// The one tree of a server that was watched without a study.
+pub(super) fn observed(observation: &Observation) -> Markup {
+    let per = match observation.basis() {
+        Basis::Transactions(_) => "per transaction",
+        Basis::Seconds(_) => "per second",
+    };
+    let lead = html! {
+        "Width is the backends' CPU time " (per) "; callers stand above what they call."
+    };
+    drawing(observed_data(observation).as_ref(), &lead)
+}
+
+fn drawing(data: Option<&Value>, lead: &Markup) -> Markup {
     html! {
         section #flame {
             h2 { "Flame graphs" }
             @if let Some(data) = data {
-                p.lead {
-                    "Width is server CPU time per transaction; callers stand above what they call. "
-                    "Under Δ a box is as wide as the rises and falls below it together, and the "
-                    "part that remains when they are set off is shaded: "
-                    span.key.up { "costs more" } " or " span.key.down { "costs less" }
-                    " than " (baseline_name(run)) ". Pale boxes are below what can be told from "
-                    "noise."
-                }
+                p.lead { (lead) }
                 div #flame-controls hidden {
                     label { "Condition " select #flame-condition {} }
                     label { "Variant " select #flame-variant {} }
@@ -73,9 +90,9 @@ pub(super) fn section(run: &Run) -> Markup {
                 p #flame-info aria-live="polite" { "This part needs JavaScript; it fetches nothing." }
                 div #flame-view tabindex="0" role="application"
                     aria-label="Flame graph: arrow keys move, Enter zooms, Escape shows all" {}
-                script #flame-data type="application/json" { (PreEscaped(embedded(&data))) }
+                script #flame-data type="application/json" { (PreEscaped(embedded(data))) }
             } @else {
-                p { "This run has no CPU profile; the warnings above say why." }
+                p { "There is no CPU profile; the warnings above say why." }
             }
         }
     }
@@ -102,7 +119,20 @@ fn data(run: &Run) -> Option<Value> {
     let conditions: Vec<Value> = (0..run.plan.conditions.len())
         .map(|condition| {
             let branches = forest.merged(run, condition);
-            drawn(run, condition, &pruned(&branches, below))
+            let variants = run.plan.variants.len();
+            let resolvable_us: Vec<f64> = (0..variants)
+                .map(|variant| {
+                    let cost = comparison(run, condition, variant).and_then(|it| it.cost.as_ref());
+                    cost.map_or(0.0, |cost| cost.resolvable_us)
+                })
+                .collect();
+            let branches = pruned(&branches, below);
+            drawn(
+                &condition_title(run, condition),
+                &branches,
+                variants,
+                &resolvable_us,
+            )
         })
         .collect();
     if conditions
@@ -118,6 +148,26 @@ fn data(run: &Run) -> Option<Value> {
         "objects": forest.objects,
         "conditions": conditions,
         "start": [start.map_or(0, |it| it.condition), start.map_or(1, |it| it.variant)],
+    }))
+}
+
+/// The same for an observation: one condition, one variant without a name.
+fn observed_data(observation: &Observation) -> Option<Value> {
+    let profile = observation.sampled()?;
+    let mut forest = Forest::default();
+    let below = forest.frame(&named(BELOW_NAME));
+    let mut tree = Tree::default();
+    let ns_per_sample = observation.basis().of(observation.cpu_us_per_sample()) * NS_PER_US;
+    tree.grow(&mut forest, profile, (0, 1), ns_per_sample);
+    let branches = pruned(&tree.branches, below);
+    let condition = drawn("all", &branches, 1, &[0.0]);
+    Some(json!({
+        "unit": observation.basis().unit(),
+        "variants": [""],
+        "frames": forest.frames,
+        "objects": forest.objects,
+        "conditions": [condition],
+        "start": [0, 0],
     }))
 }
 
@@ -154,9 +204,7 @@ impl Forest {
     /// One tree of all variants' profiles; callers stand before what they call.
     fn merged(&mut self, run: &Run, condition: usize) -> Vec<Branch> {
         let variants = run.plan.variants.len();
-        let unknown = named("?");
-        let mut branches: Vec<Branch> = Vec::new();
-        let mut index: HashMap<(Option<usize>, usize), usize> = HashMap::new();
+        let mut tree = Tree::default();
         for variant in 0..variants {
             let (Some(profile), Some(point)) = (
                 profile(run, condition, variant),
@@ -165,30 +213,51 @@ impl Forest {
                 continue;
             };
             let ns_per_sample = point.server_cpu_us * NS_PER_US / profile.total() as f64;
-            let mut places: Vec<usize> = Vec::with_capacity(profile.nodes.len());
-            for node in &profile.nodes {
-                // A parent that does not stand before its child is a damaged file's: a root then.
-                let parent = node.parent.and_then(|it| places.get(it as usize).copied());
-                let frame = profile.frames.get(node.frame as usize);
-                let frame = self.frame(frame.unwrap_or(&unknown));
-                let place = *index.entry((parent, frame)).or_insert_with(|| {
-                    branches.push(Branch {
-                        parent,
-                        frame,
-                        self_ns: vec![0.0; variants],
-                    });
-                    branches.len() - 1
-                });
-                branches[place].self_ns[variant] += node.total() as f64 * ns_per_sample;
-                places.push(place);
-            }
+            tree.grow(self, profile, (variant, variants), ns_per_sample);
         }
-        branches
+        tree.branches
+    }
+}
+
+/// A tree that profiles are merged into.
+#[derive(Default)]
+struct Tree {
+    branches: Vec<Branch>,
+    index: HashMap<(Option<usize>, usize), usize>,
+}
+
+impl Tree {
+    /// Adds the profile of a variant, given with the number of all.
+    fn grow(
+        &mut self,
+        forest: &mut Forest,
+        profile: &Profile,
+        (variant, variants): (usize, usize),
+        ns_per_sample: f64,
+    ) {
+        let unknown = named("?");
+        let mut places: Vec<usize> = Vec::with_capacity(profile.nodes.len());
+        for node in &profile.nodes {
+            // A parent that does not stand before its child is a damaged file's: a root then.
+            let parent = node.parent.and_then(|it| places.get(it as usize).copied());
+            let frame = profile.frames.get(node.frame as usize);
+            let frame = forest.frame(frame.unwrap_or(&unknown));
+            let place = *self.index.entry((parent, frame)).or_insert_with(|| {
+                self.branches.push(Branch {
+                    parent,
+                    frame,
+                    self_ns: vec![0.0; variants],
+                });
+                self.branches.len() - 1
+            });
+            self.branches[place].self_ns[variant] += node.total() as f64 * ns_per_sample;
+            places.push(place);
+        }
     }
 }
 
 /// A condition's tree in the form that the script draws.
-fn drawn(run: &Run, condition: usize, branches: &[Branch]) -> Value {
+fn drawn(title: &str, branches: &[Branch], variants: usize, resolvable_us: &[f64]) -> Value {
     // −1 for a root: the script keeps a node above all roots.
     let parents: Vec<i64> = branches
         .iter()
@@ -199,9 +268,7 @@ fn drawn(run: &Run, condition: usize, branches: &[Branch]) -> Value {
         })
         .collect();
     let frames: Vec<usize> = branches.iter().map(|it| it.frame).collect();
-    let variants = 0..run.plan.variants.len();
-    let costs: Vec<Vec<Value>> = variants
-        .clone()
+    let costs: Vec<Vec<Value>> = (0..variants)
         .map(|variant| {
             branches
                 .iter()
@@ -209,14 +276,8 @@ fn drawn(run: &Run, condition: usize, branches: &[Branch]) -> Value {
                 .collect()
         })
         .collect();
-    let resolvable_us: Vec<f64> = variants
-        .map(|variant| {
-            let cost = comparison(run, condition, variant).and_then(|it| it.cost.as_ref());
-            cost.map_or(0.0, |cost| cost.resolvable_us)
-        })
-        .collect();
     json!({
-        "title": condition_title(run, condition),
+        "title": title,
         "parents": parents,
         "frames": frames,
         "self_ns": costs,

@@ -9,11 +9,14 @@
 mod curves;
 mod flame;
 mod forest;
+mod observation;
 mod pairs;
 mod provenance;
 mod scale;
 mod tables;
 mod waterfall;
+
+pub use observation::observation_html;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use pgassay_core::comparison::{Comparison, CostDifference};
@@ -27,6 +30,25 @@ const SCRIPT: &str = include_str!("page.js");
 
 /// The run as one HTML page.
 pub fn html(run: &Run) -> String {
+    let main = html! {
+        (warnings(run))
+        @if !run.comparisons.is_empty() { (forest::section(run)) }
+        (cost(run))
+        (curves::section(run))
+        (flame::section(run))
+        (pairs::section(run))
+        (tables::section(run))
+        (provenance::section(run))
+    };
+    let footer = html! {
+        "Made by pgassay " (run.pgassay) " from " code { (run.id) "/run.json" }
+        ". This page is one file and fetches nothing."
+    };
+    page(&run.pgassay, &run.study_name, &opening(run), &main, &footer)
+}
+
+/// A whole page of these parts.
+fn page(version: &str, title: &str, opening: &Markup, main: &Markup, footer: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -34,26 +56,14 @@ pub fn html(run: &Run) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                meta name="generator" content={ "pgassay " (run.pgassay) };
-                title { (run.study_name) " · pgassay" }
+                meta name="generator" content={ "pgassay " (version) };
+                title { (title) " · pgassay" }
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                (opening(run))
-                main {
-                    (warnings(run))
-                    @if !run.comparisons.is_empty() { (forest::section(run)) }
-                    (cost(run))
-                    (curves::section(run))
-                    (flame::section(run))
-                    (pairs::section(run))
-                    (tables::section(run))
-                    (provenance::section(run))
-                }
-                footer {
-                    "Made by pgassay " (run.pgassay) " from " code { (run.id) "/run.json" }
-                    ". This page is one file and fetches nothing."
-                }
+                (opening)
+                main { (main) }
+                footer { (footer) }
                 script { (PreEscaped(SCRIPT)) }
             }
         }

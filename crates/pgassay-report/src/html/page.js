@@ -13,6 +13,8 @@
   let mode = "d", tree, zoom = 0, at = 0, boxes = new Map();
 
   const us = (v) => { const a = Math.abs(v); return a.toFixed(a < 100 ? 2 : a < 1000 ? 1 : 0); };
+  // A server that was watched by itself has no variants to name, and perhaps no transactions.
+  const UNIT = " " + (data.unit || "µs/tx"), under = (name) => name ? " under " + name : "";
   const signed = (v) => (us(v).replace(/[0.]/g, "") === "" ? "" : v > 0 ? "+" : "−") + us(v);
   const percent = (part, all) => (all > 0 ? (part / all * 100).toFixed(1) : "0.0") + " %";
   const names = () => [data.variants[0], data.variants[tree.variant]];
@@ -67,9 +69,9 @@
     const t = tree, [a, b] = names(), own = t.selfB[i] - t.selfA[i];
     const where = object(i) && object(i) !== "postgres" ? " in " + object(i) : "";
     const head = label(i) + where + ": ";
-    if (mode === "a") return head + us(t.a[i]) + " µs/tx under " + a + ", " + percent(t.a[i], t.a[0]) + " of all; itself " + us(t.selfA[i]);
-    if (mode === "b") return head + us(t.b[i]) + " µs/tx under " + b + ", " + percent(t.b[i], t.b[0]) + " of all; itself " + us(t.selfB[i]);
-    return head + signed(t.b[i] - t.a[i]) + " µs/tx (" + us(t.a[i]) + " under " + a + ", " + us(t.b[i]) + " under " + b + "); below it +" +
+    if (mode === "a") return head + us(t.a[i]) + UNIT + under(a) + ", " + percent(t.a[i], t.a[0]) + " of all; itself " + us(t.selfA[i]);
+    if (mode === "b") return head + us(t.b[i]) + UNIT + under(b) + ", " + percent(t.b[i], t.b[0]) + " of all; itself " + us(t.selfB[i]);
+    return head + signed(t.b[i] - t.a[i]) + UNIT + " (" + us(t.a[i]) + " under " + a + ", " + us(t.b[i]) + " under " + b + "); below it +" +
       us(t.rise[i]) + " and −" + us(t.fall[i]) + "; itself " + signed(own) + "; " + percent(width(i), width(0)) + " of all change";
   }
 
@@ -146,7 +148,8 @@
     }
     const [nameA, nameB] = names();
     if (!count) return "No function’s name contains “" + search.value.trim() + "”.";
-    return "“" + search.value.trim() + "”: " + us(a) + " µs/tx under " + nameA + ", " + us(b) + " under " + nameB + " (" + signed(b - a) + "), what it calls included.";
+    return "“" + search.value.trim() + "”: " + us(a) + UNIT + under(nameA) +
+      (tree.hasB ? ", " + us(b) + under(nameB) + " (" + signed(b - a) + ")" : "") + ", what it calls included.";
   }
 
   function point(i) {
@@ -161,7 +164,7 @@
     const [a, b] = names();
     modes.forEach((button) => {
       button.setAttribute("aria-pressed", String(button.dataset.mode === mode));
-      button.textContent = { a: "A: " + a, b: "B: " + b, d: "Δ: B − A" }[button.dataset.mode];
+      button.textContent = { a: a ? "A: " + a : "All", b: "B: " + b, d: "Δ: B − A" }[button.dataset.mode];
       button.hidden = !tree.hasB && button.dataset.mode !== "a";
     });
     zoom = at = 0;

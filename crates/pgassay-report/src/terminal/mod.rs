@@ -9,7 +9,10 @@ mod answer;
 mod cost;
 mod figures;
 mod notes;
+mod observation;
 mod table;
+
+pub use observation::observation_text;
 
 use pgassay_core::run::Run;
 

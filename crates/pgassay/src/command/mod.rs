@@ -4,6 +4,7 @@ pub mod bench;
 pub mod count;
 pub mod doctor;
 pub mod list;
+pub mod profile;
 pub mod report;
 pub mod run;
 pub mod show;

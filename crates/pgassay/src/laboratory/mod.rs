@@ -12,6 +12,8 @@ mod servers;
 mod warm_up;
 mod watch;
 
+pub use watch::add_samples;
+
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 

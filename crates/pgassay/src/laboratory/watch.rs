@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use pgassay_core::plan::Plan;
 use pgassay_core::profile::{Frame, Profile, ProfileBuilder, Quality};
 use pgassay_core::trial::CpuTotals;
-use pgassay_profile::{CpuTotals as ProcessTotals, MachineCpu, Samples};
+use pgassay_profile::{CpuTotals as ProcessTotals, MachineCpu, Samples, Selection};
 
 /// Totals at one instant.
 pub struct Reading {
@@ -93,33 +93,12 @@ impl Profiles {
         backend_pids: &[u32],
     ) {
         let builder = &mut self.builders[condition * self.variants + variant];
-        let selection = samples.backends(backend_pids);
-        for (stack, count) in selection.stacks() {
-            let frames = stack.map(|frame| Frame {
-                symbol: frame.name().map(str::to_owned),
-                object: frame.object.to_string(),
-                // A named function is one row wherever its code lies.
-                offset: if frame.symbol.is_some() {
-                    0
-                } else {
-                    frame.offset
-                },
-                kernel: frame.kernel,
-            });
-            builder.add(
-                block as usize,
-                frames,
-                u32::try_from(count).unwrap_or(u32::MAX),
-            );
-        }
-        builder.add_quality(&Quality {
-            samples: selection.quality.total,
-            user_samples: selection.quality.with_user,
-            unwound_to_entry: selection.quality.reached_entry,
-            truncated: selection.quality.truncated,
-            lost: samples.lost,
-            unknown_leaf: selection.quality.leaf_unknown,
-        });
+        add_samples(
+            builder,
+            block as usize,
+            samples,
+            &samples.backends(backend_pids),
+        );
     }
 
     /// The profiles, in the plan's order of points.
@@ -129,4 +108,35 @@ impl Profiles {
             .map(ProfileBuilder::finish)
             .collect()
     }
+}
+
+/// Adds the samples of some processes to a block of a profile.
+pub fn add_samples(
+    builder: &mut ProfileBuilder,
+    block: usize,
+    samples: &Samples,
+    selection: &Selection<'_>,
+) {
+    for (stack, count) in selection.stacks() {
+        let frames = stack.map(|frame| Frame {
+            symbol: frame.name().map(str::to_owned),
+            object: frame.object.to_string(),
+            // A named function is one row wherever its code lies.
+            offset: if frame.symbol.is_some() {
+                0
+            } else {
+                frame.offset
+            },
+            kernel: frame.kernel,
+        });
+        builder.add(block, frames, u32::try_from(count).unwrap_or(u32::MAX));
+    }
+    builder.add_quality(&Quality {
+        samples: selection.quality.total,
+        user_samples: selection.quality.with_user,
+        unwound_to_entry: selection.quality.reached_entry,
+        truncated: selection.quality.truncated,
+        lost: samples.lost,
+        unknown_leaf: selection.quality.leaf_unknown,
+    });
 }

@@ -1,0 +1,135 @@
+//! What was seen of a server that somebody else runs: one look, without trials and verdicts.
+//!
+//! Identities: `cpu_us_per_sample × profile.total() = backends.on_cpu_us` (samples only divide the
+//! exact total), and the rows of [`Observation::subsystems`] add up to it, as do those of
+//! [`Observation::phases`] and the own parts of [`Observation::functions`].
+//! The rows of [`Observation::blocked`] add up to [`Observation::blocked_us`].
+//!
+//! Invariant: what could not be seen is `None` or stands in `limits`; nothing is estimated for it.
+
+mod rows;
+mod waits;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use rows::Row;
+pub use waits::{WaitCount, WaitRow, Waits};
+
+use crate::profile::Profile;
+use crate::run::Check;
+use crate::trial::CpuTotals;
+
+/// The value of [`Observation::schema`] that this version writes.
+pub const SCHEMA: &str = "pgassay.observation/1";
+
+/// One look at a live server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Observation {
+    /// Name and version of this form.
+    pub schema: String,
+    /// Version of pgassay.
+    pub pgassay: String,
+    /// When it began, microseconds since 1970.
+    pub started_us: i64,
+    /// How long it was watched.
+    pub window_us: f64,
+    /// Samples a second of each CPU that was busy.
+    pub frequency_hz: u32,
+    /// What was watched.
+    pub subject: Subject,
+    /// Transactions that ended in the window, committed or not, of all databases; `None` where
+    /// nobody could be asked, and where one backend of several is watched.
+    pub transactions: Option<u64>,
+    /// The exact totals of the backends that were watched, and of the parallel workers that worked
+    /// for them.
+    pub backends: CpuTotals,
+    /// How long those processes were there, summed.
+    pub backends_present_us: f64,
+    /// The server's other processes.
+    pub background: Vec<Background>,
+    /// The backends' CPU stacks; `None` where they could not be sampled.
+    pub profile: Option<Profile>,
+    /// What the backends were seen to wait for; `None` where it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
+    /// What keeps this from being the whole truth.
+    pub limits: Vec<Check>,
+}
+
+/// What was watched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Subject {
+    /// The server's first process.
+    pub postmaster_pid: u32,
+    /// The one backend that was watched; `None` if all were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend_pid: Option<u32>,
+    /// The server's major version, as `18` or `9.6`; `None` if nothing told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub major: Option<String>,
+}
+
+/// What one kind of process used that serves no client.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Background {
+    /// What the processes are for, as `checkpointer`.
+    pub role: String,
+    /// Their exact totals.
+    pub cpu: CpuTotals,
+}
+
+/// What a time is divided by before it is shown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Basis {
+    /// Transactions in the window.
+    Transactions(u64),
+    /// The window's length in seconds, where transactions could not be counted.
+    Seconds(f64),
+}
+
+impl Basis {
+    /// How the unit of a time on this basis is written.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Transactions(_) => "µs/tx",
+            Self::Seconds(_) => "µs/s",
+        }
+    }
+
+    /// A time of the whole window on this basis.
+    pub fn of(self, whole_us: f64) -> f64 {
+        match self {
+            Self::Transactions(count) => whole_us / count as f64,
+            Self::Seconds(seconds) => whole_us / seconds,
+        }
+    }
+}
+
+impl Observation {
+    /// Per transaction where there were any to count, else per second.
+    pub fn basis(&self) -> Basis {
+        match self.transactions {
+            Some(count) if count > 0 => Basis::Transactions(count),
+            _ => Basis::Seconds((self.window_us / 1e6).max(f64::MIN_POSITIVE)),
+        }
+    }
+
+    /// The stacks, if there is a sample among them.
+    pub fn sampled(&self) -> Option<&Profile> {
+        self.profile.as_ref().filter(|profile| profile.total() > 0)
+    }
+
+    /// The exact CPU time that each sample stands for; 0 without samples.
+    pub fn cpu_us_per_sample(&self) -> f64 {
+        self.sampled().map_or(0.0, |profile| {
+            self.backends.on_cpu_us / profile.total() as f64
+        })
+    }
+
+    /// The time that the backends neither had a CPU nor waited for one.
+    pub fn blocked_us(&self) -> f64 {
+        let used_us = self.backends.on_cpu_us + self.backends.run_queue_us;
+        (self.backends_present_us - used_us).max(0.0)
+    }
+}

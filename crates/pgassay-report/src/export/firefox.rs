@@ -1,0 +1,70 @@
+//! The Firefox Profiler's processed form, through the crate of samply's author.
+//!
+//! One sample a stack, weighted by how often it was seen: `samples` weights, so that the call tree
+//! and the flame graph are whole. Places on the axis of time are made up, one interval a sample.
+
+use std::time::Duration;
+
+use fxprof_processed_profile::{
+    CategoryColor, CpuDelta, Frame as ShownFrame, FrameFlags, FrameInfo, Profile as Shown,
+    ReferenceTimestamp, SamplingInterval, Timestamp, WeightType,
+};
+use pgassay_core::observation::Observation;
+use pgassay_core::profile::Profile;
+
+/// The file's text.
+pub(super) fn json(observation: &Observation, profile: &Profile) -> String {
+    let interval_ns = 1_000_000_000 / u64::from(observation.frequency_hz.max(1));
+    let since_1970 = Duration::from_micros(observation.started_us.max(0).unsigned_abs());
+    let mut shown = Shown::new(
+        &super::title(observation),
+        ReferenceTimestamp::from_duration_since_unix_epoch(since_1970),
+        SamplingInterval::from_nanos(interval_ns),
+    );
+    let start = Timestamp::from_nanos_since_reference(0);
+    let pid = observation
+        .subject
+        .backend_pid
+        .unwrap_or(observation.subject.postmaster_pid);
+    let process = shown.add_process("postgres", pid, start);
+    let thread = shown.add_thread(process, pid, start, true);
+    shown.set_thread_name(thread, "backends");
+    shown.set_thread_samples_weight_type(thread, WeightType::Samples);
+    let categories = [
+        shown.add_category("PostgreSQL", CategoryColor::Blue),
+        shown.add_category("Library", CategoryColor::Green),
+        shown.add_category("Kernel", CategoryColor::Orange),
+    ];
+    let frames: Vec<FrameInfo> = profile
+        .frames
+        .iter()
+        .map(|frame| {
+            let category = match () {
+                () if frame.kernel => 2,
+                () if frame.object == "postgres" => 0,
+                () => 1,
+            };
+            let name = match (frame.kernel, frame.object.as_str()) {
+                (true, _) | (_, "postgres" | "") => frame.label(),
+                (_, object) => format!("{} ({object})", frame.label()),
+            };
+            FrameInfo {
+                frame: ShownFrame::Label(shown.intern_string(&name)),
+                category_pair: categories[category].into(),
+                flags: FrameFlags::empty(),
+            }
+        })
+        .collect();
+    let mut at_ns = 0;
+    for (stack, samples) in super::stacks(profile) {
+        let infos = stack
+            .into_iter()
+            .map(|frame| frames[frame as usize].clone());
+        let stack = shown.intern_stack_frames(thread, infos);
+        let weight = i32::try_from(samples).unwrap_or(i32::MAX);
+        let at = Timestamp::from_nanos_since_reference(at_ns);
+        shown.add_sample(thread, at, stack, CpuDelta::from_nanos(interval_ns), weight);
+        at_ns += interval_ns;
+    }
+    serde_json::to_string(&shown).expect("the profile's maps have strings as keys")
+}

@@ -1,0 +1,39 @@
+//! Speedscope's own form: frames once, a `sampled` profile of weighted stacks.
+//!
+//! See `src/lib/file-format-spec.ts` of speedscope: stacks are outermost first, `weights` are in
+//! the profile's `unit`, and `endValue` is not below what the weights add up to.
+
+use pgassay_core::observation::Observation;
+use pgassay_core::profile::Profile;
+use serde_json::{Value, json};
+
+/// The file's text.
+pub(super) fn json(observation: &Observation, profile: &Profile) -> String {
+    let us_per_sample = observation.cpu_us_per_sample();
+    let frames: Vec<Value> = profile
+        .frames
+        .iter()
+        .map(|frame| json!({ "name": super::marked(frame), "file": frame.object }))
+        .collect();
+    let (samples, weights): (Vec<Vec<u32>>, Vec<f64>) = super::stacks(profile)
+        .map(|(stack, samples)| (stack, samples as f64 * us_per_sample))
+        .unzip();
+    let title = super::title(observation);
+    json!({
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "name": title,
+        "exporter": format!("pgassay {}", observation.pgassay),
+        "activeProfileIndex": 0,
+        "shared": { "frames": frames },
+        "profiles": [{
+            "type": "sampled",
+            "name": format!("CPU of {title}"),
+            "unit": "microseconds",
+            "startValue": 0,
+            "endValue": weights.iter().sum::<f64>(),
+            "samples": samples,
+            "weights": weights,
+        }],
+    })
+    .to_string()
+}

@@ -1,0 +1,228 @@
+//! What was seen of a live server, as text.
+
+use pgassay_core::observation::{Observation, Row};
+
+use super::table::{Cell, Ink, Side, Table, bar, cell, inked, name, paint, wrap};
+use super::{Style, heading};
+use crate::{number, sentence};
+
+/// Functions below this share of the CPU time are not printed.
+const BELOW_SHARE: f64 = 0.01;
+const FUNCTIONS_MAX: usize = 20;
+const BAR_WIDTH: usize = 16;
+
+/// The observation, ended by a newline.
+pub fn observation_text(observation: &Observation, style: &Style) -> String {
+    let sections = [
+        opening(observation, *style),
+        time(observation, *style),
+        waits(observation, *style),
+        division(
+            "PHASES",
+            "what the statements were doing",
+            &observation.phases(),
+            observation,
+            *style,
+        ),
+        division(
+            "SUBSYSTEMS",
+            "which part of PostgreSQL spent it",
+            &observation.subsystems(),
+            observation,
+            *style,
+        ),
+        functions(observation, *style),
+        background(observation, *style),
+        notes(observation, *style),
+    ];
+    let written: Vec<String> = sections.into_iter().filter(|it| !it.is_empty()).collect();
+    written.join("\n")
+}
+
+fn opening(observation: &Observation, style: Style) -> String {
+    let title = paint(&sentence::observed(observation), Ink::Strong, style.color);
+    let text = sentence::how_observed(observation);
+    let how = wrap(&text, style.columns(), "  ", "  ");
+    format!(
+        "{title}\n{}\n",
+        paint(how.trim_end(), Ink::Faint, style.color)
+    )
+}
+
+/// The three exact totals.
+fn time(observation: &Observation, style: Style) -> String {
+    let basis = observation.basis();
+    let whole_us = observation.backends_present_us;
+    let mut table = Table::new(&[Side::Left, Side::Right, Side::Left, Side::Right]);
+    for (what, us) in [
+        ("on a CPU", observation.backends.on_cpu_us),
+        ("waiting for a CPU", observation.backends.run_queue_us),
+        ("blocked", observation.blocked_us()),
+    ] {
+        let share = if whole_us > 0.0 { us / whole_us } else { 0.0 };
+        table.row(vec![
+            cell(what),
+            cell(number::micros(basis.of(us))),
+            cell(basis.unit()),
+            cell(number::percent(share)),
+        ]);
+    }
+    let why = "the backends' time, from the kernel's exact counts";
+    heading("TIME", why, style) + &table.render(style.color)
+}
+
+/// The blocked time by its reasons.
+fn waits(observation: &Observation, style: Style) -> String {
+    let rows = observation.blocked();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let whole_us = observation.blocked_us();
+    let mut table = Table::new(&[Side::Left, Side::Left, Side::Right, Side::Right, Side::Left]);
+    for row in rows {
+        let (kind, event) = sentence::wait(&row);
+        table.row(vec![
+            cell(kind),
+            cell(event),
+            cell(number::micros(observation.basis().of(row.blocked_us))),
+            share(row.blocked_us, whole_us),
+            cell(bar(row.blocked_us / whole_us, BAR_WIDTH)),
+        ]);
+    }
+    let why = format!(
+        "what the backends waited for, {}: samples divide the blocked time",
+        observation.basis().unit()
+    );
+    heading("BLOCKED", &why, style) + &table.render(style.color)
+}
+
+/// The CPU time by phase or subsystem.
+fn division(
+    title: &str,
+    why: &str,
+    rows: &[Row],
+    observation: &Observation,
+    style: Style,
+) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[Side::Left, Side::Right, Side::Right, Side::Left]);
+    let whole_us = observation.backends.on_cpu_us;
+    let is_large = |row: &&Row| row.self_us >= whole_us * BELOW_SHARE;
+    for row in rows.iter().filter(is_large) {
+        table.row(vec![
+            name(&row.name),
+            cell(number::micros(observation.basis().of(row.self_us))),
+            share(row.self_us, whole_us),
+            cell(bar(row.self_us / whole_us, BAR_WIDTH)),
+        ]);
+    }
+    let rest: Vec<&Row> = rows.iter().filter(|row| !is_large(row)).collect();
+    if !rest.is_empty() {
+        let rest_us: f64 = rest.iter().map(|row| row.self_us).sum();
+        table.row(vec![
+            inked(number::count(rest.len() as u64, "other"), Ink::Faint),
+            cell(number::micros(observation.basis().of(rest_us))),
+            share(rest_us, whole_us),
+            cell(""),
+        ]);
+    }
+    let why = format!("{why}, CPU {}", observation.basis().unit());
+    heading(title, &why, style) + &table.render(style.color)
+}
+
+fn share(part_us: f64, whole_us: f64) -> Cell {
+    let share = if whole_us > 0.0 {
+        part_us / whole_us
+    } else {
+        0.0
+    };
+    cell(number::percent(share))
+}
+
+fn functions(observation: &Observation, style: Style) -> String {
+    let rows = observation.functions();
+    let whole_us = observation.backends.on_cpu_us;
+    let mut table = Table::new(&[
+        Side::Right,
+        Side::Right,
+        Side::Right,
+        Side::Right,
+        Side::Left,
+        Side::Left,
+    ]);
+    let headings = ["itself", "", "with callees", "samples", "function", ""];
+    table.row(headings.iter().map(|it| inked(*it, Ink::Faint)).collect());
+    let large = rows
+        .iter()
+        .filter(|row| row.self_us >= whole_us * BELOW_SHARE);
+    let shown: Vec<&Row> = large.take(FUNCTIONS_MAX).collect();
+    if shown.is_empty() {
+        return String::new();
+    }
+    for row in shown {
+        let object = if row.object == "postgres" {
+            ""
+        } else {
+            &row.object
+        };
+        table.row(vec![
+            cell(number::micros(observation.basis().of(row.self_us))),
+            share(row.self_us, whole_us),
+            cell(number::micros(observation.basis().of(row.children_us))),
+            cell(number::whole(row.samples as f64)),
+            cell(&row.name),
+            inked(object, Ink::Faint),
+        ]);
+    }
+    let why = format!(
+        "the costliest in themselves, CPU {}",
+        observation.basis().unit()
+    );
+    heading("FUNCTIONS", &why, style) + &table.render(style.color)
+}
+
+fn background(observation: &Observation, style: Style) -> String {
+    if observation.background.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[Side::Left, Side::Right, Side::Left]);
+    for it in &observation.background {
+        let title = match it.cpu.processes {
+            1 => it.role.clone(),
+            more => format!("{more} × {}", it.role),
+        };
+        table.row(vec![
+            cell(title),
+            cell(number::micros(observation.basis().of(it.cpu.on_cpu_us))),
+            cell(observation.basis().unit()),
+        ]);
+    }
+    let why = "CPU of processes that serve no client, not in any sum above";
+    heading("BESIDE THE BACKENDS", why, style) + &table.render(style.color)
+}
+
+fn notes(observation: &Observation, style: Style) -> String {
+    let width = style.columns();
+    let mut out = String::new();
+    if let Some(quality) = sentence::quality(observation.profile.iter()) {
+        out.push_str(&wrap(&quality, width, "  profile   ", "            "));
+    }
+    if let Some(waits) = &observation.waits {
+        let text = sentence::waits_quality(waits, observation.window_us);
+        out.push_str(&wrap(&text, width, "  waits     ", "            "));
+    }
+    for check in &observation.limits {
+        let Some(limit) = sentence::limit(check) else {
+            continue;
+        };
+        let mend = check.mend.as_ref().map(|it| format!("; to mend it: {it}"));
+        let text = wrap(&(limit + &mend.unwrap_or_default()), width, "  ! ", "    ");
+        out.push_str(&(paint(text.trim_end(), Ink::Caution, style.color) + "\n"));
+    }
+    if out.is_empty() {
+        return out;
+    }
+    heading("NOTES", "", style) + &out
+}

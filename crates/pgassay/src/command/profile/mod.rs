@@ -1,0 +1,107 @@
+//! `pgassay profile`: watches a live server without a study.
+
+mod connection;
+mod surroundings;
+mod waits;
+mod watching;
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use pgassay_core::observation::Observation;
+use pgassay_profile::LiveServer;
+
+use crate::cli::{ColorWhen, ProfileArgs};
+use crate::interrupt::Interrupt;
+use crate::style;
+use connection::Connection;
+use watching::{Subject, Watch};
+
+/// Watches, then prints what was seen and writes the files that were asked for.
+pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+    if args.duration.duration().is_zero() {
+        bail!("--duration must be longer than nothing");
+    }
+    let connection = args.dsn.as_deref().map(Connection::open).transpose()?;
+    let subject = subject(args.pid, connection.as_ref())?;
+    let interrupt = Interrupt::watch()?;
+    let observation = Watch {
+        subject,
+        duration: args.duration.duration(),
+        frequency_hz: args.frequency,
+        dsn: args.dsn.clone(),
+        connection,
+    }
+    .observe(&interrupt)?;
+    let is_taken = write_files(args, &observation, out)?;
+    if args.json {
+        out.write_all(pgassay_report::observation_json(&observation).as_bytes())?;
+    } else if !is_taken {
+        let style = style::style(color);
+        out.write_all(pgassay_report::observation_text(&observation, &style).as_bytes())?;
+        if let Some(file) = &args.html {
+            writeln!(out, "\nflame graph: {}", file.display())?;
+        }
+    }
+    Ok(())
+}
+
+/// What `--pid` and `--dsn` mean together.
+fn subject(pid: Option<u32>, connection: Option<&Connection>) -> Result<Subject> {
+    let named = pid.map(LiveServer::of_process).transpose()?;
+    let server = match (named, connection) {
+        (Some(named), Some(connection)) if named != connection.server => bail!(
+            "process {} is not of the server that --dsn leads to, whose postmaster is {}",
+            pid.unwrap_or_default(),
+            connection.server.postmaster_pid
+        ),
+        (Some(named), _) => named,
+        (None, Some(connection)) => connection.server.clone(),
+        (None, None) => bail!("give --pid or --dsn"),
+    };
+    let backend_pid = pid.filter(|&pid| pid != server.postmaster_pid);
+    Ok(Subject {
+        server,
+        backend_pid,
+    })
+}
+
+/// Writes exports and page; whether stdout was taken by one of them.
+fn write_files(
+    args: &ProfileArgs,
+    observation: &Observation,
+    out: &mut impl Write,
+) -> Result<bool> {
+    let mut is_taken = false;
+    for export in &args.export {
+        let content = pgassay_report::export(observation, export.format)
+            .ok_or_else(|| anyhow!("there are no stacks to export{}", why(observation)))?;
+        is_taken |= write_to(&export.file, &content, out)?;
+    }
+    if let Some(file) = &args.html {
+        let page = pgassay_report::observation_html(observation);
+        is_taken |= write_to(file, page.as_bytes(), out)?;
+    }
+    Ok(is_taken)
+}
+
+/// The reasons that are known for having no stacks.
+fn why(observation: &Observation) -> String {
+    let limits = observation.limits.iter();
+    let limits: Vec<String> = limits.filter_map(|check| check.limits.clone()).collect();
+    if observation.profile.is_some() || limits.is_empty() {
+        ", since no backend was on a CPU when it was looked at".to_owned()
+    } else {
+        format!(": {}", limits.join("; "))
+    }
+}
+
+fn write_to(file: &Path, content: &[u8], out: &mut impl Write) -> Result<bool> {
+    if file == Path::new("-") {
+        out.write_all(content)?;
+        return Ok(true);
+    }
+    std::fs::write(file, content).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(false)
+}

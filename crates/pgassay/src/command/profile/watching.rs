@@ -1,0 +1,268 @@
+//! The look itself: sampler, exact totals and transactions over one stretch of time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, bail};
+use pgassay_core::observation::{self, Background, Observation, SCHEMA};
+use pgassay_core::profile::{Profile, ProfileBuilder};
+use pgassay_core::run::Check;
+use pgassay_core::trial::CpuTotals;
+use pgassay_profile::{
+    CpuLog, Limit, LiveServer, LoggedProcess, Role, Sampler, SamplerConfig, SamplerError, Samples,
+};
+
+use super::connection::Connection;
+use super::waits::WaitSampler;
+use crate::interrupt::Interrupt;
+use crate::laboratory::add_samples;
+
+/// Processes are looked for this often. What one of them uses between its last reading and its end
+/// is not known; a reading takes some ten microseconds a process.
+const READING_EVERY: Duration = Duration::from_millis(250);
+
+/// Whose time is accounted for.
+pub struct Subject {
+    /// The server.
+    pub server: LiveServer,
+    /// One backend of it; all if not given.
+    pub backend_pid: Option<u32>,
+}
+
+/// A look that is to be taken.
+pub struct Watch {
+    /// At what.
+    pub subject: Subject,
+    /// How long.
+    pub duration: Duration,
+    /// Samples a second of each busy CPU.
+    pub frequency_hz: u32,
+    /// How the connection was made, should another be needed.
+    pub dsn: Option<String>,
+    /// Whom to ask for transactions.
+    pub connection: Option<Connection>,
+}
+
+impl Watch {
+    /// Watches until the time is over, the user stops it, or the process is gone.
+    pub fn observe(mut self, interrupt: &Interrupt) -> Result<Observation> {
+        let (sampler, refusal) = self.sampler()?;
+        let (mut waits, no_waits) = match WaitSampler::open(
+            &self.subject.server,
+            self.frequency_hz,
+            self.connection.as_mut().zip(self.dsn.as_deref()),
+        ) {
+            Ok(waits) => (Some(waits), None),
+            Err(refusal) => (None, Some(refusal)),
+        };
+        let mut log = CpuLog::default();
+        let started_us = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_micros() as i64);
+        let before = self.transactions()?;
+        if let Some(sampler) = &sampler {
+            sampler.start()?;
+        }
+        self.keep_reading(&mut log, waits.as_mut(), interrupt);
+        let samples = sampler.as_ref().map(Sampler::stop).transpose()?;
+        let after = self.transactions()?;
+        if log.processes().is_empty() {
+            bail!(
+                "no process of the server of postmaster {} could be read",
+                self.subject.server.postmaster_pid
+            );
+        }
+        let transactions = before.zip(after);
+        let subject = &self.subject;
+        let (ours, others): (Vec<_>, Vec<_>) = log
+            .processes()
+            .iter()
+            .filter(|process| Some(process.pid) != self.own_pid())
+            .partition(|process| subject.includes(process));
+        Ok(Observation {
+            schema: SCHEMA.to_owned(),
+            pgassay: env!("CARGO_PKG_VERSION").to_owned(),
+            started_us,
+            window_us: log.window().as_secs_f64() * 1e6,
+            frequency_hz: self.frequency_hz,
+            subject: observation::Subject {
+                postmaster_pid: subject.server.postmaster_pid,
+                backend_pid: subject.backend_pid,
+                major: subject.server.major.clone(),
+            },
+            transactions: transactions.map(|(before, after)| after.saturating_sub(before)),
+            backends: total(&ours),
+            backends_present_us: ours.iter().map(|it| it.present.as_secs_f64() * 1e6).sum(),
+            background: background(subject, &others),
+            waits: waits.map(|waits| waits.finish(subject.server.major.as_deref())),
+            limits: limits(subject, samples.as_ref(), [refusal, no_waits], &log),
+            profile: samples.map(|samples| profile(&samples, &ours)),
+        })
+    }
+
+    /// A sampler, or what keeps us from one.
+    fn sampler(&self) -> Result<(Option<Sampler>, Option<Check>)> {
+        let config = SamplerConfig {
+            postmaster_pids: vec![self.subject.server.postmaster_pid],
+            frequency_hz: self.frequency_hz,
+            ..SamplerConfig::default()
+        };
+        match Sampler::open(&config) {
+            Ok(sampler) => Ok((Some(sampler), None)),
+            Err(SamplerError::NotPermitted(refusal)) => {
+                let check = Check {
+                    name: "stacks".to_owned(),
+                    value: "none".to_owned(),
+                    limits: Some(format!("{}: {}", refusal.what, refusal.why)),
+                    mend: Some(refusal.commands.join("  or  ")),
+                };
+                Ok((None, Some(check)))
+            }
+            Err(error @ SamplerError::Unsupported { .. }) => {
+                let check = Check {
+                    name: "stacks".to_owned(),
+                    value: "none".to_owned(),
+                    limits: Some(error.to_string()),
+                    mend: None,
+                };
+                Ok((None, Some(check)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads totals now and then, and looks at what the backends wait for in between.
+    fn keep_reading(
+        &self,
+        log: &mut CpuLog,
+        mut waits: Option<&mut WaitSampler>,
+        interrupt: &Interrupt,
+    ) {
+        let server = &self.subject.server;
+        let until = Instant::now() + self.duration;
+        loop {
+            log.read(&server.processes());
+            let is_over = Instant::now() >= until;
+            if is_over || interrupt.check().is_err() || !server.is_there() {
+                return;
+            }
+            let next = until.min(Instant::now() + READING_EVERY);
+            match &mut waits {
+                Some(waits) => {
+                    let present = log.present().filter(|process| self.is_ours(process));
+                    let pids: Vec<u32> = present.map(|process| process.pid).collect();
+                    waits.sample(&pids, next);
+                }
+                None => std::thread::sleep(next.saturating_duration_since(Instant::now())),
+            }
+        }
+    }
+
+    fn is_ours(&self, process: &LoggedProcess) -> bool {
+        Some(process.pid) != self.own_pid() && self.subject.includes(process)
+    }
+
+    /// Those of one backend cannot be told from those of the others.
+    fn transactions(&mut self) -> Result<Option<u64>> {
+        match &mut self.connection {
+            Some(connection) if self.subject.backend_pid.is_none() => {
+                connection.transactions().map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Our own connection is no part of what is watched.
+    fn own_pid(&self) -> Option<u32> {
+        self.connection.as_ref().map(|it| it.own_pid)
+    }
+}
+
+impl Subject {
+    /// The process is a backend that is accounted for, or works for one.
+    fn includes(&self, process: &LoggedProcess) -> bool {
+        match (self.backend_pid, &process.role) {
+            (None, role) => matches!(role, Role::Backend | Role::ParallelWorker { .. }),
+            (Some(pid), Role::ParallelWorker { leader_pid }) => {
+                *leader_pid == Some(pid) || process.pid == pid
+            }
+            (Some(pid), _) => process.pid == pid,
+        }
+    }
+}
+
+fn total(processes: &[&LoggedProcess]) -> CpuTotals {
+    let sum_us =
+        |of: fn(&LoggedProcess) -> u64| processes.iter().map(|it| of(it) as f64 / 1e3).sum::<f64>();
+    CpuTotals {
+        on_cpu_us: sum_us(|it| it.used.on_cpu_ns),
+        run_queue_us: sum_us(|it| it.used.run_queue_ns),
+        processes: processes.len() as u32,
+    }
+}
+
+/// What the server's other processes used, by role; other backends are not background.
+fn background(subject: &Subject, others: &[&LoggedProcess]) -> Vec<Background> {
+    if subject.backend_pid.is_some() {
+        return Vec::new();
+    }
+    let mut by_role: BTreeMap<String, Vec<&LoggedProcess>> = BTreeMap::new();
+    for process in others {
+        let role = process.role.to_string();
+        by_role.entry(role).or_default().push(process);
+    }
+    let mut background: Vec<Background> = by_role
+        .into_iter()
+        .map(|(role, processes)| Background {
+            role,
+            cpu: total(&processes),
+        })
+        .collect();
+    background.sort_by(|a, b| b.cpu.on_cpu_us.total_cmp(&a.cpu.on_cpu_us));
+    background
+}
+
+fn profile(samples: &Samples, ours: &[&LoggedProcess]) -> Profile {
+    let mut builder = ProfileBuilder::new(1);
+    let selection = samples.select(|process| ours.iter().any(|it| it.pid == process.pid));
+    add_samples(&mut builder, 0, samples, &selection);
+    builder.finish()
+}
+
+fn limits(
+    subject: &Subject,
+    samples: Option<&Samples>,
+    refusals: [Option<Check>; 2],
+    log: &CpuLog,
+) -> Vec<Check> {
+    let mut limits: Vec<Check> = refusals.into_iter().flatten().collect();
+    let of_samples = samples.map(Samples::limits).unwrap_or_default();
+    limits.extend(of_samples.into_iter().map(|limit: Limit| Check {
+        name: limit.condition.to_owned(),
+        value: limit.effect.clone(),
+        limits: Some(limit.effect),
+        mend: limit.remedy,
+    }));
+    let mut add = |name: &str, value: &str, effect: String| {
+        limits.push(Check {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            limits: Some(effect),
+            mend: None,
+        });
+    };
+    if subject.server.major.is_none() {
+        let effect = "the data directory cannot be read, so the server's version is not known and \
+                      the newest version's table of functions was used";
+        add("version", "not known", effect.to_owned());
+    }
+    if log.ended() > 0 {
+        let effect = format!(
+            "{} processes ended while they were watched; what each used in its last {} ms is missing",
+            log.ended(),
+            READING_EVERY.as_millis()
+        );
+        add("ended_processes", &log.ended().to_string(), effect);
+    }
+    limits
+}

@@ -1,0 +1,351 @@
+//! `pgassay profile` on live servers that it did not start.
+
+mod support;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pgassay_core::observation::Observation;
+use pgassay_server::{Server, testing};
+use support::{Finished, Place, is_root};
+
+/// Several looks at once would measure each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    // A test that has failed has left nothing behind that another could trip over.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run(command: &mut Command) -> Finished {
+    Finished::of(&command.output().expect("the program runs"))
+}
+
+fn observed(finished: &Finished) -> Observation {
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    serde_json::from_str(&finished.stdout).expect("JSON on stdout alone")
+}
+
+/// Two clients that keep the server busy until the time is over; what they committed.
+fn load(server: &Server, time: Duration) -> thread::JoinHandle<u64> {
+    let clients: Vec<_> = (0..2)
+        .map(|_| server.connect().expect("a connection"))
+        .collect();
+    thread::spawn(move || {
+        let until = Instant::now() + time;
+        let threads: Vec<_> = clients
+            .into_iter()
+            .map(|mut client| {
+                thread::spawn(move || {
+                    let mut count = 0;
+                    while Instant::now() < until {
+                        client
+                            .query("select count(*) from pg_class")
+                            .expect("an answer");
+                        count += 1;
+                    }
+                    count
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|it| it.join().expect("a client ends well"))
+            .sum()
+    })
+}
+
+fn sampling_is_permitted() -> bool {
+    let config = pgassay_profile::SamplerConfig::default();
+    match pgassay_profile::Sampler::open(&config) {
+        Ok(_) => true,
+        Err(error) => {
+            testing::skip("CPU stacks", &error.to_string());
+            false
+        }
+    }
+}
+
+#[test]
+fn a_live_server_is_accounted_for_and_exported() {
+    let _alone = alone();
+    let Some(server) = testing::server("18") else {
+        return;
+    };
+    let place = Place::new();
+    let clients = load(&server, Duration::from_secs(7));
+    thread::sleep(Duration::from_millis(1500));
+    let folded = format!("folded={}", place.path().join("folded").display());
+    let page = place.path().join("page.html");
+    let mut command = place.command();
+    command
+        .args([
+            "profile",
+            "--dsn",
+            &server.conninfo(),
+            "--duration",
+            "3s",
+            "--json",
+        ])
+        .args(["--frequency", "499", "--export", &folded, "--html"])
+        .arg(&page);
+    let finished = run(&mut command);
+    let is_sampled = sampling_is_permitted();
+    if !is_sampled {
+        assert!(
+            finished.complaint().contains("no stacks to export"),
+            "{finished:?}"
+        );
+        clients.join().expect("clients end well");
+        return;
+    }
+    let seen = observed(&finished);
+    let done = clients.join().expect("clients end well");
+
+    assert_eq!(
+        i32::try_from(seen.subject.postmaster_pid),
+        Ok(server.postmaster_pid())
+    );
+    assert_eq!(seen.subject.major.as_deref(), Some("18"));
+    assert_eq!(
+        seen.backends.processes, 2,
+        "our own connection is not one of them"
+    );
+    assert!(
+        (2.9e6..4.5e6).contains(&seen.window_us),
+        "{}",
+        seen.window_us
+    );
+    // Two backends were there all the time, and on a CPU for some of it.
+    let there_us = 2.0 * seen.window_us;
+    assert!((seen.backends_present_us / there_us - 1.0).abs() < 0.01);
+    let used_us = seen.backends.on_cpu_us + seen.backends.run_queue_us;
+    assert!(
+        used_us > 0.1 * there_us && used_us < 1.01 * there_us,
+        "{used_us}"
+    );
+    // The clients did some of their work before and after; the counters come up to a second late.
+    let (counted, done) = (seen.transactions.expect("counted") as f64, done as f64);
+    assert!(
+        counted > 0.2 * done && counted < 0.9 * done,
+        "{counted} of {done}"
+    );
+
+    let profile = seen.profile.as_ref().expect("sampled");
+    assert!(profile.total() > 100, "{}", profile.total());
+    let functions = seen.functions();
+    let portal_run = functions.iter().find(|row| row.name == "PortalRun");
+    assert!(portal_run.is_some_and(|row| row.children_us > 0.1 * seen.backends.on_cpu_us));
+    let sum: f64 = seen.subsystems().iter().map(|row| row.self_us).sum();
+    assert!((sum / seen.backends.on_cpu_us - 1.0).abs() < 1e-9);
+    assert!(
+        seen.background.iter().any(|it| it.role == "checkpointer"),
+        "{:?}",
+        seen.background
+    );
+
+    // Looks at memory divide the blocked time, and only that: what they found runnable, on a full
+    // machine half of what was, is in no figure.
+    let waits = seen.waits.as_ref().expect("root may read memory");
+    assert!(waits.blocked_samples > 100, "{waits:?}");
+    assert!(
+        waits.events.iter().any(|it| it.name == "ClientRead"),
+        "{waits:?}"
+    );
+    let blocked_us: f64 = seen.blocked().iter().map(|row| row.blocked_us).sum();
+    assert!(
+        ((blocked_us + used_us) / there_us - 1.0).abs() < 0.01,
+        "{seen:?}"
+    );
+
+    let folded = std::fs::read_to_string(place.path().join("folded")).expect("it was written");
+    let samples: u64 = folded
+        .lines()
+        .filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok())
+        .sum();
+    assert_eq!(samples, profile.total());
+    let page = std::fs::read_to_string(page).expect("it was written");
+    assert!(page.contains("flame-data"));
+    server.stop().expect("it stops");
+}
+
+#[test]
+fn one_backend_is_watched_by_its_number() {
+    let _alone = alone();
+    let Some(server) = testing::server("10") else {
+        return;
+    };
+    let place = Place::new();
+    let mut busy = server.connect().expect("a connection");
+    let pid = busy.backend_pid().expect("the server told it").to_string();
+    let client = thread::spawn(move || {
+        let until = Instant::now() + Duration::from_secs(4);
+        while Instant::now() < until {
+            busy.query("select count(*) from generate_series(1, 50000)")
+                .expect("an answer");
+        }
+    });
+    let finished =
+        run(place
+            .command()
+            .args(["profile", "--pid", &pid, "--duration", "2s", "--json"]));
+    let seen = observed(&finished);
+    client.join().expect("the client ends well");
+    assert_eq!(seen.subject.backend_pid.map(|it| it.to_string()), Some(pid));
+    assert_eq!(seen.subject.major.as_deref(), Some("10"));
+    assert_eq!((seen.transactions, seen.backends.processes), (None, 1));
+    assert!(seen.backends.on_cpu_us > 0.05 * seen.window_us, "{seen:?}");
+    let no_waits = seen
+        .limits
+        .iter()
+        .find(|it| it.name == "waits")
+        .expect("it is said");
+    assert!(
+        seen.waits.is_none() && no_waits.mend.is_some(),
+        "{no_waits:?}"
+    );
+    server.stop().expect("it stops");
+}
+
+#[test]
+fn the_wait_that_must_lead_does_on_a_version_whose_memory_must_be_learnt() {
+    let _alone = alone();
+    let Some(server) = testing::server("10") else {
+        return;
+    };
+    let place = Place::new();
+    let mut first = server.connect().expect("a connection");
+    first
+        .execute("create table hot as select 1 as i")
+        .expect("a table");
+    let until = Instant::now() + Duration::from_secs(6);
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let mut client = server.connect().expect("a connection");
+            thread::spawn(move || {
+                while Instant::now() < until {
+                    let sql = "begin; update hot set i = i; select pg_sleep(0.02); commit";
+                    client.execute(sql).expect("it is its turn at last");
+                }
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(500));
+    let arguments = [
+        "profile",
+        "--dsn",
+        &server.conninfo(),
+        "--duration",
+        "3s",
+        "--json",
+    ];
+    let seen = observed(&run(place.command().args(arguments)));
+    for client in clients {
+        client.join().expect("the client ends well");
+    }
+    let Some(waits) = &seen.waits else {
+        let why = seen.limits.iter().find(|it| it.name == "waits");
+        testing::skip("wait events", &format!("{why:?}"));
+        return;
+    };
+    // `first` sits idle all the time; of the four others one sleeps and three wait for its lock.
+    let rows = seen.blocked();
+    let part = |kind: &str| {
+        let of_kind = rows.iter().filter(|row| row.kind == kind);
+        of_kind.map(|row| row.blocked_us).sum::<f64>() / seen.blocked_us()
+    };
+    assert!((0.5..0.65).contains(&part("Lock")), "{waits:?}");
+    assert!((0.15..0.25).contains(&part("Timeout")), "{waits:?}");
+    assert!((0.15..0.25).contains(&part("Client")), "{waits:?}");
+    drop(first);
+    server.stop().expect("it stops");
+}
+
+#[test]
+fn what_cannot_be_watched_is_refused_in_words() {
+    let _alone = alone();
+    let place = Place::new();
+    let own = std::process::id().to_string();
+    for (arguments, complaint) in [
+        (&["--pid", &own][..], "is no PostgreSQL server"),
+        (&["--pid", "4194999"], "there is no process 4194999"),
+        (
+            &["--dsn", "host=/nowhere"],
+            "cannot connect to socket \"/nowhere/.s.PGSQL.5432\"",
+        ),
+    ] {
+        let finished = run(place.command().arg("profile").args(arguments));
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        assert!(finished.complaint().contains(complaint), "{finished:?}");
+        assert_eq!(finished.stdout, "");
+    }
+    for (arguments, complaint) in [
+        (&[][..], "--pid"),
+        (
+            &["--pid", "1", "--export", "svg=x"],
+            "there is no format \"svg\", only folded",
+        ),
+    ] {
+        let finished = run(place.command().arg("profile").args(arguments));
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        assert!(finished.stderr.contains(complaint), "{finished:?}");
+    }
+}
+
+#[test]
+fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
+    let _alone = alone();
+    if !is_root() {
+        testing::skip("an unprivileged look", "only root can become somebody else");
+        return;
+    }
+    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    if paranoid.is_ok_and(|text| text.trim().parse().is_ok_and(|it: i32| it <= 0)) {
+        testing::skip("an unprivileged look", "everybody may sample here");
+        return;
+    }
+    let Some(server) = testing::server("18") else {
+        return;
+    };
+    let place = Place::new();
+    let clients = load(&server, Duration::from_secs(4));
+    let pid = server.postmaster_pid().to_string();
+    // A copy that anybody may run; the build's directory may be closed to others.
+    let program = place.path().join("pgassay");
+    std::fs::copy(env!("CARGO_BIN_EXE_pgassay"), &program).expect("a copy");
+    let arguments = ["profile", "--pid", &pid, "--duration", "1s"];
+    let as_somebody = |extra: &[&str]| {
+        let mut command = place.command_of(&program);
+        command.args(arguments).args(extra).uid(12_345).gid(12_345);
+        run(&mut command)
+    };
+    let finished = as_somebody(&[]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    for part in [
+        "on a CPU",
+        "perf_event_paranoid",
+        "to mend it: sudo sysctl",
+        "wait events cannot be read",
+    ] {
+        let squeezed = finished
+            .stdout
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(squeezed.contains(part), "{part}: {finished:?}");
+    }
+    let seen = observed(&as_somebody(&["--json"]));
+    assert!(seen.backends.on_cpu_us > 0.02 * seen.window_us, "{seen:?}");
+    assert_eq!(seen.profile, None);
+    let export = as_somebody(&["--export", "folded=-"]);
+    assert_eq!(export.code, Some(1));
+    assert!(
+        export.complaint().contains("perf_event_paranoid"),
+        "{export:?}"
+    );
+    clients.join().expect("clients end well");
+    server.stop().expect("it stops");
+}

@@ -1,0 +1,291 @@
+//! Wait events read from memory against `pg_stat_activity`, on versions old and new.
+//!
+//! Each wait is provoked: one connection holds what another wants. When the server says that the
+//! other one waits for it, its memory must say the same.
+
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pgassay_core::subsystem::{wait_event, wait_number};
+use pgassay_profile::{KnownWaits, LiveServer, WaitError, WaitReader};
+use pgassay_server::{Server, testing};
+use pgassay_wire::Exchange;
+use pgassay_wire::conninfo::{Request, Surroundings};
+
+type Connection = Exchange<UnixStream>;
+
+/// The server's own words say all.
+struct Nothing;
+
+impl Surroundings for Nothing {
+    fn variable(&self, _: &str) -> Option<String> {
+        None
+    }
+    fn user(&self) -> Option<String> {
+        None
+    }
+    fn home(&self) -> Option<std::path::PathBuf> {
+        None
+    }
+    fn read(
+        &self,
+        _: &std::path::Path,
+    ) -> std::io::Result<Option<pgassay_wire::conninfo::FileText>> {
+        Ok(None)
+    }
+}
+
+fn connect(server: &Server) -> Connection {
+    let request = Request::new().conninfo(&server.conninfo()).expect("proper");
+    let target = request.resolve(&Nothing).expect("whole");
+    let host = &target.hosts[0];
+    let path = host.address.socket_path().expect("a socket");
+    let stream = UnixStream::connect(path).expect("it listens");
+    let limit = Some(Duration::from_secs(30));
+    stream.set_read_timeout(limit).expect("a limit");
+    Exchange::open(
+        stream,
+        &target.login(host, &pgassay_wire::SaltCache::default()),
+    )
+    .expect("it lets us in")
+}
+
+fn pid(connection: &Connection) -> u32 {
+    let key = connection.backend().expect("the server told it");
+    u32::try_from(key.pid).expect("positive")
+}
+
+fn execute(connection: &mut Connection, sql: &str) {
+    connection
+        .query(sql)
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
+}
+
+fn reader(server: &Server, live: &LiveServer, major: &str) -> WaitReader {
+    match WaitReader::open(live) {
+        Err(WaitError::NeedsConnection) => {
+            let known = KnownWaits {
+                advisory: wait_number(major, "Lock", "advisory").expect("all versions have it"),
+                idle: wait_number(major, "Client", "ClientRead").unwrap_or(0),
+            };
+            let (mut holder, waiter) = (connect(server), connect(server));
+            WaitReader::learn(live, known, &mut holder, waiter).expect("it is learnt")
+        }
+        other => other.expect("it is exported"),
+    }
+}
+
+/// A wait that one statement provokes after others were executed on other connections.
+struct Provocation {
+    /// What holds, each on a connection of its own.
+    holds: &'static [&'static str],
+    /// What waits; nothing for a connection that just sits there.
+    waits: &'static str,
+    event: (&'static str, &'static str),
+}
+
+const fn provocation(
+    holds: &'static [&'static str],
+    waits: &'static str,
+    event: (&'static str, &'static str),
+) -> Provocation {
+    Provocation {
+        holds,
+        waits,
+        event,
+    }
+}
+
+const UPDATE: &str = "update t set i = i where i = 1";
+const IN_TRANSACTION: &str = "begin; update t set i = i where i = 1";
+
+/// Waits that all versions tell.
+const EVERYWHERE: [Provocation; 6] = [
+    provocation(
+        &["select pg_advisory_lock(7)"],
+        "select pg_advisory_lock(7)",
+        ("Lock", "advisory"),
+    ),
+    provocation(
+        &["begin; lock table t"],
+        "select * from t",
+        ("Lock", "relation"),
+    ),
+    provocation(&[IN_TRANSACTION], UPDATE, ("Lock", "transactionid")),
+    // The first to wait for a row's lock holds a lock on the row itself, for which the next waits.
+    provocation(&[IN_TRANSACTION, ""], UPDATE, ("Lock", "tuple")),
+    provocation(
+        &["begin isolation level repeatable read; select * from t"],
+        "create index concurrently on t (i)",
+        ("Lock", "virtualxid"),
+    ),
+    // A cursor keeps its page pinned, which freezing it does not allow.
+    provocation(
+        &["begin; declare c cursor for select * from t; fetch 1 from c"],
+        "vacuum freeze t",
+        ("BufferPin", "BufferPin"),
+    ),
+];
+
+/// Waits that 10 and later tell as well.
+const SINCE_10: [Provocation; 2] = [
+    provocation(&[], "", ("Client", "ClientRead")),
+    provocation(&[], "select pg_sleep(1)", ("Timeout", "PgSleep")),
+];
+
+/// What `pg_stat_activity` says of a process, asked until it is this or time is up.
+fn shown(asker: &mut Connection, pid: u32, wanted: (&str, &str)) -> (String, String) {
+    let sql = format!(
+        "select coalesce(wait_event_type, ''), coalesce(wait_event, '') from pg_stat_activity \
+         where pid = {pid}"
+    );
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let answers = asker.query(&sql).expect("an answer");
+        let row = answers[0].rows.first();
+        let row =
+            row.unwrap_or_else(|| panic!("the process that should wait for {wanted:?} ended"));
+        let text = |at: usize| row[at].clone().unwrap_or_default();
+        let found = (text(0), text(1));
+        if (found.0.as_str(), found.1.as_str()) == wanted || Instant::now() > until {
+            return found;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn provoked(server: &Server, reader: &WaitReader, major: &str, it: &Provocation) {
+    let mut asker = connect(server);
+    let mut others = Vec::new();
+    let mut waiting = Vec::new();
+    let mut wait = |sql: &'static str| {
+        let mut connection = connect(server);
+        let pid = pid(&connection);
+        if sql.is_empty() {
+            others.push(connection);
+        } else {
+            // It fails when the test ends the wait, which is all right.
+            waiting.push(thread::spawn(move || drop(connection.query(sql))));
+        }
+        pid
+    };
+    let mut holders = Vec::new();
+    for sql in it.holds {
+        if sql.is_empty() {
+            let first = wait(it.waits);
+            shown(&mut asker, first, ("Lock", "transactionid"));
+        } else {
+            let mut holder = connect(server);
+            execute(&mut holder, sql);
+            holders.push(holder);
+        }
+    }
+    let waiter = wait(it.waits);
+    let says = shown(&mut asker, waiter, it.event);
+    let read = reader.read(waiter).expect("its memory can be read");
+    let event = wait_event(major, read).map(|event| (event.kind, event.name));
+    assert_eq!(
+        (says.0.as_str(), says.1.as_str()),
+        it.event,
+        "{major}: provoked"
+    );
+    assert_eq!(event, Some(it.event), "{major}: read {read:#010x}");
+    // Whoever holds lets go by leaving, and then nobody waits any more.
+    drop(holders);
+    for thread in waiting {
+        thread.join().expect("the statement ends");
+    }
+}
+
+/// All processes that tell of themselves, the server's own too, say the same in both places.
+fn all_agree(server: &Server, reader: &WaitReader, major: &str) -> usize {
+    let mut asker = connect(server);
+    // A process may go on between the two looks, so each has several chances to agree.
+    let mut last = Vec::new();
+    for _ in 0..50 {
+        let sql = "select pid, wait_event_type, wait_event from pg_stat_activity \
+                   where wait_event is not null and pid <> pg_backend_pid()";
+        let rows = asker.query(sql).expect("an answer").remove(0).rows;
+        last = rows
+            .into_iter()
+            .map(|row| {
+                let pid = row[0]
+                    .as_deref()
+                    .and_then(|it| it.parse().ok())
+                    .expect("a pid");
+                let says = (
+                    row[1].clone().unwrap_or_default(),
+                    row[2].clone().unwrap_or_default(),
+                );
+                let read = reader.read(pid).ok().and_then(|it| wait_event(major, it));
+                let read = read.map(|it| (it.kind.to_owned(), it.name.to_owned()));
+                (says, read)
+            })
+            .collect();
+        if last.iter().all(|(says, read)| read.as_ref() == Some(says)) {
+            return last.len();
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{major}: {last:?}");
+}
+
+fn memory_says_what_the_server_says(major: &str) {
+    let Some(server) = testing::server(major) else {
+        return;
+    };
+    let postmaster = u32::try_from(server.postmaster_pid()).expect("positive");
+    let live = LiveServer::of_process(postmaster).expect("it runs");
+    assert_eq!(live.major.as_deref(), Some(major));
+    let reader = match WaitReader::open(&live) {
+        Err(WaitError::NotPermitted(refusal)) => {
+            testing::skip("wait events", &refusal.to_string());
+            return;
+        }
+        _ => reader(&server, &live, major),
+    };
+    let mut connection = connect(&server);
+    execute(&mut connection, "create table t as select 1 as i");
+    for it in &EVERYWHERE {
+        provoked(&server, &reader, major, it);
+    }
+    if major != "9.6" {
+        for it in &SINCE_10 {
+            provoked(&server, &reader, major, it);
+        }
+        let compared = all_agree(&server, &reader, major);
+        assert!(compared >= 4, "{major}: only {compared} processes wait");
+    }
+    server.stop().expect("it stops");
+}
+
+#[test]
+fn memory_says_what_the_server_says_on_9_6() {
+    memory_says_what_the_server_says("9.6");
+}
+
+#[test]
+fn memory_says_what_the_server_says_on_10() {
+    memory_says_what_the_server_says("10");
+}
+
+#[test]
+fn memory_says_what_the_server_says_on_13() {
+    memory_says_what_the_server_says("13");
+}
+
+#[test]
+fn memory_says_what_the_server_says_on_14() {
+    memory_says_what_the_server_says("14");
+}
+
+#[test]
+fn memory_says_what_the_server_says_on_16() {
+    memory_says_what_the_server_says("16");
+}
+
+#[test]
+fn memory_says_what_the_server_says_on_18() {
+    memory_says_what_the_server_says("18");
+}
