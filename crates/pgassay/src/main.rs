@@ -11,6 +11,7 @@ mod places;
 mod progress;
 mod results;
 mod style;
+mod surroundings;
 
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;

@@ -12,7 +12,7 @@ use pgassay_wire::{Answer, Exchange, ExchangeError, Password, SaltCache, WireErr
 
 use super::message::{self, Exit, fatal};
 use super::settings::Settings;
-use super::surroundings::{Real, ask_password};
+use crate::surroundings::{Real, ask_password};
 
 /// A socket of either kind.
 pub enum Stream {

@@ -19,7 +19,6 @@ mod scripts;
 mod seed;
 mod settings;
 mod shell;
-mod surroundings;
 mod usage;
 
 use std::ffi::OsString;

@@ -116,7 +116,7 @@ impl Observer for Watcher {
                 && log.interval_begin_us > 0
             {
                 let now_us =
-                    super::surroundings::monotonic_ns() / 1000 + self.common.epoch_shift_us;
+                    crate::surroundings::monotonic_ns() / 1000 + self.common.epoch_shift_us;
                 let _ = log.close_intervals(now_us, every_s, settings);
             }
             let _ = log.file.flush();

@@ -8,7 +8,7 @@ use super::figures::Figures;
 use super::message::say;
 use super::observer::Common;
 use super::settings::Settings;
-use super::surroundings::monotonic_ns;
+use crate::surroundings::monotonic_ns;
 
 /// Tells progress until the other end of the channel is dropped.
 pub fn tell(common: &Common, every_s: u32, done: &Receiver<()>) {

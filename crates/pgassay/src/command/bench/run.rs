@@ -18,10 +18,10 @@ use super::message::{self, Exit, fatal};
 use super::observer::{Common, Watcher};
 use super::report::Report;
 use super::settings::{PartitionMethod, Settings};
-use super::surroundings::{epoch_shift_us, monotonic_ns};
 use super::{progress, shell};
 use crate::exit::{INTERRUPTED, PARTIAL};
 use crate::interrupt::Interrupt;
+use crate::surroundings::{epoch_shift_us, monotonic_ns};
 
 /// pgbench waits for a server as long as it takes; ten years stand for that.
 const FOR_EVER: Duration = Duration::from_hours(10 * 365 * 24);

@@ -10,7 +10,7 @@ use pgassay_profile::LiveServer;
 use pgassay_wire::conninfo::{Address, Request, Target};
 use pgassay_wire::{Exchange, SaltCache};
 
-use super::surroundings::Real;
+use crate::surroundings::Real;
 
 /// An answer that takes longer is none: nothing that is asked here takes work.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
