@@ -111,7 +111,7 @@ pub struct VariantCount {
     pub segments: [u64; 3],
     /// What was seen, repeat by repeat.
     pub repeats: Vec<Repeat>,
-    /// Transactions that the sums below are of: between the cheapest first segment and the cheapest last.
+    /// Transactions that the sums below are of: those of the median repeat.
     pub transactions: u64,
     /// Their instructions.
     pub instructions: i64,

@@ -68,7 +68,7 @@ fn one_condition(out: &mut String, condition: &ConditionCount, rows: usize) {
     let segments = baseline.segments.map(|count| count.to_string()).join(", ");
     let _ = writeln!(
         out,
-        "  The least of {} rounds; ± is what their figures were seen to differ by, largest less smallest. Segments of {segments} transactions.",
+        "  The median of {} rounds; ± is what their figures were seen to differ by, largest less smallest. Segments of {segments} transactions.",
         baseline.repeats.len()
     );
     builds(out, &condition.variants);

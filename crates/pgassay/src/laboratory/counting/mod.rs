@@ -7,9 +7,9 @@
 //! same seed: a longer segment repeats a shorter one and goes on. Units grow until the cost is
 //! linear, because what a connection touches for the first time must be in the shortest segment.
 //!
-//! Of each segment the round counts in which it cost least. What comes with time and not with
-//! transactions (a backend reports its statistics once a second) only ever adds, and on a busy
-//! machine meets some segments and not others.
+//! A point's figures are those of its median round. Segments are subtracted within a round only: a
+//! backend's start can differ from one start of the server to the next. The longest is kept short,
+//! so that it ends before a backend reports its statistics, which it does once a second.
 //!
 //! Invariants: nothing that valgrind writes lies outside of the server's own directory; figures are
 //! of backends alone, found by the number that the server tells its client.
@@ -65,25 +65,8 @@ pub struct Options<'a> {
 #[derive(Default)]
 struct Point {
     segments: Option<[u64; 3]>,
-    build: Option<Build>,
-    repeats: Vec<Repeat>,
-    /// The cheapest first segment, and the cheapest last.
-    cheapest: Option<[OutFile; 2]>,
-}
-
-impl Point {
-    fn add(&mut self, counted: Counted) {
-        let Counted { segments, files } = counted;
-        self.segments = Some(segments);
-        self.repeats.push(repeat(&files));
-        let [first, _, last] = files;
-        self.cheapest = Some(match self.cheapest.take() {
-            None => [first, last],
-            Some([other_first, other_last]) => {
-                [cheaper(other_first, first), cheaper(other_last, last)]
-            }
-        });
-    }
+    /// Each round's figures.
+    rounds: Vec<VariantCount>,
 }
 
 /// One round of one point.
@@ -92,17 +75,18 @@ struct Counted {
     files: [OutFile; 3],
 }
 
-fn repeat(files: &[OutFile; 3]) -> Repeat {
-    Repeat {
-        instructions: [0, 1, 2].map(|at: usize| files[at].totals.instructions),
+impl Counted {
+    fn repeat(&self) -> Repeat {
+        Repeat {
+            instructions: [0, 1, 2].map(|at: usize| self.files[at].totals.instructions),
+        }
     }
-}
 
-fn cheaper(a: OutFile, b: OutFile) -> OutFile {
-    if b.totals.instructions < a.totals.instructions {
-        b
-    } else {
-        a
+    fn tally(&self) -> Tally {
+        let [first, _, last] = &self.files;
+        let mut tally = Tally::default();
+        tally.add(first, last, self.segments[2] - self.segments[0]);
+        tally
     }
 }
 
@@ -270,9 +254,20 @@ impl Laboratory<'_> {
             Segments::Fixed(segments) => once(&bench, segments)?,
             Segments::AtLeast(segments) => until_linear(&bench, segments)?,
         };
+        let planned = &self.plan.points[index];
+        let mut settings = self.plan.servers[planned.server].settings.clone();
+        settings.extend(planned.session.clone());
+        let round = VariantCount::new(
+            &self.plan.variants[planned.variant],
+            build(server),
+            settings,
+            counted.segments,
+            vec![counted.repeat()],
+            &counted.tally(),
+        );
         let point = &mut self.points[index];
-        point.add(counted);
-        point.build.get_or_insert_with(|| build(server));
+        point.segments = Some(counted.segments);
+        point.rounds.push(round);
         Ok(())
     }
 
@@ -315,20 +310,21 @@ impl Laboratory<'_> {
             .collect()
     }
 
+    /// The median round of a point, with what all rounds gave.
     fn variant(&self, planned: &pgassay_core::plan::Point, point: &Point) -> Result<VariantCount> {
-        let name = &self.plan.variants[planned.variant];
-        let counted = (point.segments, &point.build, &point.cheapest);
-        let (Some(segments), Some(build), Some([first, last])) = counted else {
-            bail!("variant \"{name}\" was not counted");
+        let mut rounds: Vec<&VariantCount> = point.rounds.iter().collect();
+        rounds.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
+        let Some(median) = rounds.get(rounds.len().saturating_sub(1) / 2) else {
+            bail!(
+                "variant \"{}\" was not counted",
+                self.plan.variants[planned.variant]
+            );
         };
-        let mut tally = Tally::default();
-        tally.add(first, last, segments[2] - segments[0]);
-        let mut settings = self.plan.servers[planned.server].settings.clone();
-        settings.extend(planned.session.clone());
-        let (build, repeats) = (build.clone(), point.repeats.clone());
-        Ok(VariantCount::new(
-            name, build, settings, segments, repeats, &tally,
-        ))
+        let repeats = point.rounds.iter().flat_map(|round| &round.repeats);
+        Ok(VariantCount {
+            repeats: repeats.copied().collect(),
+            ..(*median).clone()
+        })
     }
 }
 
@@ -359,7 +355,7 @@ fn until_linear(bench: &Bench<'_>, segments: [u64; 3]) -> Result<Counted> {
     loop {
         let start = Instant::now();
         let counted = once(bench, segments)?;
-        let is_linear = repeat(&counted.files).bend(segments).abs() <= NOT_LINEAR;
+        let is_linear = counted.repeat().bend(segments).abs() <= NOT_LINEAR;
         match larger(segments[0]) {
             Some(unit) if !is_linear && start.elapsed() < LINEAR_PATIENCE => {
                 segments = of_unit(unit);
