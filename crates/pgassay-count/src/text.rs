@@ -11,6 +11,9 @@ use crate::system_call::is_clock;
 /// Functions shown of each table unless the user wants more.
 pub const ROWS: usize = 12;
 
+/// With more variants than this against a baseline, only their sums are printed.
+const EXPLAINED_MAX: usize = 3;
+
 /// The whole answer, with so many functions of each table.
 pub fn answer(counts: &Counts, rows: usize) -> String {
     let mut out = format!("{}\n", counts.question);
@@ -45,14 +48,14 @@ fn one_condition(out: &mut String, condition: &ConditionCount, rows: usize) {
         return;
     };
     let _ = writeln!(out, "  {:width$}  {}", baseline.name, cost(baseline));
-    for variant in others {
-        let difference = Difference::between(baseline, variant);
+    let others = in_order(baseline, others);
+    for (variant, difference) in &others {
         let _ = writeln!(
             out,
             "  {:width$}  {}  {}",
             variant.name,
             cost(variant),
-            change(&difference)
+            change(difference)
         );
     }
     for variant in &condition.variants {
@@ -75,18 +78,45 @@ fn one_condition(out: &mut String, condition: &ConditionCount, rows: usize) {
     if others.is_empty() {
         one_variant(out, baseline, rows);
     }
-    for variant in others {
-        let difference = Difference::between(baseline, variant);
+    if others.len() > EXPLAINED_MAX {
+        let _ = writeln!(
+            out,
+            "  What the differences are made of: count two of the variants (--variant), or read --json."
+        );
+        return;
+    }
+    for (variant, difference) in &others {
         if difference.verdict != Verdict::NoDifference {
             explanation(
                 out,
                 &format!("{} against {}", variant.name, baseline.name),
-                &difference,
+                difference,
                 rows,
             );
             system_calls(out, baseline, variant);
         }
     }
+}
+
+/// A few variants, and builds, in the study's order; many of one build by what they cost more, and
+/// those of no difference at the end.
+fn in_order<'a>(
+    baseline: &VariantCount,
+    others: &'a [VariantCount],
+) -> Vec<(&'a VariantCount, Difference)> {
+    let mut rows: Vec<_> = others
+        .iter()
+        .map(|variant| (variant, Difference::between(baseline, variant)))
+        .collect();
+    let one_build = others.iter().all(|variant| variant.build == baseline.build);
+    if one_build && others.len() > EXPLAINED_MAX {
+        rows.sort_by(|(_, a), (_, b)| {
+            let none = |difference: &Difference| difference.verdict == Verdict::NoDifference;
+            let dearer = b.per_transaction.total_cmp(&a.per_transaction);
+            none(a).cmp(&none(b)).then(dearer)
+        });
+    }
+    rows
 }
 
 fn cost(variant: &VariantCount) -> String {
