@@ -26,7 +26,7 @@ mod tally;
 pub mod text;
 
 pub use difference::{Difference, FunctionChange, SubsystemChange, Verdict};
-pub use outfile::{Call, Events, Function, OutFile, OutFileError};
+pub use outfile::{Call, Events, Function, OutFile, OutFileError, Resolver};
 pub use result::{
     Build, ConditionCount, Counts, FunctionCount, Machine, NOT_LINEAR, Repeat, SCHEMA,
     SubsystemCount, SystemCalls, VariantCount,

@@ -79,6 +79,10 @@ pub struct Call {
     pub inclusive: Events,
 }
 
+/// Tells the function at an object's address, in place of callgrind, which takes a jump into code
+/// without a name for more of the function that jumped. None where callgrind's name stands.
+pub type Resolver<'a> = &'a mut dyn FnMut(&str, u64) -> Option<String>;
+
 /// What one process did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutFile {
@@ -95,7 +99,13 @@ pub struct OutFile {
 impl OutFile {
     /// Reads a file's text.
     pub fn parse(text: &str) -> Result<Self, OutFileError> {
-        let mut reader = Reader::default();
+        Self::parse_with(text, &mut |_, _| None)
+    }
+
+    /// As [`Self::parse`], with functions by address where the file has addresses
+    /// (`--dump-instr=yes`).
+    pub fn parse_with(text: &str, resolver: Resolver<'_>) -> Result<Self, OutFileError> {
+        let mut reader = Reader::new(resolver);
         for (index, line) in text.lines().enumerate() {
             reader
                 .line(line.trim_end())
@@ -141,8 +151,14 @@ impl NameSpace {
     }
 }
 
-#[derive(Default)]
-struct Reader {
+struct Reader<'a> {
+    resolver: Resolver<'a>,
+    /// Whether the first position is an address.
+    has_addresses: bool,
+    /// That of the last cost line.
+    address: u64,
+    /// Where the callee of a pending call begins.
+    target: u64,
     pid: Option<u32>,
     totals: Option<Events>,
     /// Columns of positions before the costs.
@@ -157,7 +173,7 @@ struct Reader {
     called_object: Option<String>,
     called_file: Option<String>,
     current: Option<usize>,
-    callee: Option<usize>,
+    called: Option<(String, String, String)>,
     /// The next cost line is that of a call so often made.
     pending: Option<u64>,
     functions: Vec<Function>,
@@ -165,7 +181,34 @@ struct Reader {
     calls: HashMap<(usize, usize), (u64, Events)>,
 }
 
-impl Reader {
+impl<'a> Reader<'a> {
+    fn new(resolver: Resolver<'a>) -> Self {
+        Self {
+            resolver,
+            has_addresses: false,
+            address: 0,
+            target: 0,
+            pid: None,
+            totals: None,
+            positions: 1,
+            instructions_at: None,
+            system_calls_at: None,
+            objects: NameSpace::default(),
+            files: NameSpace::default(),
+            names: NameSpace::default(),
+            object: String::new(),
+            file: String::new(),
+            called_object: None,
+            called_file: None,
+            current: None,
+            called: None,
+            pending: None,
+            functions: Vec::new(),
+            index: HashMap::new(),
+            calls: HashMap::new(),
+        }
+    }
+
     fn line(&mut self, line: &str) -> Result<(), &'static str> {
         let Some(first) = line.bytes().next() else {
             return Ok(());
@@ -189,7 +232,10 @@ impl Reader {
     fn header(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
         match key {
             "pid" => self.pid = Some(value.parse().map_err(|_| "the process has no number")?),
-            "positions" => self.positions = value.split_whitespace().count(),
+            "positions" => {
+                self.positions = value.split_whitespace().count();
+                self.has_addresses = value.starts_with("instr");
+            }
             "events" => {
                 let at = |name| value.split_whitespace().position(|event| event == name);
                 self.instructions_at = Some(at("Ir").ok_or("it counts no instructions")?);
@@ -206,22 +252,26 @@ impl Reader {
             "ob" => self.object = self.objects.resolve(value)?,
             "fl" | "fi" | "fe" => self.file = self.files.resolve(value)?,
             "fn" => {
-                let name = self.names.resolve(value)?;
+                let name = without_depth(self.names.resolve(value)?);
                 self.current = Some(self.function(self.object.clone(), name, self.file.clone()));
             }
             "cob" => self.called_object = Some(self.objects.resolve(value)?),
             "cfi" | "cfl" => self.called_file = Some(self.files.resolve(value)?),
             "cfn" => {
-                let name = self.names.resolve(value)?;
+                let name = without_depth(self.names.resolve(value)?);
                 let object = self.called_object.take();
                 let file = self.called_file.take();
                 let object = object.unwrap_or_else(|| self.object.clone());
                 let file = file.unwrap_or_else(|| self.file.clone());
-                self.callee = Some(self.function(object, name, file));
+                self.called = Some((object, name, file));
             }
             "calls" => {
-                let count = value.split_whitespace().next().unwrap_or_default();
+                let mut words = value.split_whitespace();
+                let count = words.next().unwrap_or_default();
                 self.pending = Some(count.parse().map_err(|_| "a call has no count")?);
+                if self.has_addresses {
+                    self.target = position(words.next().unwrap_or_default(), self.address)?;
+                }
             }
             // Jumps cost nothing by themselves, but may be the first to name a function.
             "job" => drop(self.objects.resolve(value)?),
@@ -251,22 +301,40 @@ impl Reader {
 
     fn cost(&mut self, line: &str) -> Result<(), &'static str> {
         let mut rest = line;
-        for _ in 0..self.positions.max(1) {
+        for column in 0..self.positions.max(1) {
             rest = rest.trim_start();
             let end = rest.find(' ').unwrap_or(rest.len());
+            if column == 0 && self.has_addresses {
+                self.address = position(&rest[..end], self.address)?;
+            }
             rest = &rest[end..];
         }
         let events = self.events(rest)?;
         let current = self.current.ok_or("a cost belongs to no function")?;
+        let object = self.functions[current].object.clone();
+        let current = self.at(&object, self.address).unwrap_or(current);
         let Some(count) = self.pending.take() else {
             self.functions[current].own.add(events);
             return Ok(());
         };
-        let callee = self.callee.ok_or("a call has no callee")?;
+        let (object, name, file) = self.called.clone().ok_or("a call has no callee")?;
+        let callee = match self.at(&object, self.target) {
+            Some(callee) => callee,
+            None => self.function(object, name, file),
+        };
         let call = self.calls.entry((current, callee)).or_default();
         call.0 += count;
         call.1.add(events);
         Ok(())
+    }
+
+    /// The function at an address, where the file has addresses and the resolver knows it.
+    fn at(&mut self, object: &str, address: u64) -> Option<usize> {
+        if !self.has_addresses {
+            return None;
+        }
+        let name = (self.resolver)(object, address)?;
+        Some(self.function(object.to_owned(), name, String::new()))
     }
 
     fn events(&self, text: &str) -> Result<Events, &'static str> {
@@ -312,6 +380,32 @@ impl Reader {
             calls,
         })
     }
+}
+
+/// An absolute position, or one relative to the last.
+fn position(word: &str, last: u64) -> Result<u64, &'static str> {
+    let number = |digits: &str| match digits.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => digits.parse(),
+    };
+    let found = match word.as_bytes().first() {
+        Some(b'*') => Ok(last),
+        Some(b'+') => number(&word[1..]).map(|offset| last.wrapping_add(offset)),
+        Some(b'-') => number(&word[1..]).map(|offset| last.wrapping_sub(offset)),
+        _ => number(word),
+    };
+    found.map_err(|_| "a position is not a number")
+}
+
+/// Callgrind marks how deep a function has called itself: `f'2`.
+fn without_depth(mut name: String) -> String {
+    if let Some((plain, depth)) = name.rsplit_once('\'')
+        && !depth.is_empty()
+        && depth.bytes().all(|byte| byte.is_ascii_digit())
+    {
+        name.truncate(plain.len());
+    }
+    name
 }
 
 #[cfg(test)]
@@ -391,6 +485,26 @@ totals: 32 1 7
             OutFile::parse(&unknown),
             Err(OutFileError::Line { line: 23, .. })
         ));
+    }
+
+    #[test]
+    fn code_without_a_name_is_not_the_one_that_jumped_there() {
+        let text = "pid: 1\npositions: instr line\nevents: Ir\nob=(1) /bin/postgres\n\
+                    fn=(1) search\n0x10 0 5\n+16 0 7\ncfn=(2) other\ncalls=1 0x40 0\n* * 9\n\
+                    fn=(2)\n0x40 0 9\nfn=(3) search'2\n0x11 0 1\ntotals: 22\n";
+        let file = OutFile::parse_with(text, &mut |object, address| {
+            assert_eq!(object, "/bin/postgres");
+            (address & !0xf == 0x20).then(|| "0x20".to_owned())
+        })
+        .unwrap();
+        let own: Vec<(&str, u64)> = file
+            .functions
+            .iter()
+            .map(|function| (function.name.as_str(), function.own.instructions))
+            .collect();
+        assert_eq!(own, [("search", 6), ("0x20", 7), ("other", 9)]);
+        let call = file.calls[0];
+        assert_eq!((call.caller, call.callee), (1, 2));
     }
 
     #[test]

@@ -66,6 +66,8 @@ fn annotated(file: &std::path::Path) -> (u64, BTreeMap<String, u64>) {
             .rsplit(':')
             .next()
             .unwrap();
+        // How deep a function has called itself.
+        let name = name.split('\'').next().unwrap();
         *functions.entry(name.to_owned()).or_insert(0) += instructions;
     }
     (total.unwrap(), functions)

@@ -34,6 +34,8 @@ pub(crate) struct ObjectFile {
     /// The file's last name, or `[vdso]`.
     pub name: Arc<str>,
     pub symbols: SymbolTable,
+    /// Neither the object nor a debug file has more names than others need.
+    pub is_stripped: bool,
     /// Those that hold code.
     segments: Vec<Segment>,
     /// The function by which the kernel or the loader enters the object; empty without one.
@@ -89,6 +91,21 @@ impl ObjectFile {
         Self::parse(&name.to_string_lossy(), &ReadCache::new(file), pid).map_err(parsed)
     }
 
+    /// Reads an object on disk that need not be mapped anywhere.
+    pub fn read(path: &Path) -> Result<Self, ObjectError> {
+        let file = File::open(path).map_err(|source| ObjectError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        let data = ReadCache::new(file);
+        let parsed = Self::parse(&name.to_string_lossy(), &data, std::process::id());
+        parsed.map_err(|source| ObjectError::Parse {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
     fn parse<'data, R>(name: &str, data: R, pid: u32) -> Result<Self, object::Error>
     where
         R: ReadRef<'data>,
@@ -110,6 +127,7 @@ impl ObjectFile {
         let mut object = Self {
             name: Arc::from(name),
             symbols,
+            is_stripped: !has_own_names(&elf) && !debug_elf.as_ref().is_some_and(has_own_names),
             segments,
             entry: 0..0,
             sections: Sections::read(&elf)?,
@@ -254,6 +272,10 @@ impl Sections {
             eh_frame_hdr: load(".eh_frame_hdr")?,
         })
     }
+}
+
+fn has_own_names<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> bool {
+    !elf.elf_symbol_table().is_empty()
 }
 
 /// All functions of `.symtab` and `.dynsym`; a stripped object has only the latter.

@@ -15,9 +15,11 @@
 //! of backends alone, found by the number that the server tells its client.
 
 mod lockstep;
+mod names;
 mod segment;
 mod valgrind;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,7 @@ use pgassay_count::{
 use pgassay_profile::Conditions;
 use pgassay_server::Server;
 
+use self::names::Names;
 use self::segment::{Bench, larger};
 pub use self::valgrind::Valgrind;
 use super::servers;
@@ -107,6 +110,7 @@ pub fn count(
         interrupt,
         valgrind: &valgrind,
         points: plan.points.iter().map(|_| Point::default()).collect(),
+        names: RefCell::default(),
     };
     for cluster in clusters(&plan.servers) {
         laboratory.cluster(&cluster, args, progress)?;
@@ -145,6 +149,7 @@ struct Laboratory<'a> {
     interrupt: &'a Interrupt,
     valgrind: &'a Valgrind,
     points: Vec<Point>,
+    names: RefCell<Names>,
 }
 
 impl Laboratory<'_> {
@@ -225,7 +230,9 @@ impl Laboratory<'_> {
         server: &mut Server,
         wanted: &ServerPlan,
     ) -> Result<(), pgassay_server::ServerError> {
-        let launcher = self.valgrind.launcher(server.own_dir());
+        let program = server.installation().program("postgres");
+        let by_address = self.names.borrow_mut().are_missing(&program);
+        let launcher = self.valgrind.launcher(server.own_dir(), by_address);
         server.restart_with(|config| {
             config.launcher = launcher;
             config.start_timeout = START_TIMEOUT;
@@ -245,6 +252,7 @@ impl Laboratory<'_> {
             source: &self.found.source,
             seed: self.plan.schedule.seed,
             interrupt: self.interrupt,
+            names: &self.names,
         };
         let chosen = match self.points[index].segments {
             Some(segments) => Segments::Fixed(segments),

@@ -1,5 +1,6 @@
 //! One segment: so many transactions on a connection of its own, and what its backend did.
 
+use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use pgassay_count::OutFile;
 use pgassay_load::{Crew, Window};
 use pgassay_server::Server;
 
+use super::names::Names;
 use super::{lockstep, valgrind};
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
@@ -43,6 +45,7 @@ pub struct Bench<'a> {
     pub source: &'a StudySource,
     pub seed: u64,
     pub interrupt: &'a Interrupt,
+    pub names: &'a RefCell<Names>,
 }
 
 impl Bench<'_> {
@@ -131,7 +134,11 @@ impl Bench<'_> {
             self.interrupt.check()?;
             match self.server.read_own_file(&name) {
                 Ok(text) if OutFile::is_complete(&text) => {
-                    return OutFile::parse(&text).with_context(|| format!("{name} is of no use"));
+                    let mut names = self.names.borrow_mut();
+                    let parsed = OutFile::parse_with(&text, &mut |object, address| {
+                        names.at(object, address)
+                    });
+                    return parsed.with_context(|| format!("{name} is of no use"));
                 }
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     return Err(error).with_context(|| format!("cannot read {name}"));

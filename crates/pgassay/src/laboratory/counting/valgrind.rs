@@ -53,7 +53,8 @@ impl Valgrind {
     /// so only what `PostgresMain` does is collected, where every backend spends its life.
     /// Without `--vgdb=no` pipes stay behind in the temporary directory. `--smc-check` is for LLVM's
     /// code, which comes and goes where other code was.
-    pub fn launcher(&self, directory: &Path) -> Vec<OsString> {
+    /// `by_address` lets it write every instruction's address.
+    pub fn launcher(&self, directory: &Path, by_address: bool) -> Vec<OsString> {
         let mut file = OsString::from("--callgrind-out-file=");
         // Valgrind expands %p, and %% is a per cent sign.
         file.push(directory.to_string_lossy().replace('%', "%%"));
@@ -71,6 +72,9 @@ impl Valgrind {
             ]
             .map(OsString::from),
         );
+        if by_address {
+            words.push("--dump-instr=yes".into());
+        }
         words.push(file);
         words
     }
