@@ -331,8 +331,8 @@ fn cost_row((name, object): &Key, row: &stats::CostRow) -> CostRow {
     let (low_us, high_us) = interval.map_or((difference_us, difference_us), |at| (at.low, at.high));
     // The test of a row with few samples and its interval are different methods. Where they differ,
     // the reader who sees an interval around 0 must not see a mark beside it.
-    // Intervals of rare rows are lopsided; the reader is shown their half-width.
-    let beyond_noise = difference_us.abs() > (high_us - low_us) / 2.0;
+    // Intervals of rare rows are lopsided; the reader is shown their longer side.
+    let beyond_noise = difference_us.abs() > (high_us - difference_us).max(difference_us - low_us);
     let told = beyond_noise && (low_us > 0.0 || high_us < 0.0);
     CostRow {
         name: name.clone(),
