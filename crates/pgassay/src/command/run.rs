@@ -21,7 +21,9 @@ use crate::{checks, results};
 
 /// Shares of the machine that others may take before the reader is told.
 const STEAL_NOTICEABLE: f64 = 0.02;
-const FOREIGN_NOTICEABLE: f64 = 0.05;
+// The kernel tells the machine's busy time in ticks, and ours exactly: under this load they differ by
+// some 11 % on a machine where nothing else runs.
+const FOREIGN_NOTICEABLE: f64 = 0.25;
 /// A point is called client-limited when the generator set the pace in this share of its trials.
 const CLIENT_LIMITED_NOTICEABLE: f64 = 0.5;
 /// Below this share of user stacks unwound to the process's entry, the reader is told.
@@ -173,7 +175,7 @@ fn warnings(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
         warn(
             WarningKind::ForeignLoad,
             format!(
-                "other programs used {:.0} % of the machine",
+                "other programs used about {:.0} % of the machine",
                 foreign * 100.0
             ),
         );
