@@ -9,6 +9,7 @@ use crate::procfs::ProcessStat;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::ops::AddAssign;
 
 /// Exact totals of one process since it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -83,6 +84,17 @@ impl ProcessCpu {
     }
 }
 
+/// A sum is no process's, so it has no beginning.
+impl AddAssign for ProcessCpu {
+    fn add_assign(&mut self, other: Self) {
+        self.on_cpu_ns += other.on_cpu_ns;
+        self.run_queue_ns += other.run_queue_ns;
+        self.slices += other.slices;
+        self.user_ns += other.user_ns;
+        self.system_ns += other.system_ns;
+    }
+}
+
 /// One reading of the totals of several processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuTotals {
@@ -135,11 +147,7 @@ impl CpuUse {
     pub fn total(&self) -> ProcessCpu {
         let mut total = ProcessCpu::default();
         for cpu in self.by_pid.values() {
-            total.on_cpu_ns += cpu.on_cpu_ns;
-            total.run_queue_ns += cpu.run_queue_ns;
-            total.slices += cpu.slices;
-            total.user_ns += cpu.user_ns;
-            total.system_ns += cpu.system_ns;
+            total += *cpu;
         }
         total
     }

@@ -38,6 +38,15 @@ pub struct LoggedProcess {
     seen: Instant,
 }
 
+/// What the processes of one role used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RoleCpu {
+    /// How many there were, at one time or another.
+    pub processes: u32,
+    /// What they used.
+    pub used: ProcessCpu,
+}
+
 impl Default for CpuLog {
     fn default() -> Self {
         let now = Instant::now();
@@ -106,6 +115,21 @@ impl CpuLog {
     /// All processes that were met.
     pub fn processes(&self) -> &[LoggedProcess] {
         &self.processes
+    }
+
+    /// What all processes of each role used, parallel workers taken together whoever led them.
+    pub fn by_role(&self) -> BTreeMap<Role, RoleCpu> {
+        let mut roles: BTreeMap<Role, RoleCpu> = BTreeMap::new();
+        for process in &self.processes {
+            let role = match &process.role {
+                Role::ParallelWorker { .. } => Role::ParallelWorker { leader_pid: None },
+                role => role.clone(),
+            };
+            let cpu = roles.entry(role).or_default();
+            cpu.processes += 1;
+            cpu.used += process.used;
+        }
+        roles
     }
 
     /// Those that were there at the last reading.

@@ -12,6 +12,7 @@
 use crate::error::{NotPermitted, SamplerError};
 use crate::event::{self, CpuEvent, EventShape};
 use crate::kallsyms::KernelSymbols;
+use crate::off_cpu::OffCpuConfig;
 use crate::ring::page_bytes;
 use crate::samples::Samples;
 use crate::tally::Tally;
@@ -37,6 +38,8 @@ pub struct SamplerConfig {
     /// Room for records that were not read yet, for each CPU: a power of two of pages. Less is
     /// taken where less memory may be locked.
     pub ring_bytes: usize,
+    /// Whether, and how, to observe what is not on a CPU too.
+    pub off_cpu: Option<OffCpuConfig>,
 }
 
 impl Default for SamplerConfig {
@@ -46,6 +49,7 @@ impl Default for SamplerConfig {
             frequency_hz: 99,
             stack_bytes: 24 * 1024,
             ring_bytes: 2 * 1024 * 1024,
+            off_cpu: None,
         }
     }
 }

@@ -11,6 +11,7 @@
 
 use crate::conditions::Limit;
 use crate::frames::Frame;
+use crate::off_cpu::OffCpu;
 use crate::role::Role;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -46,6 +47,8 @@ pub struct Samples {
     pub kernel_named: bool,
     /// Files whose code stays unknown, and why.
     pub unreadable_objects: Vec<String>,
+    /// Where processes were while they were not on a CPU, if that was asked for.
+    pub off_cpu: Option<OffCpu>,
 }
 
 /// The samples of one process.
@@ -240,11 +243,7 @@ impl Samples {
 impl ProcessSamples {
     /// The process is one of these backends, or a parallel worker of one.
     fn works_for(&self, backends: &[u32]) -> bool {
-        let leader_pid = match self.role {
-            Role::ParallelWorker { leader_pid } => leader_pid,
-            _ => None,
-        };
-        backends.contains(&self.pid) || leader_pid.is_some_and(|pid| backends.contains(&pid))
+        self.role.works_for(self.pid, backends)
     }
 }
 

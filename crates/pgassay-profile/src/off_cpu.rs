@@ -1,0 +1,157 @@
+//! Where processes were while they were not on a CPU: plain data.
+//!
+//! Off-CPU time is observed in *slices*, short stretches in which every context switch is recorded;
+//! between slices nothing is. Within its slices the account of a process is complete, and the slices
+//! are a sample of the window's time: shares of slices are shares of the window, and exact totals of
+//! the window are the kernel's (`CpuTotals`). Every interval is clipped to its slice.
+//!
+//! Identity, for each process and each sum of them, in nanoseconds:
+//! `present = on_cpu + preempted + woken + Σ blocked + unseen`.
+//!
+//! Times are those of `CLOCK_MONOTONIC`, which are `std::time::Instant`'s.
+
+use crate::role::Role;
+use std::time::Duration;
+
+/// How to observe what is not on a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OffCpuConfig {
+    /// The length of a slice.
+    pub slice: Duration,
+    /// From the beginning of a slice to that of the next, on average; the gaps vary at random by a
+    /// quarter, lest slices keep step with what is observed.
+    pub every: Duration,
+    /// One in so many switches also has its stack copied; the others are known by the place of
+    /// their stack pointer and instruction.
+    pub stack_every: u32,
+    /// No more intervals than this are kept one by one; those beyond are counted.
+    pub intervals_max: usize,
+}
+
+impl Default for OffCpuConfig {
+    fn default() -> Self {
+        Self {
+            slice: Duration::from_millis(50),
+            every: Duration::from_millis(500),
+            stack_every: 31,
+            intervals_max: 500_000,
+        }
+    }
+}
+
+/// All that was observed between a start and a stop. Stacks are those of the same
+/// [`crate::Samples`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OffCpu {
+    /// When there was observing.
+    pub slices: Vec<Slice>,
+    /// Wake-ups were observed too. Without them the wait for a CPU that follows a wake-up is part
+    /// of `Blocked::total_ns`, and `woken_ns` is nothing.
+    pub wake_ups: bool,
+    /// Every process of the watched servers that was there in a slice.
+    pub processes: Vec<ProcessOffCpu>,
+    /// Intervals off the CPU one by one, in order of their ends.
+    pub intervals: Vec<OffCpuInterval>,
+    /// Intervals beyond those.
+    pub intervals_dropped: u64,
+    /// Switches, wake-ups and stacks that the kernel had no room to record.
+    pub lost: u64,
+    /// Slices that were thrown away, since something of them was lost.
+    pub slices_dropped: u64,
+    /// Blocked time whose stack pointer and instruction belong to several stacks; it is counted
+    /// under the most frequent of them.
+    pub ambiguous_ns: u64,
+}
+
+/// A stretch of observing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    /// Its first nanosecond.
+    pub start_ns: u64,
+    /// The first one behind it.
+    pub end_ns: u64,
+}
+
+/// The slices of one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessOffCpu {
+    /// The process.
+    pub pid: u32,
+    /// The postmaster of its server.
+    pub postmaster_pid: u32,
+    /// What it is for.
+    pub role: Role,
+    /// How long it was there, within slices.
+    pub present_ns: u64,
+    /// On a CPU.
+    pub on_cpu_ns: u64,
+    /// Runnable, after another process was given its CPU.
+    pub preempted_ns: u64,
+    /// How often that happened.
+    pub preempted: u64,
+    /// Runnable, after it was woken.
+    pub woken_ns: u64,
+    /// Present, but nothing says in which state.
+    pub unseen_ns: u64,
+    /// Blocked, by where and why.
+    pub blocked: Vec<Blocked>,
+}
+
+/// Blocked time of a process at one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocked {
+    /// Index into [`crate::Samples::stacks`]; nothing where no stack was copied at this place.
+    pub stack: Option<u32>,
+    /// `wait_event_info` as seen in the process's memory most often while it was here; 0 if it told
+    /// none, nothing if nobody looked.
+    pub wait: Option<u32>,
+    /// How often.
+    pub count: u64,
+    /// How long in all, within slices.
+    pub total_ns: u64,
+}
+
+/// One interval off the CPU, clipped to its slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OffCpuInterval {
+    /// The process.
+    pub pid: u32,
+    /// When it left the CPU, or the slice began.
+    pub start_ns: u64,
+    /// When it was woken, or the slice ended; equal to `start_ns` if it was preempted.
+    pub woken_ns: u64,
+    /// When it got a CPU again, or the slice ended.
+    pub end_ns: u64,
+    /// Where it was blocked; an index into [`crate::Samples::stacks`].
+    pub stack: Option<u32>,
+    /// `wait_event_info`, as in [`Blocked`].
+    pub wait: Option<u32>,
+}
+
+impl OffCpu {
+    /// Time observed.
+    pub fn observed_ns(&self) -> u64 {
+        self.slices.iter().map(Slice::len_ns).sum()
+    }
+
+    /// The processes that are these backends, or parallel workers of one.
+    pub fn backends<'a>(&'a self, pids: &'a [u32]) -> impl Iterator<Item = &'a ProcessOffCpu> {
+        self.processes
+            .iter()
+            .filter(|process| process.role.works_for(process.pid, pids))
+    }
+}
+
+impl Slice {
+    /// How long it is.
+    pub fn len_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.start_ns)
+    }
+}
+
+impl ProcessOffCpu {
+    /// Blocked at whatever place.
+    pub fn blocked_ns(&self) -> u64 {
+        self.blocked.iter().map(|it| it.total_ns).sum()
+    }
+}
