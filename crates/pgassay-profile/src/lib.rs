@@ -12,6 +12,7 @@
 //! - [`WaitReader`] reads from a backend's memory what it waits for, and [`WaitLog`] counts it: the
 //!   blocked time's composition, never a share of the clock's.
 //! - [`Conditions`] is what a result must keep to be believed later.
+//! - [`ClockSteps`] and [`Clock`] are what reading the time costs here.
 //!
 //! # Invariants
 //! Nothing here talks to the server or waits in the load's path. A sampler that is open but not
@@ -28,6 +29,7 @@
 //! Off-CPU stacks and counters will be probes beside the sampler.
 
 mod arch;
+mod clock;
 mod conditions;
 mod cpu;
 mod cpu_log;
@@ -55,6 +57,7 @@ mod wait_log;
 mod wait_reader;
 mod wake;
 
+pub use clock::{Clock, ClockSource, ClockSteps};
 pub use conditions::{Conditions, Limit};
 pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu};
 pub use cpu_log::{CpuLog, LoggedProcess, RoleCpu};

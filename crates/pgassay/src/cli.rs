@@ -70,6 +70,9 @@ pub enum Command {
     Report(ReportArgs),
     /// Say what limits measurements on this machine, and what mends it.
     Doctor(JsonArgs),
+    /// Measure what reading the time costs on this machine, and so what `EXPLAIN ANALYZE` and
+    /// `track_io_timing` cost a server here; as `pg_test_timing` does, in nanoseconds.
+    Timing(crate::command::timing::TimingArgs),
 }
 
 /// Flags of `pgassay run`.

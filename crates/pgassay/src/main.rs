@@ -69,6 +69,7 @@ fn dispatch(cli: &Cli) -> Result<()> {
         Command::Report(args) => command::report::report(args, &mut out)?,
         Command::Bench { .. } => unreachable!("the benchmark has an exit code of its own"),
         Command::Doctor(args) => command::doctor::doctor(args, &mut out)?,
+        Command::Timing(args) => command::timing::timing(args, &mut out)?,
     }
     out.flush()?;
     Ok(())

@@ -10,3 +10,4 @@ pub mod run;
 pub mod show;
 pub mod studies;
 pub mod study;
+pub mod timing;

@@ -1,0 +1,419 @@
+//! What reading the time costs on this machine, and whether the time ever goes backwards.
+//!
+//! [`ClockSteps`] is PostgreSQL's own test: one clock, read over and over, and a histogram of the
+//! steps between readings (`src/bin/pg_test_timing/pg_test_timing.c`; to 18 in µs, from 19 in ns
+//! and with exact values, as here). Two things differ. A step backwards is counted and the test
+//! goes on, where `pg_test_timing` ends. And the reader moves from CPU to CPU, since clocks go
+//! backwards where CPUs disagree; the step across a move is looked at for its sign alone, as it
+//! holds the time that moving took.
+//!
+//! [`Clock::cost_ns`] is one reading without a loop's other work, for the clocks that a server
+//! reads (`src/include/portability/instr_time.h`; `src/backend/utils/adt/timestamp.c`,
+//! `GetCurrentTimestamp`).
+
+use std::fs;
+use std::hint::black_box;
+use std::io;
+use std::mem;
+use std::path::Path;
+use std::time::Duration;
+
+/// A clock, by how it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    /// `clock_gettime(CLOCK_MONOTONIC)`: PostgreSQL's `INSTR_TIME` from 10 on.
+    Monotonic,
+    /// `gettimeofday`: `GetCurrentTimestamp`, and `INSTR_TIME` before 10.
+    TimeOfDay,
+    /// `clock_gettime(CLOCK_REALTIME)`.
+    Realtime,
+    /// `CLOCK_MONOTONIC` by a true system call: what each reading costs where the clock source is
+    /// none that programs can read by themselves.
+    SystemCall,
+    /// The CPU's own counter, which the others read at best; on x86-64 only.
+    Counter,
+}
+
+/// Steps of up to this length are counted by their exact value, as in `pg_test_timing` from 19.
+const EXACT_NS: usize = 10_000;
+/// How long the reader stays on one CPU.
+const STAY: Duration = Duration::from_millis(10);
+/// Batches whose median is a reading's cost, and readings in each.
+const BATCHES: usize = 31;
+const READINGS: u32 = 2_000;
+
+/// The steps between neighbouring readings of a clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClockSteps {
+    /// Readings; each but those behind a move to another CPU has a place in the histogram.
+    pub readings: u64,
+    /// What the clock says passed while it was read; moves to other CPUs are not in it.
+    pub elapsed_ns: u64,
+    /// Steps by length: 0 ns, then up to 1, 3, 7, … ns.
+    pub by_power: [u64; 64],
+    /// Steps by their exact length in ns, where that is below the vector's own.
+    pub exact: Vec<u64>,
+    /// The largest step.
+    pub largest_ns: u64,
+    /// Steps that went backwards; they are in no histogram.
+    pub backwards: u64,
+    /// The longest of these.
+    pub backwards_ns_max: u64,
+    /// CPUs that the reader was on.
+    pub cpus: usize,
+}
+
+impl Default for ClockSteps {
+    fn default() -> Self {
+        Self {
+            readings: 0,
+            elapsed_ns: 0,
+            by_power: [0; 64],
+            exact: vec![0; EXACT_NS],
+            largest_ns: 0,
+            backwards: 0,
+            backwards_ns_max: 0,
+            cpus: 0,
+        }
+    }
+}
+
+impl ClockSteps {
+    /// Reads `CLOCK_MONOTONIC` for a time, on each CPU that this process may use in turn.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn watch(duration: Duration) -> io::Result<Self> {
+        let reader = std::thread::Builder::new()
+            .name("clock".to_owned())
+            .spawn(move || {
+                let cpus = allowed_cpus();
+                let mut steps = Self {
+                    cpus: cpus.len().max(1),
+                    ..Self::default()
+                };
+                let mut read = || read_clock(libc::CLOCK_MONOTONIC);
+                let mut last = read();
+                let mut turns = cpus.iter().cycle();
+                while steps.elapsed_ns < duration.as_nanos() as u64 {
+                    if let Some(&cpu) = turns.next() {
+                        stay_on(cpu);
+                    }
+                    let left = duration.as_nanos() as u64 - steps.elapsed_ns;
+                    let stay_ns = left.min(STAY.as_nanos() as u64);
+                    last = steps.take(&mut read, last, stay_ns);
+                }
+                steps
+            })?;
+        reader
+            .join()
+            .map_err(|_| io::Error::other("the thread that reads the clock panicked"))
+    }
+
+    /// Takes readings until `stay_ns` have passed, the first of them on a new CPU, and gives the last.
+    fn take(&mut self, read: &mut impl FnMut() -> i64, before: i64, stay_ns: u64) -> i64 {
+        let began = read();
+        self.readings += 1;
+        if began < before {
+            self.step_back(before.abs_diff(began));
+        }
+        let mut last = began;
+        let mut passed_ns = 0;
+        while passed_ns < stay_ns {
+            let now = read();
+            self.readings += 1;
+            if now < last {
+                self.step_back(last.abs_diff(now));
+            } else {
+                let step_ns = now.abs_diff(last);
+                passed_ns += step_ns;
+                self.by_power[bucket(step_ns)] += 1;
+                if let Some(count) = self.exact.get_mut(step_ns as usize) {
+                    *count += 1;
+                }
+                self.largest_ns = self.largest_ns.max(step_ns);
+            }
+            last = now;
+        }
+        self.elapsed_ns += passed_ns;
+        last
+    }
+
+    fn step_back(&mut self, step_ns: u64) {
+        self.backwards += 1;
+        self.backwards_ns_max = self.backwards_ns_max.max(step_ns);
+    }
+
+    /// Steps in the histogram.
+    pub fn counted(&self) -> u64 {
+        self.by_power.iter().sum()
+    }
+
+    /// Time per reading, the loop's and the histogram's own included, as `pg_test_timing` says it.
+    pub fn per_loop_ns(&self) -> f64 {
+        self.elapsed_ns as f64 / self.counted().max(1) as f64
+    }
+
+    /// The histogram's rows up to the last that holds a step, as (longest step in ns, steps).
+    pub fn rows(&self) -> impl Iterator<Item = (u64, u64)> {
+        let last = bucket(self.largest_ns);
+        let powers = self.by_power.iter().take(last + 1);
+        (0..).zip(powers).map(|(power, &count)| {
+            // 0 has a row of its own; the last bucket's bound is that of the type.
+            let longest = 1_u64.checked_shl(power).unwrap_or(0).wrapping_sub(1);
+            (longest, count)
+        })
+    }
+
+    /// The step that this share (0 to 1) of all steps does not exceed: exact where exact values
+    /// are kept, else the upper bound of its row.
+    pub fn quantile_ns(&self, share: f64) -> u64 {
+        let wanted = (self.counted() as f64 * share).ceil() as u64;
+        let mut passed = 0;
+        for (step_ns, count) in (0..).zip(&self.exact) {
+            passed += count;
+            if passed >= wanted {
+                return step_ns;
+            }
+        }
+        let mut passed = 0;
+        for (longest, count) in self.rows() {
+            passed += count;
+            if passed >= wanted {
+                return longest.min(self.largest_ns);
+            }
+        }
+        self.largest_ns
+    }
+}
+
+/// 0 for 0 ns, else the number of significant bits: see `pg_test_timing` from 19.
+fn bucket(step_ns: u64) -> usize {
+    (u64::BITS - step_ns.leading_zeros()).min(63) as usize
+}
+
+impl Clock {
+    /// Every clock that this processor has.
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![
+            Self::Monotonic,
+            Self::TimeOfDay,
+            Self::Realtime,
+            Self::SystemCall,
+        ];
+        if cfg!(target_arch = "x86_64") {
+            all.push(Self::Counter);
+        }
+        all
+    }
+
+    /// What one reading costs: the median of batches.
+    pub fn cost_ns(self) -> f64 {
+        match self {
+            Self::Monotonic => batches_ns(|| read_clock(libc::CLOCK_MONOTONIC)),
+            Self::TimeOfDay => batches_ns(time_of_day),
+            Self::Realtime => batches_ns(|| read_clock(libc::CLOCK_REALTIME)),
+            Self::SystemCall => batches_ns(by_system_call),
+            Self::Counter => batches_ns(counter),
+        }
+    }
+}
+
+fn batches_ns<T>(read: impl Fn() -> T) -> f64 {
+    let mut costs: Vec<f64> = (0..BATCHES)
+        .map(|_| {
+            let began = read_clock(libc::CLOCK_MONOTONIC);
+            for _ in 0..READINGS {
+                black_box(read());
+            }
+            let took = read_clock(libc::CLOCK_MONOTONIC) - began;
+            took as f64 / f64::from(READINGS)
+        })
+        .collect();
+    costs.sort_by(f64::total_cmp);
+    costs[BATCHES / 2]
+}
+
+fn read_clock(clock: libc::clockid_t) -> i64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a timespec of ours; the clocks asked for exist on every Linux.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+fn by_system_call() -> i64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: as `read_clock`, past the C library's short cut.
+    unsafe {
+        libc::syscall(
+            libc::SYS_clock_gettime,
+            libc::CLOCK_MONOTONIC,
+            &raw mut time,
+        )
+    };
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+fn time_of_day() -> i64 {
+    let mut time = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    // SAFETY: the pointer is to a timeval of ours; no time zone is asked for.
+    unsafe { libc::gettimeofday(&raw mut time, std::ptr::null_mut()) };
+    time.tv_sec * 1_000_000 + time.tv_usec
+}
+
+#[cfg(target_arch = "x86_64")]
+fn counter() -> u64 {
+    // SAFETY: every x86-64 has the instruction, and Linux lets programs use it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn counter() -> u64 {
+    unreachable!("it is not among all()")
+}
+
+/// CPUs that this thread may run on; none if the system does not say.
+fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: all zeroes is an empty set, and the size is that of what the pointer leads to.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        if libc::sched_getaffinity(0, mem::size_of_val(&set), &raw mut set) != 0 {
+            return Vec::new();
+        }
+        set
+    };
+    (0..libc::CPU_SETSIZE as usize)
+        // SAFETY: the number is below the set's size.
+        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+        .collect()
+}
+
+/// Moves this thread; where that is refused, it is read on the CPU where it is.
+fn stay_on(cpu: usize) {
+    // SAFETY: all zeroes is an empty set, the number comes from a set of this size.
+    unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, mem::size_of_val(&set), &raw const set);
+    }
+}
+
+/// What the kernel tells the time by, and what else it could.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClockSource {
+    /// The one in use; none where the kernel does not say.
+    pub current: Option<String>,
+    /// All that may be chosen, best first, as the kernel lists them.
+    pub available: Vec<String>,
+}
+
+impl ClockSource {
+    /// Reads the running machine's.
+    pub fn read() -> Self {
+        Self::read_under(Path::new("/"))
+    }
+
+    fn read_under(root: &Path) -> Self {
+        let folder = root.join("sys/devices/system/clocksource/clocksource0");
+        let text = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+        let words =
+            |text: String| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
+        Self {
+            current: words(text("current_clocksource")).into_iter().next(),
+            available: words(text("available_clocksource")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock that says these moments, the last of them for ever.
+    fn clock(moments: &[i64]) -> impl FnMut() -> i64 {
+        let mut moments = moments.iter().copied();
+        let mut last = 0;
+        move || {
+            last = moments.next().unwrap_or(last + 1_000_000);
+            last
+        }
+    }
+
+    #[test]
+    fn every_step_has_its_row_and_its_exact_value() {
+        let mut steps = ClockSteps::default();
+        let end = steps.take(&mut clock(&[100, 100, 101, 104, 124, 50_124]), 0, 50_024);
+        assert_eq!(end, 50_124);
+        let rows: Vec<(u64, u64)> = steps.rows().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(rows, [(0, 1), (1, 1), (3, 1), (31, 1), (65_535, 1)]);
+        assert_eq!((steps.exact[0], steps.exact[3], steps.exact[20]), (1, 1, 1));
+        assert_eq!((steps.counted(), steps.elapsed_ns), (5, 50_024));
+        assert_eq!(
+            (
+                steps.largest_ns,
+                steps.quantile_ns(0.6),
+                steps.quantile_ns(1.0)
+            ),
+            (50_000, 3, 50_000)
+        );
+    }
+
+    #[test]
+    fn steps_backwards_are_counted_and_the_test_goes_on() {
+        let mut steps = ClockSteps::default();
+        steps.take(&mut clock(&[100, 140, 120, 160, 200]), 0, 120);
+        assert_eq!((steps.backwards, steps.backwards_ns_max), (1, 20));
+        assert_eq!((steps.counted(), steps.elapsed_ns), (3, 120));
+    }
+
+    #[test]
+    fn cpus_that_disagree_show_at_the_move() {
+        let mut steps = ClockSteps::default();
+        steps.take(&mut clock(&[900, 1000]), 950, 100);
+        assert_eq!((steps.backwards, steps.backwards_ns_max), (1, 50));
+        assert_eq!(steps.counted(), 1, "the move itself is no step");
+    }
+
+    #[test]
+    fn this_machines_clock_is_read_for_the_time_asked() {
+        let steps = ClockSteps::watch(Duration::from_millis(30)).unwrap();
+        assert!(steps.elapsed_ns >= 30_000_000, "{}", steps.elapsed_ns);
+        assert!(steps.readings > steps.counted() && steps.cpus >= 1);
+        assert!(steps.exact.iter().sum::<u64>() <= steps.counted());
+        assert!(steps.per_loop_ns() > 1.0);
+    }
+
+    #[test]
+    fn a_system_call_costs_more_than_the_counter() {
+        for clock in Clock::all() {
+            assert!(clock.cost_ns() > 0.1, "{clock:?}");
+        }
+        if Clock::all().contains(&Clock::Counter) {
+            assert!(Clock::SystemCall.cost_ns() > Clock::Counter.cost_ns());
+        }
+    }
+
+    #[test]
+    fn the_clock_source_is_what_the_kernel_says() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(ClockSource::read_under(root.path()), ClockSource::default());
+        let folder = root
+            .path()
+            .join("sys/devices/system/clocksource/clocksource0");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("current_clocksource"), "hpet\n").unwrap();
+        fs::write(folder.join("available_clocksource"), "tsc hpet acpi_pm \n").unwrap();
+        let source = ClockSource::read_under(root.path());
+        assert_eq!(source.current.as_deref(), Some("hpet"));
+        assert_eq!(source.available, ["tsc", "hpet", "acpi_pm"]);
+    }
+}

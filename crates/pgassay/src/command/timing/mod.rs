@@ -1,0 +1,280 @@
+//! `pgassay timing`: what reading the time costs here, and what that means for a server.
+
+mod meaning;
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use pgassay_core::study::Span;
+use pgassay_profile::{Clock, ClockSource, ClockSteps};
+use serde_json::{Value, json};
+
+use meaning::{Grade, mend, uses};
+
+/// Flags of `pgassay timing`; the first two are `pg_test_timing`'s.
+#[derive(Debug, Args)]
+pub struct TimingArgs {
+    /// Read the clock for this long: seconds, or a number and a unit. Longer finds more of what is
+    /// rare.
+    #[arg(short, long, value_name = "TIME", default_value = "3", value_parser = duration)]
+    pub duration: Duration,
+
+    /// List the exact steps too, until this percentage of all has been listed.
+    #[arg(short, long, value_name = "PERCENT", value_parser = percent)]
+    pub cutoff: Option<f64>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Seconds, as `pg_test_timing` takes them, or a time with its unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = match text.trim().parse::<u32>() {
+        Ok(secs) => Duration::from_secs(secs.into()),
+        Err(_) => text.parse::<Span>()?.duration(),
+    };
+    if duration < Duration::from_millis(1) {
+        return Err("it must be at least 1ms".to_owned());
+    }
+    Ok(duration)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("write a percentage from 0 to 100".to_owned()),
+    }
+}
+
+/// Everything that was measured.
+struct Timing {
+    source: ClockSource,
+    steps: ClockSteps,
+    /// One reading of each clock, ns.
+    costs_ns: Vec<(Clock, f64)>,
+}
+
+impl Timing {
+    fn cost_ns(&self, clock: Clock) -> f64 {
+        let found = self.costs_ns.iter().find(|(it, _)| *it == clock);
+        found.map_or(f64::NAN, |(_, cost_ns)| *cost_ns)
+    }
+
+    fn grade(&self) -> Grade {
+        Grade::of(self.cost_ns(Clock::Monotonic))
+    }
+}
+
+/// Measures, prints, and fails if the clock went backwards.
+pub fn timing(args: &TimingArgs, out: &mut impl Write) -> Result<()> {
+    let timing = Timing {
+        source: ClockSource::read(),
+        steps: ClockSteps::watch(args.duration)?,
+        costs_ns: Clock::all()
+            .into_iter()
+            .map(|clock| (clock, clock.cost_ns()))
+            .collect(),
+    };
+    if args.json {
+        let json = serde_json::to_string_pretty(&as_json(&timing, args.duration))?;
+        writeln!(out, "{json}")?;
+    } else {
+        print(&timing, args, out)?;
+    }
+    out.flush()?;
+    if timing.steps.backwards > 0 {
+        bail!(
+            "the clock went backwards {} times, by up to {} ns: no duration on this machine can be \
+             trusted; look for the reason in the kernel's log (dmesg | grep -i -e tsc -e clocksource)",
+            timing.steps.backwards,
+            timing.steps.backwards_ns_max
+        );
+    }
+    Ok(())
+}
+
+/// Its name for readers and for machines, and who reads it.
+fn describe(clock: Clock) -> (&'static str, &'static str, &'static str) {
+    match clock {
+        Clock::Monotonic => (
+            "CLOCK_MONOTONIC",
+            "monotonic",
+            "EXPLAIN ANALYZE, track_io_timing, pg_stat_statements (from 10 on)",
+        ),
+        Clock::TimeOfDay => (
+            "gettimeofday",
+            "gettimeofday",
+            "now(), log_duration, log_min_duration_statement; before 10 all of the above",
+        ),
+        Clock::Realtime => ("CLOCK_REALTIME", "realtime", "the time of day in ns"),
+        Clock::SystemCall => (
+            "a system call",
+            "system_call",
+            "each of the above, where programs cannot read the clock source by themselves",
+        ),
+        Clock::Counter => (
+            "the CPU's counter",
+            "counter",
+            "rdtsc, which the others read at best",
+        ),
+    }
+}
+
+fn print(timing: &Timing, args: &TimingArgs, out: &mut impl Write) -> Result<()> {
+    let steps = &timing.steps;
+    writeln!(
+        out,
+        "clock source: {} (available: {})",
+        timing.source.current.as_deref().unwrap_or("not known"),
+        timing.source.available.join(", ")
+    )?;
+    writeln!(
+        out,
+        "CLOCK_MONOTONIC read over and over for {} on {} CPU{} in turn",
+        Span::from(args.duration),
+        steps.cpus,
+        if steps.cpus == 1 { "" } else { "s" },
+    )?;
+    writeln!(
+        out,
+        "time per loop including overhead: {:.2} ns; backwards: {}",
+        steps.per_loop_ns(),
+        match steps.backwards {
+            0 => "never".to_owned(),
+            times => format!("{times} times, by up to {} ns", steps.backwards_ns_max),
+        }
+    )?;
+    print_rows(
+        "\nsteps between readings:\n   <= ns",
+        steps.rows(),
+        steps.counted(),
+        out,
+    )?;
+    let quantiles = [("half", 0.5), ("99 %", 0.99), ("99.99 %", 0.9999)]
+        .map(|(name, share)| format!("{name} up to {} ns", steps.quantile_ns(share)));
+    writeln!(
+        out,
+        "{}, the largest {} ns",
+        quantiles.join(", "),
+        steps.largest_ns
+    )?;
+    if let Some(cutoff) = args.cutoff {
+        writeln!(out, "\nexact steps up to {cutoff} % of all:")?;
+        print_rows("      ns", exact_up_to(steps, cutoff), steps.counted(), out)?;
+    }
+    writeln!(out, "\none reading of            ns  is made by")?;
+    for &(clock, cost_ns) in &timing.costs_ns {
+        let (name, _, users) = describe(clock);
+        writeln!(out, "  {name:17}  {cost_ns:7.1}  {users}")?;
+    }
+    writeln!(
+        out,
+        "\nwhat that means for a server here\n  {}",
+        timing.grade().sentence()
+    )?;
+    let costs = uses(
+        timing.cost_ns(Clock::Monotonic),
+        timing.cost_ns(Clock::TimeOfDay),
+    );
+    for one in costs {
+        writeln!(out, "  {}: {}; {}", one.what, one.costs, one.when)?;
+    }
+    if let Some(mend) = mend(&timing.source, timing.grade()) {
+        writeln!(out, "  mend it: {mend}")?;
+    }
+    Ok(())
+}
+
+/// The columns of `pg_test_timing` from 19.
+fn print_rows(
+    heading: &str,
+    rows: impl Iterator<Item = (u64, u64)>,
+    total: u64,
+    out: &mut impl Write,
+) -> Result<()> {
+    writeln!(out, "{heading}   % of total  running %       count")?;
+    let percent = |count: u64| count as f64 * 100.0 / total.max(1) as f64;
+    let mut running = 0;
+    for (ns, count) in rows {
+        running += count;
+        writeln!(
+            out,
+            "{ns:8}  {:11.4}  {:9.4}  {count:10}",
+            percent(count),
+            percent(running)
+        )?;
+    }
+    Ok(())
+}
+
+/// Exact steps that occurred, until the given percentage of all has been told.
+fn exact_up_to(steps: &ClockSteps, percent: f64) -> impl Iterator<Item = (u64, u64)> {
+    let wanted = steps.counted() as f64 * percent / 100.0;
+    let mut told = 0;
+    (0..)
+        .zip(&steps.exact)
+        .map(|(ns, &count)| (ns, count))
+        .filter(|(_, count)| *count > 0)
+        .take_while(move |(_, count)| {
+            let is_wanted = (told as f64) < wanted;
+            told += count;
+            is_wanted
+        })
+}
+
+fn as_json(timing: &Timing, duration: Duration) -> Value {
+    let steps = &timing.steps;
+    let histogram: Vec<Value> = steps
+        .rows()
+        .map(|(ns, count)| json!({ "ns_max": ns, "count": count }))
+        .collect();
+    let exact: Vec<Value> = exact_up_to(steps, 100.0)
+        .map(|(ns, count)| json!({ "ns": ns, "count": count }))
+        .collect();
+    let clocks: serde_json::Map<String, Value> = timing
+        .costs_ns
+        .iter()
+        .map(|(clock, cost_ns)| (describe(*clock).1.to_owned(), json!(cost_ns)))
+        .collect();
+    json!({
+        "schema": "pgassay.timing/1",
+        "clock_source": { "current": timing.source.current, "available": timing.source.available },
+        "duration_s": duration.as_secs_f64(),
+        "cpus": steps.cpus,
+        "readings": steps.readings,
+        "per_loop_ns": steps.per_loop_ns(),
+        "steps": {
+            "counted": steps.counted(),
+            "histogram": histogram,
+            "exact": exact,
+            "p50_ns": steps.quantile_ns(0.5),
+            "p99_ns": steps.quantile_ns(0.99),
+            "p9999_ns": steps.quantile_ns(0.9999),
+            "max_ns": steps.largest_ns,
+            "backwards": steps.backwards,
+            "backwards_ns_max": steps.backwards_ns_max,
+        },
+        "reading_ns": clocks,
+        "grade": timing.grade().name(),
+        "meaning": timing.grade().sentence(),
+        "mend": mend(&timing.source, timing.grade()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_of_seconds_or_has_a_unit() {
+        assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(duration("20ms"), Ok(Duration::from_millis(20)));
+        for wrong in ["0", "-1", "soon", "1us"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+        assert!(percent("101").is_err() && percent("99.99").is_ok());
+    }
+}
