@@ -4,17 +4,13 @@
 
 mod common;
 
-use std::net::TcpStream;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use common::{NOBODY, eventually, is_root, processes_in};
+use common::{eventually, processes_in};
 use pgassay_server::{
-    BuildFacts, Finder, Password, Role, Server, ServerConfig, ServerError, VersionRequest, testing,
+    BuildFacts, Finder, Role, Server, ServerConfig, ServerError, VersionRequest, testing,
 };
-use pgassay_wire::{Exchange, ExchangeError, Login};
 
 /// The versions whose `initdb`, titles and settings differ most.
 const VERSIONS: [&str; 3] = ["9.6", "10", "18"];
@@ -280,101 +276,6 @@ fn checksums_are_as_wanted_or_as_the_version_has_them() {
 }
 
 #[test]
-fn nobody_else_gets_at_the_data_or_the_socket() {
-    let Some(server) = testing::server("18") else {
-        return;
-    };
-    let base = server.data_dir().parent().unwrap().to_owned();
-    for directory in [&base, &server.data_dir(), &server.socket_dir()] {
-        let metadata = directory.metadata().unwrap();
-        assert_eq!(
-            metadata.permissions().mode() & 0o777,
-            0o700,
-            "{}",
-            directory.display()
-        );
-        assert_ne!(metadata.uid(), 0, "{}", directory.display());
-    }
-    assert_eq!(server.tcp_address(), None);
-    assert_eq!(server.setting("listen_addresses").unwrap(), "");
-    let error = server.connect_as("postgres", "nodb", None).unwrap_err();
-    assert_eq!(error.sql().unwrap().sqlstate, "3D000");
-    server
-        .connect()
-        .unwrap()
-        .execute("create role app login password 'secret'")
-        .unwrap();
-    assert!(server.connect_as("app", "postgres", None).is_err());
-    assert!(
-        server
-            .connect_as("app", "postgres", Some(Password::new("secret")))
-            .is_ok()
-    );
-    if !is_root() {
-        testing::skip(
-            "a stranger at the socket",
-            "only root can become another user",
-        );
-        return;
-    }
-    // The directory belongs to `nobody`, so a process of that user gets as far as the socket.
-    let directory = common::open_directory();
-    let mut stranger = common::helper("a_stranger_at_the_socket", directory.path(), Some(NOBODY));
-    stranger.env("PGASSAY_TEST_SOCKET", server.socket_path());
-    assert!(stranger.status().unwrap().success());
-}
-
-#[test]
-#[ignore = "run by another test, in a process of another user"]
-fn a_stranger_at_the_socket() {
-    let socket = std::env::var("PGASSAY_TEST_SOCKET").unwrap();
-    let login = Login {
-        user: "postgres".into(),
-        database: "postgres".into(),
-        ..Login::default()
-    };
-    let stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
-    match Exchange::open(stream, &login).map(|_| ()) {
-        Err(ExchangeError::Server(error)) => assert_eq!(error.sqlstate, "28000", "{error}"),
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn tcp_asks_for_the_password() {
-    for version in ["9.6", "18"] {
-        let config = ServerConfig {
-            tcp: true,
-            ..testing::config()
-        };
-        let Some(server) = testing::server_with(version, &config) else {
-            continue;
-        };
-        let sign_in = |password: Password| {
-            let login = Login {
-                user: server.superuser().into(),
-                database: server.database().into(),
-                password: Some(password),
-                ..Login::default()
-            };
-            Exchange::open(
-                TcpStream::connect(server.tcp_address().unwrap()).unwrap(),
-                &login,
-            )
-        };
-        let answer = sign_in(server.password().clone())
-            .unwrap()
-            .value("select 1")
-            .unwrap();
-        assert_eq!(answer.as_deref(), Some("1"));
-        match sign_in(Password::new("wrong")).map(|_| ()) {
-            Err(ExchangeError::Server(error)) => assert_eq!(error.sqlstate, "28P01"),
-            other => panic!("{version}: {other:?}"),
-        }
-    }
-}
-
-#[test]
 fn a_server_that_dies_is_an_error_with_its_log() {
     let Some(server) = testing::server("18") else {
         return;
@@ -432,136 +333,6 @@ fn the_collectors_log_is_part_of_the_log() {
         !std::fs::read_to_string(server.log_path())
             .unwrap()
             .contains("found in the log")
-    );
-}
-
-#[test]
-fn data_can_live_in_a_directory_with_a_long_name() {
-    let Some(installation) = testing::installation("18") else {
-        return;
-    };
-    let directory = common::open_directory();
-    let long = directory.path().join("a very long 'name' ".repeat(8));
-    std::fs::create_dir(&long).unwrap();
-    std::fs::set_permissions(&long, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let config = ServerConfig {
-        parent_dir: Some(long.clone()),
-        ..testing::config()
-    };
-    let server = Server::start(&installation, &config).unwrap();
-    assert!(server.data_dir().starts_with(&long) && !server.socket_dir().starts_with(&long));
-    let socket = server.socket_dir();
-    server.connect().unwrap().close().unwrap();
-    server.stop().unwrap();
-    assert!(!socket.exists() && common::places(&long).is_empty());
-}
-
-/// A small file system for a test, unmounted when dropped.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount(size: &str) -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
-        let options = format!("size={size},mode=755");
-        let mut mount = Command::new("mount");
-        mount
-            .args(["-t", "tmpfs", "-o", &options, "pgassay-test"])
-            .arg(directory.path());
-        let mounted = is_root() && mount.output().is_ok_and(|output| output.status.success());
-        if !mounted {
-            testing::skip("a full disk", "only root can mount a small one");
-        }
-        mounted.then_some(Self(directory))
-    }
-
-    fn config(&self) -> ServerConfig {
-        ServerConfig {
-            parent_dir: Some(self.0.path().to_owned()),
-            ..testing::config()
-        }
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        Command::new("umount").arg(self.0.path()).status().unwrap();
-    }
-}
-
-#[test]
-fn a_disk_too_small_for_the_data_is_a_clear_error() {
-    let Some(disk) = SmallDisk::mount("20m") else {
-        return;
-    };
-    for version in ["9.6", "18"] {
-        let Some(installation) = testing::installation(version) else {
-            continue;
-        };
-        let error = Server::start(&installation, &disk.config()).unwrap_err();
-        assert!(matches!(error, ServerError::DiskFull { .. }), "{error}");
-        assert!(
-            error.to_string().contains(disk.0.path().to_str().unwrap()),
-            "{error}"
-        );
-        assert_eq!(common::places(disk.0.path()), [] as [PathBuf; 0]);
-    }
-}
-
-#[test]
-fn a_disk_that_fills_up_is_told_by_the_server_and_cleared() {
-    let Some(disk) = SmallDisk::mount("64m") else {
-        return;
-    };
-    let Some(installation) = testing::installation("18") else {
-        return;
-    };
-    let server = Server::start(&installation, &disk.config()).unwrap();
-    let fill = "create table big as select repeat('x', 1000) from generate_series(1, 100000)";
-    let error = server.connect().unwrap().execute(fill).unwrap_err();
-    // Either the table finds no room, or the log of changes does; the server panics at the latter.
-    if error.sql().is_some_and(|sql| sql.sqlstate == "53100") {
-        server.stop().unwrap();
-    } else {
-        let bound = Duration::from_secs(20);
-        eventually("the panic is the end", bound, || server.is_alive().is_err());
-        let error = server.stop().unwrap_err();
-        assert!(matches!(error, ServerError::DiskFull { .. }), "{error}");
-    }
-    assert_eq!(common::places(disk.0.path()), [] as [PathBuf; 0]);
-}
-
-#[test]
-fn programs_that_the_servers_user_cannot_reach_are_named() {
-    if !is_root() {
-        testing::skip(
-            "programs out of reach",
-            "only root runs servers as somebody else",
-        );
-        return;
-    }
-    let Some(installation) = testing::installation("18") else {
-        return;
-    };
-    let closed = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(closed.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
-    let link = closed.path().join("pg");
-    std::os::unix::fs::symlink(installation.bin_dir.parent().unwrap(), &link).unwrap();
-    let mut hidden = installation.clone();
-    hidden.bin_dir = link.join("bin");
-    let error = Server::start(&hidden, &testing::config()).unwrap_err();
-    assert!(
-        matches!(
-            &error,
-            ServerError::Program {
-                barrier: Some(_),
-                ..
-            }
-        ),
-        "{error}"
-    );
-    assert!(
-        error.to_string().contains(closed.path().to_str().unwrap()),
-        "{error}"
     );
 }
 
