@@ -52,6 +52,13 @@ impl ServerLog {
         Ok(())
     }
 
+    /// Begins anew. The server appends, and goes on at the beginning.
+    pub(crate) fn empty(&self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.start.store(0, Relaxed);
+        Ok(())
+    }
+
     /// As [`Self::tail`], but nothing from before the last start.
     pub(crate) fn tail_since_start(&self, lines_max: usize) -> String {
         readable(tail(&self.file, self.start.load(Relaxed), lines_max))
@@ -122,6 +129,12 @@ mod tests {
         assert_eq!(log.tail_since_start(9), "");
         writeln!(log.file(), "line after").unwrap();
         assert_eq!(log.tail_since_start(9), "line after");
+        log.empty().unwrap();
+        writeln!(log.file(), "first").unwrap();
+        assert_eq!(
+            (log.tail(9), log.tail_since_start(9)),
+            ("first".to_owned(), "first".to_owned())
+        );
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! nobody else reaches, and no TCP unless asked. It ends with the value that stands for it, and
 //! with our process however that ends (see `keeper`).
 
+mod large_log;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
@@ -240,26 +242,42 @@ impl Server {
 
     /// A log's end, followed by that of the logging collector's newest file if there is one.
     fn with_collected(&self, own: String, lines_max: usize) -> String {
+        match log::collected_tail(&self.collectors_directories(), lines_max) {
+            Some(collected) => format!("{own}\n{collected}"),
+            None => own,
+        }
+    }
+
+    /// All files that its log is written to: its standard error first, then those of the logging
+    /// collector where a study turned that on.
+    pub fn log_files(&self) -> Vec<PathBuf> {
+        let collected = self
+            .collectors_directories()
+            .into_iter()
+            .filter_map(|directory| std::fs::read_dir(directory).ok())
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
+        [self.log.path().to_owned()]
+            .into_iter()
+            .chain(collected)
+            .collect()
+    }
+
+    /// Where the logging collector may write; empty where it is off.
+    fn collectors_directories(&self) -> Vec<PathBuf> {
         let is_on = |value: &String| matches!(value.as_str(), "on" | "true" | "yes" | "1");
-        if !self
-            .config
-            .settings
-            .get("logging_collector")
-            .is_some_and(is_on)
-        {
-            return own;
+        let collector = self.config.settings.get("logging_collector");
+        if !collector.is_some_and(is_on) {
+            return Vec::new();
         }
         let named = self.config.settings.get("log_directory").map(PathBuf::from);
-        let directories: Vec<PathBuf> = ["log", "pg_log"]
+        ["log", "pg_log"]
             .into_iter()
             .map(PathBuf::from)
             .chain(named)
             .map(|directory| self.data_dir().join(directory))
-            .collect();
-        match log::collected_tail(&directories, lines_max) {
-            Some(collected) => format!("{own}\n{collected}"),
-            None => own,
-        }
+            .collect()
     }
 
     /// Connects as the superuser.

@@ -17,6 +17,9 @@ use crate::progress::Progress;
 
 /// PostgreSQL's own default of `max_connections`.
 const MAX_CONNECTIONS_DEFAULT: u32 = 100;
+/// A log that is larger begins anew before the next trial: a study of logging must not fill the
+/// disk, and every trial shall find the same.
+const LOG_BYTES_MAX: u64 = 1 << 20;
 /// As much of each log is kept with a result.
 const LOG_LINES_KEPT: usize = 1000;
 
@@ -261,13 +264,15 @@ fn failed(
     at_line(source, path, line, &sql.to_string()).context("the study's SQL failed")
 }
 
-/// Runs the reset of a load that writes.
+/// Makes the server what it was before the last trial: runs the reset of a load that writes, and
+/// empties a large log.
 pub fn reset(
     server: &Server,
     sql: &str,
     source: &StudySource,
     interrupt: &Interrupt,
 ) -> Result<()> {
+    server.empty_log_beyond(LOG_BYTES_MAX)?;
     if sql.trim().is_empty() {
         return Ok(());
     }

@@ -1,0 +1,43 @@
+//! A log that has become large, of a server that runs.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::PathBuf;
+
+use super::Server;
+use crate::account::SHORT_TIMEOUT;
+use crate::error::ServerError;
+
+impl Server {
+    /// Empties the log once it is larger than this, the collector's files too where these lie
+    /// with the data: a server that logs every statement fills a disk in no time. Both writers
+    /// append, so the next line is the first of an empty file.
+    pub fn empty_log_beyond(&self, bytes_max: u64) -> Result<(), ServerError> {
+        let data = self.data_dir();
+        let files: Vec<PathBuf> = self.log_files();
+        let size = |path: &PathBuf| std::fs::symlink_metadata(path).map_or(0, |file| file.len());
+        if files.iter().map(size).sum::<u64>() <= bytes_max {
+            return Ok(());
+        }
+        let path = self.log.path();
+        let emptied = self.log.empty();
+        emptied.map_err(|source| ServerError::writing("empty", path, source))?;
+        // Its user empties what is its user's: a link could lead us anywhere.
+        let theirs: Vec<&OsStr> = files
+            .iter()
+            .filter(|path| path.starts_with(&data))
+            .map(|path| path.as_os_str())
+            .collect();
+        let script = "for file; do [ ! -f \"$file\" ] || : >\"$file\" || exit; done";
+        let output = self
+            .account
+            .run_script(script, &theirs, &data, b"", SHORT_TIMEOUT)
+            .map_err(|source| ServerError::writing("empty the log in", &data, source))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let source = io::Error::other(words);
+        Err(ServerError::writing("empty the log in", &data, source))
+    }
+}
