@@ -1,5 +1,7 @@
 //! What one trial measured.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hdrhistogram::Histogram;
@@ -53,6 +55,10 @@ pub struct Trial {
     /// Share of the machine's processor time that neither the server nor the load generator used
     /// but other programs did, 0 to 1.
     pub foreign: f64,
+    /// What server and kernel counted meanwhile, by name (see [`crate::counters`]), over the whole
+    /// run like the processor's totals; empty where that was not read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, f64>,
 }
 
 impl Trial {
@@ -138,8 +144,31 @@ impl Latency {
 pub struct LatencyError;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A timed trial of a second in which a hundred transactions ended.
+    pub(crate) fn trial() -> Trial {
+        Trial {
+            block: 0,
+            condition: 0,
+            variant: 0,
+            position: 0,
+            kind: TrialKind::Timed,
+            started_us: 0,
+            window_us: 1e6,
+            transactions: 100,
+            transactions_total: 100,
+            latency: Latency {
+                hdr_v2_ns: String::new(),
+            },
+            server: CpuTotals::default(),
+            client: ClientTotals::default(),
+            steal: 0.0,
+            foreign: 0.0,
+            counters: BTreeMap::new(),
+        }
+    }
 
     #[test]
     fn a_histogram_survives_being_kept() {

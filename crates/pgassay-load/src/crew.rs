@@ -34,14 +34,14 @@ const CLOSE_NS: u64 = 5_000_000_000;
 /// Connected clients, idle between runs.
 pub struct Crew {
     program: Program,
-    workers: Vec<Worker<EpollDriver>>,
-    limits: Limits,
+    pub(crate) workers: Vec<Worker<EpollDriver>>,
+    pub(crate) limits: Limits,
     conduct: Conduct,
     /// Opens connections, where each transaction has its own.
     connector: Option<Connector>,
     stop: Arc<AtomicBool>,
     /// Whether a failed or stopped run left connections in an unknown state.
-    is_spent: bool,
+    pub(crate) is_spent: bool,
 }
 
 impl Crew {

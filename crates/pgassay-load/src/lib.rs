@@ -28,6 +28,7 @@
 //! Pacing, retries, reconnecting, times of commands and an [`Observer`] of each transaction, who
 //! may keep logs and figures of his own: see [`Conduct`].
 
+mod asking;
 mod capture;
 mod client;
 mod clock;

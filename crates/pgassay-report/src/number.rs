@@ -5,6 +5,7 @@
 //! is printed.
 
 use jiff::Timestamp;
+use pgassay_core::counters::Unit;
 
 /// A whole number with its thousands set apart: `12 583`.
 pub(crate) fn whole(value: f64) -> String {
@@ -91,6 +92,37 @@ pub(crate) fn signed_micros(value: f64) -> String {
 pub(crate) fn millis(value_us: f64) -> String {
     let places = if value_us >= 1_000_000.0 { 0 } else { 3 };
     decimals(value_us / 1000.0, places)
+}
+
+/// A counter's figure per transaction: three digits, or as many as it has before the point.
+pub(crate) fn counted(value: f64, unit: Unit) -> String {
+    let (value, unit) = match unit {
+        Unit::Count => (value, ""),
+        Unit::Micros => (value, "\u{a0}µs"),
+        Unit::Millis => (value, "\u{a0}ms"),
+        Unit::Bytes if value.abs() >= 1e6 => (value / 1e6, "\u{a0}MB"),
+        Unit::Bytes if value.abs() >= 1e4 => (value / 1e3, "\u{a0}kB"),
+        Unit::Bytes => (value, "\u{a0}B"),
+    };
+    let places = match value.abs() {
+        none if none < 0.000_05 => 0,
+        tiny if tiny < 0.001 => 4,
+        small if small < 1.0 => 3,
+        medium if medium < 10.0 => 2,
+        large if large < 100.0 => 1,
+        _ => return whole(value) + unit,
+    };
+    decimals(value, places) + unit
+}
+
+/// A difference of such figures, always with its sign.
+pub(crate) fn signed_counted(value: f64, unit: Unit) -> String {
+    let text = counted(value, unit);
+    if value > 0.0 && text.contains(|c: char| ('1'..='9').contains(&c)) {
+        format!("+{text}")
+    } else {
+        text
+    }
 }
 
 /// How long something takes, in the unit that suits it: `403 ms`, `66 s`, `12 min`.
@@ -185,6 +217,25 @@ mod tests {
         assert_eq!(plain(percent(0.0)), "0.0 %");
         assert_eq!(plain(percent_of(99_999, 100_000)), "99.9 %");
         assert_eq!(plain(percent_of(5, 5)), "100 %");
+    }
+
+    #[test]
+    fn counters_have_three_digits_and_their_unit() {
+        for (value, unit, text) in [
+            (0.0, Unit::Count, "0"),
+            (1.0, Unit::Count, "1.00"),
+            (0.000_31, Unit::Count, "0.0003"),
+            (130.2, Unit::Count, "130"),
+            (273.96, Unit::Bytes, "274 B"),
+            (12_345.0, Unit::Bytes, "12.3 kB"),
+            (2.5e7, Unit::Bytes, "25.0 MB"),
+            (5.25, Unit::Micros, "5.25 µs"),
+        ] {
+            assert_eq!(plain(counted(value, unit)), text);
+        }
+        assert_eq!(plain(signed_counted(0.5, Unit::Count)), "+0.500");
+        assert_eq!(plain(signed_counted(-2.0, Unit::Bytes)), "−2.00 B");
+        assert_eq!(plain(signed_counted(0.0, Unit::Count)), "0");
     }
 
     #[test]

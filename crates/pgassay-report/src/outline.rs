@@ -7,6 +7,7 @@
 use pgassay_core::comparison::{
     Change, Comparison, CostDifference, CostRow, PointSummary, Verdict,
 };
+use pgassay_core::counters::{self, CountedDifference};
 use pgassay_core::profile::Profile;
 use pgassay_core::run::Run;
 
@@ -111,6 +112,21 @@ pub(crate) fn most_telling<'a>(
             .then(few(a).cmp(&few(b)))
             .then(change(a).total_cmp(&change(b)))
     })
+}
+
+/// The counters that differ, the most telling first.
+pub(crate) fn differing(comparison: &Comparison) -> Vec<&CountedDifference> {
+    let mut rows: Vec<&CountedDifference> =
+        comparison.counted.iter().filter(|it| it.differs).collect();
+    rows.sort_by_key(|it| (counters::rank(&it.name), it.name.as_str()));
+    rows
+}
+
+/// The comparison in which most counters differ, if any does.
+pub(crate) fn most_counted(run: &Run) -> Option<&Comparison> {
+    let comparisons = run.comparisons.iter();
+    let most = comparisons.max_by_key(|it| differing(it).len())?;
+    (!differing(most).is_empty()).then_some(most)
 }
 
 /// Rows by the size of their difference, and one that holds all that is left out.

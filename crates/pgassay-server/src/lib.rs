@@ -17,6 +17,7 @@
 //! - [`VersionRequest`], [`Version`]: what a study asks for and what there is.
 //! - [`Finder`] → [`Installation`]: the programs of one version, fetched into the cache if need be.
 //! - [`Server`]: a running server in directories of its own, and [`Connection`] to talk to it.
+//! - [`CounterReader`]: what server and kernel count by themselves.
 //! - [`differ`]: a sentence on two builds that are not alike.
 //!
 //! # Invariants
@@ -32,6 +33,7 @@ mod account;
 mod cache;
 mod cluster;
 mod connection;
+mod counters;
 mod error;
 mod facts;
 mod fetch;
@@ -53,6 +55,7 @@ mod version;
 
 pub use cache::default_cache_dir;
 pub use connection::{Connection, ConnectionError, SqlError};
+pub use counters::{Counted, CounterReader, CounterReading};
 pub use error::ServerError;
 pub use facts::{BuildFacts, differ};
 pub use fetch::FetchError;

@@ -7,6 +7,7 @@
 //! `postgres: writer process`, 11 and later `postgres: background writer`; with a
 //! `cluster_name` that name and a colon come before.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -85,6 +86,30 @@ const TITLES: [(&str, Role); 19] = [
     ("bgworker: parallel worker", Role::ParallelWorker),
     ("bgworker:", Role::Other),
 ];
+
+/// The name in reports, as PostgreSQL 18 titles its processes.
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Postmaster => "postmaster",
+            Self::Backend => "backend",
+            Self::Checkpointer => "checkpointer",
+            Self::BackgroundWriter => "background writer",
+            Self::WalWriter => "walwriter",
+            Self::AutovacuumLauncher => "autovacuum launcher",
+            Self::AutovacuumWorker => "autovacuum worker",
+            Self::Logger => "logger",
+            Self::StatsCollector => "stats collector",
+            Self::IoWorker => "io worker",
+            Self::Startup => "startup",
+            Self::Archiver => "archiver",
+            Self::WalSender => "walsender",
+            Self::LogicalLauncher => "logical replication launcher",
+            Self::ParallelWorker => "parallel worker",
+            Self::Other => "other",
+        })
+    }
+}
 
 impl Role {
     /// Reads a title without its `postgres: `.

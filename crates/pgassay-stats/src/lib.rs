@@ -22,6 +22,7 @@ pub mod dispersion;
 mod distribution;
 mod error;
 pub mod looks;
+mod means;
 pub mod multiplicity;
 pub mod order;
 pub mod pairs;
@@ -39,6 +40,7 @@ pub use cost::{
 pub use dispersion::Dispersion;
 pub use error::StatsError;
 pub use looks::{Look, Looks, Step};
+pub use means::{standard_deviation, welch};
 pub use order::{block_order, pairs_in_block};
 pub use pairs::{Comparison, Estimate, Interval, Pair, compare};
 pub use rank::{RankAgreement, RankCheck};

@@ -5,6 +5,7 @@ use pgassay_stats as stats;
 
 use super::cost::{Side, cost_difference};
 use super::{Comparison, PointSummary, Ratio, Verdict};
+use crate::counters::Counted;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::trial::{LatencyError, Trial, TrialKind};
@@ -59,6 +60,8 @@ pub fn assess(
                     major,
                 })
             };
+            let counted = |variant: usize| of_point(trials, condition, variant);
+            comparison.counted = counted(comparison.variant).against(&counted(0));
             if let (Some(baseline), Some(variant)) = (side(0), side(comparison.variant)) {
                 comparison.cost = cost_difference(plan, &baseline, &variant);
             }
@@ -105,6 +108,12 @@ fn figures(
             })
         })
         .collect()
+}
+
+/// The counters of all trials, the profiled ones included.
+fn of_point(trials: &[Trial], condition: usize, variant: usize) -> Counted<'_> {
+    let is_its = move |trial: &&Trial| trial.condition == condition && trial.variant == variant;
+    Counted::new(trials.iter().filter(is_its))
 }
 
 fn timed(trials: &[Trial], condition: usize, variant: usize) -> impl Iterator<Item = &Trial> {
@@ -176,6 +185,7 @@ fn summary(
         } else {
             f64::from(limited) / f64::from(count)
         },
+        counted: of_point(trials, condition, variant).figures(),
     })
 }
 
@@ -221,6 +231,7 @@ fn compared(condition: usize, blocks: u32, variants: &[Vec<Figures>]) -> Vec<Com
                 latency_p99: ratio(4)?,
                 server_cpu: ratio(SERVER_CPU),
                 cost: None,
+                counted: Vec::new(),
             })
         })
         .collect()

@@ -11,10 +11,12 @@ mod cost;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::counters::{CountedDifference, CountedFigure};
+
 pub use assess::{Assessment, assess};
 
 /// Figures of one point over all its timed trials.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PointSummary {
     /// Index into the plan's conditions.
     pub condition: usize,
@@ -44,6 +46,9 @@ pub struct PointSummary {
     pub client_cpu_us: f64,
     /// Share of the timed trials in which the generator set the pace, 0 to 1.
     pub client_limited: f64,
+    /// Counters per transaction; empty where none were read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counted: Vec<CountedFigure>,
 }
 
 /// A variant against the baseline under one condition.
@@ -71,6 +76,9 @@ pub struct Comparison {
     /// Where the difference of that time lies; `None` without profiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostDifference>,
+    /// Counters per transaction on both sides; empty where none were read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counted: Vec<CountedDifference>,
 }
 
 /// The word for a comparison, against an equivalence band of ± 2 %.

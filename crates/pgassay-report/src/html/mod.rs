@@ -6,6 +6,7 @@
 //! escapes every value; the only raw parts are this crate's own style sheet and script, and JSON
 //! in which no character can end its element.
 
+mod counted;
 mod curves;
 mod flame;
 mod forest;
@@ -37,6 +38,7 @@ pub fn html(run: &Run) -> String {
         (curves::section(run))
         (flame::section(run))
         (pairs::section(run))
+        (counted::section(run))
         (tables::section(run))
         (provenance::section(run))
     };

@@ -7,6 +7,7 @@
 
 mod answer;
 mod cost;
+mod counted;
 mod figures;
 mod notes;
 mod observation;
@@ -52,6 +53,7 @@ pub fn terminal(run: &Run, style: &Style) -> String {
         answer::section(run, *style),
         figures::section(run, *style),
         cost::section(run, *style),
+        counted::section(run, *style),
         notes::section(run, *style),
     ];
     let written: Vec<String> = sections.into_iter().filter(|it| !it.is_empty()).collect();

@@ -4,6 +4,7 @@
 //! early, what was measured so far is handed back and nothing is left running; verdicts are none
 //! of the laboratory's business.
 
+mod counters;
 pub mod counting;
 mod crews;
 mod rounds;
@@ -28,6 +29,7 @@ use crate::catalogue::Found;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
+use counters::Counters;
 use rounds::{Bench, Harvest};
 use servers::Servers;
 
@@ -76,12 +78,14 @@ pub fn run(
         source: &found.source,
         servers: &servers,
         sampler: sampler.as_ref(),
+        counters: Counters::open(plan, &servers)?,
         interrupt,
     };
     let mut harvest = Harvest::new(plan);
     let began_us = now_us();
     let result = bench.run(&mut harvest, progress);
     let ended_us = now_us();
+    drop(bench);
     drop(sampler);
     let (logs, facts) = (servers.logs(), servers.facts.clone());
     progress.stage("stopping the servers");

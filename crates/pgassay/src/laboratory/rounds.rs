@@ -1,5 +1,6 @@
 //! The trials themselves: block by block, condition by condition, in the plan's order.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
@@ -10,6 +11,7 @@ use pgassay_core::trial::{ClientTotals, Latency, Trial, TrialKind};
 use pgassay_load::{Crew, Measurement, ThreadUsage, Window};
 use pgassay_profile::Sampler;
 
+use super::counters::Counters;
 use super::crews::{self, Size, told};
 use super::servers::{Servers, reset};
 use super::warm_up::warm_up;
@@ -33,6 +35,8 @@ pub struct Bench<'a> {
     pub servers: &'a Servers,
     /// Takes stacks in profiled trials; `None` where it may not.
     pub sampler: Option<&'a Sampler>,
+    /// Reads what the servers and the kernel count.
+    pub counters: Counters<'a>,
     /// Whether the user wants to stop.
     pub interrupt: &'a Interrupt,
 }
@@ -108,6 +112,7 @@ impl Bench<'_> {
             }
             crews.push(crew);
         }
+        let mut settled = self.counters.round();
         let timed = round
             .timed
             .iter()
@@ -125,7 +130,17 @@ impl Bench<'_> {
                 position,
                 kind,
             };
-            let trial = self.trial(place, &mut crews[variant], &mut harvest.profiles)?;
+            let point = self.plan.point(round.condition, variant);
+            self.reset(point)?;
+            let begun = self
+                .counters
+                .begin((block, position), point, &mut crews, &mut settled);
+            let begun = self.blamed(begun, point)?;
+            let crew = &mut crews[variant];
+            let mut trial = self.trial(place, crew, &mut harvest.profiles)?;
+            if let Some(begun) = begun {
+                trial.counters = self.blamed(self.counters.end(&begun, crew), point)?;
+            }
             harvest.trials.push(trial);
             done(harvest.trials.len() as u64);
         }
@@ -160,6 +175,11 @@ impl Bench<'_> {
         Err(error.context(format!("variant \"{}\"", self.plan.variants[point.variant])))
     }
 
+    fn reset(&self, point: &Point) -> Result<()> {
+        let server = self.servers.server(point.server);
+        reset(server, &point.reset, self.source, self.interrupt)
+    }
+
     fn trial(&self, place: Place, crew: &mut Crew, profiles: &mut Profiles) -> Result<Trial> {
         let Place {
             condition,
@@ -168,12 +188,6 @@ impl Bench<'_> {
             ..
         } = place;
         let point = self.plan.point(condition, variant);
-        reset(
-            self.servers.server(point.server),
-            &point.reset,
-            self.source,
-            self.interrupt,
-        )?;
         let backend_pids: Vec<u32> = crew
             .backend_pids()
             .into_iter()
@@ -251,6 +265,7 @@ fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: &Pass
         },
         steal: passed.steal,
         foreign: passed.foreign,
+        counters: BTreeMap::new(),
     }
 }
 

@@ -1,0 +1,326 @@
+//! Counted facts: what server and kernel counted during trials, per transaction.
+//!
+//! A counter is known by its name; PostgreSQL's have the names of its manual, as
+//! `pg_stat_database.tup_fetched`. They cover a whole trial, settling and draining included, and so
+//! divide by [`Trial::transactions_total`]. Profiled trials count as well: a watched transaction
+//! does what any other does. Servers up to 14, which report late, are counted in a few trials only.
+//!
+//! Invariants: an empty map of counters means that nothing was read; a counter that other trials of
+//! the run have and a trial that was counted has not was 0 in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pgassay_stats as stats;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::trial::Trial;
+
+/// Chance of any false claim among the counters of one comparison.
+const ALPHA: f64 = 0.05;
+/// Differences of less than this share are no news even where they are certain.
+const NOTEWORTHY: f64 = 0.01;
+
+/// A counter over the trials of one point.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CountedFigure {
+    /// The counter.
+    pub name: String,
+    /// Its sum over the sum of transactions.
+    pub per_transaction: f64,
+    /// Standard deviation of the trials' figures; 0 where there is one trial only.
+    pub spread: f64,
+    /// Trials that were counted.
+    pub trials: u32,
+}
+
+/// A counter under two variants.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CountedDifference {
+    /// The counter.
+    pub name: String,
+    /// Per transaction of the baseline.
+    pub baseline: f64,
+    /// Per transaction of the variant.
+    pub variant: f64,
+    /// Variant minus baseline: the difference of the trials' means.
+    pub difference: f64,
+    /// Lower end of the difference's interval.
+    pub low: f64,
+    /// Upper end of the difference's interval.
+    pub high: f64,
+    /// Whether they differ: the interval, corrected for the number of counters, excludes 0, and
+    /// the difference is worth telling.
+    pub differs: bool,
+}
+
+/// What a counter's numbers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Times that something happened.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Microseconds.
+    Micros,
+    /// Milliseconds, as PostgreSQL has times.
+    Millis,
+}
+
+/// The counters that reports call by a name for people, the most telling first. Others keep their
+/// own name and come after these.
+#[rustfmt::skip]
+const TITLES: [(&str, &str, Unit); 47] = [
+    ("pg_stat_database.xact_commit", "transactions committed", Unit::Count),
+    ("pg_stat_database.xact_rollback", "transactions rolled back", Unit::Count),
+    ("wal.insert_bytes", "WAL written", Unit::Bytes),
+    ("pg_stat_wal.wal_records", "WAL records", Unit::Count),
+    ("pg_stat_wal.wal_fpi", "WAL full-page images", Unit::Count),
+    ("pg_stat_wal.wal_buffers_full", "WAL buffers found full", Unit::Count),
+    ("pg_stat_wal.wal_write", "WAL writes", Unit::Count),
+    ("pg_stat_wal.wal_sync", "WAL syncs", Unit::Count),
+    ("log.lines", "log lines", Unit::Count),
+    ("log.bytes", "log written", Unit::Bytes),
+    ("pg_stat_database.tup_inserted", "rows inserted", Unit::Count),
+    ("pg_stat_database.tup_updated", "rows updated", Unit::Count),
+    ("pg_stat_database.tup_deleted", "rows deleted", Unit::Count),
+    ("pg_stat_database.tup_fetched", "rows fetched by index", Unit::Count),
+    ("pg_stat_database.tup_returned", "rows and index entries read", Unit::Count),
+    ("pg_stat_database.blks_hit", "blocks found in shared buffers", Unit::Count),
+    ("pg_stat_database.blks_read", "blocks read in", Unit::Count),
+    ("pg_stat_database.temp_files", "temporary files", Unit::Count),
+    ("pg_stat_database.temp_bytes", "temporary files' bytes", Unit::Bytes),
+    ("pg_stat_database.deadlocks", "deadlocks", Unit::Count),
+    ("pg_stat_database.conflicts", "conflicts with recovery", Unit::Count),
+    ("pg_stat_database.checksum_failures", "checksum failures", Unit::Count),
+    ("pg_stat_database.sessions", "sessions begun", Unit::Count),
+    ("pg_stat_database.parallel_workers_launched", "parallel workers started", Unit::Count),
+    ("backends.voluntary_switches", "waits (voluntary switches)", Unit::Count),
+    ("backends.involuntary_switches", "preemptions (involuntary switches)", Unit::Count),
+    ("backends.minor_faults", "page faults", Unit::Count),
+    ("backends.major_faults", "page faults that read from disk", Unit::Count),
+    ("backends.read_bytes", "read from disk by backends", Unit::Bytes),
+    ("backends.write_bytes", "written to disk by backends", Unit::Bytes),
+    ("disk.reads", "disk reads", Unit::Count),
+    ("disk.writes", "disk writes", Unit::Count),
+    ("disk.read_bytes", "read from the disk", Unit::Bytes),
+    ("disk.write_bytes", "written to the disk", Unit::Bytes),
+    ("disk.flushes", "disk cache flushes", Unit::Count),
+    ("background(checkpointer).cpu_us", "checkpointer's CPU", Unit::Micros),
+    ("background(background writer).cpu_us", "background writer's CPU", Unit::Micros),
+    ("background(walwriter).cpu_us", "walwriter's CPU", Unit::Micros),
+    ("background(logger).cpu_us", "logger's CPU", Unit::Micros),
+    ("background(stats collector).cpu_us", "stats collector's CPU", Unit::Micros),
+    ("background(autovacuum launcher).cpu_us", "autovacuum launcher's CPU", Unit::Micros),
+    ("background(autovacuum worker).cpu_us", "autovacuum workers' CPU", Unit::Micros),
+    ("background(io worker).cpu_us", "I/O workers' CPU", Unit::Micros),
+    ("background(parallel worker).cpu_us", "parallel workers' CPU", Unit::Micros),
+    ("pg_stat_bgwriter.buffers_backend", "blocks written by backends", Unit::Count),
+    ("pg_stat_io(client backend, relation).evictions", "buffers evicted by backends", Unit::Count),
+    ("pg_stat_io(client backend, relation).extends", "relation extensions", Unit::Count),
+];
+
+/// Counters that say how long a trial took or how busy the machine was; per transaction they only
+/// mirror the throughput.
+const OF_TIME: [&str; 6] = [
+    "machine.",
+    "cgroup.",
+    "pg_stat_database.session_time",
+    "pg_stat_database.active_time",
+    "pg_stat_database.idle_in_transaction_time",
+    "pg_stat_bgwriter.buffers_alloc",
+];
+
+/// What reports call a counter.
+pub fn title(name: &str) -> &str {
+    TITLES
+        .iter()
+        .find(|(known, ..)| *known == name)
+        .map_or(name, |(_, title, _)| title)
+}
+
+/// What a counter's numbers are.
+pub fn unit(name: &str) -> Unit {
+    if let Some((.., unit)) = TITLES.iter().find(|(known, ..)| *known == name) {
+        return *unit;
+    }
+    // PostgreSQL's times are in milliseconds, all of them.
+    let ends = |ending: &str| name.ends_with(ending);
+    match () {
+        () if ends("bytes") => Unit::Bytes,
+        () if ends("_us") => Unit::Micros,
+        () if ends("_time") => Unit::Millis,
+        () => Unit::Count,
+    }
+}
+
+/// Where a counter stands in a report: the most telling first.
+pub fn rank(name: &str) -> usize {
+    TITLES
+        .iter()
+        .position(|(known, ..)| *known == name)
+        .unwrap_or(TITLES.len())
+}
+
+/// Whether a counter says something about a transaction.
+pub fn is_about_transactions(name: &str) -> bool {
+    !OF_TIME.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The counters of one point.
+pub(crate) struct Counted<'a> {
+    trials: Vec<&'a Trial>,
+    names: BTreeSet<&'a str>,
+}
+
+impl<'a> Counted<'a> {
+    /// Of those trials that were counted.
+    pub fn new(trials: impl Iterator<Item = &'a Trial>) -> Self {
+        let counted = |trial: &&Trial| !trial.counters.is_empty() && trial.transactions_total > 0;
+        let trials: Vec<&Trial> = trials.filter(counted).collect();
+        let names = trials.iter().flat_map(|it| it.counters.keys());
+        Self {
+            names: names.map(String::as_str).collect(),
+            trials,
+        }
+    }
+
+    /// Figures of every counter, by name.
+    pub fn figures(&self) -> Vec<CountedFigure> {
+        self.names.iter().map(|name| self.figure(name)).collect()
+    }
+
+    /// Every counter of either against the other's; empty where one was not counted.
+    pub fn against(&self, baseline: &Self) -> Vec<CountedDifference> {
+        if self.trials.is_empty() || baseline.trials.is_empty() {
+            return Vec::new();
+        }
+        let names: Vec<&str> = self
+            .names
+            .union(&baseline.names)
+            .copied()
+            .filter(|name| is_about_transactions(name))
+            .collect();
+        let level = 1.0 - ALPHA / names.len().max(1) as f64;
+        let row = |name: &&str| {
+            let (a, b) = (baseline.per_trial(name), self.per_trial(name));
+            let (difference, interval) = stats::welch(&a, &b, level);
+            let (low, high) = interval.map_or((difference, difference), |it| (it.low, it.high));
+            let (of_a, of_b) = (baseline.figure(name), self.figure(name));
+            let larger = of_a.per_transaction.max(of_b.per_transaction);
+            let worth_telling = difference.abs() > NOTEWORTHY * larger;
+            // One trial on either side has no interval, and proves nothing by itself.
+            let is_certain = interval.is_some() && (low > 0.0 || high < 0.0);
+            CountedDifference {
+                name: (*name).to_owned(),
+                baseline: of_a.per_transaction,
+                variant: of_b.per_transaction,
+                difference,
+                low,
+                high,
+                differs: worth_telling && is_certain,
+            }
+        };
+        names.iter().map(row).collect()
+    }
+
+    fn per_trial(&self, name: &str) -> Vec<f64> {
+        let of_trial = |trial: &&Trial| {
+            trial.counters.get(name).copied().unwrap_or(0.0) / trial.transactions_total as f64
+        };
+        self.trials.iter().map(of_trial).collect()
+    }
+
+    fn figure(&self, name: &str) -> CountedFigure {
+        let transactions: u64 = self.trials.iter().map(|it| it.transactions_total).sum();
+        let counted: f64 = self
+            .trials
+            .iter()
+            .filter_map(|trial| trial.counters.get(name))
+            .sum();
+        CountedFigure {
+            name: name.to_owned(),
+            per_transaction: counted / transactions as f64,
+            spread: stats::standard_deviation(&self.per_trial(name)),
+            trials: self.trials.len() as u32,
+        }
+    }
+}
+
+/// A point's counters per transaction, for those who look one up.
+pub fn per_transaction(figures: &[CountedFigure]) -> BTreeMap<&str, f64> {
+    figures
+        .iter()
+        .map(|it| (it.name.as_str(), it.per_transaction))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trial::tests::trial;
+
+    fn counted(values: &[(f64, u64)]) -> Vec<Trial> {
+        values
+            .iter()
+            .map(|&(lines, transactions_total)| Trial {
+                counters: [
+                    ("log.lines".to_owned(), lines),
+                    ("machine.idle_us".to_owned(), 5.0),
+                ]
+                .into(),
+                transactions_total,
+                ..trial()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn figures_are_sums_over_sums_and_trials_without_counters_are_left_out() {
+        let mut trials = counted(&[(10.0, 10), (60.0, 20)]);
+        trials.push(trial());
+        let figures = Counted::new(trials.iter()).figures();
+        let lines = &figures[0];
+        assert_eq!((lines.name.as_str(), lines.trials), ("log.lines", 2));
+        assert!((lines.per_transaction - 70.0 / 30.0).abs() < 1e-12);
+        assert!((lines.spread - 2f64.sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn exact_counts_differ_and_noise_does_not() {
+        let base = counted(&[(10.0, 10), (20.0, 20)]);
+        let double = counted(&[(20.0, 10), (40.0, 20)]);
+        let noisy = counted(&[(10.0, 10), (30.0, 20), (5.0, 10)]);
+        let base = Counted::new(base.iter());
+        let rows = Counted::new(double.iter()).against(&base);
+        assert_eq!(
+            rows.len(),
+            1,
+            "the machine's idle time is none of a transaction's"
+        );
+        assert!(rows[0].differs && (rows[0].difference - 1.0).abs() < 1e-12);
+        assert!(!Counted::new(noisy.iter()).against(&base)[0].differs);
+        assert!(Counted::new([].iter()).against(&base).is_empty());
+    }
+
+    #[test]
+    fn one_trial_alone_claims_nothing() {
+        let (one, other) = (counted(&[(10.0, 10)]), counted(&[(90.0, 10)]));
+        let rows = Counted::new(other.iter()).against(&Counted::new(one.iter()));
+        assert!(!rows[0].differs);
+    }
+
+    #[test]
+    fn counters_have_titles_units_and_a_place() {
+        assert_eq!(title("wal.insert_bytes"), "WAL written");
+        assert_eq!(
+            title("pg_stat_slru(Subtrans).blks_read"),
+            "pg_stat_slru(Subtrans).blks_read"
+        );
+        assert_eq!(unit("pg_stat_wal.wal_bytes"), Unit::Bytes);
+        assert_eq!(unit("pg_stat_database.blk_read_time"), Unit::Millis);
+        assert_eq!(unit("background(x).cpu_us"), Unit::Micros);
+        assert!(rank("wal.insert_bytes") < rank("disk.reads"));
+        assert!(!is_about_transactions("machine.idle_us"));
+    }
+}

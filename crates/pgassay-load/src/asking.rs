@@ -1,0 +1,141 @@
+//! One statement to every client's server process, between runs.
+//!
+//! A server process keeps its counters to itself for a while and hands them over when it has
+//! ended a statement; only a statement on its own connection makes it do so.
+
+use std::io;
+use std::time::Duration;
+
+use pgassay_wire::{Event, WireError};
+
+use crate::client::Client;
+use crate::crew::Crew;
+use crate::driver::{Arrival, Driver, EpollDriver};
+use crate::error::LoadError;
+use crate::worker::Worker;
+
+/// How often the time is looked at.
+const TICK_NS: u64 = 20_000_000;
+/// Answers to such statements are short.
+const READ_BYTES: usize = 16 << 10;
+
+impl Crew {
+    /// Sends a statement on every open connection and waits for the answers, which nobody reads.
+    /// Returns how many processes carried it out.
+    ///
+    /// # Errors
+    /// A connection that is lost, and an answer that does not come within the limit for replies.
+    /// That the server refuses the statement is no error.
+    pub fn ask(&mut self, sql: &str) -> Result<u32, LoadError> {
+        if self.is_spent {
+            return Err(LoadError::Spent);
+        }
+        // A connection that breaks here is broken for the next run as well.
+        self.is_spent = true;
+        let limit = self.limits.reply;
+        let mut answered = 0;
+        for worker in &mut self.workers {
+            answered += ask_all(worker, sql, limit)?;
+        }
+        self.is_spent = false;
+        Ok(answered)
+    }
+}
+
+/// Asks all clients of a thread at once; returns how many of them were served.
+fn ask_all(worker: &mut Worker<EpollDriver>, sql: &str, limit: Duration) -> Result<u32, LoadError> {
+    let system = |source| LoadError::System {
+        what: "wait for answers between runs",
+        source,
+    };
+    let mut waiting = Vec::new();
+    for index in 0..worker.clients.len() {
+        if worker.driver.is_open(index) {
+            let client = &mut worker.clients[index];
+            let asked = client.session.query(sql, 0, false);
+            asked.map_err(|error| wire(client, error))?;
+            send(worker, index)?;
+            waiting.push(index);
+        }
+    }
+    let mut served = waiting.len() as u32;
+    let until_ns = worker.driver.now_ns() + limit.as_nanos() as u64;
+    let mut buffer = [0; READ_BYTES];
+    while let Some(&first) = waiting.first() {
+        let now_ns = worker.driver.now_ns();
+        if now_ns > until_ns {
+            return Err(LoadError::Unanswered {
+                client: worker.clients[first].run.id,
+                what: format!("the answer to {sql}"),
+                waited: limit,
+            });
+        }
+        worker.driver.wait(now_ns + TICK_NS).map_err(system)?;
+        while let Some(arrival) = worker.driver.next(&mut buffer).map_err(system)? {
+            match arrival {
+                Arrival::Writable { client } => send(worker, client)?,
+                Arrival::Closed { client, error } => {
+                    return Err(lost(&worker.clients[client], error));
+                }
+                Arrival::Bytes { client, count } => {
+                    let heard = hear(&mut worker.clients[client], &buffer[..count])?;
+                    served -= u32::from(heard.refused);
+                    if heard.ready {
+                        waiting.retain(|index| *index != client);
+                    }
+                }
+            }
+        }
+    }
+    Ok(served)
+}
+
+fn send(worker: &mut Worker<EpollDriver>, index: usize) -> Result<(), LoadError> {
+    let client = &mut worker.clients[index];
+    match worker.driver.send(index, client.session.output()) {
+        Ok(count) => {
+            client.session.sent(count);
+            Ok(())
+        }
+        Err(error) => Err(lost(client, Some(error))),
+    }
+}
+
+/// What some bytes said.
+#[derive(Default)]
+struct Heard {
+    ready: bool,
+    refused: bool,
+}
+
+fn hear(client: &mut Client, bytes: &[u8]) -> Result<Heard, LoadError> {
+    let mut heard = Heard::default();
+    let mut input = bytes;
+    loop {
+        match client.session.next(&mut input) {
+            Ok(Some(event)) => {
+                heard.ready |= matches!(event, Event::Ready { .. });
+                heard.refused |= matches!(event, Event::Error { .. });
+            }
+            Ok(None) => return Ok(heard),
+            Err(error) => return Err(wire(client, error)),
+        }
+    }
+}
+
+fn wire(client: &Client, error: WireError) -> LoadError {
+    LoadError::Wire {
+        client: client.run.id,
+        error,
+    }
+}
+
+fn lost(client: &Client, source: Option<io::Error>) -> LoadError {
+    LoadError::Lost {
+        client: client.run.id,
+        what: "asking between runs".into(),
+        place: None,
+        last: None,
+        source,
+    }
+}

@@ -1,0 +1,122 @@
+//! What server and kernel counted per transaction: where variants differ, and all of it.
+
+use maud::{Markup, html};
+use pgassay_core::comparison::Comparison;
+use pgassay_core::counters;
+use pgassay_core::run::Run;
+
+use crate::number;
+use crate::outline::{baseline_name, condition_title, differing, point, variant_name};
+
+/// The section, or nothing where nothing was counted.
+pub(super) fn section(run: &Run) -> Markup {
+    let counted = run.points.iter().any(|point| !point.counted.is_empty());
+    html! {
+        @if counted {
+            section #counted {
+                h2 { "Counted per transaction" }
+                p.faint {
+                    "What PostgreSQL’s views and the kernel count by themselves, over whole trials, "
+                    "divided by their transactions. A row differs where the interval of the "
+                    "trials, corrected for the number of counters, excludes 0 and the difference "
+                    "is more than 1 %. Names with a dot are those of PostgreSQL’s manual."
+                }
+                @for comparison in &run.comparisons {
+                    @if !differing(comparison).is_empty() { (differences(run, comparison)) }
+                }
+                details {
+                    summary { "All counters of every point" }
+                    (figures(run))
+                }
+            }
+        }
+    }
+}
+
+fn differences(run: &Run, comparison: &Comparison) -> Markup {
+    html! {
+        div.scroll { table {
+            caption {
+                (variant_name(run, comparison.variant)) " against " (baseline_name(run)) ", "
+                (condition_title(run, comparison.condition))
+            }
+            thead { tr {
+                th scope="col" { "counter" }
+                th.n scope="col" { (baseline_name(run)) }
+                th.n scope="col" { (variant_name(run, comparison.variant)) }
+                th.n scope="col" { "difference" }
+                th.n scope="col" { "±" }
+            } }
+            tbody {
+                @for row in differing(comparison) {
+                    @let unit = counters::unit(&row.name);
+                    tr {
+                        td { (title(&row.name)) }
+                        td.n { (number::counted(row.baseline, unit)) }
+                        td.n { (number::counted(row.variant, unit)) }
+                        td.n { (number::signed_counted(row.difference, unit)) }
+                        td.n.faint { (number::counted((row.high - row.low) / 2.0, unit)) }
+                    }
+                }
+            }
+        } }
+    }
+}
+
+/// The words, with the name that the manual knows where the two differ.
+fn title(name: &str) -> Markup {
+    let title = counters::title(name);
+    html! {
+        @if title == name { code { (name) } }
+        @else { span title=(name) { (title) } }
+    }
+}
+
+/// Counters that are zero everywhere say so by their absence.
+fn figures(run: &Run) -> Markup {
+    let mut names: Vec<&str> = run
+        .points
+        .iter()
+        .flat_map(|point| &point.counted)
+        .filter(|it| it.per_transaction > 0.0)
+        .map(|it| it.name.as_str())
+        .collect();
+    names.sort_by_key(|name| (counters::rank(name), *name));
+    names.dedup();
+    html! {
+        @for condition in 0..run.plan.conditions.len() {
+            div.scroll { table {
+                caption { (condition_title(run, condition)) }
+                thead { tr {
+                    th scope="col" { "counter" }
+                    @for variant in &run.plan.variants { th.n scope="col" { (variant) } }
+                } }
+                tbody {
+                    @for name in &names {
+                        tr {
+                            td { code { (name) } }
+                            @for variant in 0..run.plan.variants.len() {
+                                td.n { (figure(run, condition, variant, name)) }
+                            }
+                        }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+/// With the trials' standard deviation, where there is one.
+fn figure(run: &Run, condition: usize, variant: usize, name: &str) -> Markup {
+    let found = point(run, condition, variant)
+        .and_then(|point| point.counted.iter().find(|it| it.name == name));
+    let unit = counters::unit(name);
+    html! {
+        @if let Some(it) = found {
+            (number::counted(it.per_transaction, unit))
+            @if it.spread > 0.0 {
+                " " span.faint { "SD " (number::counted(it.spread, unit)) }
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What server and kernel counted per transaction, where it differs between variants: the
+//! comparison that tells the most, the most telling counters first.
+
+use pgassay_core::comparison::Comparison;
+use pgassay_core::counters;
+use pgassay_core::run::Run;
+
+use super::table::{Ink, Side, Table, cell, cut, inked, visible, wrap};
+use super::{Style, heading};
+use crate::number;
+use crate::outline::{
+    baseline_name, condition_title, differing, most_counted, most_telling, variant_name,
+};
+
+/// The page has the others.
+const ROWS: usize = 8;
+const NAME_WIDTH_MAX: usize = 44;
+
+/// The section, or nothing where no counter differs.
+pub(super) fn section(run: &Run, style: Style) -> String {
+    let telling = most_telling(run, run.comparisons.iter());
+    let telling = telling.filter(|it| !differing(it).is_empty());
+    let Some(told) = telling.or_else(|| most_counted(run)) else {
+        return String::new();
+    };
+    let title = format!(
+        "what server and kernel counted per transaction: {} against {}, {}",
+        variant_name(run, told.variant),
+        baseline_name(run),
+        condition_title(run, told.condition)
+    );
+    let mut out = heading("COUNTED", &title, style);
+    out.push_str(&table(run, told, style).render(style.color));
+    let others = differing(told).len().saturating_sub(ROWS);
+    if others > 0 {
+        let text = format!(
+            "{} more differ: see the report.",
+            number::whole(others as f64)
+        );
+        out.push_str(&wrap(&text, style.columns(), "  ", "  "));
+    }
+    out
+}
+
+fn table(run: &Run, told: &Comparison, style: Style) -> Table {
+    let title_width = if style.columns() < 90 { 10 } else { 14 };
+    let name_width = NAME_WIDTH_MAX.min(style.columns().saturating_sub(32 + 2 * title_width));
+    let mut table = Table::new(&[
+        Side::Left,
+        Side::Right,
+        Side::Right,
+        Side::Right,
+        Side::Right,
+    ]);
+    let titles = [
+        "",
+        &visible(baseline_name(run)),
+        &visible(variant_name(run, told.variant)),
+        "difference",
+        "±",
+    ];
+    table.row(
+        titles
+            .map(|title| inked(cut(title, title_width), Ink::Faint))
+            .to_vec(),
+    );
+    for row in differing(told).into_iter().take(ROWS) {
+        let unit = counters::unit(&row.name);
+        let half = (row.high - row.low) / 2.0;
+        table.row(vec![
+            cell(cut(&visible(counters::title(&row.name)), name_width)),
+            cell(number::counted(row.baseline, unit)),
+            cell(number::counted(row.variant, unit)),
+            cell(number::signed_counted(row.difference, unit)),
+            inked(number::counted(half, unit), Ink::Faint),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,204 @@
+//! The counters of PostgreSQL's own views.
+//!
+//! Every numeric column of a view is taken as it comes, so that a version's new columns are
+//! counted from the day it is out; those that are no counters are named here. 9.6 has
+//! `pg_stat_database`, `pg_stat_bgwriter`; 13 added `pg_stat_slru`; 14 `pg_stat_wal`; 16
+//! `pg_stat_io`; 17 `pg_stat_checkpointer`, which took columns of `pg_stat_bgwriter`; 18 moved the
+//! I/O columns of `pg_stat_wal` to `pg_stat_io`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::connection::{Connection, ConnectionError};
+use pgassay_wire::Answer;
+
+/// A view and how its rows are told apart.
+struct View {
+    /// Its name.
+    name: &'static str,
+    /// The first version that has it, as `server_version_num`.
+    since: u32,
+    /// What to ask.
+    sql: &'static str,
+    /// How many of the first columns name the row.
+    keys: usize,
+}
+
+/// Ours is the connection to template1; shared catalogs have a row without a name.
+const VIEWS: [View; 7] = [
+    View {
+        name: "pg_stat_database",
+        since: 0,
+        sql: "select * from pg_stat_database where datname <> 'template1'",
+        keys: 0,
+    },
+    View {
+        name: "pg_stat_bgwriter",
+        since: 0,
+        sql: "select * from pg_stat_bgwriter",
+        keys: 0,
+    },
+    View {
+        name: "pg_stat_slru",
+        since: 130_000,
+        sql: "select name, blks_zeroed, blks_hit, blks_read, blks_written, blks_exists, flushes, \
+              truncates from pg_stat_slru",
+        keys: 1,
+    },
+    View {
+        name: "pg_stat_wal",
+        since: 140_000,
+        sql: "select * from pg_stat_wal",
+        keys: 0,
+    },
+    View {
+        name: "pg_stat_io",
+        since: 160_000,
+        sql: "select backend_type, object, sum(reads) as reads, sum(writes) as writes, \
+              sum(extends) as extends, sum(hits) as hits, sum(evictions) as evictions, \
+              sum(reuses) as reuses, sum(fsyncs) as fsyncs from pg_stat_io group by 1, 2",
+        keys: 2,
+    },
+    View {
+        name: "pg_stat_checkpointer",
+        since: 170_000,
+        sql: "select * from pg_stat_checkpointer",
+        keys: 0,
+    },
+    View {
+        name: "wal",
+        since: 100_000,
+        sql: "select pg_current_wal_insert_lsn() - '0/0' as insert_bytes",
+        keys: 0,
+    },
+];
+
+/// Before 10, which renamed it.
+const XLOG: View = View {
+    name: "wal",
+    since: 0,
+    sql: "select pg_current_xlog_insert_location() - '0/0' as insert_bytes",
+    keys: 0,
+};
+
+/// Numeric columns that count nothing.
+const NO_COUNTERS: [&str; 2] = ["datid", "numbackends"];
+
+/// The connection, and the views that this version has.
+pub(super) struct Views {
+    connection: Connection,
+    asked: Vec<&'static View>,
+    sql: String,
+}
+
+impl fmt::Debug for Views {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.asked.iter().map(|view| view.name).collect();
+        f.debug_struct("Views")
+            .field("asked", &names)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Views {
+    /// The views of a version, as `server_version_num` has it.
+    pub fn new(connection: Connection, version: u32) -> Self {
+        let mut views: Vec<&View> = VIEWS.iter().filter(|view| view.since <= version).collect();
+        if version < 100_000 {
+            views.push(&XLOG);
+        }
+        // One query is one transaction, and so one state of the counters.
+        let sql: Vec<&str> = views.iter().map(|view| view.sql).collect();
+        Self {
+            connection,
+            sql: sql.join("; "),
+            asked: views,
+        }
+    }
+
+    /// All counters by name; rows of a view without row names are summed.
+    pub fn read(&mut self) -> Result<BTreeMap<String, f64>, ConnectionError> {
+        let answers = self.connection.query_all(&self.sql)?;
+        let mut values = BTreeMap::new();
+        for (view, answer) in self.asked.iter().zip(&answers) {
+            add(view, answer, &mut values);
+        }
+        Ok(values)
+    }
+}
+
+fn add(view: &View, answer: &Answer, values: &mut BTreeMap<String, f64>) {
+    for row in &answer.rows {
+        let key: Vec<&str> = row[..view.keys]
+            .iter()
+            .map(|value| value.as_deref().unwrap_or_default())
+            .collect();
+        let columns = answer.columns.iter().zip(row).skip(view.keys);
+        for (column, value) in columns {
+            let number = value.as_deref().and_then(|text| text.parse::<f64>().ok());
+            let Some(number) = number.filter(|_| !NO_COUNTERS.contains(&column.as_str())) else {
+                continue;
+            };
+            let name = if key.is_empty() {
+                format!("{}.{column}", view.name)
+            } else if number == 0.0 {
+                // Most rows of these views are all zero.
+                continue;
+            } else {
+                format!("{}({}).{column}", view.name, key.join(", "))
+            };
+            *values.entry(name).or_insert(0.0) += number;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(columns: &[&str], rows: &[&[Option<&str>]]) -> Answer {
+        Answer {
+            columns: columns.iter().map(|name| (*name).to_owned()).collect(),
+            rows: rows
+                .iter()
+                .map(|row| row.iter().map(|value| value.map(str::to_owned)).collect())
+                .collect(),
+            tag: String::new(),
+        }
+    }
+
+    #[test]
+    fn numbers_are_counters_and_times_are_not() {
+        let mut values = BTreeMap::new();
+        let database = answer(
+            &[
+                "datid",
+                "datname",
+                "numbackends",
+                "xact_commit",
+                "stats_reset",
+            ],
+            &[
+                &[Some("5"), Some("postgres"), Some("3"), Some("10"), None],
+                &[
+                    Some("6"),
+                    Some("own"),
+                    Some("1"),
+                    Some("7"),
+                    Some("2026-01-01 00:00:00+00"),
+                ],
+            ],
+        );
+        add(&VIEWS[0], &database, &mut values);
+        let slru = answer(
+            &["name", "blks_hit", "blks_read"],
+            &[&[Some("Subtrans"), Some("4"), Some("0")]],
+        );
+        add(&VIEWS[2], &slru, &mut values);
+        let wanted = [
+            ("pg_stat_database.xact_commit".to_owned(), 17.0),
+            ("pg_stat_slru(Subtrans).blks_hit".to_owned(), 4.0),
+        ];
+        assert_eq!(values, wanted.into());
+    }
+}

@@ -1,0 +1,115 @@
+//! Counters around each trial: makes the load's server processes hand over what they counted, and
+//! reads it.
+//!
+//! Servers of 15 and later hand their counters over when they are asked, which takes some
+//! milliseconds a trial, outside of its window. Up to 14 they do so only after half a second of
+//! idleness, which would make a run of short trials many times longer: there the last trial of each
+//! variant in the first blocks is counted, and the others are not. Counted facts are the same in
+//! all of them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use pgassay_core::plan::{Plan, Point};
+use pgassay_load::Crew;
+use pgassay_server::{CounterReader, CounterReading, Pid};
+
+use super::servers::Servers;
+
+/// Blocks in which trials of servers up to 14 are counted: two figures have a spread.
+const SLOW_BLOCKS: u32 = 2;
+
+/// The readers of a plan's servers.
+pub struct Counters<'a> {
+    plan: &'a Plan,
+    servers: &'a Servers,
+    /// In the plan's order; each holds a connection.
+    readers: Vec<RefCell<CounterReader>>,
+}
+
+/// Which crews of a round have nothing left to hand over, by variant.
+pub struct Settled(Vec<bool>);
+
+/// A trial that is counted, from its beginning.
+pub struct Begun {
+    server: usize,
+    reading: CounterReading,
+    backends: Vec<Pid>,
+}
+
+impl<'a> Counters<'a> {
+    /// Connects to every server.
+    pub fn open(plan: &'a Plan, servers: &'a Servers) -> Result<Self> {
+        let readers: Result<Vec<_>, _> = servers.iter().map(CounterReader::open).collect();
+        Ok(Self {
+            plan,
+            servers,
+            readers: readers?.into_iter().map(RefCell::new).collect(),
+        })
+    }
+
+    /// Fresh connections have counted while they warmed up.
+    pub fn round(&self) -> Settled {
+        Settled(vec![false; self.plan.variants.len()])
+    }
+
+    /// Reads before a trial, if that trial is counted.
+    pub fn begin(
+        &self,
+        place: (u32, u32),
+        point: &Point,
+        crews: &mut [Crew],
+        settled: &mut Settled,
+    ) -> Result<Option<Begun>> {
+        let (block, position) = place;
+        let mut reader = self.readers[point.server].borrow_mut();
+        let trials = self.plan.trials_per_block() as usize / self.plan.conditions.len();
+        let is_last_of_variant = position as usize + self.plan.variants.len() >= trials;
+        let is_slow = !reader.flush_wait().is_zero();
+        if is_slow && !(is_last_of_variant && block < SLOW_BLOCKS) {
+            settled.0[point.variant] = false;
+            return Ok(None);
+        }
+        // What other crews of this server still hold would be handed over during this trial.
+        let sharing =
+            |variant: &usize| self.plan.point(point.condition, *variant).server == point.server;
+        let unsettled: Vec<usize> = (0..crews.len())
+            .filter(|variant| sharing(variant) && !settled.0[*variant])
+            .collect();
+        if !unsettled.is_empty() {
+            std::thread::sleep(reader.flush_wait());
+        }
+        for variant in unsettled {
+            crews[variant].ask(reader.flush_statement())?;
+            settled.0[variant] = true;
+        }
+        let backends = crews[point.variant].backend_pids();
+        let server = self.servers.server(point.server);
+        let mut reading = CounterReading::default();
+        reader.read_views(&mut reading)?;
+        reader.read_beside(server, &backends, &mut reading);
+        Ok(Some(Begun {
+            server: point.server,
+            reading,
+            backends,
+        }))
+    }
+
+    /// Reads after the trial; what was counted in between, without our own statements.
+    pub fn end(&self, begun: &Begun, crew: &mut Crew) -> Result<BTreeMap<String, f64>> {
+        let mut reader = self.readers[begun.server].borrow_mut();
+        let mut now = CounterReading::default();
+        let server = self.servers.server(begun.server);
+        reader.read_beside(server, &begun.backends, &mut now);
+        std::thread::sleep(reader.flush_wait());
+        let asked = crew.ask(reader.flush_statement())?;
+        reader.read_views(&mut now)?;
+        let mut counted = now.since(&begun.reading);
+        // Each of our statements was a transaction that ended.
+        if let Some(commits) = counted.get_mut("pg_stat_database.xact_commit") {
+            *commits = (*commits - f64::from(asked)).max(0.0);
+        }
+        Ok(counted)
+    }
+}

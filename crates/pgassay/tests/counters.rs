@@ -1,0 +1,167 @@
+//! Counters of whole runs on real servers: what the server counted is what the engine did.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use pgassay_core::run::Run;
+use pgassay_core::trial::Trial;
+use support::Place;
+
+/// Two rows read and one written by each transaction, which is all there is on the server.
+const STUDY: &str = r#"question = "Is prepared faster?"
+[server]
+version = "VERSION"
+settings = { autovacuum = false, checkpoint_timeout = "1h", log_min_duration_statement = 0 }
+[data]
+setup = """
+create table t (id int primary key, n int);
+insert into t select g, 0 from generate_series(1, 100) g;
+vacuum analyze t;
+"""
+[[script]]
+name = "s"
+text = '''
+\set id random(1, 100)
+begin;
+select n from t where id = :id;
+update t set n = n + 1 where id = :client_id + 1;
+end;
+'''
+[[variant]]
+name = "simple"
+protocol = "simple"
+[[variant]]
+name = "prepared"
+protocol = "prepared"
+[conditions]
+clients = [3]
+[length]
+full = "3s"
+pairs = 2
+"#;
+
+fn run(version: &str) -> Option<Run> {
+    pgassay_server::testing::installation(version)?;
+    let place = Place::new();
+    let finished = place.run(&STUDY.replace("VERSION", version), &["--json"]);
+    assert_eq!(finished.code, Some(0), "{version}: {finished:?}");
+    place.assert_nothing_left();
+    Some(serde_json::from_str(&finished.stdout).expect("JSON on stdout alone"))
+}
+
+fn per_transaction(trial: &Trial, name: &str) -> f64 {
+    let counted = trial.counters.get(name);
+    let counted = counted.unwrap_or_else(|| panic!("{name} in {:?}", trial.counters));
+    counted / trial.transactions_total as f64
+}
+
+/// The engine's own count of transactions is the measure: late reports would show here.
+fn what_was_counted_is_what_was_done(version: &str) {
+    let Some(run) = run(version) else { return };
+    let counted: Vec<&Trial> = run
+        .trials
+        .iter()
+        .filter(|trial| !trial.counters.is_empty())
+        .collect();
+    let is_late = matches!(version, "9.6" | "10" | "14");
+    let all = run.trials.len();
+    // Late reporters are counted in the last trial of each variant, in two blocks.
+    assert_eq!(counted.len(), if is_late { 4 } else { all }, "{version}");
+    for trial in &counted {
+        for (name, expected) in [
+            ("pg_stat_database.xact_commit", 1.0),
+            ("pg_stat_database.tup_updated", 1.0),
+        ] {
+            let found = per_transaction(trial, name);
+            let tolerance = 1.0 / trial.transactions_total as f64 + 1e-9;
+            assert!(
+                (found - expected).abs() <= tolerance,
+                "{version}: {name} {found} of {} transactions",
+                trial.transactions_total
+            );
+        }
+        assert!(
+            per_transaction(trial, "wal.insert_bytes") > 50.0,
+            "{version}: {trial:?}"
+        );
+        assert!(per_transaction(trial, "backends.voluntary_switches") > 0.5);
+        let lines = per_transaction(trial, "log.lines");
+        let prepared = trial.variant == 1;
+        // A line for each of four statements; of prepared ones a line for Bind and one for Execute,
+        // and a second one each for the parameters of two of them.
+        let expected = if prepared { 12.0 } else { 4.0 };
+        assert!(
+            (lines - expected).abs() < 0.05,
+            "{version}: {lines} lines, {expected} expected"
+        );
+    }
+    let by_name: BTreeMap<&str, bool> = run.comparisons[0]
+        .counted
+        .iter()
+        .map(|row| (row.name.as_str(), row.differs))
+        .collect();
+    assert!(by_name["log.lines"], "{version}: {by_name:?}");
+    assert!(
+        !by_name["pg_stat_database.tup_updated"],
+        "{version}: {by_name:?}"
+    );
+    let since_14 = version == "14" || !is_late;
+    assert_eq!(
+        by_name.contains_key("pg_stat_wal.wal_records"),
+        since_14,
+        "{version}"
+    );
+    assert_eq!(
+        run.points[0]
+            .counted
+            .iter()
+            .any(|it| it.name.starts_with("pg_stat_io(client backend")),
+        version == "18",
+        "{version}"
+    );
+}
+
+#[test]
+fn what_was_counted_is_what_was_done_on_9_6() {
+    what_was_counted_is_what_was_done("9.6");
+}
+
+#[test]
+fn what_was_counted_is_what_was_done_on_10() {
+    what_was_counted_is_what_was_done("10");
+}
+
+#[test]
+fn what_was_counted_is_what_was_done_on_14() {
+    what_was_counted_is_what_was_done("14");
+}
+
+#[test]
+fn what_was_counted_is_what_was_done_on_15() {
+    what_was_counted_is_what_was_done("15");
+}
+
+#[test]
+fn what_was_counted_is_what_was_done_on_18() {
+    what_was_counted_is_what_was_done("18");
+}
+
+/// Results from before there were counters are read and shown.
+#[test]
+fn results_without_counters_still_load() {
+    let Some(run) = run("18") else { return };
+    let mut older = serde_json::to_value(&run).expect("JSON");
+    for trial in older["trials"].as_array_mut().expect("trials") {
+        trial.as_object_mut().expect("a trial").remove("counters");
+    }
+    for list in ["points", "comparisons"] {
+        for item in older[list].as_array_mut().expect("a list") {
+            item.as_object_mut().expect("an item").remove("counted");
+        }
+    }
+    let older: Run = serde_json::from_value(older).expect("an older result");
+    assert!(older.trials.iter().all(|trial| trial.counters.is_empty()));
+    assert!(!pgassay_report::html(&older).contains("Counted per transaction"));
+    assert!(pgassay_report::html(&run).contains("Counted per transaction"));
+}
