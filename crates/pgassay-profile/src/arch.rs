@@ -28,6 +28,11 @@ mod native {
     /// How many registers the mask names.
     pub(crate) const REGS_COUNT: usize = 3;
 
+    /// What is known of a process's registers from outside.
+    pub(crate) fn regs_at(ip: u64, sp: u64) -> [u64; REGS_COUNT] {
+        [0, sp, ip]
+    }
+
     pub(crate) fn user_regs(raw: &[u64; REGS_COUNT]) -> UserRegs {
         let [bp, sp, ip] = *raw;
         UserRegs {
@@ -51,6 +56,11 @@ mod native {
     /// How many registers the mask names.
     pub(crate) const REGS_COUNT: usize = 4;
 
+    /// What is known of a process's registers from outside.
+    pub(crate) fn regs_at(pc: u64, sp: u64) -> [u64; REGS_COUNT] {
+        [0, 0, sp, pc]
+    }
+
     pub(crate) fn user_regs(raw: &[u64; REGS_COUNT]) -> UserRegs {
         let [fp, lr, sp, pc] = *raw;
         // User addresses have at most 48 bits here, so what lies above them is an
@@ -61,4 +71,4 @@ mod native {
     }
 }
 
-pub(crate) use native::{REGS_COUNT, REGS_MASK, user_regs};
+pub(crate) use native::{REGS_COUNT, REGS_MASK, regs_at, user_regs};

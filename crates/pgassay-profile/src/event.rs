@@ -1,6 +1,6 @@
-//! The kernel's sampling events, one for each CPU.
+//! The kernel's sampling events, one of each kind for each CPU.
 //!
-//! Software `cpu-clock` in frequency mode, which every machine has, virtual ones too. The events
+//! For CPU time: software `cpu-clock` in frequency mode, which every machine has, virtual ones too. The events
 //! are opened **per CPU** for all processes and filtered here: events opened per task cost a
 //! sixth of the throughput, since they are switched with every context switch. The kernel writes its
 //! own part of a stack; the user's part is copied and unwound by us, because servers are built
@@ -18,9 +18,22 @@ use std::path::Path;
 /// What the events of all CPUs have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EventShape {
-    pub frequency_hz: u32,
-    pub stack_bytes: u32,
+    pub kind: EventKind,
     pub ring_bytes: usize,
+}
+
+/// What makes an event occur, and what is recorded of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum EventKind {
+    /// The CPU's clock, with stacks, and all that happens to processes; `record.rs` reads it.
+    Clock { frequency_hz: u32, stack_bytes: u32 },
+    /// Every context switch: which process left, where its user side stood, and which came;
+    /// `switch_record.rs` reads it.
+    Switches,
+    /// One in so many context switches, with the stack of the process that left; read as `Clock`.
+    SwitchStacks { every: u32, stack_bytes: u32 },
+    /// Every hit of a tracepoint, with what it tells; `switch_record.rs` reads it.
+    Tracepoint { id: u64 },
 }
 
 /// The smallest ring with which sampling is worth its while.
@@ -120,47 +133,85 @@ fn open_event(cpu: u32, shape: EventShape, count_lost: bool) -> io::Result<Owned
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+// The order and presence of these decides the layouts that `record.rs` and `switch_record.rs` read.
+const STACK_SAMPLE: u32 = sys::PERF_SAMPLE_IP
+    | sys::PERF_SAMPLE_TID
+    | sys::PERF_SAMPLE_TIME
+    | sys::PERF_SAMPLE_CPU
+    | sys::PERF_SAMPLE_PERIOD
+    | sys::PERF_SAMPLE_CALLCHAIN
+    | sys::PERF_SAMPLE_REGS_USER
+    | sys::PERF_SAMPLE_STACK_USER;
+const SWITCH_SAMPLE: u32 =
+    sys::PERF_SAMPLE_TID | sys::PERF_SAMPLE_TIME | sys::PERF_SAMPLE_REGS_USER;
+const TRACEPOINT_SAMPLE: u32 = sys::PERF_SAMPLE_TID | sys::PERF_SAMPLE_TIME | sys::PERF_SAMPLE_RAW;
+
 fn attributes(shape: EventShape, count_lost: bool) -> sys::perf_event_attr {
     let mut attr = sys::perf_event_attr {
         size: size_of::<sys::perf_event_attr>() as u32,
         type_: sys::PERF_TYPE_SOFTWARE,
-        config: sys::PERF_COUNT_SW_CPU_CLOCK.into(),
-        // The order and presence of these decides the layout that `record.rs` reads.
-        sample_type: u64::from(
-            sys::PERF_SAMPLE_IP
-                | sys::PERF_SAMPLE_TID
-                | sys::PERF_SAMPLE_TIME
-                | sys::PERF_SAMPLE_CPU
-                | sys::PERF_SAMPLE_PERIOD
-                | sys::PERF_SAMPLE_CALLCHAIN
-                | sys::PERF_SAMPLE_REGS_USER
-                | sys::PERF_SAMPLE_STACK_USER,
-        ),
-        sample_regs_user: REGS_MASK,
-        sample_stack_user: shape.stack_bytes,
         clockid: libc::CLOCK_MONOTONIC,
         ..Default::default()
     };
+    match shape.kind {
+        EventKind::Clock {
+            frequency_hz,
+            stack_bytes,
+        } => {
+            attr.config = sys::PERF_COUNT_SW_CPU_CLOCK.into();
+            attr.__bindgen_anon_1.sample_freq = frequency_hz.into();
+            attr.set_freq(1);
+            attr.set_exclude_idle(1);
+            with_stacks(&mut attr, stack_bytes);
+            // Processes that come, go, take another program or map another library.
+            attr.set_task(1);
+            attr.set_comm(1);
+            attr.set_comm_exec(1);
+            attr.set_mmap(1);
+            attr.set_mmap2(1);
+        }
+        EventKind::Switches => {
+            attr.config = sys::PERF_COUNT_SW_CONTEXT_SWITCHES.into();
+            attr.__bindgen_anon_1.sample_period = 1;
+            attr.sample_type = SWITCH_SAMPLE.into();
+            attr.sample_regs_user = REGS_MASK;
+            attr.set_context_switch(1);
+        }
+        EventKind::SwitchStacks { every, stack_bytes } => {
+            attr.config = sys::PERF_COUNT_SW_CONTEXT_SWITCHES.into();
+            attr.__bindgen_anon_1.sample_period = every.into();
+            with_stacks(&mut attr, stack_bytes);
+            // A software event that also reports its period is recorded each time, whatever the
+            // period (`perf_swevent_event` in kernel/events/core.c). Another number of eight bytes
+            // stands in for it, so that the layout stays. Some kernels (6.18 is one) let the sample
+            // of `Switches` at the same instant have this one's size; it is read all the same.
+            attr.sample_type &= !u64::from(sys::PERF_SAMPLE_PERIOD);
+            attr.sample_type |= u64::from(sys::PERF_SAMPLE_STREAM_ID);
+        }
+        EventKind::Tracepoint { id } => {
+            attr.type_ = sys::PERF_TYPE_TRACEPOINT;
+            attr.config = id;
+            attr.__bindgen_anon_1.sample_period = 1;
+            attr.sample_type = TRACEPOINT_SAMPLE.into();
+        }
+    }
     if count_lost {
         attr.read_format = sys::PERF_FORMAT_LOST.into();
     }
-    attr.__bindgen_anon_1.sample_freq = shape.frequency_hz.into();
-    attr.set_freq(1);
     attr.set_disabled(1);
-    attr.set_exclude_idle(1);
-    attr.set_exclude_callchain_user(1);
-    // Processes that come, go, take another program or map another library.
-    attr.set_task(1);
-    attr.set_comm(1);
-    attr.set_comm_exec(1);
-    attr.set_mmap(1);
-    attr.set_mmap2(1);
     attr.set_sample_id_all(1);
     // The times are those of std::time::Instant, so that they can be joined with the load's.
     attr.set_use_clockid(1);
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = (shape.ring_bytes / 4) as u32;
     attr
+}
+
+fn with_stacks(attr: &mut sys::perf_event_attr, stack_bytes: u32) {
+    attr.sample_type = STACK_SAMPLE.into();
+    attr.sample_regs_user = REGS_MASK;
+    attr.sample_stack_user = stack_bytes;
+    attr.set_exclude_callchain_user(1);
 }
 
 /// Maps a ring, a smaller one if locked memory does not suffice for what was asked
@@ -197,10 +248,12 @@ fn refusal(error: io::Error, shape: EventShape) -> SamplerError {
         code => {
             let max_hz = procfs::read_number("/proc/sys/kernel/perf_event_max_sample_rate")
                 .and_then(|rate| u64::try_from(rate).ok());
-            match (code, max_hz) {
-                (Some(libc::EINVAL), Some(max_hz)) if max_hz < shape.frequency_hz.into() => {
+            match (code, max_hz, shape.kind) {
+                (Some(libc::EINVAL), Some(max_hz), EventKind::Clock { frequency_hz, .. })
+                    if max_hz < frequency_hz.into() =>
+                {
                     SamplerError::FrequencyTooHigh {
-                        frequency_hz: shape.frequency_hz,
+                        frequency_hz,
                         max_hz,
                     }
                 }
@@ -221,8 +274,10 @@ mod tests {
     #[test]
     fn what_does_not_fit_into_the_ring_is_counted() {
         let shape = EventShape {
-            frequency_hz: 2000,
-            stack_bytes: 60_000,
+            kind: EventKind::Clock {
+                frequency_hz: 2000,
+                stack_bytes: 60_000,
+            },
             ring_bytes: 32 * crate::ring::page_bytes(),
         };
         let mut events = match open_all(shape) {

@@ -10,7 +10,9 @@
 //!
 //! Times are those of `CLOCK_MONOTONIC`, which are `std::time::Instant`'s.
 
+use crate::conditions::Limit;
 use crate::role::Role;
+use crate::samples::Quality;
 use std::time::Duration;
 
 /// How to observe what is not on a CPU.
@@ -33,11 +35,14 @@ impl Default for OffCpuConfig {
         Self {
             slice: Duration::from_millis(50),
             every: Duration::from_millis(500),
-            stack_every: 31,
+            stack_every: 61,
             intervals_max: 500_000,
         }
     }
 }
+
+/// Less of the blocked time than this may go unexplained without a word.
+const SHARE_WORTH_SAYING: f64 = 0.02;
 
 /// All that was observed between a start and a stop. Stacks are those of the same
 /// [`crate::Samples`].
@@ -54,8 +59,13 @@ pub struct OffCpu {
     pub intervals: Vec<OffCpuInterval>,
     /// Intervals beyond those.
     pub intervals_dropped: u64,
-    /// Switches, wake-ups and stacks that the kernel had no room to record.
+    /// Switches and wake-ups that the kernel had no room to record.
     pub lost: u64,
+    /// Stacks that the kernel had no room to copy: their places may stay unknown.
+    pub stacks_lost: u64,
+    /// How good the copied stacks are. They serve to name places, so their counts say nothing of
+    /// time.
+    pub quality: Quality,
     /// Slices that were thrown away, since something of them was lost.
     pub slices_dropped: u64,
     /// Blocked time whose stack pointer and instruction belong to several stacks; it is counted
@@ -134,6 +144,63 @@ impl OffCpu {
         self.slices.iter().map(Slice::len_ns).sum()
     }
 
+    /// What keeps this from being the whole truth, each with its remedy if there is one.
+    pub fn limits(&self) -> Vec<Limit> {
+        let limit = |condition, effect, remedy: Option<&str>| Limit {
+            condition,
+            effect,
+            remedy: remedy.map(str::to_owned),
+        };
+        let mut limits = Vec::new();
+        if self.slices_dropped > 0 {
+            let effect = format!(
+                "{} of {} slices of context switches are left out, since {} of their records were \
+                 lost",
+                self.slices_dropped,
+                self.slices_dropped as usize + self.slices.len(),
+                self.lost
+            );
+            limits.push(limit(
+                "lost_slices",
+                effect,
+                Some("a larger ring, or shorter slices"),
+            ));
+        }
+        if !self.wake_ups {
+            let effect = "wake-ups were not seen, so that waiting for a CPU is part of what \
+                          processes are blocked by"
+                .to_owned();
+            let remedy = "sudo setcap cap_perfmon+ep, and tracefs readable";
+            limits.push(limit("wake_ups", effect, Some(remedy)));
+        }
+        let blocked_ns: u64 = self.processes.iter().map(ProcessOffCpu::blocked_ns).sum();
+        let nowhere = |it: &&Blocked| it.stack.is_none();
+        let rows = self.processes.iter().flat_map(|it| &it.blocked);
+        let unknown_ns: u64 = rows.filter(nowhere).map(|it| it.total_ns).sum();
+        for (condition, part_ns, what) in [
+            ("unknown_places", unknown_ns, "has no stack"),
+            (
+                "ambiguous_places",
+                self.ambiguous_ns,
+                "may be of another stack than is said",
+            ),
+        ] {
+            let share = part_ns as f64 / blocked_ns.max(1) as f64;
+            if share > SHARE_WORTH_SAYING {
+                let effect = format!("{:.1} % of the blocked time {what}", share * 100.0);
+                limits.push(limit(condition, effect, None));
+            }
+        }
+        if self.intervals_dropped > 0 {
+            let effect = format!(
+                "{} intervals off the CPU are counted, but not kept one by one",
+                self.intervals_dropped
+            );
+            limits.push(limit("dropped_intervals", effect, None));
+        }
+        limits
+    }
+
     /// The processes that are these backends, or parallel workers of one.
     pub fn backends<'a>(&'a self, pids: &'a [u32]) -> impl Iterator<Item = &'a ProcessOffCpu> {
         self.processes
@@ -153,5 +220,44 @@ impl ProcessOffCpu {
     /// Blocked at whatever place.
     pub fn blocked_ns(&self) -> u64 {
         self.blocked.iter().map(|it| it.total_ns).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_limits_the_slices_is_said() {
+        let blocked = |stack, total_ns| Blocked {
+            stack,
+            wait: None,
+            count: 1,
+            total_ns,
+        };
+        let mut off_cpu = OffCpu {
+            wake_ups: true,
+            processes: vec![ProcessOffCpu {
+                pid: 1,
+                postmaster_pid: 1,
+                role: Role::Backend,
+                present_ns: 1000,
+                on_cpu_ns: 0,
+                preempted_ns: 0,
+                preempted: 0,
+                woken_ns: 0,
+                unseen_ns: 0,
+                blocked: vec![blocked(Some(1), 990), blocked(None, 10)],
+            }],
+            ..OffCpu::default()
+        };
+        assert_eq!(off_cpu.limits(), []);
+        off_cpu.processes[0].blocked[1].total_ns = 110;
+        off_cpu.slices_dropped = 2;
+        off_cpu.wake_ups = false;
+        let limits = off_cpu.limits();
+        let conditions: Vec<_> = limits.iter().map(|it| it.condition).collect();
+        assert_eq!(conditions, ["lost_slices", "wake_ups", "unknown_places"]);
+        assert_eq!(limits[2].effect, "10.0 % of the blocked time has no stack");
     }
 }

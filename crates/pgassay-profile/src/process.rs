@@ -86,6 +86,27 @@ impl ProcessTable {
         }
     }
 
+    /// Looks for all processes of the servers, those too that no sample will meet.
+    pub fn find_all(&mut self, spaces: &mut Spaces) {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        for pid in pids.collect::<Vec<_>>() {
+            let is_child = |stat: ProcessStat| self.postmasters.contains(&stat.parent_pid);
+            if ProcessStat::read(pid).is_ok_and(is_child) {
+                self.owner(pid, spaces);
+            }
+        }
+    }
+
+    /// All processes of servers that are known and have not ended.
+    pub fn server_pids(&self) -> impl Iterator<Item = u32> {
+        let living = self
+            .servers
+            .iter()
+            .filter(|(_, process)| !process.has_ended);
+        living.map(|(pid, _)| *pid)
+    }
+
     /// The process of a sample, looked up if it is new.
     pub fn owner(&mut self, pid: u32, spaces: &mut Spaces) -> Owner<'_> {
         if !self.servers.contains_key(&pid) {

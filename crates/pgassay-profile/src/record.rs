@@ -29,6 +29,7 @@ pub(crate) enum Record<'a> {
     Exit {
         pid: u32,
         tid: u32,
+        time_ns: u64,
     },
     /// The ring was full, and so many records were not written.
     Lost {
@@ -94,19 +95,63 @@ pub(crate) struct Malformed {
     pub len: usize,
 }
 
-/// Splits a copy of a ring's contents into its records.
+/// Splits a copy of a ring's contents into its records, by the layout of stacks' events.
 pub(crate) struct Records<'a> {
-    bytes: &'a [u8],
+    raw: RawRecords<'a>,
 }
 
 impl<'a> Records<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes }
+        let raw = RawRecords::new(bytes);
+        Self { raw }
     }
 }
 
 impl<'a> Iterator for Records<'a> {
     type Item = Result<Record<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let raw = match self.raw.next()? {
+            Ok(raw) => raw,
+            Err(malformed) => return Some(Err(malformed)),
+        };
+        Some(decode(raw.kind, raw.misc, raw.body()).ok_or(raw.malformed()))
+    }
+}
+
+/// Splits a copy of a ring's contents, whatever the records' layout.
+pub(crate) struct RawRecords<'a> {
+    bytes: &'a [u8],
+}
+
+/// A record's header, and what follows it.
+pub(crate) struct RawRecord<'a> {
+    pub kind: u32,
+    pub misc: u16,
+    bytes: &'a [u8],
+}
+
+impl<'a> RawRecord<'a> {
+    pub fn body(&self) -> Cursor<'a> {
+        Cursor { bytes: self.bytes }
+    }
+
+    pub fn malformed(&self) -> Malformed {
+        Malformed {
+            kind: self.kind,
+            len: self.bytes.len() + HEADER_BYTES,
+        }
+    }
+}
+
+impl<'a> RawRecords<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes }
+    }
+}
+
+impl<'a> Iterator for RawRecords<'a> {
+    type Item = Result<RawRecord<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.bytes.is_empty() {
@@ -124,12 +169,10 @@ impl<'a> Iterator for Records<'a> {
         };
         let (record, rest) = self.bytes.split_at(usize::from(size));
         self.bytes = rest;
-        let body = Cursor {
-            bytes: &record[HEADER_BYTES..],
-        };
-        Some(decode(kind, misc, body).ok_or(Malformed {
+        Some(Ok(RawRecord {
             kind,
-            len: record.len(),
+            misc,
+            bytes: &record[HEADER_BYTES..],
         }))
     }
 }
@@ -147,6 +190,8 @@ fn decode(kind: u32, misc: u16, mut body: Cursor<'_>) -> Option<Record<'_>> {
         }
         sys::PERF_RECORD_FORK | sys::PERF_RECORD_EXIT => {
             let (pid, parent_pid, tid) = (body.u32()?, body.u32()?, body.u32()?);
+            body.u32()?; // the parent's tid
+            let time_ns = body.u64()?;
             if kind == sys::PERF_RECORD_FORK {
                 Record::Fork {
                     pid,
@@ -154,7 +199,7 @@ fn decode(kind: u32, misc: u16, mut body: Cursor<'_>) -> Option<Record<'_>> {
                     tid,
                 }
             } else {
-                Record::Exit { pid, tid }
+                Record::Exit { pid, tid, time_ns }
             }
         }
         sys::PERF_RECORD_LOST => {
@@ -175,15 +220,8 @@ fn decode_sample(mut body: Cursor<'_>) -> Option<Sample<'_>> {
     let period_ns = body.u64()?;
     let chain_len = usize::try_from(body.u64()?).ok()?;
     let callchain = body.take(chain_len.checked_mul(8)?)?;
-    let abi = u32::try_from(body.u64()?).ok()?;
     let mut user_regs = None;
-    if abi != sys::PERF_SAMPLE_REGS_ABI_NONE {
-        let mut regs = [0; REGS_COUNT];
-        for reg in &mut regs {
-            *reg = body.u64()?;
-        }
-        user_regs = (abi == sys::PERF_SAMPLE_REGS_ABI_64).then_some(regs);
-    }
+    body.user_regs(&mut user_regs)?;
     let size = usize::try_from(body.u64()?).ok()?;
     let mut stack: &[u8] = &[];
     let mut stack_is_full = false;
@@ -229,27 +267,41 @@ fn decode_map(mut body: Cursor<'_>) -> Option<MapRecord<'_>> {
 }
 
 /// Reads numbers off the front of bytes.
-struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Cursor<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.bytes.split_at_checked(len)?;
         self.bytes = rest;
         Some(head)
     }
 
-    fn u16(&mut self) -> Option<u16> {
+    pub fn u16(&mut self) -> Option<u16> {
         self.take(2)?.try_into().ok().map(u16::from_ne_bytes)
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub fn u32(&mut self) -> Option<u32> {
         self.take(4)?.try_into().ok().map(u32::from_ne_bytes)
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    pub fn u64(&mut self) -> Option<u64> {
         self.take(8).map(ne_u64)
+    }
+
+    /// The registers of the user side, left out where there is none that we know.
+    pub fn user_regs(&mut self, into: &mut Option<[u64; REGS_COUNT]>) -> Option<()> {
+        let abi = u32::try_from(self.u64()?).ok()?;
+        if abi == sys::PERF_SAMPLE_REGS_ABI_NONE {
+            return Some(());
+        }
+        let mut regs = [0; REGS_COUNT];
+        for reg in &mut regs {
+            *reg = self.u64()?;
+        }
+        *into = (abi == sys::PERF_SAMPLE_REGS_ABI_64).then_some(regs);
+        Some(())
     }
 }
 
@@ -395,7 +447,11 @@ pub(crate) mod tests {
                     parent_pid: 1,
                     tid: 2
                 },
-                Record::Exit { pid: 2, tid: 2 },
+                Record::Exit {
+                    pid: 2,
+                    tid: 2,
+                    time_ns: 0
+                },
                 Record::Comm { pid: 2, exec: true },
                 Record::Lost { count: 12 },
                 Record::Throttle,

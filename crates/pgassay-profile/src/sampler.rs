@@ -10,12 +10,14 @@
 //! reach the entry in all samples of 9.6, 10, 15 and 18 (so do 16 KiB; 8 KiB in 80 %).
 
 use crate::error::{NotPermitted, SamplerError};
-use crate::event::{self, CpuEvent, EventShape};
+use crate::event::{self, CpuEvent, EventKind, EventShape};
 use crate::kallsyms::KernelSymbols;
 use crate::off_cpu::OffCpuConfig;
 use crate::ring::page_bytes;
 use crate::samples::Samples;
+use crate::slicer::Slicer;
 use crate::tally::Tally;
+use crate::wait_reader::WaitReader;
 use crate::wake::Wake;
 use std::io;
 use std::sync::Arc;
@@ -69,6 +71,15 @@ impl SamplerConfig {
             let range = "a power of two, of 32 pages at least";
             return wrong("ring_bytes", range, self.ring_bytes as u64);
         }
+        if let Some(off_cpu) = &self.off_cpu {
+            if off_cpu.stack_every == 0 {
+                return wrong("stack_every", "at least 1", 0);
+            }
+            if off_cpu.slice.is_zero() || off_cpu.slice > off_cpu.every {
+                let range = "longer than nothing and no longer than every";
+                return wrong("slice", range, off_cpu.slice.as_millis() as u64);
+            }
+        }
         Ok(())
     }
 }
@@ -86,6 +97,7 @@ pub struct Sampler {
 
 enum Order {
     Watch(u32, Sender<Result<(), SamplerError>>),
+    Waits(u32, WaitReader),
     Unwatch(u32),
     Start(Sender<Result<(), SamplerError>>),
     Stop(Sender<Result<Samples, SamplerError>>),
@@ -96,16 +108,22 @@ impl Sampler {
     pub fn open(config: &SamplerConfig) -> Result<Self, SamplerError> {
         config.check()?;
         let events = event::open_all(EventShape {
-            frequency_hz: config.frequency_hz,
-            stack_bytes: config.stack_bytes,
+            kind: EventKind::Clock {
+                frequency_hz: config.frequency_hz,
+                stack_bytes: config.stack_bytes,
+            },
             ring_bytes: config.ring_bytes,
         })?;
+        let slicer = config
+            .off_cpu
+            .map(|off_cpu| Slicer::open(off_cpu, config.stack_bytes, config.ring_bytes))
+            .transpose()?;
         let wake = Arc::new(Wake::new().map_err(|source| os("eventfd", source))?);
         let (orders, received) = channel();
         let reader_wake = wake.clone();
         let thread = std::thread::Builder::new()
             .name("pgassay-samples".to_owned())
-            .spawn(move || Reader::new(events, reader_wake).run(&received))
+            .spawn(move || Reader::new(events, slicer, reader_wake).run(&received))
             .map_err(|source| os("starting a thread", source))?;
         let sampler = Self {
             orders,
@@ -121,6 +139,12 @@ impl Sampler {
     /// Watches one more server. Its processes' memory maps must be readable.
     pub fn watch(&self, postmaster_pid: u32) -> Result<(), SamplerError> {
         self.ask(|answer| Order::Watch(postmaster_pid, answer))?
+    }
+
+    /// Learns how to read the wait events of a server's processes, to name them beside the stacks
+    /// of what is not on a CPU.
+    pub fn watch_waits(&self, postmaster_pid: u32, reader: WaitReader) -> Result<(), SamplerError> {
+        self.send(Order::Waits(postmaster_pid, reader))
     }
 
     /// Watches a server no longer, since it is to end.
@@ -177,6 +201,7 @@ struct Reader {
     events: Vec<CpuEvent>,
     /// One buffer for each ring, kept from reading to reading.
     buffers: Vec<Vec<u8>>,
+    slicer: Option<Slicer>,
     wake: Arc<Wake>,
     tally: Tally,
     running: Option<Running>,
@@ -189,12 +214,13 @@ struct Running {
 }
 
 impl Reader {
-    fn new(events: Vec<CpuEvent>, wake: Arc<Wake>) -> Self {
+    fn new(events: Vec<CpuEvent>, slicer: Option<Slicer>, wake: Arc<Wake>) -> Self {
         let buffers = events.iter().map(|_| Vec::new()).collect();
         let tally = Tally::new(KernelSymbols::read());
         Self {
             events,
             buffers,
+            slicer,
             wake,
             tally,
             running: None,
@@ -202,10 +228,18 @@ impl Reader {
     }
 
     fn run(mut self, orders: &Receiver<Order>) {
-        let fds: Vec<i32> = self.events.iter().map(CpuEvent::raw_fd).collect();
+        let clocks = self.events.iter().map(CpuEvent::raw_fd);
+        let slices = self.slicer.iter().flat_map(Slicer::raw_fds);
+        let fds: Vec<i32> = clocks.chain(slices).collect();
         loop {
             let (watched, limit) = match self.running {
-                Some(_) => (&fds[..], Some(READ_INTERVAL)),
+                Some(_) => {
+                    let due_in = self.slicer.as_ref().and_then(Slicer::due_in);
+                    (
+                        &fds[..],
+                        Some(due_in.map_or(READ_INTERVAL, |it| it.min(READ_INTERVAL))),
+                    )
+                }
                 None => (&[][..], None),
             };
             if let Err(error) = self.wake.wait(watched, limit) {
@@ -214,6 +248,10 @@ impl Reader {
             }
             if self.running.is_some() {
                 self.read();
+                if let Err(error) = self.slice() {
+                    tracing::error!(%error, "observing what is off the CPU failed");
+                    self.slicer.iter_mut().for_each(Slicer::abandon);
+                }
             }
             loop {
                 match orders.try_recv() {
@@ -229,6 +267,9 @@ impl Reader {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Watch(pid, answer) => drop(answer.send(self.watch(pid))),
+            Order::Waits(pid, reader) => {
+                self.tally.wait_readers.insert(pid, reader);
+            }
             Order::Unwatch(pid) => self.tally.unwatch(pid),
             Order::Start(answer) => drop(answer.send(self.start())),
             Order::Stop(answer) => drop(answer.send(self.stop())),
@@ -256,8 +297,12 @@ impl Reader {
 
     fn start(&mut self) -> Result<(), SamplerError> {
         self.drain();
-        self.tally.begin_window();
+        let intervals_max = self.slicer.as_ref().map(Slicer::intervals_max);
+        self.tally.begin_window(intervals_max);
         self.events.iter().try_for_each(CpuEvent::enable)?;
+        if let Some(slicer) = &mut self.slicer {
+            slicer.begin();
+        }
         self.running = Some(Running {
             since: Instant::now(),
             cpu_ns_before: thread_cpu_ns(),
@@ -269,6 +314,9 @@ impl Reader {
     fn stop(&mut self) -> Result<Samples, SamplerError> {
         self.events.iter().try_for_each(CpuEvent::disable)?;
         self.read();
+        if let Some(slicer) = &mut self.slicer {
+            slicer.end(&mut self.tally)?;
+        }
         let mut samples = self.tally.end_window();
         if let Some(running) = self.running.take() {
             samples.window_ns = running.since.elapsed().as_nanos() as u64;
@@ -279,6 +327,13 @@ impl Reader {
             }
         }
         Ok(samples)
+    }
+
+    fn slice(&mut self) -> Result<(), SamplerError> {
+        match &mut self.slicer {
+            Some(slicer) => slicer.step(&mut self.tally),
+            None => Ok(()),
+        }
     }
 
     fn read(&mut self) {

@@ -192,6 +192,7 @@ impl Samples {
                 None,
             );
         }
+        limits.extend(self.off_cpu.iter().flat_map(OffCpu::limits));
         limits
     }
 

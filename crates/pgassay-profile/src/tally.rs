@@ -1,28 +1,33 @@
 //! Counts samples as they come, by process and stack.
 
+use crate::arch::REGS_COUNT;
 use crate::frames::{Frame, FrameTable, StackTable};
 use crate::kallsyms::KernelSymbols;
 use crate::process::{Owner, ProcessTable};
 use crate::record::{Record, Records, Sample};
 use crate::role::Role;
 use crate::samples::{ProcessSamples, Quality, Samples};
+use crate::slices::Slices;
 use crate::space::{SpaceId, Spaces, StackEnd};
+use crate::wait_reader::WaitReader;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// All that is known of processes and code, and what the present window has counted.
 pub(crate) struct Tally {
-    processes: ProcessTable,
-    spaces: Spaces,
+    pub processes: ProcessTable,
+    pub spaces: Spaces,
     frames: FrameTable,
-    window: Window,
+    pub window: Window,
+    /// By postmaster.
+    pub wait_readers: HashMap<u32, WaitReader>,
     /// Reused for every sample: user frames, leaf first, then the whole stack.
     scratch: Vec<u32>,
 }
 
 /// What is counted between a start and a stop.
 #[derive(Default)]
-struct Window {
+pub(crate) struct Window {
     processes: BTreeMap<u32, Counted>,
     /// Of this window only, so that memory does not grow from trial to trial.
     stacks: StackTable,
@@ -31,7 +36,8 @@ struct Window {
     unattributed: u64,
     lost_records: u64,
     throttled: u64,
-    malformed: u64,
+    pub malformed: u64,
+    pub slices: Slices,
 }
 
 struct Counted {
@@ -48,6 +54,7 @@ impl Tally {
             spaces: Spaces::default(),
             frames: FrameTable::new(kernel),
             window: Window::default(),
+            wait_readers: HashMap::new(),
             scratch: Vec::new(),
         }
     }
@@ -60,12 +67,17 @@ impl Tally {
     /// Forgets a server.
     pub fn unwatch(&mut self, postmaster_pid: u32) {
         self.processes.unwatch(postmaster_pid);
+        self.wait_readers.remove(&postmaster_pid);
     }
 
-    /// Begins to count anew.
-    pub fn begin_window(&mut self) {
+    /// Begins to count anew; with slices, so many intervals of which are kept.
+    pub fn begin_window(&mut self, intervals_max: Option<usize>) {
         self.window = Window::default();
         self.processes.begin_window(&mut self.spaces);
+        if let Some(intervals_max) = intervals_max {
+            self.window.slices = Slices::new(intervals_max);
+            self.processes.find_all(&mut self.spaces);
+        }
     }
 
     /// Counts what the rings of all CPUs held. What happened to processes is read first, of all
@@ -81,7 +93,10 @@ impl Tally {
                 }) if pid == tid => {
                     self.processes.forked(pid, parent_pid, &mut self.spaces);
                 }
-                Ok(Record::Exit { pid, tid }) if pid == tid => self.processes.exited(pid),
+                Ok(Record::Exit { pid, tid, time_ns }) if pid == tid => {
+                    self.processes.exited(pid);
+                    self.window.slices.ended(pid, time_ns);
+                }
                 Ok(Record::Comm { pid, exec: true }) => {
                     self.processes.executed(pid, &mut self.spaces);
                 }
@@ -100,7 +115,10 @@ impl Tally {
                 self.count_sample(&sample);
             }
         }
-        self.processes.bury();
+        // A slice is counted only after its end, and may hold some that have ended by then.
+        if !self.window.slices.is_open() {
+            self.processes.bury();
+        }
     }
 
     fn count_sample(&mut self, sample: &Sample<'_>) {
@@ -119,14 +137,7 @@ impl Tally {
         let (postmaster_pid, space) = (process.postmaster_pid, process.space);
         let role = process.role.clone();
 
-        self.scratch.clear();
-        let end = self.push_user_frames(sample, space);
-        self.scratch.reverse();
-        let user_frames = self.scratch.len();
-        self.push_kernel_frames(sample);
-        let quality = self.quality_of(sample, end, user_frames);
-        let stack = self.window.stacks.intern(&self.scratch);
-
+        let (stack, quality) = self.stack_of_sample(sample, space);
         let counted = self.window.processes.entry(sample.pid).or_default();
         counted.postmaster_pid = postmaster_pid;
         if role != Role::Unknown {
@@ -136,18 +147,51 @@ impl Tally {
         *counted.counts.entry(stack).or_default() += 1;
     }
 
-    /// What one sample adds; its whole stack lies in `scratch`.
-    fn quality_of(
-        &self,
+    /// The number of a sample's stack, and what the sample adds to the quality.
+    pub fn stack_of_sample(
+        &mut self,
         sample: &Sample<'_>,
-        end: Option<StackEnd>,
-        user_frames: usize,
-    ) -> Quality {
+        space: Option<SpaceId>,
+    ) -> (u32, Quality) {
+        let (stack, mut quality) = self.stack_of(
+            sample.user_regs.as_ref(),
+            sample.stack,
+            sample.stack_is_full,
+            sample.kernel_chain(),
+            space,
+        );
+        quality.sampled_ns = sample.period_ns;
+        (stack, quality)
+    }
+
+    /// The number of the stack that these parts make up, and how well it could be followed.
+    pub fn stack_of(
+        &mut self,
+        regs: Option<&[u64; REGS_COUNT]>,
+        stack: &[u8],
+        stack_is_full: bool,
+        kernel_chain: impl IntoIterator<Item = u64>,
+        space: Option<SpaceId>,
+    ) -> (u32, Quality) {
+        self.scratch.clear();
+        let end = regs.map(|regs| match space {
+            Some(space) => self.push_user_frames(regs, stack, stack_is_full, space),
+            None => StackEnd::Failed,
+        });
+        self.scratch.reverse();
+        let user_frames = self.scratch.len();
+        self.push_kernel_frames(kernel_chain);
+        let quality = self.quality_of(end, user_frames);
+        (self.window.stacks.intern(&self.scratch), quality)
+    }
+
+    /// What the stack in `scratch` adds.
+    fn quality_of(&self, end: Option<StackEnd>, user_frames: usize) -> Quality {
         let frames = self.frames.frames();
         let is_unknown = |&id: &u32| frames[id as usize].symbol.is_none();
         Quality {
             total: 1,
-            sampled_ns: sample.period_ns,
+            sampled_ns: 0,
             with_user: end.is_some().into(),
             kernel_only: end.is_none().into(),
             in_kernel: (self.scratch.len() > user_frames).into(),
@@ -160,16 +204,14 @@ impl Tally {
         }
     }
 
-    /// Appends the user part, leaf first; nothing comes back if there is none.
+    /// Appends the user part, leaf first.
     fn push_user_frames(
         &mut self,
-        sample: &Sample<'_>,
-        space: Option<SpaceId>,
-    ) -> Option<StackEnd> {
-        let regs = sample.user_regs.as_ref()?;
-        let Some(space) = space else {
-            return Some(StackEnd::Failed);
-        };
+        regs: &[u64; REGS_COUNT],
+        stack: &[u8],
+        stack_is_full: bool,
+        space: SpaceId,
+    ) -> StackEnd {
         let Self {
             spaces,
             frames,
@@ -184,13 +226,13 @@ impl Tally {
             }
             resolved.is_code
         };
-        Some(spaces.unwind(space, regs, sample.stack, sample.stack_is_full, visit))
+        spaces.unwind(space, regs, stack, stack_is_full, visit)
     }
 
-    /// Appends the kernel's part, outermost first.
-    fn push_kernel_frames(&mut self, sample: &Sample<'_>) {
+    /// Appends the kernel's part, outermost first, which comes leaf first.
+    fn push_kernel_frames(&mut self, chain: impl IntoIterator<Item = u64>) {
         let begin = self.scratch.len();
-        for (depth, address) in sample.kernel_chain().enumerate() {
+        for (depth, address) in chain.into_iter().enumerate() {
             // All but the leaf are return addresses, which may lie behind their function.
             let frame = self.frames.kernel(address - u64::from(depth > 0));
             let is_repeated = self.scratch[begin..].last() == Some(&frame);
@@ -206,6 +248,7 @@ impl Tally {
         let window = std::mem::take(&mut self.window);
         let (frames, stacks) = self.renumber(&window.stacks);
         Samples {
+            off_cpu: window.slices.is_used().then(|| window.slices.finish()),
             period_ns: window.period_ns,
             frames,
             stacks,

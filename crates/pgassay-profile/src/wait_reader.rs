@@ -12,6 +12,7 @@
 use crate::error::NotPermitted;
 use crate::live::LiveServer;
 use crate::maps::{self, Mapping};
+use crate::memory;
 use crate::object_file;
 use pgassay_wire::{Exchange, ExchangeError};
 use std::io::{self, Read, Write};
@@ -148,7 +149,7 @@ impl WaitReader {
     pub fn read(&self, pid: u32) -> io::Result<u32> {
         let at = read_pointer(pid, self.pointer)?;
         let mut number = [0; 4];
-        read_memory(pid, at + self.offset, &mut number)?;
+        memory::read(pid, at + self.offset, &mut number)?;
         Ok(u32::from_ne_bytes(number))
     }
 }
@@ -204,7 +205,7 @@ fn places(pid: u32, pointer: u64, number: u32, among: &[u64]) -> Result<Vec<u64>
 fn holding(pid: u32, pointer: u64, number: u32, among: &[u64]) -> Result<Vec<u64>, WaitError> {
     let mut memory = [0; PROC_BYTES_MAX];
     let at = read_pointer(pid, pointer);
-    at.and_then(|at| read_memory(pid, at, &mut memory))
+    at.and_then(|at| memory::read(pid, at, &mut memory))
         .map_err(|source| unreadable(pid, source))?;
     let holds = |&&place: &&u64| {
         let bytes = &memory[place as usize..place as usize + 4];
@@ -215,38 +216,10 @@ fn holding(pid: u32, pointer: u64, number: u32, among: &[u64]) -> Result<Vec<u64
 
 fn read_pointer(pid: u32, address: u64) -> io::Result<u64> {
     let mut bytes = [0; 8];
-    read_memory(pid, address, &mut bytes)?;
+    memory::read(pid, address, &mut bytes)?;
     match u64::from_ne_bytes(bytes) {
         0 => Err(io::ErrorKind::NotFound.into()),
         pointer => Ok(pointer),
-    }
-}
-
-fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
-    let local = libc::iovec {
-        iov_base: into.as_mut_ptr().cast(),
-        iov_len: into.len(),
-    };
-    let remote = libc::iovec {
-        iov_base: address as *mut libc::c_void,
-        iov_len: into.len(),
-    };
-    // SAFETY: the local vector is one buffer of ours, as long as stated; the kernel checks the
-    // remote one, which is not ours.
-    let read = unsafe {
-        libc::process_vm_readv(
-            pid.cast_signed(),
-            &raw const local,
-            1,
-            &raw const remote,
-            1,
-            0,
-        )
-    };
-    match usize::try_from(read) {
-        Ok(read) if read == into.len() => Ok(()),
-        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Err(_) => Err(io::Error::last_os_error()),
     }
 }
 

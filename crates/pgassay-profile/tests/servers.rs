@@ -2,53 +2,25 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use pgassay_profile::{CpuTotals, Role, Sampler, SamplerConfig, SamplerError, Samples, Selection};
-use pgassay_server::{Connection, Server, testing};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod support;
+
+use pgassay_profile::{CpuTotals, Role, Sampler, SamplerConfig, Samples, Selection};
+use pgassay_server::{Server, testing};
 use std::thread;
 use std::time::Duration;
+use support::{alone, connect, fill, postmaster, select_by_id, under_load};
 
 const CLIENTS: usize = 4;
 const TIME: Duration = Duration::from_millis(2500);
 
-/// Several samplers at once would measure each other.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    // A test that has failed has left nothing behind that another could trip over.
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn sampler(server: &Server) -> Option<Sampler> {
     let config = SamplerConfig {
-        postmaster_pids: vec![postmaster(server)],
         frequency_hz: 499,
+        // Tests share their machine, and the reader may have to wait for a CPU.
+        ring_bytes: 16 * 1024 * 1024,
         ..SamplerConfig::default()
     };
-    match Sampler::open(&config) {
-        Ok(sampler) => Some(sampler),
-        Err(error @ (SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. })) => {
-            testing::skip("sampling a server", &error.to_string());
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
-fn postmaster(server: &Server) -> u32 {
-    u32::try_from(server.postmaster_pid()).unwrap()
-}
-
-fn connect(server: &Server) -> (Connection, u32) {
-    let mut connection = server.connect().unwrap();
-    let pid = connection
-        .value("select pg_backend_pid()")
-        .unwrap()
-        .unwrap()
-        .parse()
-        .unwrap();
-    (connection, pid)
+    support::sampler(server, &config)
 }
 
 /// What one sampled stretch under load gave.
@@ -59,33 +31,17 @@ struct Run {
 }
 
 /// Samples while clients of their own repeat a statement; connections are opened before.
-fn run(server: &Server, sampler: &Sampler, sql: &(impl Fn(u64) -> String + Sync)) -> Run {
-    let (connections, pids): (Vec<_>, Vec<_>) = (0..CLIENTS).map(|_| connect(server)).unzip();
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for (mut connection, seed) in connections.into_iter().zip(1_u64..) {
-            let stop = &stop;
-            scope.spawn(move || {
-                let mut n = seed;
-                while !stop.load(Ordering::Relaxed) {
-                    n = n
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1_442_695);
-                    connection.query(&sql(n >> 33)).unwrap();
-                }
-            });
-        }
-        thread::sleep(Duration::from_millis(200));
+fn run(server: &Server, sampler: &Sampler, sql: &(impl Fn(u64, usize) -> String + Sync)) -> Run {
+    under_load(server, CLIENTS, sql, |pids| {
         sampler.start().unwrap();
-        let before = CpuTotals::read(&pids);
+        let before = CpuTotals::read(pids);
         thread::sleep(TIME);
-        let used = CpuTotals::read(&pids).since(&before);
+        let used = CpuTotals::read(pids).since(&before);
         let samples = sampler.stop().unwrap();
-        stop.store(true, Ordering::Relaxed);
         assert_eq!(used.ended_pids, Vec::<u32>::new());
         Run {
             samples,
-            pids: pids.clone(),
+            pids: pids.to_vec(),
             exact_ns: used.total().on_cpu_ns,
         }
     })
@@ -98,20 +54,6 @@ fn inclusive(selection: &Selection<'_>, name: &str) -> f64 {
         .filter_map(|(mut frames, n)| frames.any(|f| f.name() == Some(name)).then_some(n))
         .sum();
     with as f64 / selection.quality.total as f64
-}
-
-fn select_by_id(n: u64) -> String {
-    format!("select info from t where id = {}", n % 10_000 + 1)
-}
-
-fn fill(server: &Server) {
-    let (mut connection, _) = connect(server);
-    connection
-        .execute(
-            "create table t as select i as id, i::text as info from generate_series(1, 10000) i",
-        )
-        .unwrap();
-    connection.execute("create unique index on t (id)").unwrap();
 }
 
 /// Stacks of one version under selects: whole, named, and as much as the kernel says exactly.

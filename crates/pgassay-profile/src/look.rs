@@ -1,0 +1,128 @@
+//! A look at a process from outside, which costs it nothing: whether it is blocked, and where.
+//!
+//! `/proc/PID/syscall` states the stack pointer and the instruction of a process that is off its CPU
+//! (`proc_pid_syscall` in Linux's `fs/proc/base.c`); its memory holds the stack and, at the server's,
+//! the wait event. Both need the rights of ptrace(2); without them only the state is known.
+
+use crate::memory;
+use crate::procfs::read_state;
+use crate::wait_reader::WaitReader;
+use std::fs;
+
+/// What was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// On a CPU, or waiting for one.
+    Runnable,
+    /// Blocked.
+    Blocked {
+        /// Where, if we may know.
+        place: Option<Place>,
+        /// `wait_event_info` at the same time, if it could be read.
+        wait: Option<u32>,
+    },
+}
+
+/// Where the user side of a blocked process stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub ip: u64,
+    pub sp: u64,
+}
+
+impl Look {
+    /// Looks; nothing if the process has ended.
+    pub fn at(pid: u32, waits: Option<&WaitReader>) -> Option<Self> {
+        match read_place(pid) {
+            Ok(Some(place)) => {
+                let wait = waits.and_then(|reader| reader.read(pid).ok());
+                // The wait is this place's only if the process still is at it.
+                let stays = wait.is_some() && read_place(pid).is_ok_and(|it| it == Some(place));
+                Some(Self::Blocked {
+                    place: Some(place),
+                    wait: wait.filter(|_| stays),
+                })
+            }
+            Ok(None) => Some(Self::Runnable),
+            Err(_) => match read_state(pid).ok()? {
+                b'R' => Some(Self::Runnable),
+                b'X' | b'Z' => None,
+                _ => Some(Self::Blocked {
+                    place: None,
+                    wait: waits.and_then(|reader| reader.read(pid).ok()),
+                }),
+            },
+        }
+    }
+}
+
+/// The place of a blocked process; nothing if it runs, or would.
+fn read_place(pid: u32) -> std::io::Result<Option<Place>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/syscall"))?;
+    Ok(parse_place(&text))
+}
+
+fn parse_place(text: &str) -> Option<Place> {
+    let mut words = text.split_whitespace().rev();
+    let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    let (ip, sp) = (hex()?, hex()?);
+    Some(Place { ip, sp })
+}
+
+/// The stack of a process that is blocked at a place: from its stack pointer upwards, as much as
+/// there is up to `limit` bytes. Nothing if it has left the place meanwhile.
+pub(crate) fn stack_at(pid: u32, place: Place, limit: usize) -> Option<Vec<u8>> {
+    let mut stack = vec![0; limit];
+    let read = memory::read_some(pid, place.sp, &mut stack).ok()?;
+    stack.truncate(read);
+    let stays = read_place(pid).is_ok_and(|it| it == Some(place));
+    stays.then_some(stack)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    #[test]
+    fn a_place_is_the_last_two_numbers() {
+        let text = "0 0x3 0x55 0x1 0x0 0x0 0x0 0x7ffd10 0x7f0020\n";
+        let place = Place {
+            ip: 0x7f_0020,
+            sp: 0x7f_fd10,
+        };
+        assert_eq!(parse_place(text), Some(place));
+        assert_eq!(parse_place("-1 0x7ffd10 0x7f0020\n"), Some(place));
+        assert_eq!(parse_place("running\n"), None);
+    }
+
+    #[test]
+    fn a_sleeping_child_is_blocked_and_its_stack_can_be_read() {
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut look = None;
+        for _ in 0..200 {
+            std::thread::sleep(Duration::from_millis(5));
+            look = Look::at(child.id(), None);
+            let is_asleep = fs::read_to_string(format!("/proc/{}/wchan", child.id()))
+                .is_ok_and(|text| text.contains("sleep"));
+            if is_asleep || matches!(look, Some(Look::Blocked { .. })) {
+                break;
+            }
+        }
+        let stack = match look {
+            Some(Look::Blocked {
+                place: Some(place), ..
+            }) => stack_at(child.id(), place, 4096),
+            other => panic!("{other:?}"),
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(stack.is_none_or(|stack| !stack.is_empty()));
+        assert_eq!(Look::at(1 << 23, None), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! Another process's memory, read without its help: `process_vm_readv(2)`.
+
+use std::io;
+
+/// Fills the buffer from an address.
+pub(crate) fn read(pid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
+    match read_some(pid, address, into)? {
+        read if read == into.len() => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Reads as much as is mapped from an address on, at most what the buffer takes.
+pub(crate) fn read_some(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
+    let local = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: into.len(),
+    };
+    // SAFETY: the local vector is one buffer of ours, as long as stated; the kernel checks the
+    // remote one, which is not ours.
+    let read = unsafe {
+        libc::process_vm_readv(
+            pid.cast_signed(),
+            &raw const local,
+            1,
+            &raw const remote,
+            1,
+            0,
+        )
+    };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_mapped_is_an_error_and_what_ends_is_short() {
+        let own = std::process::id();
+        let page = 4096;
+        // SAFETY: a new mapping of two pages, of which the second is given back at once.
+        let base = unsafe {
+            let base = libc::mmap(
+                std::ptr::null_mut(),
+                2 * page,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            libc::munmap(base.byte_add(page), page);
+            base
+        };
+        let mut buffer = [1; 64];
+        let near_its_end = base as u64 + page as u64 - 16;
+        assert_eq!(read_some(own, near_its_end, &mut buffer[..16]).unwrap(), 16);
+        assert_eq!(buffer[..16], [0; 16]);
+        assert!(read(own, near_its_end + 16, &mut buffer).is_err());
+        // SAFETY: the first page is this test's own.
+        unsafe { libc::munmap(base, page) };
+    }
+}

@@ -1,0 +1,250 @@
+//! When slices begin and end, and the events that are on in between.
+//!
+//! Outside of slices the events are disabled and cost nothing. A slice counts from when all CPUs'
+//! events are on until the first is turned off, so it is complete on all of them.
+
+use crate::error::SamplerError;
+use crate::event::{self, CpuEvent, EventKind, EventShape};
+use crate::off_cpu::{OffCpuConfig, Slice};
+use crate::slices::SliceRecords;
+use crate::switch_record::field_offset;
+use crate::tally::Tally;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Within a slice, processes are looked at this often.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// The events of slices, and when the next thing is to be done.
+pub(crate) struct Slicer {
+    config: OffCpuConfig,
+    switches: Rings,
+    stacks: Rings,
+    wake_ups: Option<(Rings, usize)>,
+    next: Option<Instant>,
+    open: Option<Open>,
+    /// The state of a small generator of random numbers.
+    random: u64,
+}
+
+struct Open {
+    start_ns: u64,
+    end: Instant,
+    pids: Vec<u32>,
+}
+
+/// One event of each CPU, and what its ring held so far in this slice.
+struct Rings {
+    events: Vec<CpuEvent>,
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Slicer {
+    /// Opens the events, disabled.
+    pub fn open(
+        config: OffCpuConfig,
+        stack_bytes: u32,
+        ring_bytes: usize,
+    ) -> Result<Self, SamplerError> {
+        let switches = Rings::open(EventKind::Switches, ring_bytes)?;
+        let every = config.stack_every;
+        let stacks = Rings::open(EventKind::SwitchStacks { every, stack_bytes }, ring_bytes)?;
+        let wake_ups = match wake_up_tracepoint() {
+            // Tracepoints need more rights than switches; without them there are no wake-ups.
+            Some((id, pid_offset)) => Rings::open(EventKind::Tracepoint { id }, ring_bytes)
+                .inspect_err(|error| tracing::debug!(%error, "wake-ups are not seen"))
+                .ok()
+                .map(|rings| (rings, pid_offset)),
+            None => None,
+        };
+        Ok(Self {
+            config,
+            switches,
+            stacks,
+            wake_ups,
+            next: None,
+            open: None,
+            random: 0x9e37_79b9_7f4a_7c15,
+        })
+    }
+
+    /// For `poll`.
+    pub fn raw_fds(&self) -> impl Iterator<Item = i32> {
+        self.all()
+            .flat_map(|rings| rings.events.iter().map(CpuEvent::raw_fd))
+    }
+
+    /// How many of each slice's intervals are kept.
+    pub fn intervals_max(&self) -> usize {
+        self.config.intervals_max
+    }
+
+    /// A window begins, with its first slice somewhere in its first stretch.
+    pub fn begin(&mut self) {
+        let room = self.config.every.saturating_sub(self.config.slice);
+        self.next = Some(Instant::now() + room.mul_f64(self.draw()));
+        for rings in self.all_mut() {
+            rings.clear();
+        }
+    }
+
+    /// How long nothing is to be done.
+    pub fn due_in(&self) -> Option<Duration> {
+        self.next
+            .map(|next| next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Does what is due.
+    pub fn step(&mut self, tally: &mut Tally) -> Result<(), SamplerError> {
+        for rings in self.all_mut() {
+            rings.drain();
+        }
+        let now = Instant::now();
+        if self.next.is_none_or(|next| now < next) {
+            return Ok(());
+        }
+        match &self.open {
+            None => self.begin_slice(tally),
+            Some(open) if now < open.end => {
+                look(&open.pids, tally);
+                self.next = Some(open.end.min(Instant::now() + LOOK_EVERY));
+                Ok(())
+            }
+            Some(_) => self.end_slice(tally),
+        }
+    }
+
+    /// The window is over, and with it a slice that has begun.
+    pub fn end(&mut self, tally: &mut Tally) -> Result<(), SamplerError> {
+        self.next = None;
+        if self.open.is_some() {
+            self.end_slice(tally)?;
+            self.next = None;
+        }
+        Ok(())
+    }
+
+    /// Does nothing more in this window, since an event has failed.
+    pub fn abandon(&mut self) {
+        self.next = None;
+        self.open = None;
+    }
+
+    fn begin_slice(&mut self, tally: &mut Tally) -> Result<(), SamplerError> {
+        let pids = tally.begin_slice();
+        for rings in self.all_mut() {
+            rings.clear();
+            rings.events.iter().try_for_each(CpuEvent::enable)?;
+        }
+        let start_ns = monotonic_ns();
+        let end = Instant::now() + self.config.slice;
+        look(&pids, tally);
+        self.next = Some(end.min(Instant::now() + LOOK_EVERY));
+        self.open = Some(Open {
+            start_ns,
+            end,
+            pids,
+        });
+        Ok(())
+    }
+
+    fn end_slice(&mut self, tally: &mut Tally) -> Result<(), SamplerError> {
+        let end_ns = monotonic_ns();
+        for rings in self.all_mut() {
+            rings.events.iter().try_for_each(CpuEvent::disable)?;
+            rings.drain();
+        }
+        let Some(open) = self.open.take() else {
+            return Ok(());
+        };
+        tally.end_slice(&SliceRecords {
+            slice: Slice {
+                start_ns: open.start_ns,
+                end_ns,
+            },
+            switches: &self.switches.buffers,
+            stacks: &self.stacks.buffers,
+            wake_ups: self
+                .wake_ups
+                .as_ref()
+                .map(|(rings, pid_offset)| (&rings.buffers[..], *pid_offset)),
+        });
+        let gap = self.config.every.saturating_sub(self.config.slice);
+        self.next = Some(Instant::now() + gap.mul_f64(0.75 + 0.5 * self.draw()));
+        Ok(())
+    }
+
+    /// From 0 to 1; see Knuth's MMIX generator.
+    fn draw(&mut self) -> f64 {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Rings> {
+        let wake_ups = self.wake_ups.as_ref().map(|it| &it.0);
+        [&self.switches, &self.stacks].into_iter().chain(wake_ups)
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Rings> {
+        let wake_ups = self.wake_ups.as_mut().map(|it| &mut it.0);
+        [&mut self.switches, &mut self.stacks]
+            .into_iter()
+            .chain(wake_ups)
+    }
+}
+
+impl Rings {
+    fn open(kind: EventKind, ring_bytes: usize) -> Result<Self, SamplerError> {
+        let events = event::open_all(EventShape { kind, ring_bytes })?;
+        let buffers = events.iter().map(|_| Vec::new()).collect();
+        Ok(Self { events, buffers })
+    }
+
+    fn drain(&mut self) {
+        for (event, buffer) in self.events.iter_mut().zip(&mut self.buffers) {
+            event.ring.drain_into(buffer);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.drain();
+        self.buffers.iter_mut().for_each(Vec::clear);
+    }
+}
+
+fn look(pids: &[u32], tally: &mut Tally) {
+    for &pid in pids {
+        tally.look_at(pid, monotonic_ns());
+    }
+}
+
+/// The number of the tracepoint, and where its data name the woken.
+fn wake_up_tracepoint() -> Option<(u64, usize)> {
+    let directory = trace_directory()?.join("events/sched/sched_wakeup");
+    let id = std::fs::read_to_string(directory.join("id")).ok()?;
+    let format = std::fs::read_to_string(directory.join("format")).ok()?;
+    Some((id.trim().parse().ok()?, field_offset(&format, "pid")?))
+}
+
+/// Where tracefs is mounted; see `Documentation/trace/ftrace.rst`.
+fn trace_directory() -> Option<PathBuf> {
+    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+        .map(Path::new)
+        .into_iter()
+        .find(|directory| directory.join("events/sched").is_dir())
+        .map(Path::to_owned)
+}
+
+/// The clock of the events and of `Instant`.
+fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a timespec that outlives the call, which cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}

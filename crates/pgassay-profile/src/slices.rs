@@ -1,0 +1,371 @@
+//! Counts slices as they end: by process, what it did, and where it was blocked.
+
+use crate::arch::regs_at;
+use crate::cpu::ProcessCpu;
+use crate::look::{self, Look, Place};
+use crate::off_cpu::{Blocked, OffCpu, OffCpuInterval, ProcessOffCpu, Slice};
+use crate::process::Owner;
+use crate::record::{Record, Records};
+use crate::role::Role;
+use crate::samples::Quality;
+use crate::site::{Meaning, Sites};
+use crate::switch_record::{Happening, Happenings, What};
+use crate::tally::Tally;
+use crate::timeline::{Account, Away, Before, Seen, SeenState, SiteId, Step, Why};
+use std::collections::{BTreeMap, HashMap};
+
+/// As much of a stack is read from outside at most.
+const OUTSIDE_STACK_BYTES: usize = 32 * 1024;
+
+/// What one slice has left in the rings of all CPUs.
+pub(crate) struct SliceRecords<'a> {
+    pub slice: Slice,
+    pub switches: &'a [Vec<u8>],
+    pub stacks: &'a [Vec<u8>],
+    /// With where the raw data name the woken, if wake-ups are recorded.
+    pub wake_ups: Option<(&'a [Vec<u8>], usize)>,
+}
+
+/// What a window's slices have counted.
+#[derive(Default)]
+pub(crate) struct Slices {
+    open: Option<OpenSlice>,
+    sites: Sites,
+    processes: BTreeMap<u32, Counted>,
+    intervals: Vec<(u32, Away)>,
+    /// Nothing where there are to be no slices.
+    intervals_max: Option<usize>,
+    found: OffCpu,
+}
+
+/// What is known of the slice that goes on.
+#[derive(Default)]
+struct OpenSlice {
+    before: BTreeMap<u32, Before>,
+    /// CPU time so far of those that looked runnable.
+    cpu_ns: HashMap<u32, u64>,
+    ended: Vec<Happening>,
+}
+
+struct Counted {
+    postmaster_pid: u32,
+    role: Role,
+    sum: Account,
+    blocked: HashMap<Option<SiteId>, (u64, u64)>,
+}
+
+impl Slices {
+    pub fn new(intervals_max: usize) -> Self {
+        Self {
+            intervals_max: Some(intervals_max),
+            ..Self::default()
+        }
+    }
+
+    pub fn is_used(&self) -> bool {
+        self.intervals_max.is_some()
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// A process has ended; nothing happens to it any more.
+    pub fn ended(&mut self, pid: u32, time_ns: u64) {
+        if let Some(open) = &mut self.open {
+            let what = What::Ended;
+            open.ended.push(Happening {
+                time_ns,
+                tid: pid,
+                what,
+            });
+        }
+    }
+}
+
+impl Tally {
+    /// A slice begins. Gives the servers' processes, which are worth a look.
+    pub fn begin_slice(&mut self) -> Vec<u32> {
+        let pids: Vec<u32> = self.processes.server_pids().collect();
+        let before = Before {
+            is_present: true,
+            ..Before::default()
+        };
+        self.window.slices.open = Some(OpenSlice {
+            before: pids.iter().map(|&pid| (pid, before)).collect(),
+            ..OpenSlice::default()
+        });
+        pids
+    }
+
+    /// Looks at a process in the present slice.
+    pub fn look_at(&mut self, pid: u32, now_ns: u64) {
+        let Owner::Server(process) = self.processes.owner(pid, &mut self.spaces) else {
+            return;
+        };
+        let (space, postmaster_pid) = (process.space, process.postmaster_pid);
+        let waits = self.wait_readers.get(&postmaster_pid);
+        let Some(look) = Look::at(pid, waits) else {
+            return;
+        };
+        let state = match (look, space) {
+            (Look::Runnable, _) => SeenState::Runnable,
+            (
+                Look::Blocked {
+                    place: Some(place),
+                    wait,
+                },
+                Some(space),
+            ) => {
+                let site = self.window.slices.sites.id(space, place);
+                if let Some(wait) = wait {
+                    self.window.slices.sites.waited(site, wait);
+                }
+                self.read_outside(pid, site, space, place);
+                SeenState::Blocked { site: Some(site) }
+            }
+            (Look::Blocked { .. }, _) => SeenState::Blocked { site: None },
+        };
+        let Some(open) = &mut self.window.slices.open else {
+            return;
+        };
+        let before = open.before.entry(pid).or_default();
+        if before.seen.is_none() {
+            before.seen = Some(Seen {
+                time_ns: now_ns,
+                state,
+            });
+            if state == SeenState::Runnable
+                && let Ok(cpu) = ProcessCpu::read(pid)
+            {
+                open.cpu_ns.insert(pid, cpu.on_cpu_ns);
+            }
+        }
+    }
+
+    /// Reads the stack of a blocked process, unless it is known for its place.
+    fn read_outside(&mut self, pid: u32, site: SiteId, space: usize, place: Place) {
+        if self.window.slices.sites.has_stack(site) {
+            return;
+        }
+        let Some(stack) = look::stack_at(pid, place, OUTSIDE_STACK_BYTES) else {
+            return;
+        };
+        // A register that only the switch itself shows may be needed on the way.
+        let known = self.window.slices.sites.regs(site);
+        let regs = known.unwrap_or_else(|| regs_at(place.ip, place.sp));
+        let is_full = stack.len() == OUTSIDE_STACK_BYTES;
+        let (stack, quality) = self.stack_of(Some(&regs), &stack, is_full, [], Some(space));
+        if quality.reached_entry > 0 {
+            self.window.slices.sites.read_outside(site, stack);
+        }
+    }
+
+    /// The slice is over.
+    pub fn end_slice(&mut self, records: &SliceRecords<'_>) {
+        let Some(mut open) = self.window.slices.open.take() else {
+            return;
+        };
+        let mut happenings = Happenings::default();
+        for ring in records.switches {
+            happenings.add_switches(ring);
+        }
+        if let Some((rings, pid_offset)) = records.wake_ups {
+            for ring in rings {
+                happenings.add_wake_ups(ring, pid_offset);
+            }
+        }
+        self.window.malformed += happenings.malformed;
+        self.count_stacks(records.stacks);
+        let found = &mut self.window.slices.found;
+        found.wake_ups = records.wake_ups.is_some();
+        found.lost += happenings.lost;
+        if happenings.lost > 0 {
+            // With a record missing, nobody can tell whose account is wrong.
+            found.slices_dropped += 1;
+            return;
+        }
+        found.slices.push(records.slice);
+        happenings.all.append(&mut open.ended);
+        happenings.all.sort_by_key(|it| it.time_ns);
+        let steps = self.steps(&happenings.all, &mut open);
+        for (pid, mut before) in open.before {
+            let steps = steps.get(&pid).map_or(&[][..], Vec::as_slice);
+            if let (true, Some(then)) = (steps.is_empty(), open.cpu_ns.get(&pid)) {
+                let now = ProcessCpu::read(pid).ok();
+                // A tick brings the count up to date, so one that ran has used some.
+                before.used_cpu = now.map(|now| now.on_cpu_ns > *then);
+            }
+            let wake_ups = records.wake_ups.is_some();
+            let account = Account::of(records.slice, &before, steps, wake_ups);
+            self.add_account(pid, &account);
+        }
+        self.processes.bury();
+    }
+
+    /// What happened to the servers' processes, by process.
+    fn steps(&mut self, happenings: &[Happening], open: &mut OpenSlice) -> HashMap<u32, Vec<Step>> {
+        let mut steps: HashMap<u32, Vec<Step>> = HashMap::new();
+        for &happening in happenings {
+            let pid = happening.tid;
+            // Who is only woken or ended may be a mere thread, and is of interest if known.
+            if matches!(happening.what, What::Woken | What::Ended)
+                && !open.before.contains_key(&pid)
+            {
+                continue;
+            }
+            let Owner::Server(process) = self.processes.owner(pid, &mut self.spaces) else {
+                continue;
+            };
+            let site = match (happening.what, process.space) {
+                (What::Waits { regs: Some(regs) }, Some(space)) => {
+                    let sites = &mut self.window.slices.sites;
+                    let site = sites.id(space, Place::of(&regs));
+                    sites.met(site, regs);
+                    Some(site)
+                }
+                _ => None,
+            };
+            open.before.entry(pid).or_default();
+            steps.entry(pid).or_default().push(Step { happening, site });
+        }
+        steps
+    }
+
+    fn count_stacks(&mut self, rings: &[Vec<u8>]) {
+        for record in rings.iter().flat_map(|bytes| Records::new(bytes)) {
+            match record {
+                Ok(Record::Sample(sample)) => {
+                    let owner = self.processes.owner(sample.pid, &mut self.spaces);
+                    let Owner::Server(process) = owner else {
+                        continue;
+                    };
+                    let space = process.space;
+                    let (stack, quality) = self.stack_of_sample(&sample, space);
+                    self.window.slices.found.quality += Quality {
+                        sampled_ns: 0,
+                        ..quality
+                    };
+                    if let (Some(regs), Some(space)) = (&sample.user_regs, space) {
+                        let sites = &mut self.window.slices.sites;
+                        let site = sites.id(space, Place::of(regs));
+                        sites.copied(site, stack);
+                    }
+                }
+                Ok(Record::Lost { count }) => self.window.slices.found.stacks_lost += count,
+                Ok(_) => {}
+                Err(_) => self.window.malformed += 1,
+            }
+        }
+    }
+
+    fn add_account(&mut self, pid: u32, account: &Account) {
+        if account.present_ns == 0 {
+            return;
+        }
+        let (postmaster_pid, role) = match self.processes.owner(pid, &mut self.spaces) {
+            Owner::Server(process) => (process.postmaster_pid, process.role.clone()),
+            _ => (0, Role::Unknown),
+        };
+        let slices = &mut self.window.slices;
+        let counted = slices.processes.entry(pid).or_insert_with(|| Counted {
+            postmaster_pid,
+            role: Role::Unknown,
+            sum: Account::default(),
+            blocked: HashMap::new(),
+        });
+        if role != Role::Unknown {
+            counted.role = role;
+        }
+        counted.add(account);
+        let intervals_max = slices.intervals_max.unwrap_or(0);
+        let room = intervals_max.saturating_sub(slices.intervals.len());
+        let kept = account.away.iter().take(room);
+        slices.intervals.extend(kept.map(|&away| (pid, away)));
+        let dropped = account.away.len().saturating_sub(room);
+        slices.found.intervals_dropped += dropped as u64;
+    }
+}
+
+impl Counted {
+    fn add(&mut self, account: &Account) {
+        self.sum.present_ns += account.present_ns;
+        self.sum.on_cpu_ns += account.on_cpu_ns;
+        self.sum.preempted_ns += account.preempted_ns;
+        self.sum.preempted += account.preempted;
+        self.sum.woken_ns += account.woken_ns;
+        self.sum.unseen_ns += account.unseen_ns;
+        for away in &account.away {
+            if let Why::Waits { site } = away.why {
+                let (count, total_ns) = self.blocked.entry(site).or_default();
+                *count += 1;
+                *total_ns += away.blocked_ns();
+            }
+        }
+    }
+}
+
+impl Slices {
+    /// All that was found, in the window's stacks.
+    pub fn finish(self) -> OffCpu {
+        let nowhere = Meaning {
+            stack: None,
+            wait: None,
+            other_stacks: 0.0,
+        };
+        let meaning = |site: Option<SiteId>| site.map_or(nowhere, |it| self.sites.meaning(it));
+        let mut found = self.found;
+        for (pid, counted) in self.processes {
+            let mut rows: BTreeMap<_, (u64, u64)> = BTreeMap::new();
+            for (site, (count, total_ns)) in counted.blocked {
+                let meaning = meaning(site);
+                found.ambiguous_ns += (total_ns as f64 * meaning.other_stacks) as u64;
+                let row = rows.entry((meaning.stack, meaning.wait)).or_default();
+                row.0 += count;
+                row.1 += total_ns;
+            }
+            let role = match counted.role {
+                Role::Unknown => Role::read(pid),
+                known => known,
+            };
+            let blocked = rows
+                .into_iter()
+                .map(|((stack, wait), (count, total_ns))| Blocked {
+                    stack,
+                    wait,
+                    count,
+                    total_ns,
+                });
+            found.processes.push(ProcessOffCpu {
+                pid,
+                postmaster_pid: counted.postmaster_pid,
+                role,
+                present_ns: counted.sum.present_ns,
+                on_cpu_ns: counted.sum.on_cpu_ns,
+                preempted_ns: counted.sum.preempted_ns,
+                preempted: counted.sum.preempted,
+                woken_ns: counted.sum.woken_ns,
+                unseen_ns: counted.sum.unseen_ns,
+                blocked: blocked.collect(),
+            });
+        }
+        found
+            .intervals
+            .extend(self.intervals.into_iter().map(|(pid, away)| {
+                let meaning = match away.why {
+                    Why::Waits { site } => meaning(site),
+                    Why::Preempted => nowhere,
+                };
+                OffCpuInterval {
+                    pid,
+                    start_ns: away.start_ns,
+                    woken_ns: away.woken_ns,
+                    end_ns: away.end_ns,
+                    stack: meaning.stack,
+                    wait: meaning.wait,
+                }
+            }));
+        found.intervals.sort_by_key(|it| it.end_ns);
+        found
+    }
+}

@@ -1,0 +1,247 @@
+//! The records of context switches and wake-ups, decoded from bytes.
+//!
+//! Pure, as `record.rs` is. At a switch the kernel writes three records, all on the CPU where it
+//! happens: a sample of who leaves (tid, time, user registers), `PERF_RECORD_SWITCH_CPU_WIDE` that
+//! it went out, and another that the next came in. A wake-up is a sample of the waker with the raw
+//! data of the tracepoint `sched_wakeup`, which names who is woken; where, the tracepoint's `format`
+//! file says.
+
+use crate::arch::REGS_COUNT;
+use crate::record::{Cursor, Malformed, RawRecord, RawRecords};
+use perf_event_open_sys::bindings as sys;
+
+/// What happened to a thread. Threads are named by their own numbers: that of a process is the
+/// number of its first thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Happening {
+    pub time_ns: u64,
+    pub tid: u32,
+    pub what: What,
+}
+
+/// See [`Happening`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// It got a CPU.
+    In,
+    /// It left its CPU, still runnable.
+    Preempted,
+    /// It left its CPU to wait, its user side as these registers say.
+    Waits { regs: Option<[u64; REGS_COUNT]> },
+    /// It was made runnable.
+    Woken,
+    /// It ended.
+    Ended,
+}
+
+/// What a ring held.
+#[derive(Debug, Default)]
+pub(crate) struct Happenings {
+    pub all: Vec<Happening>,
+    /// Records that the kernel had no room for.
+    pub lost: u64,
+    pub malformed: u64,
+}
+
+impl Happenings {
+    /// Adds what one CPU's ring of switches held.
+    pub fn add_switches(&mut self, ring: &[u8]) {
+        // The one that is about to leave, as its sample says.
+        let mut leaver = None;
+        for record in RawRecords::new(ring) {
+            let record = record.and_then(|raw| match raw.kind {
+                sys::PERF_RECORD_SAMPLE => {
+                    leaver = Some(decode_leaver(raw.body()).ok_or(raw.malformed())?);
+                    Ok(())
+                }
+                sys::PERF_RECORD_SWITCH_CPU_WIDE => {
+                    let switch = decode_switch(raw.misc, raw.body(), leaver.take());
+                    let (pid, switch) = switch.ok_or(raw.malformed())?;
+                    // A process's account is that of its first thread.
+                    if pid == switch.tid {
+                        self.all.push(switch);
+                    }
+                    Ok(())
+                }
+                _ => self.other(&raw),
+            });
+            self.malformed += u64::from(record.is_err());
+        }
+    }
+
+    /// Adds what one CPU's ring of wake-ups held; `pid_offset` is where the raw data name the woken.
+    pub fn add_wake_ups(&mut self, ring: &[u8], pid_offset: usize) {
+        for record in RawRecords::new(ring) {
+            let record = record.and_then(|raw| match raw.kind {
+                sys::PERF_RECORD_SAMPLE => {
+                    let woken = decode_wake_up(raw.body(), pid_offset);
+                    self.all.push(woken.ok_or(raw.malformed())?);
+                    Ok(())
+                }
+                _ => self.other(&raw),
+            });
+            self.malformed += u64::from(record.is_err());
+        }
+    }
+
+    fn other(&mut self, raw: &RawRecord<'_>) -> Result<(), Malformed> {
+        if raw.kind == sys::PERF_RECORD_LOST {
+            let mut body = raw.body();
+            body.u64().ok_or(raw.malformed())?; // the event's id
+            self.lost += body.u64().ok_or(raw.malformed())?;
+        }
+        Ok(())
+    }
+}
+
+/// The thread that leaves, and its registers.
+fn decode_leaver(mut body: Cursor<'_>) -> Option<(u32, Option<[u64; REGS_COUNT]>)> {
+    body.u32()?; // pid
+    let tid = body.u32()?;
+    body.u64()?; // time: that of the switch follows
+    let mut regs = None;
+    body.user_regs(&mut regs)?;
+    Some((tid, regs))
+}
+
+fn decode_switch(
+    misc: u16,
+    mut body: Cursor<'_>,
+    leaver: Option<(u32, Option<[u64; REGS_COUNT]>)>,
+) -> Option<(u32, Happening)> {
+    body.u64()?; // pid and tid of the other
+    let pid = body.u32()?;
+    let tid = body.u32()?;
+    let time_ns = body.u64()?;
+    let misc = u32::from(misc);
+    let what = if misc & sys::PERF_RECORD_MISC_SWITCH_OUT == 0 {
+        What::In
+    } else if misc & sys::PERF_RECORD_MISC_SWITCH_OUT_PREEMPT != 0 {
+        What::Preempted
+    } else {
+        let regs = leaver.filter(|it| it.0 == tid).and_then(|it| it.1);
+        What::Waits { regs }
+    };
+    Some((pid, Happening { time_ns, tid, what }))
+}
+
+fn decode_wake_up(mut body: Cursor<'_>, pid_offset: usize) -> Option<Happening> {
+    body.u64()?; // pid and tid of the waker
+    let time_ns = body.u64()?;
+    let size = usize::try_from(body.u32()?).ok()?;
+    let raw = body.take(size)?;
+    let tid = raw.get(pid_offset..)?.first_chunk::<4>()?;
+    Some(Happening {
+        time_ns,
+        tid: u32::from_ne_bytes(*tid),
+        what: What::Woken,
+    })
+}
+
+/// Where the raw data of a tracepoint hold a field, from its `format` file.
+pub(crate) fn field_offset(format: &str, field: &str) -> Option<usize> {
+    let line = format.lines().find(|line| {
+        let declaration = line.split(';').next().unwrap_or_default();
+        declaration.strip_suffix(field).is_some_and(|before| {
+            before.trim_start().starts_with("field:") && before.ends_with(' ')
+        })
+    })?;
+    let offset = line
+        .split(';')
+        .find_map(|part| part.trim().strip_prefix("offset:"));
+    offset?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::record;
+
+    fn leaver(tid: u32, regs: [u64; REGS_COUNT]) -> Vec<u8> {
+        let mut body = [tid, tid].map(u32::to_ne_bytes).concat();
+        body.extend(5_u64.to_ne_bytes());
+        body.extend(u64::from(sys::PERF_SAMPLE_REGS_ABI_64).to_ne_bytes());
+        body.extend(regs.map(u64::to_ne_bytes).concat());
+        record(sys::PERF_RECORD_SAMPLE, 0, &body)
+    }
+
+    fn switch(misc: u32, tid: u32, time_ns: u64) -> Vec<u8> {
+        let mut body = [9, 9, tid, tid].map(u32::to_ne_bytes).concat();
+        body.extend(time_ns.to_ne_bytes());
+        let misc = u16::try_from(misc).unwrap();
+        record(sys::PERF_RECORD_SWITCH_CPU_WIDE, misc, &body)
+    }
+
+    #[test]
+    fn a_wait_has_the_registers_of_the_one_who_leaves() {
+        const OUT: u32 = sys::PERF_RECORD_MISC_SWITCH_OUT;
+        let regs = [7; REGS_COUNT];
+        let ring = [
+            leaver(4, regs),
+            switch(OUT, 4, 10),
+            switch(0, 5, 11),
+            leaver(5, regs),
+            switch(OUT | sys::PERF_RECORD_MISC_SWITCH_OUT_PREEMPT, 5, 12),
+            switch(0, 6, 13),
+            leaver(4, regs),
+            switch(OUT, 6, 14),
+        ]
+        .concat();
+        let mut found = Happenings::default();
+        found.add_switches(&ring);
+        let whats: Vec<_> = found
+            .all
+            .iter()
+            .map(|it| (it.tid, it.time_ns, it.what))
+            .collect();
+        assert_eq!(
+            whats,
+            [
+                (4, 10, What::Waits { regs: Some(regs) }),
+                (5, 11, What::In),
+                (5, 12, What::Preempted),
+                (6, 13, What::In),
+                (6, 14, What::Waits { regs: None }),
+            ],
+            "the registers of another are not taken"
+        );
+        assert_eq!((found.lost, found.malformed), (0, 0));
+    }
+
+    #[test]
+    fn a_wake_up_names_the_woken_and_loss_is_counted() {
+        let mut body = [3, 3].map(u32::to_ne_bytes).concat();
+        body.extend(77_u64.to_ne_bytes());
+        let raw = [[0; 8], 42_u64.to_ne_bytes()].concat();
+        body.extend(16_u32.to_ne_bytes());
+        body.extend(raw);
+        let ring = [
+            record(sys::PERF_RECORD_SAMPLE, 0, &body),
+            record(
+                sys::PERF_RECORD_LOST,
+                0,
+                &[1_u64, 12].map(u64::to_ne_bytes).concat(),
+            ),
+            record(sys::PERF_RECORD_SAMPLE, 0, &body[..20]),
+        ]
+        .concat();
+        let mut found = Happenings::default();
+        found.add_wake_ups(&ring, 8);
+        let woken = Happening {
+            time_ns: 77,
+            tid: 42,
+            what: What::Woken,
+        };
+        assert_eq!(found.all, [woken]);
+        assert_eq!((found.lost, found.malformed), (12, 1));
+    }
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name() {
+        let format = "format:\n\tfield:pid_t common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+                      \tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\
+                      \tfield:pid_t pid;\toffset:24;\tsize:4;\tsigned:1;\n";
+        assert_eq!(field_offset(format, "pid"), Some(24));
+        assert_eq!(field_offset(format, "prio"), None);
+    }
+}

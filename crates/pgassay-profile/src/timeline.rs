@@ -1,0 +1,391 @@
+//! One process's part of a slice, from what happened to it: pure accounting.
+//!
+//! Invariant: `present = on_cpu + preempted + woken + Σ blocked + unseen`, to the nanosecond, whatever
+//! came in whatever order: every stretch between two happenings goes to exactly one of them.
+//!
+//! What a process did when the slice began follows from the first thing that happens to it: who is
+//! woken was blocked, who gets a CPU was runnable, who leaves one was on it. Where nothing happens
+//! at all, only a look from outside can tell.
+
+use crate::off_cpu::Slice;
+use crate::switch_record::{Happening, What};
+
+/// Where a process is blocked, as far as its stack pointer and instruction tell.
+pub(crate) type SiteId = u32;
+
+/// A happening, with the place of a wait looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub happening: Happening,
+    pub site: Option<SiteId>,
+}
+
+/// What was seen of a process from outside, in the slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub time_ns: u64,
+    pub state: SeenState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SeenState {
+    Blocked {
+        site: Option<SiteId>,
+    },
+    /// On a CPU, or waiting for one.
+    Runnable,
+}
+
+/// What is known of a process that nothing happened to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Before {
+    /// It was there when the slice began.
+    pub is_present: bool,
+    /// The first look at it.
+    pub seen: Option<Seen>,
+    /// It used CPU time in this slice, by the kernel's own count; nothing if that was not read.
+    pub used_cpu: Option<bool>,
+}
+
+/// A process's slice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Account {
+    pub present_ns: u64,
+    pub on_cpu_ns: u64,
+    pub preempted_ns: u64,
+    pub preempted: u64,
+    pub woken_ns: u64,
+    pub unseen_ns: u64,
+    pub away: Vec<Away>,
+}
+
+/// An interval off the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Away {
+    pub start_ns: u64,
+    /// When it became runnable: at once if it was preempted.
+    pub woken_ns: u64,
+    pub end_ns: u64,
+    pub why: Why,
+}
+
+/// Why a process left its CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    Preempted,
+    /// To wait; where, if that is known.
+    Waits {
+        site: Option<SiteId>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Absent,
+    OnCpu,
+    Preempted,
+    Blocked { site: Option<SiteId> },
+    Woken { woken_ns: u64, site: Option<SiteId> },
+    Unseen,
+}
+
+impl Account {
+    /// Accounts for a process's steps, which are in order of time and lie in the slice or beside
+    /// it. `wake_ups`: they were recorded.
+    pub fn of(slice: Slice, before: &Before, steps: &[Step], wake_ups: bool) -> Self {
+        let mut account = Self::default();
+        let within =
+            |step: &&Step| (slice.start_ns..slice.end_ns).contains(&step.happening.time_ns);
+        let mut since = slice.start_ns;
+        let first = steps.iter().find(within);
+        let mut state = initial(slice.start_ns, before, first, wake_ups);
+        for step in steps.iter().filter(within) {
+            let now = step.happening.time_ns;
+            let next = match (step.happening.what, state) {
+                // A wake-up of one that is not blocked changes nothing.
+                (What::Woken, State::Blocked { site }) => State::Woken {
+                    woken_ns: now,
+                    site,
+                },
+                (What::Woken, State::Absent) => State::Woken {
+                    woken_ns: now,
+                    site: None,
+                },
+                (What::Woken, _) => continue,
+                (What::In, _) => State::OnCpu,
+                (What::Preempted, _) => State::Preempted,
+                (What::Waits { .. }, _) => State::Blocked { site: step.site },
+                (What::Ended, _) => State::Absent,
+            };
+            // Between blocked and woken the interval goes on.
+            if !matches!(next, State::Woken { .. }) || state == State::Absent {
+                account.close(state, since, now, &next);
+                since = now;
+            }
+            state = next;
+            if step.happening.what == What::Ended {
+                break;
+            }
+        }
+        account.close(state, since, slice.end_ns, &State::Absent);
+        account
+    }
+
+    /// Ends a stretch in a state.
+    fn close(&mut self, state: State, start_ns: u64, end_ns: u64, next: &State) {
+        let len_ns = end_ns - start_ns;
+        if state != State::Absent {
+            self.present_ns += len_ns;
+        }
+        let away = |woken_ns, why| Away {
+            start_ns,
+            woken_ns,
+            end_ns,
+            why,
+        };
+        match state {
+            State::Absent => {}
+            State::Unseen => self.unseen_ns += len_ns,
+            State::OnCpu => self.on_cpu_ns += len_ns,
+            // It must have been on a CPU in between, to leave one: a record is missing.
+            State::Preempted | State::Blocked { .. } | State::Woken { .. }
+                if matches!(next, State::Preempted | State::Blocked { .. }) =>
+            {
+                self.unseen_ns += len_ns;
+            }
+            State::Preempted => {
+                self.preempted_ns += len_ns;
+                self.preempted += 1;
+                self.away.push(away(start_ns, Why::Preempted));
+            }
+            State::Blocked { site } => self.away.push(away(end_ns, Why::Waits { site })),
+            State::Woken { woken_ns, site } => {
+                self.woken_ns += end_ns - woken_ns;
+                self.away.push(away(woken_ns, Why::Waits { site }));
+            }
+        }
+    }
+
+    /// The blocked part of all intervals.
+    #[cfg(test)]
+    fn blocked_ns(&self) -> u64 {
+        let waits = self.away.iter().filter(|it| it.why != Why::Preempted);
+        waits.map(Away::blocked_ns).sum()
+    }
+}
+
+impl Away {
+    /// Until it was woken.
+    pub fn blocked_ns(&self) -> u64 {
+        self.woken_ns - self.start_ns
+    }
+}
+
+/// The state in which a slice finds a process.
+fn initial(start_ns: u64, before: &Before, first: Option<&Step>, wake_ups: bool) -> State {
+    if !before.is_present {
+        return State::Absent;
+    }
+    // A look that came after the first happening tells nothing of what was before.
+    let is_before = |seen: &Seen| first.is_none_or(|it| seen.time_ns < it.happening.time_ns);
+    let seen = before.seen.filter(is_before).map(|seen| seen.state);
+    let site = match seen {
+        Some(SeenState::Blocked { site }) => site,
+        _ => None,
+    };
+    let runnable = State::Woken {
+        woken_ns: start_ns,
+        site: None,
+    };
+    match first.map(|it| it.happening.what) {
+        Some(What::Woken) => State::Blocked { site },
+        Some(What::In) if wake_ups => runnable,
+        Some(What::In) => match seen {
+            Some(SeenState::Runnable) => runnable,
+            _ => State::Blocked { site },
+        },
+        Some(What::Preempted | What::Waits { .. } | What::Ended) => State::OnCpu,
+        None => match (seen, before.used_cpu) {
+            (Some(SeenState::Blocked { site }), _) => State::Blocked { site },
+            (Some(SeenState::Runnable), Some(true)) => State::OnCpu,
+            (Some(SeenState::Runnable), Some(false)) => runnable,
+            _ => State::Unseen,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLICE: Slice = Slice {
+        start_ns: 100,
+        end_ns: 200,
+    };
+    const WAITS: What = What::Waits { regs: None };
+
+    fn step(time_ns: u64, what: What, site: Option<SiteId>) -> Step {
+        let happening = Happening {
+            time_ns,
+            tid: 1,
+            what,
+        };
+        Step { happening, site }
+    }
+
+    fn present() -> Before {
+        Before {
+            is_present: true,
+            ..Before::default()
+        }
+    }
+
+    fn identity_holds(account: &Account) -> bool {
+        account.present_ns
+            == account.on_cpu_ns
+                + account.preempted_ns
+                + account.woken_ns
+                + account.unseen_ns
+                + account.blocked_ns()
+    }
+
+    #[test]
+    fn a_wait_is_split_where_it_was_woken() {
+        let steps = [
+            step(110, WAITS, Some(7)),
+            step(150, What::Woken, None),
+            step(160, What::In, None),
+            step(170, What::Preempted, None),
+            step(175, What::In, None),
+        ];
+        let account = Account::of(SLICE, &present(), &steps, true);
+        assert_eq!(account.on_cpu_ns, 10 + 10 + 25);
+        assert_eq!((account.woken_ns, account.preempted_ns), (10, 5));
+        assert_eq!(account.preempted, 1);
+        let first = Away {
+            start_ns: 110,
+            woken_ns: 150,
+            end_ns: 160,
+            why: Why::Waits { site: Some(7) },
+        };
+        assert_eq!(account.away[0], first);
+        assert_eq!(account.present_ns, 100);
+        assert!(identity_holds(&account));
+    }
+
+    #[test]
+    fn the_first_happening_tells_what_was_before_it() {
+        let first = |what, wake_ups| {
+            let account = Account::of(SLICE, &present(), &[step(130, what, None)], wake_ups);
+            assert!(identity_holds(&account), "{account:?}");
+            (account.on_cpu_ns, account.woken_ns, account.blocked_ns())
+        };
+        assert_eq!(first(WAITS, true), (30, 0, 70));
+        assert_eq!(first(What::In, true), (70, 30, 0), "nobody woke it");
+        assert_eq!(
+            first(What::In, false),
+            (70, 0, 30),
+            "wake-ups were not seen"
+        );
+        assert_eq!(first(What::Woken, true), (0, 70, 30));
+        assert_eq!(first(What::Ended, true), (30, 0, 0));
+    }
+
+    #[test]
+    fn a_look_tells_where_a_wait_is_that_outlasts_the_slice() {
+        let seen = Seen {
+            time_ns: 101,
+            state: SeenState::Blocked { site: Some(3) },
+        };
+        let before = Before {
+            seen: Some(seen),
+            ..present()
+        };
+        let account = Account::of(SLICE, &before, &[], true);
+        let whole = Away {
+            start_ns: 100,
+            woken_ns: 200,
+            end_ns: 200,
+            why: Why::Waits { site: Some(3) },
+        };
+        assert_eq!(account.away, [whole]);
+        let steps = [step(100, What::Woken, None)];
+        let account = Account::of(SLICE, &before, &steps, true);
+        assert_eq!(
+            account.away[0].why,
+            Why::Waits { site: None },
+            "the look came too late"
+        );
+    }
+
+    #[test]
+    fn one_that_runs_through_is_told_from_one_that_starves_by_the_cpu_it_used() {
+        let runnable = |used_cpu| {
+            let seen = Seen {
+                time_ns: 101,
+                state: SeenState::Runnable,
+            };
+            let before = Before {
+                is_present: true,
+                seen: Some(seen),
+                used_cpu,
+            };
+            let account = Account::of(SLICE, &before, &[], true);
+            assert!(identity_holds(&account));
+            (account.on_cpu_ns, account.woken_ns, account.unseen_ns)
+        };
+        assert_eq!(runnable(Some(true)), (100, 0, 0));
+        assert_eq!(runnable(Some(false)), (0, 100, 0));
+        assert_eq!(runnable(None), (0, 0, 100));
+    }
+
+    #[test]
+    fn who_comes_and_goes_is_present_only_in_between() {
+        let steps = [
+            step(120, What::In, None),
+            step(140, WAITS, None),
+            step(150, What::In, None),
+            step(155, What::Ended, None),
+            step(156, WAITS, None),
+        ];
+        let account = Account::of(SLICE, &Before::default(), &steps, true);
+        assert_eq!((account.present_ns, account.on_cpu_ns), (35, 25));
+        assert!(identity_holds(&account));
+    }
+
+    #[test]
+    fn the_identity_holds_for_any_order_of_happenings() {
+        let mut random = 1_u64;
+        let mut draw = |below: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        for round in 0..2000 {
+            let mut steps: Vec<Step> = (0..draw(12))
+                .map(|_| {
+                    let what = match draw(9) {
+                        0..3 => What::In,
+                        3..5 => WAITS,
+                        5..7 => What::Woken,
+                        7 => What::Preempted,
+                        _ => What::Ended,
+                    };
+                    step(90 + draw(120), what, Some(1))
+                })
+                .collect();
+            steps.sort_by_key(|it| it.happening.time_ns);
+            let before = Before {
+                is_present: draw(3) > 0,
+                ..Before::default()
+            };
+            let account = Account::of(SLICE, &before, &steps, draw(2) == 0);
+            assert!(
+                identity_holds(&account),
+                "round {round}: {steps:?} {account:?}"
+            );
+            assert!(account.present_ns <= SLICE.len_ns());
+        }
+    }
+}

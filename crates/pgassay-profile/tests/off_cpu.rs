@@ -1,0 +1,238 @@
+//! What is not on a CPU, on real servers: whole accounts, and the right reasons.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use pgassay_profile::{
+    Blocked, LiveServer, OffCpuConfig, ProcessCpu, ProcessOffCpu, Role, Sampler, SamplerConfig,
+    Samples, WaitLog, WaitReader,
+};
+use pgassay_server::{Server, testing};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{alone, fill, postmaster, select_by_id, under_load};
+
+fn config(slice_ms: u64, every_ms: u64) -> SamplerConfig {
+    SamplerConfig {
+        off_cpu: Some(OffCpuConfig {
+            slice: Duration::from_millis(slice_ms),
+            every: Duration::from_millis(every_ms),
+            ..OffCpuConfig::default()
+        }),
+        ring_bytes: 16 * 1024 * 1024,
+        ..SamplerConfig::default()
+    }
+}
+
+fn stack_has(samples: &Samples, stack: Option<u32>, name: &str) -> bool {
+    stack.is_some_and(|stack| {
+        let frames = samples.stacks[stack as usize].iter();
+        frames
+            .map(|&frame| &samples.frames[frame as usize])
+            .any(|frame| frame.name() == Some(name))
+    })
+}
+
+fn sum(processes: &[&ProcessOffCpu], of: impl Fn(&ProcessOffCpu) -> u64) -> u64 {
+    processes.iter().map(|it| of(it)).sum()
+}
+
+/// A server, and a sampler of it that knows its waits.
+fn watched(version: &str, config: &SamplerConfig) -> Option<(Server, Sampler)> {
+    let server = testing::server(version)?;
+    let sampler = support::sampler(&server, config)?;
+    let live = LiveServer::of_process(postmaster(&server)).unwrap();
+    match WaitReader::open(&live) {
+        Ok(reader) => sampler.watch_waits(postmaster(&server), reader).unwrap(),
+        Err(error) => assert_ne!(version, "18", "{error}"),
+    }
+    fill(&server);
+    Some((server, sampler))
+}
+
+/// Exact totals of a process at an instant, by the clock of the events.
+fn exact(pid: u32) -> (u64, ProcessCpu) {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let cpu = ProcessCpu::read(pid).unwrap();
+    // SAFETY: the pointer is to a timespec that outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let now_ns = time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned();
+    (now_ns, cpu)
+}
+
+#[test]
+fn a_whole_window_in_one_slice_agrees_with_the_kernels_totals() {
+    let _alone = alone();
+    let Some((server, sampler)) = watched("18", &config(60_000, 60_000)) else {
+        return;
+    };
+    under_load(&server, 8, &select_by_id, |pids| {
+        sampler.start().unwrap();
+        thread::sleep(Duration::from_millis(50));
+        let before: Vec<_> = pids.iter().map(|&pid| exact(pid)).collect();
+        thread::sleep(Duration::from_millis(1500));
+        let after: Vec<_> = pids.iter().map(|&pid| exact(pid)).collect();
+        thread::sleep(Duration::from_millis(50));
+        let samples = sampler.stop().unwrap();
+        let off_cpu = samples.off_cpu.as_ref().unwrap();
+        if off_cpu.slices_dropped > 0 {
+            testing::skip(
+                "a whole window in one slice",
+                "too many records for a machine so busy",
+            );
+            return;
+        }
+        let mut window_ns = 0;
+        let (mut on_cpu_ns, mut run_queue_ns) = (0, 0);
+        let (mut away_ns, mut runnable_ns) = (0, 0);
+        for ((&pid, before), after) in pids.iter().zip(&before).zip(&after) {
+            let (start_ns, end_ns) = (before.0, after.0);
+            window_ns += end_ns - start_ns;
+            on_cpu_ns += after.1.on_cpu_ns - before.1.on_cpu_ns;
+            run_queue_ns += after.1.run_queue_ns - before.1.run_queue_ns;
+            let overlap =
+                |from_ns: u64, to_ns: u64| to_ns.min(end_ns).saturating_sub(from_ns.max(start_ns));
+            for it in off_cpu.intervals.iter().filter(|it| it.pid == pid) {
+                away_ns += overlap(it.start_ns, it.end_ns);
+                runnable_ns += overlap(it.woken_ns, it.end_ns);
+            }
+        }
+        assert!(off_cpu.wake_ups, "root may see wake-ups");
+        let close =
+            |ours_ns: u64, exact_ns: u64| ours_ns.abs_diff(exact_ns) as f64 / window_ns as f64;
+        let seen_ns = window_ns - away_ns;
+        assert!(
+            close(seen_ns, on_cpu_ns) < 0.01,
+            "on CPU: {seen_ns} {on_cpu_ns} of {window_ns}"
+        );
+        assert!(
+            close(runnable_ns, run_queue_ns) < 0.01,
+            "run queue: {runnable_ns} {run_queue_ns} of {window_ns}"
+        );
+        let backends: Vec<_> = off_cpu.backends(pids).collect();
+        assert_eq!(backends.len(), pids.len());
+        for it in &backends {
+            let parts_ns = it.on_cpu_ns + it.preempted_ns + it.woken_ns + it.unseen_ns;
+            assert_eq!(it.present_ns, parts_ns + it.blocked_ns());
+            assert_eq!(it.role, Role::Backend);
+            assert!(it.unseen_ns < it.present_ns / 100, "{it:?}");
+        }
+    });
+    server.stop().unwrap();
+}
+
+/// Which share of the backends' blocked time has the function in its stack, and which the wait.
+fn shares(samples: &Samples, pids: &[u32], function: &str, wait: Option<u32>) -> (f64, f64) {
+    let off_cpu = samples.off_cpu.as_ref().unwrap();
+    let rows = || off_cpu.backends(pids).flat_map(|it| &it.blocked);
+    let all_ns: u64 = rows().map(|it| it.total_ns).sum();
+    let with = |holds: &dyn Fn(&Blocked) -> bool| {
+        let some_ns: u64 = rows().filter(|it| holds(it)).map(|it| it.total_ns).sum();
+        some_ns as f64 / all_ns as f64
+    };
+    (
+        with(&|it| stack_has(samples, it.stack, function)),
+        with(&|it| it.wait == wait),
+    )
+}
+
+fn a_lock_is_what_a_hot_row_waits_for(version: &str, wait: Option<u32>) {
+    let _alone = alone();
+    let Some((server, sampler)) = watched(version, &config(50, 150)) else {
+        return;
+    };
+    // Whoever has the row keeps it for a while, so that all the others wait for it.
+    let hot = |_: u64, _: usize| {
+        "begin; update t set info = info where id = 1; select pg_sleep(0.002); commit".to_owned()
+    };
+    under_load(&server, 6, &hot, |pids| {
+        sampler.start().unwrap();
+        thread::sleep(Duration::from_millis(1500));
+        let samples = sampler.stop().unwrap();
+        let off_cpu = samples.off_cpu.as_ref().unwrap();
+        assert!(
+            (4..=12).contains(&off_cpu.slices.len()),
+            "{:?}",
+            off_cpu.slices
+        );
+        let (stack, waiting) = shares(&samples, pids, "ProcSleep", wait);
+        assert!(stack > 0.6, "{version}: {stack} {off_cpu:?}");
+        if wait.is_some() {
+            assert!(waiting > 0.4, "{waiting} {off_cpu:?}");
+        }
+        let (known, _) = shares(&samples, pids, "PostgresMain", None);
+        assert!(
+            known > 0.95,
+            "{version}: {known} of the blocked time has a whole stack"
+        );
+        // They are told from one who sleeps of his own will.
+        let (asleep, _) = shares(&samples, pids, "pg_sleep", None);
+        assert!((0.02..0.35).contains(&asleep), "{version}: {asleep}");
+        assert!(
+            off_cpu.ambiguous_ns < off_cpu.observed_ns() / 50,
+            "{}",
+            off_cpu.ambiguous_ns
+        );
+    });
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_lock_is_what_a_hot_row_waits_for_on_18() {
+    // PG_WAIT_LOCK, LOCKTAG_TRANSACTION; see wait_event.h and lock.h.
+    a_lock_is_what_a_hot_row_waits_for("18", Some(0x0300_0005));
+}
+
+#[test]
+fn a_lock_is_what_a_hot_row_waits_for_on_a_stripped_10() {
+    a_lock_is_what_a_hot_row_waits_for("10", None);
+}
+
+/// A sampler in user space gets a CPU when the backends do not want it, so what it sees of running
+/// and waiting to run is no share of the time; slices see what the kernel's totals say.
+#[test]
+fn on_a_full_machine_the_runnable_share_is_the_kernels_and_not_a_samplers() {
+    let _alone = alone();
+    let Some((server, sampler)) = watched("18", &config(50, 200)) else {
+        return;
+    };
+    let live = LiveServer::of_process(postmaster(&server)).unwrap();
+    let reader = WaitReader::open(&live).unwrap();
+    under_load(&server, 12, &select_by_id, |pids| {
+        sampler.start().unwrap();
+        let before: Vec<_> = pids.iter().map(|&pid| exact(pid)).collect();
+        let began = Instant::now();
+        let mut log = WaitLog::default();
+        while began.elapsed() < Duration::from_millis(2500) {
+            log.sweep(&reader, pids.iter().copied());
+            thread::sleep(Duration::from_millis(5));
+        }
+        let after: Vec<_> = pids.iter().map(|&pid| exact(pid)).collect();
+        let samples = sampler.stop().unwrap();
+        let off_cpu = samples.off_cpu.as_ref().unwrap();
+        let window_ns: u64 = before.iter().zip(&after).map(|(b, a)| a.0 - b.0).sum();
+        let runnable_ns = |it: &ProcessCpu| it.on_cpu_ns + it.run_queue_ns;
+        let ran_ns: u64 = before
+            .iter()
+            .zip(&after)
+            .map(|(b, a)| runnable_ns(&a.1) - runnable_ns(&b.1))
+            .sum();
+        let exact = ran_ns as f64 / window_ns as f64;
+        let backends: Vec<_> = off_cpu.backends(pids).collect();
+        let of_slices = sum(&backends, |it| it.on_cpu_ns + it.preempted_ns + it.woken_ns) as f64
+            / sum(&backends, |it| it.present_ns) as f64;
+        assert!(exact > 0.1, "the machine is full: {exact}");
+        // Slices are a sample of the time; on a machine that others use too, shares vary.
+        assert!(
+            (of_slices - exact).abs() < 0.15,
+            "slices {of_slices}, exact {exact}"
+        );
+        // The sampler's share may be anything: half of the exact one on a machine of one's own.
+        assert!(log.runnable > 0 && !log.blocked.is_empty(), "{log:?}");
+    });
+    server.stop().unwrap();
+}
