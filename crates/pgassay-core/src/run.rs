@@ -38,6 +38,9 @@ pub struct Run {
     pub plan: Plan,
     /// The servers, in the plan's order.
     pub servers: Vec<ServerFacts>,
+    /// The relays that made round trips longer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub relays: Vec<RelayFacts>,
     /// What limits measurements on this machine.
     pub checks: Vec<Check>,
     /// What the reader must know before believing a figure.
@@ -65,6 +68,21 @@ pub struct ServerFacts {
     pub cflags: String,
     /// The compiler, as `version()` names it.
     pub compiler: String,
+}
+
+/// What a relay was asked for, and what it did.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RelayFacts {
+    /// What it was to add to a round trip.
+    pub delay_us: f64,
+    /// Median round trip of one byte between two threads over TCP on loopback, without it.
+    pub direct_us: f64,
+    /// The same through it.
+    pub relayed_us: f64,
+    /// How much later than asked pieces left during the run, in the mean.
+    pub late_mean_us: f64,
+    /// The latest of them.
+    pub late_max_us: f64,
 }
 
 /// One line of the machine's check-up.
@@ -113,6 +131,8 @@ pub enum WarningKind {
     ProfileQuality,
     /// The run ended before all trials were done.
     Incomplete,
+    /// A variant was left out, since what it requires is not there.
+    Skipped,
     /// An installed PostgreSQL stood in for one that could not be fetched.
     Installed,
 }

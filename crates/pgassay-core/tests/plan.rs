@@ -35,8 +35,8 @@ fn the_founding_study_needs_one_server_and_eighteen_points() {
     assert_eq!(plan.points.len(), 18);
     assert_eq!(plan.servers[0].connections, 3 * 64 + 10);
     assert!(
-        plan.servers[0]
-            .setup
+        plan.servers[0].databases[0].setup[0]
+            .text
             .contains("generate_series(1, 1000000)"),
         "parameters are filled in"
     );
@@ -94,7 +94,7 @@ fn the_command_line_has_the_last_word() {
         variants: Some(vec!["prepared".to_owned(), "simple".to_owned()]),
         scripts: Some(vec!["plain".to_owned()]),
         parameters: [("rows".to_owned(), "10".to_owned())].into(),
-        version: Some("10".to_owned()),
+        versions: vec!["10".to_owned()],
         pairs: Some(3),
         without_profile: true,
         ..Overrides::default()
@@ -197,4 +197,85 @@ fn binaries_without_a_version_may_be_of_any() {
     let plan = planned(FOUNDING, &overrides).unwrap();
     assert_eq!(plan.servers[0].binaries.as_deref(), Some("/opt/pg/bin"));
     assert_eq!(plan.servers[0].version, "latest");
+}
+
+#[test]
+fn a_variant_with_other_data_gets_a_database_on_the_shared_server() {
+    let text = format!(
+        "{SMALL}setup = \"create table u${{x}}()\"\nreset = \"truncate u\"\n[data]\nsetup = \"create table t()\"\n"
+    );
+    let plan = planned(&text, &Overrides::default()).unwrap();
+    assert_eq!(plan.servers.len(), 1, "one server makes the fairer pair");
+    let names: Vec<&str> = plan.servers[0]
+        .databases
+        .iter()
+        .map(|database| database.name.as_str())
+        .collect();
+    assert_eq!(names, ["postgres", "data_2"]);
+    let setup: Vec<&str> = plan.servers[0].databases[1]
+        .setup
+        .iter()
+        .map(|sql| sql.text.as_str())
+        .collect();
+    assert_eq!(setup, ["create table t()", "create table u1()"]);
+    assert_eq!((plan.points[0].database, plan.points[1].database), (0, 1));
+    assert_eq!(
+        plan.points[1].resets[0].path("reset"),
+        ["variant", "1", "reset"]
+    );
+}
+
+#[test]
+fn ways_and_settings_can_be_conditions() {
+    let text = format!(
+        "{SMALL}[conditions]\nnetwork = [\"unix\", {{ delay = \"1ms\" }}]\nsettings = {{ jit = [true, false] }}\n"
+    );
+    let plan = planned(&text, &Overrides::default()).unwrap();
+    assert_eq!(plan.servers.len(), 2, "a server for each setting");
+    assert!(plan.servers.iter().all(|server| server.tcp));
+    assert_eq!(plan.conditions[3].label, "network=1ms, jit=off");
+    assert_eq!(plan.conditions[3].values["clients"], "8");
+    assert_eq!(
+        plan.point(3, 0)
+            .network
+            .delay()
+            .map(|delay| delay.as_millis()),
+        Some(1)
+    );
+}
+
+#[test]
+fn quick_leaves_what_the_study_says_and_the_command_line_still_has_the_last_word() {
+    let text = format!(
+        "{SMALL}[conditions]\nclients = [1, 8, 64]\nversion = [\"10\", \"18\"]\n\
+         [quick]\nclients = [8]\nversion = [\"18\"]\npairs = 3\nparameters = {{ x = 7 }}\n"
+    );
+    let mut overrides = Overrides {
+        quick: true,
+        ..Overrides::default()
+    };
+    let plan = planned(&text, &overrides).unwrap();
+    assert_eq!((plan.conditions.len(), plan.schedule.blocks), (1, 3));
+    assert_eq!(plan.points[0].scripts[0].text, "select 7");
+    overrides.clients = Some(vec![1, 2]);
+    overrides.versions = vec!["9.6".to_owned(), "12".to_owned()];
+    let plan = planned(&text, &overrides).unwrap();
+    assert_eq!(plan.conditions.len(), 4);
+    assert_eq!(plan.servers[0].version, "9.6");
+}
+
+#[test]
+fn a_script_may_give_more_than_a_transaction() {
+    let text = SMALL.replace(
+        "[parameters]\n",
+        "gives = { values = \"${many}\" }\n[parameters]\nmany = 10_000\n",
+    );
+    let plan = planned(&text, &Overrides::default()).unwrap();
+    assert_eq!(plan.points[0].per_transaction(), 10_000);
+    assert_eq!(plan.points[0].gives.as_ref().unwrap().unit, "values");
+    let message = refused(&text.replace("many = 10_000", "many = \"lots\""));
+    assert!(
+        message.starts_with("s.toml:5:20: \"lots\" is not a whole number of values"),
+        "{message}"
+    );
 }

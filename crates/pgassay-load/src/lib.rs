@@ -43,6 +43,7 @@ mod opening;
 mod program;
 mod reconnecting;
 mod recorder;
+mod redis;
 mod socket;
 mod worker;
 
@@ -58,3 +59,4 @@ pub use measurement::{
     ClientTime, CommandMeasurement, Instants, Measurement, Reconnecting, ScriptMeasurement,
     ThreadUsage, TimerLag,
 };
+pub use redis::{RedisCrew, RedisError};

@@ -68,6 +68,22 @@ impl Installation {
     pub fn program(&self, name: &str) -> PathBuf {
         self.bin_dir.join(name)
     }
+
+    /// Whether its files hold an extension, so that `create extension` can find it. Looks where
+    /// PostgreSQL's own make, Debian's and Red Hat's packages put them.
+    pub fn has_extension(&self, name: &str) -> bool {
+        let base = self.bin_dir.parent().unwrap_or(&self.bin_dir);
+        let major = base.file_name().unwrap_or_default();
+        let shares = [
+            base.join("share"),
+            base.join("share/postgresql"),
+            Path::new("/usr/share/postgresql").join(major),
+        ];
+        let control = format!("{name}.control");
+        shares
+            .iter()
+            .any(|share| share.join("extension").join(&control).is_file())
+    }
 }
 
 fn version_of(program: &Path) -> io::Result<Version> {

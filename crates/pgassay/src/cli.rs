@@ -162,7 +162,7 @@ impl FromStr for ExportTo {
 }
 
 /// What is chosen over the study file; `study plan` takes the same.
-#[derive(Debug, Args, Default)]
+#[derive(Debug, Clone, Args, Default)]
 pub struct ChoiceArgs {
     /// Use the study's quick length: wider intervals, sooner.
     #[arg(long, conflicts_with = "length")]
@@ -192,12 +192,13 @@ pub struct ChoiceArgs {
     #[arg(long = "param", value_name = "NAME=VALUE")]
     pub parameters: Vec<String>,
 
-    /// PostgreSQL version, instead of the study's: 18, 9.6, 10.23.
-    #[arg(long = "server", value_name = "VERSION")]
-    pub version: Option<String>,
+    /// PostgreSQL version, instead of the study's: 18, 9.6, 10.23. Several make each a condition
+    /// of its own.
+    #[arg(long = "server", value_name = "VERSION,…", value_delimiter = ',')]
+    pub versions: Vec<String>,
 
     /// A directory with bin/postgres, instead of a version that is fetched.
-    #[arg(long, value_name = "DIR", conflicts_with = "version")]
+    #[arg(long, value_name = "DIR", conflicts_with = "versions")]
     pub binaries: Option<String>,
 
     /// Seed of the order of trials and of the scripts' random numbers; printed with the result.

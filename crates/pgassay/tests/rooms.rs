@@ -5,13 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Room → rooms it may know. `pgassay` may know all; `xtask` is a tool and no room.
-const MAY_KNOW: [(&str, &[&str]); 10] = [
+const MAY_KNOW: [(&str, &[&str]); 11] = [
     ("pgassay-wire", &[]),
     ("pgassay-script", &[]),
     ("pgassay-stats", &[]),
     ("pgassay-core", &["pgassay-stats"]),
     ("pgassay-count", &["pgassay-core"]),
     ("pgassay-load", &["pgassay-wire", "pgassay-script"]),
+    ("pgassay-relay", &[]),
     ("pgassay-server", &["pgassay-wire"]),
     ("pgassay-profile", &["pgassay-wire"]),
     ("pgassay-store", &["pgassay-core"]),

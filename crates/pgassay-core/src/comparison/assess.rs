@@ -41,11 +41,15 @@ pub fn assess(
     };
     for condition in 0..plan.conditions.len() {
         let variants: Vec<Vec<Figures>> = (0..plan.variants.len())
-            .map(|variant| figures(trials, condition, variant))
+            .map(|variant| {
+                let units = plan.point(condition, variant).per_transaction();
+                figures(trials, condition, variant, units as f64)
+            })
             .collect::<Result<_, _>>()?;
         let mut summaries = Vec::new();
         for (variant, figures) in variants.iter().enumerate() {
-            summaries.push(summary(trials, condition, variant, figures)?);
+            let units = plan.point(condition, variant).per_transaction();
+            summaries.push(summary(trials, condition, variant, figures, units as f64)?);
         }
         let mut comparisons = compared(condition, plan.schedule.blocks, &variants);
         for comparison in &mut comparisons {
@@ -58,6 +62,7 @@ pub fn assess(
                     condition,
                     variant,
                     major,
+                    units: plan.point(condition, variant).per_transaction(),
                 })
             };
             let counted = |variant: usize| of_point(trials, condition, variant);
@@ -79,7 +84,8 @@ struct Figures {
     values: [f64; METRICS],
 }
 
-/// Throughput, mean, p50, p95, p99 of latency, server CPU per transaction.
+/// Throughput, mean, p50, p95, p99 of latency, server CPU per transaction; throughput and server CPU
+/// in the study's unit, where it has one.
 const METRICS: usize = 6;
 const TPS: usize = 0;
 const SERVER_CPU: usize = 5;
@@ -88,6 +94,7 @@ fn figures(
     trials: &[Trial],
     condition: usize,
     variant: usize,
+    units: f64,
 ) -> Result<Vec<Figures>, LatencyError> {
     timed(trials, condition, variant)
         .filter(|trial| trial.transactions > 0)
@@ -95,12 +102,12 @@ fn figures(
             let latency = trial.latency.histogram()?;
             let quantile = |q: f64| latency.value_at_quantile(q).max(1) as f64 / 1e3;
             let values = [
-                trial.tps(),
+                trial.tps() * units,
                 latency.mean().max(1.0) / 1e3,
                 quantile(0.5),
                 quantile(0.95),
                 quantile(0.99),
-                trial.server_cpu_us_per_tx(),
+                trial.server_cpu_us_per_tx() / units,
             ];
             Ok(Figures {
                 block: trial.block,
@@ -144,6 +151,7 @@ fn summary(
     condition: usize,
     variant: usize,
     figures: &[Figures],
+    units: f64,
 ) -> Result<PointSummary, LatencyError> {
     // All trials' transactions in one histogram: percentiles of the whole, not means of percentiles.
     let mut latency = Histogram::<u64>::new(3).expect("3 digits are within the crate's 0 to 5");
@@ -171,7 +179,7 @@ fn summary(
         variant,
         trials: count,
         transactions,
-        tps: mean_of(TPS),
+        tps: mean_of(TPS) / units,
         latency_mean_us: latency.mean() / 1e3,
         latency_p50_us: quantile_us(0.5),
         latency_p95_us: quantile_us(0.95),

@@ -33,6 +33,8 @@ pub(super) struct Side<'a> {
     pub variant: usize,
     /// Major version of its server, as `18` or `9.6`.
     pub major: &'a str,
+    /// What a transaction gives, in the study's unit: costs are told per unit.
+    pub units: u64,
 }
 
 /// Samples of each row, one count per block.
@@ -161,7 +163,7 @@ fn totals(side: &Side<'_>, block: usize) -> Option<(f64, u64)> {
     let sum = timed.fold((0.0, 0), |(cpu_us, transactions), trial| {
         (
             cpu_us + trial.server.on_cpu_us,
-            transactions + trial.transactions_total,
+            transactions + trial.transactions_total * side.units,
         )
     });
     (sum.1 > 0).then_some(sum)

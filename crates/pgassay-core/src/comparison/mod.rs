@@ -60,7 +60,7 @@ pub struct Comparison {
     pub variant: usize,
     /// The answer, from throughput.
     pub verdict: Verdict,
-    /// Throughput; above 1 is better.
+    /// Throughput, in the study's unit where it has one; above 1 is better.
     pub tps: Ratio,
     /// Mean latency; below 1 is better.
     pub latency_mean: Ratio,
@@ -70,7 +70,8 @@ pub struct Comparison {
     pub latency_p95: Ratio,
     /// 99th percentile of latency.
     pub latency_p99: Ratio,
-    /// On-CPU time of the backends per transaction; `None` where the kernel does not tell it.
+    /// On-CPU time of the backends per transaction, or per unit where the study has one; `None` where
+    /// the kernel does not tell it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu: Option<Ratio>,
     /// Where the difference of that time lies; `None` without profiles.
@@ -118,7 +119,8 @@ pub struct Ratio {
     pub by_pair: Vec<f64>,
 }
 
-/// Where the difference in the backends' on-CPU time per transaction lies.
+/// Where the difference in the backends' on-CPU time per transaction lies, or per unit where the
+/// study has one.
 ///
 /// Every list adds up to the total: rows are parts of one sum, `other` rows included.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Overrides;
 use super::names::script_named;
-use crate::study::{Protocol, Scalar, Study, StudyError, StudySource};
+use crate::study::{Network, Protocol, Scalar, Study, StudyError, StudySource};
 
 /// One combination of the conditions' lists.
 #[derive(Debug, Clone, Default)]
@@ -13,7 +13,12 @@ pub(super) struct Combination {
     pub(super) script: Option<String>,
     pub(super) version: Option<String>,
     pub(super) protocol: Option<Protocol>,
+    pub(super) network: Option<Network>,
+    pub(super) settings: BTreeMap<String, Scalar>,
+    pub(super) session: BTreeMap<String, Scalar>,
     pub(super) parameters: BTreeMap<String, String>,
+    /// Every list's value, as `(name, value)`.
+    all: Vec<(String, String)>,
     /// The parts that vary, as `(name, value)`.
     varying: Vec<(String, String)>,
 }
@@ -31,6 +36,13 @@ impl Combination {
             .collect();
         parts.join(", ")
     }
+
+    /// Every list's value by its name.
+    pub(super) fn values(&self) -> BTreeMap<String, String> {
+        let mut values: BTreeMap<String, String> = self.all.iter().cloned().collect();
+        values.insert("clients".to_owned(), self.clients.to_string());
+        values
+    }
 }
 
 pub(super) fn combinations(
@@ -39,59 +51,108 @@ pub(super) fn combinations(
     overrides: &Overrides,
 ) -> Result<Vec<Combination>, StudyError> {
     let conditions = &study.conditions;
-    let clients = overrides.clients.as_ref().unwrap_or(&conditions.clients);
+    let quick = study.quick.as_ref().filter(|_| overrides.quick);
+    let clients = overrides
+        .clients
+        .as_ref()
+        .or(quick.and_then(|quick| quick.clients.as_ref()))
+        .unwrap_or(&conditions.clients);
     if clients.is_empty() || clients.contains(&0) {
         return Err(source.error_at(
             &["conditions", "clients"],
             "`clients` must list numbers of at least 1",
         ));
     }
-    let scripts = match &overrides.scripts {
-        Some(wanted) => wanted,
-        None => &conditions.script,
-    };
+    let scripts = overrides
+        .scripts
+        .as_ref()
+        .or(quick.and_then(|quick| quick.script.as_ref()))
+        .unwrap_or(&conditions.script);
     for (index, name) in scripts.iter().enumerate() {
-        script_named(
-            study,
-            source,
-            name,
-            &["conditions", "script", &index.to_string()],
-        )?;
+        let path = ["conditions", "script", &index.to_string()];
+        script_named(study, source, name, &path)?;
     }
+    // A version on the command line stands for the one that all variants share, or for the list.
+    let versions = match overrides.versions.len() {
+        0 => quick
+            .and_then(|quick| quick.version.as_ref())
+            .unwrap_or(&conditions.version),
+        1 if conditions.version.is_empty() => &conditions.version,
+        _ => &overrides.versions,
+    };
+    let networks = quick
+        .and_then(|quick| quick.network.as_ref())
+        .unwrap_or(&conditions.network);
     let mut all = vec![Combination::default()];
     vary(&mut all, "script", scripts, String::clone, |at, value| {
         at.script = Some(value.clone());
     });
-    vary(
-        &mut all,
-        "version",
-        &conditions.version,
-        String::clone,
-        |at, value| at.version = Some(value.clone()),
-    );
+    vary(&mut all, "version", versions, String::clone, |at, value| {
+        at.version = Some(value.clone());
+    });
+    let protocol = |protocol: &Protocol| protocol.as_str().to_owned();
     vary(
         &mut all,
         "protocol",
         &conditions.protocol,
-        |p| p.as_str().to_owned(),
-        |at, value| at.protocol = Some(*value),
+        protocol,
+        |at, value| {
+            at.protocol = Some(*value);
+        },
     );
-    for (name, values) in &conditions.parameters {
-        if values.is_empty() {
-            return Err(source.error_at(
-                &["conditions", "parameters", name],
-                format!("the list of `{name}` is empty"),
-            ));
-        }
-        vary(&mut all, name, values, Scalar::to_string, |at, value| {
-            at.parameters.insert(name.clone(), value.to_string());
-        });
-    }
+    vary(
+        &mut all,
+        "network",
+        networks,
+        Network::to_string,
+        |at, value| {
+            at.network = Some(*value);
+        },
+    );
+    vary_named(&mut all, source, study)?;
     // The number of clients is part of every title, so it is no part of the label.
     vary(&mut all, "", clients, u32::to_string, |at, value| {
         at.clients = *value;
     });
     Ok(all)
+}
+
+/// Gives a combination a value under a name.
+type Set = fn(&mut Combination, &str, &Scalar);
+
+/// The lists whose names the study chooses.
+fn vary_named(
+    all: &mut Vec<Combination>,
+    source: &StudySource,
+    study: &Study,
+) -> Result<(), StudyError> {
+    let conditions = &study.conditions;
+    let set_setting: Set = |at, name, value| {
+        at.settings.insert(name.to_owned(), value.clone());
+    };
+    let set_session: Set = |at, name, value| {
+        at.session.insert(name.to_owned(), value.clone());
+    };
+    let set_parameter: Set = |at, name, value| {
+        at.parameters.insert(name.to_owned(), value.to_string());
+    };
+    let tables = [
+        ("settings", &conditions.settings, set_setting),
+        ("session", &conditions.session, set_session),
+        ("parameters", &conditions.parameters, set_parameter),
+    ];
+    for (table, lists, set) in tables {
+        for (name, values) in lists {
+            if values.is_empty() {
+                let path = ["conditions", table, name];
+                return Err(source.error_at(&path, format!("the list of `{name}` is empty")));
+            }
+            vary(all, name, values, Scalar::to_string, |at, value| {
+                set(at, name, value);
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Replaces each combination by one for each value; an empty list leaves them as they are.
@@ -111,6 +172,9 @@ fn vary<T>(
             .map(|value| {
                 let mut next = base.clone();
                 set(&mut next, value);
+                if !name.is_empty() {
+                    next.all.push((name.to_owned(), text(value)));
+                }
                 if values.len() > 1 && !name.is_empty() {
                     next.varying.push((name.to_owned(), text(value)));
                 }

@@ -6,13 +6,10 @@ use super::combination::{Combination, combinations};
 use super::interpolate::interpolate;
 use super::names::{check_names, chosen_variants, script_named, unknown_name};
 use super::schedule::{count_connections, schedule};
-use super::{Condition, Overrides, Plan, PlannedScript, Point, ServerPlan};
-use crate::study::{Scalar, Script, Study, StudyError, StudySource, Variant};
-
-/// Without `server.version`.
-const DEFAULT_VERSION: &str = "18";
-/// Any version does: the newest in the directory that was named.
-const NEWEST_THERE: &str = "latest";
+use super::servers::Servers;
+use super::yields::yield_of;
+use super::{Condition, Overrides, Plan, PlannedScript, PlannedSql, Point};
+use crate::study::{DriverKind, Scalar, Script, Study, StudyError, StudySource, Variant};
 
 /// Spells a study out.
 ///
@@ -33,7 +30,7 @@ pub fn plan(
         study,
         source,
         overrides,
-        servers: Vec::new(),
+        servers: Servers::default(),
     };
     let mut points = Vec::new();
     let mut conditions = Vec::new();
@@ -41,6 +38,7 @@ pub fn plan(
         conditions.push(Condition {
             clients: combination.clients,
             label: combination.label(),
+            values: combination.values(),
         });
         for (variant, (index, definition)) in variants.iter().enumerate() {
             let mut point = expansion.point(*index, definition, combination)?;
@@ -48,7 +46,7 @@ pub fn plan(
             points.push(point);
         }
     }
-    let mut servers = expansion.servers;
+    let mut servers = expansion.servers.plans;
     count_connections(&mut servers, &points, &conditions, variants.len());
     let schedule = schedule(study, source, overrides, points.len())?;
     Ok(Plan {
@@ -63,11 +61,12 @@ pub fn plan(
     })
 }
 
-struct Expansion<'a> {
-    study: &'a Study,
-    source: &'a StudySource,
-    overrides: &'a Overrides,
-    servers: Vec<ServerPlan>,
+/// What every step of spelling out needs.
+pub(super) struct Expansion<'a> {
+    pub(super) study: &'a Study,
+    pub(super) source: &'a StudySource,
+    pub(super) overrides: &'a Overrides,
+    pub(super) servers: Servers,
 }
 
 impl Expansion<'_> {
@@ -80,23 +79,77 @@ impl Expansion<'_> {
     ) -> Result<Point, StudyError> {
         self.refuse_both(index, variant, at)?;
         let values = self.values(variant, at);
-        let server = self.server(index, variant, at, &values)?;
-        let mut session = BTreeMap::new();
-        for (name, value) in &variant.session {
-            let path = ["variant", &index.to_string(), "session", name];
-            session.insert(name.clone(), self.filled(value.as_str(), &values, &path)?);
-        }
-        let reset = self.study.data.reset.as_deref().unwrap_or_default();
+        let driver = variant.driver.unwrap_or_default();
+        let network = variant.network.or(at.network).unwrap_or_default();
+        let (server, database) = match driver {
+            DriverKind::Postgres => self.place(index, variant, at, &values, network)?,
+            // It has no server of ours; figures that need one take the baseline's.
+            DriverKind::Redis => (0, 0),
+        };
+        let scripts = self.scripts(index, variant, at, &values)?;
         Ok(Point {
             variant: 0,
             condition: 0,
             server,
+            database,
+            driver,
+            address: variant.address.clone(),
+            network,
             protocol: variant.protocol.or(at.protocol).unwrap_or_default(),
-            session,
-            scripts: self.scripts(index, variant, at, &values)?,
-            reset: self.filled(reset, &values, &["data", "reset"])?,
+            session: self.session(index, variant, at, &values)?,
+            gives: yield_of(self, &scripts, &values)?,
+            scripts,
+            resets: self.sql(index, variant, "reset", &values)?,
             scale: self.scale(&values)?,
         })
+    }
+
+    fn session(
+        &self,
+        index: usize,
+        variant: &Variant,
+        at: &Combination,
+        values: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, StudyError> {
+        let mut session = BTreeMap::new();
+        for (name, value) in &at.session {
+            let path = ["conditions", "session", name];
+            session.insert(name.clone(), self.filled(value.as_str(), values, &path)?);
+        }
+        for (name, value) in &variant.session {
+            let path = ["variant", &index.to_string(), "session", name];
+            session.insert(name.clone(), self.filled(value.as_str(), values, &path)?);
+        }
+        Ok(session)
+    }
+
+    /// The study's `setup` or `reset`, and the variant's after it.
+    pub(super) fn sql(
+        &self,
+        index: usize,
+        variant: &Variant,
+        key: &str,
+        values: &BTreeMap<String, String>,
+    ) -> Result<Vec<PlannedSql>, StudyError> {
+        let (shared, own) = match key {
+            "setup" => (&self.study.data.setup, &variant.setup),
+            _ => (&self.study.data.reset, &variant.reset),
+        };
+        let mut all = Vec::new();
+        for (of_variant, text) in [(None, shared), (Some(index), own)] {
+            let Some(text) = text else { continue };
+            let mut sql = PlannedSql {
+                of_variant,
+                text: String::new(),
+            };
+            let path = sql.path(key);
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            sql.text = self.filled(text, values, &path)?;
+            if !sql.text.trim().is_empty() {
+                all.push(sql);
+            }
+        }
+        Ok(all)
     }
 
     /// pgbench's scripts count rows in it.
@@ -126,6 +179,7 @@ impl Expansion<'_> {
                 "protocol",
                 variant.protocol.is_some() && at.protocol.is_some(),
             ),
+            ("network", variant.network.is_some() && at.network.is_some()),
         ];
         match both.iter().find(|(_, both)| *both) {
             None => Ok(()),
@@ -136,7 +190,7 @@ impl Expansion<'_> {
         }
     }
 
-    /// Values for `${…}`: study, then condition, then variant, then command line.
+    /// Values for `${…}`: study, then condition, then variant, then `--quick`, then command line.
     fn values(&self, variant: &Variant, at: &Combination) -> BTreeMap<String, String> {
         let mut values = BTreeMap::new();
         let scalars = |map: &BTreeMap<String, Scalar>| -> BTreeMap<String, String> {
@@ -147,12 +201,14 @@ impl Expansion<'_> {
         values.extend(scalars(&self.study.parameters));
         values.extend(at.parameters.clone());
         values.extend(scalars(&variant.parameters));
+        let quick = self.study.quick.as_ref().filter(|_| self.overrides.quick);
+        values.extend(quick.map_or_else(BTreeMap::new, |quick| scalars(&quick.parameters)));
         values.extend(self.overrides.parameters.clone());
         values.insert("clients".to_owned(), at.clients.to_string());
         values
     }
 
-    fn filled(
+    pub(super) fn filled(
         &self,
         text: &str,
         values: &BTreeMap<String, String>,
@@ -210,69 +266,5 @@ impl Expansion<'_> {
             })
         };
         chosen.into_iter().map(fill).collect()
-    }
-
-    /// The version, and the directory of its binaries where one is named. Whoever comes first of
-    /// variant, condition, command line and study decides both; binaries alone may be of any version.
-    fn programs(&self, variant: &Variant, at: &Combination) -> (String, Option<String>) {
-        let (shared, over) = (&self.study.server, self.overrides);
-        let choices = [
-            (variant.version.clone(), variant.binaries.clone()),
-            (at.version.clone(), None),
-            (over.version.clone(), over.binaries.clone()),
-            (shared.version.clone(), shared.binaries.clone()),
-        ];
-        let chosen = choices
-            .into_iter()
-            .find(|(version, binaries)| version.is_some() || binaries.is_some());
-        match chosen {
-            Some((Some(version), binaries)) => (version, binaries),
-            Some((None, binaries)) => (NEWEST_THERE.to_owned(), binaries),
-            None => (DEFAULT_VERSION.to_owned(), None),
-        }
-    }
-
-    /// The index of the server that these choices need; equal needs share one.
-    fn server(
-        &mut self,
-        index: usize,
-        variant: &Variant,
-        at: &Combination,
-        values: &BTreeMap<String, String>,
-    ) -> Result<usize, StudyError> {
-        let shared = &self.study.server;
-        let (version, binaries) = self.programs(variant, at);
-        let mut settings = BTreeMap::new();
-        let of_variant = variant
-            .settings
-            .iter()
-            .map(|pair| (["variant", "settings"], pair));
-        for (place, (name, value)) in shared
-            .settings
-            .iter()
-            .map(|pair| (["server", "settings"], pair))
-            .chain(of_variant)
-        {
-            let number = index.to_string();
-            let path: Vec<&str> = if place[0] == "server" {
-                vec![place[0], place[1], name]
-            } else {
-                vec![place[0], &number, place[1], name]
-            };
-            settings.insert(name.clone(), self.filled(value.as_str(), values, &path)?);
-        }
-        let setup = self.study.data.setup.as_deref().unwrap_or_default();
-        let wanted = ServerPlan {
-            version,
-            binaries,
-            settings,
-            setup: self.filled(setup, values, &["data", "setup"])?,
-            connections: 0,
-        };
-        if let Some(found) = self.servers.iter().position(|server| *server == wanted) {
-            return Ok(found);
-        }
-        self.servers.push(wanted);
-        Ok(self.servers.len() - 1)
     }
 }

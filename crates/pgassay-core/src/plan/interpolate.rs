@@ -11,8 +11,9 @@ pub(super) struct Unknown {
     pub line: usize,
 }
 
-/// The text with every `${name}` replaced by its value. Anything else, dollar quotes included,
-/// stays as it is: only a `$` right before `{name}` counts, and a name is letters, digits and `_`.
+/// The text with every `${name}` replaced by its value, and every `${name * 50}` by as many lines of
+/// it; the number may be a name, too. Anything else, dollar quotes included, stays as it is: only a
+/// `$` right before `{name` counts, and a name is letters, digits and `_`.
 pub(super) fn interpolate(
     text: &str,
     values: &BTreeMap<String, String>,
@@ -22,27 +23,47 @@ pub(super) fn interpolate(
     while let Some(at) = rest.find("${") {
         let (before, after) = rest.split_at(at);
         out.push_str(before);
-        let name_end = after[2..]
-            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-            .map_or(after.len(), |end| end + 2);
-        let name = &after[2..name_end];
-        if name.is_empty() || !after[name_end..].starts_with('}') {
+        let Some((name, times, length)) = reference(after) else {
             out.push_str("${");
             rest = &after[2..];
             continue;
-        }
-        let Some(value) = values.get(name) else {
-            let line = text[..text.len() - after.len()].matches('\n').count() + 1;
-            return Err(Unknown {
-                name: name.to_owned(),
-                line,
-            });
         };
-        out.push_str(value);
-        rest = &after[name_end + 1..];
+        let value_of = |name: &str| {
+            values.get(name).ok_or_else(|| Unknown {
+                name: name.to_owned(),
+                line: text[..text.len() - after.len()].matches('\n').count() + 1,
+            })
+        };
+        let value = value_of(name)?;
+        match times {
+            None => out.push_str(value),
+            Some(times) => {
+                let number = match times.parse() {
+                    Ok(number) => number,
+                    // What is no number is the name of one.
+                    Err(_) => value_of(times)?.parse().unwrap_or(0),
+                };
+                out.push_str(&vec![value.trim_end(); number].join("\n"));
+            }
+        }
+        rest = &after[length..];
     }
     out.push_str(rest);
     Ok(out)
+}
+
+/// Name, number and length of a `${name}` or `${name * number}` that a text begins with.
+fn reference(text: &str) -> Option<(&str, Option<&str>, usize)> {
+    let end = text.find('}')?;
+    let is_name = |word: &str| {
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let inside = &text[2..end];
+    let (name, times) = match inside.split_once('*') {
+        Some((name, times)) => (name.trim(), Some(times.trim())),
+        None => (inside, None),
+    };
+    (is_name(name) && times.is_none_or(is_name)).then_some((name, times, end + 1))
 }
 
 #[cfg(test)]
@@ -58,6 +79,26 @@ mod tests {
         let text = "do $$ begin perform ${rows}; end $$; select $1, '$ {x}', '${ }'";
         let want = "do $$ begin perform 1000; end $$; select $1, '$ {x}', '${ }'";
         assert_eq!(interpolate(text, &values()).unwrap(), want);
+    }
+
+    #[test]
+    fn a_value_is_repeated_line_by_line() {
+        let values = BTreeMap::from([
+            ("insert".to_owned(), "insert into t values (1);".to_owned()),
+            ("count".to_owned(), "2".to_owned()),
+        ]);
+        let want = "begin;\ninsert into t values (1);\ninsert into t values (1);\nend;";
+        for text in [
+            "begin;\n${insert * 2}\nend;",
+            "begin;\n${insert*count}\nend;",
+        ] {
+            assert_eq!(interpolate(text, &values).unwrap(), want);
+        }
+        assert_eq!(
+            interpolate("${insert * many}", &values).unwrap_err().name,
+            "many"
+        );
+        assert_eq!(interpolate("${a b} ${", &values).unwrap(), "${a b} ${");
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod expand;
 mod interpolate;
 mod names;
 mod schedule;
+mod servers;
+mod yields;
 
 use std::collections::BTreeMap;
 
@@ -20,7 +22,7 @@ use pgassay_stats::block_order;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::study::{Protocol, Span};
+use crate::study::{DriverKind, Network, Protocol, Span};
 
 pub use expand::plan;
 
@@ -41,8 +43,8 @@ pub struct Overrides {
     pub scripts: Option<Vec<String>>,
     /// Values for `${name}`.
     pub parameters: BTreeMap<String, String>,
-    /// Instead of `server.version`.
-    pub version: Option<String>,
+    /// Instead of `server.version`, or of the conditions' versions.
+    pub versions: Vec<String>,
     /// Instead of `server.binaries`.
     pub binaries: Option<String>,
     /// Seed of everything random; chosen by the caller when the user names none.
@@ -76,10 +78,43 @@ pub struct ServerPlan {
     pub binaries: Option<String>,
     /// Lines of `postgresql.conf`.
     pub settings: BTreeMap<String, String>,
-    /// SQL to run once.
-    pub setup: String,
+    /// What is in it; every one is used by one point or more.
+    #[serde(default)]
+    pub databases: Vec<DatabasePlan>,
+    /// Whether it must listen on TCP.
+    #[serde(default)]
+    pub tcp: bool,
     /// Connections that may be open at once.
     pub connections: u32,
+}
+
+/// A database to make and fill.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DatabasePlan {
+    /// Its name; the first of a server is `postgres`, which is there already.
+    pub name: String,
+    /// SQL to run once, in this order.
+    pub setup: Vec<PlannedSql>,
+}
+
+/// SQL with its parameters filled in, and where it stands in the study.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlannedSql {
+    /// Index of the study's variant that holds it; `None` where it stands under `[data]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_variant: Option<usize>,
+    /// The SQL.
+    pub text: String,
+}
+
+impl PlannedSql {
+    /// Where it stands, for [`crate::study::StudySource::error_at`]; `key` is `setup` or `reset`.
+    pub fn path(&self, key: &str) -> Vec<String> {
+        match self.of_variant {
+            Some(index) => vec!["variant".to_owned(), index.to_string(), key.to_owned()],
+            None => vec!["data".to_owned(), key.to_owned()],
+        }
+    }
 }
 
 /// One combination of what the question is asked under.
@@ -90,6 +125,9 @@ pub struct Condition {
     /// What else distinguishes it from the study's other conditions, as `name=value`; empty when
     /// only the number of clients does.
     pub label: String,
+    /// What it is in full: `clients`, and every list's value by its name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, String>,
 }
 
 impl Condition {
@@ -115,19 +153,51 @@ pub struct Point {
     pub variant: usize,
     /// Index into [`Plan::conditions`].
     pub condition: usize,
-    /// Index into [`Plan::servers`].
+    /// Index into [`Plan::servers`]. That of the baseline, where the driver is not PostgreSQL's.
     pub server: usize,
+    /// Index into the server's databases.
+    #[serde(default)]
+    pub database: usize,
+    /// What drives it.
+    #[serde(default)]
+    pub driver: DriverKind,
+    /// Where its server runs already, where the study names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The way between clients and server.
+    #[serde(default, skip_serializing_if = "Network::is_unix")]
+    pub network: Network,
     /// How statements travel.
     pub protocol: Protocol,
     /// Settings of its sessions.
     pub session: BTreeMap<String, String>,
     /// The scripts that run, with their parameters filled in.
     pub scripts: Vec<PlannedScript>,
-    /// SQL to run before each trial; empty for none.
-    pub reset: String,
+    /// SQL to run before each trial, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resets: Vec<PlannedSql>,
+    /// What one transaction gives, where rates are told in that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gives: Option<Yield>,
     /// `:scale` in scripts, as pgbench has it.
     #[serde(default = "one")]
     pub scale: i64,
+}
+
+/// What one transaction gives: 10 000 `values`, 50 `inserts`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Yield {
+    /// The unit, in the plural.
+    pub unit: String,
+    /// How many of them.
+    pub per_transaction: u64,
+}
+
+impl Point {
+    /// What a transaction's rate is multiplied by to be told in the study's unit.
+    pub fn per_transaction(&self) -> u64 {
+        self.gives.as_ref().map_or(1, |gives| gives.per_transaction)
+    }
 }
 
 fn one() -> i64 {

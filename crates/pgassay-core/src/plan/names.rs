@@ -69,7 +69,9 @@ pub(super) fn chosen_variants<'a>(
     overrides: &Overrides,
 ) -> Result<Vec<(usize, &'a Variant)>, StudyError> {
     let all: Vec<(usize, &Variant)> = study.variant.iter().enumerate().collect();
-    let Some(wanted) = &overrides.variants else {
+    let quick = study.quick.as_ref().filter(|_| overrides.quick);
+    let of_quick = quick.and_then(|quick| quick.variant.as_ref());
+    let Some(wanted) = overrides.variants.as_ref().or(of_quick) else {
         return Ok(all);
     };
     let mut chosen = Vec::new();

@@ -1,7 +1,7 @@
 //! How many trials of what length, and how many connections they need.
 
 use super::{Condition, Overrides, Point, Schedule, ServerPlan};
-use crate::study::{Study, StudyError, StudySource};
+use crate::study::{DriverKind, Study, StudyError, StudySource};
 
 /// Shorter windows measure the switch between variants more than the variants.
 const TRIAL_US_MIN: u64 = 50_000;
@@ -22,7 +22,7 @@ pub(super) fn count_connections(
         let at_once = points.chunks(variants).map(|of_condition| {
             let sharing = of_condition
                 .iter()
-                .filter(|point| point.server == index)
+                .filter(|point| point.server == index && point.driver == DriverKind::Postgres)
                 .count() as u32;
             sharing * conditions[of_condition[0].condition].clients
         });
@@ -37,7 +37,9 @@ pub(super) fn schedule(
     points: usize,
 ) -> Result<Schedule, StudyError> {
     let length = &study.length;
-    let blocks = overrides.pairs.unwrap_or(length.pairs);
+    let quick = study.quick.as_ref().filter(|_| overrides.quick);
+    let of_quick = quick.and_then(|quick| quick.pairs);
+    let blocks = overrides.pairs.or(of_quick).unwrap_or(length.pairs);
     if blocks < 2 {
         return Err(source.error_at(
             &["length", "pairs"],

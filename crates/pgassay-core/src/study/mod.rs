@@ -8,6 +8,9 @@
 //! set the same things, except that a condition gives lists: every combination is a point with a
 //! verdict of its own.
 
+mod conditions;
+mod network;
+mod reading;
 mod scalar;
 mod source;
 mod span;
@@ -17,6 +20,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use conditions::{Conditions, Length, Quick};
+pub use network::Network;
+pub use reading::{Expectation, Reference, ReferenceRow};
 pub use scalar::Scalar;
 pub(crate) use source::near;
 pub use source::{Location, StudyError, StudySource};
@@ -50,6 +56,21 @@ pub struct Study {
     /// How long to measure.
     #[serde(default)]
     pub length: Length,
+    /// What `--quick` leaves of variants and conditions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quick: Option<Quick>,
+    /// The variant that is the smallest thing measurable: figures are also told above it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<String>,
+    /// Functions whose share of the server's CPU time, callees included, the report tables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch_functions: Vec<String>,
+    /// What the author believes. An expectation that fails is news, not an error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expect: Vec<Expectation>,
+    /// Figures that others found, to stand beside those found here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
 }
 
 /// Which PostgreSQL, and how it is set.
@@ -71,7 +92,8 @@ pub struct ServerChoice {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Data {
-    /// SQL that runs once per server.
+    /// SQL that runs once per database. Variants and conditions whose parameters change it get a
+    /// database each, on the server that they share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<String>,
     /// SQL that runs before each trial, so that a load that writes starts from the same state.
@@ -98,6 +120,10 @@ pub struct Script {
     /// the set-up's business; the parameter `scale` says how large they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builtin: Option<String>,
+    /// What one run of it gives, as `{ values = 10_000 }`: rates and costs are then told in values
+    /// instead of transactions, and compared so.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gives: BTreeMap<String, Scalar>,
 }
 
 fn one() -> u32 {
@@ -136,8 +162,33 @@ impl Protocol {
     }
 }
 
+/// What a variant is driven by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DriverKind {
+    /// PostgreSQL's protocol, and scripts in pgbench's language.
+    #[default]
+    Postgres,
+    /// Redis's protocol. A script is a list of commands, one a line, all of which are sent before
+    /// the first reply is waited for. Rates and latencies, without an account of costs.
+    Redis,
+}
+
+/// What must be there for a variant to run. Unmet, the variant is left out, and the report says so
+/// and how to have it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Requires {
+    /// An extension that the server's installation must hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extension: Option<String>,
+    /// A program that must be on `PATH`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+}
+
 /// One choice under test. What it does not set comes from the study's other parts.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
     /// Its name in every table.
@@ -164,88 +215,24 @@ pub struct Variant {
     /// Values for `${name}`, over the study's `[parameters]`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, Scalar>,
-}
-
-/// What the question is asked under. Every combination of the lists is a condition.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Conditions {
-    /// Concurrent connections.
-    #[serde(default = "default_clients")]
-    pub clients: Vec<u32>,
-    /// Names of scripts.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub script: Vec<String>,
-    /// PostgreSQL versions.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub version: Vec<String>,
-    /// Protocol modes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub protocol: Vec<Protocol>,
-    /// Lists of values for `${name}`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub parameters: BTreeMap<String, Vec<Scalar>>,
-}
-
-impl Default for Conditions {
-    fn default() -> Self {
-        Self {
-            clients: default_clients(),
-            script: Vec::new(),
-            version: Vec::new(),
-            protocol: Vec::new(),
-            parameters: BTreeMap::new(),
-        }
-    }
-}
-
-fn default_clients() -> Vec<u32> {
-    vec![8]
-}
-
-/// How long to measure: the time inside trials, all points together; connecting, warming up and
-/// resetting come on top. The plan is computed from it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Length {
-    /// With `--quick`.
-    #[serde(default = "default_quick")]
-    pub quick: Span,
-    /// Otherwise.
-    #[serde(default = "default_full")]
-    pub full: Span,
-    /// Pairs (blocks) per comparison, at least 2. More pairs of shorter trials beat fewer of
-    /// longer ones until a trial is too short to be steady.
-    #[serde(default = "default_pairs")]
-    pub pairs: u32,
-    /// Threads of the load generator per point (pgbench's `-j`).
-    #[serde(default = "default_threads")]
-    pub threads: u32,
-}
-
-impl Default for Length {
-    fn default() -> Self {
-        Self {
-            quick: default_quick(),
-            full: default_full(),
-            pairs: default_pairs(),
-            threads: default_threads(),
-        }
-    }
-}
-
-fn default_quick() -> Span {
-    Span::from_secs(20)
-}
-
-fn default_full() -> Span {
-    Span::from_secs(60)
-}
-
-fn default_pairs() -> u32 {
-    6
-}
-
-fn default_threads() -> u32 {
-    1
+    /// SQL that runs after the study's `setup`: the variant gets a database of its own on the
+    /// server that it shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup: Option<String>,
+    /// SQL that runs after the study's `reset`, before each of its trials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset: Option<String>,
+    /// The way between clients and server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// What it is driven by, if that is not PostgreSQL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<DriverKind>,
+    /// Where a server that runs already is reached. Redis: `host:port`, or
+    /// the path of a socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// What must be there for it to run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requires: Option<Requires>,
 }

@@ -14,6 +14,7 @@ use crate::cli::{ColorWhen, RunArgs};
 use crate::command::study::{Planned, planned};
 use crate::exit::{Interrupted, Partial};
 use crate::interrupt::Interrupt;
+use crate::laboratory::requirements::{self, Unmet};
 use crate::laboratory::{self, Outcome};
 use crate::progress::Progress;
 use crate::style::style;
@@ -31,10 +32,12 @@ const UNWOUND_EXPECTED: f64 = 0.95;
 
 /// Runs a study, keeps its result, prints the answer.
 pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
-    let Planned { found, plan, notes } = planned(&args.study, &args.choice)?;
+    let all = planned(&args.study, &args.choice)?;
     let store = results::open(&args.results)?;
     let interrupt = Interrupt::watch()?;
     let mut progress = Progress::on_stderr();
+    let (planned, unmet) = runnable(all, args, &mut progress)?;
+    let Planned { found, plan, notes } = planned;
     progress.note(&format!(
         "{}: {} points, {} pairs each, about {:.0} s once the data are set up; seed {}",
         found.name,
@@ -46,7 +49,8 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     for note in notes {
         progress.note(&note);
     }
-    let outcome = laboratory::run(&plan, &found, &args.server, &interrupt, &mut progress)?;
+    let mut outcome = laboratory::run(&plan, &found, &args.server, &interrupt, &mut progress)?;
+    outcome.warnings.extend(unmet);
     progress.finish();
     let (run, logs, ended_early) = assemble(found, plan, outcome, &store)?;
     let directory = keep(&run, logs, &store)?;
@@ -72,6 +76,32 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
         }
         .into()),
     }
+}
+
+/// The plan without variants that cannot run here, and a warning for each of those.
+fn runnable(
+    all: Planned,
+    args: &RunArgs,
+    progress: &mut Progress,
+) -> Result<(Planned, Vec<Warning>)> {
+    let unmet = requirements::unmet(&all.plan, &all.found, &args.server, progress)?;
+    if unmet.is_empty() {
+        return Ok((all, Vec::new()));
+    }
+    let is_met = |name: &&String| !unmet.iter().any(|unmet| unmet.variant == **name);
+    let names = all.plan.variants.iter().filter(is_met).cloned().collect();
+    let mut choice = args.choice.clone();
+    choice.variant = Some(names);
+    choice.seed = Some(all.plan.schedule.seed);
+    let warning = |unmet: Unmet| {
+        progress.note(&unmet.sentence);
+        Warning {
+            kind: WarningKind::Skipped,
+            message: unmet.sentence,
+        }
+    };
+    let warnings = unmet.into_iter().map(warning).collect();
+    Ok((planned(&args.study, &choice)?, warnings))
 }
 
 type Logs = Vec<(String, Vec<u8>)>;
@@ -100,6 +130,7 @@ fn assemble(
         study: found.study,
         plan,
         servers: outcome.servers,
+        relays: outcome.relays,
         checks: checks::all(),
         warnings: outcome.warnings,
         trials: outcome.trials,

@@ -92,7 +92,7 @@ fn overrides(choice: &ChoiceArgs) -> Result<Overrides> {
         variants: choice.variant.clone(),
         scripts: choice.script.clone(),
         parameters,
-        version: choice.version.clone(),
+        versions: choice.versions.clone(),
         binaries: choice.binaries.clone(),
         seed: choice.seed.unwrap_or_else(seed_of_now),
         without_profile: choice.no_profile,

@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use pgassay_core::plan::{Plan, Point};
-use pgassay_load::Crew;
+use pgassay_core::study::DriverKind;
 use pgassay_server::{CounterReader, CounterReading, Pid};
 
+use super::crews::Clients;
 use super::servers::Servers;
 
 /// Blocks in which trials of servers up to 14 are counted: two figures have a spread.
@@ -59,9 +60,12 @@ impl<'a> Counters<'a> {
         &self,
         place: (u32, u32),
         point: &Point,
-        crews: &mut [Crew],
+        crews: &mut [Clients],
         settled: &mut Settled,
     ) -> Result<Option<Begun>> {
+        if point.driver != DriverKind::Postgres {
+            return Ok(None);
+        }
         let (block, position) = place;
         let mut reader = self.readers[point.server].borrow_mut();
         let trials = self.plan.trials_per_block() as usize / self.plan.conditions.len();
@@ -72,8 +76,10 @@ impl<'a> Counters<'a> {
             return Ok(None);
         }
         // What other crews of this server still hold would be handed over during this trial.
-        let sharing =
-            |variant: &usize| self.plan.point(point.condition, *variant).server == point.server;
+        let sharing = |variant: &usize| {
+            let other = self.plan.point(point.condition, *variant);
+            other.server == point.server && other.driver == DriverKind::Postgres
+        };
         let unsettled: Vec<usize> = (0..crews.len())
             .filter(|variant| sharing(variant) && !settled.0[*variant])
             .collect();
@@ -97,7 +103,7 @@ impl<'a> Counters<'a> {
     }
 
     /// Reads after the trial; what was counted in between, without our own statements.
-    pub fn end(&self, begun: &Begun, crew: &mut Crew) -> Result<BTreeMap<String, f64>> {
+    pub fn end(&self, begun: &Begun, crew: &mut Clients) -> Result<BTreeMap<String, f64>> {
         let mut reader = self.readers[begun.server].borrow_mut();
         let mut now = CounterReading::default();
         let server = self.servers.server(begun.server);

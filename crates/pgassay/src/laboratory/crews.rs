@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow};
 use pgassay_core::plan::Point;
 use pgassay_core::study::StudySource;
-use pgassay_load::{Conduct, Crew, CrewConfig, Limits, LoadError};
-use pgassay_server::Server;
+use pgassay_load::{
+    Conduct, Crew, CrewConfig, Limits, LoadError, Measurement, RedisCrew, RedisError, Window,
+};
 use pgassay_wire::conninfo::{FileText, Request, Surroundings, Target};
 
 use super::scripts::{self, Scripts};
+use super::servers::Place;
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::places::at_line;
@@ -26,11 +28,69 @@ pub struct Size {
     pub seed: u64,
 }
 
+/// A point's connected clients, whatever they are clients of.
+pub enum Clients {
+    /// Of PostgreSQL.
+    Postgres(Box<Crew>),
+    /// Of Redis, with the process of its server, where that is ours.
+    Redis(Box<RedisCrew>, Option<u32>),
+}
+
+impl Clients {
+    /// Runs them for a window.
+    pub fn run(
+        &mut self,
+        window: &Window,
+        source: &StudySource,
+        point: &Point,
+    ) -> Result<Measurement> {
+        match self {
+            Self::Postgres(crew) => crew.run(window).map_err(|error| told(error, source, point)),
+            Self::Redis(crew, _) => crew.run(window).map_err(|error| match error {
+                RedisError::Stopped => Interrupted.into(),
+                other => anyhow!(other),
+            }),
+        }
+    }
+
+    /// Sends a statement of ours through each connection, as [`Crew::ask`]; how many there are.
+    pub fn ask(&mut self, sql: &str) -> Result<u32, LoadError> {
+        match self {
+            Self::Postgres(crew) => crew.ask(sql),
+            Self::Redis(..) => Ok(0),
+        }
+    }
+
+    /// The backends that serve them; none where they are no clients of PostgreSQL.
+    pub fn backend_pids(&self) -> Vec<i32> {
+        match self {
+            Self::Postgres(crew) => crew.backend_pids(),
+            Self::Redis(..) => Vec::new(),
+        }
+    }
+
+    /// The processes that serve them.
+    pub fn server_pids(&self) -> Vec<u32> {
+        match self {
+            Self::Postgres(crew) => {
+                let pids = crew.backend_pids().into_iter();
+                pids.map(i32::cast_unsigned).collect()
+            }
+            Self::Redis(_, pid) => pid.iter().copied().collect(),
+        }
+    }
+
+    /// Whether the account of costs can hold them.
+    pub fn are_of_postgres(&self) -> bool {
+        matches!(self, Self::Postgres(_))
+    }
+}
+
 /// Connects a point's clients to their server.
 pub fn connect(
     point: &Point,
     size: Size,
-    server: &Server,
+    place: &Place<'_>,
     source: &StudySource,
     interrupt: &Interrupt,
 ) -> Result<Crew> {
@@ -40,7 +100,7 @@ pub fn connect(
         notes: _,
     } = scripts::parse(point, source)?;
     let config = CrewConfig {
-        target: target(server, point)?,
+        target: target(place, point)?,
         clients: size.clients,
         threads: size.threads,
         scripts: weighted,
@@ -77,11 +137,19 @@ pub fn told(error: LoadError, source: &StudySource, point: &Point) -> anyhow::Er
     }
 }
 
-fn target(server: &Server, point: &Point) -> Result<Target> {
-    let mut target = Request::new()
+fn target(place: &Place<'_>, point: &Point) -> Result<Target> {
+    let server = place.server;
+    let mut request = Request::new()
         .conninfo(&server.conninfo())?
-        .fallback_application_name("pgassay")
-        .resolve(&NoSurroundings)?;
+        .option("dbname", place.database)?
+        .fallback_application_name("pgassay");
+    if let Some(address) = place.address {
+        request = request
+            .option("host", &address.ip().to_string())?
+            .option("port", &address.port().to_string())?
+            .option("password", server.password().reveal())?;
+    }
+    let mut target = request.resolve(&NoSurroundings)?;
     target.settings.extend(
         point
             .session

@@ -7,6 +7,8 @@
 mod counters;
 pub mod counting;
 mod crews;
+mod redis;
+pub mod requirements;
 mod rounds;
 pub mod scripts;
 mod servers;
@@ -21,7 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use pgassay_core::plan::Plan;
 use pgassay_core::profile::Profile;
-use pgassay_core::run::{ServerFacts, Warning, WarningKind};
+use pgassay_core::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 use pgassay_core::trial::Trial;
 use pgassay_profile::{Sampler, SamplerConfig};
 
@@ -30,6 +32,7 @@ use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use counters::Counters;
+use redis::Redis;
 use rounds::{Bench, Harvest};
 use servers::Servers;
 
@@ -45,6 +48,8 @@ pub struct Outcome {
     pub profiles: Vec<Profile>,
     /// What each server is.
     pub servers: Vec<ServerFacts>,
+    /// What the relays did.
+    pub relays: Vec<RelayFacts>,
     /// What the reader must know.
     pub warnings: Vec<Warning>,
     /// Ends of the servers' logs, as `(file name, text)`.
@@ -67,6 +72,7 @@ pub fn run(
     progress: &mut Progress,
 ) -> Result<Outcome> {
     let servers = Servers::start(plan, found, args, interrupt, progress)?;
+    let redis = Redis::start(plan)?;
     let mut warnings = servers.warnings.clone();
     let sampler = if plan.schedule.profiled > 0 {
         sampler(&servers, &mut warnings)
@@ -77,6 +83,7 @@ pub fn run(
         plan,
         source: &found.source,
         servers: &servers,
+        redis: &redis,
         sampler: sampler.as_ref(),
         counters: Counters::open(plan, &servers)?,
         interrupt,
@@ -87,8 +94,10 @@ pub fn run(
     let ended_us = now_us();
     drop(bench);
     drop(sampler);
+    let relays = servers.relay_facts();
     let (logs, facts) = (servers.logs(), servers.facts.clone());
     progress.stage("stopping the servers");
+    drop(redis);
     let stopped = servers.stop();
     warn_of_unsteady(plan, &harvest, &mut warnings);
     let (trials, profiles) = harvest.finish();
@@ -102,6 +111,7 @@ pub fn run(
         trials,
         profiles: if sampled { profiles } else { Vec::new() },
         servers: facts,
+        relays,
         warnings,
         logs,
         span_us: (began_us, ended_us),

@@ -6,13 +6,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use pgassay_core::plan::{Plan, Point, Round};
 use pgassay_core::profile::Profile;
-use pgassay_core::study::{Span, StudySource};
+use pgassay_core::study::{DriverKind, Span, StudySource};
 use pgassay_core::trial::{ClientTotals, Latency, Trial, TrialKind};
-use pgassay_load::{Crew, Measurement, ThreadUsage, Window};
+use pgassay_load::{Measurement, ThreadUsage, Window};
 use pgassay_profile::Sampler;
 
 use super::counters::Counters;
-use super::crews::{self, Size, told};
+use super::crews::{self, Clients, Size};
+use super::redis::Redis;
 use super::servers::{Servers, reset};
 use super::warm_up::warm_up;
 use super::watch::{Passed, Profiles, Reading};
@@ -33,6 +34,8 @@ pub struct Bench<'a> {
     pub source: &'a StudySource,
     /// Where to do it.
     pub servers: &'a Servers,
+    /// Where to do it, for clients of Redis.
+    pub redis: &'a Redis,
     /// Takes stacks in profiled trials; `None` where it may not.
     pub sampler: Option<&'a Sampler>,
     /// Reads what the servers and the kernel count.
@@ -103,11 +106,8 @@ impl Bench<'_> {
         for variant in 0..self.plan.variants.len() {
             let point = self.plan.point(round.condition, variant);
             let mut crew = self.connect(block, point)?;
-            let steady = warm_up(&mut crew, &self.plan.schedule);
-            if !self.blamed(
-                steady.map_err(|error| told(error, self.source, point)),
-                point,
-            )? {
+            let steady = warm_up(&mut crew, &self.plan.schedule, self.source, point);
+            if !self.blamed(steady, point)? {
                 harvest.unsteady.push((round.condition, variant));
             }
             crews.push(crew);
@@ -147,7 +147,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn connect(&self, block: u32, point: &Point) -> Result<Crew> {
+    fn connect(&self, block: u32, point: &Point) -> Result<Clients> {
         let clients = self.plan.conditions[point.condition].clients;
         // Every variant of a block draws the same random numbers, every block others.
         let seed = self.plan.schedule.seed.wrapping_add(u64::from(block));
@@ -156,9 +156,12 @@ impl Bench<'_> {
             threads: self.plan.schedule.threads,
             seed,
         };
-        let server = self.servers.server(point.server);
-        let crew = crews::connect(point, size, server, self.source, self.interrupt);
-        self.blamed(crew, point)
+        if point.driver == DriverKind::Redis {
+            return self.redis.connect(point, clients, self.interrupt);
+        }
+        let place = self.servers.place(point);
+        let crew = crews::connect(point, size, &place, self.source, self.interrupt);
+        Ok(Clients::Postgres(Box::new(self.blamed(crew, point)?)))
     }
 
     /// An error of a point, told as the death of its server where that is the cause.
@@ -176,11 +179,14 @@ impl Bench<'_> {
     }
 
     fn reset(&self, point: &Point) -> Result<()> {
-        let server = self.servers.server(point.server);
-        reset(server, &point.reset, self.source, self.interrupt)
+        if point.driver != DriverKind::Postgres {
+            return Ok(());
+        }
+        let place = self.servers.place(point);
+        reset(&place, &point.resets, self.source, self.interrupt)
     }
 
-    fn trial(&self, place: Place, crew: &mut Crew, profiles: &mut Profiles) -> Result<Trial> {
+    fn trial(&self, place: Place, crew: &mut Clients, profiles: &mut Profiles) -> Result<Trial> {
         let Place {
             condition,
             variant,
@@ -188,13 +194,13 @@ impl Bench<'_> {
             ..
         } = place;
         let point = self.plan.point(condition, variant);
-        let backend_pids: Vec<u32> = crew
-            .backend_pids()
-            .into_iter()
-            .map(i32::cast_unsigned)
-            .collect();
-        let server_pids = self.servers.pids();
-        let sampler = self.sampler.filter(|_| kind == TrialKind::Profiled);
+        let backend_pids = crew.server_pids();
+        let mut server_pids = self.servers.pids();
+        if !crew.are_of_postgres() {
+            server_pids.extend(&backend_pids);
+        }
+        let profiled = kind == TrialKind::Profiled && crew.are_of_postgres();
+        let sampler = self.sampler.filter(|_| profiled);
         if let Some(sampler) = sampler {
             sampler.start()?;
         }
@@ -210,15 +216,13 @@ impl Bench<'_> {
         Ok(trial_of(place, started_us, &measured, &passed))
     }
 
-    fn measure(&self, crew: &mut Crew, point: &Point) -> Result<Measurement> {
+    fn measure(&self, crew: &mut Clients, point: &Point) -> Result<Measurement> {
         let schedule = &self.plan.schedule;
         let window = Window::Timed {
             settle: Duration::from_micros(schedule.settle_us),
             measure: Duration::from_micros(schedule.trial_us),
         };
-        let measured = crew
-            .run(&window)
-            .map_err(|error| told(error, self.source, point))?;
+        let measured = crew.run(&window, self.source, point)?;
         self.interrupt.check()?;
         if measured.transactions == 0 {
             let trial = Span::from(Duration::from_micros(schedule.trial_us));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use pgassay_core::plan::Point;
-use pgassay_core::study::{Protocol, StudySource};
+use pgassay_core::study::{DriverKind, Protocol, StudySource};
 use pgassay_load::WeightedScript;
 use pgassay_script::{Names, Options, Script};
 
@@ -29,6 +29,14 @@ pub fn parse(point: &Point, source: &StudySource) -> Result<Scripts> {
         protocol: protocol(point.protocol),
         ..Options::default()
     };
+    if point.driver != DriverKind::Postgres {
+        // Its lines are commands of that driver, which only its server understands.
+        return Ok(Scripts {
+            weighted,
+            names: Arc::new(names),
+            notes,
+        });
+    }
     for planned in &point.scripts {
         let path = ["script", &planned.index.to_string(), "text"];
         // Errors name the file whose lines they count.

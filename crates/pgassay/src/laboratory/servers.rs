@@ -1,9 +1,13 @@
 //! The servers of a plan: found, started, filled, and described.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use anyhow::{Context, Result, anyhow};
-use pgassay_core::plan::{Plan, ServerPlan};
-use pgassay_core::run::{ServerFacts, Warning, WarningKind};
-use pgassay_core::study::StudySource;
+use pgassay_core::plan::{Plan, PlannedSql, Point, ServerPlan};
+use pgassay_core::run::{RelayFacts, ServerFacts, Warning, WarningKind};
+use pgassay_core::study::{Network, StudySource};
+use pgassay_relay::Relay;
 use pgassay_server::{
     Connection, ConnectionError, Finder, Installation, Progress as Fetching, Server, ServerConfig,
     ServerError, Source, VersionRequest,
@@ -26,6 +30,10 @@ const LOG_LINES_KEPT: usize = 1000;
 /// A plan's servers, up and filled, in the plan's order.
 pub struct Servers {
     running: Vec<Server>,
+    /// Relays to them, each with the index of its server.
+    relays: Vec<(usize, Relay)>,
+    /// Names of each one's databases.
+    databases: Vec<Vec<String>>,
     /// What each is.
     pub facts: Vec<ServerFacts>,
     /// What the reader must know about them.
@@ -43,6 +51,8 @@ impl Servers {
     ) -> Result<Self> {
         let mut all = Self {
             running: Vec::new(),
+            relays: Vec::new(),
+            databases: Vec::new(),
             facts: Vec::new(),
             warnings: Vec::new(),
         };
@@ -50,9 +60,79 @@ impl Servers {
             let server = start_one(wanted, found, args, interrupt, progress)?;
             all.describe(server.installation());
             all.running.push(server);
+            let names = wanted
+                .databases
+                .iter()
+                .map(|database| database.name.clone());
+            all.databases.push(names.collect());
+        }
+        for point in &plan.points {
+            all.start_relay(point)?;
         }
         all.warn_of_builds();
         Ok(all)
+    }
+
+    /// Starts the relay that a point needs, unless another point has needed it already.
+    fn start_relay(&mut self, point: &Point) -> Result<()> {
+        let Some(delay) = point.network.delay() else {
+            return Ok(());
+        };
+        if self.relay(point.server, delay).is_none() {
+            let address = self.running[point.server]
+                .tcp_address()
+                .context("a relay needs a server that listens on TCP")?;
+            self.relays
+                .push((point.server, Relay::start(address, delay)?));
+        }
+        Ok(())
+    }
+
+    fn relay(&self, server: usize, delay: Duration) -> Option<&Relay> {
+        let mut relays = self.relays.iter();
+        relays
+            .find(|(of, relay)| *of == server && relay.delay() == delay)
+            .map(|(_, relay)| relay)
+    }
+
+    /// What the relays did, with what a round trip of one byte takes with and without each.
+    pub fn relay_facts(&self) -> Vec<RelayFacts> {
+        let mut facts: Vec<RelayFacts> = Vec::new();
+        for (_, relay) in &self.relays {
+            let delay_us = relay.delay().as_secs_f64() * 1e6;
+            let known = facts
+                .iter()
+                .any(|known| known.delay_us.to_bits() == delay_us.to_bits());
+            // Without sockets for a measurement there are none for a study.
+            let Ok(round_trips) = pgassay_relay::round_trips(relay.delay()) else {
+                continue;
+            };
+            if !known {
+                facts.push(RelayFacts {
+                    delay_us,
+                    direct_us: round_trips.direct_us,
+                    relayed_us: round_trips.relayed_us,
+                    late_mean_us: relay.lateness().mean_us,
+                    late_max_us: relay.lateness().max_us,
+                });
+            }
+        }
+        facts
+    }
+
+    /// How a point's clients reach its data.
+    pub fn place(&self, point: &Point) -> Place<'_> {
+        let server = &self.running[point.server];
+        let address = match (point.network, point.network.delay()) {
+            (Network::Unix, _) => None,
+            (_, None) => server.tcp_address(),
+            (_, Some(delay)) => self.relay(point.server, delay).map(Relay::address),
+        };
+        Place {
+            server,
+            database: &self.databases[point.server][point.database],
+            address,
+        }
     }
 
     /// One of them, by its index in the plan.
@@ -130,6 +210,17 @@ impl Servers {
     }
 }
 
+/// Where a point's data are, and the way there.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The server.
+    pub server: &'a Server,
+    /// The database on it.
+    pub database: &'a str,
+    /// Where to connect by TCP; `None` for the server's socket.
+    pub address: Option<SocketAddr>,
+}
+
 /// Finds, starts and fills one server. After an error it is gone.
 pub fn start_one(
     wanted: &ServerPlan,
@@ -148,7 +239,8 @@ pub fn start_one(
         "setting up the data on PostgreSQL {}",
         installation.version
     ));
-    set_up(&server, &wanted.setup, &found.source, interrupt)?;
+    set_up(&server, wanted, &found.source, interrupt)
+        .map_err(|error| server.is_alive().err().map_or(error, Into::into))?;
     Ok(server)
 }
 
@@ -162,7 +254,12 @@ pub fn at_setting(found: &Found, error: ServerError) -> anyhow::Error {
     }
 }
 
-fn find(wanted: &ServerPlan, args: &ServerArgs, progress: &mut Progress) -> Result<Installation> {
+/// The programs of one server, fetched if need be.
+pub fn find(
+    wanted: &ServerPlan,
+    args: &ServerArgs,
+    progress: &mut Progress,
+) -> Result<Installation> {
     let request = VersionRequest::parse(&wanted.version)?;
     let mut finder = match &args.cache {
         Some(dir) => Finder::new(dir),
@@ -208,22 +305,44 @@ fn config(wanted: &ServerPlan, args: &ServerArgs) -> ServerConfig {
     ServerConfig {
         settings,
         run_as: args.run_as.clone(),
+        tcp: wanted.tcp,
         parent_dir: args.data_parent.clone(),
         ..ServerConfig::default()
     }
 }
 
-/// Runs the study's set-up, a statement at a time, so that an error names its line.
-fn set_up(server: &Server, setup: &str, source: &StudySource, interrupt: &Interrupt) -> Result<()> {
-    let mut connection = server.connect()?;
-    run_sql(
-        &mut connection,
-        setup,
-        &["data", "setup"],
-        source,
-        interrupt,
-    )
-    .map_err(|error| server.is_alive().err().map_or(error, Into::into))
+/// Makes and fills the databases, a statement at a time, so that an error names its line.
+fn set_up(
+    server: &Server,
+    wanted: &ServerPlan,
+    source: &StudySource,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    for database in &wanted.databases {
+        if database.name != server.database() {
+            let sql = format!("create database {}", database.name);
+            server.connect()?.execute(&sql)?;
+        }
+        let mut connection = server.connect_as(server.superuser(), &database.name, None)?;
+        run_all(&mut connection, &database.setup, "setup", source, interrupt)?;
+    }
+    Ok(())
+}
+
+/// Runs pieces of SQL that stand under `key` in the study.
+fn run_all(
+    connection: &mut Connection,
+    pieces: &[PlannedSql],
+    key: &str,
+    source: &StudySource,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    for piece in pieces {
+        let path = piece.path(key);
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        run_sql(connection, &piece.text, &path, source, interrupt)?;
+    }
+    Ok(())
 }
 
 /// Runs SQL that stands at `path` in the study.
@@ -267,17 +386,18 @@ fn failed(
 /// Makes the server what it was before the last trial: runs the reset of a load that writes, and
 /// empties a large log.
 pub fn reset(
-    server: &Server,
-    sql: &str,
+    place: &Place<'_>,
+    resets: &[PlannedSql],
     source: &StudySource,
     interrupt: &Interrupt,
 ) -> Result<()> {
+    let server = place.server;
     server.empty_log_beyond(LOG_BYTES_MAX)?;
-    if sql.trim().is_empty() {
+    if resets.is_empty() {
         return Ok(());
     }
     let mut connection = server
-        .connect()
+        .connect_as(server.superuser(), place.database, None)
         .context("cannot connect to reset the data")?;
-    run_sql(&mut connection, sql, &["data", "reset"], source, interrupt)
+    run_all(&mut connection, resets, "reset", source, interrupt)
 }

@@ -2,15 +2,25 @@
 
 use std::time::{Duration, Instant};
 
-use pgassay_core::plan::Schedule;
-use pgassay_load::{Crew, LoadError, Window};
+use anyhow::Result;
+use pgassay_core::plan::{Point, Schedule};
+use pgassay_core::study::StudySource;
+use pgassay_load::Window;
+
+use super::crews::Clients;
+use crate::exit::Interrupted;
 
 /// Three windows agree when the last is no more than this above the best of the two before it: a
 /// backend that still fills its caches gets faster, and noise alone goes both ways.
 const STILL_RISING: f64 = 1.05;
 
 /// Runs load until three windows agree. Says whether they did before the cap.
-pub fn warm_up(crew: &mut Crew, schedule: &Schedule) -> Result<bool, LoadError> {
+pub fn warm_up(
+    clients: &mut Clients,
+    schedule: &Schedule,
+    source: &StudySource,
+    point: &Point,
+) -> Result<bool> {
     let window = Window::Timed {
         settle: Duration::ZERO,
         measure: Duration::from_micros(schedule.warm_up_window_us),
@@ -18,9 +28,9 @@ pub fn warm_up(crew: &mut Crew, schedule: &Schedule) -> Result<bool, LoadError> 
     let until = Instant::now() + Duration::from_micros(schedule.warm_up_cap_us);
     let mut history = Vec::new();
     while Instant::now() < until {
-        let measured = crew.run(&window)?;
+        let measured = clients.run(&window, source, point)?;
         if measured.interrupted {
-            return Err(LoadError::Stopped);
+            return Err(Interrupted.into());
         }
         history.push(measured.transactions_total as f64);
         if is_steady(&history) {

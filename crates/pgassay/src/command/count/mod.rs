@@ -101,7 +101,12 @@ fn overrides(args: &CountArgs) -> Result<Overrides> {
         variants: args.variant.clone(),
         scripts: args.scripts.clone(),
         parameters,
-        version: args.study.as_ref().and(args.version.clone()),
+        versions: args
+            .study
+            .as_ref()
+            .and(args.version.clone())
+            .into_iter()
+            .collect(),
         binaries: args.study.as_ref().and(args.binaries.clone()),
         seed: args.seed,
         without_profile: true,

@@ -58,10 +58,16 @@ pub fn study(args: &CountArgs) -> Result<Found> {
             text: Some(text),
             file: None,
             builtin: None,
+            gives: BTreeMap::new(),
         }],
         variant: variants,
         conditions: Conditions::default(),
         length: Length::default(),
+        quick: None,
+        floor: None,
+        watch_functions: Vec::new(),
+        expect: Vec::new(),
+        reference: None,
     };
     let source = StudySource {
         file,
@@ -136,12 +142,7 @@ fn variant(name: &str, protocol: Protocol) -> Variant {
     Variant {
         name: name.to_owned(),
         protocol: Some(protocol),
-        script: None,
-        version: None,
-        binaries: None,
-        settings: BTreeMap::new(),
-        session: BTreeMap::new(),
-        parameters: BTreeMap::new(),
+        ..Variant::default()
     }
 }
 

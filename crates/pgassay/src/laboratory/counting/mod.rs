@@ -35,7 +35,7 @@ use pgassay_server::Server;
 use self::names::Names;
 use self::segment::{Bench, larger};
 pub use self::valgrind::Valgrind;
-use super::servers;
+use super::servers::{self, Place};
 use crate::catalogue::Found;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
@@ -128,7 +128,7 @@ pub fn count(
 fn clusters(servers: &[ServerPlan]) -> Vec<Vec<usize>> {
     let mut clusters: Vec<Vec<usize>> = Vec::new();
     let alike = |a: &ServerPlan, b: &ServerPlan| {
-        (&a.version, &a.binaries, &a.setup) == (&b.version, &b.binaries, &b.setup)
+        (&a.version, &a.binaries, &a.databases) == (&b.version, &b.binaries, &b.databases)
     };
     for (index, server) in servers.iter().enumerate() {
         match clusters
@@ -246,9 +246,15 @@ impl Laboratory<'_> {
 
     /// One repeat of one point.
     fn point(&mut self, index: usize, server: &Server) -> Result<()> {
+        let planned = &self.plan.points[index];
         let bench = Bench {
-            point: &self.plan.points[index],
-            server,
+            point: planned,
+            place: Place {
+                server,
+                database: &self.plan.servers[planned.server].databases[planned.database].name,
+                // Instructions of a backend do not depend on the way to it.
+                address: None,
+            },
             source: &self.found.source,
             seed: self.plan.schedule.seed,
             interrupt: self.interrupt,
@@ -262,7 +268,6 @@ impl Laboratory<'_> {
             Segments::Fixed(segments) => once(&bench, segments)?,
             Segments::AtLeast(segments) => until_linear(&bench, segments)?,
         };
-        let planned = &self.plan.points[index];
         let mut settings = self.plan.servers[planned.server].settings.clone();
         settings.extend(planned.session.clone());
         let round = VariantCount::new(
@@ -423,7 +428,8 @@ mod tests {
             version: version.to_owned(),
             binaries: None,
             settings: BTreeMap::from([("work_mem".to_owned(), setting.to_owned())]),
-            setup: "create table t ()".to_owned(),
+            databases: Vec::new(),
+            tcp: false,
             connections: 1,
         }
     }

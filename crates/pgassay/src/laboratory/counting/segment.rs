@@ -9,14 +9,13 @@ use pgassay_core::plan::Point;
 use pgassay_core::study::StudySource;
 use pgassay_count::OutFile;
 use pgassay_load::{Crew, Window};
-use pgassay_server::Server;
 
 use super::names::Names;
 use super::{lockstep, valgrind};
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::laboratory::crews::{self, Size};
-use crate::laboratory::servers::reset;
+use crate::laboratory::servers::{Place, reset};
 
 /// How long a backend may take to write its file when its client has gone.
 const FILE_TIMEOUT: Duration = Duration::from_mins(1);
@@ -41,7 +40,8 @@ pub fn larger(unit: u64) -> Option<u64> {
 #[derive(Clone, Copy)]
 pub struct Bench<'a> {
     pub point: &'a Point,
-    pub server: &'a Server,
+    /// Its server, and the database on it.
+    pub place: Place<'a>,
     pub source: &'a StudySource,
     pub seed: u64,
     pub interrupt: &'a Interrupt,
@@ -51,7 +51,7 @@ pub struct Bench<'a> {
 impl Bench<'_> {
     /// Runs so many transactions that all that the segments touch has been touched.
     pub fn warm_up(&self, transactions: u64) -> Result<()> {
-        reset(self.server, &self.point.reset, self.source, self.interrupt)?;
+        reset(&self.place, &self.point.resets, self.source, self.interrupt)?;
         let mut crew = self.connect()?;
         self.run(&mut crew, transactions)?;
         crew.close();
@@ -61,7 +61,7 @@ impl Bench<'_> {
     /// Chooses how many transactions the shortest segment has, by how long they take. Time on a
     /// processor is what counts, or a busy machine would get too short ones.
     pub fn unit(&self) -> Result<u64> {
-        reset(self.server, &self.point.reset, self.source, self.interrupt)?;
+        reset(&self.place, &self.point.resets, self.source, self.interrupt)?;
         let mut crew = self.connect()?;
         let pid = crew.backend_pids().first().copied().unwrap_or_default();
         self.run(&mut crew, TRIED)?;
@@ -80,7 +80,7 @@ impl Bench<'_> {
 
     /// Runs a segment and reads what its backend wrote when it ended.
     pub fn segment(&self, transactions: u64) -> Result<OutFile> {
-        reset(self.server, &self.point.reset, self.source, self.interrupt)?;
+        reset(&self.place, &self.point.resets, self.source, self.interrupt)?;
         let mut crew = self.connect()?;
         let pid = crew.backend_pids().first().copied();
         let pid = pid.context("the server did not tell its backend's process")?;
@@ -103,7 +103,7 @@ impl Bench<'_> {
             threads: 1,
             seed: self.seed,
         };
-        let mut crew = crews::connect(self.point, size, self.server, self.source, self.interrupt)?;
+        let mut crew = crews::connect(self.point, size, &self.place, self.source, self.interrupt)?;
         crew.before_requests(lockstep::hook());
         Ok(crew)
     }
@@ -132,7 +132,7 @@ impl Bench<'_> {
         let start = Instant::now();
         loop {
             self.interrupt.check()?;
-            match self.server.read_own_file(&name) {
+            match self.place.server.read_own_file(&name) {
                 Ok(text) if OutFile::is_complete(&text) => {
                     let mut names = self.names.borrow_mut();
                     let parsed = OutFile::parse_with(&text, &mut |object, address| {

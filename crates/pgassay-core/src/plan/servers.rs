@@ -1,0 +1,116 @@
+//! The servers that points need, and the databases on them; equal needs share one.
+
+use std::collections::BTreeMap;
+
+use super::combination::Combination;
+use super::expand::Expansion;
+use super::{DatabasePlan, PlannedSql, ServerPlan};
+use crate::study::{Network, Scalar, StudyError, Variant};
+
+/// Without `server.version`.
+const DEFAULT_VERSION: &str = "18";
+/// Any version does: the newest in the directory that was named.
+const NEWEST_THERE: &str = "latest";
+/// The database that every server has.
+const FIRST_DATABASE: &str = "postgres";
+
+/// The servers found to be needed so far.
+#[derive(Default)]
+pub(super) struct Servers {
+    pub(super) plans: Vec<ServerPlan>,
+}
+
+impl Servers {
+    /// Indices of the server with these programs and settings, and of its database with these data.
+    fn place(&mut self, wanted: &ServerPlan, setup: Vec<PlannedSql>) -> (usize, usize) {
+        let alike = |plan: &ServerPlan| {
+            (&plan.version, &plan.binaries, &plan.settings)
+                == (&wanted.version, &wanted.binaries, &wanted.settings)
+        };
+        let server = self.plans.iter().position(alike).unwrap_or_else(|| {
+            self.plans.push(wanted.clone());
+            self.plans.len() - 1
+        });
+        let plan = &mut self.plans[server];
+        plan.tcp |= wanted.tcp;
+        let databases = &mut plan.databases;
+        let found = databases.iter().position(|known| known.setup == setup);
+        let database = found.unwrap_or_else(|| {
+            let name = match databases.len() {
+                0 => FIRST_DATABASE.to_owned(),
+                number => format!("data_{}", number + 1),
+            };
+            databases.push(DatabasePlan { name, setup });
+            databases.len() - 1
+        });
+        (server, database)
+    }
+}
+
+impl Expansion<'_> {
+    /// The indices of the server and of the database that these choices need.
+    pub(super) fn place(
+        &mut self,
+        index: usize,
+        variant: &Variant,
+        at: &Combination,
+        values: &BTreeMap<String, String>,
+        network: Network,
+    ) -> Result<(usize, usize), StudyError> {
+        let (version, binaries) = self.programs(variant, at);
+        let wanted = ServerPlan {
+            version,
+            binaries,
+            settings: self.settings(index, variant, at, values)?,
+            databases: Vec::new(),
+            tcp: network.needs_tcp(),
+            connections: 0,
+        };
+        let setup = self.sql(index, variant, "setup", values)?;
+        Ok(self.servers.place(&wanted, setup))
+    }
+
+    /// The version, and the directory of its binaries where one is named. Whoever comes first of
+    /// variant, condition, command line and study decides both; binaries alone may be of any version.
+    fn programs(&self, variant: &Variant, at: &Combination) -> (String, Option<String>) {
+        let (shared, over) = (&self.study.server, self.overrides);
+        let choices = [
+            (variant.version.clone(), variant.binaries.clone()),
+            (at.version.clone(), None),
+            (over.versions.first().cloned(), over.binaries.clone()),
+            (shared.version.clone(), shared.binaries.clone()),
+        ];
+        let chosen = choices
+            .into_iter()
+            .find(|(version, binaries)| version.is_some() || binaries.is_some());
+        match chosen {
+            Some((Some(version), binaries)) => (version, binaries),
+            Some((None, binaries)) => (NEWEST_THERE.to_owned(), binaries),
+            None => (DEFAULT_VERSION.to_owned(), None),
+        }
+    }
+
+    /// The study's settings, then the condition's, then the variant's.
+    fn settings(
+        &self,
+        index: usize,
+        variant: &Variant,
+        at: &Combination,
+        values: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, StudyError> {
+        let number = index.to_string();
+        let sources: [(&[&str], &BTreeMap<String, Scalar>); 3] = [
+            (&["server", "settings"], &self.study.server.settings),
+            (&["conditions", "settings"], &at.settings),
+            (&["variant", &number, "settings"], &variant.settings),
+        ];
+        let mut settings = BTreeMap::new();
+        for (place, given) in sources {
+            for (name, value) in given {
+                let path: Vec<&str> = place.iter().copied().chain([name.as_str()]).collect();
+                settings.insert(name.clone(), self.filled(value.as_str(), values, &path)?);
+            }
+        }
+        Ok(settings)
+    }
+}

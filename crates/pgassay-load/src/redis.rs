@@ -1,0 +1,432 @@
+//! Clients of Redis: what PostgreSQL is sometimes compared with. Rates and latencies, no more.
+//!
+//! A transaction is a list of commands that are all sent before the first reply is waited for (a
+//! pipeline, as `redis-benchmark -P` has it; of one command it is a plain request). One thread and
+//! one event loop drive all clients, as they do PostgreSQL's. Source: the Redis serialization
+//! protocol (RESP2): requests are arrays of bulk strings; replies are complete when as many have
+//! been read as commands were sent. An error reply ends the run.
+//!
+//! Replies that hold others (arrays) are not understood, since no counter needs them.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::clock;
+use crate::config::Window;
+use crate::driver::{Arrival, Driver, EpollDriver};
+use crate::measurement::{
+    ClientTime, Instants, Measurement, Reconnecting, ScriptMeasurement, ThreadUsage, TimerLag,
+    is_client_limited,
+};
+use crate::recorder::latency_histogram;
+
+/// How often the stop flag is looked at, at least.
+const STOP_NS: u64 = 50_000_000;
+/// A reply that takes longer will not come.
+const REPLY_NS: u64 = 10_000_000_000;
+const BUFFER: usize = 64 << 10;
+
+/// Why clients of Redis cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RedisError {
+    /// No connection.
+    #[error("cannot connect to Redis at {address}: {source}")]
+    Connect {
+        /// Where.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The connection ended, or the system's calls failed.
+    #[error("the connection to Redis was lost: {source}")]
+    Lost {
+        /// Why.
+        source: io::Error,
+    },
+    /// Redis refused a command.
+    #[error("Redis refused a command: {words}")]
+    Refused {
+        /// Its words.
+        words: String,
+    },
+    /// What came is no reply that is understood here.
+    #[error("Redis sent what is no simple reply: \"{words}\"")]
+    Unknown {
+        /// The line.
+        words: String,
+    },
+    /// No reply came.
+    #[error("Redis has not answered for 10 s")]
+    Unanswered,
+    /// The stop flag was set.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Connected clients, idle between runs.
+pub struct RedisCrew {
+    driver: EpollDriver,
+    clients: Vec<Client>,
+    /// The commands of a transaction as they are sent, and how many they are.
+    request: Vec<u8>,
+    commands: usize,
+    script: String,
+    stop: Arc<AtomicBool>,
+}
+
+/// One connection.
+#[derive(Default)]
+struct Client {
+    /// Of the request, so much is sent.
+    sent: usize,
+    /// Replies that are still to come; 0 between transactions.
+    awaited: usize,
+    began_ns: u64,
+    /// The beginning of a line whose end has not come.
+    line: Vec<u8>,
+    /// So many bytes of a bulk string, its line end included, are still to be skipped.
+    skip: usize,
+    transactions: u64,
+}
+
+/// What a run counts.
+struct Counts {
+    window: (u64, u64),
+    latency_ns: hdrhistogram::Histogram<u64>,
+    total: u64,
+    settle: u64,
+    in_transaction_ns: u64,
+    last_end_ns: u64,
+}
+
+impl RedisCrew {
+    /// Connects; `address` is the path of a socket, or `host:port`. `script` holds a command a line.
+    pub fn connect(
+        address: &str,
+        clients: u32,
+        script: (&str, &str),
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Self, RedisError> {
+        let failed = |source| RedisError::Connect {
+            address: address.to_owned(),
+            source,
+        };
+        let mut driver = EpollDriver::new().map_err(failed)?;
+        for _ in 0..clients {
+            let fd = if address.contains('/') {
+                let socket = UnixStream::connect(address).map_err(failed)?;
+                socket.set_nonblocking(true).map_err(failed)?;
+                socket.into()
+            } else {
+                let mut addresses = address.to_socket_addrs().map_err(failed)?;
+                let none = || io::Error::new(io::ErrorKind::NotFound, "no such address");
+                let socket = addresses
+                    .next()
+                    .ok_or_else(none)
+                    .and_then(TcpStream::connect);
+                let socket = socket.map_err(failed)?;
+                socket.set_nodelay(true).map_err(failed)?;
+                socket.set_nonblocking(true).map_err(failed)?;
+                socket.into()
+            };
+            driver.add(fd).map_err(failed)?;
+        }
+        let (name, text) = script;
+        let commands: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .filter(|words: &Vec<&str>| !words.is_empty())
+            .collect();
+        Ok(Self {
+            driver,
+            clients: (0..clients).map(|_| Client::default()).collect(),
+            request: commands.iter().flat_map(|words| encoded(words)).collect(),
+            commands: commands.len(),
+            script: name.to_owned(),
+            stop: Arc::clone(stop),
+        })
+    }
+
+    /// Runs all clients for a window, without a break through settling and measuring; the last
+    /// transactions end before it returns.
+    pub fn run(&mut self, window: &Window) -> Result<Measurement, RedisError> {
+        let begin_ns = clock::monotonic_ns();
+        let (window_begin_ns, window_end_ns) = match *window {
+            Window::Timed { settle, measure } => {
+                let from = begin_ns + settle.as_nanos() as u64;
+                (from, from + measure.as_nanos() as u64)
+            }
+            // Studies measure by time.
+            Window::Counted { .. } => (begin_ns, begin_ns),
+        };
+        let mut counts = Counts {
+            window: (window_begin_ns, window_end_ns),
+            latency_ns: latency_histogram(),
+            total: 0,
+            settle: 0,
+            in_transaction_ns: 0,
+            last_end_ns: begin_ns,
+        };
+        let (cpu_ns, wait_ns) = (clock::thread_cpu_ns(), clock::thread_run_queue_wait_ns());
+        self.drive(&mut counts)?;
+        let waited_ns = clock::thread_run_queue_wait_ns()
+            .zip(wait_ns)
+            .map(|(end, begin)| end - begin);
+        let usage = ThreadUsage {
+            elapsed_us: (clock::monotonic_ns() - begin_ns) / 1000,
+            cpu_us: (clock::thread_cpu_ns() - cpu_ns) / 1000,
+            run_queue_wait_us: waited_ns.map(|ns| ns / 1000),
+        };
+        Ok(self.measurement(begin_ns, counts, usage))
+    }
+
+    fn drive(&mut self, counts: &mut Counts) -> Result<(), RedisError> {
+        let lost = |source| RedisError::Lost { source };
+        for client in 0..self.clients.len() {
+            self.clients[client].transactions = 0;
+            self.begin(client, clock::monotonic_ns())?;
+        }
+        let mut buffer = vec![0; BUFFER];
+        let mut open = self.clients.len();
+        let mut heard_ns = clock::monotonic_ns();
+        while open > 0 {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(RedisError::Stopped);
+            }
+            self.driver
+                .wait(clock::monotonic_ns() + STOP_NS)
+                .map_err(lost)?;
+            let mut has_heard = false;
+            while let Some(arrival) = self.driver.next(&mut buffer).map_err(lost)? {
+                has_heard = true;
+                match arrival {
+                    Arrival::Writable { client } => self.send(client)?,
+                    Arrival::Closed { error, .. } => {
+                        let end = || io::Error::from(io::ErrorKind::UnexpectedEof);
+                        return Err(lost(error.unwrap_or_else(end)));
+                    }
+                    Arrival::Bytes { client, count } => {
+                        let replies = self.clients[client].replies(&buffer[..count])?;
+                        if replies == 0 || self.clients[client].awaited > 0 {
+                            continue;
+                        }
+                        let now_ns = clock::monotonic_ns();
+                        counts.end(&mut self.clients[client], now_ns);
+                        if now_ns < counts.window.1 {
+                            self.begin(client, now_ns)?;
+                        } else {
+                            open -= 1;
+                        }
+                    }
+                }
+            }
+            let now_ns = clock::monotonic_ns();
+            if has_heard {
+                heard_ns = now_ns;
+            } else if now_ns - heard_ns > REPLY_NS {
+                return Err(RedisError::Unanswered);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, client: usize, now_ns: u64) -> Result<(), RedisError> {
+        let it = &mut self.clients[client];
+        (it.sent, it.awaited, it.began_ns) = (0, self.commands, now_ns);
+        self.send(client)
+    }
+
+    fn send(&mut self, client: usize) -> Result<(), RedisError> {
+        let rest = &self.request[self.clients[client].sent..];
+        let sent = self.driver.send(client, rest);
+        self.clients[client].sent += sent.map_err(|source| RedisError::Lost { source })?;
+        Ok(())
+    }
+
+    fn measurement(&self, begin_ns: u64, counts: Counts, usage: ThreadUsage) -> Measurement {
+        let (window_begin_ns, window_end_ns) = counts.window;
+        let window_us = (window_end_ns - window_begin_ns) / 1000;
+        let of_clients: Vec<u64> = self.clients.iter().map(|it| it.transactions).collect();
+        let in_transaction_us = counts.in_transaction_ns / 1000;
+        let all_us = window_us * of_clients.len() as u64;
+        let threads = vec![usage];
+        Measurement {
+            instants: Instants {
+                begin_ns,
+                window_begin_ns,
+                window_end_ns,
+                idle_ns: counts.last_end_ns.max(window_end_ns),
+            },
+            window_us,
+            transactions: of_clients.iter().sum(),
+            transactions_total: counts.total,
+            settle_transactions: counts.settle,
+            failed: 0,
+            failed_total: 0,
+            scripts: vec![ScriptMeasurement {
+                name: self.script.as_str().into(),
+                weight: 1,
+                transactions: counts.latency_ns.len(),
+                failed: 0,
+                latency_ns: counts.latency_ns.clone(),
+            }],
+            latency_ns: counts.latency_ns,
+            clients: of_clients,
+            time: ClientTime {
+                in_transaction_us,
+                asleep_us: 0,
+                between_us: all_us.saturating_sub(in_transaction_us),
+            },
+            client_limited: is_client_limited(&threads),
+            threads,
+            timer_lag: TimerLag::default(),
+            interrupted: false,
+            unfinished: 0,
+            aborted: 0,
+            skipped: 0,
+            unserved: 0,
+            commands: Vec::new(),
+            reconnecting: Reconnecting::default(),
+        }
+    }
+}
+
+impl Counts {
+    fn end(&mut self, client: &mut Client, now_ns: u64) {
+        let (from_ns, to_ns) = self.window;
+        self.total += 1;
+        self.last_end_ns = now_ns;
+        let inside = now_ns
+            .min(to_ns)
+            .saturating_sub(client.began_ns.max(from_ns));
+        self.in_transaction_ns += inside;
+        if now_ns < from_ns {
+            self.settle += 1;
+        } else if now_ns < to_ns {
+            client.transactions += 1;
+            self.latency_ns
+                .saturating_record((now_ns - client.began_ns).max(1));
+        }
+    }
+}
+
+impl Client {
+    /// Takes bytes in; how many replies they complete.
+    fn replies(&mut self, mut bytes: &[u8]) -> Result<usize, RedisError> {
+        let before = self.awaited;
+        while !bytes.is_empty() {
+            if self.skip > 0 {
+                let skipped = self.skip.min(bytes.len());
+                self.skip -= skipped;
+                bytes = &bytes[skipped..];
+                self.awaited -= usize::from(self.skip == 0);
+                continue;
+            }
+            let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+                self.line.extend_from_slice(bytes);
+                break;
+            };
+            self.line.extend_from_slice(&bytes[..end]);
+            bytes = &bytes[end + 1..];
+            let line = String::from_utf8_lossy(&self.line).trim_end().to_owned();
+            self.line.clear();
+            let (kind, rest) = line.split_at(line.chars().next().map_or(0, char::len_utf8));
+            match (kind, rest.parse::<i64>()) {
+                ("-", _) => return Err(RedisError::Refused { words: rest.into() }),
+                ("+", _) | (":", Ok(_)) | ("$", Ok(-1)) if self.awaited > 0 => self.awaited -= 1,
+                ("$", Ok(length)) if length >= 0 && self.awaited > 0 => {
+                    self.skip = length as usize + 2;
+                }
+                _ => return Err(RedisError::Unknown { words: line }),
+            }
+        }
+        Ok(before - self.awaited)
+    }
+}
+
+/// A command as an array of bulk strings.
+fn encoded(words: &[&str]) -> Vec<u8> {
+    let parts = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    let parts: String = parts.collect();
+    format!("*{}\r\n{parts}", words.len()).into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn commands_are_arrays_of_bulk_strings() {
+        assert_eq!(encoded(&["INCR", "k"]), b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n");
+    }
+
+    #[test]
+    fn replies_are_counted_wherever_they_are_cut() {
+        let bytes = b":17\r\n+OK\r\n$5\r\nab\r\nc\r\n$-1\r\n";
+        for cut in 0..bytes.len() {
+            let mut client = Client {
+                awaited: 4,
+                ..Client::default()
+            };
+            let (first, second) = bytes.split_at(cut);
+            let found = client.replies(first).unwrap() + client.replies(second).unwrap();
+            assert_eq!((found, client.awaited), (4, 0), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn an_error_and_a_stranger_end_the_run() {
+        for (bytes, words) in [
+            (&b"-ERR unknown command\r\n"[..], "ERR unknown command"),
+            (b"HTTP/1.1 400\r\n", "no simple reply"),
+        ] {
+            let mut client = Client {
+                awaited: 1,
+                ..Client::default()
+            };
+            let error = client.replies(bytes).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    /// A server that answers every command with a number, by counting what begins one.
+    #[test]
+    fn a_run_counts_transactions_and_their_time() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = socket.read(&mut buffer) {
+                let commands = buffer[..count].iter().filter(|byte| **byte == b'*').count();
+                socket
+                    .write_all(":1\r\n".repeat(commands).as_bytes())
+                    .unwrap();
+            }
+        });
+        let stop = Arc::new(AtomicBool::new(false));
+        let script = ("incr", "INCR k\nINCR k\n");
+        let mut crew = RedisCrew::connect(&address, 1, script, &stop).unwrap();
+        let window = Window::Timed {
+            settle: Duration::from_millis(5),
+            measure: Duration::from_millis(50),
+        };
+        let measured = crew.run(&window).unwrap();
+        assert!(measured.transactions > 10);
+        assert!(measured.transactions_total > measured.transactions);
+        assert_eq!(measured.latency_ns.len(), measured.transactions);
+        let time = measured.time;
+        assert_eq!(time.in_transaction_us + time.between_us, measured.window_us);
+        drop(crew);
+        server.join().unwrap();
+    }
+}

@@ -1,0 +1,114 @@
+//! Waiting for sockets and for a moment, and the clock; see epoll(7).
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+const EVENTS_MAX: i32 = 64;
+
+/// Waits for sockets, edge-triggered, both ways.
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+    events: Vec<libc::epoll_event>,
+    has_pwait2: bool,
+}
+
+impl Poller {
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: epoll_create1 has no preconditions; its descriptor is new and ours.
+        let epoll = unsafe {
+            let fd = checked(libc::epoll_create1(libc::EPOLL_CLOEXEC).into())?;
+            OwnedFd::from_raw_fd(fd as RawFd)
+        };
+        Ok(Self {
+            epoll,
+            events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX as usize],
+            has_pwait2: true,
+        })
+    }
+
+    /// Watches a socket under a number until it is closed.
+    pub fn add(&self, socket: &impl AsRawFd, number: u64) -> io::Result<()> {
+        let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+        let mut event = libc::epoll_event {
+            events: events as u32,
+            u64: number,
+        };
+        let (epoll, fd) = (self.epoll.as_raw_fd(), socket.as_raw_fd());
+        // SAFETY: both descriptors are open; the pointer is to our event.
+        let added = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        checked(added.into())?;
+        Ok(())
+    }
+
+    /// The numbers of sockets that something happened on, and whether it was their end; waits for so
+    /// long at most.
+    pub fn wait(&mut self, timeout_ns: u64) -> io::Result<impl Iterator<Item = (u64, bool)> + '_> {
+        let found = match self.wait_for_events(timeout_ns) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            found => found?,
+        };
+        let ended = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+        let events = self.events[..found].iter();
+        Ok(events.map(move |event| (event.u64, event.events & ended != 0)))
+    }
+
+    fn wait_for_events(&mut self, timeout_ns: u64) -> io::Result<usize> {
+        let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
+        if self.has_pwait2 {
+            let timeout = libc::timespec {
+                tv_sec: (timeout_ns / 1_000_000_000).cast_signed(),
+                tv_nsec: (timeout_ns % 1_000_000_000).cast_signed(),
+            };
+            // SAFETY: the pointers are to our events, as many as is said, and to our timespec; no
+            // signal mask is given. The system call is used since older C libraries lack it.
+            let found = checked(unsafe {
+                libc::syscall(
+                    libc::SYS_epoll_pwait2,
+                    epoll,
+                    events,
+                    EVENTS_MAX,
+                    &raw const timeout,
+                    std::ptr::null::<libc::sigset_t>(),
+                    0_usize,
+                )
+            });
+            match found {
+                // Kernels before 5.11, and some sandboxes.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                    self.has_pwait2 = false;
+                }
+                found => return found.map(|found| found as usize),
+            }
+        }
+        let timeout_ms = timeout_ns.div_ceil(1_000_000).min(1_000) as libc::c_int;
+        // SAFETY: as above.
+        let found = unsafe { libc::epoll_wait(epoll, events, EVENTS_MAX, timeout_ms) };
+        checked(found.into()).map(|found| found as usize)
+    }
+}
+
+/// The monotonic clock.
+pub(crate) fn now_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to our timespec; this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// Sleeps of the calling thread end within 1 ns of their time, as far as the machine can, instead
+/// of the 50 µs by which the kernel gathers wake-ups.
+pub(crate) fn sleep_exactly() {
+    // SAFETY: sets a number of the calling thread only.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_usize) };
+}
+
+fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}

@@ -1,0 +1,260 @@
+//! The relay's thread: accepts, connects, and passes on.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::direction::{Direction, Passed};
+use crate::poller::{Poller, now_ns, sleep_exactly};
+
+/// The number under which the listener is watched; connections have two numbers each, from 2.
+const LISTENER: u64 = 0;
+/// The longest wait, so that the end of the relay is seen.
+const WAIT_NS: u64 = 50_000_000;
+/// How long the address behind may take to accept a connection, which it does on loopback.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const BUFFER: usize = 64 << 10;
+
+/// What keeps a relay from working.
+#[derive(Debug, Error)]
+pub enum RelayError {
+    /// No port of loopback can be had, or no thread.
+    #[error("the relay on loopback cannot start: {source}")]
+    Start {
+        /// The system's words.
+        source: io::Error,
+    },
+}
+
+/// How much later than asked pieces left, since the relay began.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Lateness {
+    /// Pieces passed on, both directions together.
+    pub pieces: u64,
+    /// The mean.
+    pub mean_us: f64,
+    /// The most.
+    pub max_us: f64,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    pieces: AtomicU64,
+    late_sum_ns: AtomicU64,
+    late_max_ns: AtomicU64,
+}
+
+/// A relay that runs.
+pub struct Relay {
+    address: SocketAddr,
+    delay: Duration,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Begins to relay to `to`; `delay` is added to a round trip, half of it each way.
+    ///
+    /// # Errors
+    /// No port or no thread to be had.
+    pub fn start(to: SocketAddr, delay: Duration) -> Result<Self, RelayError> {
+        let failed = |source| RelayError::Start { source };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let poller = Poller::new().map_err(failed)?;
+        poller.add(&listener, LISTENER).map_err(failed)?;
+        let shared = Arc::new(Shared::default());
+        let mut work = Work {
+            listener,
+            to,
+            one_way_ns: (delay / 2).as_nanos() as u64,
+            poller,
+            connections: BTreeMap::new(),
+            next: 1,
+            shared: Arc::clone(&shared),
+        };
+        let thread = std::thread::Builder::new()
+            .name("relay".to_owned())
+            .spawn(move || work.run())
+            .map_err(failed)?;
+        Ok(Self {
+            address,
+            delay,
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it adds to a round trip.
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// How late pieces left so far.
+    pub fn lateness(&self) -> Lateness {
+        let of = |number: &AtomicU64| number.load(Ordering::Relaxed) as f64;
+        let pieces = self.shared.pieces.load(Ordering::Relaxed);
+        Lateness {
+            pieces,
+            mean_us: of(&self.shared.late_sum_ns) / 1e3 / pieces.max(1) as f64,
+            max_us: of(&self.shared.late_max_ns) / 1e3,
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has nothing left to end.
+            thread.join().ok();
+        }
+    }
+}
+
+/// A client's connection and ours to the address behind.
+struct Connection {
+    /// The client's, then the server's.
+    sockets: [TcpStream; 2],
+    /// From the client, then from the server.
+    directions: [Direction; 2],
+}
+
+struct Work {
+    listener: TcpListener,
+    to: SocketAddr,
+    one_way_ns: u64,
+    poller: Poller,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    shared: Arc<Shared>,
+}
+
+impl Work {
+    fn run(&mut self) {
+        sleep_exactly();
+        let mut buffer = vec![0; BUFFER];
+        let mut numbers = Vec::new();
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            let timeout_ns = self.next_due_ns().saturating_sub(now_ns()).min(WAIT_NS);
+            numbers.clear();
+            match self.poller.wait(timeout_ns) {
+                Ok(found) => numbers.extend(found),
+                // Without waiting there is no relay; its clients see their connections end.
+                Err(_) => return,
+            }
+            for &(number, is_ending) in &numbers {
+                if number == LISTENER {
+                    self.accept();
+                } else if let Some(connection) = self.connections.get_mut(&(number / 2)) {
+                    let side = (number % 2) as usize;
+                    let due_ns = now_ns() + self.one_way_ns;
+                    if is_ending {
+                        connection.directions[side].announce_end();
+                    }
+                    connection.read(side, &mut buffer, due_ns);
+                    // Something can be written again, perhaps.
+                    connection.directions[1 - side].is_blocked = false;
+                }
+            }
+            self.pass(&mut buffer);
+        }
+    }
+
+    fn next_due_ns(&self) -> u64 {
+        let directions = self.connections.values().flat_map(|it| &it.directions);
+        directions
+            .filter_map(Direction::due_ns)
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    /// Takes all clients that wait. One whose server cannot be reached is let go, which it sees as
+    /// a connection that was closed.
+    fn accept(&mut self) {
+        while let Ok((client, _)) = self.listener.accept() {
+            let Ok(server) = TcpStream::connect_timeout(&self.to, CONNECT_TIMEOUT) else {
+                continue;
+            };
+            let sockets = [client, server];
+            let number = self.next;
+            self.next += 1;
+            let prepared = sockets.iter().zip(0..).try_for_each(|(socket, side)| {
+                socket.set_nonblocking(true)?;
+                // Pieces leave as they came, not when more has gathered.
+                socket.set_nodelay(true)?;
+                self.poller.add(socket, number * 2 + side)
+            });
+            if prepared.is_ok() {
+                let directions = <[Direction; 2]>::default();
+                let connection = Connection {
+                    sockets,
+                    directions,
+                };
+                self.connections.insert(number, connection);
+            }
+        }
+    }
+
+    /// Passes on whatever is due, and lets go of connections that have ended.
+    fn pass(&mut self, buffer: &mut [u8]) {
+        let mut passed = Passed::default();
+        let one_way_ns = self.one_way_ns;
+        self.connections.retain(|_, connection| {
+            let goes_on = connection.pass(&mut passed, buffer, one_way_ns);
+            if !goes_on {
+                for socket in &connection.sockets {
+                    // It may be closed already.
+                    socket.shutdown(Shutdown::Both).ok();
+                }
+            }
+            goes_on
+        });
+        let shared = &self.shared;
+        shared.pieces.fetch_add(passed.pieces, Ordering::Relaxed);
+        shared
+            .late_sum_ns
+            .fetch_add(passed.late_sum_ns, Ordering::Relaxed);
+        shared
+            .late_max_ns
+            .fetch_max(passed.late_max_ns, Ordering::Relaxed);
+    }
+}
+
+impl Connection {
+    fn read(&mut self, side: usize, buffer: &mut [u8], due_ns: u64) {
+        self.directions[side].read(&mut self.sockets[side], buffer, due_ns);
+    }
+
+    /// Whether it goes on.
+    fn pass(&mut self, passed: &mut Passed, buffer: &mut [u8], one_way_ns: u64) -> bool {
+        for side in 0..2 {
+            let had_room = self.directions[side].has_room();
+            let to = &mut self.sockets[1 - side];
+            if self.directions[side].pass(to, now_ns(), passed).is_err() {
+                return false;
+            }
+            // What was not read for want of room is not announced again.
+            if !had_room && self.directions[side].has_room() {
+                self.read(side, buffer, now_ns() + one_way_ns);
+            }
+        }
+        !self.directions.iter().all(Direction::is_done)
+    }
+}
+
+#[cfg(test)]
+mod tests;

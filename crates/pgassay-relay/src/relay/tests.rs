@@ -1,0 +1,115 @@
+use std::io::{Read, Write};
+use std::time::Instant;
+
+use super::*;
+
+/// A server that sends back what it is sent until its client ends, then its last words.
+fn echo() -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let thread = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut buffer = [0; 4096];
+        loop {
+            match socket.read(&mut buffer).unwrap() {
+                0 => break,
+                count => socket.write_all(&buffer[..count]).unwrap(),
+            }
+        }
+        // A client that wants no answer has gone.
+        socket.write_all(b"bye").ok();
+    });
+    (address, thread)
+}
+
+fn client(relay: &Relay) -> TcpStream {
+    let socket = TcpStream::connect(relay.address()).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    socket.set_nodelay(true).unwrap();
+    socket
+}
+
+#[test]
+fn a_round_trip_takes_at_least_the_delay_and_keeps_its_bytes() {
+    let (address, server) = echo();
+    let relay = Relay::start(address, Duration::from_millis(4)).unwrap();
+    let mut socket = client(&relay);
+    let mut answer = [0; 5];
+    for _ in 0..5 {
+        let begin = Instant::now();
+        socket.write_all(b"hello").unwrap();
+        socket.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"hello");
+        assert!(begin.elapsed() >= Duration::from_millis(4));
+    }
+    assert!(relay.lateness().pieces >= 10);
+    drop(socket);
+    server.join().unwrap();
+}
+
+/// More requests than fit into one round trip travel together: that is what a pipeline gains from.
+#[test]
+fn what_is_under_way_is_not_waited_for() {
+    let (address, server) = echo();
+    let relay = Relay::start(address, Duration::from_millis(40)).unwrap();
+    let mut socket = client(&relay);
+    let begin = Instant::now();
+    for _ in 0..10 {
+        socket.write_all(b"x").unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut answer = [0; 10];
+    socket.read_exact(&mut answer).unwrap();
+    // One after the other they would take 400 ms.
+    assert!(
+        begin.elapsed() < Duration::from_millis(250),
+        "{:?}",
+        begin.elapsed()
+    );
+    drop(socket);
+    server.join().unwrap();
+}
+
+#[test]
+fn megabytes_pass_in_order_both_ways_and_the_end_comes_last() {
+    let (address, server) = echo();
+    let relay = Relay::start(address, Duration::from_millis(1)).unwrap();
+    let socket = client(&relay);
+    let sent: Vec<u8> = (0..20_000_000_u32).map(|at| (at % 251) as u8).collect();
+    let mut writing = socket.try_clone().unwrap();
+    let expected = sent.clone();
+    let writer = std::thread::spawn(move || {
+        writing.write_all(&sent).unwrap();
+        writing.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut got = Vec::new();
+    (&socket).read_to_end(&mut got).unwrap();
+    writer.join().unwrap();
+    server.join().unwrap();
+    let (words, bye) = got.split_at(got.len() - 3);
+    assert_eq!(bye, b"bye");
+    assert!(words == expected);
+}
+
+#[test]
+fn a_client_of_a_server_that_is_not_there_is_let_go() {
+    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let relay = Relay::start(nobody, Duration::ZERO).unwrap();
+    let mut socket = client(&relay);
+    let mut byte = [0];
+    assert!(matches!(socket.read(&mut byte), Ok(0) | Err(_)));
+}
+
+#[test]
+fn its_own_cost_is_measured() {
+    let found = crate::round_trips(Duration::from_millis(2)).unwrap();
+    assert!(
+        found.direct_us > 0.0 && found.relayed_us >= 2000.0,
+        "{found:?}"
+    );
+}

@@ -1,0 +1,137 @@
+//! A Redis of ours, for variants that are driven by it and name no address.
+//!
+//! It listens on a socket in a directory of its own, keeps nothing, and ends with the value that
+//! stands for it, or with our main thread however that ends (`PR_SET_PDEATHSIG`, see prctl(2)).
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use pgassay_core::plan::{Plan, Point};
+use pgassay_core::study::DriverKind;
+use pgassay_load::RedisCrew;
+
+use super::crews::Clients;
+use crate::interrupt::Interrupt;
+
+/// The program, wherever it is on `PATH`.
+pub const PROGRAM: &str = "redis-server";
+/// How long it may take to start.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(10);
+
+/// The Redis of a run, if its plan needs one.
+pub struct Redis {
+    ours: Option<Process>,
+}
+
+struct Process {
+    child: Child,
+    directory: PathBuf,
+}
+
+impl Redis {
+    /// Starts one where a point is driven by Redis and names no address.
+    pub fn start(plan: &Plan) -> Result<Self> {
+        let needs = |point: &Point| point.driver == DriverKind::Redis && point.address.is_none();
+        let ours = if plan.points.iter().any(needs) {
+            Some(Process::start()?)
+        } else {
+            None
+        };
+        Ok(Self { ours })
+    }
+
+    /// Connects a point's clients.
+    pub fn connect(&self, point: &Point, clients: u32, interrupt: &Interrupt) -> Result<Clients> {
+        let (address, pid) = match (&point.address, &self.ours) {
+            (Some(address), _) => (address.clone(), None),
+            (None, Some(ours)) => (ours.socket().display().to_string(), Some(ours.child.id())),
+            (None, None) => bail!("no Redis was started"),
+        };
+        let Some(script) = point.scripts.first() else {
+            bail!("a variant driven by Redis needs a script");
+        };
+        let script = (script.name.as_str(), script.text.as_str());
+        let crew = RedisCrew::connect(&address, clients, script, interrupt.flag())?;
+        Ok(Clients::Redis(Box::new(crew), pid))
+    }
+}
+
+impl Process {
+    fn start() -> Result<Self> {
+        let directory = std::env::temp_dir().join(format!("pgassay-redis-{}", std::process::id()));
+        std::fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        let socket = directory.join("socket");
+        let mut command = Command::new(PROGRAM);
+        // No TCP, nothing kept: a counter in memory, as fast as it gets.
+        command.args([
+            "--port",
+            "0",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--unixsocket",
+        ]);
+        command.arg(&socket).arg("--dir").arg(&directory);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // SAFETY: between fork and exec only prctl is called, which changes nothing but the child.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {PROGRAM}; is it on PATH?"))?;
+        let mut process = Self { child, directory };
+        process.wait_until_ready(&socket)?;
+        Ok(process)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.join("socket")
+    }
+
+    fn wait_until_ready(&mut self, socket: &Path) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < START_TIMEOUT {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{PROGRAM} ended as it started: {status}");
+            }
+            if UnixStream::connect(socket).is_ok_and(|stream| answers(stream).is_ok()) {
+                return Ok(());
+            }
+            std::thread::sleep(POLL);
+        }
+        bail!(
+            "{PROGRAM} has not answered for {} s",
+            START_TIMEOUT.as_secs()
+        )
+    }
+}
+
+fn answers(mut stream: UnixStream) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(b"PING\r\n")?;
+    stream.read_exact(&mut [0; 7])
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It keeps nothing, so there is nothing to wait for but its end.
+        self.child.kill().ok();
+        self.child.wait().ok();
+        std::fs::remove_dir_all(&self.directory).ok();
+    }
+}

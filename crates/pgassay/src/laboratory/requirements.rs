@@ -1,0 +1,101 @@
+//! What variants require of the machine, looked at before anything is started.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use pgassay_core::plan::Plan;
+use pgassay_core::study::{DriverKind, Variant};
+
+use super::redis::PROGRAM;
+use super::servers;
+use crate::catalogue::Found;
+use crate::cli::ServerArgs;
+use crate::places;
+use crate::progress::Progress;
+
+/// A variant that cannot run here.
+pub struct Unmet {
+    /// Its name.
+    pub variant: String,
+    /// What is missing, and how to have it.
+    pub sentence: String,
+}
+
+/// The plan's variants whose requirements are not met. The baseline's must be.
+pub fn unmet(
+    plan: &Plan,
+    found: &Found,
+    args: &ServerArgs,
+    progress: &mut Progress,
+) -> Result<Vec<Unmet>> {
+    let mut all = Vec::new();
+    for (number, name) in plan.variants.iter().enumerate() {
+        let variants = &mut found.study.variant.iter();
+        let Some(variant) = variants.find(|variant| variant.name == *name) else {
+            continue;
+        };
+        let Some(missing) = missing(plan, number, variant, found, args, progress)? else {
+            continue;
+        };
+        if number == 0 {
+            bail!("variant \"{name}\" is the baseline, and cannot run here: {missing}");
+        }
+        all.push(Unmet {
+            variant: name.clone(),
+            sentence: format!("variant \"{name}\" was left out: {missing}"),
+        });
+    }
+    Ok(all)
+}
+
+fn missing(
+    plan: &Plan,
+    number: usize,
+    variant: &Variant,
+    found: &Found,
+    args: &ServerArgs,
+    progress: &mut Progress,
+) -> Result<Option<String>> {
+    let is_redis = variant.driver == Some(DriverKind::Redis);
+    let required = variant.requires.clone().unwrap_or_default();
+    let program = match required.program {
+        None if is_redis && variant.address.is_none() => Some(PROGRAM.to_owned()),
+        program => program,
+    };
+    if let Some(program) = program
+        && !(is_redis && variant.address.is_some())
+        && !is_on_path(&program)
+    {
+        let or = if is_redis {
+            "; or name a server that runs, by `address = \"host:port\"` under the variant"
+        } else {
+            ""
+        };
+        return Ok(Some(format!(
+            "there is no {program} on PATH; install it (its package is often named so){or}"
+        )));
+    }
+    let Some(extension) = required.extension else {
+        return Ok(None);
+    };
+    let points = plan.points.iter().filter(|point| point.variant == number);
+    for server in points.map(|point| &plan.servers[point.server]) {
+        let installation = servers::find(server, args, progress)
+            .map_err(|error| places::at_version(found, &server.version, &error.to_string()))?;
+        if !installation.has_extension(&extension) {
+            return Ok(Some(format!(
+                "PostgreSQL {} in {} has no extension {extension}; name one that has it with \
+                 --binaries DIR, where DIR holds bin/postgres",
+                installation.version,
+                installation.bin_dir.display()
+            )));
+        }
+    }
+    Ok(None)
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut directories = std::env::split_paths(&path);
+    directories.any(|directory: PathBuf| directory.join(program).is_file())
+}

@@ -1,0 +1,147 @@
+//! What the keys of study files do on a real server.
+
+mod support;
+
+use pgassay_core::run::{Run, WarningKind};
+use pgassay_core::study::DriverKind;
+use support::Place;
+
+/// Databases of their own, ways to the server, what is required: one study of all.
+const MANY_KEYS: &str = r#"question = "Do the keys of a study file do what they say?"
+[server]
+version = "18"
+[parameters]
+rows = 3
+most = 3
+insert = "insert into t values (0);"
+[data]
+setup = "create table t(i int); insert into t select generate_series(1, ${rows});"
+[[script]]
+name = "count"
+text = "select 1 / (max(i) = ${most})::int from t;"
+[[script]]
+name = "write"
+text = '''
+\startpipeline
+${insert * 5}
+\endpipeline
+'''
+gives = { inserts = 5 }
+[[variant]]
+name = "shared"
+script = "count"
+[[variant]]
+name = "own data"
+script = "count"
+setup = "insert into t values (100);"
+parameters = { most = 100 }
+reset = "vacuum t;"
+[[variant]]
+name = "tcp"
+script = "count"
+network = "tcp"
+protocol = "prepared"
+[[variant]]
+name = "far"
+script = "count"
+network = { delay = "3ms" }
+[[variant]]
+name = "no such extension"
+script = "count"
+requires = { extension = "no_such_extension" }
+[conditions]
+clients = [2]
+[length]
+full = "2s"
+pairs = 2
+"#;
+
+fn ran(study: &str, arguments: &[&str]) -> Run {
+    let place = Place::new();
+    let arguments: Vec<&str> = arguments.iter().copied().chain(["--json"]).collect();
+    let finished = place.run(study, &arguments);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    place.assert_nothing_left();
+    serde_json::from_str(&finished.stdout).expect("JSON on stdout alone")
+}
+
+#[test]
+fn data_ways_and_requirements_are_as_the_study_says() {
+    if pgassay_server::testing::installation("18").is_none() {
+        return;
+    }
+    let run = ran(MANY_KEYS, &[]);
+    assert_eq!(run.servers.len(), 1, "all share a server");
+    assert_eq!(run.plan.variants, ["shared", "own data", "tcp", "far"]);
+    let skipped = run
+        .warnings
+        .iter()
+        .find(|it| it.kind == WarningKind::Skipped);
+    let words = &skipped.expect("the requirement is not met").message;
+    assert!(
+        words.contains("no extension no_such_extension") && words.contains("--binaries"),
+        "{words}"
+    );
+    let latency_us = |variant: usize| run.points[variant].latency_mean_us;
+    assert!(
+        latency_us(0) < 3000.0 && latency_us(3) > 3000.0,
+        "{:?}",
+        run.points
+    );
+    let [relay] = run.relays[..] else {
+        panic!("one relay: {:?}", run.relays)
+    };
+    assert!(relay.relayed_us > relay.direct_us + 3000.0, "{relay:?}");
+}
+
+const WITH_REDIS: &str = r#"question = "How does Redis do beside it?"
+[[script]]
+name = "one"
+text = "select 1;"
+[[script]]
+name = "incr"
+text = "${incr * 50}"
+gives = { values = 50 }
+[parameters]
+incr = "INCR counter"
+[[variant]]
+name = "PostgreSQL"
+script = "one"
+[[variant]]
+name = "Redis"
+driver = "redis"
+script = "incr"
+[conditions]
+clients = [4]
+[length]
+full = "1s"
+pairs = 2
+"#;
+
+#[test]
+fn redis_runs_beside_postgresql_where_it_is_installed() {
+    if pgassay_server::testing::installation("18").is_none() {
+        return;
+    }
+    let run = ran(WITH_REDIS, &[]);
+    if run.plan.variants.len() == 1 {
+        let words = &run
+            .warnings
+            .iter()
+            .find(|it| it.kind == WarningKind::Skipped);
+        assert!(
+            words.is_some_and(|it| it.message.contains("redis-server")),
+            "{words:?}"
+        );
+        return;
+    }
+    assert_eq!(run.plan.point(0, 1).driver, DriverKind::Redis);
+    let redis = &run.points[1];
+    assert!(redis.tps > 100.0 && redis.server_cpu_us > 0.0, "{redis:?}");
+    let ratio = &run.comparisons[0].tps;
+    let values = redis.tps * 50.0 / run.points[0].tps;
+    assert!(
+        (ratio.ratio / values - 1.0).abs() < 0.01,
+        "values are compared with values: {ratio:?}"
+    );
+}
