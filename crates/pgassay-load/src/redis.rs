@@ -407,7 +407,8 @@ mod tests {
             let (mut socket, _) = listener.accept().unwrap();
             let mut buffer = [0; 4096];
             while let Ok(count @ 1..) = socket.read(&mut buffer) {
-                let commands = buffer[..count].iter().filter(|byte| **byte == b'*').count();
+                let text = String::from_utf8_lossy(&buffer[..count]);
+                let commands = text.matches('*').count();
                 socket
                     .write_all(":1\r\n".repeat(commands).as_bytes())
                     .unwrap();
