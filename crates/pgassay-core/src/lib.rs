@@ -3,7 +3,8 @@
 //! Data flows one way through this crate, a module a step:
 //!
 //! [`study`] (what the user wrote) → [`plan`] (every server, point and trial, in order) →
-//! [`trial`] and [`profile`] (what was measured) → [`comparison`] (what it means) →
+//! [`trial`] and [`profile`] (what was measured) → [`ledger`] (where the time went) →
+//! [`comparison`] (what differs) →
 //! [`run`] (all of it, as kept and reported).
 //!
 //! Beside that way stands [`observation`]: one look at a server that runs without us.
@@ -12,6 +13,7 @@
 
 pub mod comparison;
 pub mod counters;
+pub mod ledger;
 pub mod observation;
 pub mod plan;
 pub mod profile;

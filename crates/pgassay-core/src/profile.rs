@@ -66,8 +66,30 @@ pub struct Profile {
     pub frames: Vec<Frame>,
     /// The call tree, callers before callees.
     pub nodes: Vec<Node>,
+    /// Where the backends were blocked; empty where nothing observed it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocked: Vec<BlockedStack>,
     /// How good the sampling was.
     pub quality: Quality,
+}
+
+/// Blocked time at one place of the call tree.
+///
+/// It is time within the slices that were observed, so it divides the blocked time of the window and
+/// is none itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BlockedStack {
+    /// Index of the innermost frame's node; `None` where no stack was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
+    /// `wait_event_type` of that time; empty where none was told.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub wait_kind: String,
+    /// `wait_event`, likewise.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub wait_name: String,
+    /// How long, in nanoseconds, one figure per block.
+    pub blocked_ns: Vec<u64>,
 }
 
 /// How good a profile is; nothing is dropped without being counted here.
@@ -85,6 +107,15 @@ pub struct Quality {
     pub lost: u64,
     /// Samples whose leaf lies in no known symbol.
     pub unknown_leaf: u64,
+    /// CPU time that the samples stand for, in nanoseconds; 0 where it was not kept.
+    #[serde(default)]
+    pub sampled_ns: u64,
+    /// Time of backends within the slices in which switches were observed, in nanoseconds.
+    #[serde(default)]
+    pub observed_ns: u64,
+    /// Of it: nothing says in which state they were.
+    #[serde(default)]
+    pub unseen_ns: u64,
 }
 
 impl Quality {
@@ -96,6 +127,9 @@ impl Quality {
         self.truncated += other.truncated;
         self.lost += other.lost;
         self.unknown_leaf += other.unknown_leaf;
+        self.sampled_ns += other.sampled_ns;
+        self.observed_ns += other.observed_ns;
+        self.unseen_ns += other.unseen_ns;
     }
 }
 
@@ -105,6 +139,7 @@ pub struct ProfileBuilder {
     profile: Profile,
     frame_index: HashMap<Frame, u32>,
     node_index: HashMap<(Option<u32>, u32), u32>,
+    blocked_index: HashMap<(Option<u32>, String, String), usize>,
     blocks: usize,
 }
 
@@ -120,11 +155,7 @@ impl ProfileBuilder {
     /// Adds `count` samples of one stack (outermost frame first) in one block.
     /// An empty stack is counted under a frame called `[no stack]`, so that the sum stays whole.
     pub fn add(&mut self, block: usize, stack: impl IntoIterator<Item = Frame>, count: u32) {
-        let mut parent = None;
-        for frame in stack {
-            parent = Some(self.node(parent, frame));
-        }
-        let leaf = match parent {
+        let leaf = match self.leaf(stack) {
             Some(leaf) => leaf,
             None => self.node(
                 None,
@@ -139,6 +170,30 @@ impl ProfileBuilder {
         self.profile.nodes[leaf as usize].samples[block] += count;
     }
 
+    /// Adds blocked time at a stack (outermost frame first, empty where none was taken) with the
+    /// wait event of that time, by the words of `pg_stat_activity`.
+    pub fn add_blocked(
+        &mut self,
+        block: usize,
+        stack: impl IntoIterator<Item = Frame>,
+        (kind, name): (&str, &str),
+        blocked_ns: u64,
+    ) {
+        let node = self.leaf(stack);
+        let (blocked, blocks) = (&mut self.profile.blocked, self.blocks);
+        let key = (node, kind.to_owned(), name.to_owned());
+        let at = *self.blocked_index.entry(key).or_insert_with(|| {
+            blocked.push(BlockedStack {
+                node,
+                wait_kind: kind.to_owned(),
+                wait_name: name.to_owned(),
+                blocked_ns: vec![0; blocks],
+            });
+            blocked.len() - 1
+        });
+        blocked[at].blocked_ns[block] += blocked_ns;
+    }
+
     /// Adds a trial's quality counts.
     pub fn add_quality(&mut self, quality: &Quality) {
         self.profile.quality.add(quality);
@@ -147,6 +202,15 @@ impl ProfileBuilder {
     /// The profile.
     pub fn finish(self) -> Profile {
         self.profile
+    }
+
+    /// The node of a stack's innermost frame; `None` for an empty stack.
+    fn leaf(&mut self, stack: impl IntoIterator<Item = Frame>) -> Option<u32> {
+        let mut parent = None;
+        for frame in stack {
+            parent = Some(self.node(parent, frame));
+        }
+        parent
     }
 
     fn node(&mut self, parent: Option<u32>, frame: Frame) -> u32 {

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Comparison, PointSummary};
+use crate::ledger::Ledger;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::study::Study;
@@ -53,6 +54,10 @@ pub struct Run {
     pub points: Vec<PointSummary>,
     /// Every variant against the baseline, under every condition.
     pub comparisons: Vec<Comparison>,
+    /// Where each point's transactions spend their time, in the plan's order; points without exact
+    /// totals have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ledgers: Vec<Ledger>,
 }
 
 /// What a server was.

@@ -9,6 +9,8 @@ use hdrhistogram::serialization::{Deserializer, Serializer as _, V2Serializer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::observation::{Background, Waits};
+
 /// Why a trial was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -59,6 +61,15 @@ pub struct Trial {
     /// run like the processor's totals; empty where that was not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, f64>,
+    /// Share of it that was used at all, by whomever, 0 to 1; 0 where it was not kept.
+    #[serde(default)]
+    pub busy: f64,
+    /// What the server's processes that serve no client used, over the whole run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub background: Vec<Background>,
+    /// What the backends were seen to wait for; only in profiled trials, and where it could be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
 }
 
 impl Trial {
@@ -166,6 +177,9 @@ pub(crate) mod tests {
             client: ClientTotals::default(),
             steal: 0.0,
             foreign: 0.0,
+            busy: 0.0,
+            background: Vec::new(),
+            waits: None,
             counters: BTreeMap::new(),
         }
     }

@@ -49,6 +49,9 @@ fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> 
         steal: 0.0,
         foreign: 0.0,
         counters: [("log.lines".to_owned(), (transactions + 10) as f64)].into(),
+        busy: 0.0,
+        background: Vec::new(),
+        waits: None,
     }
 }
 

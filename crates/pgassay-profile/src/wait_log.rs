@@ -30,6 +30,8 @@ impl WaitLog {
             match read_state(pid) {
                 Ok(b'R') => self.runnable += 1,
                 Ok(_) => match reader.read(pid) {
+                    // Woken between the two looks, it has no wait any more but is not blocked either.
+                    Ok(0) if matches!(read_state(pid), Ok(b'R')) => self.runnable += 1,
                     Ok(wait) => *self.blocked.entry(wait).or_default() += 1,
                     Err(_) => self.unreadable += 1,
                 },

@@ -6,6 +6,7 @@
 //! - [`pairs`]: the ratio B/A of neighbouring trials with a t-interval, checked by ranks;
 //! - [`verdict`]: faster, slower, same or unresolved against an equivalence band;
 //! - [`power`]: what a run can detect, before it is run;
+//! - [`mean_difference`], [`welch`]: differences of means, for figures that may be 0;
 //! - [`looks`]: planned sequential looks, and Stein's two stages;
 //! - [`cost`]: the difference of each function's µs per transaction with its uncertainty;
 //! - [`dispersion`]: the noise between trials that plain counting statistics do not see;
@@ -40,7 +41,7 @@ pub use cost::{
 pub use dispersion::Dispersion;
 pub use error::StatsError;
 pub use looks::{Look, Looks, Step};
-pub use means::{standard_deviation, welch};
+pub use means::{Mean, mean_difference, standard_deviation, welch};
 pub use order::{block_order, pairs_in_block};
 pub use pairs::{Comparison, Estimate, Interval, Pair, compare};
 pub use rank::{RankAgreement, RankCheck};

@@ -1,9 +1,14 @@
-//! The difference of two means whose values are not paired and may spread differently.
+//! Differences of means in the unit that they were measured in, for figures that may be 0.
+//!
+//! Ratios suit figures that never are ([`crate::pairs`]). [`mean_difference`] is for pairs: sums of
+//! its means are means of sums, which keeps a ledger's identities. [`welch`] is for values that are
+//! not paired and may spread differently.
 //!
 //! Source: Welch, "The generalization of 'Student's' problem when several different population
 //! variances are involved" (1947), with Satterthwaite's degrees of freedom.
 
-use crate::distribution::t_quantile;
+use crate::distribution::{t_quantile, t_two_sided};
+use crate::error::{StatsError, check_probability};
 use crate::pairs::{Interval, mean_and_sd};
 
 /// Mean of `b` minus mean of `a`, with its interval at `level` where both have two values or more.
@@ -40,9 +45,78 @@ pub fn standard_deviation(values: &[f64]) -> f64 {
     mean_and_sd(values).1
 }
 
+/// The mean of differences.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mean {
+    /// The mean, in the differences' unit.
+    pub mean: f64,
+    /// Its interval; none with fewer than two differences.
+    pub interval: Option<Interval>,
+    /// Two-sided p-value of the t-test against 0; 1 without an interval.
+    pub p_value: f64,
+}
+
+/// The mean of `differences` with its interval at the confidence `level` (.95).
+///
+/// # Errors
+/// No differences, or a level that is no probability.
+pub fn mean_difference(differences: &[f64], level: f64) -> Result<Mean, StatsError> {
+    check_probability("the confidence level", level)?;
+    if differences.is_empty() {
+        return Err(StatsError::NoPairs);
+    }
+    let (mean, sd) = mean_and_sd(differences);
+    let count = differences.len() as f64;
+    if differences.len() < 2 {
+        return Ok(Mean {
+            mean,
+            interval: None,
+            p_value: 1.0,
+        });
+    }
+    let (std_err, df) = (sd / count.sqrt(), count - 1.0);
+    let half_width = t_quantile(f64::midpoint(1.0, level), df) * std_err;
+    let p_value = match () {
+        () if std_err > 0.0 => t_two_sided(mean / std_err, df),
+        () if mean.abs() > 0.0 => 0.0,
+        () => 1.0,
+    };
+    Ok(Mean {
+        mean,
+        interval: Some(Interval {
+            low: mean - half_width,
+            high: mean + half_width,
+            level,
+        }),
+        p_value,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pairs_have_the_interval_of_a_textbook_t_test() {
+        // R: t.test(c(-3, 1, 2, 4)) → mean 1, 95 % interval −3.684434 … 5.684434.
+        let mean = mean_difference(&[-3.0, 1.0, 2.0, 4.0], 0.95).unwrap();
+        let interval = mean.interval.unwrap();
+        assert!((mean.mean - 1.0).abs() < 1e-12);
+        assert!((interval.low + 3.684_434).abs() < 1e-5);
+        assert!((interval.high - 5.684_434).abs() < 1e-5);
+        assert!((0.5..0.6).contains(&mean.p_value));
+    }
+
+    #[test]
+    fn one_difference_has_no_interval_and_equal_ones_leave_no_doubt() {
+        let one = mean_difference(&[2.5], 0.95).unwrap();
+        assert!(one.interval.is_none() && one.p_value >= 1.0);
+        let equal = mean_difference(&[2.0, 2.0], 0.95).unwrap();
+        assert!(equal.p_value <= 0.0 && equal.interval.unwrap().contains(2.0));
+        let nothing = mean_difference(&[0.0, 0.0, 0.0], 0.95).unwrap();
+        assert!(nothing.p_value >= 1.0);
+        assert_eq!(mean_difference(&[], 0.95), Err(StatsError::NoPairs));
+    }
 
     #[test]
     fn it_is_the_textbooks_interval() {

@@ -6,8 +6,10 @@ use pgassay_stats as stats;
 use super::cost::{Side, cost_difference};
 use super::{Comparison, PointSummary, Ratio, Verdict};
 use crate::counters::Counted;
+use crate::ledger::{self, Ledger, Measured};
 use crate::plan::Plan;
 use crate::profile::Profile;
+use crate::study::DriverKind;
 use crate::trial::{LatencyError, Trial, TrialKind};
 
 /// Confidence of all intervals of one condition together.
@@ -20,6 +22,8 @@ pub struct Assessment {
     pub points: Vec<PointSummary>,
     /// Conditions in order, and within each the variants but the baseline.
     pub comparisons: Vec<Comparison>,
+    /// Where each point's transactions spend their time; points without exact totals have none.
+    pub ledgers: Vec<Ledger>,
 }
 
 /// Assesses what has been measured; conditions without a full pair are left out.
@@ -38,6 +42,7 @@ pub fn assess(
     let mut assessment = Assessment {
         points: Vec::new(),
         comparisons: Vec::new(),
+        ledgers: Vec::new(),
     };
     for condition in 0..plan.conditions.len() {
         let variants: Vec<Vec<Figures>> = (0..plan.variants.len())
@@ -52,7 +57,26 @@ pub fn assess(
             summaries.push(summary(trials, condition, variant, figures, units as f64)?);
         }
         let mut comparisons = compared(condition, plan.schedule.blocks, &variants);
+        let measured = |variant: usize| {
+            let point = plan.point(condition, variant);
+            // The account is one of PostgreSQL's backends.
+            let has_account = point.driver == DriverKind::Postgres;
+            let trials = of_point(trials, condition, variant);
+            Measured {
+                condition,
+                variant,
+                trials: trials.filter(|_| has_account).collect(),
+                profile: profiles.get(condition * plan.variants.len() + variant),
+                major: majors.get(point.server).map_or("", String::as_str),
+            }
+        };
+        for variant in 0..plan.variants.len() {
+            assessment
+                .ledgers
+                .extend(ledger::ledger(&measured(variant))?);
+        }
         for comparison in &mut comparisons {
+            comparison.ledger = ledger::difference(&measured(0), &measured(comparison.variant))?;
             let side = |variant: usize| -> Option<Side<'_>> {
                 let profile = profiles.get(condition * plan.variants.len() + variant)?;
                 let major = majors[plan.point(condition, variant).server].as_str();
@@ -65,7 +89,7 @@ pub fn assess(
                     units: plan.point(condition, variant).per_transaction(),
                 })
             };
-            let counted = |variant: usize| of_point(trials, condition, variant);
+            let counted = |variant: usize| counted(trials, condition, variant);
             comparison.counted = counted(comparison.variant).against(&counted(0));
             if let (Some(baseline), Some(variant)) = (side(0), side(comparison.variant)) {
                 comparison.cost = cost_difference(plan, &baseline, &variant);
@@ -118,15 +142,18 @@ fn figures(
 }
 
 /// The counters of all trials, the profiled ones included.
-fn of_point(trials: &[Trial], condition: usize, variant: usize) -> Counted<'_> {
-    let is_its = move |trial: &&Trial| trial.condition == condition && trial.variant == variant;
-    Counted::new(trials.iter().filter(is_its))
+fn counted(trials: &[Trial], condition: usize, variant: usize) -> Counted<'_> {
+    Counted::new(of_point(trials, condition, variant))
+}
+
+fn of_point(trials: &[Trial], condition: usize, variant: usize) -> impl Iterator<Item = &Trial> {
+    let is_of_point =
+        move |trial: &&Trial| trial.condition == condition && trial.variant == variant;
+    trials.iter().filter(is_of_point)
 }
 
 fn timed(trials: &[Trial], condition: usize, variant: usize) -> impl Iterator<Item = &Trial> {
-    trials.iter().filter(move |trial| {
-        trial.condition == condition && trial.variant == variant && trial.kind == TrialKind::Timed
-    })
+    of_point(trials, condition, variant).filter(|trial| trial.kind == TrialKind::Timed)
 }
 
 /// The geometric mean of one metric in each block; `None` where the block has no trial.
@@ -193,7 +220,7 @@ fn summary(
         } else {
             f64::from(limited) / f64::from(count)
         },
-        counted: of_point(trials, condition, variant).figures(),
+        counted: counted(trials, condition, variant).figures(),
     })
 }
 
@@ -240,6 +267,7 @@ fn compared(condition: usize, blocks: u32, variants: &[Vec<Figures>]) -> Vec<Com
                 server_cpu: ratio(SERVER_CPU),
                 cost: None,
                 counted: Vec::new(),
+                ledger: None,
             })
         })
         .collect()

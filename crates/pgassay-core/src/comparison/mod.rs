@@ -15,6 +15,8 @@ use crate::counters::{CountedDifference, CountedFigure};
 
 pub use assess::{Assessment, assess};
 
+use crate::ledger::LedgerDifference;
+
 /// Figures of one point over all its timed trials.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PointSummary {
@@ -80,6 +82,9 @@ pub struct Comparison {
     /// Counters per transaction on both sides; empty where none were read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counted: Vec<CountedDifference>,
+    /// Where the difference of the response times lies; `None` without exact totals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<LedgerDifference>,
 }
 
 /// The word for a comparison, against an equivalence band of ± 2 %.

@@ -137,6 +137,7 @@ fn assemble(
         profiles: outcome.profiles,
         points: assessment.points,
         comparisons: assessment.comparisons,
+        ledgers: assessment.ledgers,
     };
     run.warnings
         .extend(warnings(&run, outcome.ended_early.as_ref()));

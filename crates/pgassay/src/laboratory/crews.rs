@@ -160,7 +160,7 @@ fn target(place: &Place<'_>, point: &Point) -> Result<Target> {
 }
 
 /// A server of ours is reached by what it says itself: `PGHOST` and the like must not reach it.
-struct NoSurroundings;
+pub struct NoSurroundings;
 
 impl Surroundings for NoSurroundings {
     fn variable(&self, _name: &str) -> Option<String> {

@@ -7,11 +7,13 @@
 mod counters;
 pub mod counting;
 mod crews;
+mod probes;
 mod redis;
 pub mod requirements;
 mod rounds;
 pub mod scripts;
 mod servers;
+pub mod waits;
 mod warm_up;
 mod watch;
 
@@ -25,20 +27,16 @@ use pgassay_core::plan::Plan;
 use pgassay_core::profile::Profile;
 use pgassay_core::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 use pgassay_core::trial::Trial;
-use pgassay_profile::{Sampler, SamplerConfig};
 
 use crate::catalogue::Found;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use counters::Counters;
+use probes::Probes;
 use redis::Redis;
 use rounds::{Bench, Harvest};
 use servers::Servers;
-
-/// Samples a second and processor in profiled trials. They decide no verdict, so they can afford
-/// what a timed trial cannot: some 8 % of throughput, which is measured and printed.
-const SAMPLES_HZ: u32 = 999;
 
 /// What a plan gave.
 pub struct Outcome {
@@ -74,18 +72,14 @@ pub fn run(
     let servers = Servers::start(plan, found, args, interrupt, progress)?;
     let redis = Redis::start(plan)?;
     let mut warnings = servers.warnings.clone();
-    let sampler = if plan.schedule.profiled > 0 {
-        sampler(&servers, &mut warnings)
-    } else {
-        None
-    };
+    let probes = Probes::open(&servers, plan.schedule.profiled > 0, &mut warnings)?;
     let bench = Bench {
         plan,
         source: &found.source,
         servers: &servers,
         redis: &redis,
-        sampler: sampler.as_ref(),
         counters: Counters::open(plan, &servers)?,
+        probes: &probes,
         interrupt,
     };
     let mut harvest = Harvest::new(plan);
@@ -93,8 +87,8 @@ pub fn run(
     let result = bench.run(&mut harvest, progress);
     let ended_us = now_us();
     drop(bench);
-    drop(sampler);
     let relays = servers.relay_facts();
+    drop(probes);
     let (logs, facts) = (servers.logs(), servers.facts.clone());
     progress.stage("stopping the servers");
     drop(redis);
@@ -117,28 +111,6 @@ pub fn run(
         span_us: (began_us, ended_us),
         ended_early,
     })
-}
-
-fn sampler(servers: &Servers, warnings: &mut Vec<Warning>) -> Option<Sampler> {
-    let config = SamplerConfig {
-        postmaster_pids: servers
-            .iter()
-            .map(|server| server.postmaster_pid().cast_unsigned())
-            .collect(),
-        frequency_hz: SAMPLES_HZ,
-        ..SamplerConfig::default()
-    };
-    match Sampler::open(&config) {
-        Ok(sampler) => Some(sampler),
-        Err(error) => {
-            let message = format!("no account of where the time goes: {error}");
-            warnings.push(Warning {
-                kind: WarningKind::NoProfile,
-                message,
-            });
-            None
-        }
-    }
 }
 
 fn warn_of_unsteady(plan: &Plan, harvest: &Harvest, warnings: &mut Vec<Warning>) {

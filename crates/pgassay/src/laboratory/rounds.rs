@@ -9,14 +9,15 @@ use pgassay_core::profile::Profile;
 use pgassay_core::study::{DriverKind, Span, StudySource};
 use pgassay_core::trial::{ClientTotals, Latency, Trial, TrialKind};
 use pgassay_load::{Measurement, ThreadUsage, Window};
-use pgassay_profile::Sampler;
 
 use super::counters::Counters;
 use super::crews::{self, Clients, Size};
+use super::probes::{Probes, WAITS_HZ};
 use super::redis::Redis;
 use super::servers::{Servers, reset};
+use super::waits::{WaitSampler, WaitThread};
 use super::warm_up::warm_up;
-use super::watch::{Passed, Profiles, Reading};
+use super::watch::{Passed, Profiles, Reading, Watched};
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
@@ -36,10 +37,10 @@ pub struct Bench<'a> {
     pub servers: &'a Servers,
     /// Where to do it, for clients of Redis.
     pub redis: &'a Redis,
-    /// Takes stacks in profiled trials; `None` where it may not.
-    pub sampler: Option<&'a Sampler>,
     /// Reads what the servers and the kernel count.
     pub counters: Counters<'a>,
+    /// What watches them.
+    pub probes: &'a Probes,
     /// Whether the user wants to stop.
     pub interrupt: &'a Interrupt,
 }
@@ -199,21 +200,39 @@ impl Bench<'_> {
         if !crew.are_of_postgres() {
             server_pids.extend(&backend_pids);
         }
-        let profiled = kind == TrialKind::Profiled && crew.are_of_postgres();
-        let sampler = self.sampler.filter(|_| profiled);
+        // What watches PostgreSQL sees nothing of another server.
+        let servers = self.probes.servers.get(point.server);
+        let probed = servers.filter(|_| crew.are_of_postgres());
+        let live = probed.map(|probed| &probed.live);
+        let major = live.and_then(|live| live.major.as_deref());
+        let is_profiled = kind == TrialKind::Profiled && probed.is_some();
+        let sampler = self.probes.sampler.as_ref().filter(|_| is_profiled);
         if let Some(sampler) = sampler {
             sampler.start()?;
         }
-        let before = Reading::take(&backend_pids, &server_pids)?;
+        let before = Reading::take(live, &backend_pids, &server_pids)?;
+        let reader = probed.and_then(|it| it.waits).filter(|_| is_profiled);
+        let waits = reader.map(|reader| {
+            WaitThread::start(WaitSampler::new(reader, WAITS_HZ), backend_pids.clone())
+        });
         let started_us = unix_us();
         let measured = self.blamed(self.measure(crew, point), point);
-        let passed = Reading::take(&backend_pids, &server_pids)?.since(&before);
+        let waits = waits.map(|waits| waits.stop(major));
+        let passed = before.passed(live, &backend_pids, &server_pids)?;
         if let Some(sampler) = sampler {
             let samples = sampler.stop()?;
-            profiles.add(condition, variant, place.block, &samples, &backend_pids);
+            let watched = Watched {
+                samples: &samples,
+                backend_pids: &backend_pids,
+                major: major.unwrap_or_default(),
+            };
+            profiles.add(condition, variant, place.block, &watched);
         }
         let measured = measured?;
-        Ok(trial_of(place, started_us, &measured, &passed))
+        Ok(Trial {
+            waits,
+            ..trial_of(place, started_us, &measured, passed)
+        })
     }
 
     fn measure(&self, crew: &mut Clients, point: &Point) -> Result<Measurement> {
@@ -244,7 +263,7 @@ struct Place {
     kind: TrialKind,
 }
 
-fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: &Passed) -> Trial {
+fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: Passed) -> Trial {
     let sum =
         |field: fn(&ThreadUsage) -> u64| measured.threads.iter().map(field).sum::<u64>() as f64;
     Trial {
@@ -265,11 +284,14 @@ fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: &Pass
             in_transaction_us: measured.time.in_transaction_us as f64,
             between_us: measured.time.between_us as f64,
             asleep_us: measured.time.asleep_us as f64,
-            client_limited: client_limited(measured, passed),
+            client_limited: client_limited(measured, &passed),
         },
         steal: passed.steal,
         foreign: passed.foreign,
         counters: BTreeMap::new(),
+        busy: passed.busy,
+        background: passed.background,
+        waits: None,
     }
 }
 

@@ -1,21 +1,27 @@
 //! What is read around each trial: exact totals of the server's processes and of the machine.
 
 use anyhow::{Context, Result};
+use pgassay_core::observation::Background;
 use pgassay_core::plan::Plan;
 use pgassay_core::profile::{Frame, Profile, ProfileBuilder, Quality};
+use pgassay_core::subsystem::wait_event;
 use pgassay_core::trial::CpuTotals;
-use pgassay_profile::{CpuTotals as ProcessTotals, MachineCpu, Samples, Selection};
+use pgassay_profile::{
+    CpuLog, CpuTotals as ProcessTotals, LiveServer, MachineCpu, Role, Samples, Selection,
+};
 
 /// Totals at one instant.
 pub struct Reading {
     backends: ProcessTotals,
     /// All processes of all servers and our own, to tell other programs' load from ours.
     ours: ProcessTotals,
+    /// The server's processes by what they are for.
+    roles: CpuLog,
     machine: MachineCpu,
 }
 
 /// What passed between two readings.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Passed {
     /// The backends' totals.
     pub server: CpuTotals,
@@ -23,33 +29,48 @@ pub struct Passed {
     pub steal: f64,
     /// Share of the machine that other programs used.
     pub foreign: f64,
+    /// Share of the machine that anybody used.
+    pub busy: f64,
     /// Share of the machine that nobody used.
     pub idle: f64,
+    /// What the server's processes that serve no client used.
+    pub background: Vec<Background>,
 }
 
 impl Reading {
     /// Reads now. A backend that has ended is left out; the load engine reports why it ended.
-    pub fn take(backend_pids: &[u32], server_pids: &[u32]) -> Result<Self> {
-        let ours: Vec<u32> = server_pids
-            .iter()
-            .copied()
-            .chain([std::process::id()])
-            .collect();
+    pub fn take(
+        server: Option<&LiveServer>,
+        backend_pids: &[u32],
+        server_pids: &[u32],
+    ) -> Result<Self> {
+        let mut roles = CpuLog::default();
+        roles.read(&server.map(LiveServer::processes).unwrap_or_default());
+        let (backends, ours, machine) = totals(backend_pids, server_pids)?;
         Ok(Self {
-            backends: ProcessTotals::read(backend_pids),
-            ours: ProcessTotals::read(&ours),
-            machine: MachineCpu::read().context("cannot read /proc/stat")?,
+            backends,
+            ours,
+            roles,
+            machine,
         })
     }
 
-    /// What passed since `earlier`.
-    pub fn since(&self, earlier: &Self) -> Passed {
-        let backends = self.backends.since(&earlier.backends);
+    /// What has passed since.
+    pub fn passed(
+        mut self,
+        server: Option<&LiveServer>,
+        backend_pids: &[u32],
+        server_pids: &[u32],
+    ) -> Result<Passed> {
+        let (backends, ours, machine) = totals(backend_pids, server_pids)?;
+        self.roles
+            .read(&server.map(LiveServer::processes).unwrap_or_default());
+        let backends = backends.since(&self.backends);
         let total = backends.total();
-        let ours_ns = self.ours.since(&earlier.ours).total().on_cpu_ns;
-        let machine = self.machine.since(&earlier.machine);
+        let ours_ns = ours.since(&self.ours).total().on_cpu_ns;
+        let machine = machine.since(&self.machine);
         let capacity_ns = machine.total_ns().max(1) as f64;
-        Passed {
+        Ok(Passed {
             server: CpuTotals {
                 on_cpu_us: total.on_cpu_ns as f64 / 1e3,
                 run_queue_us: total.run_queue_ns as f64 / 1e3,
@@ -57,9 +78,50 @@ impl Reading {
             },
             steal: machine.steal_ns as f64 / capacity_ns,
             foreign: machine.busy_ns().saturating_sub(ours_ns) as f64 / capacity_ns,
+            busy: machine.busy_ns() as f64 / capacity_ns,
             idle: (machine.idle_ns + machine.io_wait_ns) as f64 / capacity_ns,
-        }
+            background: background(&self.roles),
+        })
     }
+}
+
+fn totals(
+    backend_pids: &[u32],
+    server_pids: &[u32],
+) -> Result<(ProcessTotals, ProcessTotals, MachineCpu)> {
+    let own_pid = [std::process::id()];
+    let ours: Vec<u32> = server_pids.iter().chain(&own_pid).copied().collect();
+    Ok((
+        ProcessTotals::read(backend_pids),
+        ProcessTotals::read(&ours),
+        MachineCpu::read().context("cannot read /proc/stat")?,
+    ))
+}
+
+/// Other clients' backends are no background: they wait for their own trials.
+fn background(roles: &CpuLog) -> Vec<Background> {
+    let by_role = roles.by_role().into_iter();
+    by_role
+        .filter(|(role, _)| !matches!(role, Role::Backend))
+        .map(|(role, cpu)| Background {
+            role: role.to_string(),
+            cpu: CpuTotals {
+                on_cpu_us: cpu.used.on_cpu_ns as f64 / 1e3,
+                run_queue_us: cpu.used.run_queue_ns as f64 / 1e3,
+                processes: cpu.processes,
+            },
+        })
+        .collect()
+}
+
+/// What was sampled in one profiled trial.
+pub struct Watched<'a> {
+    /// All of it.
+    pub samples: &'a Samples,
+    /// The trial's backends.
+    pub backend_pids: &'a [u32],
+    /// Major version of their server.
+    pub major: &'a str,
 }
 
 /// The profiles of all points, filled trial by trial.
@@ -84,21 +146,12 @@ impl Profiles {
     }
 
     /// Adds one profiled trial's samples of its backends.
-    pub fn add(
-        &mut self,
-        condition: usize,
-        variant: usize,
-        block: u32,
-        samples: &Samples,
-        backend_pids: &[u32],
-    ) {
+    pub fn add(&mut self, condition: usize, variant: usize, block: u32, watched: &Watched<'_>) {
         let builder = &mut self.builders[condition * self.variants + variant];
-        add_samples(
-            builder,
-            block as usize,
-            samples,
-            &samples.backends(backend_pids),
-        );
+        let samples = watched.samples;
+        let selection = samples.backends(watched.backend_pids);
+        add_samples(builder, block as usize, samples, &selection);
+        add_blocked(builder, block as usize, watched);
     }
 
     /// The profiles, in the plan's order of points.
@@ -118,18 +171,8 @@ pub fn add_samples(
     selection: &Selection<'_>,
 ) {
     for (stack, count) in selection.stacks() {
-        let frames = stack.map(|frame| Frame {
-            symbol: frame.name().map(str::to_owned),
-            object: frame.object.to_string(),
-            // A named function is one row wherever its code lies.
-            offset: if frame.symbol.is_some() {
-                0
-            } else {
-                frame.offset
-            },
-            kernel: frame.kernel,
-        });
-        builder.add(block, frames, u32::try_from(count).unwrap_or(u32::MAX));
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        builder.add(block, stack.map(frame), count);
     }
     builder.add_quality(&Quality {
         samples: selection.quality.total,
@@ -138,5 +181,49 @@ pub fn add_samples(
         truncated: selection.quality.truncated,
         lost: samples.lost,
         unknown_leaf: selection.quality.leaf_unknown,
+        sampled_ns: selection.quality.sampled_ns,
+        ..Quality::default()
     });
+}
+
+/// Adds what the backends were blocked for, where switches were observed.
+pub fn add_blocked(builder: &mut ProfileBuilder, block: usize, watched: &Watched<'_>) {
+    let samples = watched.samples;
+    let Some(off_cpu) = &samples.off_cpu else {
+        return;
+    };
+    for process in off_cpu.backends(watched.backend_pids) {
+        builder.add_quality(&Quality {
+            observed_ns: process.present_ns,
+            unseen_ns: process.unseen_ns,
+            ..Quality::default()
+        });
+        for blocked in &process.blocked {
+            let stack = blocked.stack.map(|at| &samples.stacks[at as usize][..]);
+            let frames = stack.unwrap_or_default().iter();
+            let wait = blocked
+                .wait
+                .and_then(|info| wait_event(watched.major, info));
+            builder.add_blocked(
+                block,
+                frames.map(|&at| frame(&samples.frames[at as usize])),
+                wait.map_or(("", ""), |wait| (wait.kind, wait.name)),
+                blocked.total_ns,
+            );
+        }
+    }
+}
+
+fn frame(frame: &pgassay_profile::Frame) -> Frame {
+    Frame {
+        symbol: frame.name().map(str::to_owned),
+        object: frame.object.to_string(),
+        // A named function is one row wherever its code lies.
+        offset: if frame.symbol.is_some() {
+            0
+        } else {
+            frame.offset
+        },
+        kernel: frame.kernel,
+    }
 }

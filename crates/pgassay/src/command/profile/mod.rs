@@ -1,7 +1,6 @@
 //! `pgassay profile`: watches a live server without a study.
 
 mod connection;
-mod waits;
 mod watching;
 
 use std::io::Write;

@@ -12,10 +12,10 @@ use pgassay_profile::{
     CpuLog, Limit, LiveServer, LoggedProcess, Role, Sampler, SamplerConfig, SamplerError, Samples,
 };
 
-use super::connection::Connection;
-use super::waits::WaitSampler;
+use super::connection::{self, Connection};
 use crate::interrupt::Interrupt;
 use crate::laboratory::add_samples;
+use crate::laboratory::waits::{self, WaitSampler};
 
 /// Processes are looked for this often. What one of them uses between its last reading and its end
 /// is not known; a reading takes some ten microseconds a process.
@@ -47,13 +47,11 @@ impl Watch {
     /// Watches until the time is over, the user stops it, or the process is gone.
     pub fn observe(mut self, interrupt: &Interrupt) -> Result<Observation> {
         let (sampler, refusal) = self.sampler()?;
-        let (mut waits, no_waits) = match WaitSampler::open(
-            &self.subject.server,
-            self.frequency_hz,
-            self.connection.as_mut().zip(self.dsn.as_deref()),
-        ) {
-            Ok(waits) => (Some(waits), None),
-            Err(refusal) => (None, Some(refusal)),
+        let dsn = self.dsn.as_deref();
+        let connect = dsn.map(|dsn| || connection::exchange(dsn).map(|(exchange, _)| exchange));
+        let (mut waits, no_waits) = match waits::reader(&self.subject.server, connect) {
+            Ok(reader) => (Some(WaitSampler::new(reader, self.frequency_hz)), None),
+            Err(error) => (None, Some(waits::refusal(&error))),
         };
         let mut log = CpuLog::default();
         let started_us = SystemTime::now()

@@ -1,13 +1,33 @@
 //! Looks at what the backends wait for, as often as their CPU is sampled.
 
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use pgassay_core::observation::{WaitCount, Waits};
 use pgassay_core::run::Check;
 use pgassay_core::subsystem::{wait_event, wait_number};
 use pgassay_profile::{KnownWaits, LiveServer, WaitError, WaitLog, WaitReader};
+use pgassay_wire::Exchange;
 
-use super::connection::{self, Connection};
+/// Finds where a server keeps its waits; before 14 by means of two connections to it.
+///
+/// # Errors
+/// What keeps us from reading them.
+pub fn reader<S: Read + Write + Send>(
+    server: &LiveServer,
+    mut connect: Option<impl FnMut() -> Result<Exchange<S>>>,
+) -> Result<WaitReader> {
+    match (WaitReader::open(server), &mut connect) {
+        (Err(WaitError::NeedsConnection), Some(connect)) => {
+            learn(server, &mut connect()?, connect()?)
+        }
+        (other, _) => Ok(other?),
+    }
+}
 
 /// Looks at the backends' memory.
 pub struct WaitSampler {
@@ -18,25 +38,14 @@ pub struct WaitSampler {
 }
 
 impl WaitSampler {
-    /// Finds where waits are kept; before 14 by means of the connection and another like it.
-    pub fn open(
-        server: &LiveServer,
-        frequency_hz: u32,
-        connection: Option<(&mut Connection, &str)>,
-    ) -> Result<Self, Check> {
-        let reader = match WaitReader::open(server) {
-            Err(WaitError::NeedsConnection) => match connection {
-                Some((connection, dsn)) => learn(server, connection, dsn),
-                None => Err(WaitError::NeedsConnection.into()),
-            },
-            other => other.map_err(Into::into),
-        };
-        Ok(Self {
-            reader: reader.map_err(|error| refusal(&error))?,
+    /// Nothing seen yet.
+    pub fn new(reader: WaitReader, frequency_hz: u32) -> Self {
+        Self {
+            reader,
             log: WaitLog::default(),
             every: Duration::from_secs(1) / frequency_hz.max(1),
             cpu_us: 0.0,
-        })
+        }
     }
 
     /// Looks at these processes until then.
@@ -75,28 +84,22 @@ impl WaitSampler {
     }
 }
 
-fn learn(
+fn learn<S: Read + Write + Send>(
     server: &LiveServer,
-    connection: &mut Connection,
-    dsn: &str,
-) -> Result<WaitReader, anyhow::Error> {
+    holder: &mut Exchange<S>,
+    waiter: Exchange<S>,
+) -> Result<WaitReader> {
     let major = server.major.as_deref().unwrap_or_default();
     let advisory = wait_number(major, "Lock", "advisory")
         .ok_or_else(|| anyhow::anyhow!("the numbers of wait events of {major:?} are not known"))?;
     // 9.6 does not tell that it waits for the client.
     let idle = wait_number(major, "Client", "ClientRead").unwrap_or(0);
-    let (second, _) = connection::exchange(dsn)?;
     let known = KnownWaits { advisory, idle };
-    Ok(WaitReader::learn(
-        server,
-        known,
-        &mut connection.exchange,
-        second,
-    )?)
+    Ok(WaitReader::learn(server, known, holder, waiter)?)
 }
 
 /// What keeps us from waits, and what grants them.
-fn refusal(error: &anyhow::Error) -> Check {
+pub fn refusal(error: &anyhow::Error) -> Check {
     let (limits, mend) = match error.downcast_ref::<WaitError>() {
         Some(WaitError::NotPermitted(refusal)) => {
             let effect = format!("{}: {}", refusal.what, refusal.why);
@@ -110,6 +113,40 @@ fn refusal(error: &anyhow::Error) -> Check {
         value: "none".to_owned(),
         limits: Some(limits),
         mend,
+    }
+}
+
+/// A sampler at work in a thread of its own, beside a trial.
+pub struct WaitThread {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<WaitSampler>,
+}
+
+/// How soon the thread notices that it is over.
+const STRETCH: Duration = Duration::from_millis(50);
+
+impl WaitThread {
+    /// Looks at these processes from now on.
+    pub fn start(mut sampler: WaitSampler, pids: Vec<u32>) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            while !until.load(Ordering::Relaxed) {
+                sampler.sample(&pids, Instant::now() + STRETCH);
+            }
+            sampler
+        });
+        Self { over, thread }
+    }
+
+    /// What was seen, by the names of this major version.
+    ///
+    /// # Panics
+    /// Never: looking does not panic.
+    pub fn stop(self, major: Option<&str>) -> Waits {
+        self.over.store(true, Ordering::Relaxed);
+        let sampler = self.thread.join().expect("looking does not panic");
+        sampler.finish(major)
     }
 }
 

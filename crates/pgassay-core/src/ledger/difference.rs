@@ -1,0 +1,200 @@
+//! What differs between two ledgers, row by row, with intervals from pairs of blocks.
+//!
+//! Identity: over the blocks that both sides have, the rows' differences, and the groups', add up
+//! to the difference of the response times, since each is the mean of the same pairs' differences.
+//!
+//! Groups are few and shown first: Holm's correction decides which of them changed. Rows are many:
+//! Benjamini and Hochberg's. A mark also needs a difference beyond the half-width that is printed
+//! beside it.
+
+use std::collections::BTreeMap;
+
+use pgassay_stats as stats;
+
+use super::trials::{BlockRows, Detailed, Measured, detailed};
+use super::{
+    COVERAGE_ERROR_MAX, Ledger, LedgerDifference, LedgerRow, Nature, Part, Row,
+    UNRESOLVED_SHARE_MAX,
+};
+use crate::comparison::{Change, CostRow};
+use crate::trial::LatencyError;
+
+/// Confidence of each interval.
+const LEVEL: f64 = 0.95;
+/// Chance of any false claim, or the share of false claims, among the rows of one list.
+const ALPHA: f64 = 0.05;
+/// A row this much smaller on one side counts as new or gone.
+const ABSENT_BELOW_SHARE: f64 = 0.02;
+
+/// What tells a row from others.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Account {
+    part: Part,
+    nature: Nature,
+    phase: String,
+    name: String,
+}
+
+/// Figures of both sides, pair by pair.
+type Pairs = BTreeMap<Account, Vec<[f64; 2]>>;
+
+/// The ledgers of both sides and their difference; `None` where a side has no exact totals, or
+/// where they have no block in common.
+///
+/// # Errors
+/// A damaged latency histogram.
+pub fn difference(
+    a: &Measured<'_>,
+    b: &Measured<'_>,
+) -> Result<Option<LedgerDifference>, LatencyError> {
+    let (Some(a), Some(b)) = (detailed(a)?, detailed(b)?) else {
+        return Ok(None);
+    };
+    Ok(of_ledgers(&a, &b))
+}
+
+fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
+    let blocks = common(&a.blocks, &b.blocks);
+    if blocks.is_empty() {
+        return None;
+    }
+    let in_response = |part: Part| part != Part::Between;
+    let sum = |wanted: &dyn Fn(Part) -> bool| -> Vec<[f64; 2]> {
+        let side = |rows: &[Row]| {
+            rows.iter()
+                .filter(|it| wanted(it.part))
+                .map(|it| it.us)
+                .sum()
+        };
+        blocks.iter().map(|(a, b)| [side(a), side(b)]).collect()
+    };
+    let response = single("response time", &sum(&in_response));
+    let between = single("between transactions", &sum(&|part| part == Part::Between));
+    let groups = judged(&pairs(&blocks, Account::of_group), stats::Correction::Holm);
+    let rows = judged(
+        &pairs(&blocks, Account::of_row),
+        stats::Correction::BenjaminiHochberg,
+    );
+    let unresolved = rows.iter().filter(|row| row.part == Part::Unresolved);
+    let unresolved_us: f64 = unresolved.map(|row| row.cost.difference_us.abs()).sum();
+    let small = unresolved_us <= UNRESOLVED_SHARE_MAX * response.difference_us.abs();
+    Some(LedgerDifference {
+        explained: small && adds_up(&a.ledger) && adds_up(&b.ledger),
+        response,
+        between,
+        groups,
+        rows,
+        unresolved_us,
+    })
+}
+
+/// Nothing is explained by rows that miss what the clients measured.
+fn adds_up(ledger: &Ledger) -> bool {
+    let blocked_named = ledger.blocked_by != super::Divider::Nothing;
+    blocked_named && (ledger.checks.coverage - 1.0).abs() <= COVERAGE_ERROR_MAX
+}
+
+/// The rows of the blocks that both sides have.
+fn common<'a>(a: &'a [BlockRows], b: &'a [BlockRows]) -> Vec<(&'a [Row], &'a [Row])> {
+    let of_b = |number: u32| b.iter().find(|block| block.number == number);
+    a.iter()
+        .filter_map(|block| Some((&block.rows[..], &of_b(block.number)?.rows[..])))
+        .collect()
+}
+
+impl Account {
+    fn of_row(row: &Row) -> Self {
+        Self {
+            part: row.part,
+            nature: row.nature,
+            phase: row.phase.clone(),
+            name: row.mechanism.clone(),
+        }
+    }
+
+    /// Groups off the CPU hold several phases.
+    fn of_group(row: &Row) -> Self {
+        Self {
+            phase: String::new(),
+            name: row.group().to_owned(),
+            ..Self::of_row(row)
+        }
+    }
+}
+
+/// Every account's figures; where a side has no such row, it is 0.
+fn pairs(blocks: &[(&[Row], &[Row])], account: fn(&Row) -> Account) -> Pairs {
+    let mut pairs = Pairs::new();
+    for (index, (a, b)) in blocks.iter().enumerate() {
+        for (side, rows) in [(0, a), (1, b)] {
+            for row in rows.iter().filter(|row| row.part != Part::Between) {
+                let figures = pairs.entry(account(row));
+                figures.or_insert_with(|| vec![[0.0; 2]; blocks.len()])[index][side] += row.us;
+            }
+        }
+    }
+    pairs
+}
+
+fn judged(pairs: &Pairs, correction: stats::Correction) -> Vec<LedgerRow> {
+    let means: Vec<Option<stats::Mean>> = pairs.values().map(|it| mean(it)).collect();
+    let p_values: Vec<f64> = means
+        .iter()
+        .map(|it| it.map_or(1.0, |mean| mean.p_value))
+        .collect();
+    let adjusted = match correction {
+        stats::Correction::Holm => stats::multiplicity::holm(&p_values),
+        _ => stats::multiplicity::benjamini_hochberg(&p_values),
+    };
+    let mut rows: Vec<LedgerRow> = pairs
+        .iter()
+        .zip(adjusted)
+        .map(|((account, figures), p_value)| LedgerRow {
+            part: account.part,
+            nature: account.nature,
+            phase: account.phase.clone(),
+            cost: cost_row(&account.name, figures, p_value),
+        })
+        .collect();
+    rows.sort_by(|x, y| {
+        let size = |row: &LedgerRow| row.cost.difference_us.abs();
+        size(y).total_cmp(&size(x))
+    });
+    rows
+}
+
+fn single(name: &str, figures: &[[f64; 2]]) -> CostRow {
+    let p_value = mean(figures).map_or(1.0, |mean| mean.p_value);
+    cost_row(name, figures, p_value)
+}
+
+fn mean(figures: &[[f64; 2]]) -> Option<stats::Mean> {
+    let differences: Vec<f64> = figures.iter().map(|[a, b]| b - a).collect();
+    stats::mean_difference(&differences, LEVEL).ok()
+}
+
+fn cost_row(name: &str, figures: &[[f64; 2]], p_adjusted: f64) -> CostRow {
+    let side = |at: usize| figures.iter().map(|it| it[at]).sum::<f64>() / figures.len() as f64;
+    let (baseline_us, variant_us) = (side(0), side(1));
+    let difference_us = variant_us - baseline_us;
+    let interval = mean(figures).and_then(|mean| mean.interval);
+    let (low_us, high_us) = interval.map_or((difference_us, difference_us), |it| (it.low, it.high));
+    let told = interval.is_some() && p_adjusted <= ALPHA && (low_us > 0.0 || high_us < 0.0);
+    let change = match () {
+        () if !told => Change::Unresolved,
+        () if baseline_us < ABSENT_BELOW_SHARE * variant_us => Change::New,
+        () if variant_us < ABSENT_BELOW_SHARE * baseline_us => Change::Gone,
+        () if difference_us > 0.0 => Change::Up,
+        () => Change::Down,
+    };
+    CostRow {
+        name: name.to_owned(),
+        object: String::new(),
+        baseline_us,
+        variant_us,
+        difference_us,
+        low_us,
+        high_us,
+        change,
+    }
+}

@@ -1,0 +1,243 @@
+//! The cost ledger: where a transaction's time goes, so that it adds up.
+//!
+//! # The identity
+//! Over a window W every backend is on a CPU, in a run queue, or blocked. Summed over the backends
+//! and divided by the transactions, `backends × W / transactions` is the mean time from the
+//! begin of one transaction to the begin of the next: response time R plus the time between
+//! transactions Z (Little, "A proof for the queuing formula L = λW", 1961; a closed loop with a
+//! backend per client). So:
+//!
+//! - rows of a [`Ledger`] add up to `response_us + between_us`;
+//! - those of a [`LedgerDifference`], `between transactions` left out, add up to the difference of
+//!   the response times: an accounting, not a regression.
+//!
+//! # What is exact and what is sampled
+//! On-CPU and run-queue time per transaction are the kernel's own (`schedstat`) over the timed
+//! trials; the blocked time is what they leave of the window. Samples of the profiled trials only
+//! *divide* these totals ([`account`]): a sampler in user space misses what is runnable, by half on
+//! a full machine, so no share of samples is ever taken for a share of time. The part in which the
+//! server waits for its client is divided by the client's own totals.
+//!
+//! What no name is known for stands in rows of [`Part::Unresolved`], never left out. The CPU time
+//! of background processes is listed beside the sum, since no transaction waits for it.
+
+pub mod account;
+mod difference;
+mod reason;
+mod trials;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use difference::difference;
+pub use reason::Reason;
+pub use trials::{Measured, ledger};
+
+use crate::comparison::CostRow;
+
+/// Unresolved time beyond this share of a difference forbids to call the difference explained.
+pub const UNRESOLVED_SHARE_MAX: f64 = 0.05;
+/// Rows and the clients' own clock may differ by this share.
+pub const COVERAGE_ERROR_MAX: f64 = 0.01;
+/// Backends may differ from throughput × (response + between) by this share.
+pub const LITTLE_ERROR_MAX: f64 = 0.01;
+/// Exact totals and the machine's ticks, samples and exact totals: they may differ by this share.
+pub const TOTALS_ERROR_MAX: f64 = 0.02;
+
+/// What a backend was doing in a row's time.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// On a CPU.
+    OnCpu,
+    /// Runnable, waiting for a CPU.
+    RunQueue,
+    /// Blocked inside the server.
+    Blocked,
+    /// Blocked until the client sends something, inside a transaction.
+    Client,
+    /// The client had no transaction under way.
+    Between,
+    /// Blocked or on a CPU, but nothing told for what.
+    Unresolved,
+}
+
+/// Whether a row is work, or waiting for others' work.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Nature {
+    /// Work of a CPU or a device. A saving at the bottleneck also shrinks others' queues.
+    Demand,
+    /// Waiting for somebody else's work to end: a CPU, a lock, a pipe.
+    Queue,
+    /// Time that was asked for, as by `\sleep` or a schedule.
+    Think,
+    /// Not told.
+    Unknown,
+}
+
+/// One row of a ledger.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Row {
+    /// What the backend was doing.
+    pub part: Part,
+    /// Work or waiting.
+    pub nature: Nature,
+    /// The phase of the statement, as `plan`; empty where nothing told it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub phase: String,
+    /// The subsystem on the CPU, or what was waited for, as `LWLock WALWrite`.
+    pub mechanism: String,
+    /// Time per transaction.
+    pub us: f64,
+    /// Of it: inside the kernel, for rows on a CPU.
+    #[serde(default)]
+    pub system_us: f64,
+}
+
+/// What divided the blocked time among its reasons.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Divider {
+    /// Nothing did.
+    #[default]
+    Nothing,
+    /// Wait events, read from the backends' memory or asked of the server.
+    WaitEvents,
+    /// Stacks of blocked backends.
+    Stacks,
+}
+
+/// Where a point's transactions spend their time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Ledger {
+    /// Index into the plan's conditions.
+    pub condition: usize,
+    /// Index into the plan's variants.
+    pub variant: usize,
+    /// Mean response time: what the rows add up to, [`Part::Between`] left out.
+    pub response_us: f64,
+    /// Mean time between transactions.
+    pub between_us: f64,
+    /// The rows, the longest first.
+    pub rows: Vec<Row>,
+    /// CPU time of processes that serve no client, per transaction; no part of the sum.
+    pub background: Vec<BackgroundRow>,
+    /// What divided the blocked time.
+    pub blocked_by: Divider,
+    /// Whether CPU stacks divided the on-CPU time.
+    pub cpu_by_stacks: bool,
+    /// Whether the sums hold.
+    pub checks: LedgerChecks,
+}
+
+/// What a kind of background process used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BackgroundRow {
+    /// What the processes are for, as `checkpointer`.
+    pub role: String,
+    /// CPU time per transaction.
+    pub us: f64,
+}
+
+/// Whether a ledger's sums hold; every figure is measured by two means and compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LedgerChecks {
+    /// The rows' sum over the clients' own clock (mean of the latencies plus time between); 1 is right.
+    pub coverage: f64,
+    /// `|N − X(R + Z)| / N`, with R the mean of the latencies.
+    pub little_error: f64,
+    /// Of the machine's busy time, what neither the servers nor the load generator account for;
+    /// `None` where it was not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_error: Option<f64>,
+    /// The samples' CPU time over the exact time of the same trials, less 1; `None` without samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples_error: Option<f64>,
+    /// Throughput of profiled over that of timed trials: what watching cost; `None` without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiled_tps_ratio: Option<f64>,
+    /// Share of the timed trials in which the load generator set the pace.
+    pub client_limited: f64,
+    /// Share of the machine's time that the hypervisor gave to others.
+    pub steal: f64,
+}
+
+/// Two ledgers, and what differs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LedgerDifference {
+    /// Response time of both sides: what `groups` and what `rows` add up to.
+    pub response: CostRow,
+    /// Time between transactions.
+    pub between: CostRow,
+    /// The account in its fewest rows: phases on the CPU, the run queue, reasons of blocking, the
+    /// client's parts; the largest difference first.
+    pub groups: Vec<LedgerRow>,
+    /// Phases × mechanisms, the largest difference first.
+    pub rows: Vec<LedgerRow>,
+    /// Difference of the rows of [`Part::Unresolved`], and what they may hide: the sum of the
+    /// rows' absolute differences.
+    pub unresolved_us: f64,
+    /// Whether the unresolved time is small enough, and every sum close enough, to say that the
+    /// rows explain the difference.
+    pub explained: bool,
+}
+
+/// One row on both sides.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LedgerRow {
+    /// What the backend was doing.
+    pub part: Part,
+    /// Work or waiting.
+    pub nature: Nature,
+    /// The phase of the statement; empty where nothing told it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub phase: String,
+    /// The figures; its name is that of the group or the mechanism.
+    pub cost: CostRow,
+}
+
+impl Row {
+    /// The name of the group that it belongs to, unique within its part.
+    pub fn group(&self) -> &str {
+        match self.part {
+            Part::OnCpu if !self.phase.is_empty() => &self.phase,
+            Part::OnCpu => "all phases",
+            _ => &self.mechanism,
+        }
+    }
+}
+
+impl Ledger {
+    /// The sum of the rows of one part, in µs per transaction.
+    pub fn part_us(&self, part: Part) -> f64 {
+        let of_part = self.rows.iter().filter(|row| row.part == part);
+        of_part.map(|row| row.us).sum()
+    }
+
+    /// The groups' sums, the longest first.
+    pub fn groups(&self) -> Vec<Row> {
+        let mut groups: Vec<Row> = Vec::new();
+        for row in &self.rows {
+            let same = |it: &&mut Row| it.part == row.part && it.mechanism == row.group();
+            if let Some(group) = groups.iter_mut().find(same) {
+                group.us += row.us;
+                group.system_us += row.system_us;
+                continue;
+            }
+            groups.push(Row {
+                mechanism: row.group().to_owned(),
+                phase: String::new(),
+                ..row.clone()
+            });
+        }
+        groups.sort_by(|a, b| b.us.total_cmp(&a.us));
+        groups
+    }
+}

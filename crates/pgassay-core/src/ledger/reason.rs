@@ -1,0 +1,207 @@
+//! What a blocked backend waits for: told by its stack first, then by its wait event.
+//!
+//! Stacks serve old servers, whose wait events are coarse (9.6 has none for the client or for
+//! files), and waits that have no event at all: writing to the logging pipe has none up to 18,
+//! so samplers of `pg_stat_activity` call it CPU. Events serve where no stack could be taken,
+//! and name the particular lock where the stack only says that it is one.
+//!
+//! Sources: `src/backend/storage/lmgr/{lwlock,proc}.c`, `libpq/be-secure.c`,
+//! `utils/error/elog.c` (`write_pipe_chunks`), `access/transam/xlog.c`; wait classes in
+//! `utils/activity/wait_event_names.txt`.
+
+use super::{Nature, Part};
+use crate::subsystem::FrameName;
+
+/// Why a backend was blocked.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reason {
+    /// [`Part::Blocked`], [`Part::Client`] or [`Part::Unresolved`].
+    pub part: Part,
+    /// Work of a device, or waiting for others.
+    pub nature: Nature,
+    /// The name in reports, as `LWLock WALWrite`.
+    pub mechanism: String,
+}
+
+/// What a function in a blocked stack says, innermost decisive one first in the list.
+enum Says {
+    /// The whole reason.
+    Is(Nature, &'static str),
+    /// It waits for a lock of this `wait_event_type`; which one, the event tells.
+    Lock(&'static str),
+    /// It waits for the client.
+    Client,
+}
+
+use Nature::{Demand, Queue, Think};
+use Says::{Client, Is, Lock};
+
+/// First match wins, so what is particular stands before what is general: a lock's semaphore before
+/// the file that is written while it is held by somebody else.
+#[rustfmt::skip]
+const STACKS: &[(Says, &[&str])] = &[
+    (Is(Queue, "logging pipe"), &["write_pipe_chunks", "pipe_write", "anon_pipe_write", "pipe_wait_writable"]),
+    (Lock("LWLock"), &["LWLockAcquire", "LWLockAcquireOrWait", "LWLockWaitForVar", "LWLockAcquireCommon"]),
+    (Lock("Lock"), &["ProcSleep", "WaitOnLock"]),
+    (Is(Queue, "buffer pin"), &["LockBufferForCleanup", "ProcWaitForSignal"]),
+    (Is(Queue, "synchronous replication"), &["SyncRepWaitForLSN"]),
+    (Client, &["secure_read", "pq_recvbuf", "ReadCommand", "SocketBackend"]),
+    (Is(Queue, "client does not read"), &["secure_write", "internal_flush", "internal_flush_buffer"]),
+    (Is(Demand, "WAL sync"), &["issue_xlog_fsync"]),
+    (Is(Demand, "WAL write"), &["XLogWrite", "XLogFileInit", "XLogFileInitInternal", "XLogBackgroundFlush"]),
+    (Is(Demand, "SLRU read and write"), &["SlruPhysicalReadPage", "SlruPhysicalWritePage"]),
+    (Is(Demand, "temporary file"), &["BufFileRead", "BufFileWrite", "BufFileReadCommon", "BufFileLoadBuffer", "BufFileDumpBuffer"]),
+    (Is(Demand, "data file write"), &["mdwrite", "mdwritev", "mdextend", "mdzeroextend", "mdwriteback"]),
+    (Is(Demand, "data file sync"), &["mdimmedsync", "mdsyncfiletag", "register_dirty_segment"]),
+    (Is(Demand, "data file read"), &["mdread", "mdreadv", "mdprefetch", "pgaio_wref_wait", "WaitReadBuffers", "WaitIO"]),
+    (Is(Think, "sleep"), &["pg_sleep", "vacuum_delay_point"]),
+    (Is(Queue, "spinlock delay"), &["perform_spin_delay", "s_lock"]),
+    (Is(Demand, "page fault"), &["asm_exc_page_fault", "exc_page_fault", "page_fault", "do_page_fault"]),
+];
+
+/// Wait events of files, by what they begin with; the rest of `IO` keeps its own name.
+#[rustfmt::skip]
+const FILES: &[(&str, &[&str])] = &[
+    ("WAL sync", &["WALSync", "WalSync"]),
+    ("WAL write", &["WALWrite", "WalWrite", "WALInit", "WalInit"]),
+    ("data file sync", &["DataFileSync", "DataFileImmediateSync"]),
+    ("data file read", &["DataFileRead", "DataFilePrefetch", "AioIo"]),
+    ("data file write", &["DataFileWrite", "DataFileExtend", "DataFileFlush", "DataFileTruncate"]),
+    ("temporary file", &["BufFile", "BuffileRead", "BuffileWrite"]),
+    ("SLRU read and write", &["SLRU"]),
+];
+
+impl Reason {
+    /// Of a stack, outermost frame first, with the wait event of that time where one is known
+    /// (`wait_event_type` and `wait_event`, empty where the backend told none).
+    pub fn of_stack(frames: &[FrameName<'_>], kind: &str, event: &str) -> Self {
+        let named = |names: &[&str]| {
+            frames.iter().any(|frame| {
+                frame
+                    .symbol
+                    .is_some_and(|symbol| names.contains(&bare(symbol)))
+            })
+        };
+        let says = STACKS.iter().find(|(_, names)| named(names));
+        match says.map(|(says, _)| says) {
+            Some(Is(nature, mechanism)) => Self::blocked(*nature, mechanism),
+            Some(Client) => Self::client(),
+            Some(Lock(class)) if kind.starts_with(class) => Self::of_event(kind, event),
+            Some(Lock(class)) => Self::blocked(Queue, class),
+            None => Self::of_event(kind, event),
+        }
+    }
+
+    /// Of a wait event alone; empty words for a backend that told none.
+    pub fn of_event(kind: &str, event: &str) -> Self {
+        match kind {
+            "Client" if event == "ClientRead" => Self::client(),
+            "Client" if event == "ClientWrite" => Self::blocked(Queue, "client does not read"),
+            "IO" => {
+                let known = FILES
+                    .iter()
+                    .find(|(_, starts)| starts.iter().any(|start| event.starts_with(start)));
+                let own = || format!("IO {event}");
+                Self::blocked(
+                    Demand,
+                    &known.map_or_else(own, |(name, _)| (*name).to_owned()),
+                )
+            }
+            "Timeout" => Self::blocked(Think, &format!("Timeout {event}")),
+            "BufferPin" => Self::blocked(Queue, "buffer pin"),
+            // 9.6 told two kinds of lightweight locks apart.
+            "LWLockNamed" | "LWLockTranche" | "LWLock" => {
+                let name = event.strip_suffix("Lock").unwrap_or(event);
+                Self::blocked(Queue, &format!("LWLock {name}"))
+            }
+            "" | "not known" => Self {
+                part: Part::Unresolved,
+                nature: Nature::Unknown,
+                mechanism: "blocked, no reason told".to_owned(),
+            },
+            _ => Self::blocked(Queue, &format!("{kind} {event}")),
+        }
+    }
+
+    /// The server waits for its client.
+    pub fn client() -> Self {
+        Self {
+            part: Part::Client,
+            nature: Queue,
+            mechanism: "client".to_owned(),
+        }
+    }
+
+    fn blocked(nature: Nature, mechanism: &str) -> Self {
+        Self {
+            part: Part::Blocked,
+            nature,
+            mechanism: mechanism.to_owned(),
+        }
+    }
+}
+
+/// Compilers' clones have the same name up to the first dot.
+fn bare(symbol: &str) -> &str {
+    symbol.split('.').next().unwrap_or(symbol)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(stack: &str, kind: &str, event: &str) -> String {
+        let frame = |symbol| FrameName {
+            symbol: Some(symbol),
+            object: "postgres",
+            kernel: false,
+        };
+        let frames: Vec<_> = stack.split(';').map(frame).collect();
+        Reason::of_stack(&frames, kind, event).mechanism
+    }
+
+    #[test]
+    fn the_stack_names_what_has_no_event() {
+        let log = "PostgresMain;exec_simple_query;EmitErrorReport;send_message_to_server_log;\
+                   write_pipe_chunks;write;pipe_write";
+        assert_eq!(of(log, "", ""), "logging pipe");
+        assert_eq!(
+            of("PostgresMain;ReadCommand;pq_recvbuf;secure_read", "", ""),
+            "client"
+        );
+        assert_eq!(
+            of(
+                "XLogFlush;XLogWrite;issue_xlog_fsync.isra.0;fdatasync",
+                "",
+                ""
+            ),
+            "WAL sync"
+        );
+    }
+
+    #[test]
+    fn the_event_names_the_lock_that_the_stack_only_shows() {
+        let waits = "CommitTransaction;XLogFlush;LWLockAcquireOrWait;PGSemaphoreLock";
+        assert_eq!(of(waits, "LWLock", "WALWrite"), "LWLock WALWrite");
+        assert_eq!(of(waits, "LWLockNamed", "WALWriteLock"), "LWLock WALWrite");
+        assert_eq!(of(waits, "", ""), "LWLock");
+        let row = "heap_update;XactLockTableWait;LockAcquire;ProcSleep;WaitLatch";
+        assert_eq!(of(row, "Lock", "transactionid"), "Lock transactionid");
+        // The event of the moment after is no name for what the stack shows.
+        assert_eq!(of(row, "Client", "ClientRead"), "Lock");
+    }
+
+    #[test]
+    fn events_alone_serve_without_stacks() {
+        let of = |kind, event| Reason::of_event(kind, event);
+        assert_eq!(of("Client", "ClientRead").part, Part::Client);
+        for event in ["WALSync", "WalSync"] {
+            assert_eq!(of("IO", event).mechanism, "WAL sync");
+            assert_eq!(of("IO", event).nature, Nature::Demand);
+        }
+        assert_eq!(of("IO", "RelationMapRead").mechanism, "IO RelationMapRead");
+        assert_eq!(of("Lock", "tuple").nature, Nature::Queue);
+        assert_eq!(of("", "").part, Part::Unresolved);
+        assert_eq!(of("Timeout", "PgSleep").nature, Nature::Think);
+    }
+}

@@ -1,0 +1,381 @@
+//! A point's ledger from its trials and its profile.
+//!
+//! Each block gives its rows: exact totals of the block's timed trials, divided by what the block's
+//! profiled trials saw (by what all of the point's saw, where a block saw nothing). The ledger is
+//! the mean over the blocks, so that means of sums stay sums of means, and a difference of two
+//! ledgers is the mean of the pairs' differences.
+//!
+//! On-CPU time covers a trial from idle to idle and is divided by all its transactions; the whole is
+//! that of the window in which transactions were counted.
+
+use std::collections::BTreeMap;
+
+use super::account::{BlockedKey, BlockedWeights, ClientParts, CpuKey, CpuWeights, Exact, rows};
+use super::reason::Reason;
+use super::{BackgroundRow, Divider, Ledger, LedgerChecks, Part, Row};
+use crate::profile::{Frame, Profile};
+use crate::subsystem::{Credit, FrameName, Phase, Subsystem, Symbols};
+use crate::trial::{LatencyError, Trial, TrialKind};
+
+/// Everything that was measured of one point.
+pub struct Measured<'a> {
+    /// The point's condition.
+    pub condition: usize,
+    /// The point's variant.
+    pub variant: usize,
+    /// Its trials, in any order.
+    pub trials: Vec<&'a Trial>,
+    /// Its stacks, where any were taken.
+    pub profile: Option<&'a Profile>,
+    /// Major version of its server, as `18` or `9.6`.
+    pub major: &'a str,
+}
+
+/// Exact figures of one block's timed trials.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    number: u32,
+    exact: Exact,
+    backends: f64,
+    /// Transactions in the window per µs.
+    throughput: f64,
+    /// Mean of the latencies' histogram.
+    latency_us: f64,
+}
+
+/// One block's rows.
+#[derive(Debug, Clone)]
+pub(super) struct BlockRows {
+    pub number: u32,
+    pub rows: Vec<Row>,
+}
+
+/// A ledger, and the rows of each block that it is the mean of.
+pub(super) struct Detailed {
+    pub ledger: Ledger,
+    pub blocks: Vec<BlockRows>,
+}
+
+/// The ledger of a point; `None` where no timed trial has exact totals.
+///
+/// # Errors
+/// A damaged latency histogram.
+pub fn ledger(measured: &Measured<'_>) -> Result<Option<Ledger>, LatencyError> {
+    Ok(detailed(measured)?.map(|it| it.ledger))
+}
+
+pub(super) fn detailed(measured: &Measured<'_>) -> Result<Option<Detailed>, LatencyError> {
+    let exact = blocks(measured)?;
+    if exact.is_empty() {
+        return Ok(None);
+    }
+    let dividers = Dividers::of(measured);
+    let blocks: Vec<BlockRows> = exact
+        .iter()
+        .map(|block| BlockRows {
+            number: block.number,
+            rows: dividers.rows(block),
+        })
+        .collect();
+    let rows = mean_rows(&blocks);
+    let of_between = |row: &&Row| row.part == Part::Between;
+    let between_us: f64 = rows.iter().filter(of_between).map(|row| row.us).sum();
+    let sum_us: f64 = rows.iter().map(|row| row.us).sum();
+    let ledger = Ledger {
+        condition: measured.condition,
+        variant: measured.variant,
+        response_us: sum_us - between_us,
+        between_us,
+        checks: checks(measured, &exact, sum_us),
+        rows,
+        background: background(measured),
+        blocked_by: dividers.blocked_by,
+        cpu_by_stacks: !dividers.cpu.pooled.is_empty(),
+    };
+    Ok(Some(Detailed { ledger, blocks }))
+}
+
+fn of_kind<'a>(measured: &Measured<'a>, kind: TrialKind) -> impl Iterator<Item = &'a Trial> {
+    let of_kind = move |trial: &&Trial| trial.kind == kind && trial.transactions > 0;
+    measured.trials.clone().into_iter().filter(of_kind)
+}
+
+fn blocks(measured: &Measured<'_>) -> Result<Vec<Block>, LatencyError> {
+    let mut by_number: BTreeMap<u32, Vec<&Trial>> = BTreeMap::new();
+    for trial in of_kind(measured, TrialKind::Timed) {
+        let counted = trial.server.processes > 0 && trial.server.on_cpu_us > 0.0;
+        if counted {
+            by_number.entry(trial.block).or_default().push(trial);
+        }
+    }
+    by_number
+        .into_iter()
+        .map(|(number, trials)| block(number, &trials))
+        .collect()
+}
+
+fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
+    let sum = |of: fn(&Trial) -> f64| trials.iter().map(|trial| of(trial)).sum::<f64>();
+    let in_window = sum(|trial| trial.transactions as f64);
+    let all = sum(|trial| trial.transactions_total as f64);
+    let window_us = sum(|trial| trial.window_us);
+    let whole_us = sum(|trial| f64::from(trial.server.processes) * trial.window_us) / in_window;
+    let mut latency_us = 0.0;
+    for trial in trials {
+        latency_us += trial.latency.histogram()?.mean() / 1e3 * trial.transactions as f64;
+    }
+    Ok(Block {
+        number,
+        exact: Exact {
+            whole_us,
+            on_cpu_us: sum(|trial| trial.server.on_cpu_us) / all,
+            run_queue_us: sum(|trial| trial.server.run_queue_us) / all,
+            client: Some(ClientParts {
+                between_us: sum(|trial| trial.client.between_us) / in_window,
+                asleep_us: sum(|trial| trial.client.asleep_us) / in_window,
+                cpu_us: sum(|trial| trial.client.cpu_us) / all,
+                run_queue_us: sum(|trial| trial.client.run_queue_us) / all,
+            }),
+        },
+        backends: sum(|trial| f64::from(trial.server.processes)) / trials.len() as f64,
+        throughput: in_window / window_us,
+        latency_us: latency_us / in_window,
+    })
+}
+
+/// Weights by block, and those of all blocks together for blocks that have none.
+struct ByBlock<W> {
+    blocks: BTreeMap<u32, W>,
+    pooled: W,
+}
+
+/// What divides the exact totals.
+struct Dividers {
+    cpu: ByBlock<CpuWeights>,
+    blocked: ByBlock<BlockedWeights>,
+    blocked_by: Divider,
+}
+
+impl Dividers {
+    fn of(measured: &Measured<'_>) -> Self {
+        let stacks = measured.profile.map(blocked_by_stacks);
+        let stacks = stacks.filter(|weights| !weights.pooled.is_empty());
+        let events = blocked_by_events(measured);
+        let (blocked, blocked_by) = match stacks {
+            Some(stacks) => (stacks, Divider::Stacks),
+            None if events.pooled.is_empty() => (events, Divider::Nothing),
+            None => (events, Divider::WaitEvents),
+        };
+        let cpu = measured.profile.map(|it| cpu_weights(it, measured.major));
+        Self {
+            cpu: cpu.unwrap_or(ByBlock {
+                blocks: BTreeMap::new(),
+                pooled: CpuWeights::new(),
+            }),
+            blocked,
+            blocked_by,
+        }
+    }
+
+    fn rows(&self, block: &Block) -> Vec<Row> {
+        let cpu = self.cpu.blocks.get(&block.number);
+        let blocked = self.blocked.blocks.get(&block.number);
+        rows(
+            &block.exact,
+            cpu.unwrap_or(&self.cpu.pooled),
+            blocked.unwrap_or(&self.blocked.pooled),
+        )
+    }
+}
+
+fn names<'a>(stack: &[&'a Frame]) -> Vec<FrameName<'a>> {
+    let name = |frame: &&'a Frame| FrameName {
+        symbol: frame.symbol.as_deref(),
+        object: &frame.object,
+        kernel: frame.kernel,
+    };
+    stack.iter().map(name).collect()
+}
+
+/// The row of a stack on a CPU.
+pub(crate) fn cpu_key(symbols: &Symbols, stack: &[&Frame]) -> CpuKey {
+    let names = names(stack);
+    let subsystem = Credit::of(symbols, &names).subsystem;
+    let no_stack = names.iter().all(|name| name.object.is_empty());
+    CpuKey {
+        phase: Phase::of(&names).to_string(),
+        mechanism: subsystem.to_string(),
+        is_unresolved: subsystem == Subsystem::Unresolved || no_stack,
+    }
+}
+
+/// The row of a stack that was blocked.
+pub(crate) fn blocked_key(stack: &[&Frame], kind: &str, event: &str) -> BlockedKey {
+    let names = names(stack);
+    let phase = match &names[..] {
+        [] => String::new(),
+        names => Phase::of_blocked(names).to_string(),
+    };
+    BlockedKey {
+        phase,
+        reason: Reason::of_stack(&names, kind, event),
+    }
+}
+
+fn cpu_weights(profile: &Profile, major: &str) -> ByBlock<CpuWeights> {
+    let symbols = Symbols::for_major(major);
+    let mut weights = ByBlock {
+        blocks: BTreeMap::new(),
+        pooled: CpuWeights::new(),
+    };
+    for (index, node) in (0u32..).zip(&profile.nodes) {
+        if node.total() == 0 {
+            continue;
+        }
+        let stack = profile.stack(index);
+        let key = cpu_key(&symbols, &stack);
+        let in_kernel = stack.last().is_some_and(|leaf| leaf.kernel);
+        for (block, samples) in (0u32..).zip(&node.samples).filter(|(_, count)| **count > 0) {
+            let of_block: &mut CpuWeights = weights.blocks.entry(block).or_default();
+            for all in [of_block, &mut weights.pooled] {
+                let weight = all.entry(key.clone()).or_default();
+                weight[0] += f64::from(*samples);
+                weight[1] += if in_kernel { f64::from(*samples) } else { 0.0 };
+            }
+        }
+    }
+    weights
+}
+
+fn blocked_by_stacks(profile: &Profile) -> ByBlock<BlockedWeights> {
+    let mut weights = no_blocked();
+    for blocked in &profile.blocked {
+        let stack = blocked
+            .node
+            .map(|node| profile.stack(node))
+            .unwrap_or_default();
+        let key = blocked_key(&stack, &blocked.wait_kind, &blocked.wait_name);
+        for (block, &ns) in (0u32..).zip(&blocked.blocked_ns).filter(|(_, ns)| **ns > 0) {
+            weights.add(block, &key, ns as f64);
+        }
+    }
+    weights
+}
+
+fn blocked_by_events(measured: &Measured<'_>) -> ByBlock<BlockedWeights> {
+    let mut weights = no_blocked();
+    for trial in of_kind(measured, TrialKind::Profiled) {
+        let Some(waits) = &trial.waits else { continue };
+        for event in waits.events.iter().filter(|event| event.samples > 0) {
+            let key = blocked_key(&[], &event.kind, &event.name);
+            weights.add(trial.block, &key, event.samples as f64);
+        }
+    }
+    weights
+}
+
+fn no_blocked() -> ByBlock<BlockedWeights> {
+    ByBlock {
+        blocks: BTreeMap::new(),
+        pooled: BlockedWeights::new(),
+    }
+}
+
+impl ByBlock<BlockedWeights> {
+    fn add(&mut self, block: u32, key: &BlockedKey, weight: f64) {
+        for all in [self.blocks.entry(block).or_default(), &mut self.pooled] {
+            *all.entry(key.clone()).or_default() += weight;
+        }
+    }
+}
+
+/// Rows of the same name, averaged over the blocks; where a block has none of it, it is 0 there.
+fn mean_rows(blocks: &[BlockRows]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for row in blocks.iter().flat_map(|block| &block.rows) {
+        let same = |it: &&mut Row| it.same_account(row);
+        let share = 1.0 / blocks.len() as f64;
+        if let Some(sum) = rows.iter_mut().find(same) {
+            sum.us += row.us * share;
+            sum.system_us += row.system_us * share;
+        } else {
+            rows.push(Row {
+                us: row.us * share,
+                system_us: row.system_us * share,
+                ..row.clone()
+            });
+        }
+    }
+    rows.sort_by(|a, b| b.us.total_cmp(&a.us));
+    rows
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values.fold((0u32, 0.0), |(count, sum), it| (count + 1, sum + it));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
+fn checks(measured: &Measured<'_>, blocks: &[Block], sum_us: f64) -> LedgerChecks {
+    let over = |of: &dyn Fn(&Block) -> f64| mean(blocks.iter().map(of)).unwrap_or(0.0);
+    let between_us = |it: &Block| it.exact.client.map_or(0.0, |client| client.between_us);
+    let clients_us = over(&|it| it.latency_us + between_us(it));
+    let little = |it: &Block| {
+        let in_flight = it.throughput * (it.latency_us + between_us(it));
+        (it.backends - in_flight).abs() / it.backends
+    };
+    let timed: Vec<&Trial> = of_kind(measured, TrialKind::Timed).collect();
+    let profiled: Vec<&Trial> = of_kind(measured, TrialKind::Profiled).collect();
+    let of_timed = |of: fn(&Trial) -> f64| mean(timed.iter().map(|it| of(it))).unwrap_or(0.0);
+    let busy = of_timed(|trial| trial.busy);
+    let sampled_us = measured
+        .profile
+        .map_or(0.0, |it| it.quality.sampled_ns as f64 / 1e3);
+    let exact_us: f64 = profiled.iter().map(|trial| trial.server.on_cpu_us).sum();
+    LedgerChecks {
+        coverage: if clients_us > 0.0 {
+            sum_us / clients_us
+        } else {
+            0.0
+        },
+        little_error: over(&little),
+        machine_error: (busy > 0.0).then(|| of_timed(|trial| trial.foreign) / busy),
+        samples_error: (sampled_us > 0.0 && exact_us > 0.0).then(|| sampled_us / exact_us - 1.0),
+        profiled_tps_ratio: tps_ratio(&profiled, &timed),
+        client_limited: of_timed(|trial| f64::from(u8::from(trial.client.client_limited))),
+        steal: of_timed(|trial| trial.steal),
+    }
+}
+
+/// Geometric mean of profiled over that of timed throughput.
+fn tps_ratio(profiled: &[&Trial], timed: &[&Trial]) -> Option<f64> {
+    let mean_log = |trials: &[&Trial]| mean(trials.iter().map(|trial| trial.tps().ln()));
+    Some((mean_log(profiled)? - mean_log(timed)?).exp())
+}
+
+fn background(measured: &Measured<'_>) -> Vec<BackgroundRow> {
+    let mut us: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut transactions = 0;
+    for trial in of_kind(measured, TrialKind::Timed) {
+        transactions += trial.transactions_total;
+        for background in &trial.background {
+            *us.entry(&background.role).or_default() += background.cpu.on_cpu_us;
+        }
+    }
+    let row = |(role, us): (&str, f64)| BackgroundRow {
+        role: role.to_owned(),
+        us: us / transactions.max(1) as f64,
+    };
+    let mut rows: Vec<BackgroundRow> = us.into_iter().map(row).collect();
+    rows.sort_by(|a, b| b.us.total_cmp(&a.us));
+    rows
+}
+
+impl Row {
+    /// Whether two rows stand for the same, whatever their figures.
+    pub(super) fn same_account(&self, other: &Self) -> bool {
+        self.part == other.part
+            && self.nature == other.nature
+            && self.phase == other.phase
+            && self.mechanism == other.mechanism
+    }
+}
