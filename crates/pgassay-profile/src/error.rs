@@ -147,6 +147,34 @@ impl NotPermitted {
     }
 }
 
+impl NotPermitted {
+    /// The tracepoint of wake-ups may not be recorded, or not even be found. See
+    /// `perf_trace_event_perm` in Linux's `kernel/trace/trace_event_perf.c`: raw data need a value
+    /// of -1, or `CAP_PERFMON`; tracefs is its owner's alone.
+    pub(crate) fn seeing_wake_ups(is_found: bool, program: Option<PathBuf>) -> Self {
+        let open = "sudo chmod o+x /sys/kernel/tracing /sys/kernel/tracing/events && sudo chmod -R \
+                    o+rX /sys/kernel/tracing/events/sched";
+        let (why, commands) = if is_found {
+            let sysctl = "sudo sysctl kernel.perf_event_paranoid=-1".to_owned();
+            (
+                "tracepoints need CAP_PERFMON, or kernel.perf_event_paranoid at -1",
+                vec![sysctl, setcap(program)],
+            )
+        } else {
+            (
+                "the tracepoint sched_wakeup under /sys/kernel/tracing may not be read, or tracefs \
+                 is not mounted",
+                vec![open.to_owned()],
+            )
+        };
+        Self {
+            what: "waiting for a CPU cannot be told from being blocked, stack by stack".to_owned(),
+            why: why.to_owned(),
+            commands,
+        }
+    }
+}
+
 /// `CAP_PERFMON` for the events, `CAP_SYS_PTRACE` for other users' processes, which newer kernels
 /// do not ask for, and `CAP_SYSLOG` for the names of the kernel's functions.
 fn setcap(program: Option<PathBuf>) -> String {

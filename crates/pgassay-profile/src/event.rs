@@ -106,18 +106,29 @@ impl CpuEvent {
     }
 }
 
+/// Tries whether an event could be opened, on one CPU.
+pub(crate) fn try_one(kind: EventKind) -> Result<(), SamplerError> {
+    let shape = EventShape {
+        kind,
+        ring_bytes: RING_BYTES_MIN,
+    };
+    let cpu = online_cpus()?.first().copied().unwrap_or(0);
+    CpuEvent::open(cpu, shape).map(drop)
+}
+
 /// Opens an event on every CPU that is online.
 pub(crate) fn open_all(shape: EventShape) -> Result<Vec<CpuEvent>, SamplerError> {
+    let cpus = online_cpus()?.into_iter();
+    cpus.map(|cpu| CpuEvent::open(cpu, shape)).collect()
+}
+
+fn online_cpus() -> Result<Vec<u32>, SamplerError> {
     let path = Path::new("/sys/devices/system/cpu/online");
     let online = std::fs::read_to_string(path).map_err(|source| SamplerError::Os {
         call: "reading the list of CPUs",
         source,
     })?;
-    let mut events = Vec::new();
-    for cpu in procfs::parse_cpu_list(&online) {
-        events.push(CpuEvent::open(cpu, shape)?);
-    }
-    Ok(events)
+    Ok(procfs::parse_cpu_list(&online))
 }
 
 fn open_event(cpu: u32, shape: EventShape, count_lost: bool) -> io::Result<OwnedFd> {

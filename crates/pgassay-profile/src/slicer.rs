@@ -222,7 +222,7 @@ fn look(pids: &[u32], tally: &mut Tally) {
 }
 
 /// The number of the tracepoint, and where its data name the woken.
-fn wake_up_tracepoint() -> Option<(u64, usize)> {
+pub(crate) fn wake_up_tracepoint() -> Option<(u64, usize)> {
     let directory = trace_directory()?.join("events/sched/sched_wakeup");
     let id = std::fs::read_to_string(directory.join("id")).ok()?;
     let format = std::fs::read_to_string(directory.join("format")).ok()?;

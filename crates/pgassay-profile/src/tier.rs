@@ -8,8 +8,11 @@
 //!
 //! Detection tries what it tells of: nothing is concluded from a setting alone.
 
-use crate::error::NotPermitted;
+use crate::error::{NotPermitted, SamplerError};
+use crate::event::{self, EventKind};
+use crate::{cpu, maps, memory, slicer};
 use std::fmt;
+use std::io;
 
 /// What is to be had, each with all that is before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +49,132 @@ pub struct Missing {
     pub refusal: NotPermitted,
 }
 
+impl Access {
+    /// Asks what may be seen of the server of a postmaster on this machine.
+    pub fn to_server(postmaster_pid: u32) -> Self {
+        Self::to_process(postmaster_pid)
+    }
+
+    /// Asks what may be seen of a server that we would start ourselves, under our own user.
+    pub fn to_own_server() -> Self {
+        Self::to_process(std::process::id())
+    }
+
+    /// What is to be had of a server whose processes are not on this machine, or hidden.
+    pub fn without_processes() -> Self {
+        Self {
+            tier: Tier::T0,
+            waits_from_memory: false,
+            wake_ups: false,
+            missing: vec![Missing {
+                tier: Tier::T1,
+                refusal: NotPermitted {
+                    what: "no process of the server can be seen".to_owned(),
+                    why: "it runs on another machine or in another container, or /proc is mounted \
+                          with hidepid"
+                        .to_owned(),
+                    commands: vec!["run pgassay where the server runs".to_owned()],
+                },
+            }],
+        }
+    }
+
+    /// What is to be had, in words.
+    pub fn words(&self) -> String {
+        let mut words = vec!["what SQL tells"];
+        let mut add = |is_there, what| {
+            if is_there {
+                words.push(what);
+            }
+        };
+        add(self.tier >= Tier::T1, "exact CPU totals");
+        add(self.waits_from_memory, "wait events from memory");
+        add(self.tier >= Tier::T2, "CPU stacks");
+        add(self.tier >= Tier::T3, "off-CPU stacks");
+        add(self.wake_ups, "wake-ups");
+        words.join(", ")
+    }
+
+    fn to_process(pid: u32) -> Self {
+        if cpu::ProcessCpu::read(pid).is_err() {
+            return Self::without_processes();
+        }
+        let mut missing = Vec::new();
+        let mut ask = |tier, answer: Result<(), NotPermitted>| {
+            let refused = answer.err().map(|refusal| Missing { tier, refusal });
+            let is_permitted = refused.is_none();
+            missing.extend(refused);
+            is_permitted
+        };
+        let waits_from_memory = ask(Tier::T1, may_read_memory(pid));
+        let stacks = may_read_maps(pid).and_then(|()| may_open(CLOCK));
+        let stacks = ask(Tier::T2, stacks);
+        // Where stacks are refused, so are switches, and for the same reason.
+        let switches = stacks && ask(Tier::T3, may_open(EventKind::Switches));
+        let wake_ups = switches && ask(Tier::T3, may_see_wake_ups());
+        Self {
+            tier: match (stacks, switches) {
+                (true, true) => Tier::T3,
+                (true, false) => Tier::T2,
+                (false, _) => Tier::T1,
+            },
+            waits_from_memory,
+            wake_ups,
+            missing,
+        }
+    }
+}
+
+const CLOCK: EventKind = EventKind::Clock {
+    frequency_hz: 1,
+    stack_bytes: 1024,
+};
+
+fn may_open(kind: EventKind) -> Result<(), NotPermitted> {
+    event::try_one(kind).map_err(|error| match error {
+        SamplerError::NotPermitted(refusal) => refusal,
+        other => NotPermitted {
+            what: "CPU stacks cannot be sampled".to_owned(),
+            why: other.to_string(),
+            commands: vec!["run outside of the container or sandbox".to_owned()],
+        },
+    })
+}
+
+fn may_see_wake_ups() -> Result<(), NotPermitted> {
+    let tracepoint = slicer::wake_up_tracepoint();
+    let seen = match tracepoint {
+        Some((id, _)) => event::try_one(EventKind::Tracepoint { id }).is_ok(),
+        None => false,
+    };
+    if seen {
+        return Ok(());
+    }
+    Err(NotPermitted::seeing_wake_ups(
+        tracepoint.is_some(),
+        std::env::current_exe().ok(),
+    ))
+}
+
+fn may_read_maps(pid: u32) -> Result<(), NotPermitted> {
+    match maps::read(pid) {
+        Ok(mappings) if !mappings.is_empty() => Ok(()),
+        _ => Err(NotPermitted::reading_maps(
+            pid,
+            std::env::current_exe().ok(),
+        )),
+    }
+}
+
+/// Tries it on the first bytes of the program.
+fn may_read_memory(pid: u32) -> Result<(), NotPermitted> {
+    let first = maps::read(pid).and_then(|mappings| {
+        let first = mappings.first().ok_or(io::ErrorKind::PermissionDenied)?;
+        memory::read(pid, first.start, &mut [0; 8])
+    });
+    first.map_err(|_| NotPermitted::reading_memory(pid, std::env::current_exe().ok()))
+}
+
 /// `T2`, as in reports.
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -55,5 +184,39 @@ impl fmt::Display for Tier {
             Self::T2 => "T2",
             Self::T3 => "T3",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_are_in_order_and_say_what_they_hold() {
+        assert!(Tier::T0 < Tier::T1 && Tier::T2 < Tier::T3);
+        let remote = Access::without_processes();
+        assert_eq!(
+            (remote.tier, remote.words().as_str()),
+            (Tier::T0, "what SQL tells")
+        );
+        assert_eq!(remote.missing[0].tier, Tier::T1);
+        assert!(
+            remote.missing[0]
+                .refusal
+                .to_string()
+                .contains("where the server runs")
+        );
+    }
+
+    #[test]
+    fn our_own_processes_give_exact_totals_whoever_we_are() {
+        let own = Access::to_own_server();
+        assert!(own.tier >= Tier::T1, "{own:?}");
+        assert_eq!(
+            own.missing.is_empty(),
+            own.tier == Tier::T3 && own.wake_ups && own.waits_from_memory
+        );
+        // Above the largest number that the kernel gives (PID_MAX_LIMIT).
+        assert_eq!(Access::to_server(1 << 23), Access::without_processes());
     }
 }

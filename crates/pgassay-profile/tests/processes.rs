@@ -5,12 +5,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use pgassay_profile::{CpuTotals, Sampler, SamplerConfig, SamplerError, Samples};
+use pgassay_profile::{Access, CpuTotals, Sampler, SamplerConfig, SamplerError, Samples};
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -57,6 +57,24 @@ fn fixture_program() {
                 say(&format!("{} {error}", own.by_pid.len()));
             }
         },
+        "tier" => {
+            let target = std::env::var("PGASSAY_FIXTURE_PID").unwrap_or_default();
+            // A child of one's own stands for a server of one's own.
+            let mut child = Command::new("sleep").arg("30").spawn().unwrap();
+            let access = Access::to_server(target.parse().unwrap_or(child.id()));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let missing = access.missing.iter();
+            let missing: Vec<_> = missing
+                .map(|it| format!("{} {}", it.tier, it.refusal))
+                .collect();
+            say(&format!(
+                "{} {} | {}",
+                access.tier,
+                access.words(),
+                missing.join(" | ")
+            ));
+        }
         other => panic!("no such part: {other}"),
     }
 }
@@ -425,10 +443,7 @@ fn an_unprivileged_user_is_told_the_command_and_still_has_exact_totals() {
         pgassay_server::testing::skip("sampling as an unprivileged user", why);
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let program = dir.path().join("copy");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let (_dir, program) = program_for_anybody();
     let output = fixture_command(&program, "unprivileged")
         .uid(65534)
         .gid(65534)
@@ -451,4 +466,64 @@ fn an_unprivileged_user_is_told_the_command_and_still_has_exact_totals() {
         line.contains(&format!("+ep {}", program.display())),
         "{text}"
     );
+}
+
+/// A copy of this program that any user may run.
+fn program_for_anybody() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = dir.path().join("copy");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    (dir, program)
+}
+
+/// What a user is told who looks at a process of his own, and at one of root's.
+#[test]
+fn an_unprivileged_user_has_the_tier_that_the_kernel_grants_and_is_told_what_grants_the_next() {
+    // SAFETY: the call has no conditions.
+    if unsafe { libc::geteuid() } != 0 {
+        pgassay_server::testing::skip("tiers of an unprivileged user", "needs root");
+        return;
+    }
+    let number = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}"));
+        text.ok().and_then(|text| text.trim().parse::<i64>().ok())
+    };
+    let paranoid = number("perf_event_paranoid").unwrap();
+    let is_traceable = number("yama/ptrace_scope").unwrap_or(0) == 0;
+    let (_dir, program) = program_for_anybody();
+    let told = |target: Option<u32>| {
+        let mut command = fixture_command(&program, "tier");
+        command.env(
+            "PGASSAY_FIXTURE_PID",
+            target.map_or(String::new(), |pid| pid.to_string()),
+        );
+        let output = command.uid(65534).gid(65534).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.lines().find_map(|line| line.strip_prefix("FIXTURE "));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    let own = told(None);
+    let others = told(Some(std::process::id()));
+    if paranoid > 0 {
+        assert!(own.starts_with("T1 "), "{own}");
+        assert!(own.contains("T2 CPU stacks cannot be sampled"), "{own}");
+        assert!(
+            own.contains("sudo sysctl kernel.perf_event_paranoid=0"),
+            "{own}"
+        );
+    } else {
+        assert!(own.starts_with("T3 "), "{own}");
+    }
+    assert_eq!(
+        own.contains("wait events from memory"),
+        is_traceable,
+        "{own}"
+    );
+    assert!(
+        others.starts_with("T1 what SQL tells, exact CPU totals |"),
+        "{others}"
+    );
+    assert!(others.contains("T1 wait events cannot be read"), "{others}");
+    assert!(others.contains("server's own user"), "{others}");
 }

@@ -1,7 +1,7 @@
 //! The machine's check-up, as kept with every result and printed by `doctor`.
 
 use pgassay_core::run::Check;
-use pgassay_profile::Conditions;
+use pgassay_profile::{Access, Conditions, Tier};
 
 use crate::laboratory::counting::Valgrind;
 
@@ -19,7 +19,11 @@ pub fn all() -> Vec<Check> {
         }
     };
     let number = |value: Option<i64>| value.map(|value| value.to_string());
+    let access = Access::to_own_server();
     vec![
+        tier(&access),
+        refusable(&access, Tier::T1, "waits_from_memory", access.waits_from_memory),
+        refusable(&access, Tier::T3, "wake_ups", access.wake_ups),
         check("kernel", conditions.kernel.clone()),
         check("cpu", conditions.cpu_model.clone()),
         check("cpus", Some(conditions.cpus.to_string())),
@@ -51,6 +55,31 @@ pub fn all() -> Vec<Check> {
         ),
         counter(),
     ]
+}
+
+/// How deep we may look into a server under our own user; other users' take the rights of ptrace.
+fn tier(access: &Access) -> Check {
+    let refused = access.missing.iter().find(|it| it.tier > access.tier);
+    Check {
+        name: "tier".to_owned(),
+        value: format!("{} of T3: {}", access.tier, access.words()),
+        limits: refused.map(|it| {
+            let (next, refusal) = (it.tier, &it.refusal);
+            format!("{next} is refused: {}: {}", refusal.what, refusal.why)
+        }),
+        mend: refused.map(|it| it.refusal.commands.join("  or  ")),
+    }
+}
+
+/// Something that a tier may lack.
+fn refusable(access: &Access, tier: Tier, name: &str, is_there: bool) -> Check {
+    let refused = access.missing.iter().find(|it| it.tier == tier && tier <= access.tier);
+    Check {
+        name: name.to_owned(),
+        value: if is_there { "seen" } else { "not seen" }.to_owned(),
+        limits: refused.map(|it| format!("{}: {}", it.refusal.what, it.refusal.why)),
+        mend: refused.map(|it| it.refusal.commands.join("  or  ")),
+    }
 }
 
 /// What counts instructions here.

@@ -1,0 +1,373 @@
+//! What watching a server costs it: throughput with each probe on, as a share of that without any.
+//!
+//!   cargo run --release -p pgassay --example `cost_of_watching` -- [PAIRS [SECONDS [VERSION [PROBE...]]]]
+//!
+//! Select-only, prepared, 16 clients on two threads of ours, against a throw-away server of the
+//! version. Watched and unwatched stretches alternate on the same connections, the first of each pair
+//! changing from pair to pair, and all probes take turns within each round, so that none has the
+//! quieter hour. Every stretch is a line of raw data on stdout (CSV); the medians of the ratios with
+//! their range, the lost records and the data kept follow on stderr.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program of its own")]
+
+use anyhow::{Context, Result, bail};
+use pgassay_load::{Crew, CrewConfig, Window};
+use pgassay_profile::{
+    CpuTotals, LiveServer, OffCpuConfig, Sampler, SamplerConfig, Samples, WaitLog, WaitReader,
+};
+use pgassay_script::{Names, Options, Protocol, Script};
+use pgassay_server::testing;
+use pgassay_wire::conninfo::{FileText, Request, Surroundings};
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const CLIENTS: u32 = 16;
+const ROWS: u32 = 100_000;
+
+/// What is on in the watched stretch of a pair.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Probe {
+    /// Nothing: what the ratio of two equal stretches is like.
+    Nothing,
+    /// CPU stacks.
+    OnCpu { hz: u32 },
+    /// Off-CPU slices alone, of so many ms in every so many.
+    OffCpu { slice_ms: u64, every_ms: u64 },
+    /// CPU stacks, off-CPU slices, wait events and totals.
+    Ledger { hz: u32 },
+    /// `perf record`, of all CPUs.
+    Perf { hz: u32, graph: &'static str },
+}
+
+const PROBES: [(&str, Probe); 8] = [
+    ("nothing", Probe::Nothing),
+    ("on-cpu-99", Probe::OnCpu { hz: 99 }),
+    (
+        "off-cpu",
+        Probe::OffCpu {
+            slice_ms: 50,
+            every_ms: 500,
+        },
+    ),
+    (
+        "off-cpu-all",
+        Probe::OffCpu {
+            slice_ms: 1_000_000,
+            every_ms: 1_000_000,
+        },
+    ),
+    ("ledger-99", Probe::Ledger { hz: 99 }),
+    ("ledger-199", Probe::Ledger { hz: 199 }),
+    (
+        "perf-fp-99",
+        Probe::Perf {
+            hz: 99,
+            graph: "fp",
+        },
+    ),
+    (
+        "perf-dwarf-99",
+        Probe::Perf {
+            hz: 99,
+            graph: "dwarf",
+        },
+    ),
+];
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, default: u64| match arguments.get(at) {
+        Some(text) => text.parse().with_context(|| format!("{text:?} is no number")),
+        None => Ok(default),
+    };
+    let (pairs, seconds) = (number(0, 12)?, number(1, 2)?);
+    let version = arguments.get(2).map_or("18", String::as_str);
+    let chosen = |name: &str| arguments.len() <= 3 || arguments[3..].iter().any(|it| it == name);
+    let probes: Vec<_> = PROBES.iter().filter(|it| chosen(it.0)).collect();
+    let Some(server) = testing::server(version) else {
+        bail!("there is no PostgreSQL {version} here");
+    };
+    fill(&server)?;
+    let mut crew = crew(&server.conninfo())?;
+    let postmaster_pid = u32::try_from(server.postmaster_pid())?;
+    let mut stretch = Stretch {
+        crew: &mut crew,
+        postmaster_pid,
+        seconds,
+    };
+    stretch.run(Probe::Nothing)?;
+    let mut ratios: Vec<Vec<f64>> = vec![Vec::new(); probes.len()];
+    let mut kept: Vec<Kept> = vec![Kept::default(); probes.len()];
+    println!("probe,pair,tps_watched,tps_unwatched,kept_bytes,lost");
+    for pair in 0..pairs {
+        for (at, (name, probe)) in probes.iter().enumerate() {
+            let mut tps = [0.0; 2];
+            for half in 0..2 {
+                let is_watched = (half + pair) % 2 == 0;
+                let probe = if is_watched { *probe } else { Probe::Nothing };
+                let (rate, seen) = stretch.run(probe)?;
+                tps[usize::from(!is_watched)] = rate;
+                if is_watched {
+                    kept[at] = seen;
+                }
+            }
+            let Kept { bytes, lost, .. } = kept[at];
+            println!("{name},{pair},{:.0},{:.0},{bytes},{lost}", tps[0], tps[1]);
+            ratios[at].push(tps[0] / tps[1]);
+        }
+    }
+    crew.close();
+    server.stop()?;
+    for ((name, _), (ratios, kept)) in probes.iter().zip(ratios.iter_mut().zip(kept)) {
+        ratios.sort_by(f64::total_cmp);
+        eprintln!(
+            "{name:14} keeps {:.3} [{:.3}-{:.3}] of the throughput; last stretch: {} kB, {}",
+            median(ratios),
+            ratios[0],
+            ratios[ratios.len() - 1],
+            kept.bytes / 1000,
+            kept.words
+        );
+    }
+    Ok(())
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 {
+        sorted[middle]
+    } else {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    }
+}
+
+/// What a watched stretch has left.
+#[derive(Debug, Clone, Default)]
+struct Kept {
+    bytes: u64,
+    lost: u64,
+    words: String,
+}
+
+/// One stretch of load after another.
+struct Stretch<'a> {
+    crew: &'a mut Crew,
+    postmaster_pid: u32,
+    seconds: u64,
+}
+
+impl Stretch<'_> {
+    fn run(&mut self, probe: Probe) -> Result<(f64, Kept)> {
+        let config = |frequency_hz, off_cpu| SamplerConfig {
+            postmaster_pids: vec![self.postmaster_pid],
+            frequency_hz,
+            off_cpu,
+            ..SamplerConfig::default()
+        };
+        match probe {
+            Probe::Nothing => Ok((self.load()?, Kept::default())),
+            Probe::OnCpu { hz } => self.sampled(&config(hz, None), false),
+            Probe::OffCpu { slice_ms, every_ms } => {
+                let off_cpu = OffCpuConfig {
+                    slice: Duration::from_millis(slice_ms),
+                    every: Duration::from_millis(every_ms),
+                    ..OffCpuConfig::default()
+                };
+                self.sampled(&config(1, Some(off_cpu)), false)
+            }
+            Probe::Ledger { hz } => self.sampled(&config(hz, Some(OffCpuConfig::default())), true),
+            Probe::Perf { hz, graph } => self.with_perf(hz, graph),
+        }
+    }
+
+    /// Transactions per second of a stretch.
+    fn load(&mut self) -> Result<f64> {
+        let measured = self.crew.run(&Window::Timed {
+            settle: Duration::from_millis(200),
+            measure: Duration::from_secs(self.seconds),
+        })?;
+        Ok(measured.transactions as f64 * 1e6 / measured.window_us as f64)
+    }
+
+    fn sampled(&mut self, config: &SamplerConfig, with_waits: bool) -> Result<(f64, Kept)> {
+        let sampler = Sampler::open(config)?;
+        let live = LiveServer::of_process(self.postmaster_pid)?;
+        let reader = WaitReader::open(&live)?;
+        sampler.watch_waits(self.postmaster_pid, reader)?;
+        let backends: Vec<u32> = self.crew.backend_pids().iter().map(|it| it.unsigned_abs()).collect();
+        sampler.start()?;
+        let stop = AtomicBool::new(false);
+        let hz = config.frequency_hz;
+        let tps = thread::scope(|scope| {
+            if with_waits {
+                scope.spawn(|| {
+                    let mut log = WaitLog::default();
+                    while !stop.load(Ordering::Relaxed) {
+                        log.sweep(&reader, backends.iter().copied());
+                        if log.sweeps.is_multiple_of(u64::from(hz)) {
+                            std::hint::black_box(CpuTotals::read(&backends));
+                        }
+                        thread::sleep(Duration::from_secs(1) / hz);
+                    }
+                });
+            }
+            let tps = self.load();
+            stop.store(true, Ordering::Relaxed);
+            tps
+        })?;
+        let samples = sampler.stop()?;
+        Ok((tps, kept(&samples, &backends)))
+    }
+
+    fn with_perf(&mut self, hz: u32, graph: &str) -> Result<(f64, Kept)> {
+        let data = std::env::temp_dir().join(format!("cost_of_watching.{}.data", std::process::id()));
+        let mut perf = Perf {
+            child: Command::new("perf")
+                .args(["record", "-q", "-a", "-F", &hz.to_string(), "--call-graph", graph, "-o"])
+                .arg(&data)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .context("cannot start perf")?,
+        };
+        thread::sleep(Duration::from_millis(500));
+        let tps = self.load();
+        perf.stop()?;
+        let bytes = std::fs::metadata(&data).map_or(0, |it| it.len());
+        std::fs::remove_file(&data).ok();
+        let words = "perf.data".to_owned();
+        Ok((
+            tps?,
+            Kept {
+                bytes,
+                lost: 0,
+                words,
+            },
+        ))
+    }
+}
+
+/// A `perf record` that ends with us.
+struct Perf {
+    child: Child,
+}
+
+impl Perf {
+    fn stop(&mut self) -> Result<()> {
+        let pid = i32::try_from(self.child.id())?;
+        // SAFETY: a signal to a child that was not waited for yet, so the number is still its own.
+        unsafe { libc::kill(pid, libc::SIGINT) };
+        let until = Instant::now() + Duration::from_mins(1);
+        while Instant::now() < until {
+            if self.child.try_wait()?.is_some() {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        bail!("perf does not end")
+    }
+}
+
+impl Drop for Perf {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.child.kill().ok();
+            self.child.wait().ok();
+        }
+    }
+}
+
+/// What would be kept of the samples: stacks in words with their counts, and rows of numbers.
+fn kept(samples: &Samples, backends: &[u32]) -> Kept {
+    let mut bytes = samples.backends(backends).folded().len() as u64;
+    let mut lost = samples.lost;
+    let mut words = format!("{} samples", samples.backends(backends).quality.total);
+    if let Some(off_cpu) = &samples.off_cpu {
+        let rows: Vec<_> = off_cpu.processes.iter().flat_map(|it| &it.blocked).collect();
+        bytes += rows.len() as u64 * 24;
+        lost += off_cpu.lost;
+        let sum = |of: fn(&pgassay_profile::ProcessOffCpu) -> u64| {
+            off_cpu.backends(backends).map(of).sum::<u64>() as f64
+        };
+        let unknown: u64 = rows.iter().filter(|it| it.stack.is_none()).map(|it| it.total_ns).sum();
+        let present = sum(|it| it.present_ns);
+        write!(
+            words,
+            ", {} slices ({} dropped), {} intervals, present {:.3} s: CPU {:.3}, run queue {:.3}, \
+             blocked {:.3} (no stack {:.4}, ambiguous {:.4}); reader {:.1} ms",
+            off_cpu.slices.len(),
+            off_cpu.slices_dropped,
+            off_cpu.intervals.len(),
+            present / 1e9,
+            sum(|it| it.on_cpu_ns) / present,
+            sum(|it| it.preempted_ns + it.woken_ns) / present,
+            sum(pgassay_profile::ProcessOffCpu::blocked_ns) / present,
+            unknown as f64 / present,
+            off_cpu.ambiguous_ns as f64 / present,
+            samples.reader_cpu_ns as f64 / 1e6,
+        )
+        .expect("a String takes all text");
+    }
+    Kept { bytes, lost, words }
+}
+
+fn fill(server: &pgassay_server::Server) -> Result<()> {
+    let mut connection = server.connect()?;
+    connection.execute(&format!(
+        "create table pgbench_accounts as select i as aid, 1 as bid, 0 as abalance, \
+         repeat(' ', 84)::char(84) as filler from generate_series(1, {ROWS}) i"
+    ))?;
+    connection.execute("alter table pgbench_accounts add primary key (aid)")?;
+    connection.execute("vacuum analyze pgbench_accounts")?;
+    Ok(())
+}
+
+fn crew(conninfo: &str) -> Result<Crew> {
+    let target = Request::new()
+        .conninfo(conninfo)?
+        .fallback_application_name("cost_of_watching")
+        .resolve(&NoSurroundings)?;
+    let mut names = Names::new();
+    let options = Options {
+        protocol: Protocol::Prepared,
+        ..Options::default()
+    };
+    let text = format!(
+        "\\set aid random(1, {ROWS})\nSELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n"
+    );
+    let script = Script::parse("select-only", &text, &options, &mut names)?;
+    let config = CrewConfig {
+        clients: CLIENTS,
+        threads: 2,
+        protocol: Protocol::Prepared,
+        ..CrewConfig::new(target, Arc::new(script), Arc::new(names))
+    };
+    Ok(Crew::connect(&config, &Arc::new(AtomicBool::new(false)))?)
+}
+
+/// Nothing of the environment may lead elsewhere.
+struct NoSurroundings;
+
+impl Surroundings for NoSurroundings {
+    fn variable(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    fn user(&self) -> Option<String> {
+        None
+    }
+
+    fn home(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn read(&self, _path: &Path) -> io::Result<Option<FileText>> {
+        Ok(None)
+    }
+}
