@@ -14,6 +14,18 @@ pub type DebugSink = Arc<dyn Fn(&str) + Send + Sync>;
 /// Is called on the client's thread before each request, with the server's process.
 pub type RequestHook = Arc<dyn Fn(i32) + Send + Sync>;
 
+/// How a load's threads talk to the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoChoice {
+    /// `io_uring` where the kernel lets us, else epoll.
+    Auto,
+    /// epoll, which is everywhere.
+    #[default]
+    Epoll,
+    /// `io_uring`, or an error that says why not.
+    Uring,
+}
+
 /// A script and how often it is chosen.
 #[derive(Clone, Debug)]
 pub struct WeightedScript {
@@ -50,6 +62,8 @@ pub struct CrewConfig {
     pub limits: Limits,
     /// Pacing, retries and the like.
     pub conduct: Conduct,
+    /// How threads talk to the kernel.
+    pub io: IoChoice,
 }
 
 impl CrewConfig {
@@ -68,6 +82,7 @@ impl CrewConfig {
             debug: None,
             limits: Limits::default(),
             conduct: Conduct::default(),
+            io: IoChoice::default(),
         }
     }
 }

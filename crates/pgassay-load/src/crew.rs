@@ -1,22 +1,26 @@
 //! The crew: connected clients on their threads, and runs of them.
 
+mod threads;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use pgassay_script::{Names, Seeding, Value, Variables, is_valid_name};
 use pgassay_wire::SaltCache;
 use pgassay_wire::conninfo::SessionAttributes;
 
+use threads::{Start, run_all};
+
 use crate::client::{Run, Stage};
 use crate::clock;
 use crate::command_times::CommandTimes;
 use crate::conduct::Conduct;
-use crate::config::{CrewConfig, Limits, RequestHook, Window};
-use crate::driver::{Arrival, Driver, EpollDriver};
+use crate::config::{CrewConfig, IoChoice, Limits, RequestHook, Window};
+use crate::driver::{self, Arrival, Driver, Io};
 use crate::error::LoadError;
 use crate::measurement::{
-    ClientTime, CommandMeasurement, Instants, Measurement, Reconnecting, ScriptMeasurement,
+    ClientTime, CommandMeasurement, Instants, IoUsed, Measurement, Reconnecting, ScriptMeasurement,
     ThreadUsage, TimerLag, is_client_limited,
 };
 use crate::opening::{self, Opening};
@@ -34,9 +38,11 @@ const CLOSE_NS: u64 = 5_000_000_000;
 /// Connected clients, idle between runs.
 pub struct Crew {
     program: Program,
-    pub(crate) workers: Vec<Worker<EpollDriver>>,
+    pub(crate) workers: Vec<Worker<Io>>,
     pub(crate) limits: Limits,
     conduct: Conduct,
+    io_choice: IoChoice,
+    io: IoUsed,
     /// Opens connections, where each transaction has its own.
     connector: Option<Connector>,
     stop: Arc<AtomicBool>,
@@ -52,6 +58,7 @@ impl Crew {
     /// A configuration that cannot be, or a server that cannot be reached or refuses.
     pub fn connect(config: &CrewConfig, stop: &Arc<AtomicBool>) -> Result<Self, LoadError> {
         check(config)?;
+        let io = choose_io(config.io)?;
         let program = Program::new(config)?;
         socket::raise_open_files(u64::from(config.clients) + OTHER_FILES).map_err(|source| {
             LoadError::System {
@@ -95,6 +102,8 @@ impl Crew {
             workers,
             limits,
             conduct: config.conduct.clone(),
+            io_choice: config.io,
+            io,
             connector,
             stop,
             is_spent: false,
@@ -160,6 +169,8 @@ impl Crew {
             settle_ns: nanoseconds(settle),
             measure_ns: measure.map(nanoseconds),
             barrier: Barrier::new(self.workers.len()),
+            wants_uring: self.io.is_uring,
+            refusal: Mutex::default(),
         };
         self.is_spent = true;
         let ran = run_all(&mut self.workers, &shared, &start);
@@ -170,6 +181,9 @@ impl Crew {
         let (threads, unfinished) = ran?;
         self.is_spent = unfinished > 0 || self.aborted() > 0;
         let begin_ns = start.begin_ns.load(Ordering::Relaxed);
+        if let Some(reason) = start.refusal.into_inner().unwrap_or_default() {
+            self.io = refused_io(self.io_choice, reason)?;
+        }
         let instants = self.instants(begin_ns, start.settle_ns, end_ns);
         tracing::debug!(?instants, interrupted, unfinished, "ran");
         Ok(self.measurement(instants, threads, interrupted, unfinished))
@@ -183,12 +197,11 @@ impl Crew {
             let mut open = (0..worker.clients.len())
                 .filter(|&client| worker.driver.is_open(client))
                 .count();
-            let mut buffer = [0; 4096];
             while open > 0 && clock::monotonic_ns() < deadline_ns {
                 if worker.driver.wait(deadline_ns).is_err() {
                     break;
                 }
-                while let Ok(Some(arrival)) = worker.driver.next(&mut buffer) {
+                while let Ok(Some(arrival)) = worker.driver.next() {
                     open -= usize::from(matches!(arrival, Arrival::Closed { .. }));
                 }
             }
@@ -287,6 +300,7 @@ impl Crew {
                     .sum::<u64>()
                     / 1000,
             },
+            io: self.io.clone(),
         }
     }
 
@@ -344,7 +358,7 @@ impl Drop for Crew {
     }
 }
 
-fn say_goodbye(worker: &mut Worker<EpollDriver>) {
+fn say_goodbye(worker: &mut Worker<Io>) {
     for (index, client) in worker.clients.iter_mut().enumerate() {
         client.session.terminate();
         // A connection that cannot take it any more is closed anyhow.
@@ -376,12 +390,38 @@ fn check(config: &CrewConfig) -> Result<(), LoadError> {
     }
 }
 
+/// Whether `io_uring` will be used.
+fn choose_io(choice: IoChoice) -> Result<IoUsed, LoadError> {
+    if choice == IoChoice::Epoll {
+        return Ok(IoUsed::default());
+    }
+    match driver::probe() {
+        Ok(()) => Ok(IoUsed {
+            is_uring: true,
+            refusal: None,
+        }),
+        Err(reason) => refused_io(choice, reason),
+    }
+}
+
+/// Makes do with epoll, if that is allowed.
+fn refused_io(choice: IoChoice, reason: String) -> Result<IoUsed, LoadError> {
+    if choice == IoChoice::Uring {
+        return Err(LoadError::NoUring { reason });
+    }
+    tracing::debug!(reason, "epoll instead of io_uring");
+    Ok(IoUsed {
+        is_uring: false,
+        refusal: Some(reason),
+    })
+}
+
 /// Opens all clients, dealt to threads as pgbench deals them.
 fn open_all(
     config: &CrewConfig,
     opening: &Opening<'_>,
     connector: Option<&Connector>,
-) -> Result<Vec<Worker<EpollDriver>>, LoadError> {
+) -> Result<Vec<Worker<Io>>, LoadError> {
     let threads = config.threads.min(config.clients) as usize;
     let clients = config.clients as usize;
     let defines_seed = config
@@ -424,7 +464,7 @@ fn open_all(
         let of_threads = seeding.threads.iter().enumerate();
         let workers = joined.zip(of_threads).map(|(opened, (thread, rngs))| {
             let (driver, clients) = opened?;
-            let mut worker = Worker::new(driver, clients, opening.program, rngs.choose);
+            let mut worker = Worker::new(Io::Epoll(driver), clients, opening.program, rngs.choose);
             let conduct = &config.conduct;
             worker.pace = conduct
                 .rate_per_s
@@ -453,84 +493,6 @@ fn variables(config: &CrewConfig, seeding: &Seeding, id: u32) -> Variables {
         }
     }
     variables
-}
-
-/// How threads begin together.
-struct Start {
-    begin_ns: AtomicU64,
-    settle_ns: u64,
-    measure_ns: Option<u64>,
-    barrier: Barrier,
-}
-
-/// Runs all threads; what each used, and how many clients did not end.
-fn run_all(
-    workers: &mut [Worker<EpollDriver>],
-    shared: &Shared<'_>,
-    start: &Start,
-) -> Result<(Vec<ThreadUsage>, u32), LoadError> {
-    let ran: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = workers
-            .iter_mut()
-            .map(|worker| scope.spawn(|| run_one(worker, shared, start)))
-            .collect();
-        let joined = threads.into_iter().map(|thread| match thread.join() {
-            Ok(ran) => ran,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        joined.collect()
-    });
-    let mut usages = Vec::new();
-    let mut unfinished = 0;
-    for one in ran {
-        let (usage, left) = one?;
-        usages.push(usage);
-        unfinished += left;
-    }
-    Ok((usages, unfinished))
-}
-
-fn run_one(
-    worker: &mut Worker<EpollDriver>,
-    shared: &Shared<'_>,
-    start: &Start,
-) -> Result<(ThreadUsage, u32), LoadError> {
-    precise_timers();
-    worker.recorder.reset(0, u64::MAX);
-    if start.barrier.wait().is_leader() {
-        let begin_ns = clock::monotonic_ns();
-        start.begin_ns.store(begin_ns, Ordering::Relaxed);
-        if let Some(measure_ns) = start.measure_ns {
-            let end_ns = begin_ns
-                .saturating_add(start.settle_ns)
-                .saturating_add(measure_ns);
-            shared.end_ns.store(end_ns, Ordering::Relaxed);
-        }
-    }
-    start.barrier.wait();
-    let begin_ns = start.begin_ns.load(Ordering::Relaxed);
-    worker.recorder.window_begin_ns = begin_ns + start.settle_ns;
-    worker.recorder.window_end_ns = shared.end_ns.load(Ordering::Relaxed);
-    let (cpu_ns, wait_ns) = (clock::thread_cpu_ns(), clock::thread_run_queue_wait_ns());
-    let ran = worker.run(begin_ns, shared);
-    if ran.is_err() {
-        shared.failed.store(true, Ordering::Relaxed);
-    }
-    let waited_ns = clock::thread_run_queue_wait_ns()
-        .zip(wait_ns)
-        .map(|(end, begin)| end - begin);
-    let usage = ThreadUsage {
-        elapsed_us: (clock::monotonic_ns() - begin_ns) / 1000,
-        cpu_us: (clock::thread_cpu_ns() - cpu_ns) / 1000,
-        run_queue_wait_us: waited_ns.map(|ns| ns / 1000),
-    };
-    ran.map(|unfinished| (usage, unfinished))
-}
-
-/// Asks for timers without slack: by default the kernel may be 50 µs late on purpose.
-fn precise_timers() {
-    // SAFETY: the call changes nothing but the calling thread's timer slack.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_usize) };
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

@@ -25,6 +25,12 @@ pub enum LoadError {
         /// Why it was refused.
         source: io::Error,
     },
+    /// `io_uring` was asked for and cannot be had.
+    #[error("{reason}")]
+    NoUring {
+        /// Why, and what can be done.
+        reason: String,
+    },
     /// No connection to the server.
     #[error("client {client}: connection to server at {address} failed: {source}")]
     Connect {

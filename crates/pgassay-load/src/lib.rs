@@ -6,7 +6,7 @@
 //! threads.
 //!
 //! # How it works
-//! Each thread owns some clients, one event loop (`driver`) and one recorder. A client is a
+//! Each thread owns some clients, one event loop (`driver`, on epoll or `io_uring`) and one recorder. A client is a
 //! [`pgassay_wire::Session`] and a position in a script (`client`). As soon as a reply is complete
 //! the next request is sent; there is no async runtime, and nothing is allocated or logged in
 //! between. Clients of a thread are served in the order in which the kernel reports their replies.
@@ -51,12 +51,12 @@ pub use conduct::{
     Conduct, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, Outcome,
     ShellSink, Transaction,
 };
-pub use config::{CrewConfig, DebugSink, Limits, RequestHook, WeightedScript, Window};
+pub use config::{CrewConfig, DebugSink, IoChoice, Limits, RequestHook, WeightedScript, Window};
 pub use crew::Crew;
 pub use error::{AbortCause, LoadError, Place};
 pub use hdrhistogram::Histogram;
 pub use measurement::{
-    ClientTime, CommandMeasurement, Instants, Measurement, Reconnecting, ScriptMeasurement,
+    ClientTime, CommandMeasurement, Instants, IoUsed, Measurement, Reconnecting, ScriptMeasurement,
     ThreadUsage, TimerLag,
 };
 pub use redis::{RedisCrew, RedisError};

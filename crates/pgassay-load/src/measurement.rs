@@ -57,6 +57,24 @@ pub struct Measurement {
     pub commands: Vec<Vec<CommandMeasurement>>,
     /// Opening and closing connections within the run, where each transaction has its own.
     pub reconnecting: Reconnecting,
+    /// How the load talked to the kernel.
+    pub io: IoUsed,
+}
+
+/// How the load talked to the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IoUsed {
+    /// Whether it was `io_uring`; else it was epoll.
+    pub is_uring: bool,
+    /// Why `io_uring` was not used, where it was wanted.
+    pub refusal: Option<String>,
+}
+
+impl IoUsed {
+    /// Its name, as `--io` takes it.
+    pub fn name(&self) -> &'static str {
+        if self.is_uring { "uring" } else { "epoll" }
+    }
 }
 
 /// What one command took.

@@ -26,7 +26,6 @@ const SIDE_BY_SIDE: usize = 64;
 const TICK_NS: u64 = 20_000_000;
 /// How soon a full queue of the server is tried again.
 const RETRY_NS: u64 = 2_000_000;
-const READ_BYTES: usize = 64 << 10;
 
 /// What opening needs to know.
 pub(crate) struct Opening<'a> {
@@ -73,7 +72,6 @@ pub(crate) fn open(
         progress: Vec::with_capacity(wanted),
         in_progress: 0,
     };
-    let mut buffer = vec![0; READ_BYTES];
     let limit_ns = opening.limit.as_nanos() as u64;
     let mut progressed_ns = opener.driver.now_ns();
     loop {
@@ -99,7 +97,7 @@ pub(crate) fn open(
                 what: "wait for connections",
                 source,
             })?;
-        if opener.arrivals(&mut buffer)? {
+        if opener.arrivals()? {
             progressed_ns = opener.driver.now_ns();
         }
         if opening.stop.load(Ordering::Relaxed) {
@@ -178,34 +176,31 @@ impl Opener<'_> {
     }
 
     /// Handles what arrived; `true` if anything did.
-    fn arrivals(&mut self, buffer: &mut [u8]) -> Result<bool, LoadError> {
+    fn arrivals(&mut self) -> Result<bool, LoadError> {
         let mut any = false;
         loop {
-            let arrival = self
-                .driver
-                .next(buffer)
-                .map_err(|source| LoadError::System {
-                    what: "read from connections",
-                    source,
-                })?;
+            let arrival = self.driver.next().map_err(|source| LoadError::System {
+                what: "read from connections",
+                source,
+            })?;
             let Some(arrival) = arrival else {
                 return Ok(any);
             };
             any = true;
             match arrival {
-                Arrival::Bytes { client, count } => self.receive(client, &buffer[..count])?,
+                Arrival::Bytes { client, count } => self.receive(client, count)?,
                 Arrival::Writable { client } => self.flush(client)?,
                 Arrival::Closed { client, error } => return Err(self.lost(client, error)),
             }
         }
     }
 
-    fn receive(&mut self, index: usize, bytes: &[u8]) -> Result<(), LoadError> {
+    fn receive(&mut self, index: usize, count: usize) -> Result<(), LoadError> {
         let program = self.opening.program;
         let client = &mut self.clients[index];
         let id = client.run.id;
         let wire = |error| LoadError::Wire { client: id, error };
-        let mut input = bytes;
+        let mut input = self.driver.received(index, count);
         let mut refused = Vec::new();
         let mut is_ready = false;
         while let Some(event) = client.session.next(&mut input).map_err(wire)? {
@@ -242,15 +237,12 @@ impl Opener<'_> {
         if session.output().is_empty() {
             return Ok(());
         }
-        match self.driver.send(index, session.output()) {
-            Ok(count) => {
-                session.sent(count);
-                Ok(())
-            }
-            // A server that refused and closed already told why; the reading half will see it.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            Err(error) => Err(self.lost(index, Some(error))),
-        }
+        let sent = self.driver.send(index, session.output());
+        session.sent(sent.map_err(|source| LoadError::System {
+            what: "send to connections",
+            source,
+        })?);
+        Ok(())
     }
 
     fn lost(&self, index: usize, source: Option<io::Error>) -> LoadError {

@@ -56,7 +56,7 @@ pub(crate) fn endpoints(target: &Target) -> Result<Vec<Endpoint>, (Address, io::
     }
 }
 
-/// Opens a connected, non-blocking socket. [`io::ErrorKind::WouldBlock`] means that the server's
+/// Opens a connected, blocking socket. [`io::ErrorKind::WouldBlock`] means that the server's
 /// queue is full.
 pub(crate) fn open(endpoint: &Endpoint, target: &Target, timeout: Duration) -> io::Result<OwnedFd> {
     match endpoint.tcp {
@@ -68,7 +68,6 @@ pub(crate) fn open(endpoint: &Endpoint, target: &Target, timeout: Duration) -> i
 fn open_tcp(address: &SocketAddr, target: &Target, timeout: Duration) -> io::Result<OwnedFd> {
     let stream = TcpStream::connect_timeout(address, timeout)?;
     stream.set_nodelay(true)?;
-    stream.set_nonblocking(true)?;
     let fd = OwnedFd::from(stream);
     if target.keepalives {
         set_option(&fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
@@ -147,6 +146,10 @@ fn open_unix(address: &Address) -> io::Result<OwnedFd> {
         let fd = OwnedFd::from_raw_fd(fd);
         let length = length as libc::socklen_t;
         if libc::connect(fd.as_raw_fd(), (&raw const name).cast(), length) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // Only connecting must not wait; see `driver` for what comes after.
+        if libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, 0) < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(fd)

@@ -31,8 +31,6 @@ const TICK_NS: u64 = 20_000_000;
 const STOP_AHEAD_NS: u64 = 10_000_000;
 /// How often clients are looked through for one that waits too long.
 const PATROL_NS: u64 = 1_000_000_000;
-/// One buffer serves all clients of a thread.
-const READ_BYTES: usize = 64 << 10;
 
 /// What the threads of a run share.
 pub(crate) struct Shared<'a> {
@@ -64,7 +62,6 @@ pub(crate) struct Worker<D> {
     due_ns: u64,
     /// Chooses scripts.
     choose: Rng,
-    buffer: Vec<u8>,
     sleepers: BinaryHeap<Reverse<(u64, usize)>>,
     /// Clients whose last transaction ended without any waiting: others come first.
     runnable: VecDeque<usize>,
@@ -84,7 +81,6 @@ impl<D: Driver> Worker<D> {
             observer: None,
             due_ns: 0,
             choose,
-            buffer: vec![0; READ_BYTES],
             sleepers: BinaryHeap::new(),
             runnable: VecDeque::with_capacity(clients.len()),
             active: 0,
@@ -194,13 +190,10 @@ impl<D: Driver> Worker<D> {
 
     fn arrivals(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
         loop {
-            let arrival =
-                self.driver
-                    .next(&mut self.buffer)
-                    .map_err(|source| LoadError::System {
-                        what: "read replies",
-                        source,
-                    })?;
+            let arrival = self.driver.next().map_err(|source| LoadError::System {
+                what: "read replies",
+                source,
+            })?;
             match arrival {
                 None => return Ok(()),
                 Some(Arrival::Bytes { client, count }) => {
@@ -208,7 +201,7 @@ impl<D: Driver> Worker<D> {
                     self.contain(client, received, shared)?;
                 }
                 Some(Arrival::Writable { client }) => {
-                    let flushed = self.flush(client, shared);
+                    let flushed = self.flush(client);
                     self.contain(client, flushed, shared)?;
                 }
                 Some(Arrival::Closed { client, error }) => {
@@ -231,7 +224,7 @@ impl<D: Driver> Worker<D> {
             return self.receive_sign_in(index, count, shared);
         }
         let is_answered = client
-            .receive(&self.buffer[..count], shared.program)
+            .receive(self.driver.received(index, count), shared.program)
             .map_err(|error| LoadError::Wire {
                 client: client.run.id,
                 error,
@@ -248,27 +241,11 @@ impl<D: Driver> Worker<D> {
 
     /// Sends what a client has to say, as far as the kernel takes it.
     #[inline]
-    fn flush(&mut self, index: usize, shared: &Shared<'_>) -> Result<(), LoadError> {
+    fn flush(&mut self, index: usize) -> Result<(), LoadError> {
         let session = &mut self.clients[index].session;
-        match self.driver.send(index, session.output()) {
-            Ok(count) => {
-                session.sent(count);
-                Ok(())
-            }
-            Err(error) => Err(self.broken(index, error, shared.program)),
-        }
-    }
-
-    /// A send failed: the server is gone, but may have said why before.
-    #[cold]
-    fn broken(&mut self, index: usize, error: io::Error, program: &Program) -> LoadError {
-        while let Ok(count) = self.driver.read_now(index, &mut self.buffer) {
-            let heard = self.clients[index].receive(&self.buffer[..count], program);
-            if count == 0 || heard.is_err() {
-                break;
-            }
-        }
-        self.lost(index, Some(error), program)
+        let sent = self.driver.send(index, session.output());
+        session.sent(sent.map_err(cannot_send)?);
+        Ok(())
     }
 
     #[cold]
@@ -300,6 +277,14 @@ impl<D: Driver> Worker<D> {
         self.sleepers.clear();
         self.runnable.clear();
         unfinished
+    }
+}
+
+#[cold]
+fn cannot_send(source: io::Error) -> LoadError {
+    LoadError::System {
+        what: "send requests",
+        source,
     }
 }
 

@@ -189,7 +189,7 @@ impl<D: Driver> Worker<D> {
                         let backend = self.clients[index].session.backend();
                         hook(backend.map_or(0, |key| key.pid));
                     }
-                    return self.flush(index, shared);
+                    return self.flush(index);
                 }
                 Step::Sleep { duration_us } => {
                     let now_ns = self.driver.now_ns();
@@ -372,7 +372,7 @@ impl<D: Driver> Worker<D> {
         match connector.connect(&mut self.driver, index, run)? {
             Ok(session) => {
                 self.clients[index].session = session;
-                self.flush(index, shared)
+                self.flush(index)
             }
             Err(due_ns) => {
                 run.stage = Stage::Connecting;
@@ -390,8 +390,8 @@ impl<D: Driver> Worker<D> {
         shared: &Shared<'_>,
     ) -> Result<(), LoadError> {
         let client = &mut self.clients[index];
-        if !client.receive_sign_in(&self.buffer[..count])? {
-            return self.flush(index, shared);
+        if !client.receive_sign_in(self.driver.received(index, count))? {
+            return self.flush(index);
         }
         let now_ns = self.driver.now_ns();
         let since_ns = client.run.since_ns;

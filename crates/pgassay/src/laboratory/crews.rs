@@ -7,7 +7,8 @@ use anyhow::{Result, anyhow};
 use pgassay_core::plan::Point;
 use pgassay_core::study::StudySource;
 use pgassay_load::{
-    Conduct, Crew, CrewConfig, Limits, LoadError, Measurement, RedisCrew, RedisError, Window,
+    Conduct, Crew, CrewConfig, IoChoice, Limits, LoadError, Measurement, RedisCrew, RedisError,
+    Window,
 };
 use pgassay_wire::conninfo::{FileText, Request, Surroundings, Target};
 
@@ -112,6 +113,8 @@ pub fn connect(
         debug: None,
         limits: Limits::default(),
         conduct: Conduct::default(),
+        // The same everywhere, so that runs on two machines differ in the server only.
+        io: IoChoice::Epoll,
     };
     Crew::connect(&config, interrupt.flag()).map_err(|error| told(error, source, point))
 }

@@ -245,6 +245,7 @@ fn configure(
             stop: STOP,
         },
         conduct: conduct(settings, common)?,
+        io: settings.io,
     })
 }
 

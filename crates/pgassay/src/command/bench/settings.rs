@@ -1,6 +1,7 @@
 //! What the command line asks for, checked in pgbench's order, so that of several mistakes the
 //! same one is told. Source: `main` in pgbench.c.
 
+use pgassay_load::IoChoice;
 use pgassay_script::{Compat, Names, Options, Protocol, SCRIPTS_MAX};
 
 use super::message::{self, Exit, fatal};
@@ -97,6 +98,7 @@ pub struct Settings {
     pub seed: u64,
     pub percentiles: Option<Vec<f64>>,
     pub json: bool,
+    pub io: IoChoice,
     has_benchmarking: bool,
     has_initialization: bool,
 }
@@ -146,6 +148,7 @@ impl Settings {
             seed,
             percentiles: None,
             json: false,
+            io: IoChoice::Auto,
             has_benchmarking: false,
             has_initialization: false,
         }
@@ -193,15 +196,18 @@ impl Settings {
             Opt::ShowScript => return Err(show_script(value)),
             // Given before all others; see `compat` in this folder's `mod.rs`.
             Opt::Compat => {}
-            Opt::Io => match value {
-                "auto" | "epoll" => {}
-                "uring" => {
-                    return Err(fatal(
-                        "option --io=uring is not supported yet: use auto or epoll",
-                    ));
-                }
-                _ => return Err(fatal(&format!("invalid value \"{value}\" for option --io"))),
-            },
+            Opt::Io => {
+                self.io = match value {
+                    "auto" => IoChoice::Auto,
+                    "epoll" => IoChoice::Epoll,
+                    "uring" => IoChoice::Uring,
+                    _ => {
+                        return Err(fatal(&format!(
+                            "invalid value \"{value}\" for option --io: expecting auto, epoll or uring"
+                        )));
+                    }
+                };
+            }
             Opt::InitSteps
             | Opt::Quiet
             | Opt::Fillfactor

@@ -211,8 +211,8 @@ const SECTIONS: &[(&str, &[Line])] = &[
                 "be like this version of pgbench (default: 18)",
             ),
             all(
-                "--io=auto|epoll",
-                "how the client waits for the server (default: auto)",
+                "--io=auto|epoll|uring",
+                "how the client talks to the kernel (default: auto, io_uring if possible)",
             ),
             all("--json", "print results as JSON instead of pgbench's lines"),
             all(

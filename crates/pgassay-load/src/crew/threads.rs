@@ -1,0 +1,105 @@
+//! The threads of a run: they begin together, and tell what they used.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
+
+use crate::clock;
+use crate::driver::{self, Io};
+use crate::error::LoadError;
+use crate::measurement::ThreadUsage;
+use crate::worker::{Shared, Worker};
+
+/// How threads begin together.
+pub(super) struct Start {
+    pub begin_ns: AtomicU64,
+    pub settle_ns: u64,
+    pub measure_ns: Option<u64>,
+    pub barrier: Barrier,
+    pub wants_uring: bool,
+    /// Why a thread could not have `io_uring` after all.
+    pub refusal: Mutex<Option<String>>,
+}
+
+/// Runs all threads; what each used, and how many clients did not end.
+pub(super) fn run_all(
+    workers: &mut [Worker<Io>],
+    shared: &Shared<'_>,
+    start: &Start,
+) -> Result<(Vec<ThreadUsage>, u32), LoadError> {
+    let ran: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .iter_mut()
+            .map(|worker| scope.spawn(|| run_one(worker, shared, start)))
+            .collect();
+        let joined = threads.into_iter().map(|thread| match thread.join() {
+            Ok(ran) => ran,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        joined.collect()
+    });
+    let mut usages = Vec::new();
+    let mut unfinished = 0;
+    for one in ran {
+        let (usage, left) = one?;
+        usages.push(usage);
+        unfinished += left;
+    }
+    Ok((usages, unfinished))
+}
+
+fn run_one(
+    worker: &mut Worker<Io>,
+    shared: &Shared<'_>,
+    start: &Start,
+) -> Result<(ThreadUsage, u32), LoadError> {
+    precise_timers();
+    if start.wants_uring
+        && let Err(error) = worker.driver.begin_uring()
+        && let Ok(mut refusal) = start.refusal.lock()
+    {
+        *refusal = Some(driver::explain(&error));
+    }
+    worker.recorder.reset(0, u64::MAX);
+    if start.barrier.wait().is_leader() {
+        let begin_ns = clock::monotonic_ns();
+        start.begin_ns.store(begin_ns, Ordering::Relaxed);
+        if let Some(measure_ns) = start.measure_ns {
+            let end_ns = begin_ns
+                .saturating_add(start.settle_ns)
+                .saturating_add(measure_ns);
+            shared.end_ns.store(end_ns, Ordering::Relaxed);
+        }
+    }
+    start.barrier.wait();
+    let begin_ns = start.begin_ns.load(Ordering::Relaxed);
+    worker.recorder.window_begin_ns = begin_ns + start.settle_ns;
+    worker.recorder.window_end_ns = shared.end_ns.load(Ordering::Relaxed);
+    let (cpu_ns, wait_ns) = (clock::thread_cpu_ns(), clock::thread_run_queue_wait_ns());
+    let ran = worker.run(begin_ns, shared);
+    if ran.is_err() {
+        shared.failed.store(true, Ordering::Relaxed);
+    }
+    let waited_ns = clock::thread_run_queue_wait_ns()
+        .zip(wait_ns)
+        .map(|(end, begin)| end - begin);
+    let usage = ThreadUsage {
+        elapsed_us: (clock::monotonic_ns() - begin_ns) / 1000,
+        cpu_us: (clock::thread_cpu_ns() - cpu_ns) / 1000,
+        run_queue_wait_us: waited_ns.map(|ns| ns / 1000),
+    };
+    let ended = worker
+        .driver
+        .end_uring()
+        .map_err(|source| LoadError::System {
+            what: "end what io_uring was asked for",
+            source,
+        });
+    let unfinished = ran?;
+    ended.map(|()| (usage, unfinished))
+}
+
+/// Asks for timers without slack: by default the kernel may be 50 µs late on purpose.
+fn precise_timers() {
+    // SAFETY: the call changes nothing but the calling thread's timer slack.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_usize) };
+}

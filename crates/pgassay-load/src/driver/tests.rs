@@ -1,0 +1,279 @@
+//! Both drivers on real sockets.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use super::*;
+use crate::clock::monotonic_ns;
+
+/// Runs a test on each driver, with one client and the other end of its connection.
+fn on_both(test: impl Fn(Io, UnixStream)) {
+    for is_uring in [false, true] {
+        let (driver, mut theirs) = with_clients(is_uring, 1);
+        if let Some(driver) = driver {
+            test(driver, theirs.remove(0));
+        }
+    }
+}
+
+fn with_clients(is_uring: bool, count: usize) -> (Option<Io>, Vec<UnixStream>) {
+    let mut epoll = EpollDriver::new().unwrap();
+    let theirs = (0..count).map(|client| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        assert_eq!(epoll.add(ours.into()).unwrap(), client);
+        theirs
+    });
+    let theirs = theirs.collect();
+    let mut driver = Io::Epoll(epoll);
+    if is_uring {
+        if let Err(reason) = probe() {
+            assert!(std::env::var_os("PGASSAY_NO_SKIP").is_none(), "{reason}");
+            eprintln!("skipped: {reason}");
+            return (None, theirs);
+        }
+        driver.begin_uring().unwrap();
+    }
+    (Some(driver), theirs)
+}
+
+fn soon() -> u64 {
+    monotonic_ns() + 2_000_000_000
+}
+
+/// All that arrives of a client until its end, and the end's error.
+fn read_to_end(driver: &mut Io, client: usize) -> (Vec<u8>, Option<io::Error>) {
+    let (mut read, deadline_ns) = (Vec::new(), soon());
+    while monotonic_ns() < deadline_ns {
+        driver.wait(deadline_ns).unwrap();
+        while let Some(arrival) = driver.next().unwrap() {
+            match arrival {
+                Arrival::Bytes { client: of, count } if of == client => {
+                    read.extend(driver.received(of, count));
+                }
+                Arrival::Closed { client: of, error } if of == client => return (read, error),
+                _ => {}
+            }
+        }
+    }
+    panic!("no end after {} bytes", read.len());
+}
+
+#[test]
+fn reads_and_the_end() {
+    on_both(|mut driver, mut theirs| {
+        theirs.write_all(b"abcdef").unwrap();
+        drop(theirs);
+        let (read, error) = read_to_end(&mut driver, 0);
+        assert_eq!((read.as_slice(), error.is_none()), (&b"abcdef"[..], true));
+    });
+}
+
+#[test]
+fn more_than_a_buffer() {
+    on_both(|mut driver, mut theirs| {
+        let message: Vec<u8> = (0..300_000_u32).map(|i| (i % 251) as u8).collect();
+        let sent = message.clone();
+        let writer = std::thread::spawn(move || theirs.write_all(&sent).unwrap());
+        assert_eq!(read_to_end(&mut driver, 0).0, message);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_blocked_send_goes_on_while_bytes_are_read() {
+    on_both(|mut driver, mut theirs| {
+        let message: Vec<u8> = (0..4 << 20).map(|i: u32| (i % 253) as u8).collect();
+        let mut sent = driver.send(0, &message).unwrap();
+        assert!(sent < message.len());
+        theirs.write_all(b"meanwhile").unwrap();
+        let length = message.len();
+        let reader = std::thread::spawn(move || {
+            let mut read = vec![0; length];
+            theirs.read_exact(&mut read).unwrap();
+            read
+        });
+        let mut read: Vec<u8> = Vec::new();
+        while sent < message.len() || read.is_empty() {
+            driver.wait(soon()).unwrap();
+            while let Some(arrival) = driver.next().unwrap() {
+                match arrival {
+                    Arrival::Bytes { count, .. } => read.extend(driver.received(0, count)),
+                    Arrival::Writable { client } => {
+                        sent += driver.send(client, &message[sent..]).unwrap();
+                    }
+                    Arrival::Closed { .. } => panic!("closed"),
+                }
+            }
+        }
+        assert_eq!(reader.join().unwrap(), message);
+        assert_eq!(read, b"meanwhile");
+    });
+}
+
+/// Short requests into a full socket: on `io_uring` each is taken whole, and sent when there is room.
+#[test]
+fn short_sends_into_a_full_socket() {
+    on_both(|mut driver, mut theirs| {
+        let piece: Vec<u8> = (0..5000_u32).map(|i| (i % 249) as u8).collect();
+        let (mut expected, mut blocked) = (Vec::new(), Vec::new());
+        while blocked.is_empty() {
+            let sent = driver.send(0, &piece).unwrap();
+            driver.wait(0).unwrap();
+            assert!(driver.next().unwrap().is_none());
+            expected.extend(&piece);
+            blocked.extend(&piece[sent..]);
+            assert!(expected.len() < 16 << 20, "the socket is never full");
+        }
+        let length = expected.len();
+        let reader = std::thread::spawn(move || {
+            let mut read = vec![0; length];
+            theirs.read_exact(&mut read).unwrap();
+            (read, theirs)
+        });
+        while !blocked.is_empty() {
+            driver.wait(soon()).unwrap();
+            while let Some(arrival) = driver.next().unwrap() {
+                assert!(matches!(arrival, Arrival::Writable { client: 0 }));
+                let sent = driver.send(0, &blocked).unwrap();
+                blocked.drain(..sent);
+            }
+        }
+        driver.wait(0).unwrap();
+        assert!(reader.join().unwrap().0 == expected);
+    });
+}
+
+#[test]
+fn several_sends_between_waits_keep_their_order() {
+    on_both(|mut driver, mut theirs| {
+        for part in [&b"one "[..], b"two ", b"three"] {
+            assert_eq!(driver.send(0, part).unwrap(), part.len());
+        }
+        driver.wait(0).unwrap();
+        let mut read = [0; 13];
+        theirs.read_exact(&mut read).unwrap();
+        assert_eq!(&read, b"one two three");
+    });
+}
+
+#[test]
+fn a_send_that_fails_shows_as_the_end_after_the_last_words() {
+    on_both(|mut driver, mut theirs| {
+        theirs.write_all(b"goodbye").unwrap();
+        drop(theirs);
+        assert_eq!(driver.send(0, b"request").unwrap(), 7);
+        let (read, error) = read_to_end(&mut driver, 0);
+        assert_eq!(read, b"goodbye");
+        assert_eq!(error.unwrap().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(driver.send(0, b"more").unwrap(), 4);
+    });
+}
+
+#[test]
+fn a_closed_connection_says_goodbye_and_is_heard_no_more() {
+    on_both(|mut driver, mut theirs| {
+        driver.wait(0).unwrap();
+        driver.send(0, b"X").unwrap();
+        theirs.write_all(b"late").unwrap();
+        driver.close(0);
+        assert!(!driver.is_open(0));
+        let mut read: Vec<u8> = Vec::new();
+        theirs.read_to_end(&mut read).unwrap_or_default();
+        assert_eq!(read, b"X");
+        driver.wait(0).unwrap();
+        assert!(driver.next().unwrap().is_none());
+        assert_eq!(driver.send(0, b"nobody").unwrap(), 6);
+    });
+}
+
+/// More connections than there are slots, each closed at another stage.
+#[test]
+fn connections_are_replaced_many_times() {
+    for is_uring in [false, true] {
+        let (Some(mut driver), mut theirs) = with_clients(is_uring, 2) else {
+            return;
+        };
+        for round in 0..200_usize {
+            let client = round % 2;
+            if round % 3 > 0 {
+                theirs[client].write_all(b"stale").unwrap();
+            }
+            if round % 3 > 1 {
+                driver.wait(soon()).unwrap();
+            }
+            let (ours, new) = UnixStream::pair().unwrap();
+            driver.replace(client, ours.into()).unwrap();
+            theirs[client] = new;
+            let text = format!("round {round}");
+            theirs[client].write_all(text.as_bytes()).unwrap();
+            let mut read: Vec<u8> = Vec::new();
+            while read.is_empty() {
+                driver.wait(soon()).unwrap();
+                while let Some(arrival) = driver.next().unwrap() {
+                    match arrival {
+                        Arrival::Bytes { client: of, count } if of == client => {
+                            read.extend(driver.received(of, count));
+                        }
+                        Arrival::Bytes { .. } => {}
+                        other => panic!("{other:?} in round {round}"),
+                    }
+                }
+            }
+            assert_eq!(read, text.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn waits_end_in_time() {
+    on_both(|mut driver, _theirs| {
+        for has_pwait2 in [true, false] {
+            if let Io::Epoll(epoll) = &mut driver {
+                epoll.has_pwait2 = has_pwait2;
+            }
+            let begin_ns = driver.now_ns();
+            driver.wait(begin_ns + 5_000_000).unwrap();
+            assert!(driver.now_ns() >= begin_ns + 5_000_000);
+            assert!(driver.next().unwrap().is_none());
+        }
+    });
+}
+
+/// What arrives around the change of drivers is not lost, wherever it was caught.
+#[test]
+fn nothing_is_lost_between_two_drivers() {
+    let (Some(mut driver), mut theirs) = with_clients(true, 1) else {
+        return;
+    };
+    let mut theirs = theirs.remove(0);
+    let (mut expected, mut read): (Vec<u8>, Vec<u8>) = (Vec::new(), Vec::new());
+    for round in 0..40 {
+        let text = format!("<{round}>");
+        expected.extend(text.as_bytes());
+        theirs.write_all(text.as_bytes()).unwrap();
+        if round % 4 < 2 {
+            driver.wait(0).unwrap();
+        }
+        if round % 2 == 0 {
+            driver.end_uring().unwrap();
+            driver.begin_uring().unwrap();
+        } else {
+            driver.end_uring().unwrap();
+        }
+        if round % 4 == 3 {
+            while read.len() < expected.len() {
+                driver.wait(soon()).unwrap();
+                while let Some(arrival) = driver.next().unwrap() {
+                    let Arrival::Bytes { client: 0, count } = arrival else {
+                        panic!("{arrival:?}");
+                    };
+                    read.extend(driver.received(0, count));
+                }
+            }
+            driver.begin_uring().unwrap();
+        }
+    }
+    assert_eq!(read, expected);
+}

@@ -1,0 +1,96 @@
+//! The memory that the kernel reads requests from and writes replies to: one place for each slot.
+//!
+//! Pages that are never touched cost nothing, so a client takes a page or two however long the
+//! places are. Raw pointers are used throughout, since the kernel writes behind the compiler's
+//! back; a place is looked at only when no operation on it is under way, which is the caller's to
+//! see to.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// The longest piece that one receive brings.
+const RECEIVE_BYTES: usize = 16 << 10;
+/// The longest request that is kept here.
+pub(super) const SEND_BYTES: usize = 8 << 10;
+/// From one slot to the next. The odd cache lines spread the slots over the cache's sets, of
+/// which places that begin alike in their pages would share a few.
+const STRIDE_BYTES: usize = RECEIVE_BYTES + SEND_BYTES + 5 * 64;
+
+/// Places for a number of slots.
+pub(super) struct Arena {
+    base: NonNull<u8>,
+    layout: Layout,
+    slots: usize,
+    is_leaked: bool,
+}
+
+// SAFETY: the memory is owned; nothing about it is bound to a thread.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    pub fn new(slots: usize) -> Self {
+        let slots = slots.max(1);
+        let layout = Layout::from_size_align(slots * STRIDE_BYTES, 64)
+            .expect("so many clients need more descriptors than there can be");
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        Self {
+            base: NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout)),
+            layout,
+            slots,
+            is_leaked: false,
+        }
+    }
+
+    #[inline]
+    fn place(&self, slot: usize, offset: usize) -> *mut u8 {
+        assert!(slot < self.slots && offset < STRIDE_BYTES);
+        // SAFETY: within the allocation, as was just checked.
+        unsafe { self.base.as_ptr().add(slot * STRIDE_BYTES + offset) }
+    }
+
+    /// Where a slot receives, and how much.
+    #[inline]
+    pub fn receiving(&self, slot: usize) -> (*mut u8, u32) {
+        (self.place(slot, 0), RECEIVE_BYTES as u32)
+    }
+
+    /// What a slot received.
+    #[inline]
+    pub fn received(&self, slot: usize, count: usize) -> &[u8] {
+        assert!(count <= RECEIVE_BYTES);
+        // SAFETY: within the place; no receive is under way while its bytes are lent.
+        unsafe { std::slice::from_raw_parts(self.place(slot, 0), count) }
+    }
+
+    /// Puts a request into a slot's place to be sent from.
+    #[inline]
+    pub fn put(&mut self, slot: usize, bytes: &[u8]) -> *const u8 {
+        assert!(bytes.len() <= SEND_BYTES);
+        let place = self.place(slot, RECEIVE_BYTES);
+        // SAFETY: the place is long enough, and no send of this slot is under way.
+        unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        place
+    }
+
+    /// What was put there.
+    pub fn sending(&self, slot: usize, count: usize) -> &[u8] {
+        assert!(count <= SEND_BYTES);
+        // SAFETY: within the place; the kernel only reads it.
+        unsafe { std::slice::from_raw_parts(self.place(slot, RECEIVE_BYTES), count) }
+    }
+
+    /// Never frees the memory.
+    pub fn leak(&mut self) {
+        self.is_leaked = true;
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if !self.is_leaked {
+            // SAFETY: allocated with this layout, and not freed before.
+            unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        }
+    }
+}

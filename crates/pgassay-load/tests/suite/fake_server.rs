@@ -1,0 +1,515 @@
+//! A scripted server behind a unix socket, for what a real one seldom does: replies in pieces,
+//! messages out of turn, COPY, connections that are lost, and silence.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pgassay_load::{
+    AbortCause, Crew, CrewConfig, IoChoice, Limits, LoadError, Measurement, Window,
+};
+use pgassay_script::{Names, Options, Protocol, Refusal, Script};
+use pgassay_wire::conninfo::Target;
+
+/// The driver of the module that the suite is included as. Where the kernel refuses `io_uring` that
+/// is epoll, too; the driver's own tests tell of that.
+fn io() -> IoChoice {
+    if module_path!().ends_with("on_uring") {
+        IoChoice::Auto
+    } else {
+        IoChoice::Epoll
+    }
+}
+
+fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len() + 4).unwrap();
+    [&[tag][..], &length.to_be_bytes(), body].concat()
+}
+
+/// One connection of the server, with what was read and not used yet.
+struct Peer {
+    stream: UnixStream,
+    read: Vec<u8>,
+}
+
+impl Peer {
+    /// Accepts the start-up message and lets the client in.
+    fn sign_in(&mut self) {
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length).unwrap();
+        let mut body = vec![0; u32::from_be_bytes(length) as usize - 4];
+        self.stream.read_exact(&mut body).unwrap();
+        self.send(&[
+            message(b'R', &[0; 4]),
+            message(b'K', &[0, 0, 0, 77, 0, 0, 0, 1]),
+            message(b'Z', b"I"),
+        ]);
+    }
+
+    /// Reads messages up to one that asks for an answer; their types.
+    fn request(&mut self) -> Option<String> {
+        let mut types = String::new();
+        loop {
+            while let Some(length) = self.read.get(1..5) {
+                let length = u32::from_be_bytes(length.try_into().unwrap()) as usize;
+                if self.read.len() < 1 + length {
+                    break;
+                }
+                let tag = char::from(self.read[0]);
+                self.read.drain(..=length);
+                types.push(tag);
+                if matches!(tag, 'Q' | 'S') {
+                    return Some(types);
+                }
+                if tag == 'X' {
+                    return None;
+                }
+            }
+            let mut buffer = [0; 4096];
+            match self.stream.read(&mut buffer) {
+                Ok(0) | Err(_) => return None,
+                Ok(count) => self.read.extend(&buffer[..count]),
+            }
+        }
+    }
+
+    fn send(&mut self, messages: &[Vec<u8>]) {
+        // A client that has given up is no matter.
+        self.stream.write_all(&messages.concat()).ok();
+    }
+}
+
+fn row() -> Vec<Vec<u8>> {
+    let columns = b"\0\x01name\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0";
+    vec![
+        message(b'T', columns),
+        message(b'D', &[0, 1, 0, 0, 0, 3, b'a', b'b', b'c']),
+        message(b'C', b"SELECT 1\0"),
+        message(b'Z', b"I"),
+    ]
+}
+
+/// Runs a script on clients of a server that serves each connection with `serve`.
+fn run(
+    clients: u32,
+    protocol: Protocol,
+    script: &str,
+    stop: &Arc<AtomicBool>,
+    serve: impl Fn(Peer, usize) + Send + Sync + 'static,
+) -> Result<Measurement, LoadError> {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(directory.path().join(".s.PGSQL.1")).unwrap();
+    let serve = Arc::new(serve);
+    // The thread ends with the test's process, or when its clients are gone.
+    std::thread::spawn(move || {
+        for (index, stream) in listener.incoming().take(clients as usize).enumerate() {
+            let serve = Arc::clone(&serve);
+            let mut peer = Peer {
+                stream: stream.unwrap(),
+                read: Vec::new(),
+            };
+            std::thread::spawn(move || {
+                peer.sign_in();
+                serve(peer, index);
+            });
+        }
+    });
+    let mut names = Names::new();
+    let options = Options {
+        protocol,
+        ..Options::default()
+    };
+    let script = Arc::new(Script::parse("test", script, &options, &mut names).unwrap());
+    let target = Target::unix(directory.path().to_str().unwrap(), 1, "me", "me");
+    let config = CrewConfig {
+        clients,
+        protocol,
+        limits: Limits {
+            connect: Duration::from_secs(5),
+            reply: Duration::from_millis(500),
+            stop: Duration::from_millis(300),
+        },
+        io: io(),
+        ..CrewConfig::new(target, script, Arc::new(names))
+    };
+    let mut crew = Crew::connect(&config, stop)?;
+    assert_eq!(crew.backend_pids(), vec![77; clients as usize]);
+    crew.run(&Window::Timed {
+        settle: Duration::from_millis(10),
+        measure: Duration::from_millis(100),
+    })
+}
+
+fn unstopped() -> Arc<AtomicBool> {
+    Arc::new(AtomicBool::new(false))
+}
+
+#[test]
+fn replies_cut_everywhere() {
+    let measured = run(
+        2,
+        Protocol::Simple,
+        "select 1;",
+        &unstopped(),
+        |mut peer, _| {
+            let mut cut = 0;
+            while peer.request().is_some() {
+                let reply = row().concat();
+                cut = (cut + 1) % reply.len();
+                for piece in [&reply[..cut], &reply[cut..]] {
+                    peer.stream.write_all(piece).ok();
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            }
+        },
+    );
+    let measured = measured.unwrap();
+    assert!(measured.transactions > 100, "{}", measured.transactions);
+}
+
+#[test]
+fn replies_of_more_than_one_buffer() {
+    let large = message(
+        b'D',
+        &[&[0, 1, 0, 2, 0, 0][..], &vec![b'x'; 2 << 16]].concat(),
+    );
+    let measured = run(
+        2,
+        Protocol::Simple,
+        "select 1;",
+        &unstopped(),
+        move |mut peer, _| {
+            while peer.request().is_some() {
+                let mut reply = row();
+                reply.insert(1, large.clone());
+                peer.send(&reply);
+            }
+        },
+    );
+    let measured = measured.unwrap();
+    assert!(measured.transactions > 0, "{}", measured.transactions);
+}
+
+#[test]
+fn notices_and_parameters_in_between() {
+    let measured = run(
+        2,
+        Protocol::Prepared,
+        "select 1;",
+        &unstopped(),
+        |mut peer, _| {
+            while let Some(request) = peer.request() {
+                let aside = [
+                    message(b'N', b"SWARNING\0C01000\0Mcareful\0\0"),
+                    message(b'S', b"TimeZone\0UTC\0"),
+                    message(b'A', &[0, 0, 0, 1, b'c', 0, 0]),
+                ]
+                .concat();
+                if request == "PS" {
+                    peer.send(&[
+                        aside.clone(),
+                        message(b'1', b""),
+                        aside,
+                        message(b'Z', b"I"),
+                    ]);
+                    continue;
+                }
+                assert_eq!(request, "BDES");
+                peer.send(&[aside.clone(), message(b'2', b""), aside.clone()]);
+                let reply: Vec<_> = row()
+                    .into_iter()
+                    .flat_map(|part| [aside.clone(), part])
+                    .collect();
+                peer.send(&reply);
+                peer.send(&[aside]);
+            }
+        },
+    );
+    assert!(measured.unwrap().transactions > 20);
+}
+
+#[test]
+fn what_libpq_sends_is_sent() {
+    for (protocol, script, expected) in [
+        (Protocol::Simple, "select :client_id;", "Q"),
+        (Protocol::Extended, "select :client_id;", "PBDES"),
+        (Protocol::Prepared, "select :client_id;", "BDES"),
+        (
+            Protocol::Prepared,
+            "\\startpipeline\nselect 1;\nselect 2;\n\\endpipeline",
+            "BDEBDES",
+        ),
+    ] {
+        let measured = run(1, protocol, script, &unstopped(), move |mut peer, _| {
+            while let Some(request) = peer.request() {
+                if request == "PS" {
+                    peer.send(&[message(b'1', b""), message(b'Z', b"I")]);
+                    continue;
+                }
+                assert_eq!(request, expected);
+                let answers = request.chars().map(|tag| match tag {
+                    'Q' => row().concat(),
+                    'P' => message(b'1', b""),
+                    'B' => message(b'2', b""),
+                    'D' => message(b'n', b""),
+                    'E' => message(b'C', b"SELECT 0\0"),
+                    _ => message(b'Z', b"I"),
+                });
+                let answers: Vec<_> = answers.collect();
+                peer.send(&answers);
+            }
+        });
+        assert!(measured.unwrap().transactions > 20, "{protocol:?}");
+    }
+}
+
+#[test]
+fn an_error_in_the_middle_of_a_pipeline() {
+    let script = "\\startpipeline\nselect 1;\nselect 2;\nselect 3;\n\\endpipeline";
+    let failed = |sqlstate: &'static str| {
+        run(
+            1,
+            Protocol::Extended,
+            script,
+            &unstopped(),
+            move |mut peer, _| {
+                while peer.request().is_some() {
+                    let text = [b"SERROR\0C", sqlstate.as_bytes(), b"\0Mno\0\0"].concat();
+                    peer.send(&[
+                        message(b'1', b""),
+                        message(b'2', b""),
+                        message(b'n', b""),
+                        message(b'C', b"SELECT 0\0"),
+                        message(b'1', b""),
+                        message(b'E', &text),
+                        message(b'Z', b"I"),
+                    ]);
+                }
+            },
+        )
+    };
+    let retriable = failed("40P01").unwrap();
+    assert_eq!(
+        (retriable.transactions, retriable.transactions_total),
+        (0, 0)
+    );
+    assert!(retriable.failed > 10 && retriable.failed_total > retriable.failed);
+
+    let error = failed("22012").unwrap_err();
+    let LoadError::Aborted {
+        place,
+        cause: AbortCause::Sql(sql),
+    } = &error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!((place.client, place.command, place.line), (0, 2, 3));
+    assert_eq!(
+        (place.text.as_str(), place.script.as_str()),
+        ("select 2;", "test")
+    );
+    assert_eq!(sql.sqlstate, "22012");
+}
+
+#[test]
+fn a_copy_is_refused() {
+    for protocol in [Protocol::Simple, Protocol::Extended] {
+        let error = run(
+            2,
+            protocol,
+            "copy t from stdin;",
+            &unstopped(),
+            |mut peer, _| {
+                if peer.request().is_some_and(|request| request != "Q") {
+                    peer.send(&[message(b'1', b""), message(b'2', b""), message(b'n', b"")]);
+                }
+                peer.send(&[message(b'G', &[0, 0, 0])]);
+                // Silence: the client must not wait for more.
+                peer.request();
+            },
+        )
+        .unwrap_err();
+        assert!(
+            matches!(
+                &error,
+                LoadError::Aborted {
+                    cause: AbortCause::Refusal(Refusal::Copy),
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_lost_connection_is_named_with_the_last_words() {
+    let error = run(
+        3,
+        Protocol::Simple,
+        "select 1;",
+        &unstopped(),
+        |mut peer, index| {
+            let mut left = 20;
+            while peer.request().is_some() {
+                left -= 1;
+                if index == 1 && left == 0 {
+                    peer.send(&[message(b'E', b"SFATAL\0VFATAL\0C57P01\0Mgoing home\0\0")]);
+                    return;
+                }
+                peer.send(&row());
+            }
+        },
+    )
+    .unwrap_err();
+    let LoadError::Lost {
+        client: 1,
+        last: Some(last),
+        ..
+    } = &error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!(last.sqlstate, "57P01");
+    assert!(error.to_string().contains("going home"), "{error}");
+
+    let error = run(
+        3,
+        Protocol::Simple,
+        "select 1;",
+        &unstopped(),
+        |mut peer, index| {
+            while peer.request().is_some() {
+                if index == 2 {
+                    peer.send(&[row().concat()[..20].to_vec()]);
+                    return;
+                }
+                peer.send(&row());
+            }
+        },
+    )
+    .unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            LoadError::Lost {
+                client: 2,
+                last: None,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("select 1;"), "{error}");
+}
+
+#[test]
+fn nonsense_is_an_error() {
+    let error = run(
+        1,
+        Protocol::Simple,
+        "select 1;",
+        &unstopped(),
+        |mut peer, _| {
+            peer.request();
+            peer.send(&[b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()]);
+            peer.request();
+        },
+    )
+    .unwrap_err();
+    assert!(
+        matches!(error, LoadError::Wire { client: 0, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn silence_is_bounded() {
+    let begin = Instant::now();
+    let error = run(
+        2,
+        Protocol::Simple,
+        "select 1;",
+        &unstopped(),
+        |mut peer, index| {
+            while peer.request().is_some() {
+                if index == 0 {
+                    peer.send(&row());
+                }
+            }
+        },
+    )
+    .unwrap_err();
+    let LoadError::Unanswered { client: 1, .. } = &error else {
+        panic!("{error}")
+    };
+    assert!(begin.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn the_stop_flag_ends_a_run_that_hangs() {
+    let stop = unstopped();
+    let (setter, begin) = (Arc::clone(&stop), Instant::now());
+    let measured = run(
+        2,
+        Protocol::Simple,
+        "select 1;",
+        &stop,
+        move |mut peer, index| {
+            while peer.request().is_some() {
+                if index == 0 {
+                    peer.send(&row());
+                } else {
+                    std::thread::sleep(Duration::from_millis(30));
+                    setter.store(true, Ordering::Relaxed);
+                }
+            }
+        },
+    )
+    .unwrap();
+    assert!(
+        begin.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begin.elapsed()
+    );
+    assert!(measured.interrupted);
+    assert_eq!(measured.unfinished, 1);
+    assert!(measured.window_us < 100_000, "{}", measured.window_us);
+    assert!(measured.clients[0] > 0);
+}
+
+#[test]
+fn the_stop_flag_ends_connecting() {
+    let stop = Arc::new(AtomicBool::new(true));
+    let directory = tempfile::tempdir().unwrap();
+    let _listener = UnixListener::bind(directory.path().join(".s.PGSQL.1")).unwrap();
+    let mut names = Names::new();
+    let script = Script::parse("test", "select 1;", &Options::default(), &mut names).unwrap();
+    let target = |directory: &str| Target::unix(directory, 1, "me", "me");
+    let here = target(directory.path().to_str().unwrap());
+    let mut config = CrewConfig::new(here, Arc::new(script), Arc::new(names));
+    let begin = Instant::now();
+    let error = Crew::connect(&config, &stop).err().unwrap();
+    assert!(matches!(error, LoadError::Stopped), "{error}");
+    assert!(begin.elapsed() < Duration::from_millis(500));
+
+    stop.store(false, Ordering::Relaxed);
+    config.limits.connect = Duration::from_millis(200);
+    let error = Crew::connect(&config, &stop).err().unwrap();
+    assert!(
+        matches!(&error, LoadError::Unanswered { client: 0, .. }),
+        "{error}"
+    );
+
+    config.target = target("/nowhere at all");
+    let error = Crew::connect(&config, &stop).err().unwrap();
+    assert!(matches!(&error, LoadError::Connect { .. }), "{error}");
+    assert!(
+        error.to_string().contains("/nowhere at all/.s.PGSQL.1"),
+        "{error}"
+    );
+}

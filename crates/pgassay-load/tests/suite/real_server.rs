@@ -1,0 +1,513 @@
+//! Crews on a real server: all ways to send statements, errors, accounting, and its death.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../../pgassay-wire/tests/support/mod.rs"]
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pgassay_load::{Crew, CrewConfig, IoChoice, LoadError, Measurement, WeightedScript, Window};
+use pgassay_script::{Names, Options, Protocol, Script};
+use pgassay_wire::conninfo::{FileText, Request, Surroundings, Target};
+use pgassay_wire::{Exchange, Login};
+
+/// The driver of the module that the suite is included as. Where the kernel refuses `io_uring` that
+/// is epoll, too; the driver's own tests tell of that.
+fn io() -> IoChoice {
+    if module_path!().ends_with("on_uring") {
+        IoChoice::Auto
+    } else {
+        IoChoice::Epoll
+    }
+}
+
+const MODES: [Protocol; 3] = [Protocol::Simple, Protocol::Extended, Protocol::Prepared];
+
+fn config(server: &support::Server, protocol: Protocol, scripts: &[&str]) -> CrewConfig {
+    let mut names = Names::new();
+    let options = Options {
+        protocol,
+        ..Options::default()
+    };
+    let scripts: Vec<_> = scripts
+        .iter()
+        .map(|text| WeightedScript {
+            script: Arc::new(Script::parse("test.sql", text, &options, &mut names).unwrap()),
+            weight: 1,
+        })
+        .collect();
+    let directory = server.socket_directory();
+    let target = Target::unix(directory.to_str().unwrap(), 5432, "tester", "postgres");
+    let first = Arc::clone(&scripts[0].script);
+    CrewConfig {
+        clients: 4,
+        threads: 2,
+        protocol,
+        scripts,
+        io: io(),
+        ..CrewConfig::new(target, first, Arc::new(names))
+    }
+}
+
+fn connect(config: &CrewConfig) -> Crew {
+    Crew::connect(config, &Arc::new(AtomicBool::new(false))).unwrap()
+}
+
+fn timed(settle_ms: u64, measure_ms: u64) -> Window {
+    Window::Timed {
+        settle: Duration::from_millis(settle_ms),
+        measure: Duration::from_millis(measure_ms),
+    }
+}
+
+fn counted(transactions_per_client: u64) -> Window {
+    Window::Counted {
+        transactions_per_client,
+    }
+}
+
+fn admin(server: &support::Server) -> Exchange<std::os::unix::net::UnixStream> {
+    let login = Login {
+        user: "tester".into(),
+        database: "postgres".into(),
+        ..Login::default()
+    };
+    Exchange::open(server.connect(), &login).unwrap()
+}
+
+fn assert_closes(measured: &Measurement, clients: u64) {
+    let time = measured.time;
+    let sum = time.in_transaction_us + time.asleep_us + time.between_us;
+    let expected = clients * measured.window_us;
+    assert!(
+        sum.abs_diff(expected) * 100 <= expected,
+        "{sum} of {expected}: {time:?}"
+    );
+    assert_eq!(measured.transactions, measured.clients.iter().sum::<u64>());
+    assert_eq!(measured.transactions, measured.latency_ns.len());
+    assert!(measured.transactions_total >= measured.transactions + measured.settle_transactions);
+}
+
+#[test]
+fn every_mode_counts_what_the_server_counts() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let mut admin = admin(&server);
+    admin
+        .query("create sequence s; create table t (client int, value text)")
+        .unwrap();
+    let script = "\\set a random(1, 10)\nselect nextval('s');\n\
+                  insert into t values (:client_id, :a::int + 1);\n";
+    let mut total = 0;
+    for protocol in MODES {
+        let mut crew = connect(&config(&server, protocol, &[script]));
+        let mut pids = crew.backend_pids();
+        pids.sort_unstable();
+        pids.dedup();
+        assert_eq!(pids.len(), 4);
+        assert!(crew.server_parameter("server_version").is_some());
+        for window in [timed(50, 200), timed(0, 100), counted(25)] {
+            let measured = crew.run(&window).unwrap();
+            assert_closes(&measured, 4);
+            assert!(measured.transactions > 0 && measured.failed_total == 0);
+            if window == counted(25) {
+                assert_eq!(measured.clients, [25; 4]);
+            } else {
+                assert!(measured.window_us.is_multiple_of(100_000));
+            }
+            total += measured.transactions_total;
+            assert_eq!(measured.threads.len(), 2);
+            assert!(measured.threads.iter().all(|thread| thread.cpu_us > 0));
+            // Nothing runs any more: every transaction is counted, and each backend is idle.
+            let rows = admin.value("select count(*) from t").unwrap().unwrap();
+            assert_eq!(rows, total.to_string());
+            let busy = "select count(*) from pg_stat_activity where state <> 'idle' \
+                        and backend_type = 'client backend' and pid <> pg_backend_pid()";
+            assert_eq!(admin.value(busy).unwrap().unwrap(), "0");
+        }
+        crew.close();
+        let left = "select count(*) from pg_stat_activity where backend_type = 'client backend'";
+        assert_eq!(admin.value(left).unwrap().unwrap(), "1");
+    }
+    let clients = admin
+        .value("select string_agg(distinct client::text, ' ') from t")
+        .unwrap();
+    assert_eq!(clients.unwrap(), "0 1 2 3");
+}
+
+#[test]
+fn equal_seeds_draw_equally() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let mut admin = admin(&server);
+    admin
+        .query("create table t (run int, client int, a int, b float)")
+        .unwrap();
+    let script = "\\set a random(1, 1000000)\n\\set b random_gaussian(1, 1000, 4)\n\
+                  insert into t values (:run, :client_id, :a, :b);\n";
+    for run in 0..2 {
+        let mut config = config(&server, Protocol::Prepared, &[script]);
+        config.seed = 5432;
+        config.variables = vec![("run".into(), run.to_string())];
+        connect(&config).run(&counted(10)).unwrap();
+    }
+    let difference = "select count(*) from (select client, a, b from t where run = 0 except all \
+                      select client, a, b from t where run = 1) x";
+    assert_eq!(admin.value(difference).unwrap().unwrap(), "0");
+    assert_eq!(
+        admin
+            .value("select count(distinct a) > 30 from t")
+            .unwrap()
+            .unwrap(),
+        "t"
+    );
+}
+
+#[test]
+fn captured_values_come_back() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    admin(&server)
+        .query("create table t (a text, b text, c text, d text)")
+        .unwrap();
+    let script = "select 1 as one, 'x y' as two \\gset p_\n\
+                  select 5 as five\\; select 6 as six, null as nothing\\; select 7 as one where false \\aset\n\
+                  insert into t values (:p_one, :p_two, :five, :six || :nothing);\n";
+    let simple = script
+        .replace(":p_two", "':p_two'")
+        .replace(":nothing", "':nothing'");
+    // In the other modes one command is one statement.
+    let single = "select 1 as one, 'x y' as two \\gset p_\nselect 5 as five \\aset\n\
+                  select 6 as six, null as nothing \\aset\n\
+                  insert into t values (:p_one, :p_two, :five, :six::text || :nothing::text);\n";
+    for (protocol, script) in [
+        (MODES[0], simple.as_str()),
+        (MODES[1], single),
+        (MODES[2], single),
+    ] {
+        connect(&config(&server, protocol, &[script]))
+            .run(&counted(3))
+            .unwrap();
+    }
+    let mut admin = admin(&server);
+    let wrong =
+        "select count(*), count(*) filter (where (a, b, c, d) = ('1', 'x y', '5', '6')) from t";
+    let answer = admin.query(wrong).unwrap().remove(0);
+    assert_eq!(
+        answer.rows,
+        [[Some("36".to_owned()), Some("36".to_owned())]]
+    );
+
+    let script = "select generate_series(1, 3) as x \\gset\n";
+    let error = connect(&config(&server, Protocol::Simple, &[script])).run(&counted(1));
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .contains("expected one row, got 3")
+    );
+}
+
+#[test]
+fn pipelines() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let mut admin = admin(&server);
+    admin.query("create table t (a int)").unwrap();
+    let inserts = "insert into t values (:client_id);\n".repeat(20);
+    let script = format!(
+        "begin;\n\\startpipeline\n{inserts}\\syncpipeline\n{inserts}\\endpipeline\ncommit;\n"
+    );
+    for protocol in [Protocol::Extended, Protocol::Prepared] {
+        let mut crew = connect(&config(&server, protocol, &[&script]));
+        let measured = crew.run(&timed(20, 100)).unwrap();
+        assert_closes(&measured, 4);
+        let rows = admin.value("select count(*) from t").unwrap().unwrap();
+        assert_eq!(rows, (measured.transactions_total * 40).to_string());
+        admin.query("truncate t").unwrap();
+    }
+    let broken = "\\startpipeline\nselect 1;\nselect 1/:client_id;\nselect 2;\n\\endpipeline\n";
+    let error = connect(&config(&server, Protocol::Prepared, &[broken])).run(&timed(0, 100));
+    let text = error.unwrap_err().to_string();
+    for part in [
+        "client 0",
+        "command 2",
+        "line 3",
+        "select 1/",
+        "22012",
+        "division by zero",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn statements_of_tables_that_do_not_exist_yet() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let script = "create temp table if not exists mine (a int);\n\
+                  insert into mine values (1);\n\
+                  select count(*) as n from mine \\gset\n\\startpipeline\n\
+                  select :n;\nselect sum(a) from mine;\n\\endpipeline\n";
+    let mut crew = connect(&config(&server, Protocol::Prepared, &[script, script]));
+    let measured = crew.run(&counted(20)).unwrap();
+    assert_eq!(measured.transactions, 80);
+    assert_eq!(
+        measured
+            .scripts
+            .iter()
+            .map(|script| script.transactions)
+            .sum::<u64>(),
+        80
+    );
+
+    let script = "select * from nowhere;\n";
+    let mut crew = connect(&config(&server, Protocol::Prepared, &[script]));
+    let text = crew.run(&timed(0, 100)).unwrap_err().to_string();
+    for part in ["test.sql", "line 1", "42P01", "nowhere"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert!(matches!(crew.run(&timed(0, 1)), Err(LoadError::Spent)));
+}
+
+#[test]
+fn serialization_failures_are_counted_and_rolled_back() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let mut admin = admin(&server);
+    admin
+        .query("create table t (a int); insert into t values (0)")
+        .unwrap();
+    let script = "begin isolation level repeatable read;\nselect a from t;\n\
+                  \\sleep 1 ms\nupdate t set a = a + 1;\nend;\n";
+    for protocol in MODES {
+        let mut crew = connect(&config(&server, protocol, &[script]));
+        let measured = crew.run(&timed(0, 300)).unwrap();
+        assert_closes(&measured, 4);
+        assert!(measured.failed > 0, "{protocol:?}");
+        assert!(measured.transactions > 0);
+        assert!(measured.time.asleep_us > 0 && measured.timer_lag.wakeups > 0);
+        let updates = admin.value("select a from t").unwrap().unwrap();
+        assert_eq!(updates, measured.transactions_total.to_string());
+        admin.query("update t set a = 0").unwrap();
+    }
+}
+
+#[test]
+fn an_open_transaction_at_the_end_is_refused() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let mut crew = connect(&config(&server, Protocol::Simple, &["begin;\nselect 1;\n"]));
+    let text = crew.run(&timed(0, 100)).unwrap_err().to_string();
+    assert!(
+        text.contains("without completing the last transaction"),
+        "{text}"
+    );
+}
+
+#[test]
+fn large_statements_and_results_pass() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let script = format!(
+        "select length('{}'), repeat('y', 300000), repeat('z', 300000) as z;\n",
+        "x".repeat(500_000)
+    );
+    for protocol in MODES {
+        let measured = connect(&config(&server, protocol, &[&script]))
+            .run(&counted(5))
+            .unwrap();
+        assert_eq!(measured.transactions, 20);
+    }
+    // Both directions are full at once: sending must not keep the client from reading.
+    let statement = format!("select repeat('y', 200000) || '{}';\n", "x".repeat(200_000));
+    let script = format!("\\startpipeline\n{}\\endpipeline\n", statement.repeat(20));
+    let mut crew = connect(&config(&server, Protocol::Extended, &[&script]));
+    assert_eq!(crew.run(&counted(2)).unwrap().transactions, 8);
+}
+
+#[test]
+fn a_server_that_dies_is_an_error() {
+    for signal in [libc::SIGINT, libc::SIGQUIT] {
+        let Some(server) = support::Server::trusting() else {
+            return;
+        };
+        let mut crew = connect(&config(&server, Protocol::Prepared, &["select 1;\n"]));
+        crew.run(&timed(0, 50)).unwrap();
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(200));
+                server.signal(signal);
+            });
+            crew.run(&timed(0, 20_000)).unwrap_err()
+        });
+        assert!(matches!(error, LoadError::Lost { .. }), "{error}");
+        let text = error.to_string();
+        // At an immediate shutdown, a server process that is just sending says nothing.
+        assert!(signal == libc::SIGQUIT || text.contains("57P0"), "{text}");
+    }
+    // One that dies between runs is noticed, too.
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let mut crew = connect(&config(&server, Protocol::Simple, &["select 1;\n"]));
+    drop(server);
+    let error = crew.run(&timed(0, 1_000)).unwrap_err();
+    assert!(
+        matches!(error, LoadError::Lost { last: Some(_), .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_stop_flag_is_heeded() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let config = config(&server, Protocol::Prepared, &["select 1;\n"]);
+    let mut crew = Crew::connect(&config, &stop).unwrap();
+    let measured = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(200));
+            stop.store(true, Ordering::Relaxed);
+        });
+        crew.run(&timed(50, 20_000)).unwrap()
+    });
+    assert!(measured.interrupted && measured.unfinished == 0);
+    assert!(
+        (100_000..1_000_000).contains(&measured.window_us),
+        "{}",
+        measured.window_us
+    );
+    assert_closes(&measured, 4);
+    // All came to their end, so the connections are still good.
+    stop.store(false, Ordering::Relaxed);
+    assert_eq!(crew.run(&counted(3)).unwrap().transactions, 12);
+}
+
+#[test]
+fn tcp_passwords_and_several_hosts() {
+    let hba = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+    let Some(server) = support::Server::start_with_tcp(hba) else {
+        return;
+    };
+    let directory = server.socket_directory();
+    let mut local = config(&server, Protocol::Simple, &["select 1;\n"]);
+    let port = server.port();
+    local.target = Target::unix(directory.to_str().unwrap(), port, "tester", "postgres");
+    local.scripts[0] = {
+        let mut names = Names::new();
+        let text = "alter role tester password 'geheim';\n";
+        let script = Script::parse("test.sql", text, &Options::default(), &mut names).unwrap();
+        WeightedScript {
+            script: Arc::new(script),
+            weight: 1,
+        }
+    };
+    local.clients = 1;
+    connect(&local).run(&counted(1)).unwrap();
+
+    let request = |text: &str| {
+        let request = Request::new()
+            .conninfo(text)
+            .unwrap()
+            .option("dbname", "postgres")
+            .unwrap();
+        request
+            .option("user", "tester")
+            .unwrap()
+            .resolve(&Nothing)
+            .unwrap()
+    };
+    let mut config = config(&server, Protocol::Prepared, &["select :client_id;\n"]);
+    config.clients = 30;
+    // Nobody listens on port 1.
+    config.target = request(&format!("postgres://:geheim@127.0.0.1:1,localhost:{port}/"));
+    let mut crew = connect(&config);
+    let measured = crew.run(&timed(10, 100)).unwrap();
+    assert_closes(&measured, 30);
+    assert!(measured.transactions > 30);
+    crew.close();
+
+    let stop = Arc::new(AtomicBool::new(false));
+    config.target = request(&format!("postgres://:falsch@127.0.0.1:{port}/"));
+    let error = Crew::connect(&config, &stop).err().unwrap();
+    assert!(error.to_string().contains("28P01"), "{error}");
+    config.target = request("postgres://:geheim@127.0.0.1:1/");
+    let error = Crew::connect(&config, &stop).err().unwrap();
+    assert!(matches!(&error, LoadError::Connect { .. }), "{error}");
+    assert!(error.to_string().contains("port 1"), "{error}");
+}
+
+/// Surroundings without variables and files.
+struct Nothing;
+
+impl Surroundings for Nothing {
+    fn variable(&self, _name: &str) -> Option<String> {
+        None
+    }
+    fn user(&self) -> Option<String> {
+        None
+    }
+    fn home(&self) -> Option<std::path::PathBuf> {
+        None
+    }
+    fn read(&self, _path: &std::path::Path) -> std::io::Result<Option<FileText>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn refusals_are_named() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let mut crowd = config(&server, Protocol::Simple, &["select 1;\n"]);
+    crowd.clients = 400;
+    let stop = Arc::new(AtomicBool::new(false));
+    let error = Crew::connect(&crowd, &stop).err().unwrap();
+    assert!(
+        matches!(&error, LoadError::Refused { error, .. } if error.sqlstate == "53300"),
+        "{error}"
+    );
+    crowd.clients = 1;
+    crowd.target.database = "nowhere".into();
+    let error = Crew::connect(&crowd, &stop).err().unwrap();
+    assert!(error.to_string().contains("3D000"), "{error}");
+    crowd.clients = 0;
+    assert!(matches!(
+        Crew::connect(&crowd, &stop),
+        Err(LoadError::Config { .. })
+    ));
+}
+
+#[test]
+fn a_hook_sees_every_request_and_its_backend() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let config = CrewConfig {
+        clients: 1,
+        threads: 1,
+        ..config(&server, Protocol::Prepared, &["select 1;\nselect 2;\n"])
+    };
+    let mut crew = connect(&config);
+    let pids = crew.backend_pids();
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let sink = Arc::clone(&seen);
+    crew.before_requests(Arc::new(move |pid| sink.lock().unwrap().push(pid)));
+    crew.run(&counted(3)).unwrap();
+    assert_eq!(*seen.lock().unwrap(), vec![pids[0]; 6]);
+}
