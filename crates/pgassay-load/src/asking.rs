@@ -10,14 +10,12 @@ use pgassay_wire::{Event, WireError};
 
 use crate::client::Client;
 use crate::crew::Crew;
-use crate::driver::{Arrival, Driver, EpollDriver};
+use crate::driver::{Arrival, Driver, Io};
 use crate::error::LoadError;
 use crate::worker::Worker;
 
 /// How often the time is looked at.
 const TICK_NS: u64 = 20_000_000;
-/// Answers to such statements are short.
-const READ_BYTES: usize = 16 << 10;
 
 impl Crew {
     /// Sends a statement on every open connection and waits for the answers, which nobody reads.
@@ -43,7 +41,7 @@ impl Crew {
 }
 
 /// Asks all clients of a thread at once; returns how many of them were served.
-fn ask_all(worker: &mut Worker<EpollDriver>, sql: &str, limit: Duration) -> Result<u32, LoadError> {
+fn ask_all(worker: &mut Worker<Io>, sql: &str, limit: Duration) -> Result<u32, LoadError> {
     let system = |source| LoadError::System {
         what: "wait for answers between runs",
         source,
@@ -60,7 +58,6 @@ fn ask_all(worker: &mut Worker<EpollDriver>, sql: &str, limit: Duration) -> Resu
     }
     let mut served = waiting.len() as u32;
     let until_ns = worker.driver.now_ns() + limit.as_nanos() as u64;
-    let mut buffer = [0; READ_BYTES];
     while let Some(&first) = waiting.first() {
         let now_ns = worker.driver.now_ns();
         if now_ns > until_ns {
@@ -71,14 +68,17 @@ fn ask_all(worker: &mut Worker<EpollDriver>, sql: &str, limit: Duration) -> Resu
             });
         }
         worker.driver.wait(now_ns + TICK_NS).map_err(system)?;
-        while let Some(arrival) = worker.driver.next(&mut buffer).map_err(system)? {
+        while let Some(arrival) = worker.driver.next().map_err(system)? {
             match arrival {
                 Arrival::Writable { client } => send(worker, client)?,
                 Arrival::Closed { client, error } => {
                     return Err(lost(&worker.clients[client], error));
                 }
                 Arrival::Bytes { client, count } => {
-                    let heard = hear(&mut worker.clients[client], &buffer[..count])?;
+                    let heard = hear(
+                        &mut worker.clients[client],
+                        worker.driver.received(client, count),
+                    )?;
                     served -= u32::from(heard.refused);
                     if heard.ready {
                         waiting.retain(|index| *index != client);
@@ -90,7 +90,7 @@ fn ask_all(worker: &mut Worker<EpollDriver>, sql: &str, limit: Duration) -> Resu
     Ok(served)
 }
 
-fn send(worker: &mut Worker<EpollDriver>, index: usize) -> Result<(), LoadError> {
+fn send(worker: &mut Worker<Io>, index: usize) -> Result<(), LoadError> {
     let client = &mut worker.clients[index];
     match worker.driver.send(index, client.session.output()) {
         Ok(count) => {

@@ -438,7 +438,7 @@ fn names_and_versions() {
     let older = bench(&["--compat=15", "-S", "--exit-on-abort"]);
     older.has(1, &[], &["unrecognized option '--exit-on-abort'"]);
     bench(&["--compat", "14"]).has(1, &[], &["expecting 15, 17 or 18"]);
-    bench(&["--io=uring"]).has(1, &[], &["--io=uring is not supported yet"]);
+    bench(&["--io=poll"]).has(1, &[], &["expecting auto, epoll or uring"]);
     let help = place.ours_as("15", None, "-?");
     help.has(0, &["pgbench is a benchmarking tool", "-d, --debug"], &[]);
 }
