@@ -18,8 +18,8 @@ use crate::clock;
 use crate::config::Window;
 use crate::driver::{Arrival, Driver, EpollDriver};
 use crate::measurement::{
-    ClientTime, Instants, Measurement, Reconnecting, ScriptMeasurement, ThreadUsage, TimerLag,
-    is_client_limited,
+    ClientTime, Instants, IoUsed, Measurement, Reconnecting, ScriptMeasurement, ThreadUsage,
+    TimerLag, is_client_limited,
 };
 use crate::recorder::latency_histogram;
 
@@ -27,7 +27,6 @@ use crate::recorder::latency_histogram;
 const STOP_NS: u64 = 50_000_000;
 /// A reply that takes longer will not come.
 const REPLY_NS: u64 = 10_000_000_000;
-const BUFFER: usize = 64 << 10;
 
 /// Why clients of Redis cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +117,6 @@ impl RedisCrew {
         for _ in 0..clients {
             let fd = if address.contains('/') {
                 let socket = UnixStream::connect(address).map_err(failed)?;
-                socket.set_nonblocking(true).map_err(failed)?;
                 socket.into()
             } else {
                 let mut addresses = address.to_socket_addrs().map_err(failed)?;
@@ -129,7 +127,6 @@ impl RedisCrew {
                     .and_then(TcpStream::connect);
                 let socket = socket.map_err(failed)?;
                 socket.set_nodelay(true).map_err(failed)?;
-                socket.set_nonblocking(true).map_err(failed)?;
                 socket.into()
             };
             driver.add(fd).map_err(failed)?;
@@ -189,7 +186,6 @@ impl RedisCrew {
             self.clients[client].transactions = 0;
             self.begin(client, clock::monotonic_ns())?;
         }
-        let mut buffer = vec![0; BUFFER];
         let mut open = self.clients.len();
         let mut heard_ns = clock::monotonic_ns();
         while open > 0 {
@@ -200,7 +196,7 @@ impl RedisCrew {
                 .wait(clock::monotonic_ns() + STOP_NS)
                 .map_err(lost)?;
             let mut has_heard = false;
-            while let Some(arrival) = self.driver.next(&mut buffer).map_err(lost)? {
+            while let Some(arrival) = self.driver.next().map_err(lost)? {
                 has_heard = true;
                 match arrival {
                     Arrival::Writable { client } => self.send(client)?,
@@ -209,7 +205,8 @@ impl RedisCrew {
                         return Err(lost(error.unwrap_or_else(end)));
                     }
                     Arrival::Bytes { client, count } => {
-                        let replies = self.clients[client].replies(&buffer[..count])?;
+                        let replies =
+                            self.clients[client].replies(self.driver.received(client, count))?;
                         if replies == 0 || self.clients[client].awaited > 0 {
                             continue;
                         }
@@ -290,6 +287,7 @@ impl RedisCrew {
             unserved: 0,
             commands: Vec::new(),
             reconnecting: Reconnecting::default(),
+            io: IoUsed::default(),
         }
     }
 }
