@@ -13,6 +13,7 @@
 
 pub mod comparison;
 pub mod counters;
+pub mod finding;
 pub mod ledger;
 pub mod observation;
 pub mod plan;

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Comparison, PointSummary};
+use crate::finding::Finding;
 use crate::ledger::Ledger;
 use crate::plan::Plan;
 use crate::profile::Profile;
@@ -58,6 +59,9 @@ pub struct Run {
     /// totals have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ledgers: Vec<Ledger>,
+    /// Known causes of lost time that were seen, the strongest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
 }
 
 /// What a server was.

@@ -1,6 +1,8 @@
 //! What a run says, in sentences: the same words in the terminal and on the page.
 
 use pgassay_core::comparison::{Change, Comparison, Ratio, Verdict};
+use pgassay_core::counters::Unit;
+use pgassay_core::finding::{Confidence, Fact, FactUnit, Finding};
 use pgassay_core::observation::{Observation, WaitRow, Waits};
 use pgassay_core::profile::{Profile, Quality};
 use pgassay_core::run::{Check, Run};
@@ -360,4 +362,65 @@ pub(crate) fn cost_of_watching(run: &Run) -> Option<String> {
         "Profiled trials ran at {speed} of the throughput of the timed ones; only the timed ones \
          count for verdicts and totals."
     ))
+}
+/// The word for how sure a finding is.
+pub(crate) fn confidence_word(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::Hint => "hint",
+        Confidence::Likely => "likely",
+        Confidence::Confirmed => "confirmed",
+    }
+}
+
+/// Where a finding was made: `simple, plain, 8 clients`, or `prepared against simple, 1 client`.
+pub(crate) fn place(run: &Run, finding: &Finding) -> String {
+    let (Some(condition), Some(variant)) = (finding.condition, finding.variant) else {
+        return String::new();
+    };
+    let (name, title) = (variant_name(run, variant), condition_title(run, condition));
+    match finding.difference_us {
+        Some(difference_us) => format!(
+            "{} µs/tx under {name} against {}, {title}",
+            number::signed_micros(difference_us),
+            baseline_name(run)
+        ),
+        None => format!("{name}, {title}"),
+    }
+}
+
+/// What a finding weighs: as a difference where two points are compared.
+pub(crate) fn weight(finding: &Finding) -> String {
+    match finding.difference_us {
+        Some(difference_us) => number::signed_micros(difference_us),
+        None => number::micros(finding.weight_us),
+    }
+}
+
+/// The first facts of a finding, each with its figure.
+pub(crate) fn facts(finding: &Finding, most: usize) -> String {
+    let facts: Vec<String> = finding.facts.iter().take(most).map(fact).collect();
+    facts.join("; ")
+}
+
+fn fact(fact: &Fact) -> String {
+    let what = &fact.what;
+    let Some(value) = fact.value else {
+        return what.clone();
+    };
+    match fact.unit {
+        FactUnit::MicrosPerTransaction => format!("{what} {}\u{a0}µs/tx", number::micros(value)),
+        FactUnit::PerTransaction => {
+            format!("{what} {}\u{a0}/tx", number::counted(value, Unit::Count))
+        }
+        FactUnit::BytesPerTransaction => {
+            format!("{what} {}/tx", number::counted(value, Unit::Bytes))
+        }
+        FactUnit::Share => format!("{} {what}", number::percent(value)),
+        FactUnit::None => what.clone(),
+    }
+}
+
+/// Up to the first full stop that ends a sentence.
+pub(crate) fn first_sentence(text: &str) -> &str {
+    text.find(". ").map_or(text, |at| &text[..=at])
 }

@@ -50,6 +50,7 @@ fn observation() -> Observation {
     Observation {
         schema: SCHEMA.to_owned(),
         pgassay: "0.0.0".to_owned(),
+        findings: Vec::new(),
         started_us: 1_795_304_631_000_000,
         window_us: 2e6,
         frequency_hz: 100,

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use rows::Row;
 pub use waits::{WaitCount, WaitRow, Waits};
 
+use crate::finding::Finding;
 use crate::profile::Profile;
 use crate::run::Check;
 use crate::trial::CpuTotals;
@@ -55,6 +56,9 @@ pub struct Observation {
     pub waits: Option<Waits>,
     /// What keeps this from being the whole truth.
     pub limits: Vec<Check>,
+    /// Known causes of lost time that were seen, the strongest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
 }
 
 /// What was watched.

@@ -177,6 +177,7 @@ pub(super) mod tests {
             profile: Some(builder.finish()),
             waits: None,
             limits: Vec::new(),
+            findings: Vec::new(),
         }
     }
 

@@ -8,6 +8,7 @@
 
 mod counted;
 mod curves;
+mod findings;
 mod flame;
 mod forest;
 mod observation;
@@ -34,6 +35,7 @@ pub fn html(run: &Run) -> String {
     let main = html! {
         (warnings(run))
         @if !run.comparisons.is_empty() { (forest::section(run)) }
+        (findings::section(&run.findings, |finding| sentence::place(run, finding)))
         (cost(run))
         (curves::section(run))
         (flame::section(run))

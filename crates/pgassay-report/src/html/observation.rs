@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use pgassay_core::observation::{Observation, Row};
 
-use super::{flame, page};
+use super::{findings, flame, page};
 use crate::{number, sentence};
 
 /// More functions than this are left to the flame graph.
@@ -21,6 +21,7 @@ pub fn observation_html(observation: &Observation) -> String {
     };
     let main = html! {
         (limits(observation))
+        (findings::section(&observation.findings, |_| sentence::observed(observation)))
         (flame::observed(observation))
         (time(observation))
         (waits(observation))

@@ -9,6 +9,7 @@ mod answer;
 mod cost;
 mod counted;
 mod figures;
+mod findings;
 mod notes;
 mod observation;
 mod table;
@@ -54,6 +55,7 @@ pub fn terminal(run: &Run, style: &Style) -> String {
         figures::section(run, *style),
         cost::section(run, *style),
         counted::section(run, *style),
+        findings::section(run, *style),
         notes::section(run, *style),
     ];
     let written: Vec<String> = sections.into_iter().filter(|it| !it.is_empty()).collect();

@@ -3,7 +3,7 @@
 use pgassay_core::observation::{Observation, Row};
 
 use super::table::{Cell, Ink, Side, Table, bar, cell, inked, name, paint, wrap};
-use super::{Style, heading};
+use super::{Style, findings, heading};
 use crate::{number, sentence};
 
 /// Functions below this share of the CPU time are not printed.
@@ -33,6 +33,7 @@ pub fn observation_text(observation: &Observation, style: &Style) -> String {
         ),
         functions(observation, *style),
         background(observation, *style),
+        findings::observed(&observation.findings, *style),
         notes(observation, *style),
     ];
     let written: Vec<String> = sections.into_iter().filter(|it| !it.is_empty()).collect();

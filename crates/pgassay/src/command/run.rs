@@ -4,6 +4,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 use pgassay_core::comparison::assess;
+use pgassay_core::finding::diagnose;
 use pgassay_core::plan::Plan;
 use pgassay_core::run::{Run, SCHEMA, Warning, WarningKind};
 use pgassay_core::trial::Trial;
@@ -138,7 +139,9 @@ fn assemble(
         points: assessment.points,
         comparisons: assessment.comparisons,
         ledgers: assessment.ledgers,
+        findings: Vec::new(),
     };
+    run.findings = diagnose(&run);
     run.warnings
         .extend(warnings(&run, outcome.ended_early.as_ref()));
     run.warnings.sort_by_key(|warning| warning.kind);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
+use pgassay_core::finding::diagnose_observation;
 use pgassay_core::observation::{self, Background, Observation, SCHEMA};
 use pgassay_core::profile::{Profile, ProfileBuilder};
 use pgassay_core::run::Check;
@@ -77,7 +78,7 @@ impl Watch {
             .iter()
             .filter(|process| Some(process.pid) != self.own_pid())
             .partition(|process| subject.includes(process));
-        Ok(Observation {
+        let mut observation = Observation {
             schema: SCHEMA.to_owned(),
             pgassay: env!("CARGO_PKG_VERSION").to_owned(),
             started_us,
@@ -95,7 +96,10 @@ impl Watch {
             waits: waits.map(|waits| waits.finish(subject.server.major.as_deref())),
             limits: limits(subject, samples.as_ref(), [refusal, no_waits], &log),
             profile: samples.map(|samples| profile(&samples, &ours)),
-        })
+            findings: Vec::new(),
+        };
+        observation.findings = diagnose_observation(&observation);
+        Ok(observation)
     }
 
     /// A sampler, or what keeps us from one.

@@ -1,0 +1,292 @@
+//! Everything that is known about one point, in the form that signatures ask for.
+
+use std::collections::BTreeMap;
+
+use super::stacks::Stacks;
+use crate::comparison::PointSummary;
+use crate::counters;
+use crate::observation::Observation;
+use crate::run::Run;
+use crate::study::Protocol;
+use crate::trial::Trial;
+
+/// What is known about one point or one live server; times are µs per transaction.
+#[derive(Debug, Clone, Default)]
+pub struct Evidence {
+    /// Major version: 9 (for 9.6), 10, … 18; 0 where it is not known.
+    pub major: u32,
+    /// Concurrent connections.
+    pub clients: f64,
+    /// How statements travel, where that is known.
+    pub protocol: Option<Protocol>,
+    /// Settings that the study makes, those of the sessions over those of the server.
+    pub settings: BTreeMap<String, String>,
+    /// The scripts, for what can be seen in them.
+    pub scripts: String,
+    /// Mean response time; on a live server the time that CPU, run queue and blocking make up.
+    pub response_us: f64,
+    /// Median latency; 0 where there is none.
+    pub latency_p50_us: f64,
+    /// 99th percentile of latency; 0 where there is none.
+    pub latency_p99_us: f64,
+    /// The backends' CPU time.
+    pub cpu_us: f64,
+    /// Their time in a run queue.
+    pub run_queue_us: f64,
+    /// The load generator's CPU time.
+    pub client_cpu_us: f64,
+    /// Share of the trials in which the generator set the pace.
+    pub client_limited: f64,
+    /// Share of the machine that other programs used.
+    pub foreign: f64,
+    /// Transactions per second.
+    pub tps: f64,
+    /// The machine's clock source, where it is known.
+    pub clock_source: String,
+    pub(super) stacks: Stacks,
+    /// Blocked time by reason, as `LWLock WALWrite`; empty where nobody looked.
+    pub(super) blocked: BTreeMap<String, f64>,
+    /// Counters per transaction.
+    pub(super) counters: BTreeMap<String, f64>,
+}
+
+impl Evidence {
+    /// Of a point of a run; `None` where no trial of it was timed.
+    pub fn of_point(run: &Run, condition: usize, variant: usize) -> Option<Self> {
+        let summary = run
+            .points
+            .iter()
+            .find(|it| it.condition == condition && it.variant == variant && it.trials > 0)?;
+        let place = run
+            .plan
+            .points
+            .iter()
+            .position(|it| it.condition == condition && it.variant == variant)?;
+        let point = &run.plan.points[place];
+        let server = run.plan.servers.get(point.server)?;
+        let mut settings = server.settings.clone();
+        settings.extend(point.session.clone());
+        let stacks = run.profiles.get(place);
+        let version = run.servers.get(point.server).map(|it| it.version.as_str());
+        let clock = run
+            .checks
+            .iter()
+            .find(|check| check.name.contains("clocksource"));
+        let trials = || {
+            let is_its = |it: &&Trial| it.condition == condition && it.variant == variant;
+            run.trials.iter().filter(is_its)
+        };
+        let foreign: f64 = trials().map(|trial| trial.foreign).sum();
+        let scripts: Vec<&str> = point.scripts.iter().map(|it| it.text.as_str()).collect();
+        Some(Self {
+            major: major(version.unwrap_or_default()),
+            clients: f64::from(run.plan.conditions[condition].clients),
+            protocol: Some(point.protocol),
+            settings,
+            foreign: foreign / trials().count().max(1) as f64,
+            scripts: scripts.join("\n").to_lowercase(),
+            clock_source: clock.map_or_else(String::new, |check| check.value.clone()),
+            stacks: stacks.map_or_else(Stacks::default, |profile| {
+                Stacks::new(profile, summary.server_cpu_us)
+            }),
+            ..Self::of_summary(summary)
+        })
+    }
+
+    fn of_summary(summary: &PointSummary) -> Self {
+        let counters = counters::per_transaction(&summary.counted);
+        Self {
+            response_us: summary.latency_mean_us,
+            latency_p50_us: summary.latency_p50_us,
+            latency_p99_us: summary.latency_p99_us,
+            cpu_us: summary.server_cpu_us,
+            run_queue_us: summary.server_run_queue_us,
+            client_cpu_us: summary.client_cpu_us,
+            client_limited: summary.client_limited,
+            tps: summary.tps,
+            counters: counters
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Of a live server; `None` where its transactions could not be counted.
+    pub fn of_observation(observation: &Observation) -> Option<Self> {
+        let transactions = observation.transactions.filter(|count| *count > 0)? as f64;
+        let per_transaction = |us: f64| us / transactions;
+        let cpu_us = per_transaction(observation.backends.on_cpu_us);
+        let blocked = observation.blocked().into_iter().map(|row| {
+            let reason = reason(&row.kind, &row.name);
+            (reason, per_transaction(row.blocked_us))
+        });
+        let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+        for (reason, us) in blocked {
+            *sums.entry(reason).or_default() += us;
+        }
+        // An idle session waits for its client as one between two statements does; on a live server
+        // nobody can tell which it was, so that time is no part of a response.
+        let idle_us = sums.get(CLIENT).copied().unwrap_or(0.0);
+        let mut counters = BTreeMap::new();
+        for background in &observation.background {
+            let name = format!("background({}).cpu_us", background.role);
+            counters.insert(name, per_transaction(background.cpu.on_cpu_us));
+        }
+        let run_queue_us = per_transaction(observation.backends.run_queue_us);
+        let blocked_us = per_transaction(observation.blocked_us());
+        Some(Self {
+            major: major(observation.subject.major.as_deref().unwrap_or_default()),
+            clients: f64::from(observation.backends.processes),
+            response_us: cpu_us + run_queue_us + (blocked_us - idle_us).max(0.0),
+            cpu_us,
+            run_queue_us,
+            tps: transactions / (observation.window_us / 1e6),
+            stacks: observation
+                .sampled()
+                .map_or_else(Stacks::default, |profile| Stacks::new(profile, cpu_us)),
+            blocked: sums,
+            counters,
+            ..Self::default()
+        })
+    }
+
+    /// CPU time of stacks in which any of these functions stands.
+    pub fn with(&self, functions: &[&str]) -> f64 {
+        self.stacks.with(functions)
+    }
+
+    /// CPU time of stacks in which functions of these lists stand one inside the other.
+    pub fn path(&self, lists: &[&[&str]]) -> f64 {
+        self.stacks.path(lists)
+    }
+
+    /// CPU time in these phases.
+    pub fn phases(&self, phases: &[&str]) -> f64 {
+        self.stacks.phases(phases)
+    }
+
+    /// Time blocked for these reasons.
+    pub fn blocked(&self, reasons: &[&str]) -> f64 {
+        reasons.iter().filter_map(|it| self.blocked.get(*it)).sum()
+    }
+
+    /// A counter per transaction; `None` where it was not read.
+    pub fn counter(&self, name: &str) -> Option<f64> {
+        self.counters.get(name).copied()
+    }
+
+    /// The first of these counters that was read: views change their names with versions.
+    pub fn either(&self, names: &[&str]) -> Option<f64> {
+        names.iter().find_map(|name| self.counter(name))
+    }
+
+    /// A share of the backends' CPU time.
+    pub fn of_cpu(&self, us: f64) -> f64 {
+        share(us, self.cpu_us)
+    }
+
+    /// A share of the mean response time.
+    pub fn of_response(&self, us: f64) -> f64 {
+        share(us, self.response_us)
+    }
+
+    /// The share of the machine's processors that was used; `None` where it was not counted.
+    pub fn busy(&self) -> Option<f64> {
+        let at = |name| self.counter(name);
+        let busy_us = at("machine.busy_us")?;
+        let all = [
+            "machine.busy_us",
+            "machine.idle_us",
+            "machine.io_wait_us",
+            "machine.steal_us",
+        ];
+        let all_us: f64 = all.iter().filter_map(|name| at(name)).sum();
+        (all_us > 0.0).then(|| busy_us / all_us)
+    }
+
+    /// A setting as the study made it.
+    pub fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(String::as_str)
+    }
+
+    /// A switch that the study turned on or off; `None` where it says nothing.
+    pub fn is_on(&self, name: &str) -> Option<bool> {
+        let value = self.setting(name)?.to_lowercase();
+        Some(matches!(value.as_str(), "on" | "true" | "yes" | "1"))
+    }
+
+    /// It is of this version or later; not, where the version is not known.
+    pub fn since(&self, major: u32) -> bool {
+        self.major >= major
+    }
+
+    /// It is of this version or earlier; not, where the version is not known.
+    pub fn until(&self, major: u32) -> bool {
+        self.major > 0 && self.major <= major
+    }
+}
+
+/// The server waits for its client.
+pub(super) const CLIENT: &str = "client";
+
+fn share(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+fn major(version: &str) -> u32 {
+    version
+        .split(|c: char| !c.is_ascii_digit())
+        .next()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(0)
+}
+
+/// One name for what versions call differently: 9.6 told two kinds of lightweight locks apart, and
+/// their names ended with `Lock` until 12.
+fn reason(kind: &str, event: &str) -> String {
+    match kind {
+        "Client" if event == "ClientRead" => CLIENT.to_owned(),
+        "LWLock" | "LWLockNamed" | "LWLockTranche" => {
+            format!("LWLock {}", event.strip_suffix("Lock").unwrap_or(event))
+        }
+        _ => format!("{kind} {event}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbers_and_what_is_not_known_is_neither_old_nor_new() {
+        assert_eq!(
+            [major("9.6.24"), major("10.23"), major("18beta1"), major("")],
+            [9, 10, 18, 0]
+        );
+        let unknown = Evidence::default();
+        assert!(!unknown.since(10) && !unknown.until(18));
+    }
+
+    #[test]
+    fn the_machine_is_busy_by_what_was_counted() {
+        let counters = [("machine.busy_us", 30.0), ("machine.idle_us", 10.0)];
+        let evidence = Evidence {
+            counters: counters.map(|(name, us)| (name.to_owned(), us)).into(),
+            ..Evidence::default()
+        };
+        assert_eq!(evidence.busy(), Some(0.75));
+        assert_eq!(Evidence::default().busy(), None);
+        assert_eq!(evidence.either(&["nosuch", "machine.idle_us"]), Some(10.0));
+    }
+
+    #[test]
+    fn waits_have_one_name_in_all_versions() {
+        assert_eq!(
+            reason("LWLockNamed", "WALWriteLock"),
+            reason("LWLock", "WALWrite")
+        );
+        assert_eq!(reason("Client", "ClientRead"), CLIENT);
+        assert_eq!(reason("Lock", "tuple"), "Lock tuple");
+    }
+}

@@ -1,0 +1,192 @@
+//! What a signature says about one point.
+
+use super::evidence::Evidence;
+use super::remedy::RemedyVariant;
+use super::{Confidence, Fact, FactUnit, Source};
+
+/// A known cause of lost time.
+pub struct Signature {
+    /// A stable name for programs.
+    pub id: &'static str,
+    /// What it is, in a few words.
+    pub title: &'static str,
+    /// The section of PostgreSQL's manual to read.
+    pub manual: &'static str,
+    /// Weighs it.
+    pub measure: fn(&Evidence) -> Measure,
+}
+
+/// What a signature weighs at a point, and why.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Measure {
+    /// Time per transaction that it accounts for.
+    pub weight_us: f64,
+    /// Whether that is enough, and all conditions hold, for a finding.
+    pub matched: bool,
+    /// What showed it.
+    pub facts: Vec<Fact>,
+    /// What speaks against it.
+    pub against: Vec<String>,
+    /// What an expert would do.
+    pub remedy: String,
+    /// Remedies that can be tried.
+    pub variants: Vec<RemedyVariant>,
+}
+
+impl Measure {
+    /// A cause that weighs so much, in µs per transaction.
+    pub(super) fn of(weight_us: f64) -> Self {
+        Self {
+            weight_us,
+            ..Self::default()
+        }
+    }
+
+    /// It matches where this holds.
+    pub(super) fn when(mut self, holds: bool) -> Self {
+        self.matched = holds;
+        self
+    }
+
+    fn fact(mut self, source: Source, what: &str, value: Option<f64>, unit: FactUnit) -> Self {
+        self.facts.push(Fact {
+            source,
+            what: what.to_owned(),
+            value,
+            unit,
+        });
+        self
+    }
+
+    /// CPU time of stacks, if there is any.
+    pub(super) fn stacks(self, what: &str, us: f64) -> Self {
+        if us <= 0.0 {
+            return self;
+        }
+        self.fact(
+            Source::Stacks,
+            what,
+            Some(us),
+            FactUnit::MicrosPerTransaction,
+        )
+    }
+
+    /// Blocked time, if there is any.
+    pub(super) fn waits(self, what: &str, us: f64) -> Self {
+        if us <= 0.0 {
+            return self;
+        }
+        self.fact(
+            Source::Waits,
+            what,
+            Some(us),
+            FactUnit::MicrosPerTransaction,
+        )
+    }
+
+    /// A counter per transaction, if it counted something.
+    pub(super) fn counter(self, what: &str, value: Option<f64>) -> Self {
+        self.counted(what, value, FactUnit::PerTransaction)
+    }
+
+    /// A counter of bytes per transaction, if it counted something.
+    pub(super) fn bytes(self, what: &str, value: Option<f64>) -> Self {
+        self.counted(what, value, FactUnit::BytesPerTransaction)
+    }
+
+    /// A counter of microseconds per transaction, if it counted something.
+    pub(super) fn micros(self, what: &str, value: Option<f64>) -> Self {
+        self.counted(what, value, FactUnit::MicrosPerTransaction)
+    }
+
+    fn counted(self, what: &str, value: Option<f64>, unit: FactUnit) -> Self {
+        match value.filter(|value| *value > 0.0) {
+            Some(value) => self.fact(Source::Counters, what, Some(value), unit),
+            None => self,
+        }
+    }
+
+    /// A share that was counted.
+    pub(super) fn share(self, source: Source, what: &str, value: Option<f64>) -> Self {
+        match value.filter(|value| *value > 0.0) {
+            Some(value) => self.fact(source, what, Some(value), FactUnit::Share),
+            None => self,
+        }
+    }
+
+    /// A time that was measured by a clock.
+    pub(super) fn clock(self, what: &str, us: f64) -> Self {
+        self.fact(
+            Source::Clocks,
+            what,
+            Some(us),
+            FactUnit::MicrosPerTransaction,
+        )
+    }
+
+    /// A condition of the run that fits, if it holds.
+    pub(super) fn condition(self, holds: bool, what: &str) -> Self {
+        if !holds {
+            return self;
+        }
+        self.fact(Source::Conditions, what, None, FactUnit::None)
+    }
+
+    /// What speaks against it, if it holds.
+    pub(super) fn against(mut self, holds: bool, what: &str) -> Self {
+        if holds {
+            self.against.push(what.to_owned());
+        }
+        self
+    }
+
+    /// What to do.
+    pub(super) fn remedy(mut self, words: impl Into<String>) -> Self {
+        self.remedy = words.into();
+        self
+    }
+
+    /// A remedy that can be tried, if there is one.
+    pub(super) fn variant(mut self, variant: Option<RemedyVariant>) -> Self {
+        self.variants.extend(variant);
+        self
+    }
+
+    /// By the rule of the family: independent sources, and nothing against it.
+    pub fn confidence(&self) -> Confidence {
+        let mut sources: Vec<Source> = self.facts.iter().map(|fact| fact.source).collect();
+        sources.sort();
+        sources.dedup();
+        if sources.len() >= 2 && self.against.is_empty() {
+            Confidence::Likely
+        } else {
+            Confidence::Hint
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_sources_make_it_likely_and_a_doubt_a_hint_again() {
+        let one = Measure::of(5.0).stacks("a", 3.0).stacks("b", 2.0);
+        assert_eq!(one.confidence(), Confidence::Hint);
+        let two = one.counter("c", Some(1.0));
+        assert_eq!(two.confidence(), Confidence::Likely);
+        assert_eq!(two.against(true, "but").confidence(), Confidence::Hint);
+    }
+
+    #[test]
+    fn what_was_not_seen_is_no_fact() {
+        let none = Measure::of(0.0)
+            .stacks("a", 0.0)
+            .waits("b", 0.0)
+            .counter("c", None)
+            .counter("d", Some(0.0))
+            .condition(false, "e")
+            .against(false, "f");
+        assert!(none.facts.is_empty() && none.against.is_empty());
+    }
+}

@@ -1,0 +1,168 @@
+//! CPU time of functions by name, with what they called.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::profile::{Frame, Profile};
+use crate::subsystem::{FrameName, Phase};
+
+/// A point's CPU stacks, each sample worth an equal part of the exact CPU time per transaction.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stacks {
+    /// Parent, frame and own time of each node, callers first.
+    nodes: Vec<(Option<u32>, u32, f64)>,
+    /// Indices of frames by name, without what compilers append.
+    by_name: BTreeMap<String, Vec<u32>>,
+    frames: usize,
+    /// Time by phase.
+    phases: BTreeMap<&'static str, f64>,
+}
+
+impl Stacks {
+    /// Divides `cpu_us` per transaction among a profile's stacks; nothing without samples.
+    pub fn new(profile: &Profile, cpu_us: f64) -> Self {
+        let total = profile.total();
+        if total == 0 {
+            return Self::default();
+        }
+        let us_per_sample = cpu_us / total as f64;
+        let mut by_name: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        for (index, frame) in (0..).zip(&profile.frames) {
+            let names = frame.symbol.as_deref().map(bare);
+            // Libraries count as a whole under their file's name up to the first dot.
+            let library = frame.object.split('.').next().unwrap_or_default();
+            for name in names.into_iter().chain([library]) {
+                by_name.entry(name.to_owned()).or_default().push(index);
+            }
+        }
+        let mut phases: BTreeMap<&'static str, f64> = BTreeMap::new();
+        for (index, node) in (0u32..)
+            .zip(&profile.nodes)
+            .filter(|(_, it)| it.total() > 0)
+        {
+            let names: Vec<FrameName<'_>> = profile.stack(index).into_iter().map(name).collect();
+            *phases.entry(Phase::of(&names).name()).or_default() +=
+                node.total() as f64 * us_per_sample;
+        }
+        Self {
+            nodes: profile
+                .nodes
+                .iter()
+                .map(|node| (node.parent, node.frame, node.total() as f64 * us_per_sample))
+                .collect(),
+            by_name,
+            frames: profile.frames.len(),
+            phases,
+        }
+    }
+
+    /// Time in these phases.
+    pub fn phases(&self, phases: &[&str]) -> f64 {
+        phases
+            .iter()
+            .filter_map(|phase| self.phases.get(phase))
+            .sum()
+    }
+
+    /// Time of stacks in which any of these functions stands: each stack counts once.
+    pub fn with(&self, names: &[&str]) -> f64 {
+        self.path(&[names])
+    }
+
+    /// Time of stacks in which functions of these lists stand one inside the other, the outermost
+    /// list first.
+    pub fn path(&self, lists: &[&[&str]]) -> f64 {
+        let lists: Vec<Vec<bool>> = lists.iter().map(|names| self.flags(names)).collect();
+        // How many of the lists a node and its callers have met, in order.
+        let mut met = vec![0; self.nodes.len()];
+        let mut sum_us = 0.0;
+        for (index, (parent, frame, own_us)) in self.nodes.iter().enumerate() {
+            let mut so_far = parent.map_or(0, |parent| met[parent as usize]);
+            if lists
+                .get(so_far)
+                .is_some_and(|flags| flags[*frame as usize])
+            {
+                so_far += 1;
+            }
+            met[index] = so_far;
+            if so_far == lists.len() {
+                sum_us += own_us;
+            }
+        }
+        sum_us
+    }
+
+    fn flags(&self, names: &[&str]) -> Vec<bool> {
+        let mut flags = vec![false; self.frames];
+        let indices: BTreeSet<u32> = names
+            .iter()
+            .filter_map(|name| self.by_name.get(*name))
+            .flatten()
+            .copied()
+            .collect();
+        for index in indices {
+            flags[index as usize] = true;
+        }
+        flags
+    }
+}
+
+/// Compilers' clones have the same name up to the first dot.
+fn bare(symbol: &str) -> &str {
+    symbol.split('.').next().unwrap_or(symbol)
+}
+
+fn name(frame: &Frame) -> FrameName<'_> {
+    FrameName {
+        symbol: frame.symbol.as_deref(),
+        object: &frame.object,
+        kernel: frame.kernel,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::profile::ProfileBuilder;
+
+    /// A profile of `outer;inner samples` lines.
+    pub fn profile(stacks: &[(&str, u32)]) -> Profile {
+        let mut builder = ProfileBuilder::new(1);
+        for (stack, samples) in stacks {
+            let frames = stack.split(';').map(|symbol| Frame {
+                symbol: Some(symbol.to_owned()),
+                object: "postgres".to_owned(),
+                offset: 0,
+                kernel: false,
+            });
+            builder.add(0, frames, *samples);
+        }
+        builder.finish()
+    }
+
+    #[test]
+    fn a_stack_counts_once_and_paths_have_an_order() {
+        let stacks = Stacks::new(
+            &profile(&[
+                (
+                    "PostgresMain;PortalRun;nextval_internal.isra.0;XLogInsert",
+                    3,
+                ),
+                ("PostgresMain;PortalRun;XLogInsert;XLogInsert", 1),
+                ("PostgresMain;pg_plan_query", 6),
+            ]),
+            100.0,
+        );
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
+        close(stacks.with(&["XLogInsert"]), 40.0);
+        close(stacks.with(&["XLogInsert", "nextval_internal"]), 40.0);
+        close(stacks.path(&[&["nextval_internal"], &["XLogInsert"]]), 30.0);
+        close(stacks.path(&[&["XLogInsert"], &["nextval_internal"]]), 0.0);
+        close(stacks.phases(&["plan", "parse"]), 60.0);
+        close(stacks.with(&["postgres"]), 100.0);
+        close(stacks.with(&["absent"]), 0.0);
+        close(
+            Stacks::new(&Profile::default(), 5.0).with(&["postgres"]),
+            0.0,
+        );
+    }
+}

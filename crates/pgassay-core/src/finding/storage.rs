@@ -1,0 +1,323 @@
+//! Blocks and files: reading, evicting, extending, sorting on disk, checking, vacuuming.
+//!
+//! Sources: `src/backend/storage/buffer/`, `access/heap/hio.c` (extension by many blocks; better
+//! since 16), `storage/file/buffile.c`, `storage/page/checksum.c` (on by default since 18).
+
+use super::Source;
+use super::evidence::Evidence;
+use super::measure::{Measure, Signature};
+use super::remedy::RemedyVariant;
+
+pub(super) const SIGNATURES: &[Signature] = &[
+    Signature {
+        id: "data-reads",
+        title: "Blocks are read because shared buffers do not hold them",
+        manual: "Server Configuration: Resource Consumption, shared_buffers",
+        measure: data_reads,
+    },
+    Signature {
+        id: "buffer-mapping",
+        title: "The table of buffers is fought over",
+        manual: "Monitoring: Wait Events of Type LWLock (BufferMapping)",
+        measure: buffer_mapping,
+    },
+    Signature {
+        id: "backend-writes",
+        title: "Backends write dirty blocks themselves",
+        manual: "Server Configuration: Resource Consumption, Background Writer",
+        measure: backend_writes,
+    },
+    Signature {
+        id: "relation-extension",
+        title: "Tables grow block by block under a lock",
+        manual: "Populating a Database; Monitoring: Wait Events of Type Lock (extend)",
+        measure: relation_extension,
+    },
+    Signature {
+        id: "temporary-files",
+        title: "Sorts or hashes spill to temporary files",
+        manual: "Server Configuration: Resource Consumption, work_mem",
+        measure: temporary_files,
+    },
+    Signature {
+        id: "checksums",
+        title: "Page checksums",
+        manual: "initdb: --data-checksums (the default since 18)",
+        measure: checksums,
+    },
+    Signature {
+        id: "pruning",
+        title: "Dead row versions are pruned and skipped again and again",
+        manual: "Database Physical Storage: Heap-Only Tuples (HOT)",
+        measure: pruning,
+    },
+    Signature {
+        id: "autovacuum",
+        title: "Autovacuum works beside the load",
+        manual: "Routine Vacuuming: The Autovacuum Daemon",
+        measure: autovacuum,
+    },
+];
+
+/// What reads a block from the kernel.
+const READS: [&str; 7] = [
+    "mdread",
+    "mdreadv",
+    "FileRead",
+    "FileReadV",
+    "ReadBuffer_common",
+    "WaitReadBuffers",
+    "pgaio_wref_wait",
+];
+
+/// Larger shared buffers than the study's (or than the default of 128 MB).
+fn larger_shared_buffers(e: &Evidence) -> Option<RemedyVariant> {
+    let now_mb = match e.setting("shared_buffers") {
+        None => 128,
+        Some(value) => megabytes(value)?,
+    };
+    // More than a gigabyte is the user's decision.
+    let wanted_mb = (now_mb * 4).min(1024);
+    let wanted = format!("{wanted_mb}MB");
+    (wanted_mb > now_mb).then(|| RemedyVariant::settings(&[("shared_buffers", &wanted)]))
+}
+
+/// Whole megabytes of a size as PostgreSQL writes it; blocks of 8 kB without a unit.
+fn megabytes(value: &str) -> Option<u64> {
+    let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
+    let number: u64 = digits.parse().ok()?;
+    match value[digits.len()..].trim() {
+        "GB" => Some(number * 1024),
+        "MB" => Some(number),
+        "kB" => Some(number / 1024),
+        "" => Some(number / 128),
+        _ => None,
+    }
+}
+
+fn data_reads(e: &Evidence) -> Measure {
+    let waited = e.blocked(&[
+        "data file read",
+        "IO DataFileRead",
+        "IO DataFilePrefetch",
+        "IO AioIoCompletion",
+    ]);
+    let us = e.path(&[
+        &READS,
+        &[
+            "mdread",
+            "mdreadv",
+            "FileRead",
+            "FileReadV",
+            "pread64",
+            "__pread64",
+            "preadv",
+        ],
+    ]);
+    let read = e.counter("pg_stat_database.blks_read");
+    let hit = e.counter("pg_stat_database.blks_hit").unwrap_or(0.0);
+    let missed = read.map(|read| read / (read + hit).max(f64::MIN_POSITIVE));
+    let often = read.is_some_and(|count| count >= 0.2) && missed.is_some_and(|share| share >= 0.05);
+    Measure::of(waited + us)
+        .when(often && (e.of_response(waited) >= 0.1 || e.of_cpu(us) >= 0.05))
+        .waits("DataFileRead", waited)
+        .stacks("reading blocks", us)
+        .counter("blocks read", read)
+        .share(
+            Source::Counters,
+            "of block look-ups that were no hit",
+            missed,
+        )
+        .bytes(
+            "read from the disk, what the kernel's cache had left out",
+            e.counter("backends.read_bytes"),
+        )
+        .remedy(
+            "The working set does not fit. Give shared_buffers a quarter of the memory or what \
+             the hot set needs; index what is scanned, so that fewer blocks are needed; from 18 \
+             on, io_method and effective_io_concurrency read ahead.",
+        )
+        .variant(larger_shared_buffers(e))
+}
+
+fn buffer_mapping(e: &Evidence) -> Measure {
+    let waited = e.blocked(&[
+        "LWLock BufferMapping",
+        "LWLock buffer_mapping",
+        "LWLock BufMapping",
+    ]);
+    Measure::of(waited)
+        .when(e.of_response(waited) >= 0.05)
+        .waits("LWLock BufferMapping", waited)
+        .counter("blocks read", e.counter("pg_stat_database.blks_read"))
+        .stacks("BufferAlloc", e.with(&["BufferAlloc"]))
+        .remedy(
+            "Blocks come and go under the 128 partitions of the buffers' table. Larger \
+             shared_buffers, or an index that needs fewer blocks.",
+        )
+        .variant(larger_shared_buffers(e))
+}
+
+fn backend_writes(e: &Evidence) -> Measure {
+    let waited = e.blocked(&["data file write", "IO DataFileWrite", "IO DataFileFlush"]);
+    let us = e.with(&["FlushBuffer", "FlushUnlockedBuffer"]);
+    let written = e.either(&[
+        "pg_stat_bgwriter.buffers_backend",
+        "pg_stat_io(client backend, relation).writes",
+    ]);
+    Measure::of(waited + us)
+        .when(e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.1)
+        .waits("DataFileWrite", waited)
+        .stacks("FlushBuffer", us)
+        .counter("blocks written by backends", written)
+        .remedy(
+            "A backend that needs a buffer finds it dirty and writes it first. Raise \
+             shared_buffers; let the background writer run further ahead (bgwriter_lru_maxpages, \
+             bgwriter_delay); make checkpoints write steadily (checkpoint_completion_target).",
+        )
+        .variant(larger_shared_buffers(e))
+}
+
+fn relation_extension(e: &Evidence) -> Measure {
+    let waited = e.blocked(&["Lock extend", "LWLock RelationMapping", "IO DataFileExtend"]);
+    let us = e.with(&[
+        "RelationAddExtraBlocks",
+        "RelationAddBlocks",
+        "ExtendBufferedRelBy",
+        "ExtendBufferedRel",
+        "ExtendBufferedRelCommon",
+        "mdextend",
+        "mdzeroextend",
+    ]);
+    let extended = e.counter("pg_stat_io(client backend, relation).extends");
+    Measure::of(waited + us)
+        .when(e.of_response(waited) >= 0.05 || e.of_cpu(us) >= 0.1)
+        .waits("Lock extend", waited)
+        .stacks("extending tables", us)
+        .counter("extensions", extended)
+        .condition(
+            e.until(15),
+            "a table grows under one lock, with little ahead, until 15",
+        )
+        .remedy(
+            "Every new block takes the table's extension lock and a write of zeroes. 16 and later \
+             extend by many blocks and hold the lock for less; COPY and many rows a statement \
+             extend in larger steps; partitions have a lock each.",
+        )
+        .variant(e.until(15).then(|| RemedyVariant::version("18")))
+}
+
+fn temporary_files(e: &Evidence) -> Measure {
+    let bytes = e.counter("pg_stat_database.temp_bytes");
+    let files = e.counter("pg_stat_database.temp_files");
+    let us = e.with(&[
+        "BufFileWrite",
+        "BufFileRead",
+        "BufFileReadExact",
+        "BufFileReadMaybeEOF",
+        "BufFileDumpBuffer",
+        "BufFileLoadBuffer",
+        "LogicalTapeWrite",
+        "LogicalTapeRead",
+        "ExecHashJoinSaveTuple",
+        "BufFileCreateTemp",
+    ]);
+    let waited = e.blocked(&[
+        "temporary file",
+        "IO BufFileRead",
+        "IO BufFileWrite",
+        "IO BuffileRead",
+        "IO BuffileWrite",
+    ]);
+    let spilled = bytes.is_some_and(|count| count >= 8192.0);
+    // What lies in memory takes more room than the same in a file.
+    let largest = bytes.unwrap_or(0.0) / files.unwrap_or(1.0).max(1.0);
+    let wanted_mb = (largest * 4.0 / 1e6).clamp(64.0, 512.0) as u64;
+    Measure::of(us + waited)
+        .when(spilled || e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.05)
+        .bytes("temporary files' bytes", bytes)
+        .counter("temporary files", files)
+        .stacks("writing and reading temporary files", us)
+        .waits("BufFileRead and BufFileWrite", waited)
+        .remedy(
+            "A sort or hash did not fit into work_mem. Raise it for this query or role (it counts \
+             per node and per worker); hash tables may take hash_mem_multiplier times as much (13 \
+             and later); an index that gives the order needs no sort.",
+        )
+        .variant(Some(RemedyVariant::session(&[(
+            "work_mem",
+            &format!("{wanted_mb}MB"),
+        )])))
+}
+
+fn checksums(e: &Evidence) -> Measure {
+    let us = e.with(&[
+        "pg_checksum_page",
+        "pg_checksum_block",
+        "PageSetChecksumCopy",
+        "PageIsVerified",
+        "PageIsVerifiedExtended",
+    ]);
+    Measure::of(us)
+        .when(e.of_cpu(us) >= 0.03)
+        .stacks("checking and setting page checksums", us)
+        .condition(e.since(18), "initdb of 18 turns checksums on by default")
+        .counter("blocks read", e.counter("pg_stat_database.blks_read"))
+        .remedy(
+            "Every block that is read or written is checked. Compare versions with the same \
+             setting (initdb --no-data-checksums in 18); more shared_buffers mean fewer blocks.",
+        )
+        .variant(larger_shared_buffers(e))
+}
+
+fn pruning(e: &Evidence) -> Measure {
+    let us = e.with(&[
+        "heap_page_prune_opt",
+        "heap_page_prune",
+        "heap_page_prune_and_freeze",
+    ]);
+    let updated = e.counter("pg_stat_database.tup_updated");
+    Measure::of(us)
+        .when(e.of_cpu(us) >= 0.12)
+        .stacks("pruning pages", us)
+        .counter("rows updated", updated)
+        .remedy(
+            "Pages fill with dead row versions. End old transactions and idle snapshots, which \
+             keep them alive; leave room on pages (fillfactor) and do not index what is updated, \
+             so that updates are HOT; vacuum often.",
+        )
+}
+
+fn autovacuum(e: &Evidence) -> Measure {
+    let us = e
+        .counter("background(autovacuum worker).cpu_us")
+        .unwrap_or(0.0);
+    Measure::of(us)
+        .when(e.of_cpu(us) >= 0.1)
+        .micros("autovacuum workers' CPU", Some(us))
+        .condition(e.is_on("autovacuum") != Some(false), "autovacuum is on")
+        .remedy(
+            "Autovacuum takes CPU and I/O from the load. That is its work; in a benchmark vacuum \
+             between trials and turn it off, on a server slow it down (autovacuum_vacuum_cost_limit \
+             and _delay) rather than having it come late.",
+        )
+        .variant(Some(RemedyVariant::settings(&[("autovacuum", "off")])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_postgresql_writes_them() {
+        let sizes = ["128MB", "1GB", "16384", "65536kB", "many"].map(megabytes);
+        assert_eq!(sizes, [Some(128), Some(1024), Some(128), Some(64), None]);
+        let with = |value: &str| Evidence {
+            settings: [("shared_buffers".to_owned(), value.to_owned())].into(),
+            ..Evidence::default()
+        };
+        let wanted = larger_shared_buffers(&with("16MB")).unwrap();
+        assert_eq!(wanted.name, "shared_buffers=64MB");
+        assert_eq!(larger_shared_buffers(&with("2GB")), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! All findings: each with the points where it was seen, what speaks against it, and the remedy.
+
+use maud::{Markup, html};
+use pgassay_core::finding::Finding;
+
+use crate::{number, sentence};
+
+/// The section, or nothing where nothing was found. `place` tells where a finding was made.
+pub(super) fn section(findings: &[Finding], place: impl Fn(&Finding) -> String) -> Markup {
+    let mut ids: Vec<&str> = Vec::new();
+    for finding in findings {
+        if !ids.contains(&finding.id.as_str()) {
+            ids.push(&finding.id);
+        }
+    }
+    html! {
+        @if !findings.is_empty() {
+            section #findings {
+                h2 { "Findings" }
+                p.faint {
+                    "Known causes of lost time. Confirmed: two variants differ in it and the verdict "
+                    "went with it. Likely: at least two independent sources agree and nothing "
+                    "speaks against it. Hint: worth a look."
+                }
+                @for (number, id) in ids.iter().enumerate() {
+                    @let same: Vec<&Finding> = findings.iter().filter(|it| it.id == *id).collect();
+                    (one(&same, number < 3, &place))
+                }
+            }
+        }
+    }
+}
+
+fn one(same: &[&Finding], open: bool, place: &impl Fn(&Finding) -> String) -> Markup {
+    let Some(first) = same.first() else {
+        return html! {};
+    };
+    html! {
+        details open[open] {
+            summary {
+                b { (first.title) } ", "
+                (sentence::confidence_word(first.confidence)) ", "
+                span.figure { (number::percent(first.share)) " of the time" }
+            }
+            div.scroll { table {
+                thead { tr {
+                    th scope="col" { "where" } th scope="col" { "how sure" }
+                    th.n scope="col" { "µs/tx" } th.n scope="col" { "share" }
+                    th scope="col" { "what showed it" } th scope="col" { "against it" }
+                } }
+                tbody {
+                    @for finding in same {
+                        tr {
+                            td { (place(finding)) }
+                            td { (sentence::confidence_word(finding.confidence)) }
+                            td.n { (sentence::weight(finding)) }
+                            td.n { (number::percent(finding.share)) }
+                            td { (sentence::facts(finding, usize::MAX)) }
+                            td { (finding.against.join("; ")) }
+                        }
+                    }
+                }
+            } }
+            p { (first.remedy) }
+            @let tries: Vec<&str> = same
+                .iter()
+                .flat_map(|it| &it.variants)
+                .map(|it| it.name.as_str())
+                .collect();
+            p.faint {
+                "In PostgreSQL’s manual: " (first.manual) "."
+                @if let Some(name) = tries.first() {
+                    " " code { "pgassay run … --try-remedies" } " runs " code { (name) }
+                    " as another variant."
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The strongest findings: what it is, what showed it, what to do. The page has all of them.
+
+use pgassay_core::finding::{Confidence, Finding};
+use pgassay_core::run::Run;
+
+use super::table::{Ink, paint, wrap};
+use super::{Style, heading};
+use crate::{number, sentence};
+
+/// More is left to the page: who reads the answer wants to know where to begin.
+const SHOWN_MAX: usize = 3;
+const FACTS_MAX: usize = 3;
+const INDENT: &str = "             ";
+
+/// The section of a run, or nothing where nothing was found.
+pub(super) fn section(run: &Run, style: Style) -> String {
+    told(&run.findings, style, |finding| {
+        sentence::place(run, finding)
+    })
+}
+
+/// The section of a live server.
+pub(super) fn observed(findings: &[Finding], style: Style) -> String {
+    told(findings, style, |_| String::new())
+}
+
+fn told(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) -> String {
+    let mut strongest: Vec<&Finding> = Vec::new();
+    for finding in findings {
+        if !strongest.iter().any(|it| it.id == finding.id) {
+            strongest.push(finding);
+        }
+    }
+    if strongest.is_empty() {
+        return String::new();
+    }
+    let mut out = heading(
+        "FINDINGS",
+        "known causes of lost time, the surest and heaviest first",
+        style,
+    );
+    for finding in strongest.iter().take(SHOWN_MAX) {
+        let elsewhere = findings.iter().filter(|it| it.id == finding.id).count() - 1;
+        out.push_str(&one(finding, &place(finding), elsewhere, style));
+    }
+    if let Some(rest) = strongest.get(SHOWN_MAX..).filter(|rest| !rest.is_empty()) {
+        let titles: Vec<&str> = rest.iter().map(|it| it.title.as_str()).collect();
+        let text = format!("Also: {}. See the report.", titles.join("; "));
+        let text = wrap(&text, style.columns(), "  ", "  ");
+        out.push_str(&paint(text.trim_end(), Ink::Faint, style.color));
+        out.push('\n');
+    }
+    out
+}
+
+fn one(finding: &Finding, place: &str, elsewhere: usize, style: Style) -> String {
+    let word = sentence::confidence_word(finding.confidence);
+    let ink = match finding.confidence {
+        Confidence::Confirmed => Ink::Strong,
+        Confidence::Likely => Ink::Caution,
+        Confidence::Hint => Ink::Faint,
+    };
+    let more = match elsewhere {
+        0 => String::new(),
+        1 => " (and at another point)".to_owned(),
+        many => format!(" (and at {} others)", number::whole(many as f64)),
+    };
+    let title = if place.is_empty() {
+        finding.title.clone()
+    } else {
+        format!("{}: {place}{more}", finding.title)
+    };
+    let first = format!("  {word:<9}  ");
+    let text = wrap(&title, style.columns(), &first, INDENT);
+    let mut out = text.replacen(word, &paint(word, ink, style.color), 1);
+    let mut facts = sentence::facts(finding, FACTS_MAX);
+    if let Some(against) = finding.against.first() {
+        facts = format!("{facts}; but {against}");
+    }
+    let columns = style.columns();
+    out.push_str(&wrap(&facts, columns, INDENT, INDENT));
+    let remedy = format!("→ {}", sentence::first_sentence(&finding.remedy));
+    out.push_str(&wrap(&remedy, columns, INDENT, &format!("{INDENT}  ")));
+    out
+}
