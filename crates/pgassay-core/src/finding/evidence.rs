@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::stacks::Stacks;
 use crate::comparison::PointSummary;
 use crate::counters;
+use crate::ledger::{Divider, Ledger, Part, Reason};
 use crate::observation::Observation;
 use crate::run::Run;
 use crate::study::Protocol;
@@ -76,6 +77,8 @@ impl Evidence {
             let is_its = |it: &&Trial| it.condition == condition && it.variant == variant;
             run.trials.iter().filter(is_its)
         };
+        let mut ledgers = run.ledgers.iter();
+        let ledger = ledgers.find(|it| it.condition == condition && it.variant == variant);
         let foreign: f64 = trials().map(|trial| trial.foreign).sum();
         let scripts: Vec<&str> = point.scripts.iter().map(|it| it.text.as_str()).collect();
         Some(Self {
@@ -83,6 +86,7 @@ impl Evidence {
             clients: f64::from(run.plan.conditions[condition].clients),
             protocol: Some(point.protocol),
             settings,
+            blocked: ledger.map(blocked_of).unwrap_or_default(),
             foreign: foreign / trials().count().max(1) as f64,
             scripts: scripts.join("\n").to_lowercase(),
             clock_source: clock.map_or_else(String::new, |check| check.value.clone()),
@@ -118,8 +122,8 @@ impl Evidence {
         let per_transaction = |us: f64| us / transactions;
         let cpu_us = per_transaction(observation.backends.on_cpu_us);
         let blocked = observation.blocked().into_iter().map(|row| {
-            let reason = reason(&row.kind, &row.name);
-            (reason, per_transaction(row.blocked_us))
+            let reason = Reason::of_event(&row.kind, &row.name);
+            (reason.mechanism, per_transaction(row.blocked_us))
         });
         let mut sums: BTreeMap<String, f64> = BTreeMap::new();
         for (reason, us) in blocked {
@@ -242,16 +246,22 @@ fn major(version: &str) -> u32 {
         .unwrap_or(0)
 }
 
-/// One name for what versions call differently: 9.6 told two kinds of lightweight locks apart, and
-/// their names ended with `Lock` until 12.
-fn reason(kind: &str, event: &str) -> String {
-    match kind {
-        "Client" if event == "ClientRead" => CLIENT.to_owned(),
-        "LWLock" | "LWLockNamed" | "LWLockTranche" => {
-            format!("LWLock {}", event.strip_suffix("Lock").unwrap_or(event))
-        }
-        _ => format!("{kind} {event}"),
+/// The blocked time of a ledger by reason; empty where nothing divided it.
+fn blocked_of(ledger: &Ledger) -> BTreeMap<String, f64> {
+    let mut sums = BTreeMap::new();
+    if ledger.blocked_by == Divider::Nothing {
+        return sums;
     }
+    for row in &ledger.rows {
+        let reason = match row.part {
+            Part::Blocked => row.mechanism.as_str(),
+            // However it is divided between client, wire and wake-up.
+            Part::Client => CLIENT,
+            _ => continue,
+        };
+        *sums.entry(reason.to_owned()).or_default() += row.us;
+    }
+    sums
 }
 
 #[cfg(test)]
@@ -278,15 +288,5 @@ mod tests {
         assert_eq!(evidence.busy(), Some(0.75));
         assert_eq!(Evidence::default().busy(), None);
         assert_eq!(evidence.either(&["nosuch", "machine.idle_us"]), Some(10.0));
-    }
-
-    #[test]
-    fn waits_have_one_name_in_all_versions() {
-        assert_eq!(
-            reason("LWLockNamed", "WALWriteLock"),
-            reason("LWLock", "WALWrite")
-        );
-        assert_eq!(reason("Client", "ClientRead"), CLIENT);
-        assert_eq!(reason("Lock", "tuple"), "Lock tuple");
     }
 }

@@ -1,7 +1,7 @@
 //! Locks of all sizes: rows, relations, buffers, SLRUs, snapshots, spinlocks.
 //!
 //! Sources: `src/backend/storage/lmgr/README`, `lmgr/lock.c` (16 fast-path slots a backend until 17,
-//! max_locks_per_transaction of them in 18), `access/transam/slru.c` (configurable from 17),
+//! `max_locks_per_transaction` of them in 18), `access/transam/slru.c` (configurable from 17),
 //! `storage/ipc/procarray.c` (snapshots scale since 14).
 
 use super::evidence::Evidence;
