@@ -60,3 +60,4 @@ pub use measurement::{
     ThreadUsage, TimerLag,
 };
 pub use redis::{RedisCrew, RedisError};
+pub use socket::raise_open_files;

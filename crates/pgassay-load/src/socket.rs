@@ -157,7 +157,7 @@ fn open_unix(address: &Address) -> io::Result<OwnedFd> {
 }
 
 /// Raises the limit of open files as far as allowed, if so many more are needed.
-pub(crate) fn raise_open_files(needed: u64) -> io::Result<()> {
+pub fn raise_open_files(needed: u64) -> io::Result<()> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,

@@ -36,6 +36,7 @@ mod connection;
 mod counters;
 mod error;
 mod facts;
+mod features;
 mod fetch;
 mod finder;
 mod home;

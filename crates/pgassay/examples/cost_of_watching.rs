@@ -8,7 +8,11 @@
 //! quieter hour. Every stretch is a line of raw data on stdout (CSV); the medians of the ratios with
 //! their range, the lost records and the data kept follow on stderr.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program of its own")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program of its own"
+)]
 
 use anyhow::{Context, Result, bail};
 use pgassay_load::{Crew, CrewConfig, Window};
@@ -83,7 +87,9 @@ const PROBES: [(&str, Probe); 8] = [
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, default: u64| match arguments.get(at) {
-        Some(text) => text.parse().with_context(|| format!("{text:?} is no number")),
+        Some(text) => text
+            .parse()
+            .with_context(|| format!("{text:?} is no number")),
         None => Ok(default),
     };
     let (pairs, seconds) = (number(0, 12)?, number(1, 2)?);
@@ -200,7 +206,12 @@ impl Stretch<'_> {
         let live = LiveServer::of_process(self.postmaster_pid)?;
         let reader = WaitReader::open(&live)?;
         sampler.watch_waits(self.postmaster_pid, reader)?;
-        let backends: Vec<u32> = self.crew.backend_pids().iter().map(|it| it.unsigned_abs()).collect();
+        let backends: Vec<u32> = self
+            .crew
+            .backend_pids()
+            .iter()
+            .map(|it| it.unsigned_abs())
+            .collect();
         sampler.start()?;
         let stop = AtomicBool::new(false);
         let hz = config.frequency_hz;
@@ -226,10 +237,20 @@ impl Stretch<'_> {
     }
 
     fn with_perf(&mut self, hz: u32, graph: &str) -> Result<(f64, Kept)> {
-        let data = std::env::temp_dir().join(format!("cost_of_watching.{}.data", std::process::id()));
+        let data =
+            std::env::temp_dir().join(format!("cost_of_watching.{}.data", std::process::id()));
         let mut perf = Perf {
             child: Command::new("perf")
-                .args(["record", "-q", "-a", "-F", &hz.to_string(), "--call-graph", graph, "-o"])
+                .args([
+                    "record",
+                    "-q",
+                    "-a",
+                    "-F",
+                    &hz.to_string(),
+                    "--call-graph",
+                    graph,
+                    "-o",
+                ])
                 .arg(&data)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
@@ -289,13 +310,21 @@ fn kept(samples: &Samples, backends: &[u32]) -> Kept {
     let mut lost = samples.lost;
     let mut words = format!("{} samples", samples.backends(backends).quality.total);
     if let Some(off_cpu) = &samples.off_cpu {
-        let rows: Vec<_> = off_cpu.processes.iter().flat_map(|it| &it.blocked).collect();
+        let rows: Vec<_> = off_cpu
+            .processes
+            .iter()
+            .flat_map(|it| &it.blocked)
+            .collect();
         bytes += rows.len() as u64 * 24;
         lost += off_cpu.lost;
         let sum = |of: fn(&pgassay_profile::ProcessOffCpu) -> u64| {
             off_cpu.backends(backends).map(of).sum::<u64>() as f64
         };
-        let unknown: u64 = rows.iter().filter(|it| it.stack.is_none()).map(|it| it.total_ns).sum();
+        let unknown: u64 = rows
+            .iter()
+            .filter(|it| it.stack.is_none())
+            .map(|it| it.total_ns)
+            .sum();
         let present = sum(|it| it.present_ns);
         write!(
             words,

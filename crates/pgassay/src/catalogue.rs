@@ -7,10 +7,44 @@ use pgassay_core::study::{Study, StudySource};
 use pgassay_script::Builtin;
 
 /// The studies that come with pgassay, as `(name, text)`.
-pub const STUDIES: [(&str, &str); 3] = [
+pub const STUDIES: [(&str, &str); 13] = [
     (
         "prepared-vs-simple",
         include_str!("../../../studies/prepared-vs-simple.toml"),
+    ),
+    (
+        "audit-logging",
+        include_str!("../../../studies/audit-logging.toml"),
+    ),
+    (
+        "synchronous-commit",
+        include_str!("../../../studies/synchronous-commit.toml"),
+    ),
+    (
+        "full-page-images",
+        include_str!("../../../studies/full-page-images.toml"),
+    ),
+    (
+        "connection-count",
+        include_str!("../../../studies/connection-count.toml"),
+    ),
+    (
+        "index-count",
+        include_str!("../../../studies/index-count.toml"),
+    ),
+    (
+        "fillfactor",
+        include_str!("../../../studies/fillfactor.toml"),
+    ),
+    ("uuid-keys", include_str!("../../../studies/uuid-keys.toml")),
+    ("jit", include_str!("../../../studies/jit.toml")),
+    (
+        "parallel-query",
+        include_str!("../../../studies/parallel-query.toml"),
+    ),
+    (
+        "data-checksums",
+        include_str!("../../../studies/data-checksums.toml"),
     ),
     (
         "settings-cost",

@@ -22,7 +22,12 @@ pub fn all() -> Vec<Check> {
     let access = Access::to_own_server();
     vec![
         tier(&access),
-        refusable(&access, Tier::T1, "waits_from_memory", access.waits_from_memory),
+        refusable(
+            &access,
+            Tier::T1,
+            "waits_from_memory",
+            access.waits_from_memory,
+        ),
         refusable(&access, Tier::T3, "wake_ups", access.wake_ups),
         check("kernel", conditions.kernel.clone()),
         check("cpu", conditions.cpu_model.clone()),
@@ -73,7 +78,10 @@ fn tier(access: &Access) -> Check {
 
 /// Something that a tier may lack.
 fn refusable(access: &Access, tier: Tier, name: &str, is_there: bool) -> Check {
-    let refused = access.missing.iter().find(|it| it.tier == tier && tier <= access.tier);
+    let refused = access
+        .missing
+        .iter()
+        .find(|it| it.tier == tier && tier <= access.tier);
     Check {
         name: name.to_owned(),
         value: if is_there { "seen" } else { "not seen" }.to_owned(),

@@ -84,7 +84,13 @@ pub struct ServerPlan {
     /// Whether it must listen on TCP.
     #[serde(default)]
     pub tcp: bool,
-    /// Connections that may be open at once.
+    /// Whether its pages have checksums; the version's own default where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_checksums: Option<bool>,
+    /// Connections that do nothing, for as long as it runs.
+    #[serde(default)]
+    pub idle_connections: u32,
+    /// Connections that may be open at once, idle ones included.
     pub connections: u32,
 }
 

@@ -26,7 +26,8 @@ pub(super) fn count_connections(
                 .count() as u32;
             sharing * conditions[of_condition[0].condition].clients
         });
-        server.connections = at_once.max().unwrap_or(0) + CONNECTIONS_SPARE;
+        server.connections =
+            at_once.max().unwrap_or(0) + server.idle_connections + CONNECTIONS_SPARE;
     }
 }
 

@@ -26,6 +26,8 @@ impl Servers {
         let alike = |plan: &ServerPlan| {
             (&plan.version, &plan.binaries, &plan.settings)
                 == (&wanted.version, &wanted.binaries, &wanted.settings)
+                && plan.data_checksums == wanted.data_checksums
+                && plan.idle_connections == wanted.idle_connections
         };
         let server = self.plans.iter().position(alike).unwrap_or_else(|| {
             self.plans.push(wanted.clone());
@@ -64,6 +66,8 @@ impl Expansion<'_> {
             settings: self.settings(index, variant, at, values)?,
             databases: Vec::new(),
             tcp: network.needs_tcp(),
+            data_checksums: variant.data_checksums.or(self.study.server.data_checksums),
+            idle_connections: variant.idle_connections.unwrap_or(0),
             connections: 0,
         };
         let setup = self.sql(index, variant, "setup", values)?;

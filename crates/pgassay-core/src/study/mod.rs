@@ -86,6 +86,10 @@ pub struct ServerChoice {
     /// Lines of `postgresql.conf`, verbatim.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, Scalar>,
+    /// Whether pages have checksums (`initdb --data-checksums`, or `--no-data-checksums`). Default:
+    /// the version's own, which is no until 17 and yes since 18.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_checksums: Option<bool>,
 }
 
 /// What is in the database.
@@ -185,6 +189,10 @@ pub struct Requires {
     /// A program that must be on `PATH`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
+    /// What the server must have been built with, by the name that PostgreSQL's `configure
+    /// --with-…` has for it: `lz4`, `zstd`, `llvm`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature: Option<String>,
 }
 
 /// One choice under test. What it does not set comes from the study's other parts.
@@ -212,6 +220,13 @@ pub struct Variant {
     /// makes the fairer pair.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub session: BTreeMap<String, Scalar>,
+    /// Connections that do nothing, beside those of the load and for as long as the run: it gets a
+    /// server of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_connections: Option<u32>,
+    /// Whether its pages have checksums, as under `[server]`: it gets a server of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_checksums: Option<bool>,
     /// Values for `${name}`, over the study's `[parameters]`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, Scalar>,

@@ -7,6 +7,7 @@
 mod counters;
 pub mod counting;
 mod crews;
+mod idle;
 mod probes;
 mod redis;
 pub mod requirements;

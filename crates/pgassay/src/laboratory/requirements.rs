@@ -75,20 +75,31 @@ fn missing(
             "there is no {program} on PATH; install it (its package is often named so){or}"
         )));
     }
-    let Some(extension) = required.extension else {
+    if required.extension.is_none() && required.feature.is_none() {
         return Ok(None);
-    };
+    }
     let points = plan.points.iter().filter(|point| point.variant == number);
     for server in points.map(|point| &plan.servers[point.server]) {
         let installation = servers::find(server, args, progress)
             .map_err(|error| places::at_version(found, &server.version, &error.to_string()))?;
-        if !installation.has_extension(&extension) {
-            return Ok(Some(format!(
-                "PostgreSQL {} in {} has no extension {extension}; name one that has it with \
-                 --binaries DIR, where DIR holds bin/postgres",
+        let lacks = |what: String| {
+            Ok(Some(format!(
+                "PostgreSQL {} in {} {what}; name one that has it with --binaries DIR, where DIR \
+                 holds bin/postgres",
                 installation.version,
                 installation.bin_dir.display()
-            )));
+            )))
+        };
+        if let Some(extension) = &required.extension
+            && !installation.has_extension(extension)
+        {
+            return lacks(format!("has no extension {extension}"));
+        }
+        // Where the program does not tell, the server will.
+        if let Some(feature) = &required.feature
+            && installation.has_feature(feature) == Some(false)
+        {
+            return lacks(format!("was built without {feature}"));
         }
     }
     Ok(None)

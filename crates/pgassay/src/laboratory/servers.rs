@@ -13,6 +13,7 @@ use pgassay_server::{
     ServerError, Source, VersionRequest,
 };
 
+use super::idle;
 use crate::catalogue::Found;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
@@ -32,6 +33,8 @@ pub struct Servers {
     running: Vec<Server>,
     /// Relays to them, each with the index of its server.
     relays: Vec<(usize, Relay)>,
+    /// Connections that do nothing, as the study asks for.
+    idle: Vec<Connection>,
     /// Names of each one's databases.
     databases: Vec<Vec<String>>,
     /// What each is.
@@ -52,13 +55,16 @@ impl Servers {
         let mut all = Self {
             running: Vec::new(),
             relays: Vec::new(),
+            idle: Vec::new(),
             databases: Vec::new(),
             facts: Vec::new(),
             warnings: Vec::new(),
         };
+        idle::make_room(plan)?;
         for wanted in &plan.servers {
             let server = start_one(wanted, found, args, interrupt, progress)?;
             all.describe(server.installation());
+            idle::open(&server, wanted, interrupt, progress, &mut all.idle)?;
             all.running.push(server);
             let names = wanted
                 .databases
@@ -306,6 +312,7 @@ fn config(wanted: &ServerPlan, args: &ServerArgs) -> ServerConfig {
         settings,
         run_as: args.run_as.clone(),
         tcp: wanted.tcp,
+        data_checksums: wanted.data_checksums,
         parent_dir: args.data_parent.clone(),
         ..ServerConfig::default()
     }

@@ -46,6 +46,7 @@ pub fn study(args: &CountArgs) -> Result<Found> {
             version: args.version.clone(),
             binaries: args.binaries.clone(),
             settings,
+            data_checksums: None,
         },
         parameters: BTreeMap::new(),
         data: Data {

@@ -103,6 +103,13 @@ pub fn count(
     progress: &mut Progress,
 ) -> Result<Counts> {
     let valgrind = Valgrind::find()?;
+    if plan
+        .servers
+        .iter()
+        .any(|server| server.idle_connections > 0)
+    {
+        bail!("`idle_connections` cannot be counted: each would be a process under valgrind");
+    }
     let mut laboratory = Laboratory {
         plan,
         found,
@@ -128,7 +135,8 @@ pub fn count(
 fn clusters(servers: &[ServerPlan]) -> Vec<Vec<usize>> {
     let mut clusters: Vec<Vec<usize>> = Vec::new();
     let alike = |a: &ServerPlan, b: &ServerPlan| {
-        (&a.version, &a.binaries, &a.databases) == (&b.version, &b.binaries, &b.databases)
+        (&a.version, &a.binaries, &a.databases, a.data_checksums)
+            == (&b.version, &b.binaries, &b.databases, b.data_checksums)
     };
     for (index, server) in servers.iter().enumerate() {
         match clusters
@@ -430,6 +438,8 @@ mod tests {
             settings: BTreeMap::from([("work_mem".to_owned(), setting.to_owned())]),
             databases: Vec::new(),
             tcp: false,
+            data_checksums: None,
+            idle_connections: 0,
             connections: 1,
         }
     }

@@ -1,0 +1,71 @@
+//! What a build has of what PostgreSQL may be built with: compression, LLVM, TLS.
+//!
+//! `configure` records its arguments in the program (see `facts`). LLVM is a library that the
+//! server loads (`src/backend/jit/llvm`), which packages may keep apart from the server.
+
+use crate::installation::Installation;
+
+impl Installation {
+    /// Whether the build has a feature, by the name that `configure --with-…` has for it: `lz4`,
+    /// `zstd`, `llvm`, `openssl`, … `None` where the program does not tell, as when Meson built it.
+    pub fn has_feature(&self, name: &str) -> Option<bool> {
+        if name == "llvm" {
+            let base = self.bin_dir.parent().unwrap_or(&self.bin_dir);
+            let places = ["lib", "lib64", "lib/postgresql", "lib64/postgresql"];
+            let is_there = |place: &&str| base.join(place).join("llvmjit.so").is_file();
+            return Some(places.iter().any(is_there));
+        }
+        let configure = self.build.configure.as_ref()?;
+        let argument = format!("--with-{name}");
+        // Each stands in quotes, and some have a value, as '--with-ssl=openssl'.
+        let mut given = configure.split('\'');
+        Some(given.any(|given| {
+            let rest = given.strip_prefix(&argument);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::BuildFacts;
+    use crate::installation::Source;
+    use crate::version::Version;
+
+    fn built(bin_dir: &std::path::Path, configure: Option<&str>) -> Installation {
+        Installation {
+            version: Version::parse("18.1").unwrap(),
+            bin_dir: bin_dir.to_owned(),
+            source: Source::Named,
+            build: BuildFacts {
+                configure: configure.map(str::to_owned),
+                ..BuildFacts::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_feature_is_what_configure_was_asked_for() {
+        let nowhere = std::path::Path::new("/nonexistent/bin");
+        let build = built(
+            nowhere,
+            Some(" '--with-lz4' '--with-ssl=openssl' 'CFLAGS=--with-zstd'"),
+        );
+        assert_eq!(build.has_feature("lz4"), Some(true));
+        assert_eq!(build.has_feature("ssl"), Some(true));
+        assert_eq!(build.has_feature("lz"), Some(false));
+        assert_eq!(build.has_feature("zstd"), Some(false));
+        assert_eq!(built(nowhere, None).has_feature("lz4"), None);
+    }
+
+    #[test]
+    fn llvm_is_a_library_whatever_configure_was_asked_for() {
+        let root = tempfile::tempdir().unwrap();
+        let build = built(&root.path().join("bin"), Some("'--with-llvm'"));
+        assert_eq!(build.has_feature("llvm"), Some(false));
+        std::fs::create_dir(root.path().join("lib")).unwrap();
+        std::fs::write(root.path().join("lib/llvmjit.so"), "").unwrap();
+        assert_eq!(build.has_feature("llvm"), Some(true));
+    }
+}
