@@ -194,11 +194,14 @@ fn sql_command(sql: &[u8], line: u32, names: &mut Names) -> Command {
         .split(|byte| matches!(byte, b'\n' | b'\r'))
         .next()
         .unwrap_or_default();
-    let mut length = first_line.len().min(FIRST_LINE_BYTES_MAX);
-    // Not in the middle of a character.
-    while length < first_line.len() && first_line[length] & 0xC0 == 0x80 {
-        length -= 1;
-    }
+    let length = match first_line.len() {
+        whole @ ..=FIRST_LINE_BYTES_MAX => whole,
+        // Not in the middle of a character, which ends within three bytes where it is one.
+        _ => (FIRST_LINE_BYTES_MAX - 3..=FIRST_LINE_BYTES_MAX)
+            .rev()
+            .find(|&at| first_line[at] & 0xC0 != 0x80)
+            .unwrap_or(FIRST_LINE_BYTES_MAX),
+    };
     Command {
         line,
         first_line: String::from_utf8_lossy(&first_line[..length]).into_owned(),

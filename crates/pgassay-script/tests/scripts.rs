@@ -535,3 +535,15 @@ fn states_are_drawn_in_pgbench_s_order() {
         assert_eq!(parse_seed(text), seed, "{text:?}");
     }
 }
+
+#[test]
+fn a_long_line_of_bytes_that_are_no_text_is_no_panic() {
+    for byte in [0x80, 0xb4, 0xff] {
+        let name = "strange.sql";
+        let parsed = Script::parse(name, &[byte; 300], &Options::default(), &mut Names::new());
+        let first_line = parsed.unwrap().commands()[0].first_line.clone();
+        assert_eq!(first_line.chars().count(), 127, "{byte:x}");
+    }
+    let euros = "€".repeat(100);
+    assert_eq!(commands(&euros)[0].first_line, "€".repeat(42));
+}
