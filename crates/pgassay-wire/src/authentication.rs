@@ -1,7 +1,8 @@
-//! Signing in: trust, peer, cleartext, md5 and SCRAM-SHA-256.
+//! Signing in: trust, peer, cleartext, md5, SCRAM-SHA-256 and SCRAM-SHA-256-PLUS.
 //!
 //! Numbers of the requests: `src/include/libpq/pqcomm.h` (`AUTH_REQ_*`). Peer and trust need
-//! nothing from the client.
+//! nothing from the client. What the client may insist on (`require_auth`, `channel_binding`):
+//! `check_expected_areq` and `pg_SASL_init` in `src/interfaces/libpq/fe-auth.c`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,11 +10,15 @@ use bytes::BytesMut;
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::message::frontend;
 
+use crate::conninfo::{ChannelBinding, Methods};
 use crate::error::WireError;
 use crate::password::Password;
-use crate::scram::{Scram, salt_password};
+use crate::scram::{Binding, Scram, salt_password};
+use crate::session::Login;
 
 const MECHANISM: &str = "SCRAM-SHA-256";
+/// The same, bound to the server's certificate.
+const MECHANISM_PLUS: &str = "SCRAM-SHA-256-PLUS";
 /// A run talks to a handful of servers; more salts than this are not worth keeping.
 const SALTS_MAX: usize = 64;
 
@@ -61,31 +66,50 @@ impl std::fmt::Debug for SaltCache {
 
 /// What a client needs to answer the server's requests.
 pub(crate) struct Authentication {
-    pub user: String,
-    pub password: Option<Password>,
-    pub salts: SaltCache,
+    user: String,
+    password: Option<Password>,
+    salts: SaltCache,
+    channel_binding: ChannelBinding,
+    methods: Methods,
+    /// Whether TLS is spoken, and then the hash of the server's certificate if it has one.
+    protected: Option<Option<Vec<u8>>>,
     scram: Option<Scram>,
-    /// Whether the server has proved that it knows the password, where SCRAM was started.
-    proven: bool,
+    /// Whether the exchange that was started holds for the server's certificate only.
+    is_bound: bool,
+    /// Whether the client has done its part: sent its password, or, with SCRAM, seen the server
+    /// prove that it knows it.
+    has_finished: bool,
+    /// Whether the server is satisfied.
+    pub is_satisfied: bool,
 }
 
 impl Authentication {
-    pub fn new(user: String, password: Option<Password>, salts: SaltCache) -> Self {
+    pub fn new(login: &Login) -> Self {
         Self {
-            user,
-            password,
-            salts,
+            user: login.user.clone(),
+            password: login.password.clone(),
+            salts: login.salts.clone(),
+            channel_binding: login.channel_binding,
+            methods: login.methods.clone(),
+            protected: None,
             scram: None,
-            proven: false,
+            is_bound: false,
+            has_finished: false,
+            is_satisfied: false,
         }
+    }
+
+    /// Takes note that TLS is spoken from now on, with this hash of the server's certificate.
+    pub fn protect(&mut self, certificate_hash: Option<Vec<u8>>) {
+        self.protected = Some(certificate_hash);
     }
 
     /// Answers an `Authentication…` message; `true` once the server is satisfied.
     pub fn answer(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<bool, WireError> {
         let mut message = BytesMut::new();
-        let satisfied = self.respond(body, &mut message)?;
+        self.is_satisfied = self.respond(body, &mut message)?;
         out.extend_from_slice(&message);
-        Ok(satisfied)
+        Ok(self.is_satisfied)
     }
 
     fn respond(&mut self, body: &[u8], out: &mut BytesMut) -> Result<bool, WireError> {
@@ -94,8 +118,10 @@ impl Authentication {
             what: "the authentication request is cut off",
         };
         let (code, data) = body.split_first_chunk::<4>().ok_or(CUT)?;
-        match u32::from_be_bytes(*code) {
-            0 if self.scram.is_some() && !self.proven => {
+        let code = u32::from_be_bytes(*code);
+        self.insist(code)?;
+        match code {
+            0 if self.scram.is_some() && !self.has_finished => {
                 return Err(WireError::Scram {
                     reason: "the server did not prove itself",
                 });
@@ -104,19 +130,21 @@ impl Authentication {
             3 => {
                 let password = self.password()?.reveal().to_owned();
                 send_password(password.as_bytes(), out)?;
+                self.has_finished = true;
             }
             5 => {
                 let salt: [u8; 4] = data.try_into().map_err(|_| CUT)?;
                 let password = self.password()?.reveal();
                 let hash = md5_hash(self.user.as_bytes(), password.as_bytes(), salt);
                 send_password(hash.as_bytes(), out)?;
+                self.has_finished = true;
             }
             10 => self.start_scram(data, out)?,
             11 => self.continue_scram(data, out)?,
             12 => {
                 let scram = self.scram.as_ref().ok_or(UNASKED)?;
                 scram.verify(data)?;
-                self.proven = true;
+                self.has_finished = true;
             }
             other => {
                 return Err(WireError::AuthenticationUnsupported {
@@ -127,9 +155,34 @@ impl Authentication {
         Ok(false)
     }
 
+    /// Refuses what the user does not want: other methods, and signing in unbound.
+    fn insist(&self, code: u32) -> Result<(), WireError> {
+        if let Err(reason) = self.methods.check(code, self.has_finished) {
+            return Err(WireError::MethodRefused {
+                required: self.methods.text().into(),
+                reason,
+            });
+        }
+        let is_scram = matches!(code, 10..=12);
+        if self.channel_binding != ChannelBinding::Require || is_scram || self.is_bound {
+            return Ok(());
+        }
+        Err(WireError::ChannelBinding {
+            reason: if code == 0 {
+                "server authenticated client without channel binding"
+            } else {
+                "not supported by server's authentication request"
+            },
+        })
+    }
+
     fn start_scram(&mut self, offered: &[u8], out: &mut BytesMut) -> Result<(), WireError> {
-        let mut offers = offered.split(|&byte| byte == 0);
-        if !offers.any(|offer| offer == MECHANISM.as_bytes()) {
+        let offers = |mechanism: &str| {
+            let mut offers = offered.split(|&byte| byte == 0);
+            offers.any(|offer| offer == mechanism.as_bytes())
+        };
+        let (mechanism, binding) = self.mechanism(offers(MECHANISM_PLUS))?;
+        if mechanism == MECHANISM && !offers(MECHANISM) {
             let method = String::from_utf8_lossy(offered)
                 .replace('\0', " ")
                 .trim()
@@ -139,11 +192,35 @@ impl Authentication {
             });
         }
         self.password()?;
-        let scram = Scram::new()?;
-        frontend::sasl_initial_response(MECHANISM, scram.first_message().as_bytes(), out)
+        self.is_bound = matches!(binding, Binding::EndPoint(_));
+        let scram = Scram::new(binding)?;
+        frontend::sasl_initial_response(mechanism, scram.first_message().as_bytes(), out)
             .map_err(|error| encode_error("authentication", &error))?;
         self.scram = Some(scram);
+        self.has_finished = false;
         Ok(())
+    }
+
+    /// The mechanism, and what is bound to. `is_offered` is whether the server can bind.
+    fn mechanism(&self, is_offered: bool) -> Result<(&'static str, Binding), WireError> {
+        let fail = |reason| Err(WireError::ChannelBinding { reason });
+        let is_wanted = self.channel_binding != ChannelBinding::Disable;
+        let is_required = self.channel_binding == ChannelBinding::Require;
+        match &self.protected {
+            None if is_offered => {
+                fail("server offered SCRAM-SHA-256-PLUS authentication over a non-SSL connection")
+            }
+            None if is_required => fail("SSL not in use"),
+            Some(Some(hash)) if is_offered && is_wanted => {
+                Ok((MECHANISM_PLUS, Binding::EndPoint(hash.clone())))
+            }
+            Some(None) if is_required => fail("the server's certificate has no hash to bind to"),
+            Some(_) if is_required => {
+                fail("server did not offer an authentication method that supports channel binding")
+            }
+            Some(Some(_)) if is_wanted => Ok((MECHANISM, Binding::Unoffered)),
+            _ => Ok((MECHANISM, Binding::None)),
+        }
     }
 
     fn continue_scram(&mut self, data: &[u8], out: &mut BytesMut) -> Result<(), WireError> {
@@ -203,10 +280,22 @@ mod tests {
 
     fn answered(password: Option<&str>, body: &[u8]) -> Result<(bool, Vec<u8>), WireError> {
         let mut out = Vec::new();
-        let password = password.map(Password::new);
-        let mut authentication =
-            Authentication::new("md5_user".into(), password, SaltCache::default());
+        let mut authentication = authentication(password, "", ChannelBinding::Prefer);
         Ok((authentication.answer(body, &mut out)?, out))
+    }
+
+    fn authentication(
+        password: Option<&str>,
+        methods: &str,
+        channel_binding: ChannelBinding,
+    ) -> Authentication {
+        Authentication::new(&Login {
+            user: "md5_user".into(),
+            password: password.map(Password::new),
+            methods: Methods::parse(methods).unwrap(),
+            channel_binding,
+            ..Login::default()
+        })
     }
 
     #[test]
@@ -238,12 +327,106 @@ mod tests {
     #[test]
     fn a_server_that_skips_its_proof_is_refused() {
         let mut out = Vec::new();
-        let mut authentication =
-            Authentication::new("u".into(), Some(Password::new("p")), SaltCache::default());
+        let mut authentication = authentication(Some("p"), "", ChannelBinding::Prefer);
         authentication
             .answer(&request(10, b"SCRAM-SHA-256\0\0"), &mut out)
             .unwrap();
         assert!(authentication.answer(&request(0, b""), &mut out).is_err());
+    }
+
+    #[test]
+    fn only_required_methods_are_spoken() {
+        let first = |methods: &str, code: u32, data: &[u8]| {
+            let mut authentication = authentication(Some("p"), methods, ChannelBinding::Prefer);
+            let answered = authentication.answer(&request(code, data), &mut Vec::new());
+            answered.map_err(|error| error.to_string())
+        };
+        let scram = b"SCRAM-SHA-256\0\0";
+        for (methods, code, data, refused) in [
+            (
+                "scram-sha-256",
+                3,
+                &b""[..],
+                "server requested a cleartext password",
+            ),
+            (
+                "scram-sha-256",
+                5,
+                b"salt",
+                "server requested a hashed password",
+            ),
+            (
+                "scram-sha-256",
+                0,
+                b"",
+                "server did not complete authentication",
+            ),
+            ("scram-sha-256", 10, scram, ""),
+            (
+                "password,md5",
+                10,
+                scram,
+                "server requested SASL authentication",
+            ),
+            ("md5", 7, b"", "server requested GSSAPI authentication"),
+            ("password,none", 0, b"", ""),
+            ("none", 3, b"", "server requested a cleartext password"),
+            ("!password", 3, b"", "server requested a cleartext password"),
+            ("!password", 0, b"", ""),
+            ("!password", 5, b"salt", ""),
+            ("!none", 0, b"", "server did not complete authentication"),
+        ] {
+            match first(methods, code, data) {
+                Ok(_) => assert_eq!(refused, "", "{methods} {code}"),
+                Err(error) => assert_eq!(
+                    error,
+                    format!("authentication method requirement \"{methods}\" failed: {refused}")
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn a_channel_is_bound_where_it_can_be() {
+        use ChannelBinding::{Disable, Prefer, Require};
+
+        let plus = b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0";
+        let plain = b"SCRAM-SHA-256\0\0";
+        let hash = Some(Some(vec![1; 32]));
+        let bound = "SCRAM-SHA-256-PLUS|p=tls-server-end-point,,n=,r=";
+        for (wanted, protected, offered, expected) in [
+            (Prefer, &hash, &plus[..], bound),
+            (Require, &hash, plus, bound),
+            (Disable, &hash, plus, "SCRAM-SHA-256\0|n,,n=,r="),
+            (Prefer, &hash, plain, "SCRAM-SHA-256\0|y,,n=,r="),
+            (Prefer, &Some(None), plus, "SCRAM-SHA-256\0|n,,n=,r="),
+            (Prefer, &None, plain, "SCRAM-SHA-256\0|n,,n=,r="),
+            (Require, &hash, plain, "did not offer"),
+            (Require, &Some(None), plus, "no hash"),
+            (Require, &None, plain, "SSL not in use"),
+            (Prefer, &None, plus, "over a non-SSL connection"),
+        ] {
+            let mut authentication = authentication(Some("p"), "", wanted);
+            authentication.protected.clone_from(protected);
+            let mut out = Vec::new();
+            let seen = match authentication.answer(&request(10, offered), &mut out) {
+                Ok(_) => String::from_utf8_lossy(&out).into_owned(),
+                Err(error) => error.to_string(),
+            };
+            for part in expected.split('|') {
+                assert!(seen.contains(part), "{seen:?} lacks {part:?}");
+            }
+        }
+        let mut unbound = authentication(Some("p"), "", Require);
+        for code in [0, 3, 5] {
+            let error = unbound
+                .answer(&request(code, b"salt"), &mut Vec::new())
+                .unwrap_err();
+            assert!(
+                error.to_string().starts_with("channel binding required"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::tls::TlsError;
+
 /// An error of the protocol itself: the connection cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -59,6 +61,29 @@ pub enum WireError {
     Scram {
         /// What was wrong.
         reason: &'static str,
+    },
+    /// The server asks for a way to authenticate that `require_auth` does not allow.
+    #[error("authentication method requirement \"{required}\" failed: {reason}")]
+    MethodRefused {
+        /// What is allowed.
+        required: String,
+        /// What the server did.
+        reason: &'static str,
+    },
+    /// Channel binding is required, or offered where it cannot be.
+    #[error("channel binding required, but {reason}")]
+    ChannelBinding {
+        /// What is in its way.
+        reason: &'static str,
+    },
+    /// The connection is not protected as it should be.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The server is not of the kind that `target_session_attrs` asks for.
+    #[error("{reason}")]
+    Unwanted {
+        /// What it is or is not.
+        reason: String,
     },
     /// A message that cannot be encoded, such as SQL with a zero byte in it.
     #[error("cannot send the {what}: {reason}")]

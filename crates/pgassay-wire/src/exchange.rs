@@ -172,9 +172,11 @@ impl<S: Read + Write> Exchange<S> {
     }
 
     fn send(&mut self) -> Result<(), ExchangeError> {
-        self.stream.write_all(self.session.output())?;
+        let output = self.session.output();
+        let count_bytes = output.len();
+        self.stream.write_all(output)?;
         self.stream.flush()?;
-        self.session.sent(self.session.output().len());
+        self.session.sent(count_bytes);
         Ok(())
     }
 

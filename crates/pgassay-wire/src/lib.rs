@@ -2,12 +2,15 @@
 //!
 //! Bytes that a caller read go in, [`Event`]s come out; calls such as [`Session::query`] put bytes
 //! into an output buffer that the caller writes when and how it likes. Nothing here opens a file or
-//! a socket, reads a clock or waits, so an event loop, a blocking tool and a test drive the same
+//! a socket, reads a clock (but for rustls, which looks whether a certificate is still valid) or
+//! waits, so an event loop, a blocking tool and a test drive the same
 //! code.
 //!
 //! # Map
 //! - [`conninfo`]: where and as whom to connect, by libpq's conventions.
-//! - [`Session`]: one connection as a state machine; the load engine's hot path.
+//! - [`Session`]: one connection as a state machine; the load engine's hot path. TLS is inside: its
+//!   bytes come and go as others do.
+//! - [`conninfo::Attempts`]: which server is tried next, and how, after one failed.
 //! - [`Exchange`]: questions and answers over a stream that the caller opened, for set-up work.
 //!
 //! # Invariants
@@ -33,10 +36,13 @@ mod password;
 mod replies;
 mod scram;
 mod session;
+mod starting;
+mod tls;
 
 pub use authentication::SaltCache;
 pub use error::{ServerError, WireError};
 pub use exchange::{Answer, Exchange, ExchangeError};
 pub use message::{CopyDirection, Event, Notice, Row, RowDescription, TransactionStatus};
 pub use password::Password;
-pub use session::{BackendKey, Execution, Login, Session};
+pub use session::{BackendKey, Execution, Login, Session, TlsLogin};
+pub use tls::{TlsError, TlsSettings};

@@ -7,11 +7,11 @@
 
 use std::collections::VecDeque;
 
-use crate::authentication::Authentication;
 use crate::encode;
 use crate::error::{ServerError, WireError};
 use crate::message::{CopyDirection, Event, Notice, Row, RowDescription, TransactionStatus};
 use crate::session::BackendKey;
+use crate::starting::{self, Starting};
 
 /// The type and the length word.
 const HEADER_BYTES: usize = 5;
@@ -86,7 +86,7 @@ pub(crate) struct Core {
     pub sent: usize,
     pub pending: VecDeque<Pending>,
     /// There until start-up is over.
-    pub starting: Option<Box<Authentication>>,
+    pub starting: Option<Box<Starting>>,
     pub discarding: bool,
     /// Whether the caller answers `COPY FROM STDIN` with data.
     pub accepts_copy: bool,
@@ -96,13 +96,13 @@ pub(crate) struct Core {
 }
 
 impl Replies {
-    pub fn new(authentication: Authentication, out: Vec<u8>) -> Self {
+    pub fn new(starting: Starting, out: Vec<u8>) -> Self {
         Self {
             core: Core {
                 out,
                 sent: 0,
                 pending: VecDeque::with_capacity(4),
-                starting: Some(Box::new(authentication)),
+                starting: Some(Box::new(starting)),
                 discarding: false,
                 accepts_copy: false,
                 status: TransactionStatus::Idle,
@@ -244,7 +244,11 @@ impl Core {
     #[inline]
     fn wants_body(&self, tag: u8) -> bool {
         match tag {
-            b'D' | b'T' => self.pending.front().is_some_and(|front| front.rows),
+            // While starting nothing is pending, and a row is the answer to a question.
+            b'D' | b'T' => {
+                let front = self.pending.front();
+                front.map_or(self.starting.is_some(), |front| front.rows)
+            }
             b'1' | b'2' | b'3' | b'n' | b't' | b's' | b'I' | b'd' | b'c' | b'G' | b'H' | b'A' => {
                 false
             }
@@ -321,11 +325,12 @@ impl Core {
     }
 
     fn handle_start(&mut self, tag: u8, body: &[u8]) -> Result<Outcome, WireError> {
+        let Some(starting) = &mut self.starting else {
+            return Err(self.unexpected(tag));
+        };
         match tag {
             b'R' => {
-                if let Some(authentication) = &mut self.starting {
-                    authentication.answer(body, &mut self.out)?;
-                }
+                starting.authentication.answer(body, &mut self.out)?;
                 Ok(Outcome::Nothing)
             }
             b'K' => {
@@ -341,15 +346,26 @@ impl Core {
             }
             b'S' => self.parameter(body),
             b'N' => Ok(Outcome::Notice),
-            b'E' => {
-                ServerError::read('E', body)?;
-                Ok(Outcome::Error(None, 0))
-            }
+            b'E' => match starting.refused(&ServerError::read('E', body)?) {
+                Some(unwanted) => Err(unwanted),
+                None => Ok(Outcome::Error(None, 0)),
+            },
             b'Z' => {
                 self.status = read_status(body)?;
+                if let starting::Kind::Unknown(question) = starting.judge(&self.parameters)? {
+                    encode::message(&mut self.out, b'Q', "question", |out| {
+                        encode::text(out, question.as_bytes(), "question")
+                    })?;
+                    return Ok(Outcome::Nothing);
+                }
                 self.starting = None;
                 Ok(Outcome::Ready(None))
             }
+            b'D' if starting.is_asking() => {
+                starting.answered(Row(body))?;
+                Ok(Outcome::Nothing)
+            }
+            b'T' | b'C' if starting.has_asked() => Ok(Outcome::Nothing),
             // A server that would rather speak an older minor version than ours, which is the
             // oldest: nothing changes.
             b'v' => Ok(Outcome::Nothing),

@@ -1,8 +1,8 @@
 //! SCRAM-SHA-256 from the client's side (RFC 5802, RFC 7677; `src/interfaces/libpq/fe-auth-scram.c`).
 //!
 //! Written here because the salted password must be kept: deriving it costs the better part of a
-//! millisecond, and 1000 clients of one user would pay it 1000 times. No channel binding yet; it
-//! comes with TLS.
+//! millisecond, and 1000 clients of one user would pay it 1000 times. With TLS the exchange is
+//! bound to the server's certificate (RFC 5929, `tls-server-end-point`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,9 +15,38 @@ type HmacSha256 = Hmac<Sha256>;
 
 /// More rounds than this are an attack or a mistake: some seconds of work (the default is 4096).
 const ITERATIONS_MAX: u32 = 10_000_000;
-/// The header that says "no channel binding", as it is sent and in base64.
-const GS2_HEADER: &str = "n,,";
-const GS2_HEADER_BASE64: &str = "biws";
+
+/// What the client says of channel binding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Binding {
+    /// It does without.
+    None,
+    /// It would bind, and thinks that the server cannot: a server that can is warned that somebody
+    /// in between hid it.
+    Unoffered,
+    /// The exchange holds for this certificate alone, whose hash it is.
+    EndPoint(Vec<u8>),
+}
+
+impl Binding {
+    /// The header of the exchange (RFC 5802, `gs2-header`).
+    fn header(&self) -> &'static str {
+        match self {
+            Self::None => "n,,",
+            Self::Unoffered => "y,,",
+            Self::EndPoint(_) => "p=tls-server-end-point,,",
+        }
+    }
+
+    /// The header and what is bound to, as the last message repeats them.
+    fn repeated(&self) -> String {
+        let mut data = self.header().as_bytes().to_vec();
+        if let Self::EndPoint(hash) = self {
+            data.extend_from_slice(hash);
+        }
+        STANDARD.encode(data)
+    }
+}
 
 /// What the server asks in its first message.
 pub(crate) struct Challenge {
@@ -32,30 +61,32 @@ pub(crate) struct Challenge {
 /// The client's side of one exchange.
 pub(crate) struct Scram {
     client_nonce: String,
+    binding: Binding,
     /// What the server's signature must be, once the proof has been made.
     server_signature: Option<[u8; 32]>,
 }
 
 impl Scram {
     /// Starts an exchange with a fresh nonce of 18 random bytes, as libpq does.
-    pub fn new() -> Result<Self, WireError> {
+    pub fn new(binding: Binding) -> Result<Self, WireError> {
         let mut raw = [0_u8; 18];
         getrandom::fill(&mut raw).map_err(|_| WireError::Scram {
             reason: "the system gives no random bytes",
         })?;
-        Ok(Self::with_nonce(STANDARD.encode(raw)))
+        Ok(Self::with_nonce(STANDARD.encode(raw), binding))
     }
 
-    fn with_nonce(client_nonce: String) -> Self {
+    fn with_nonce(client_nonce: String, binding: Binding) -> Self {
         Self {
             client_nonce,
+            binding,
             server_signature: None,
         }
     }
 
     /// The client's first message. The user is left out: the server takes it from the start-up.
     pub fn first_message(&self) -> String {
-        format!("{GS2_HEADER}n=,r={}", self.client_nonce)
+        format!("{}n=,r={}", self.binding.header(), self.client_nonce)
     }
 
     /// Reads the server's first message.
@@ -89,7 +120,7 @@ impl Scram {
 
     /// The client's last message, and remembers what the server must answer.
     pub fn proof(&mut self, challenge: &Challenge, salted_password: &[u8; 32]) -> String {
-        let without_proof = format!("c={GS2_HEADER_BASE64},r={}", challenge.nonce);
+        let without_proof = format!("c={},r={}", self.binding.repeated(), challenge.nonce);
         let signed = format!(
             "n=,r={},{},{without_proof}",
             self.client_nonce, challenge.server_first
@@ -181,7 +212,7 @@ mod tests {
 
     #[test]
     fn an_exchange_is_signed_both_ways() {
-        let mut scram = Scram::with_nonce("rOprNGfwEbeRWgbNEkqO".into());
+        let mut scram = Scram::with_nonce("rOprNGfwEbeRWgbNEkqO".into(), Binding::None);
         assert_eq!(scram.first_message(), "n,,n=,r=rOprNGfwEbeRWgbNEkqO");
         let challenge = scram.challenge(SERVER_FIRST.as_bytes()).unwrap();
         let salted = salt_password("pencil", &challenge.salt, challenge.iterations);
@@ -199,8 +230,25 @@ mod tests {
     }
 
     #[test]
+    fn a_bound_exchange_names_the_certificate() {
+        let mut bound = Scram::with_nonce("abc".into(), Binding::EndPoint(vec![0xff; 32]));
+        assert_eq!(bound.first_message(), "p=tls-server-end-point,,n=,r=abc");
+        let challenge = bound.challenge(b"r=abcd,s=AAAA,i=1").unwrap();
+        let last = bound.proof(&challenge, &[0; 32]);
+        let repeated =
+            "cD10bHMtc2VydmVyLWVuZC1wb2ludCws//////////////////////////////////////////8=";
+        assert!(
+            last.starts_with(&format!("c={repeated},r=abcd,p=")),
+            "{last}"
+        );
+        let unoffered = Scram::with_nonce("abc".into(), Binding::Unoffered);
+        assert_eq!(unoffered.first_message(), "y,,n=,r=abc");
+        assert_eq!(unoffered.binding.repeated(), "eSws");
+    }
+
+    #[test]
     fn bad_challenges_are_errors() {
-        let scram = Scram::with_nonce("abc".into());
+        let scram = Scram::with_nonce("abc".into(), Binding::None);
         for bad in [
             "",
             "r=abcd",
@@ -213,6 +261,10 @@ mod tests {
         ] {
             assert!(scram.challenge(bad.as_bytes()).is_err(), "{bad}");
         }
-        assert!(Scram::with_nonce("abc".into()).verify(b"v=AAAA").is_err());
+        assert!(
+            Scram::with_nonce("abc".into(), Binding::None)
+                .verify(b"v=AAAA")
+                .is_err()
+        );
     }
 }

@@ -9,11 +9,14 @@ use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 
 use crate::authentication::{Authentication, SaltCache, encode_error};
+use crate::conninfo::{ChannelBinding, Methods, SessionAttributes};
 use crate::encode;
 use crate::error::WireError;
 use crate::message::{Event, TransactionStatus};
 use crate::password::Password;
 use crate::replies::{Kind, Pending, Replies};
+use crate::starting::Starting;
+use crate::tls::{Protection, TlsSettings};
 
 /// Who signs in, and to what.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +31,25 @@ pub struct Login {
     pub settings: Vec<(String, String)>,
     /// Salted passwords that clients of the same run share.
     pub salts: SaltCache,
+    /// How the connection is protected; not at all if none.
+    pub tls: Option<TlsLogin>,
+    /// Whether signing in is bound to the server's certificate.
+    pub channel_binding: ChannelBinding,
+    /// The ways to authenticate that are allowed.
+    pub methods: Methods,
+    /// Which kind of server is wanted; another one is [`WireError::Unwanted`].
+    pub wanted: SessionAttributes,
+}
+
+/// How a connection is protected.
+#[derive(Clone, Debug)]
+pub struct TlsLogin {
+    /// What is trusted, and what the client shows.
+    pub settings: TlsSettings,
+    /// The host's name or address.
+    pub host: String,
+    /// Whether the session goes on without TLS where the server refuses it.
+    pub is_required: bool,
 }
 
 /// What identifies a server process, and entitles to cancel what it does.
@@ -69,6 +91,8 @@ pub enum Execution<'a> {
 /// One connection. See the module's text.
 pub struct Session {
     replies: Replies,
+    /// There while TLS is, or may come to be, between us and the server.
+    protection: Option<Box<Protection>>,
 }
 
 impl Session {
@@ -76,7 +100,8 @@ impl Session {
     /// the first [`Event::Ready`].
     ///
     /// # Errors
-    /// [`WireError::Encode`] where a name holds a zero byte.
+    /// [`WireError::Encode`] where a name holds a zero byte; [`WireError::Tls`] where TLS is to
+    /// begin at once and cannot.
     pub fn start(login: &Login) -> Result<Self, WireError> {
         let mut out = BytesMut::with_capacity(512);
         let mut parameters = vec![("user", login.user.as_str())];
@@ -98,13 +123,11 @@ impl Session {
         }
         frontend::startup_message(parameters, &mut out)
             .map_err(|error| encode_error("start-up message", &error))?;
-        let authentication = Authentication::new(
-            login.user.clone(),
-            login.password.clone(),
-            login.salts.clone(),
-        );
+        let starting = Starting::new(Authentication::new(login), login.wanted);
+        let protection = login.tls.as_ref().map(Protection::start).transpose()?;
         Ok(Self {
-            replies: Replies::new(authentication, out.to_vec()),
+            replies: Replies::new(starting, out.to_vec()),
+            protection: protection.map(Box::new),
         })
     }
 
@@ -118,18 +141,44 @@ impl Session {
         &'s mut self,
         input: &mut &'i [u8],
     ) -> Result<Option<Event<'s>>, WireError> {
+        if self.protection.is_some() {
+            return self.next_protected(input);
+        }
         self.replies.next(input)
     }
 
-    /// The bytes to be written.
+    #[inline(never)]
+    fn next_protected<'s, 'i: 's>(
+        &'s mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<Event<'s>>, WireError> {
+        if let Some(protection) = &mut self.protection
+            && protection.is_asking()
+            && !protection.answered(input)?
+        {
+            self.protection = None;
+        }
+        match &mut self.protection {
+            Some(protection) => protection.next(&mut self.replies, input),
+            None => self.replies.next(input),
+        }
+    }
+
+    /// The bytes to be written. With TLS, what was asked since the last call is sealed by this.
     #[inline]
-    pub fn output(&self) -> &[u8] {
+    pub fn output(&mut self) -> &[u8] {
+        if let Some(protection) = &mut self.protection {
+            return protection.output(&mut self.replies.core);
+        }
         &self.replies.core.out[self.replies.core.sent..]
     }
 
     /// Tells that so many bytes of the output were written.
     #[inline]
     pub fn sent(&mut self, count_bytes: usize) {
+        if let Some(protection) = &mut self.protection {
+            return protection.sent(count_bytes);
+        }
         let core = &mut self.replies.core;
         core.sent += count_bytes;
         if core.sent >= core.out.len() {
@@ -317,6 +366,17 @@ impl Session {
     /// Whether start-up is over and requests are accepted.
     pub fn is_started(&self) -> bool {
         self.replies.core.starting.is_none()
+    }
+
+    /// Whether the server has let the client in, though it may still be refused its database.
+    pub fn is_authenticated(&self) -> bool {
+        let starting = self.replies.core.starting.as_ref();
+        starting.is_none_or(|starting| starting.authentication.is_satisfied)
+    }
+
+    /// Whether what is sent and received is protected by TLS, once the session is started.
+    pub fn is_protected(&self) -> bool {
+        self.protection.is_some()
     }
 
     /// How many requests wait for an answer, Syncs included.

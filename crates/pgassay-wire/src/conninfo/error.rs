@@ -41,6 +41,16 @@ pub enum ConninfoError {
         /// Why, or what to do instead.
         reason: &'static str,
     },
+    /// An option that promises security beside a mode that does not give it.
+    #[error("weak sslmode \"{mode}\" may not be used with {beside} ({instead})")]
+    WeakMode {
+        /// The mode.
+        mode: String,
+        /// The option beside it.
+        beside: &'static str,
+        /// What to do instead.
+        instead: &'static str,
+    },
     /// Lists of hosts, addresses or ports that do not match.
     #[error("{count} values of \"{option}\" do not match {hosts} hosts")]
     Count {

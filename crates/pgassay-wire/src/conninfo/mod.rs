@@ -11,9 +11,12 @@
 //! Source: `src/interfaces/libpq/fe-connect.c` of PostgreSQL 15 and 18 (`conninfo_parse`,
 //! `conninfo_uri_parse_options`, `conninfo_add_defaults`, `parseServiceInfo`, `passwordFromFile`).
 
+mod attempts;
+mod encryption;
 mod error;
 mod files;
 mod keywords;
+mod methods;
 mod resolve;
 mod syntax;
 mod target;
@@ -21,16 +24,20 @@ mod target;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use attempts::{Attempt, Attempts, Endpoint, Failure};
 pub use error::ConninfoError;
-pub use target::{Address, Host, SessionAttributes, SslMode, Target};
+pub use methods::Methods;
+pub use target::{Address, ChannelBinding, Host, SessionAttributes, SslMode, Target};
 
 /// A file as [`Surroundings`] read it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FileText {
     /// Its content.
     pub text: String,
     /// Its permission bits, as in `st_mode & 0o777`.
     pub mode: u32,
+    /// Whether it belongs to root.
+    pub is_of_root: bool,
 }
 
 /// What the process was started with and finds around it.
@@ -46,6 +53,10 @@ pub trait Surroundings {
     /// # Errors
     /// Where there is a file that cannot be read.
     fn read(&self, path: &Path) -> io::Result<Option<FileText>>;
+    /// The certificates in DER that the system trusts.
+    fn system_roots(&self) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
     /// Where unix sockets are expected if nobody says: libpq's is set when it is built.
     fn socket_directory(&self) -> String {
         "/tmp".into()

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::keywords::{KEYWORDS, SETTINGS, Use};
+use super::methods::Methods;
 use super::target::{Address, Host, SessionAttributes, SslMode, Target};
-use super::{ConninfoError, Request, Surroundings, files};
+use super::{ConninfoError, Request, Surroundings, encryption, files};
 use crate::password::Password;
 
 const DEFAULT_PORT: &str = "5432";
@@ -16,10 +17,10 @@ const DEFAULT_PORT: &str = "5432";
 const CONNECT_TIMEOUT_MIN_S: u32 = 2;
 
 /// Options with a value; an empty value counts as none, as in libpq.
-struct Options(BTreeMap<&'static str, String>);
+pub(super) struct Options(BTreeMap<&'static str, String>);
 
 impl Options {
-    fn get(&self, name: &str) -> Option<&str> {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0
             .get(name)
             .map(String::as_str)
@@ -47,7 +48,7 @@ impl Options {
     }
 
     /// One of several words.
-    fn choice<T: Copy>(
+    pub(super) fn choice<T: Copy>(
         &self,
         name: &'static str,
         default: T,
@@ -101,7 +102,9 @@ pub(super) fn resolve(
     let mut target = Target {
         database: options.get("dbname").unwrap_or(&user).to_owned(),
         user,
-        ssl_mode: ssl_mode(&options)?,
+        ssl_mode: encryption::ssl_mode(&options)?,
+        channel_binding: encryption::channel_binding(&options)?,
+        methods: Methods::parse(options.get("require_auth").unwrap_or_default())?,
         session_attributes: session_attributes(&options)?,
         balance_hosts: options.choice(
             "load_balance_hosts",
@@ -122,6 +125,9 @@ pub(super) fn resolve(
         ..Target::default()
     };
     add_hosts(&mut target, &options, surroundings)?;
+    let is_tcp = |host: &Host| matches!(host.address, Address::Tcp { .. });
+    let uses_tls = target.ssl_mode != SslMode::Disable && target.hosts.iter().any(is_tcp);
+    target.tls = encryption::settings(&options, surroundings, target.ssl_mode, uses_tls)?;
     Ok(target)
 }
 
@@ -184,31 +190,7 @@ fn refuse(options: &Options) -> Result<(), ConninfoError> {
         None | Some("disable" | "prefer") => {}
         Some(value) => return unsupported("gssencmode", value, "GSSAPI is not spoken here"),
     }
-    match options.get("channel_binding") {
-        None | Some("disable" | "prefer") => {}
-        Some(value) => return unsupported("channel_binding", value, "it needs TLS"),
-    }
     Ok(())
-}
-
-fn ssl_mode(options: &Options) -> Result<SslMode, ConninfoError> {
-    if let Some(value @ ("require" | "verify-ca" | "verify-full")) = options.get("sslmode") {
-        return Err(ConninfoError::Unsupported {
-            option: "sslmode",
-            value: value.into(),
-            reason: "TLS is not spoken yet; use disable, allow or prefer",
-        });
-    }
-    options.choice(
-        "sslmode",
-        SslMode::Prefer,
-        &[
-            ("disable", SslMode::Disable),
-            ("allow", SslMode::Allow),
-            ("prefer", SslMode::Prefer),
-        ],
-        "disable, allow, prefer, require, verify-ca or verify-full",
-    )
 }
 
 fn session_attributes(options: &Options) -> Result<SessionAttributes, ConninfoError> {

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::authentication::SaltCache;
+use super::methods::Methods;
 use crate::password::Password;
-use crate::session::Login;
+use crate::tls::TlsSettings;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,8 +76,8 @@ pub struct Host {
     pub password: Option<Password>,
 }
 
-/// How much a connection is to be protected. The stricter modes come with TLS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How much a connection over TCP is to be protected, the strictest last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SslMode {
     /// Never TLS.
     Disable,
@@ -86,6 +86,24 @@ pub enum SslMode {
     /// TLS if the server can.
     #[default]
     Prefer,
+    /// TLS, whoever the server is; where there is a file of trusted certificates, as `VerifyCa`.
+    Require,
+    /// TLS with a server whose certificate is trusted.
+    VerifyCa,
+    /// TLS with a server whose certificate is trusted and names the host.
+    VerifyFull,
+}
+
+/// Whether signing in with SCRAM holds for the server's certificate only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChannelBinding {
+    /// No.
+    Disable,
+    /// Where the server can.
+    #[default]
+    Prefer,
+    /// Yes; other ways to sign in are refused.
+    Require,
 }
 
 /// Which kind of server is wanted.
@@ -123,6 +141,12 @@ pub struct Target {
     pub settings: Vec<(String, String)>,
     /// The protection.
     pub ssl_mode: SslMode,
+    /// What TLS needs; none where no connection asks for it.
+    pub tls: Option<TlsSettings>,
+    /// Whether signing in is bound to the server's certificate.
+    pub channel_binding: ChannelBinding,
+    /// The ways to authenticate that are allowed.
+    pub methods: Methods,
     /// How long to wait for one server; `None` is for ever.
     pub connect_timeout_s: Option<u32>,
     /// Whether TCP keepalives are sent.
@@ -155,17 +179,6 @@ impl Target {
             database: database.into(),
             keepalives: true,
             ..Self::default()
-        }
-    }
-
-    /// Who signs in at this host.
-    pub fn login(&self, host: &Host, salts: &SaltCache) -> Login {
-        Login {
-            user: self.user.clone(),
-            database: self.database.clone(),
-            password: host.password.clone(),
-            settings: self.settings.clone(),
-            salts: salts.clone(),
         }
     }
 }

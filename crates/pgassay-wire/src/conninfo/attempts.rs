@@ -1,0 +1,361 @@
+//! Which server is tried next, and how, after one failed.
+//!
+//! An attempt is one connection: to one address, with TLS or without, accepting one kind of
+//! server. What may follow it:
+//! - TLS failed, or the server refused the client before it was let in: the same address without
+//!   TLS (`prefer`) or with it (`allow`).
+//! - The address cannot be reached, or does not answer in time: the next address.
+//! - The server is not of the wanted kind, or cannot take connections now: the next host. After
+//!   the last, `prefer-standby` tries all again and takes any.
+//! - Anything else, such as a wrong password, ends it: another host would say the same.
+//!
+//! Source: `PQconnectPoll`, `init_allowed_encryption_methods` and `select_next_encryption_method`
+//! in `fe-connect.c`, PostgreSQL 18. There each client shuffles the hosts where
+//! `load_balance_hosts` is random; a caller who has many clients deals them out instead.
+
+use std::net::SocketAddr;
+
+use super::target::{Address, Host, SessionAttributes, SslMode, Target};
+use crate::authentication::SaltCache;
+use crate::error::{ServerError, WireError};
+use crate::session::{Login, TlsLogin};
+
+/// The server starts, stops, or recovers (`ERRCODE_CANNOT_CONNECT_NOW`).
+const CANNOT_CONNECT_NOW: &str = "57P03";
+
+/// Where a server listens, with names looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The address, with the one that was looked up.
+    pub address: Address,
+    /// The host's index in the target.
+    pub host: usize,
+    /// The address looked up; none for a unix socket.
+    pub tcp: Option<SocketAddr>,
+}
+
+/// One connection to be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The endpoint's index.
+    pub endpoint: usize,
+    /// Whether TLS is asked for.
+    pub with_tls: bool,
+    /// The kind of server that is accepted.
+    pub wanted: SessionAttributes,
+}
+
+/// How an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The address cannot be reached, or the server does not answer in time.
+    Unreachable,
+    /// TLS failed before anything else was said, or the server refused the client.
+    Refused {
+        /// Whether the server said that it cannot take connections now.
+        for_now: bool,
+    },
+    /// The server is not of the kind that is wanted.
+    Unwanted,
+    /// Anything else.
+    Other,
+}
+
+impl Failure {
+    /// What a server's error while signing in means; `is_authenticated` is whether it had let the
+    /// client in before.
+    pub fn of_server(error: &ServerError, is_authenticated: bool) -> Self {
+        let for_now = error.sqlstate == CANNOT_CONNECT_NOW;
+        if is_authenticated && !for_now {
+            return Self::Other;
+        }
+        Self::Refused { for_now }
+    }
+
+    /// What an error of the session means while signing in.
+    pub fn of_wire(error: &WireError) -> Self {
+        match error {
+            WireError::Unwanted { .. } => Self::Unwanted,
+            WireError::Tls(error) if error.is_of_handshake() => Self::Refused { for_now: false },
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The attempts to connect to a target.
+#[derive(Clone, Debug)]
+pub struct Attempts {
+    current: Attempt,
+    /// The host that is tried first, and the host of each endpoint.
+    first: usize,
+    hosts: Vec<usize>,
+    is_local: Vec<bool>,
+    mode: SslMode,
+    wanted: SessionAttributes,
+    /// Whether the other of TLS and no TLS was tried at this address.
+    has_switched: bool,
+    /// Whether any kind of server will do by now.
+    is_second_round: bool,
+}
+
+impl Attempts {
+    /// Starts with the endpoint `first`; all are tried in their order from there on. There must be
+    /// one.
+    pub fn new(target: &Target, endpoints: &[Endpoint], first: usize) -> Self {
+        let first = if endpoints.is_empty() {
+            0
+        } else {
+            first % endpoints.len()
+        };
+        // A host's addresses are tried together, beginning with its first.
+        let host = endpoints.get(first).map(|endpoint| endpoint.host);
+        let first = endpoints
+            .iter()
+            .position(|endpoint| Some(endpoint.host) == host);
+        let mut attempts = Self {
+            current: Attempt {
+                endpoint: first.unwrap_or(0),
+                with_tls: false,
+                wanted: target.session_attributes,
+            },
+            first: first.unwrap_or(0),
+            hosts: endpoints.iter().map(|endpoint| endpoint.host).collect(),
+            is_local: endpoints
+                .iter()
+                .map(|endpoint| endpoint.tcp.is_none())
+                .collect(),
+            mode: target.ssl_mode,
+            wanted: target.session_attributes,
+            has_switched: false,
+            is_second_round: false,
+        };
+        attempts.go_to(attempts.first);
+        attempts
+    }
+
+    /// What is tried now.
+    pub fn current(&self) -> Attempt {
+        self.current
+    }
+
+    /// Decides what follows a failure; `false` if nothing does.
+    pub fn after(&mut self, failure: Failure) -> bool {
+        match failure {
+            Failure::Other => false,
+            Failure::Unreachable => self.go_on(false),
+            Failure::Unwanted => self.go_on(true),
+            Failure::Refused { for_now } => self.switch() || (for_now && self.go_on(true)),
+        }
+    }
+
+    fn go_to(&mut self, endpoint: usize) {
+        // TLS is not spoken over unix sockets, whatever is required.
+        let with_tls = !self.is_local.get(endpoint).copied().unwrap_or(true)
+            && !matches!(self.mode, SslMode::Disable | SslMode::Allow);
+        let wanted = if self.is_second_round {
+            SessionAttributes::Any
+        } else {
+            self.wanted
+        };
+        self.has_switched = false;
+        self.current = Attempt {
+            endpoint,
+            with_tls,
+            wanted,
+        };
+    }
+
+    /// The next address, or that of the next host.
+    fn go_on(&mut self, skips_host: bool) -> bool {
+        let count = self.hosts.len();
+        let mut next = self.current.endpoint;
+        let host = self.hosts.get(next).copied();
+        loop {
+            next = (next + 1) % count.max(1);
+            if next == self.first {
+                if self.wanted != SessionAttributes::PreferStandby || self.is_second_round {
+                    return false;
+                }
+                self.is_second_round = true;
+                break;
+            }
+            if !skips_host || self.hosts.get(next).copied() != host {
+                break;
+            }
+        }
+        self.go_to(next);
+        true
+    }
+
+    /// The same address with TLS instead of without, or without instead of with it.
+    fn switch(&mut self) -> bool {
+        let may_switch = matches!(self.mode, SslMode::Allow | SslMode::Prefer)
+            && !self
+                .is_local
+                .get(self.current.endpoint)
+                .copied()
+                .unwrap_or(true);
+        if !may_switch || self.has_switched {
+            return false;
+        }
+        self.has_switched = true;
+        self.current.with_tls = !self.current.with_tls;
+        true
+    }
+}
+
+impl Target {
+    /// Who signs in at this host, without TLS and at any kind of server.
+    pub fn login(&self, host: &Host, salts: &SaltCache) -> Login {
+        Login {
+            user: self.user.clone(),
+            database: self.database.clone(),
+            password: host.password.clone(),
+            settings: self.settings.clone(),
+            salts: salts.clone(),
+            tls: None,
+            channel_binding: self.channel_binding,
+            methods: self.methods.clone(),
+            wanted: SessionAttributes::Any,
+        }
+    }
+
+    /// Who signs in, and how, by this attempt.
+    pub fn login_for(&self, attempt: Attempt, endpoint: &Endpoint, salts: &SaltCache) -> Login {
+        let host = &self.hosts[endpoint.host];
+        let tls = self.tls.as_ref().filter(|_| attempt.with_tls);
+        Login {
+            tls: tls.map(|settings| TlsLogin {
+                settings: settings.clone(),
+                host: match &host.address {
+                    Address::Tcp { host, .. } => host.clone(),
+                    Address::Unix { .. } => String::new(),
+                },
+                is_required: self.ssl_mode != SslMode::Prefer,
+            }),
+            wanted: attempt.wanted,
+            ..self.login(host, salts)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hosts by number, each with so many addresses; none is a socket.
+    fn attempts(mode: SslMode, wanted: SessionAttributes, addresses: &[usize]) -> Attempts {
+        let endpoints: Vec<_> = addresses
+            .iter()
+            .enumerate()
+            .flat_map(|(host, &count)| (0..count.max(1)).map(move |_| (host, count > 0)))
+            .map(|(host, is_tcp)| Endpoint {
+                address: Address::Unix {
+                    directory: String::new(),
+                    port: 1,
+                },
+                host,
+                tcp: is_tcp.then(|| "127.0.0.1:1".parse().unwrap()),
+            })
+            .collect();
+        let target = Target {
+            ssl_mode: mode,
+            session_attributes: wanted,
+            ..Target::default()
+        };
+        Attempts::new(&target, &endpoints, 0)
+    }
+
+    /// What is tried when all fail in the same way: the endpoint, `s` with TLS, `?` for any kind.
+    fn course(mut attempts: Attempts, failure: Failure) -> String {
+        let mut seen = Vec::new();
+        loop {
+            let Attempt {
+                endpoint,
+                with_tls,
+                wanted,
+            } = attempts.current();
+            let tls = if with_tls { "s" } else { "" };
+            let any = if wanted == SessionAttributes::Any {
+                ""
+            } else {
+                "!"
+            };
+            seen.push(format!("{endpoint}{tls}{any}"));
+            assert!(seen.len() < 50, "{seen:?}");
+            if !attempts.after(failure) {
+                return seen.join(" ");
+            }
+        }
+    }
+
+    #[test]
+    fn what_follows_a_failure() {
+        use SessionAttributes::{Any, PreferStandby, Standby};
+        use SslMode::{Allow, Disable, Prefer, Require};
+
+        let refused = Failure::Refused { for_now: false };
+        let for_now = Failure::Refused { for_now: true };
+        for (mode, wanted, addresses, failure, expected) in [
+            (Prefer, Any, &[2, 1][..], Failure::Unreachable, "0s 1s 2s"),
+            (Disable, Any, &[2, 1], Failure::Unreachable, "0 1 2"),
+            (Prefer, Any, &[2, 1], Failure::Other, "0s"),
+            (Prefer, Any, &[2, 1], refused, "0s 0"),
+            (Allow, Any, &[2, 1], refused, "0 0s"),
+            (Require, Any, &[2, 1], refused, "0s"),
+            (Disable, Any, &[2, 1], refused, "0"),
+            // A socket knows no TLS.
+            (Require, Any, &[0, 1], Failure::Unreachable, "0 1s"),
+            (Prefer, Any, &[0, 1], refused, "0"),
+            (Prefer, Any, &[2, 1], for_now, "0s 0 2s 2"),
+            (
+                Require,
+                Standby,
+                &[2, 2, 1],
+                Failure::Unwanted,
+                "0s! 2s! 4s!",
+            ),
+            (
+                Disable,
+                PreferStandby,
+                &[2, 1],
+                Failure::Unwanted,
+                "0! 2! 0 2",
+            ),
+            (
+                Disable,
+                PreferStandby,
+                &[1, 1],
+                Failure::Unreachable,
+                "0! 1! 0 1",
+            ),
+        ] {
+            let course = course(attempts(mode, wanted, addresses), failure);
+            assert_eq!(
+                course, expected,
+                "{mode:?} {wanted:?} {addresses:?} {failure:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_later_host_may_be_first() {
+        let endpoints: Vec<_> = [0, 1, 1, 2]
+            .map(|host| Endpoint {
+                address: Address::Unix {
+                    directory: String::new(),
+                    port: 1,
+                },
+                host,
+                tcp: None,
+            })
+            .into();
+        let from = |first| {
+            let attempts = Attempts::new(&Target::default(), &endpoints, first);
+            course(attempts, Failure::Unreachable)
+        };
+        assert_eq!(from(0), "0 1 2 3");
+        assert_eq!(from(2), "1 2 3 0");
+        assert_eq!(from(7), "3 0 1 2");
+    }
+}

@@ -1,0 +1,206 @@
+//! TLS of one connection as a transform of bytes: asking for it, the handshake, sealing and
+//! opening.
+//!
+//! The session owns this for as long as there is something to do, that is until the server has
+//! refused TLS, or for good. Whoever moves the bytes need not know: what it is given to send is
+//! sealed, and what it read is opened here before it is looked at.
+//!
+//! Source: `PQconnectPoll`, state `CONNECTION_SSL_STARTUP`, in `fe-connect.c`.
+
+use std::io::{Read, Write};
+
+use rustls::ClientConnection;
+
+use super::{TlsError, TlsSettings, certificate};
+use crate::replies::{Core, Replies};
+use crate::session::TlsLogin;
+use crate::{Event, WireError};
+
+/// `NEGOTIATE_SSL_CODE` with its length.
+const SSL_REQUEST: &[u8] = &[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+
+/// What is done for a connection that is, or may be, protected.
+pub(crate) struct Protection {
+    stage: Stage,
+    /// Bytes for the server, and how many of them were written.
+    sealed: Vec<u8>,
+    sealed_sent: usize,
+    /// What the server said, opened, and how much of it was used.
+    opened: Vec<u8>,
+    opened_used: usize,
+}
+
+enum Stage {
+    /// The server was asked whether it speaks TLS.
+    Asked(Box<TlsLogin>),
+    /// The handshake, and after it everything sealed.
+    Speaking {
+        connection: Box<ClientConnection>,
+        /// Whether the handshake is over.
+        is_settled: bool,
+        /// Whether the server must have chosen PostgreSQL's protocol.
+        needs_alpn: bool,
+    },
+}
+
+impl Protection {
+    pub fn start(login: &TlsLogin) -> Result<Self, TlsError> {
+        let TlsLogin { settings, host, .. } = login;
+        let (stage, sealed) = if settings.is_direct {
+            (speak(settings, host)?, Vec::new())
+        } else {
+            (Stage::Asked(Box::new(login.clone())), SSL_REQUEST.to_vec())
+        };
+        Ok(Self {
+            stage,
+            sealed,
+            sealed_sent: 0,
+            opened: Vec::new(),
+            opened_used: 0,
+        })
+    }
+
+    /// The bytes for the server: those of the request or the handshake, and after that what the
+    /// session has to say, sealed.
+    pub fn output(&mut self, core: &mut Core) -> &[u8] {
+        let Stage::Speaking {
+            connection,
+            is_settled,
+            ..
+        } = &mut self.stage
+        else {
+            return &self.sealed[self.sealed_sent..];
+        };
+        if *is_settled && core.sent < core.out.len() {
+            // Without a limit, all of it is taken at once.
+            let taken = connection.writer().write_all(&core.out[core.sent..]);
+            debug_assert!(taken.is_ok(), "rustls was told to keep everything");
+            core.out.clear();
+            core.sent = 0;
+        }
+        while connection.wants_write() {
+            let written = connection.write_tls(&mut self.sealed);
+            debug_assert!(written.is_ok(), "a vector takes everything");
+        }
+        &self.sealed[self.sealed_sent..]
+    }
+
+    /// Tells that so many bytes of the output were written.
+    pub fn sent(&mut self, count_bytes: usize) {
+        self.sealed_sent += count_bytes;
+        if self.sealed_sent >= self.sealed.len() {
+            self.sealed.clear();
+            self.sealed_sent = 0;
+        }
+    }
+
+    /// Whether the server's answer to the request is still to come; then [`Self::answered`] is
+    /// given what arrives.
+    pub fn is_asking(&self) -> bool {
+        matches!(self.stage, Stage::Asked(_))
+    }
+
+    /// Takes the server's answer; `false` if the connection goes on without TLS.
+    pub fn answered(&mut self, input: &mut &[u8]) -> Result<bool, TlsError> {
+        let Stage::Asked(login) = &self.stage else {
+            return Ok(true);
+        };
+        let Some((&answer, rest)) = input.split_first() else {
+            return Ok(true);
+        };
+        *input = rest;
+        match answer {
+            b'S' if !rest.is_empty() => Err(TlsError::Injected),
+            b'S' => {
+                self.stage = speak(&login.settings, &login.host)?;
+                Ok(true)
+            }
+            b'N' if login.is_required => Err(TlsError::Refused),
+            b'N' => Ok(false),
+            b'E' => Err(TlsError::ErrorAnswer),
+            byte => Err(TlsError::Answer { byte }),
+        }
+    }
+
+    /// As [`Replies::next`], of what is sealed in `input`.
+    pub fn next<'s>(
+        &'s mut self,
+        replies: &'s mut Replies,
+        input: &mut &[u8],
+    ) -> Result<Option<Event<'s>>, WireError> {
+        if self.opened_used >= self.opened.len() {
+            self.opened.clear();
+            self.opened_used = 0;
+            self.open(&mut replies.core, input)?;
+        }
+        let mut rest = &self.opened[self.opened_used..];
+        let event = replies.next(&mut rest)?;
+        self.opened_used = self.opened.len() - rest.len();
+        Ok(event)
+    }
+
+    /// Opens all of the input.
+    fn open(&mut self, core: &mut Core, input: &mut &[u8]) -> Result<(), TlsError> {
+        let Stage::Speaking {
+            connection,
+            is_settled,
+            needs_alpn,
+        } = &mut self.stage
+        else {
+            return Ok(());
+        };
+        while !input.is_empty() {
+            // Reading from a slice does not fail; what is too much for rustls is read later.
+            let taken = connection.read_tls(input).unwrap_or(0);
+            let state = connection.process_new_packets().map_err(|error| {
+                let error = Box::new(error);
+                if *is_settled {
+                    TlsError::Connection(error)
+                } else {
+                    TlsError::Handshake(error)
+                }
+            })?;
+            let ready = state.plaintext_bytes_to_read();
+            let begin = self.opened.len();
+            self.opened.resize(begin + ready, 0);
+            let read = connection.reader().read(&mut self.opened[begin..]);
+            self.opened.truncate(begin + read.unwrap_or(0));
+            // After a farewell nothing is taken, and nothing counts.
+            if taken == 0 && ready == 0 {
+                *input = &[];
+            }
+            if !*is_settled && !connection.is_handshaking() {
+                settle(connection, *needs_alpn, core)?;
+                *is_settled = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes note of what the handshake brought.
+fn settle(
+    connection: &ClientConnection,
+    needs_alpn: bool,
+    core: &mut Core,
+) -> Result<(), TlsError> {
+    if needs_alpn && connection.alpn_protocol().is_none() {
+        return Err(TlsError::NoAlpn);
+    }
+    let certificates = connection.peer_certificates().unwrap_or_default();
+    let hash = certificates
+        .first()
+        .and_then(|der| certificate::end_point_hash(der));
+    if let Some(starting) = &mut core.starting {
+        starting.authentication.protect(hash);
+    }
+    Ok(())
+}
+
+fn speak(settings: &TlsSettings, host: &str) -> Result<Stage, TlsError> {
+    Ok(Stage::Speaking {
+        connection: Box::new(settings.connection(host)?),
+        is_settled: false,
+        needs_alpn: settings.is_direct,
+    })
+}

@@ -1,0 +1,210 @@
+//! What the connections of a target share of TLS: the trusted certificates, the client's own, the
+//! versions.
+
+use std::sync::Arc;
+
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
+
+use super::TlsError;
+use super::verifier::{Chain, Verifier};
+
+/// PostgreSQL's name among protocols over TLS.
+pub(super) const ALPN: &[u8] = b"postgresql";
+
+/// The contents of files that take part, and what they are called.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Files {
+    /// Trusted certificates in PEM; none is to trust everybody.
+    pub roots: Option<(String, String)>,
+    /// The system's trusted certificates, which take the place of `roots`.
+    pub system_roots: Option<Vec<Vec<u8>>>,
+    /// Lists of revoked certificates in PEM.
+    pub revoked: Option<(String, String)>,
+    /// The client's certificate, with those that lead to a trusted one.
+    pub certificate: Option<(String, String)>,
+    /// The client's key.
+    pub key: Option<(String, String)>,
+}
+
+/// Which versions of TLS may be spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Versions {
+    pub tls12: bool,
+    pub tls13: bool,
+}
+
+impl Versions {
+    fn supported(self) -> Vec<&'static SupportedProtocolVersion> {
+        let of = |version, is_wanted: bool| is_wanted.then_some(version);
+        [of(&TLS13, self.tls13), of(&TLS12, self.tls12)]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
+/// What a client needs for TLS. Made once for a target, shared by its connections.
+#[derive(Clone)]
+pub struct TlsSettings {
+    /// As libpq, a file that is missing or broken is told when it is needed: with `prefer` the
+    /// connection goes on without TLS.
+    config: Result<Arc<ClientConfig>, Arc<str>>,
+    checks_host: bool,
+    /// Whether the handshake begins at once, without asking first.
+    pub(super) is_direct: bool,
+}
+
+impl std::fmt::Debug for TlsSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            config,
+            checks_host,
+            is_direct,
+        } = self;
+        f.debug_struct("TlsSettings")
+            .field("broken", &config.as_ref().err())
+            .field("checks_host", checks_host)
+            .field("is_direct", is_direct)
+            .finish()
+    }
+}
+
+impl TlsSettings {
+    /// Settings from files that were read, or from what is wrong with them.
+    pub(crate) fn new(
+        files: Result<Files, String>,
+        versions: Versions,
+        sends_name: bool,
+        checks_host: bool,
+        is_direct: bool,
+    ) -> Self {
+        let config = files.and_then(|files| config(&files, versions, sends_name, checks_host));
+        Self {
+            config: config.map(Arc::new).map_err(Arc::from),
+            checks_host,
+            is_direct,
+        }
+    }
+
+    /// The client's side of a new connection.
+    pub(super) fn connection(&self, host: &str) -> Result<ClientConnection, TlsError> {
+        let config = self
+            .config
+            .as_ref()
+            .map_err(|error| TlsError::Setup(Arc::clone(error)))?;
+        let name = match ServerName::try_from(host.to_owned()) {
+            Ok(name) => name,
+            Err(_) if self.checks_host => return Err(TlsError::HostNeeded),
+            // An address is never told to the server, and nobody looks at it then.
+            Err(_) => ServerName::from(std::net::IpAddr::from([0, 0, 0, 0])),
+        };
+        let mut connection = ClientConnection::new(Arc::clone(config), name)
+            .map_err(|error| TlsError::Handshake(Box::new(error)))?;
+        // What a session has to send is bounded by who uses it.
+        connection.set_buffer_limit(None);
+        Ok(connection)
+    }
+}
+
+fn config(
+    files: &Files,
+    versions: Versions,
+    sends_name: bool,
+    checks_host: bool,
+) -> Result<ClientConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    let algorithms = provider.signature_verification_algorithms;
+    let verifier = Verifier {
+        algorithms,
+        chain: chain(files, &provider)?,
+        checks_host,
+    };
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&versions.supported())
+        .map_err(|error| format!("cannot set up TLS: {error}"))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let mut config = match (&files.certificate, &files.key) {
+        (Some(certificate), Some(key)) => {
+            let chain = certificates(certificate)
+                .map_err(|what| format!("could not read certificate file {what}"))?;
+            builder
+                .with_client_auth_cert(chain, private_key(key)?)
+                .map_err(|error| {
+                    let (path, _) = key;
+                    format!("certificate does not match private key file \"{path}\": {error}")
+                })?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    config.enable_sni = sends_name;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    // PostgreSQL keeps no sessions of TLS.
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+fn chain(
+    files: &Files,
+    provider: &Arc<rustls::crypto::CryptoProvider>,
+) -> Result<Option<Chain>, String> {
+    let roots: Vec<CertificateDer<'static>> = match (&files.system_roots, &files.roots) {
+        (Some(system), _) => system.iter().cloned().map(CertificateDer::from).collect(),
+        (None, Some(file)) => certificates(file)
+            .map_err(|what| format!("could not read root certificate file {what}"))?,
+        (None, None) => return Ok(None),
+    };
+    let mut store = RootCertStore::empty();
+    let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
+    if added == 0 {
+        return Err("there is no trusted certificate: see sslrootcert".into());
+    }
+    let revoked = match &files.revoked {
+        Some((path, text)) => {
+            let lists = CertificateRevocationListDer::pem_slice_iter(text.as_bytes());
+            let lists: Result<Vec<_>, _> = lists.collect();
+            lists.map_err(|error| {
+                format!("could not read certificate revocation list file \"{path}\": {error}")
+            })?
+        }
+        None => Vec::new(),
+    };
+    let has_revoked = !revoked.is_empty();
+    let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::clone(provider))
+        .with_crls(revoked)
+        .enforce_revocation_expiration()
+        .build()
+        .map_err(|error| format!("could not use the trusted certificates: {error}"))?;
+    Ok(Some(Chain {
+        webpki,
+        roots,
+        has_revoked,
+    }))
+}
+
+/// The certificates of a file, at least one.
+fn certificates((path, text): &(String, String)) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read: Result<Vec<_>, pem::Error> =
+        CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    match read {
+        Ok(found) if found.is_empty() => Err(format!("\"{path}\": no certificate in PEM format")),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("\"{path}\": {error}")),
+    }
+}
+
+fn private_key((path, text): &(String, String)) -> Result<PrivateKeyDer<'static>, String> {
+    if text.contains("ENCRYPTED") {
+        return Err(format!(
+            "private key file \"{path}\" has a passphrase, which is not supported: \
+             write a key without one with \"openssl pkey\""
+        ));
+    }
+    PrivateKeyDer::from_pem_slice(text.as_bytes())
+        .map_err(|error| format!("could not load private key file \"{path}\": {error}"))
+}
