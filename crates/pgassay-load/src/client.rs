@@ -17,6 +17,7 @@
 mod run;
 
 use pgassay_script::{Capture, CommandKind, Protocol, Refusal, SqlCommand, Value};
+use pgassay_wire::conninfo::Failure;
 use pgassay_wire::{Event, Execution, Session, TransactionStatus, WireError};
 
 use crate::conduct::FailureKind;
@@ -119,21 +120,24 @@ impl Client {
     }
 
     /// Uses bytes that were read while signing in; `true` once that is done.
-    pub fn receive_sign_in(&mut self, bytes: &[u8]) -> Result<bool, LoadError> {
+    pub fn receive_sign_in(&mut self, bytes: &[u8]) -> Result<bool, (Failure, LoadError)> {
         let client = self.run.id;
         let mut input = bytes;
-        while let Some(event) = self
-            .session
-            .next(&mut input)
-            .map_err(|error| LoadError::Wire { client, error })?
-        {
+        loop {
+            let event = self.session.next(&mut input).map_err(|error| {
+                let failure = Failure::of_wire(&error);
+                (failure, LoadError::Wire { client, error })
+            })?;
             match event {
-                Event::Ready { .. } => return Ok(true),
-                Event::Error { error, .. } => return Err(LoadError::Refused { client, error }),
-                _ => {}
+                None => return Ok(false),
+                Some(Event::Ready { .. }) => return Ok(true),
+                Some(Event::Error { error, .. }) => {
+                    let failure = Failure::of_server(&error, self.session.is_authenticated());
+                    return Err((failure, LoadError::Refused { client, error }));
+                }
+                Some(_) => {}
             }
         }
-        Ok(false)
     }
 
     /// Uses bytes that were read; `true` once all that was asked is answered.

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use pgassay_script::{Names, Seeding, Value, Variables, is_valid_name};
 use pgassay_wire::SaltCache;
-use pgassay_wire::conninfo::SessionAttributes;
 
 use threads::{Start, run_all};
 
@@ -73,22 +72,19 @@ impl Crew {
                 source,
             })?;
         let timeout_s = config.target.connect_timeout_s.map(u64::from);
-        let opening = Opening {
-            target: &config.target,
-            endpoints: &endpoints,
-            program: &program,
-            salts: &SaltCache::default(),
+        let connector = Connector {
+            target: config.target.clone(),
+            endpoints,
+            salts: SaltCache::default(),
             limit: timeout_s.map_or(config.limits.connect, Duration::from_secs),
+        };
+        let opening = Opening {
+            connector: &connector,
+            program: &program,
             stop,
         };
-        let connector = config.conduct.reconnects.then(|| Connector {
-            target: config.target.clone(),
-            endpoints: endpoints.clone(),
-            salts: opening.salts.clone(),
-            limit: opening.limit,
-        });
         let begin_ns = clock::monotonic_ns();
-        let workers = open_all(config, &opening, connector.as_ref())?;
+        let workers = open_all(config, &opening)?;
         tracing::debug!(
             clients = config.clients,
             threads = workers.len(),
@@ -104,7 +100,7 @@ impl Crew {
             conduct: config.conduct.clone(),
             io_choice: config.io,
             io,
-            connector,
+            connector: config.conduct.reconnects.then_some(connector),
             stop,
             is_spent: false,
         })
@@ -377,9 +373,6 @@ fn check(config: &CrewConfig) -> Result<(), LoadError> {
     if config.target.hosts.is_empty() {
         return refuse("the target names no host");
     }
-    if config.target.session_attributes != SessionAttributes::Any {
-        return refuse("target_session_attrs is not supported yet, but for \"any\"");
-    }
     match config
         .variables
         .iter()
@@ -417,11 +410,7 @@ fn refused_io(choice: IoChoice, reason: String) -> Result<IoUsed, LoadError> {
 }
 
 /// Opens all clients, dealt to threads as pgbench deals them.
-fn open_all(
-    config: &CrewConfig,
-    opening: &Opening<'_>,
-    connector: Option<&Connector>,
-) -> Result<Vec<Worker<Io>>, LoadError> {
+fn open_all(config: &CrewConfig, opening: &Opening<'_>) -> Result<Vec<Worker<Io>>, LoadError> {
     let threads = config.threads.min(config.clients) as usize;
     let clients = config.clients as usize;
     let defines_seed = config
@@ -451,9 +440,12 @@ fn open_all(
         let opened: Vec<_> = hands
             .into_iter()
             .map(|hand| {
-                scope.spawn(move || match connector {
-                    Some(connector) => opening::postpone(connector, hand),
-                    None => opening::open(opening, hand),
+                scope.spawn(move || {
+                    if config.conduct.reconnects {
+                        opening::postpone(opening.connector, hand)
+                    } else {
+                        opening::open(opening, hand)
+                    }
                 })
             })
             .collect();

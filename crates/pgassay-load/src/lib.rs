@@ -61,3 +61,4 @@ pub use measurement::{
 };
 pub use redis::{RedisCrew, RedisError};
 pub use socket::raise_open_files;
+pub use socket::endpoints;

@@ -4,21 +4,22 @@
 //! a process and SCRAM keeps both sides busy. Statements are prepared here too, so that nothing of
 //! it falls into a measured window (pgbench prepares inside: at 1000 clients and 5000
 //! transactions/s that shows as a lag of 75–95 ms against 0.5–2 ms).
+//!
+//! Each client goes its own way through the hosts, as [`Attempts`] has it.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pgassay_wire::conninfo::Target;
-use pgassay_wire::{Event, SaltCache, Session};
+use pgassay_wire::Event;
+use pgassay_wire::conninfo::{Attempts, Failure};
 
 use crate::client::{Client, Run};
 use crate::driver::{Arrival, Driver, EpollDriver};
 use crate::error::LoadError;
 use crate::program::Program;
 use crate::reconnecting::Connector;
-use crate::socket::{self, Endpoint};
 
 /// Connections of a thread that sign in at the same time.
 const SIDE_BY_SIDE: usize = 64;
@@ -29,11 +30,8 @@ const RETRY_NS: u64 = 2_000_000;
 
 /// What opening needs to know.
 pub(crate) struct Opening<'a> {
-    pub target: &'a Target,
-    pub endpoints: &'a [Endpoint],
+    pub connector: &'a Connector,
     pub program: &'a Program,
-    pub salts: &'a SaltCache,
-    pub limit: Duration,
     pub stop: &'a AtomicBool,
 }
 
@@ -50,6 +48,12 @@ struct Opener<'a> {
     driver: EpollDriver,
     clients: Vec<Client>,
     progress: Vec<Progress>,
+    /// What each client tried, and when it began with what it tries now.
+    attempts: Vec<(Attempts, u64)>,
+    /// Clients that wait for a place in the server's queue, for another attempt.
+    queueing: Vec<usize>,
+    /// When it was last looked whether an attempt takes too long.
+    hurried_ns: u64,
     /// Clients that are connected but not open yet.
     in_progress: usize,
 }
@@ -70,12 +74,19 @@ pub(crate) fn open(
         driver,
         clients: Vec::with_capacity(wanted),
         progress: Vec::with_capacity(wanted),
+        attempts: Vec::with_capacity(wanted),
+        queueing: Vec::new(),
+        hurried_ns: 0,
         in_progress: 0,
     };
-    let limit_ns = opening.limit.as_nanos() as u64;
+    let limit_ns = opening.connector.limit.as_nanos() as u64;
     let mut progressed_ns = opener.driver.now_ns();
     loop {
         let mut pause_ns = TICK_NS;
+        for index in std::mem::take(&mut opener.queueing) {
+            opener.begin_again(index)?;
+            pause_ns = RETRY_NS;
+        }
         while opener.in_progress < SIDE_BY_SIDE {
             let Some(run) = runs.pop_front() else { break };
             if let Some(run) = opener.connect(run)? {
@@ -103,8 +114,9 @@ pub(crate) fn open(
         if opening.stop.load(Ordering::Relaxed) {
             return Err(LoadError::Stopped);
         }
+        opener.hurry(limit_ns)?;
         if opener.driver.now_ns() > progressed_ns.saturating_add(limit_ns) {
-            return Err(opener.too_slow(opening.limit));
+            return Err(opener.too_slow(opening.connector.limit));
         }
     }
 }
@@ -120,7 +132,7 @@ pub(crate) fn postpone(
     })?;
     let clients = runs.into_iter().map(|run| {
         driver.add_closed();
-        let session = connector.session(0, run.id)?;
+        let session = connector.idle_session(run.id)?;
         Ok(Client { session, run })
     });
     let clients: Result<_, LoadError> = clients.collect();
@@ -130,49 +142,63 @@ pub(crate) fn postpone(
 impl Opener<'_> {
     /// Connects one client and begins to sign in; gives it back if the server's queue is full.
     fn connect(&mut self, run: Run) -> Result<Option<Run>, LoadError> {
-        let Opening {
-            target,
-            endpoints,
-            limit,
-            salts,
-            ..
-        } = self.opening;
-        let id = run.id;
-        let mut failed = None;
-        // libpq shuffles the hosts; dealing them out spreads clients more evenly still.
-        let first = if target.balance_hosts {
-            id as usize % endpoints.len()
-        } else {
-            0
+        let connector = self.opening.connector;
+        let mut attempts = connector.attempts(run.id);
+        let Some((fd, session)) = connector.begin(run.id, &mut attempts)? else {
+            return Ok(Some(run));
         };
-        for endpoint in endpoints[first..].iter().chain(&endpoints[..first]) {
-            let fd = match socket::open(endpoint, target, *limit) {
-                Ok(fd) => fd,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Some(run)),
-                Err(source) => {
-                    failed = Some((endpoint.address.clone(), source));
-                    continue;
-                }
-            };
-            let login = target.login(&target.hosts[endpoint.host], salts);
-            let session =
-                Session::start(&login).map_err(|error| LoadError::Wire { client: id, error })?;
-            let index = self.driver.add(fd).map_err(|source| LoadError::System {
-                what: "watch a connection",
-                source,
-            })?;
-            self.clients.push(Client { session, run });
-            self.progress.push(Progress::SigningIn);
-            self.in_progress += 1;
-            self.flush(index)?;
-            return Ok(None);
+        let index = self.driver.add(fd).map_err(cannot_watch)?;
+        self.clients.push(Client { session, run });
+        self.progress.push(Progress::SigningIn);
+        self.attempts.push((attempts, self.driver.now_ns()));
+        self.in_progress += 1;
+        self.flush(index)?;
+        Ok(None)
+    }
+
+    /// Lets a client try what follows a failure, or gives the error back if nothing does.
+    #[cold]
+    fn try_next(
+        &mut self,
+        index: usize,
+        failure: Failure,
+        error: LoadError,
+    ) -> Result<(), LoadError> {
+        if self.progress[index] != Progress::SigningIn || !self.attempts[index].0.after(failure) {
+            return Err(error);
         }
-        let (address, source) = failed.expect("a target without hosts is refused before");
-        Err(LoadError::Connect {
-            client: id,
-            address,
-            source,
-        })
+        self.begin_again(index)
+    }
+
+    fn begin_again(&mut self, index: usize) -> Result<(), LoadError> {
+        let id = self.clients[index].run.id;
+        let (attempts, begun_ns) = &mut self.attempts[index];
+        *begun_ns = self.driver.now_ns();
+        let Some((fd, session)) = self.opening.connector.begin(id, attempts)? else {
+            self.driver.close(index);
+            self.queueing.push(index);
+            return Ok(());
+        };
+        self.driver.replace(index, fd).map_err(cannot_watch)?;
+        self.clients[index].session = session;
+        self.flush(index)
+    }
+
+    /// Gives up attempts that take too long, where there is something else to try.
+    fn hurry(&mut self, limit_ns: u64) -> Result<(), LoadError> {
+        let now_ns = self.driver.now_ns();
+        if now_ns < self.hurried_ns + TICK_NS {
+            return Ok(());
+        }
+        self.hurried_ns = now_ns;
+        for index in 0..self.clients.len() {
+            let is_late = now_ns > self.attempts[index].1.saturating_add(limit_ns);
+            if self.progress[index] == Progress::SigningIn && is_late {
+                let error = self.too_slow(self.opening.connector.limit);
+                self.try_next(index, Failure::Unreachable, error)?;
+            }
+        }
+        Ok(())
     }
 
     /// Handles what arrived; `true` if anything did.
@@ -203,11 +229,21 @@ impl Opener<'_> {
         let mut input = self.driver.received(index, count);
         let mut refused = Vec::new();
         let mut is_ready = false;
-        while let Some(event) = client.session.next(&mut input).map_err(wire)? {
+        loop {
+            let event = match client.session.next(&mut input) {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(error) => {
+                    let failure = Failure::of_wire(&error);
+                    return self.try_next(index, failure, wire(error));
+                }
+            };
             match event {
                 Event::Ready { .. } => is_ready = true,
                 Event::Error { error, .. } if error.is_fatal() => {
-                    return Err(LoadError::Refused { client: id, error });
+                    let failure = Failure::of_server(&error, client.session.is_authenticated());
+                    let refused = LoadError::Refused { client: id, error };
+                    return self.try_next(index, failure, refused);
                 }
                 Event::Error {
                     token: Some(statement),
@@ -280,5 +316,12 @@ impl Opener<'_> {
             what: what.into(),
             waited,
         }
+    }
+}
+
+fn cannot_watch(source: io::Error) -> LoadError {
+    LoadError::System {
+        what: "watch a connection",
+        source,
     }
 }

@@ -1,4 +1,5 @@
-//! A connection for each transaction: opening it within the loop, and closing it.
+//! Opening one connection, and a connection for each transaction: opening it within the loop, and
+//! closing it.
 //!
 //! Signing in is a state of the client like waiting for a reply, so a thread's other clients go on
 //! meanwhile; pgbench's thread stands still. Statements are prepared when they are first executed,
@@ -6,15 +7,16 @@
 //! opening takes is no part of a transaction's latency, which begins after it.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use pgassay_wire::conninfo::Target;
+use pgassay_wire::conninfo::{Attempts, Endpoint, Failure, Target};
 use pgassay_wire::{SaltCache, Session};
 
 use crate::client::{Run, Stage};
 use crate::driver::Driver;
 use crate::error::LoadError;
-use crate::socket::{self, Endpoint};
+use crate::socket;
 
 /// How soon a full queue of the server is tried again.
 const RETRY_NS: u64 = 2_000_000;
@@ -29,45 +31,75 @@ pub(crate) struct Connector {
 
 impl Connector {
     /// A session that has not been connected yet.
-    pub fn session(&self, host: usize, client: u32) -> Result<Session, LoadError> {
-        let login = self.target.login(&self.target.hosts[host], &self.salts);
+    pub fn idle_session(&self, client: u32) -> Result<Session, LoadError> {
+        let login = self.target.login(&self.target.hosts[0], &self.salts);
         Session::start(&login).map_err(|error| LoadError::Wire { client, error })
     }
 
+    /// What a client tries, beginning anew.
+    pub fn attempts(&self, client: u32) -> Attempts {
+        // libpq shuffles the hosts; dealing them out spreads clients more evenly still.
+        let first = if self.target.balance_hosts { client } else { 0 };
+        Attempts::new(&self.target, &self.endpoints, first as usize)
+    }
+
+    /// Opens a connection by the attempt that is on, or by the first after it that gets as far;
+    /// none if the server's queue is full.
+    pub fn begin(
+        &self,
+        client: u32,
+        attempts: &mut Attempts,
+    ) -> Result<Option<(OwnedFd, Session)>, LoadError> {
+        loop {
+            let attempt = attempts.current();
+            let endpoint = &self.endpoints[attempt.endpoint];
+            let (failure, error) = match socket::open(endpoint, &self.target, self.limit) {
+                Ok(fd) => {
+                    let login = self.target.login_for(attempt, endpoint, &self.salts);
+                    match Session::start(&login) {
+                        Ok(session) => return Ok(Some((fd, session))),
+                        Err(error) => (Failure::of_wire(&error), LoadError::Wire { client, error }),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(source) => {
+                    let address = endpoint.address.clone();
+                    let error = LoadError::Connect {
+                        client,
+                        address,
+                        source,
+                    };
+                    (Failure::Unreachable, error)
+                }
+            };
+            if !attempts.after(failure) {
+                return Err(error);
+            }
+        }
+    }
+
     /// Connects a client and gives its new session, or the moment to try again where the server's
-    /// queue is full.
+    /// queue is full. A client whose last attempt failed goes on with what follows it.
     pub fn connect<D: Driver>(
         &self,
         driver: &mut D,
         index: usize,
         run: &mut Run,
     ) -> Result<Result<Session, u64>, LoadError> {
-        let mut failed = None;
-        for endpoint in &self.endpoints {
-            match socket::open(endpoint, &self.target, self.limit) {
-                Ok(fd) => {
-                    let session = self.session(endpoint.host, run.id)?;
-                    driver
-                        .replace(index, fd)
-                        .map_err(|source| LoadError::System {
-                            what: "watch a connection",
-                            source,
-                        })?;
-                    run.stage = Stage::Connecting;
-                    run.forget_connection();
-                    return Ok(Ok(session));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(Err(driver.now_ns() + RETRY_NS));
-                }
-                Err(source) => failed = Some((endpoint.address.clone(), source)),
-            }
-        }
-        let (address, source) = failed.expect("a target without hosts is refused before");
-        Err(LoadError::Connect {
-            client: run.id,
-            address,
-            source,
-        })
+        let attempts = run
+            .attempts
+            .get_or_insert_with(|| Box::new(self.attempts(run.id)));
+        let Some((fd, session)) = self.begin(run.id, attempts)? else {
+            return Ok(Err(driver.now_ns() + RETRY_NS));
+        };
+        driver
+            .replace(index, fd)
+            .map_err(|source| LoadError::System {
+                what: "watch a connection",
+                source,
+            })?;
+        run.stage = Stage::Connecting;
+        run.forget_connection();
+        Ok(Ok(session))
     }
 }

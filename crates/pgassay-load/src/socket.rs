@@ -9,27 +9,27 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use pgassay_wire::conninfo::{Address, Target};
-
-/// Where to connect, names looked up.
-#[derive(Clone, Debug)]
-pub(crate) struct Endpoint {
-    pub address: Address,
-    /// The host's index in the target, for its password.
-    pub host: usize,
-    /// The address looked up; none for a unix socket.
-    pub tcp: Option<SocketAddr>,
-}
+use pgassay_wire::conninfo::{Address, Endpoint, Target};
 
 /// Looks up all of a target's hosts, in their order. Hosts that cannot be looked up are left out,
 /// unless there is no other.
-pub(crate) fn endpoints(target: &Target) -> Result<Vec<Endpoint>, (Address, io::Error)> {
+///
+/// # Errors
+/// The last of the hosts that have no address, and why.
+pub fn endpoints(target: &Target) -> Result<Vec<Endpoint>, (Address, io::Error)> {
     let mut found = Vec::new();
     let mut failed = None;
     for (host, entry) in target.hosts.iter().enumerate() {
         let address = &entry.address;
-        let endpoint = |tcp| Endpoint {
-            address: address.clone(),
+        let endpoint = |tcp: Option<SocketAddr>| Endpoint {
+            address: match (address, tcp) {
+                (Address::Tcp { host, port, .. }, Some(found)) => Address::Tcp {
+                    host: host.clone(),
+                    address: Some(found.ip()),
+                    port: *port,
+                },
+                _ => address.clone(),
+            },
             host,
             tcp,
         };

@@ -161,6 +161,7 @@ impl<D: Driver> Worker<D> {
         let reply_ns = shared.limits.reply.as_nanos() as u64;
         if self.now_ns.saturating_sub(self.patrolled_ns) >= PATROL_NS.min(reply_ns / 2) {
             self.patrolled_ns = self.now_ns;
+            self.hurry(shared)?;
             let late = self.clients.iter().find(|client| {
                 matches!(client.run.stage, Stage::Reply | Stage::RollingBack)
                     && self.now_ns.saturating_sub(client.run.asked_ns) > reply_ns

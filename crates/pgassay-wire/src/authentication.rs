@@ -64,6 +64,15 @@ impl std::fmt::Debug for SaltCache {
     }
 }
 
+/// What authentication could be bound to.
+#[derive(Clone)]
+enum Channel {
+    /// No TLS is spoken.
+    Open,
+    /// TLS is spoken; the hash of the server's certificate, if it has one.
+    Protected(Option<Vec<u8>>),
+}
+
 /// What a client needs to answer the server's requests.
 pub(crate) struct Authentication {
     user: String,
@@ -71,8 +80,7 @@ pub(crate) struct Authentication {
     salts: SaltCache,
     channel_binding: ChannelBinding,
     methods: Methods,
-    /// Whether TLS is spoken, and then the hash of the server's certificate if it has one.
-    protected: Option<Option<Vec<u8>>>,
+    channel: Channel,
     scram: Option<Scram>,
     /// Whether the exchange that was started holds for the server's certificate only.
     is_bound: bool,
@@ -91,7 +99,7 @@ impl Authentication {
             salts: login.salts.clone(),
             channel_binding: login.channel_binding,
             methods: login.methods.clone(),
-            protected: None,
+            channel: Channel::Open,
             scram: None,
             is_bound: false,
             has_finished: false,
@@ -101,7 +109,7 @@ impl Authentication {
 
     /// Takes note that TLS is spoken from now on, with this hash of the server's certificate.
     pub fn protect(&mut self, certificate_hash: Option<Vec<u8>>) {
-        self.protected = Some(certificate_hash);
+        self.channel = Channel::Protected(certificate_hash);
     }
 
     /// Answers an `Authentication…` message; `true` once the server is satisfied.
@@ -206,19 +214,21 @@ impl Authentication {
         let fail = |reason| Err(WireError::ChannelBinding { reason });
         let is_wanted = self.channel_binding != ChannelBinding::Disable;
         let is_required = self.channel_binding == ChannelBinding::Require;
-        match &self.protected {
-            None if is_offered => {
+        match &self.channel {
+            Channel::Open if is_offered => {
                 fail("server offered SCRAM-SHA-256-PLUS authentication over a non-SSL connection")
             }
-            None if is_required => fail("SSL not in use"),
-            Some(Some(hash)) if is_offered && is_wanted => {
+            Channel::Open if is_required => fail("SSL not in use"),
+            Channel::Protected(Some(hash)) if is_offered && is_wanted => {
                 Ok((MECHANISM_PLUS, Binding::EndPoint(hash.clone())))
             }
-            Some(None) if is_required => fail("the server's certificate has no hash to bind to"),
-            Some(_) if is_required => {
+            Channel::Protected(None) if is_required => {
+                fail("the server's certificate has no hash to bind to")
+            }
+            Channel::Protected(_) if is_required => {
                 fail("server did not offer an authentication method that supports channel binding")
             }
-            Some(Some(_)) if is_wanted => Ok((MECHANISM, Binding::Unoffered)),
+            Channel::Protected(Some(_)) if is_wanted => Ok((MECHANISM, Binding::Unoffered)),
             _ => Ok((MECHANISM, Binding::None)),
         }
     }
@@ -392,22 +402,23 @@ mod tests {
 
         let plus = b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0";
         let plain = b"SCRAM-SHA-256\0\0";
-        let hash = Some(Some(vec![1; 32]));
+        let hash = Channel::Protected(Some(vec![1; 32]));
+        let hashless = Channel::Protected(None);
         let bound = "SCRAM-SHA-256-PLUS|p=tls-server-end-point,,n=,r=";
-        for (wanted, protected, offered, expected) in [
+        for (wanted, channel, offered, expected) in [
             (Prefer, &hash, &plus[..], bound),
             (Require, &hash, plus, bound),
             (Disable, &hash, plus, "SCRAM-SHA-256\0|n,,n=,r="),
             (Prefer, &hash, plain, "SCRAM-SHA-256\0|y,,n=,r="),
-            (Prefer, &Some(None), plus, "SCRAM-SHA-256\0|n,,n=,r="),
-            (Prefer, &None, plain, "SCRAM-SHA-256\0|n,,n=,r="),
+            (Prefer, &hashless, plus, "SCRAM-SHA-256\0|n,,n=,r="),
+            (Prefer, &Channel::Open, plain, "SCRAM-SHA-256\0|n,,n=,r="),
             (Require, &hash, plain, "did not offer"),
-            (Require, &Some(None), plus, "no hash"),
-            (Require, &None, plain, "SSL not in use"),
-            (Prefer, &None, plus, "over a non-SSL connection"),
+            (Require, &hashless, plus, "no hash"),
+            (Require, &Channel::Open, plain, "SSL not in use"),
+            (Prefer, &Channel::Open, plus, "over a non-SSL connection"),
         ] {
             let mut authentication = authentication(Some("p"), "", wanted);
-            authentication.protected.clone_from(protected);
+            authentication.channel = channel.clone();
             let mut out = Vec::new();
             let seen = match authentication.answer(&request(10, offered), &mut out) {
                 Ok(_) => String::from_utf8_lossy(&out).into_owned(),

@@ -6,6 +6,8 @@
 
 use std::io::{self, Read, Write};
 
+use crate::authentication::SaltCache;
+use crate::conninfo::{Address, Attempts, Endpoint, Failure, Target};
 use crate::error::{ServerError, WireError};
 use crate::message::{CopyDirection, Event};
 use crate::session::{BackendKey, Execution, Login, Session};
@@ -29,6 +31,26 @@ pub enum ExchangeError {
     /// The server closed the connection without a word.
     #[error("the server closed the connection")]
     Closed,
+}
+
+impl ExchangeError {
+    /// What it means for the connection that was to be opened.
+    fn failure(&self, is_authenticated: bool) -> Failure {
+        match self {
+            Self::Server(error) => Failure::of_server(error, is_authenticated),
+            Self::Wire(error) => Failure::of_wire(error),
+            // A read that takes longer than it may fails in one of two ways.
+            Self::Stream(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                ) =>
+            {
+                Failure::Unreachable
+            }
+            Self::Stream(_) | Self::Closed => Failure::Other,
+        }
+    }
 }
 
 /// What a statement answered.
@@ -55,14 +77,59 @@ impl<S: Read + Write> Exchange<S> {
     /// # Errors
     /// The server's refusal, a protocol violation, or the stream's failure.
     pub fn open(stream: S, login: &Login) -> Result<Self, ExchangeError> {
-        let session = Session::start(login)?;
+        Self::sign_in(stream, login).map_err(|(error, _)| error)
+    }
+
+    /// Signs in at the first server of a target that can be reached and is wanted, over streams
+    /// that `connect` opens; `first` is the endpoint that is tried first. Also tells which
+    /// endpoint it was.
+    ///
+    /// # Errors
+    /// Every attempt that failed, with its address, in their order.
+    pub fn connect(
+        target: &Target,
+        endpoints: &[Endpoint],
+        first: usize,
+        mut connect: impl FnMut(&Endpoint) -> io::Result<S>,
+    ) -> Result<(Self, usize), Vec<(Address, ExchangeError)>> {
+        let salts = SaltCache::default();
+        let mut attempts = Attempts::new(target, endpoints, first);
+        let mut failed = Vec::new();
+        loop {
+            let attempt = attempts.current();
+            let Some(endpoint) = endpoints.get(attempt.endpoint) else {
+                return Err(failed);
+            };
+            let login = target.login_for(attempt, endpoint, &salts);
+            let (error, failure) = match connect(endpoint) {
+                Err(error) => (error.into(), Failure::Unreachable),
+                Ok(stream) => match Self::sign_in(stream, &login) {
+                    Ok(exchange) => return Ok((exchange, attempt.endpoint)),
+                    Err((error, is_authenticated)) => {
+                        let failure = error.failure(is_authenticated);
+                        (error, failure)
+                    }
+                },
+            };
+            failed.push((endpoint.address.clone(), error));
+            if !attempts.after(failure) {
+                return Err(failed);
+            }
+        }
+    }
+
+    /// Signs in; else why not, and whether the server had let the client in before.
+    fn sign_in(stream: S, login: &Login) -> Result<Self, (ExchangeError, bool)> {
+        let session = Session::start(login).map_err(|error| (error.into(), false))?;
         let mut exchange = Self {
             stream,
             session,
             notices: Vec::new(),
         };
-        exchange.wait()?;
-        Ok(exchange)
+        match exchange.wait() {
+            Ok(_) => Ok(exchange),
+            Err(error) => Err((error, exchange.session.is_authenticated())),
+        }
     }
 
     /// Sends a simple query and collects what each of its statements answers. Statements of one
@@ -149,6 +216,11 @@ impl<S: Read + Write> Exchange<S> {
     /// A setting that the server reported, such as `server_version`.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.session.parameter(name)
+    }
+
+    /// Whether what is sent and received is protected by TLS.
+    pub fn is_protected(&self) -> bool {
+        self.session.is_protected()
     }
 
     /// Takes the notices that came since the last call.

@@ -19,6 +19,7 @@
 //! - Events do not depend on how the replies were cut into pieces (`tests/replies.rs`).
 //! - In steady state, a reply costs no allocation: rows nobody asked for are walked by their length.
 //! - No `Debug` or `Display` shows a password.
+//! - A connection without TLS pays one untaken branch for it.
 //!
 //! # Sources
 //! The manual's chapter "Frontend/Backend Protocol"; `src/interfaces/libpq/fe-protocol3.c`,

@@ -7,8 +7,7 @@ mod support;
 use std::io::{Read, Write};
 
 use pgassay_wire::{
-    Event, Exchange, ExchangeError, Execution, Login, Password, SaltCache, Session,
-    TransactionStatus,
+    Event, Exchange, ExchangeError, Execution, Login, Password, Session, TransactionStatus,
 };
 
 fn login(user: &str, password: Option<&str>) -> Login {
@@ -17,7 +16,7 @@ fn login(user: &str, password: Option<&str>) -> Login {
         database: "postgres".into(),
         password: password.map(Password::new),
         settings: vec![("application_name".into(), "wire test".into())],
-        salts: SaltCache::default(),
+        ..Login::default()
     }
 }
 

@@ -4,6 +4,7 @@ mod catalogue;
 mod checks;
 mod cli;
 mod command;
+mod connector;
 mod exit;
 mod interrupt;
 mod laboratory;

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use pgassay_wire::conninfo::{FileText, Surroundings};
@@ -35,9 +35,21 @@ impl Surroundings for Real {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mode = std::fs::metadata(path)?.permissions().mode() & 0o777;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        Ok(Some(FileText { text, mode }))
+        let metadata = std::fs::metadata(path)?;
+        Ok(Some(FileText {
+            text: String::from_utf8_lossy(&bytes).into_owned(),
+            mode: metadata.mode() & 0o777,
+            is_of_root: metadata.uid() == 0,
+        }))
+    }
+
+    fn system_roots(&self) -> Vec<Vec<u8>> {
+        let loaded = rustls_native_certs::load_native_certs();
+        loaded
+            .certs
+            .into_iter()
+            .map(|certificate| certificate.to_vec())
+            .collect()
     }
 
     fn socket_directory(&self) -> String {

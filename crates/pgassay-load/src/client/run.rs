@@ -4,6 +4,7 @@ use pgassay_script::{
     Capture, Command, CommandKind, Expr, Protocol, Refusal, Rng, Shell, SqlCommand, Value,
     Variables, debug_line, eval,
 };
+use pgassay_wire::conninfo::Attempts;
 use pgassay_wire::{Event, ServerError};
 
 use super::{Abort, Stage, TOKEN_PREPARE, TOKEN_ROLLBACK};
@@ -35,6 +36,8 @@ pub(crate) struct Run {
     pub has_finished: bool,
     /// Transactions ended in this run, whatever their outcome.
     pub ended: u64,
+    /// What was tried to connect it, where each transaction has a connection of its own.
+    pub attempts: Option<Box<Attempts>>,
     /// What the server said of its end, such as that it shuts down.
     pub last_words: Option<Box<ServerError>>,
     pub(super) command: usize,
@@ -77,6 +80,7 @@ impl Run {
             asked_ns: 0,
             has_finished: false,
             ended: 0,
+            attempts: None,
             last_words: None,
             command: 0,
             jumped: false,

@@ -252,7 +252,8 @@ fn signed_in() -> Session {
         ..Login::default()
     };
     let mut session = Session::start(&login).unwrap();
-    session.sent(session.output().len());
+    let count_bytes = session.output().len();
+    session.sent(count_bytes);
     let bytes = [message(b'R', &[0; 4]), message(b'Z', b"I")].concat();
     let mut input = &bytes[..];
     while session.next(&mut input).unwrap().is_some() {}

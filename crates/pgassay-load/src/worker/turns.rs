@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
 use pgassay_wire::Session;
+use pgassay_wire::conninfo::Failure;
 
 use super::{Shared, Worker, aborted};
 use crate::client::{Stage, Step};
@@ -369,6 +370,7 @@ impl<D: Driver> Worker<D> {
             .connector
             .expect("only clients of a crew that reconnects come here");
         let run = &mut self.clients[index].run;
+        run.asked_ns = self.driver.now_ns();
         match connector.connect(&mut self.driver, index, run)? {
             Ok(session) => {
                 self.clients[index].session = session;
@@ -382,6 +384,46 @@ impl<D: Driver> Worker<D> {
         }
     }
 
+    /// Gives up attempts to connect that take too long.
+    pub(super) fn hurry(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
+        let Some(connector) = shared.connector else {
+            return Ok(());
+        };
+        let limit_ns = connector.limit.as_nanos() as u64;
+        for index in 0..self.clients.len() {
+            let run = &mut self.clients[index].run;
+            let is_late = self.now_ns.saturating_sub(run.asked_ns) > limit_ns;
+            if run.stage != Stage::Connecting || !is_late {
+                continue;
+            }
+            let error = LoadError::Unanswered {
+                client: run.id,
+                what: "signing in".into(),
+                waited: connector.limit,
+            };
+            let done = self.try_next(index, Failure::Unreachable, error, shared);
+            self.contain(index, done, shared)?;
+        }
+        Ok(())
+    }
+
+    /// Lets a client that signs in try what follows a failure, if anything does.
+    #[cold]
+    fn try_next(
+        &mut self,
+        index: usize,
+        failure: Failure,
+        error: LoadError,
+        shared: &Shared<'_>,
+    ) -> Result<(), LoadError> {
+        let attempts = self.clients[index].run.attempts.as_mut();
+        if attempts.is_some_and(|attempts| attempts.after(failure)) {
+            return self.connect(index, shared);
+        }
+        self.clients[index].run.attempts = None;
+        Err(error)
+    }
+
     /// Uses what arrived while a client signs in, and starts its transaction after that.
     pub(super) fn receive_sign_in(
         &mut self,
@@ -390,8 +432,10 @@ impl<D: Driver> Worker<D> {
         shared: &Shared<'_>,
     ) -> Result<(), LoadError> {
         let client = &mut self.clients[index];
-        if !client.receive_sign_in(self.driver.received(index, count))? {
-            return self.flush(index);
+        match client.receive_sign_in(self.driver.received(index, count)) {
+            Ok(true) => client.run.attempts = None,
+            Ok(false) => return self.flush(index),
+            Err((failure, error)) => return self.try_next(index, failure, error, shared),
         }
         let now_ns = self.driver.now_ns();
         let since_ns = client.run.since_ns;

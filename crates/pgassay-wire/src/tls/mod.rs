@@ -79,6 +79,9 @@ fn told(error: &rustls::Error) -> String {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "certificate verify failed: none of the trusted certificates has signed it".into()
         }
+        Error::InvalidCertificate(CertificateError::Revoked) => {
+            "certificate verify failed: the certificate is revoked".into()
+        }
         Error::InvalidCertificate(other) => format!("certificate verify failed: {other}"),
         other => other.to_string(),
     }

@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::fmt::Write as _;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -26,19 +27,26 @@ pub struct Server {
 impl Server {
     /// Starts a server whose `pg_hba.conf` has these lines.
     pub fn start(hba: &str) -> Option<Self> {
-        Self::start_at(hba, "", PORT)
+        Self::start_at(hba, "", PORT, &[])
     }
 
     /// As [`Self::start`], listening on 127.0.0.1, too.
     pub fn start_with_tcp(hba: &str) -> Option<Self> {
+        Self::start_with(hba, &[])
+    }
+
+    /// As [`Self::start_with_tcp`], with these files in the data directory. Where there are any,
+    /// it speaks TLS with the first two as certificate and key, and the third as the authority
+    /// of its clients.
+    pub fn start_with(hba: &str, files: &[PathBuf]) -> Option<Self> {
         // Free a moment ago; tests that start at the same time get another.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
-        Self::start_at(hba, "127.0.0.1", port)
+        Self::start_at(hba, "127.0.0.1", port, files)
     }
 
-    fn start_at(hba: &str, listen: &str, port: u16) -> Option<Self> {
+    fn start_at(hba: &str, listen: &str, port: u16, files: &[PathBuf]) -> Option<Self> {
         let bin = bin_directory()?;
         let directory = tempfile::Builder::new()
             .prefix("pgassay-test-")
@@ -71,6 +79,18 @@ impl Server {
             String::from_utf8_lossy(&initialised.stderr)
         );
         std::fs::write(data.join("pg_hba.conf"), hba).unwrap();
+        for file in files {
+            give(file, &data.join(file.file_name().unwrap()));
+        }
+        let mut conf = std::fs::read_to_string(data.join("postgresql.conf")).unwrap();
+        for (setting, file) in ["ssl_cert_file", "ssl_key_file", "ssl_ca_file"]
+            .iter()
+            .zip(files)
+        {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            write!(conf, "ssl = on\n{setting} = '{name}'\n").unwrap();
+        }
+        std::fs::write(data.join("postgresql.conf"), conf).unwrap();
         let child = command(&bin, "postgres")
             .arg("-D")
             .arg(&data)
@@ -131,6 +151,11 @@ impl Server {
         i32::try_from(self.child.id()).unwrap()
     }
 
+    /// The data directory.
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
     /// Ends the server: SIGINT disconnects clients, SIGQUIT drops them.
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill has no preconditions; the process is our child and not reaped yet.
@@ -181,6 +206,14 @@ impl Drop for Server {
         }
         self.signal(libc::SIGQUIT);
         self.child.wait().ok();
+    }
+}
+
+/// Copies a file and gives it to the server's user.
+fn give(from: &Path, to: &Path) {
+    std::fs::copy(from, to).unwrap();
+    if is_root() {
+        chown(to, Some(NOBODY), Some(NOBODY)).unwrap();
     }
 }
 

@@ -1,46 +1,15 @@
 //! The connection for what comes before a run: tables, versions, vacuum. Its errors are told as
 //! libpq and pgbench tell them. Source: `doConnect`, `executeStatement` in pgbench.c.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
 use std::time::Duration;
 
-use pgassay_wire::conninfo::{Address, Request, Target};
-use pgassay_wire::{Answer, Exchange, ExchangeError, Password, SaltCache, WireError};
+use pgassay_wire::conninfo::{Request, Target};
+use pgassay_wire::{Answer, Exchange, ExchangeError, Password, WireError};
 
 use super::message::{self, Exit, fatal};
 use super::settings::Settings;
+use crate::connector::{ConnectError, Stream, connect};
 use crate::surroundings::{Real, ask_password};
-
-/// A socket of either kind.
-pub enum Stream {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Unix(stream) => stream.read(buffer),
-            Self::Tcp(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Unix(stream) => stream.write(bytes),
-            Self::Tcp(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// Where and as whom options and surroundings say to connect.
 pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
@@ -84,25 +53,20 @@ impl Setup {
     /// Connects to the first host that answers; asks for a password if the server wants one that
     /// nobody gave, and keeps it in the target.
     pub fn open(target: &mut Target) -> Result<Self, Exit> {
-        let mut tried = open_any(target);
-        if let Err((_, ExchangeError::Wire(WireError::PasswordNeeded { .. }))) = &tried
+        let mut tried = open(target);
+        if let Err(error) = &tried
+            && let Some(ExchangeError::Wire(WireError::PasswordNeeded { .. })) = error.last()
             && let Ok(password) = ask_password()
         {
             for host in &mut target.hosts {
                 host.password = Some(Password::new(password.clone()));
             }
-            tried = open_any(target);
+            tried = open(target);
         }
-        tried
-            .map(|exchange| Self { exchange })
-            .map_err(|(address, error)| {
-                let more = match &error {
-                    ExchangeError::Stream(error) => refused(&address, error),
-                    other => message::of_exchange(other, None),
-                };
-                message::error(&format!("{}{more}", message::of_address(&address)));
-                Exit(1)
-            })
+        tried.map(|exchange| Self { exchange }).map_err(|error| {
+            message::error(&error.words(|error| message::of_exchange(error, None)));
+            Exit(1)
+        })
     }
 
     /// Runs a statement, or tells what is wrong.
@@ -185,98 +149,7 @@ pub fn sqlstate(error: &ExchangeError) -> Option<&str> {
     }
 }
 
-/// What libpq adds to a refused connection.
-fn refused(address: &Address, error: &io::Error) -> String {
-    let what = message::plain(error);
-    match (address, error.kind()) {
-        (Address::Unix { .. }, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            format!(
-                "{what}\n\tIs the server running locally and accepting connections on that socket?"
-            )
-        }
-        (Address::Tcp { .. }, io::ErrorKind::ConnectionRefused) => {
-            format!(
-                "{what}\n\tIs the server running on that host and accepting TCP/IP connections?"
-            )
-        }
-        _ => what,
-    }
-}
-
-fn open_any(target: &Target) -> Result<Exchange<Stream>, (Address, ExchangeError)> {
-    let mut failed = None;
-    for host in &target.hosts {
-        let login = target.login(host, &SaltCache::default());
-        let opened = connect(&host.address, target)
-            .map_err(|(address, error)| (address, ExchangeError::from(error)))
-            .and_then(|(address, stream)| {
-                Exchange::open(stream, &login).map_err(|error| (address, error))
-            });
-        match opened {
-            Ok(exchange) => return Ok(exchange),
-            // Another host would say the same of a wrong password or database.
-            Err(refused @ (_, ExchangeError::Server(_) | ExchangeError::Wire(_))) => {
-                return Err(refused);
-            }
-            Err(refused) => failed = Some(refused),
-        }
-    }
-    Err(failed.unwrap_or_else(|| {
-        let nowhere = Address::Unix {
-            directory: String::new(),
-            port: 0,
-        };
-        (nowhere, ExchangeError::Closed)
-    }))
-}
-
-/// Connects, and tells which address it was; a name may have several.
-fn connect(address: &Address, target: &Target) -> Result<(Address, Stream), (Address, io::Error)> {
-    let Address::Tcp {
-        host,
-        address: ip,
-        port,
-    } = address
-    else {
-        return match connect_unix(address) {
-            Ok(stream) => Ok((address.clone(), Stream::Unix(stream))),
-            Err(error) => Err((address.clone(), error)),
-        };
-    };
-    let looked_up: io::Result<Vec<SocketAddr>> = match ip {
-        Some(ip) => Ok(vec![SocketAddr::new(*ip, *port)]),
-        None => (host.as_str(), *port)
-            .to_socket_addrs()
-            .map(Iterator::collect),
-    };
-    let mut failed = (address.clone(), io::ErrorKind::NotFound.into());
-    for socket in looked_up.map_err(|error| (address.clone(), error))? {
-        let here = Address::Tcp {
-            host: host.clone(),
-            address: Some(socket.ip()),
-            port: *port,
-        };
-        match connect_tcp(&socket, target) {
-            Ok(stream) => return Ok((here, Stream::Tcp(stream))),
-            Err(error) => failed = (here, error),
-        }
-    }
-    Err(failed)
-}
-
-fn connect_unix(address: &Address) -> io::Result<UnixStream> {
-    let path = address.socket_path().unwrap_or_default();
-    match path.as_os_str().as_encoded_bytes().strip_prefix(b"@") {
-        Some(name) => UnixStream::connect_addr(&UnixAddress::from_abstract_name(name)?),
-        None => UnixStream::connect(&path),
-    }
-}
-
-fn connect_tcp(address: &SocketAddr, target: &Target) -> io::Result<TcpStream> {
-    let stream = match target.connect_timeout_s {
-        Some(seconds) => TcpStream::connect_timeout(address, Duration::from_secs(seconds.into()))?,
-        None => TcpStream::connect(address)?,
-    };
-    stream.set_nodelay(true)?;
-    Ok(stream)
+fn open(target: &Target) -> Result<Exchange<Stream>, ConnectError> {
+    let limit = target.connect_timeout_s.map(u64::from);
+    connect(target, limit.map(Duration::from_secs)).map(|(exchange, _)| exchange)
 }

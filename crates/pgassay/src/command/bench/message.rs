@@ -9,8 +9,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgassay_load::LoadError;
-use pgassay_wire::conninfo::Address;
 use pgassay_wire::{ExchangeError, ServerError};
+
+use crate::connector::failed_at;
 
 static PROGRAM: OnceLock<String> = OnceLock::new();
 static IS_DEBUGGING: AtomicBool = AtomicBool::new(false);
@@ -133,14 +134,6 @@ fn excerpt(sql: &str, position: u32) -> String {
     )
 }
 
-/// An address as libpq names it when a connection fails.
-pub fn of_address(address: &Address) -> String {
-    match address {
-        Address::Unix { .. } => format!("connection to server on {address} failed: "),
-        Address::Tcp { .. } => format!("connection to server at {address} failed: "),
-    }
-}
-
 /// The error of a setup connection.
 pub fn of_exchange(error: &ExchangeError, sql: Option<&str>) -> String {
     match error {
@@ -155,16 +148,7 @@ pub fn of_load(error: &LoadError) -> String {
         LoadError::Refused { error, .. } => of_server(error, None),
         LoadError::Connect {
             address, source, ..
-        } => format!("{}{source}", of_address(address)),
+        } => format!("{}{source}", failed_at(address)),
         other => other.to_string(),
-    }
-}
-
-/// A system's error as C's `%m` has it, without the number that Rust adds.
-pub fn plain(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
     }
 }

@@ -15,6 +15,7 @@ use pgassay_script::{EvalError, Refusal, Rng};
 use super::figures::{Board, Cells, latency_and_lag_us};
 use super::message;
 use super::settings::Settings;
+use crate::connector;
 
 /// What all threads' observers share.
 pub struct Common {
@@ -261,7 +262,7 @@ fn tell_abort(client: u32, error: &LoadError) {
             let why = match (last, source) {
                 // A warning was told when it came.
                 (Some(last), _) if last.is_fatal() => message::of_server(last, None),
-                (_, Some(source)) => message::plain(source),
+                (_, Some(source)) => connector::plain(source),
                 _ => CLOSED.into(),
             };
             let at = match place {

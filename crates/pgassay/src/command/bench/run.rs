@@ -19,6 +19,7 @@ use super::observer::{Common, Watcher};
 use super::report::Report;
 use super::settings::{PartitionMethod, Settings};
 use super::{progress, shell};
+use crate::connector;
 use crate::exit::{INTERRUPTED, PARTIAL};
 use crate::interrupt::Interrupt;
 use crate::surroundings::{epoch_shift_us, monotonic_ns};
@@ -294,7 +295,7 @@ fn logs(settings: &Settings) -> Result<Vec<File>, Exit> {
         File::create(&path).map_err(|error| {
             fatal(&format!(
                 "could not open logfile \"{path}\": {}",
-                message::plain(&error)
+                connector::plain(&error)
             ))
         })
     };

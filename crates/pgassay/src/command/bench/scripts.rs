@@ -7,7 +7,8 @@ use std::io::Read;
 
 use pgassay_script::{BUILTINS, Builtin, Names, Options, Script, split_weight};
 
-use super::message::{self, Exit, fatal, plain};
+use super::message::{self, Exit, fatal};
+use crate::connector::plain;
 
 /// Tells the built-in scripts.
 pub fn list_builtins() {

@@ -1,0 +1,186 @@
+//! Connecting as a program would: by a string and by what is around it, with ours and with the
+//! real psql.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use pgassay_wire::conninfo::{Address, Endpoint, FileText, Request, Surroundings, Target};
+use pgassay_wire::{Exchange, ExchangeError};
+
+/// No wait is longer.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Where and as whom one is connected, and what was set.
+pub const WHO: &str = "select concat_ws(' ', coalesce(host(inet_server_addr()), 'socket'), \
+    current_setting('port'), current_user, current_database(), \
+    (select concat_ws(' ', ssl, client_dn) from pg_stat_ssl where pid = pg_backend_pid()), \
+    current_setting('application_name'), current_setting('TimeZone'), current_setting('geqo'), \
+    current_setting('work_mem'), pg_is_in_recovery())";
+
+/// The environment and home of a program.
+#[derive(Clone)]
+pub struct Around {
+    pub variables: Vec<(String, String)>,
+    pub home: PathBuf,
+}
+
+impl Surroundings for Around {
+    fn variable(&self, name: &str) -> Option<String> {
+        let found = self.variables.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.clone())
+    }
+    fn user(&self) -> Option<String> {
+        static USER: OnceLock<String> = OnceLock::new();
+        let user = USER.get_or_init(|| {
+            let output = Command::new("id").arg("-un").output().unwrap();
+            String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        });
+        Some(user.clone())
+    }
+    fn home(&self) -> Option<PathBuf> {
+        Some(self.home.clone())
+    }
+    fn read(&self, path: &Path) -> io::Result<Option<FileText>> {
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let metadata = std::fs::metadata(path)?;
+        Ok(Some(FileText {
+            text: String::from_utf8_lossy(&bytes).into_owned(),
+            mode: metadata.mode() & 0o777,
+            is_of_root: metadata.uid() == 0,
+        }))
+    }
+    fn socket_directory(&self) -> String {
+        "/var/run/postgresql".into()
+    }
+}
+
+/// A stream of either kind.
+pub trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+/// All addresses of a target.
+fn endpoints(target: &Target) -> Result<Vec<Endpoint>, String> {
+    let mut found = Vec::new();
+    let mut failed = None;
+    for (host, entry) in target.hosts.iter().enumerate() {
+        let endpoint = |tcp: Option<SocketAddr>| Endpoint {
+            address: entry.address.clone(),
+            host,
+            tcp,
+        };
+        match &entry.address {
+            Address::Unix { .. } => found.push(endpoint(None)),
+            Address::Tcp {
+                address: Some(ip),
+                port,
+                ..
+            } => found.push(endpoint(Some((*ip, *port).into()))),
+            Address::Tcp { host, port, .. } => match (host.as_str(), *port).to_socket_addrs() {
+                Ok(all) => found.extend(all.map(|address| endpoint(Some(address)))),
+                Err(error) => failed = Some(error.to_string()),
+            },
+        }
+    }
+    match failed {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
+}
+
+fn open(endpoint: &Endpoint, limit: Duration) -> io::Result<Box<dyn Stream>> {
+    if let Some(address) = endpoint.tcp {
+        let stream = TcpStream::connect_timeout(&address, limit)?;
+        stream.set_read_timeout(Some(limit))?;
+        return Ok(Box::new(stream));
+    }
+    let stream = UnixStream::connect(endpoint.address.socket_path().unwrap())?;
+    stream.set_read_timeout(Some(limit))?;
+    Ok(Box::new(stream))
+}
+
+/// Connects with ours.
+pub fn connect(text: &str, around: &Around) -> Result<Exchange<Box<dyn Stream>>, String> {
+    let request = Request::new().fallback_application_name("psql");
+    let request = request.database(text).map_err(|error| error.to_string())?;
+    let target = request.resolve(around).map_err(|error| error.to_string())?;
+    let limit = target
+        .connect_timeout_s
+        .map_or(LIMIT, |seconds| Duration::from_secs(seconds.into()));
+    let connected = Exchange::connect(&target, &endpoints(&target)?, 0, |to| open(to, limit));
+    let words = |tried: Vec<(Address, ExchangeError)>| {
+        let words = tried
+            .iter()
+            .map(|(address, error)| format!("{address}: {error}"));
+        words.collect::<Vec<_>>().join("\n")
+    };
+    connected.map(|(exchange, _)| exchange).map_err(words)
+}
+
+/// Where ours is connected to, or why not.
+pub fn ours(text: &str, around: &Around) -> Result<String, String> {
+    let mut exchange = connect(text, around)?;
+    let who = exchange.value(WHO).map_err(|error| error.to_string())?;
+    Ok(who.unwrap_or_default())
+}
+
+/// Where psql is connected to, or what it says instead.
+pub fn psqls(text: &str, around: &Around) -> Result<String, String> {
+    let output = Command::new("psql")
+        .args(["-X", "-A", "-t", "-w", "-c", WHO, "-d", text])
+        .env_clear()
+        .env("PATH", std::env::var("PATH").unwrap())
+        .env("HOME", &around.home)
+        .envs(around.variables.iter().cloned())
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+    if output.status.success() {
+        Ok(text(&output.stdout))
+    } else {
+        Err(text(&output.stderr))
+    }
+}
+
+/// The major version of psql on PATH, or a skip.
+pub fn psql_major(test: &str) -> Option<u32> {
+    let told = Command::new("psql").arg("--version").output().ok();
+    let version = told.and_then(|output| {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut digits = text.split(|letter: char| !letter.is_ascii_digit());
+        digits.find(|word| !word.is_empty())?.parse().ok()
+    });
+    if version.is_none() {
+        assert!(
+            std::env::var_os("PGASSAY_NO_SKIP").is_none(),
+            "{test} must not be skipped: there is no psql on PATH"
+        );
+        pgassay_server::testing::skip(test, "there is no psql on PATH");
+    }
+    version
+}
+
+/// Connects with both, which must come to the same; returns what ours came to.
+pub fn compare(text: &str, around: &Around) -> Result<String, String> {
+    let (ours, psqls) = (ours(text, around), psqls(text, around));
+    match (&ours, &psqls) {
+        (Ok(ours), Ok(psqls)) => assert_eq!(ours, psqls, "{text} {:?}", around.variables),
+        (Err(_), Err(_)) => {}
+        _ => panic!(
+            "{text} {:?}\nours: {ours:?}\npsql: {psqls:?}",
+            around.variables
+        ),
+    }
+    ours
+}

@@ -1,0 +1,455 @@
+//! TLS with a real server: every mode against servers that speak TLS, do not, or insist, with
+//! certificates good and bad; as psql has it where there is one.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "support/certificates.rs"]
+mod certificates;
+#[path = "support/connecting.rs"]
+mod connecting;
+mod support;
+
+use std::path::Path;
+
+use certificates::Certificates;
+use connecting::{Around, compare, connect, ours, psql_major};
+use support::Server;
+
+const HBA: &str = "\
+local all all trust
+hostssl all only_ssl 127.0.0.1/32 trust
+hostnossl all only_plain 127.0.0.1/32 trust
+hostssl all certified 127.0.0.1/32 cert
+host all scram 127.0.0.1/32 scram-sha-256
+host all md5 127.0.0.1/32 md5
+host all tester 127.0.0.1/32 trust
+";
+const MODES: [&str; 6] = [
+    "disable",
+    "allow",
+    "prefer",
+    "require",
+    "verify-ca",
+    "verify-full",
+];
+
+/// A server that speaks TLS, its certificates, and a home without any.
+struct Place {
+    server: Server,
+    certificates: Certificates,
+    home: tempfile::TempDir,
+    _files: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Option<Self> {
+        let files = tempfile::tempdir().unwrap();
+        let certificates = Certificates::make(files.path());
+        let names = [
+            "server.crt",
+            "server.key",
+            "root.crt",
+            "elsewhere.crt",
+            "elsewhere.key",
+            "common_name.crt",
+            "common_name.key",
+            "server384.crt",
+            "server384.key",
+            "server25519.crt",
+            "server25519.key",
+            "expired.crt",
+            "expired.key",
+            "alone.crt",
+            "alone.key",
+        ];
+        let given: Vec<_> = names.iter().map(|name| certificates.path(name)).collect();
+        let server = Server::start_with(HBA, &given)?;
+        let place = Self {
+            server,
+            certificates,
+            home: tempfile::tempdir().unwrap(),
+            _files: files,
+        };
+        let mut local = place.local();
+        for sql in [
+            "create role only_ssl login; create role only_plain login; create role certified login",
+            "create role scram login password 'secret'",
+            "set password_encryption = md5; create role md5 login password 'secret'",
+        ] {
+            local.query(sql).unwrap();
+        }
+        Some(place)
+    }
+
+    fn local(&self) -> pgassay_wire::Exchange<Box<dyn connecting::Stream>> {
+        let socket = self.server.socket_directory();
+        let text = format!(
+            "host={} port={} dbname=postgres user=tester",
+            socket.display(),
+            self.server.port()
+        );
+        connect(&text, &self.around()).unwrap()
+    }
+
+    fn around(&self) -> Around {
+        Around {
+            variables: vec![("PGPASSWORD".into(), "secret".into())],
+            home: self.home.path().to_owned(),
+        }
+    }
+
+    /// A connection string for this server, `more` with `{name}` for a file's path.
+    fn text(&self, more: &str) -> String {
+        let port = self.server.port();
+        let mut text = format!(
+            "host=localhost hostaddr=127.0.0.1 port={port} dbname=postgres user=tester {more}"
+        );
+        while let Some((before, rest)) = text.clone().split_once('{') {
+            let (name, after) = rest.split_once('}').unwrap();
+            text = format!("{before}{}{after}", self.certificates.path(name).display());
+        }
+        text
+    }
+
+    /// Lets the server show another certificate.
+    fn show(&self, name: &str) {
+        let mut local = self.local();
+        for (setting, ending) in [("ssl_cert_file", "crt"), ("ssl_key_file", "key")] {
+            local
+                .query(&format!("alter system set {setting} = '{name}.{ending}'"))
+                .unwrap();
+        }
+        local.query("select pg_reload_conf()").unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while self.local().value("show ssl_key_file").unwrap() != Some(format!("{name}.key")) {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the server does not reload"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+/// What is connected, in short: with TLS, without, or why not.
+fn gist(came: &Result<String, String>) -> String {
+    match came {
+        Ok(who) => {
+            if who.contains(" t ") {
+                "tls".into()
+            } else {
+                "plain".into()
+            }
+        }
+        Err(error) => error.clone(),
+    }
+}
+
+#[test]
+fn tls_is_spoken_by_the_modes() {
+    let Some(place) = Place::new() else { return };
+    for (more, expected) in [
+        ("sslmode=disable", "plain"),
+        ("sslmode=allow", "plain"),
+        ("sslmode=prefer", "tls"),
+        ("sslmode=require", "tls"),
+        ("sslmode=verify-ca sslrootcert={root.crt}", "tls"),
+        ("sslmode=verify-full sslrootcert={root.crt}", "tls"),
+        (
+            "sslmode=verify-full sslrootcert={other.crt}",
+            "none of the trusted certificates",
+        ),
+        ("sslmode=require user=scram channel_binding=require", "tls"),
+        (
+            "sslmode=require user=scram channel_binding=require require_auth=scram-sha-256",
+            "tls",
+        ),
+        (
+            "sslmode=disable user=scram channel_binding=require",
+            "SSL not in use",
+        ),
+        (
+            "sslmode=require user=md5 channel_binding=require",
+            "not supported by server's",
+        ),
+        (
+            "sslmode=require user=tester channel_binding=require",
+            "without channel binding",
+        ),
+        (
+            "sslmode=require user=md5 require_auth=!md5",
+            "server requested a hashed password",
+        ),
+        ("sslmode=require sslnegotiation=direct", "tls"),
+        ("sslmode=require ssl_max_protocol_version=TLSv1.2", "tls"),
+        ("sslmode=require ssl_min_protocol_version=TLSv1.3", "tls"),
+        ("sslmode=require sslsni=0", "tls"),
+        (
+            "sslmode=verify-ca sslrootcert={root.crt} sslcrl={none.crl}",
+            "tls",
+        ),
+        (
+            "sslmode=verify-ca sslrootcert={root.crt} sslcrl={server.crl}",
+            "revoked",
+        ),
+        (
+            "sslmode=require user=certified sslcert={client.crt} sslkey={client.key}",
+            "tls",
+        ),
+        (
+            "sslmode=require user=certified sslcert={client.crt} sslkey={client.key} sslcertmode=disable",
+            "requires a valid client certificate",
+        ),
+        (
+            "sslmode=require sslcert={client.crt} sslkey={nowhere.key}",
+            "but not private key file",
+        ),
+        (
+            "sslmode=require sslcert={client.crt} sslkey={server.crt}",
+            "group or world access",
+        ),
+    ] {
+        let came = ours(&place.text(more), &place.around());
+        assert!(gist(&came).contains(expected), "{more}: {came:?}");
+    }
+}
+
+#[test]
+fn large_queries_and_answers_pass_through_tls() {
+    let Some(place) = Place::new() else { return };
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let more = format!(
+            "sslmode=require ssl_min_protocol_version={version} ssl_max_protocol_version={version}"
+        );
+        let mut exchange = connect(&place.text(&more), &place.around()).unwrap();
+        assert!(exchange.is_protected());
+        let spoken = exchange.value("select version from pg_stat_ssl where pid = pg_backend_pid()");
+        assert_eq!(spoken.unwrap().as_deref(), Some(version));
+        let long = "x".repeat(3_000_000);
+        let back = exchange
+            .value(&format!("select '{long}'"))
+            .unwrap()
+            .unwrap();
+        assert_eq!(back.len(), long.len());
+        let rows = exchange
+            .query("select repeat('y', g % 1000) from generate_series(1, 20000) g")
+            .unwrap();
+        assert_eq!(rows[0].rows.len(), 20_000);
+        exchange.query("create temp table t (a text)").unwrap();
+        let mut left = 200;
+        exchange
+            .copy_in("copy t from stdin", |out| {
+                out.extend_from_slice("abc\n".repeat(20_000).as_bytes());
+                left -= 1;
+                left > 0
+            })
+            .unwrap();
+        assert_eq!(
+            exchange.value("select count(*) from t").unwrap().unwrap(),
+            "4000000"
+        );
+    }
+}
+
+/// What is added to a connection string, and whether a connection comes of it.
+const CASES: &[(&str, bool)] = &[
+    (
+        "sslmode=require user=certified sslcert={client.crt} sslkey={client.key}",
+        true,
+    ),
+    (
+        "sslmode=require user=certified sslcert={stranger.crt} sslkey={stranger.key}",
+        false,
+    ),
+    ("sslmode=require user=certified", false),
+    (
+        "sslmode=require user=tester sslcert={client.crt} sslkey={client.key}",
+        true,
+    ),
+    (
+        "sslmode=require user=tester sslcert={client.crt} sslkey={stranger.key}",
+        false,
+    ),
+    (
+        "sslmode=prefer user=tester sslcert={client.crt} sslkey={stranger.key}",
+        true,
+    ),
+    (
+        "sslmode=require user=tester sslcert={nowhere.crt} sslkey={nowhere.key}",
+        true,
+    ),
+    (
+        "sslmode=require user=tester sslcert={client.crt} sslkey={nowhere.key}",
+        false,
+    ),
+    (
+        "sslmode=require user=tester sslcert={client.crt} sslkey={server.crt}",
+        false,
+    ),
+    ("sslmode=verify-ca sslrootcert={nowhere.crt}", false),
+    ("sslmode=require sslrootcert={nowhere.crt}", true),
+    ("sslmode=require sslrootcert={server.key}", false),
+    (
+        "sslmode=verify-ca sslrootcert={root.crt} sslcrl={none.crl}",
+        true,
+    ),
+    (
+        "sslmode=verify-ca sslrootcert={root.crt} sslcrl={server.crl}",
+        false,
+    ),
+    (
+        "sslmode=verify-ca sslrootcert={root.crt} sslcrl={nowhere.crl}",
+        true,
+    ),
+    ("sslmode=require user=scram channel_binding=require", true),
+    ("sslmode=require user=scram channel_binding=disable", true),
+    ("sslmode=disable user=scram channel_binding=require", false),
+    ("sslmode=disable user=scram channel_binding=prefer", true),
+    ("sslmode=require user=md5 channel_binding=require", false),
+    ("sslmode=require user=tester channel_binding=require", false),
+    ("sslmode=require user=scram password=wrong", false),
+    ("sslmode=require ssl_max_protocol_version=TLSv1.2", true),
+    ("sslmode=require ssl_min_protocol_version=tlsv1.3", true),
+    ("sslmode=require ssl_min_protocol_version=TLSv1.4", false),
+    (
+        "sslmode=require ssl_min_protocol_version=TLSv1.3 ssl_max_protocol_version=TLSv1.2",
+        false,
+    ),
+];
+
+#[test]
+fn modes_and_certificates_against_the_real_psql() {
+    let Some(_) = psql_major("TLS against the real psql") else {
+        return;
+    };
+    let Some(place) = Place::new() else { return };
+    let Some(plain) = Server::start_with_tcp("host all tester 127.0.0.1/32 trust\n") else {
+        return;
+    };
+    let around = place.around();
+    for mode in MODES {
+        for user in ["tester", "only_ssl", "only_plain", "scram", "nobody"] {
+            compare(&place.text(&format!("sslmode={mode} user={user}")), &around).ok();
+        }
+        for (user, roots) in [
+            ("tester", "root"),
+            ("tester", "other"),
+            ("only_plain", "root"),
+        ] {
+            let more = format!("sslmode={mode} user={user} sslrootcert={{{roots}.crt}}");
+            compare(&place.text(&more), &around).ok();
+        }
+        let text = format!(
+            "host=localhost hostaddr=127.0.0.1 port={} dbname=postgres user=tester sslmode={mode}",
+            plain.port()
+        );
+        let came = compare(&text, &around);
+        assert_eq!(
+            came.is_ok(),
+            ["disable", "allow", "prefer"].contains(&mode),
+            "{mode}: {came:?}"
+        );
+        // TLS is not spoken over a unix socket, whatever is required.
+        let socket = plain.socket_directory();
+        let text = format!(
+            "host={} port={} dbname=postgres user=tester sslmode={mode}",
+            socket.display(),
+            plain.port()
+        );
+        compare(&text, &around).ok();
+    }
+    for (more, works) in CASES {
+        let came = compare(&place.text(more), &around);
+        assert_eq!(came.is_ok(), *works, "{more}: {came:?}");
+    }
+}
+
+#[test]
+fn certificates_of_other_kinds_against_the_real_psql() {
+    let Some(_) = psql_major("certificates against the real psql") else {
+        return;
+    };
+    let Some(place) = Place::new() else { return };
+    let around = place.around();
+    let check = |certificate: &str, more: &str, works: bool| {
+        let came = compare(&place.text(more), &around);
+        assert_eq!(came.is_ok(), works, "{certificate} {more}: {came:?}");
+    };
+    for (certificate, roots, with_ca, with_name) in [
+        ("elsewhere", "root.crt", true, false),
+        ("common_name", "root.crt", true, true),
+        ("server384", "root.crt", true, true),
+        ("expired", "root.crt", false, false),
+        // A certificate that is trusted itself.
+        ("alone", "alone.crt", true, true),
+        ("alone", "root.crt", false, false),
+        ("server", "alone.crt", false, false),
+        ("elsewhere", "other.crt", false, false),
+    ] {
+        place.show(certificate);
+        check(certificate, "sslmode=require", true);
+        check(
+            certificate,
+            &format!("sslmode=verify-ca sslrootcert={{{roots}}}"),
+            with_ca,
+        );
+        check(
+            certificate,
+            &format!("sslmode=verify-full sslrootcert={{{roots}}}"),
+            with_name,
+        );
+        check(
+            certificate,
+            "sslmode=require user=scram channel_binding=require",
+            true,
+        );
+    }
+    // A name that is not given cannot be checked.
+    place.show("server");
+    let port = place.server.port();
+    for (host, works) in [
+        ("host=127.0.0.1", true),
+        ("host=localhost", true),
+        ("hostaddr=127.0.0.1", false),
+        ("host=other.example hostaddr=127.0.0.1", false),
+        ("host=LOCALHOST hostaddr=127.0.0.1", true),
+        ("host='no name' hostaddr=127.0.0.1", false),
+    ] {
+        let text = format!(
+            "{host} port={port} dbname=postgres user=tester sslmode=verify-full sslrootcert={}",
+            place.certificates.path("root.crt").display()
+        );
+        let came = compare(&text, &around);
+        assert_eq!(came.is_ok(), works, "{host}: {came:?}");
+    }
+}
+
+#[test]
+fn files_in_the_home_directory_against_the_real_psql() {
+    let Some(_) = psql_major("TLS by the home directory's files") else {
+        return;
+    };
+    let Some(place) = Place::new() else { return };
+    let around = place.around();
+    let folder = place.home.path().join(".postgresql");
+    std::fs::create_dir(&folder).unwrap();
+    let put = |from: &str, to: &str| {
+        let from: &Path = &place.certificates.path(from);
+        std::fs::copy(from, folder.join(to)).unwrap();
+    };
+    // The first that is there is used, even where no more than TLS is required.
+    put("other.crt", "root.crt");
+    assert!(compare(&place.text("sslmode=require"), &around).is_err());
+    assert_eq!(
+        gist(&compare(&place.text("sslmode=prefer"), &around)),
+        "plain"
+    );
+    put("root.crt", "root.crt");
+    assert!(compare(&place.text("sslmode=verify-full"), &around).is_ok());
+    put("client.crt", "postgresql.crt");
+    assert!(compare(&place.text("sslmode=require user=certified"), &around).is_err());
+    put("client.key", "postgresql.key");
+    assert!(compare(&place.text("sslmode=require user=certified"), &around).is_ok());
+    put("server.crl", "root.crl");
+    assert!(compare(&place.text("sslmode=require"), &around).is_err());
+}

@@ -1,0 +1,218 @@
+//! A blocking connection to the first server of a target that will have us, for what is asked
+//! beside the load. Its errors are told in libpq's words.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
+use std::time::{Duration, Instant};
+
+use pgassay_load::endpoints;
+use pgassay_wire::conninfo::{Address, Endpoint, Target};
+use pgassay_wire::{Exchange, ExchangeError};
+
+use crate::surroundings::monotonic_ns;
+
+/// What Rust puts before the resolver's words.
+const LOOK_UP: &str = "failed to lookup address information: ";
+
+enum Socket {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// A socket of either kind, patient until a moment.
+pub struct Stream {
+    socket: Socket,
+    until: Cell<Option<Instant>>,
+}
+
+impl Stream {
+    /// Bounds each wait from now on.
+    pub fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.until.set(None);
+        self.set_timeout(limit)
+    }
+
+    fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        match &self.socket {
+            Socket::Unix(stream) => {
+                stream.set_read_timeout(limit)?;
+                stream.set_write_timeout(limit)
+            }
+            Socket::Tcp(stream) => {
+                stream.set_read_timeout(limit)?;
+                stream.set_write_timeout(limit)
+            }
+        }
+    }
+
+    /// Leaves no more time than there is.
+    fn hurry(&self) -> io::Result<()> {
+        let Some(until) = self.until.get() else {
+            return Ok(());
+        };
+        match until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => self.set_timeout(Some(left)),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.hurry()?;
+        match &mut self.socket {
+            Socket::Unix(stream) => stream.read(buffer),
+            Socket::Tcp(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.hurry()?;
+        match &mut self.socket {
+            Socket::Unix(stream) => stream.write(bytes),
+            Socket::Tcp(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Nobody would have us.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// No host has an address.
+    Nowhere(Address, io::Error),
+    /// What each attempt met with; at least one.
+    Tried(Vec<(Address, ExchangeError)>),
+}
+
+impl ConnectError {
+    /// What the last attempt met with.
+    pub fn last(&self) -> Option<&ExchangeError> {
+        match self {
+            Self::Nowhere(..) => None,
+            Self::Tried(tried) => tried.last().map(|(_, error)| error),
+        }
+    }
+
+    /// All of it, a server's errors being worded by the caller.
+    pub fn words(&self, of_exchange: impl Fn(&ExchangeError) -> String) -> String {
+        let tried = match self {
+            Self::Nowhere(Address::Tcp { host, .. }, error) => {
+                let why = plain(error);
+                let why = why.strip_prefix(LOOK_UP).unwrap_or(&why);
+                return format!("could not translate host name \"{host}\" to address: {why}");
+            }
+            Self::Nowhere(address, error) => return format!("{address}: {error}"),
+            Self::Tried(tried) => tried,
+        };
+        let lines = tried.iter().map(|(address, error)| {
+            let what = match error {
+                ExchangeError::Stream(error) => refused(address, error),
+                other => of_exchange(other),
+            };
+            format!("{}{}", failed_at(address), what.trim_end_matches('\n'))
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words(ExchangeError::to_string))
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+/// Connects and signs in; `limit` bounds each attempt. Also tells where.
+pub fn connect(
+    target: &Target,
+    limit: Option<Duration>,
+) -> Result<(Exchange<Stream>, Address), ConnectError> {
+    let found =
+        endpoints(target).map_err(|(address, error)| ConnectError::Nowhere(address, error))?;
+    // Which host is first by chance, a clock's last digits tell.
+    let first = if target.balance_hosts {
+        monotonic_ns() as usize
+    } else {
+        0
+    };
+    let (exchange, place) =
+        Exchange::connect(target, &found, first, |endpoint| open(endpoint, limit))
+            .map_err(ConnectError::Tried)?;
+    let tried = |error| ConnectError::Tried(vec![(found[place].address.clone(), error)]);
+    exchange
+        .stream()
+        .set_limit(None)
+        .map_err(|error| tried(error.into()))?;
+    Ok((exchange, found[place].address.clone()))
+}
+
+fn open(endpoint: &Endpoint, limit: Option<Duration>) -> io::Result<Stream> {
+    let until = limit.map(|limit| Instant::now() + limit);
+    let socket = match (endpoint.tcp, limit) {
+        (Some(address), Some(limit)) => Socket::Tcp(TcpStream::connect_timeout(&address, limit)?),
+        (Some(address), None) => Socket::Tcp(TcpStream::connect(address)?),
+        (None, _) => Socket::Unix(open_unix(&endpoint.address)?),
+    };
+    if let Socket::Tcp(stream) = &socket {
+        stream.set_nodelay(true)?;
+    }
+    Ok(Stream {
+        socket,
+        until: Cell::new(until),
+    })
+}
+
+fn open_unix(address: &Address) -> io::Result<UnixStream> {
+    let path = address.socket_path().unwrap_or_default();
+    match path.as_os_str().as_encoded_bytes().strip_prefix(b"@") {
+        Some(name) => UnixStream::connect_addr(&UnixAddress::from_abstract_name(name)?),
+        None => UnixStream::connect(&path),
+    }
+}
+
+/// An address as libpq names it when a connection fails.
+pub fn failed_at(address: &Address) -> String {
+    match address {
+        Address::Unix { .. } => format!("connection to server on {address} failed: "),
+        Address::Tcp { .. } => format!("connection to server at {address} failed: "),
+    }
+}
+
+/// What libpq adds to a refused connection.
+fn refused(address: &Address, error: &io::Error) -> String {
+    let what = plain(error);
+    match (address, error.kind()) {
+        (_, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => "timeout expired".into(),
+        (Address::Unix { .. }, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            format!(
+                "{what}\n\tIs the server running locally and accepting connections on that socket?"
+            )
+        }
+        (Address::Tcp { .. }, io::ErrorKind::ConnectionRefused) => {
+            format!(
+                "{what}\n\tIs the server running on that host and accepting TCP/IP connections?"
+            )
+        }
+        _ => what,
+    }
+}
+
+/// A system's error as C's `%m` has it, without the number that Rust adds.
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
