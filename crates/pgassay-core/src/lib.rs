@@ -15,6 +15,7 @@ pub mod comparison;
 pub mod counters;
 pub mod finding;
 pub mod ledger;
+pub mod instructions;
 pub mod observation;
 pub mod plan;
 pub mod profile;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::comparison::{Comparison, PointSummary};
 use crate::finding::Finding;
 use crate::ledger::Ledger;
+use crate::instructions::InstructionCosts;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::study::Study;
@@ -62,6 +63,10 @@ pub struct Run {
     /// Known causes of lost time that were seen, the strongest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
+    /// What a transaction of every variant costs in instructions, where that was asked for. Its
+    /// conditions are the plan's without the number of clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<InstructionCosts>,
 }
 
 /// What a server was.

@@ -3,8 +3,7 @@
 //! Counts repeat on one machine and one build; where either changed, a difference says nothing
 //! about the code, so such counts are not compared at all.
 
-use crate::difference::Difference;
-use crate::result::{Counts, VariantCount};
+use pgassay_core::instructions::{Counts, Difference, VariantCount};
 
 /// What came of comparing one variant.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,6 +5,7 @@
 //! caller that spends most in it. Libraries are a subsystem of their own: their costs are exact
 //! that way, where dealing them out among callers would be an estimate.
 
+use pgassay_core::instructions::{base_name, is_address};
 use pgassay_core::subsystem::{FrameName, Subsystem, Symbols};
 
 use crate::tally::{FunctionTally, Tally};
@@ -50,16 +51,6 @@ fn frame(function: &FunctionTally) -> FrameName<'_> {
         object: base_name(&function.object),
         kernel: false,
     }
-}
-
-/// Whether callgrind gave the function's address for want of a name.
-pub(crate) fn is_address(name: &str) -> bool {
-    name.starts_with("0x")
-}
-
-/// The last part of a path.
-pub(crate) fn base_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 fn is_unknown(function: &FunctionTally) -> bool {

@@ -2,9 +2,9 @@
 //!
 //! A backend runs under callgrind, three times on three connections, with more transactions each
 //! time. [`OutFile`] reads what callgrind wrote, [`Tally`] subtracts a short run from a long one and
-//! so keeps the transactions alone, [`VariantCount`] puts subsystems to functions, [`Difference`]
-//! says which functions make one variant dearer than another, and [`against`] does so with counts
-//! of an earlier time.
+//! so keeps the transactions alone, [`variant_count`] puts subsystems to functions, [`call_tree`]
+//! keeps call paths, and [`against`] compares with counts of an earlier time. What comes of it are
+//! the nouns of `pgassay_core::counted`.
 //!
 //! # Invariants
 //! - No I/O and no clock: texts in, plain structs and text out.
@@ -18,17 +18,14 @@
 pub mod against;
 mod credit;
 mod cycle;
-mod difference;
 mod outfile;
-mod result;
 mod system_call;
 mod tally;
 pub mod text;
+mod tree;
+mod variant;
 
-pub use difference::{Difference, FunctionChange, SubsystemChange, Verdict};
 pub use outfile::{Call, Events, Function, OutFile, OutFileError, Resolver};
-pub use result::{
-    Build, ConditionCount, Counts, FunctionCount, Machine, NOT_LINEAR, Repeat, SCHEMA,
-    SubsystemCount, SystemCalls, VariantCount,
-};
-pub use tally::{CallTally, FunctionTally, Tally};
+pub use tally::{FunctionTally, Tally};
+pub use tree::call_tree;
+pub use variant::variant_count;

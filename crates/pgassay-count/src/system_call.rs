@@ -3,14 +3,11 @@
 //! callgrind counts system calls but keeps no numbers of them. Each is made by a function of libc
 //! that does little else and is called like it, up to ornaments: `__libc_send`, `pread64`,
 //! `epoll_wait@@GLIBC_2.3.2`, `__write_nocancel`.
-//!
-//! Clocks are read without the kernel on a bare machine, but not under valgrind, which hides the
-//! kernel's page for that: they are counted apart.
 
 use std::collections::BTreeMap;
 
-use crate::credit::is_address;
-use crate::result::SystemCalls;
+use pgassay_core::instructions::{SystemCalls, is_address};
+
 use crate::tally::Tally;
 
 /// The system calls of a tally, most first.
@@ -33,11 +30,6 @@ pub(crate) fn by_name(tally: &Tally) -> Vec<SystemCalls> {
         .collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.count));
     rows
-}
-
-/// Whether this call is one under valgrind only.
-pub(crate) fn is_clock(name: &str) -> bool {
-    matches!(name, "gettimeofday" | "clock_gettime" | "time" | "getcpu")
 }
 
 fn plain(name: &str) -> &str {

@@ -10,6 +10,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use pgassay_core::instructions::CallTally;
+
 use crate::cycle;
 use crate::outfile::OutFile;
 
@@ -26,19 +28,6 @@ pub struct FunctionTally {
     pub own: i64,
     /// The system calls that it made itself.
     pub system_calls: i64,
-}
-
-/// Calls between two functions of a tally.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CallTally {
-    /// Index of the caller.
-    pub caller: usize,
-    /// Index of the callee.
-    pub callee: usize,
-    /// How often, in all transactions.
-    pub count: i64,
-    /// Instructions of the callee in these calls, all that it called included.
-    pub inclusive: i64,
 }
 
 /// The cost of some transactions, of one or more repeats.

@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
+use pgassay_core::instructions::{
+    Build, CallTally, ConditionCount, Counts, Difference, VariantCount, Verdict, base_name,
+    is_clock,
+};
+
 use crate::against::{Comparison, Outcome};
-use crate::credit::base_name;
-use crate::difference::{Difference, Verdict};
-use crate::result::{ConditionCount, Counts, VariantCount};
-use crate::system_call::is_clock;
 
 /// Functions shown of each table unless the user wants more.
 pub const ROWS: usize = 12;
@@ -22,6 +23,9 @@ pub fn answer(counts: &Counts, rows: usize) -> String {
         "Instructions in user space per transaction, one client, counted by {}, seed {}.",
         counts.machine.counter, counts.seed
     );
+    for what in &counts.left_out {
+        let _ = writeln!(out, "Left out: {what}.");
+    }
     for condition in &counts.conditions {
         out.push('\n');
         one_condition(&mut out, condition, rows);
@@ -143,7 +147,7 @@ fn change(difference: &Difference) -> String {
 }
 
 fn builds(out: &mut String, variants: &[VariantCount]) {
-    let mut said: Vec<&crate::result::Build> = Vec::new();
+    let mut said: Vec<&Build> = Vec::new();
     for variant in variants {
         if !said.contains(&&variant.build) {
             said.push(&variant.build);
@@ -330,7 +334,7 @@ pub fn around(variant: &VariantCount, name: &str) -> Option<String> {
     let function = &variant.functions[index];
     let mut out = format!("\n  {}: calls of {name}, per transaction\n", variant.name);
     let _ = writeln!(out, "  {:>12}  {:>9}", "inclusive", "calls");
-    let mut rows = |mark: &str, of: &dyn Fn(&crate::tally::CallTally) -> Option<usize>| {
+    let mut rows = |mark: &str, of: &dyn Fn(&CallTally) -> Option<usize>| {
         let mut calls: Vec<_> = variant
             .calls
             .iter()

@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use pgassay_count::{Build, Difference, OutFile, Repeat, Tally, VariantCount};
+use pgassay_core::instructions::{Build, Difference, Repeat, VariantCount};
+use pgassay_count::{OutFile, Tally, variant_count};
 use proptest::prelude::*;
 
 /// Something that was executed: a function, its own instructions, what it called.
@@ -135,7 +136,7 @@ fn counted(few: &Node, many: &Node, transactions: u64) -> (VariantCount, Tally) 
     }];
     let segments = [1, 1 + transactions / 2, 1 + transactions];
     (
-        VariantCount::new("v", build, BTreeMap::new(), segments, repeats, &tally),
+        variant_count("v", build, BTreeMap::new(), segments, repeats, &tally),
         tally,
     )
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pgassay_count::Counts;
+use pgassay_core::instructions::Counts;
 
 #[test]
 fn the_published_schema_is_that_of_the_program() {

@@ -7,13 +7,14 @@
 
 mod export;
 mod html;
+mod instructions;
 mod json;
 mod number;
 mod outline;
 mod sentence;
 mod terminal;
 
-pub use export::{ExportFormat, export};
-pub use html::{html, observation_html};
+pub use export::{ExportFormat, export, export_counted};
+pub use html::{counted_html, html, observation_html};
 pub use json::{json, observation_json, observation_schema, run_schema, study_schema};
 pub use terminal::{Style, observation_text, terminal};

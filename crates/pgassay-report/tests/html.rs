@@ -6,7 +6,7 @@ mod fixture;
 use html5gum::emitters::default::DefaultEmitter;
 use html5gum::{Token, Tokenizer};
 use pgassay_core::run::Run;
-use pgassay_report::html;
+use pgassay_report::{ExportFormat, html};
 use serde_json::Value;
 
 fn all_runs() -> Vec<(&'static str, Run)> {
@@ -17,6 +17,7 @@ fn all_runs() -> Vec<(&'static str, Run)> {
         ("descriptive", fixture::descriptive_run()),
         ("no-profile", fixture::run_without_profiles()),
         ("hostile", fixture::hostile_run()),
+        ("counted", fixture::counted_run()),
     ]
 }
 
@@ -154,7 +155,7 @@ fn every_flame_graph_adds_up_to_its_points_cost() {
                     "callers stand before callees"
                 );
             }
-            for (variant, costs) in condition["self_ns"].as_array().unwrap().iter().enumerate() {
+            for (variant, costs) in condition["self"].as_array().unwrap().iter().enumerate() {
                 let sum_ns: f64 = costs
                     .as_array()
                     .unwrap()
@@ -179,10 +180,84 @@ fn every_flame_graph_adds_up_to_its_points_cost() {
     }
 }
 
+/// What the flame graphs are drawn from.
+fn flame_data(page: &str) -> Value {
+    let (_, after) = page.split_once("type=\"application/json\">").unwrap();
+    let (data, _) = after.split_once("</script>").unwrap();
+    serde_json::from_str(data).unwrap()
+}
+
+#[test]
+fn counted_instructions_are_drawn_as_time_is() {
+    let run = fixture::counted_run();
+    let costs = run.instructions.as_ref().unwrap();
+    let alone = pgassay_report::counted_html(costs, "0.1.0");
+    for (page, before) in [(html(&run), 1), (alone, 0)] {
+        let (_, texts) = parsed(&page);
+        for part in [
+            "Instructions per transaction",
+            "By subsystem, instructions per transaction",
+            "By function, instructions per transaction",
+            "−8\u{a0}947.0",
+            "23\u{a0}400.0",
+            "base_yyparse",
+            "Left out: clients = [1, 8]: one is counted",
+        ] {
+            assert!(texts.contains(part), "no {part:?}");
+        }
+        let data = flame_data(&page);
+        assert_eq!(data["conditions"].as_array().unwrap().len(), before + 1);
+        let counted = &data["conditions"][before];
+        assert_eq!(counted["unit"], "instructions/tx");
+        let sum = |variant: usize| -> f64 {
+            let costs = counted["self"][variant].as_array().unwrap();
+            costs.iter().map(|it| it.as_f64().unwrap()).sum()
+        };
+        assert!((sum(0) - 23_400.0).abs() < 0.1 && (sum(1) - 14_453.0).abs() < 0.1);
+        let link = format!("data-condition=\"{before}\" data-variant=\"1\"");
+        assert!(page.contains(&link), "the account leads to its flame graph");
+    }
+    let page = html(&run);
+    for part in [
+        "Timed, under the condition with the fewest clients",
+        "tps ratio",
+    ] {
+        assert!(page.contains(part), "no {part:?}");
+    }
+}
+
 #[test]
 fn the_page_itself_is_small() {
     let page = html(&fixture::descriptive_run());
     assert!(page.len() < 60_000, "{} bytes", page.len());
     let page = html(&fixture::run());
     assert!(page.len() < 300_000, "{} bytes", page.len());
+}
+
+#[test]
+fn counted_call_paths_are_exported_in_whole_instructions() {
+    let costs = fixture::instructions::costs("", ["a", "b"]);
+    let tree = costs.counts.conditions[0].variants[0]
+        .tree
+        .as_ref()
+        .unwrap();
+    let text = |format| {
+        let bytes = pgassay_report::export_counted(tree, "a, PostgreSQL 18.6", format);
+        bytes.map(|bytes| String::from_utf8(bytes).unwrap())
+    };
+    assert_eq!(
+        text(ExportFormat::Folded).unwrap(),
+        "PostgresMain 270000\n\
+         PostgresMain;PortalRun;ExecScan</script> 3600000\n\
+         PostgresMain;PortalRun;palloc 450000\n\
+         PostgresMain;exec_simple_query;base_yyparse 2700000\n"
+    );
+    let perf = text(ExportFormat::Perf).unwrap();
+    assert!(perf.contains("# Event count: 7020000\n"), "{perf}");
+    assert!(
+        perf.contains("\n    57.69%     0.00%  postgres  postgres       [.] PortalRun\n"),
+        "{perf}"
+    );
+    assert!(perf.contains(" --38.46%--exec_simple_query"), "{perf}");
+    assert_eq!(text(ExportFormat::Pprof), None);
 }

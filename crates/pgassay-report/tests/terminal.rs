@@ -42,6 +42,7 @@ fn all_runs() -> Vec<Run> {
         fixture::descriptive_run(),
         fixture::run_without_profiles(),
         fixture::hostile_run(),
+        fixture::counted_run(),
     ]
 }
 
@@ -53,6 +54,11 @@ fn a_whole_study_is_told_on_one_screen_or_two() {
 #[test]
 fn one_comparison_is_told_with_its_interval() {
     check("small", &terminal(&fixture::small_run(), &PLAIN));
+}
+
+#[test]
+fn instructions_stand_beside_the_time() {
+    check("counted", &terminal(&fixture::counted_run(), &PLAIN));
 }
 
 #[test]

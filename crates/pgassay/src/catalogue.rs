@@ -66,6 +66,41 @@ pub struct Found {
     pub study: Study,
 }
 
+impl Found {
+    /// Variants as the command line names them; see [`listed`].
+    pub fn variants(&self, values: &[String]) -> Vec<String> {
+        let known = self.study.variant.iter().map(|it| it.name.as_str());
+        listed(values, &known.collect::<Vec<_>>())
+    }
+
+    /// Scripts as the command line names them; see [`listed`].
+    pub fn scripts(&self, values: &[String]) -> Vec<String> {
+        let known = self.study.script.iter().map(|it| it.name.as_str());
+        listed(values, &known.collect::<Vec<_>>())
+    }
+}
+
+/// Names from values that hold one each, or several with commas between. A name may hold commas
+/// itself, so the longest run of parts that is a known name is taken for one. What is not known is
+/// left for the plan to refuse.
+fn listed(values: &[String], known: &[&str]) -> Vec<String> {
+    let mut names = Vec::new();
+    for value in values {
+        let parts: Vec<&str> = value.split(',').collect();
+        let mut at = 0;
+        while at < parts.len() {
+            let run = |end: usize| parts[at..end].join(",").trim().to_owned();
+            let longest = (at + 1..=parts.len())
+                .rev()
+                .find(|end| known.contains(&run(*end).as_str()));
+            let end = longest.unwrap_or(at + 1);
+            names.push(run(end));
+            at = end;
+        }
+    }
+    names
+}
+
 /// Finds and reads a study.
 pub fn find(name: &str) -> Result<Found> {
     let source = source(name)?;
@@ -132,4 +167,26 @@ fn source(name: &str) -> Result<StudySource> {
         file: name.to_owned(),
         text,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::listed;
+
+    #[test]
+    fn a_variant_whose_name_holds_commas_can_be_chosen() {
+        let known = ["a", "b", "a=1, b=2", "search_path=x, y, public"];
+        let chosen = |values: &[&str]| {
+            let values: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
+            listed(&values, &known)
+        };
+        assert_eq!(chosen(&["a,b"]), ["a", "b"]);
+        assert_eq!(chosen(&["a", "b"]), ["a", "b"]);
+        assert_eq!(chosen(&["a=1, b=2"]), ["a=1, b=2"]);
+        assert_eq!(
+            chosen(&["b,search_path=x, y, public, a,a=1, b=2"]),
+            ["b", "search_path=x, y, public", "a", "a=1, b=2"]
+        );
+        assert_eq!(chosen(&["no,a"]), ["no", "a"]);
+    }
 }

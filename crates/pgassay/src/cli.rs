@@ -90,6 +90,11 @@ pub struct RunArgs {
     #[command(flatten)]
     pub results: ResultsArgs,
 
+    /// Also count what a transaction of every variant costs in instructions, after the trials,
+    /// with one client under valgrind (some 20 s a variant).
+    #[arg(long)]
+    pub counted: bool,
+
     /// Print the whole result as JSON instead of the answer in words.
     #[arg(long)]
     pub json: bool,
@@ -180,12 +185,13 @@ pub struct ChoiceArgs {
     #[arg(short, long, value_name = "N,…", value_delimiter = ',')]
     pub clients: Option<Vec<u32>>,
 
-    /// Only these variants; the first is the baseline.
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    /// Only these variants, with commas between, or the flag given again; the first is the
+    /// baseline.
+    #[arg(long, value_name = "NAME,…")]
     pub variant: Option<Vec<String>>,
 
     /// Only these scripts, each a condition of its own.
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,…")]
     pub script: Option<Vec<String>>,
 
     /// A value for `${name}` in the study; may be given again.

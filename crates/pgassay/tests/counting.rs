@@ -149,6 +149,109 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     place.assert_nothing_left();
 }
 
+/// Two ways to send the same, with keys that counting has no use for.
+const STUDY: &str = r#"
+question = "Is prepared cheaper?"
+[data]
+setup = "create table t (id int primary key); insert into t values (1)"
+[[script]]
+name = "look-up"
+text = "select id from t where id = 1;"
+[[variant]]
+name = "simple"
+[[variant]]
+name = "prepared, over TCP"
+protocol = "prepared"
+network = "tcp"
+[[variant]]
+name = "redis"
+driver = "redis"
+[conditions]
+clients = [1, 2]
+[length]
+pairs = 2
+"#;
+
+#[test]
+fn a_run_sets_instructions_beside_the_time() {
+    if !can_count() {
+        return;
+    }
+    let place = Place::new();
+    fs::write(place.path().join("study.toml"), STUDY).unwrap();
+    let mut command = place.command();
+    command.args(["run", "study.toml", "--counted", "--length", "1s"]);
+    command.args(["--variant", "simple", "--variant", "prepared, over TCP"]);
+    let finished = Finished::of(&command.output().unwrap());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(finished.stdout.contains("INSTRUCTIONS"), "{finished:?}");
+    for left_out in ["clients = [1, 2]", "network (tcp)"] {
+        assert!(
+            finished.stdout.contains(&format!("Left out: {left_out}")),
+            "{finished:?}"
+        );
+    }
+    let mut command = place.command();
+    let shown = Finished::of(&command.args(["show", "--json"]).output().unwrap());
+    let run: Value = serde_json::from_str(&shown.stdout).unwrap();
+    let counted = &run["instructions"];
+    let difference = &counted["differences"][0]["difference"];
+    assert_eq!(difference["verdict"], "differs");
+    assert!(difference["ratio"].as_f64().unwrap() < 0.8, "{difference}");
+    let condition = &counted["counts"]["conditions"][0];
+    for variant in condition["variants"].as_array().unwrap() {
+        let whole = variant["instructions"].as_i64().unwrap();
+        let paths = sum(&variant["tree"]["paths"], "instructions");
+        let apart = (whole - paths).abs() as f64 / whole as f64;
+        assert!(apart < 0.01, "paths {paths}, functions {whole}");
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn call_paths_lead_from_the_message_loop_to_the_table() {
+    if !can_count() {
+        return;
+    }
+    let place = Place::new();
+    fs::write(place.path().join("study.toml"), STUDY).unwrap();
+    let arguments = [
+        "study.toml",
+        "--variant",
+        "simple,redis",
+        "--repeats",
+        "2",
+        "-t",
+        "20",
+    ];
+    let files = [
+        "--html",
+        "page.html",
+        "--export",
+        "perf=perf.txt",
+        "--export",
+        "folded=-",
+    ];
+    let finished = count(&place, &[&arguments[..], &files[..]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let scan = finished.stdout.lines().find(|line| {
+        line.starts_with("PostgresMain;exec_simple_query;PortalRun;")
+            && line.contains(";ExecutorRun;")
+    });
+    assert!(scan.is_some(), "{finished:?}");
+    let read = |name: &str| fs::read_to_string(place.path().join(name)).unwrap();
+    assert!(read("perf.txt").contains("---exec_simple_query"));
+    let page = read("page.html");
+    for part in [
+        "it is no PostgreSQL",
+        "clients = [1, 2]",
+        "\"unit\":\"instructions/tx\"",
+    ] {
+        assert!(page.contains(part), "no {part}");
+    }
+    place.assert_nothing_left();
+}
+
 #[test]
 fn without_valgrind_the_package_is_named() {
     let place = Place::new();

@@ -11,6 +11,7 @@ mod perf_text;
 mod pprof;
 mod speedscope;
 
+use pgassay_core::instructions::CallTree;
 use pgassay_core::observation::Observation;
 use pgassay_core::profile::{Frame, Profile};
 
@@ -49,6 +50,16 @@ pub fn export(observation: &Observation, format: ExportFormat) -> Option<Vec<u8>
         ExportFormat::Pprof => pprof::message(observation, profile),
         ExportFormat::Firefox => firefox::json(observation, profile).into_bytes(),
         ExportFormat::Perf => perf_text::text(observation, profile).into_bytes(),
+    })
+}
+
+/// Counted instructions by call path, as folded stacks or in the layout of `perf report`; the other
+/// forms have an axis of time. A stack weighs its instructions in all counted transactions.
+pub fn export_counted(tree: &CallTree, title: &str, format: ExportFormat) -> Option<Vec<u8>> {
+    Some(match format {
+        ExportFormat::Folded => folded::counted(tree).into_bytes(),
+        ExportFormat::Perf => perf_text::counted(tree, title).into_bytes(),
+        ExportFormat::Speedscope | ExportFormat::Pprof | ExportFormat::Firefox => return None,
     })
 }
 

@@ -4,73 +4,174 @@
 //! --children -g caller`), and `Overhead` with who called it (`perf report --no-children -g
 //! callee`). See `__callchain__fprintf_graph` in Linux's `tools/perf/ui/stdio/hist.c`: percentages
 //! are of all samples, a line of callers that does not branch is one node, and what is below
-//! [`BELOW_SHARE`] is left out, which the heading says.
+//! [`BELOW_SHARE`] is left out, which the heading says. Samples of time and counted instructions are
+//! laid out alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-use pgassay_core::observation::{Observation, Row};
+use pgassay_core::instructions::CallTree;
+use pgassay_core::observation::Observation;
 use pgassay_core::profile::Profile;
 
 /// `perf report`'s own limit for call chains.
 const BELOW_SHARE: f64 = 0.005;
 
+/// What is laid out.
+struct Account {
+    /// The lines above the tables.
+    head: String,
+    functions: Vec<Function>,
+    /// Sum of the functions' own costs.
+    whole: f64,
+    /// Functions by index, outermost first, and what the innermost cost when called this way.
+    stacks: Vec<(Vec<usize>, f64)>,
+}
+
+/// A line of a table.
+struct Function {
+    name: String,
+    object: String,
+    kernel: bool,
+    own: f64,
+    children: f64,
+}
+
 /// A function with those that it called, or those that called it.
 #[derive(Default)]
 struct Branch {
-    samples: u64,
-    next: BTreeMap<u32, Branch>,
+    weight: f64,
+    next: BTreeMap<usize, Branch>,
 }
 
 impl Branch {
-    fn add(&mut self, frames: impl Iterator<Item = u32>, samples: u64) {
-        self.samples += samples;
+    fn add(&mut self, functions: impl Iterator<Item = usize>, weight: f64) {
+        self.weight += weight;
         let mut at = self;
-        for frame in frames {
-            at = at.next.entry(frame).or_default();
-            at.samples += samples;
+        for function in functions {
+            at = at.next.entry(function).or_default();
+            at.weight += weight;
         }
     }
 }
 
-/// The whole text.
+/// The text of samples.
 pub(super) fn text(observation: &Observation, profile: &Profile) -> String {
-    let total = profile.total();
-    let (lost, cpu_ns) = (
-        profile.quality.lost,
-        observation.backends.on_cpu_us * 1000.0,
-    );
-    let mut out = String::new();
+    let mut head = String::new();
     // Writing to a String cannot fail.
-    _ = writeln!(out, "# {}", super::title(observation));
-    _ = writeln!(out, "#\n# Total Lost Samples: {lost}\n#");
-    _ = writeln!(out, "# Samples: {} of event 'cpu-clock'", short(total));
-    _ = writeln!(out, "# Event count (approx.): {cpu_ns:.0}");
+    _ = writeln!(head, "# {}", super::title(observation));
+    _ = writeln!(head, "#\n# Total Lost Samples: {}\n#", profile.quality.lost);
+    let samples = short(profile.total());
+    _ = writeln!(head, "# Samples: {samples} of event 'cpu-clock'");
+    let cpu_ns = observation.backends.on_cpu_us * 1000.0;
+    _ = writeln!(head, "# Event count (approx.): {cpu_ns:.0}");
+    let functions: Vec<Function> = observation
+        .functions()
+        .into_iter()
+        .map(|row| Function {
+            name: row.name,
+            object: row.object,
+            kernel: row.kernel,
+            own: row.self_us,
+            children: row.children_us,
+        })
+        .collect();
+    let key = |it: &Function| (it.name.clone(), it.object.clone(), it.kernel);
+    let index: HashMap<_, usize> = functions.iter().map(key).zip(0..).collect();
+    // Every frame is in the table of functions, which is made of the same frames.
+    let of_frame: Vec<usize> = profile
+        .frames
+        .iter()
+        .map(|it| index.get(&(it.label(), it.object.clone(), it.kernel)))
+        .map(|at| at.copied().unwrap_or_default())
+        .collect();
+    let us_per_sample = observation.cpu_us_per_sample();
+    let stacks = super::stacks(profile)
+        .map(|(stack, samples)| {
+            let stack = stack.into_iter().map(|frame| of_frame[frame as usize]);
+            (stack.collect(), samples as f64 * us_per_sample)
+        })
+        .collect();
+    laid_out(&Account {
+        head,
+        functions,
+        whole: observation.backends.on_cpu_us,
+        stacks,
+    })
+}
+
+/// The text of counted instructions.
+pub(super) fn counted(tree: &CallTree, title: &str) -> String {
+    let mut head = String::new();
+    _ = writeln!(head, "# {title}");
+    _ = writeln!(head, "#\n# Transactions: {}", tree.transactions);
+    _ = writeln!(head, "# Event: 'instructions:u', counted one by one");
+    _ = writeln!(head, "# Event count: {}", tree.instructions());
+    let mut functions: Vec<Function> = tree
+        .functions
+        .iter()
+        .map(|function| Function {
+            name: function.name.clone(),
+            object: function.object.clone(),
+            kernel: false,
+            own: 0.0,
+            children: 0.0,
+        })
+        .collect();
+    let mut stacks = Vec::new();
+    for (at, path) in tree.paths.iter().enumerate() {
+        let stack: Vec<usize> = tree.stack(at).into_iter().map(|it| it as usize).collect();
+        let cost = path.instructions as f64;
+        functions[path.function as usize].own += cost;
+        let mut above = stack.clone();
+        above.sort_unstable();
+        above.dedup();
+        for function in above {
+            functions[function].children += cost;
+        }
+        stacks.push((stack, cost));
+    }
+    laid_out(&Account {
+        head,
+        functions,
+        whole: tree.instructions() as f64,
+        stacks,
+    })
+}
+
+fn laid_out(account: &Account) -> String {
     let below = BELOW_SHARE * 100.0;
+    let mut out = account.head.clone();
     _ = writeln!(out, "# Entries and calls below {below}% are left out.\n#");
-    let mut rows = observation.functions();
-    let columns = Columns::of(&rows);
-    rows.sort_by(|a, b| b.children_us.total_cmp(&a.children_us));
-    let on_cpu_us = observation.backends.on_cpu_us;
-    let large = |us: f64| us >= on_cpu_us * BELOW_SHARE && us > 0.0;
-    let graph = Graph { profile, total };
+    let columns = Columns::of(&account.functions);
+    let whole = account.whole;
+    let large = |cost: f64| cost >= whole * BELOW_SHARE && cost > 0.0;
+    let graph = Graph {
+        functions: &account.functions,
+        total: account.stacks.iter().map(|(_, weight)| weight).sum(),
+    };
+    let mut order: Vec<usize> = (0..account.functions.len()).collect();
+    let of = |at: &usize| &account.functions[*at];
+    order.sort_by(|a, b| of(b).children.total_cmp(&of(a).children));
     _ = writeln!(out, "# Children      Self  {}", columns.heading());
     _ = writeln!(out, "# ........  ........  {}\n#", columns.dots());
-    for row in rows.iter().filter(|row| large(row.children_us)) {
+    for at in order.iter().filter(|at| large(of(at).children)) {
+        let function = of(at);
         let (children, own) = (
-            percent(row.children_us, on_cpu_us),
-            percent(row.self_us, on_cpu_us),
+            percent(function.children, whole),
+            percent(function.own, whole),
         );
-        _ = writeln!(out, "  {children}  {own}  {}", columns.line(row));
-        graph.write(&mut out, row, &callees(profile, row));
+        _ = writeln!(out, "  {children}  {own}  {}", columns.line(function));
+        graph.write(&mut out, function, &callees(&account.stacks, *at));
     }
-    rows.sort_by(|a, b| b.self_us.total_cmp(&a.self_us));
+    order.sort_by(|a, b| of(b).own.total_cmp(&of(a).own));
     _ = writeln!(out, "\n# Overhead  {}", columns.heading());
     _ = writeln!(out, "# ........  {}\n#", columns.dots());
-    for row in rows.iter().filter(|row| large(row.self_us)) {
-        let own = percent(row.self_us, on_cpu_us);
-        _ = writeln!(out, "  {own}  {}", columns.line(row));
-        graph.write(&mut out, row, &callers(profile, row));
+    for at in order.iter().filter(|at| large(of(at).own)) {
+        let function = of(at);
+        let own = percent(function.own, whole);
+        _ = writeln!(out, "  {own}  {}", columns.line(function));
+        graph.write(&mut out, function, &callers(&account.stacks, *at));
     }
     out
 }
@@ -98,8 +199,8 @@ struct Columns {
 const COMMAND: &str = "postgres";
 
 impl Columns {
-    fn of(rows: &[Row]) -> Self {
-        let widest = |of: fn(&Row) -> usize| rows.iter().map(of).max().unwrap_or(0);
+    fn of(rows: &[Function]) -> Self {
+        let widest = |of: fn(&Function) -> usize| rows.iter().map(of).max().unwrap_or(0);
         Self {
             object: widest(|row| row.object.chars().count()).max("Shared Object".len()),
             symbol: widest(|row| row.name.chars().count() + 4).max("Symbol".len()),
@@ -120,7 +221,7 @@ impl Columns {
         )
     }
 
-    fn line(&self, row: &Row) -> String {
+    fn line(&self, row: &Function) -> String {
         let mark = if row.kernel { "[k]" } else { "[.]" };
         format!(
             "{COMMAND}  {:<2$}  {mark} {}",
@@ -129,30 +230,27 @@ impl Columns {
     }
 }
 
-fn is_row(profile: &Profile, frame: u32, row: &Row) -> bool {
-    let frame = &profile.frames[frame as usize];
-    frame.kernel == row.kernel && frame.object == row.object && frame.label() == row.name
-}
+type Stacks = [(Vec<usize>, f64)];
 
 /// What lies below the function's outermost frame in each stack.
-fn callees(profile: &Profile, row: &Row) -> Branch {
+fn callees(stacks: &Stacks, function: usize) -> Branch {
     let mut branch = Branch::default();
-    for (stack, samples) in super::stacks(profile) {
-        if let Some(at) = stack.iter().position(|&frame| is_row(profile, frame, row)) {
-            branch.add(stack[at + 1..].iter().copied(), samples);
+    for (stack, weight) in stacks {
+        if let Some(at) = stack.iter().position(|&it| it == function) {
+            branch.add(stack[at + 1..].iter().copied(), *weight);
         }
     }
     branch
 }
 
 /// Who stands above the function where it is the leaf, the nearest first.
-fn callers(profile: &Profile, row: &Row) -> Branch {
+fn callers(stacks: &Stacks, function: usize) -> Branch {
     let mut branch = Branch::default();
-    for (stack, samples) in super::stacks(profile) {
+    for (stack, weight) in stacks {
         if let Some((&leaf, callers)) = stack.split_last()
-            && is_row(profile, leaf, row)
+            && leaf == function
         {
-            branch.add(callers.iter().rev().copied(), samples);
+            branch.add(callers.iter().rev().copied(), *weight);
         }
     }
     branch
@@ -160,13 +258,13 @@ fn callers(profile: &Profile, row: &Row) -> Branch {
 
 /// Draws branches.
 struct Graph<'a> {
-    profile: &'a Profile,
-    total: u64,
+    functions: &'a [Function],
+    total: f64,
 }
 
 impl Graph<'_> {
     /// A function's branches below its line in the table; none if all are too small.
-    fn write(&self, out: &mut String, row: &Row, branch: &Branch) {
+    fn write(&self, out: &mut String, row: &Function, branch: &Branch) {
         if !self.large(branch).is_empty() {
             let margin = " ".repeat(12);
             _ = writeln!(out, "{margin}|");
@@ -177,11 +275,11 @@ impl Graph<'_> {
     }
 
     /// Branches that are worth a line, the largest first.
-    fn large<'b>(&self, branch: &'b Branch) -> Vec<(u32, &'b Branch)> {
-        let limit = self.total as f64 * BELOW_SHARE;
+    fn large<'b>(&self, branch: &'b Branch) -> Vec<(usize, &'b Branch)> {
+        let limit = self.total * BELOW_SHARE;
         let next = branch.next.iter().map(|(&frame, next)| (frame, next));
-        let mut large: Vec<_> = next.filter(|(_, it)| it.samples as f64 >= limit).collect();
-        large.sort_by_key(|(_, it)| std::cmp::Reverse(it.samples));
+        let mut large: Vec<_> = next.filter(|(_, it)| it.weight >= limit).collect();
+        large.sort_by(|(_, a), (_, b)| b.weight.total_cmp(&a.weight));
         large
     }
 
@@ -191,7 +289,7 @@ impl Graph<'_> {
         loop {
             let mut next = branch.next.iter();
             match (next.next(), next.next()) {
-                (Some((&frame, only)), None) if only.samples == branch.samples => {
+                (Some((&frame, only)), None) if is_all(only.weight, branch.weight) => {
                     _ = writeln!(out, "{margin}{}", self.name(frame));
                     branch = only;
                 }
@@ -202,7 +300,7 @@ impl Graph<'_> {
         for (at, (frame, next)) in large.iter().enumerate() {
             let is_last = at + 1 == large.len();
             let (tick, edge) = if is_last { (" ", " ") } else { ("|", "|") };
-            let share = next.samples as f64 / self.total as f64 * 100.0;
+            let share = next.weight / self.total * 100.0;
             let name = self.name(*frame);
             _ = writeln!(out, "{margin}|");
             _ = writeln!(out, "{margin}{tick}--{share:.2}%--{name}");
@@ -210,7 +308,12 @@ impl Graph<'_> {
         }
     }
 
-    fn name(&self, frame: u32) -> String {
-        self.profile.frames[frame as usize].label()
+    fn name(&self, function: usize) -> &str {
+        &self.functions[function].name
     }
+}
+
+/// Whether one branch holds all of another: sums of the same parts, which may differ in the last bit.
+fn is_all(part: f64, all: f64) -> bool {
+    (part - all).abs() <= all.abs() * 1e-9
 }

@@ -1,7 +1,8 @@
-//! Call trees of all variants of a condition, merged into one, in µs per transaction.
+//! Call trees of all variants of a condition, merged into one, in µs or instructions per transaction.
 //!
 //! A node's cost is its share of the profile's samples times the exact on-CPU time per transaction
-//! of the point (`PointSummary::server_cpu_us`). Merging puts the same call path of every variant
+//! of the point (`PointSummary::server_cpu_us`); or, where instructions were counted, what was counted
+//! on its path. Merging puts the same call path of every variant
 //! into one node, so that A, B and the difference are drawn from the same tree. A subtree below
 //! [`BELOW_SHARE`] of every variant's total goes into its caller's `(below 0.05 %)` child: no
 //! sample is dropped, and the sum of every tree is the point's whole cost.
@@ -10,6 +11,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use maud::{Markup, PreEscaped, html};
+use pgassay_core::instructions::{CallTree, InstructionCosts};
 use pgassay_core::observation::{Basis, Observation};
 use pgassay_core::profile::{Frame, Profile};
 use pgassay_core::run::Run;
@@ -21,17 +23,36 @@ use crate::outline::{baseline_name, comparison, condition_title, most_telling, p
 const BELOW_SHARE: f64 = 0.0005;
 const BELOW_NAME: &str = "(below 0.05 %)";
 
-/// Costs are kept in nanoseconds, to a tenth of one: a tree of thousands of nodes that are rounded
-/// to whole nanoseconds would miss its sum.
+/// Costs in time are kept in nanoseconds, to a tenth of one: a tree of thousands of nodes that are
+/// rounded to whole nanoseconds would miss its sum.
 const NS_PER_US: f64 = 1000.0;
+
+/// What a tree's costs are in.
+#[derive(Clone, Copy)]
+struct Unit<'a> {
+    /// Behind every figure.
+    name: &'a str,
+    /// The small parts of one, in which costs are kept.
+    parts: f64,
+}
+
+const MICROS: Unit<'_> = Unit {
+    name: "µs/tx",
+    parts: NS_PER_US,
+};
+/// Instructions are kept as they are.
+const INSTRUCTIONS: Unit<'_> = Unit {
+    name: "instructions/tx",
+    parts: 1.0,
+};
 
 /// One call path under a condition.
 struct Branch {
     parent: Option<usize>,
     /// Index into [`Forest::frames`].
     frame: usize,
-    /// Cost of the leaf itself, one per variant, ns per transaction.
-    self_ns: Vec<f64>,
+    /// Cost of the leaf itself, one per variant, in the unit's small parts per transaction.
+    own: Vec<f64>,
 }
 
 /// The trees of all conditions and the names they share.
@@ -44,15 +65,59 @@ struct Forest {
 
 /// The controls stay hidden until the script runs: what does nothing should not be offered.
 pub(super) fn section(run: &Run) -> Markup {
+    let has_counts = run.instructions.as_ref().is_some_and(has_trees);
     let lead = html! {
-        "Width is server CPU time per transaction; callers stand above what they call. "
+        "Width is server CPU time per transaction"
+        @if has_counts {
+            ", or, under the conditions that say “counted”, instructions per transaction"
+        }
+        "; callers stand above what they call. "
+        (how_to_read_a_difference(baseline_name(run)))
+        " Pale boxes are below what can be told from noise."
+    };
+    drawing(data(run).as_ref(), &lead)
+}
+
+/// The trees of counted instructions alone.
+pub(super) fn counted(costs: &InstructionCosts) -> Markup {
+    let mut forest = Forest::default();
+    let below = forest.frame(&named(BELOW_NAME));
+    let variants: Vec<&str> = costs
+        .counts
+        .conditions
+        .first()
+        .map(|condition| {
+            condition
+                .variants
+                .iter()
+                .map(|it| it.name.as_str())
+                .collect()
+        })
+        .unwrap_or_default();
+    let conditions = forest.counted(costs, &variants, below);
+    let data = has_trees(costs).then(|| forest.data(&variants, &conditions, [0, 1]));
+    let lead = html! {
+        "Width is instructions per transaction; callers stand above what they call. "
+        @if let (Some(baseline), true) = (variants.first(), variants.len() > 1) {
+            (how_to_read_a_difference(baseline))
+        }
+    };
+    drawing(data.as_ref(), &lead)
+}
+
+/// Whether there is any tree to draw.
+fn has_trees(costs: &InstructionCosts) -> bool {
+    let mut conditions = costs.counts.conditions.iter();
+    conditions.any(|condition| condition.variants.iter().any(|it| it.tree.is_some()))
+}
+
+fn how_to_read_a_difference(baseline: &str) -> Markup {
+    html! {
         "Under Δ a box is as wide as the rises and falls below it together, and the "
         "part that remains when they are set off is shaded: "
         span.key.up { "costs more" } " or " span.key.down { "costs less" }
-        " than " (baseline_name(run)) ". Pale boxes are below what can be told from "
-        "noise."
-    };
-    drawing(data(run).as_ref(), &lead)
+        " than " (baseline) "."
+    }
 }
 
 /// The one tree of a server that was watched without a study.
@@ -116,7 +181,7 @@ fn embedded(data: &Value) -> String {
 fn data(run: &Run) -> Option<Value> {
     let mut forest = Forest::default();
     let below = forest.frame(&named(BELOW_NAME));
-    let conditions: Vec<Value> = (0..run.plan.conditions.len())
+    let mut conditions: Vec<Value> = (0..run.plan.conditions.len())
         .map(|condition| {
             let branches = forest.merged(run, condition);
             let variants = run.plan.variants.len();
@@ -127,28 +192,23 @@ fn data(run: &Run) -> Option<Value> {
                 })
                 .collect();
             let branches = pruned(&branches, below);
-            drawn(
-                &condition_title(run, condition),
-                &branches,
-                variants,
-                &resolvable_us,
-            )
+            let title = condition_title(run, condition);
+            drawn(&title, &branches, &resolvable_us, MICROS)
         })
         .collect();
-    if conditions
-        .iter()
-        .all(|it| it["parents"].as_array().is_none_or(Vec::is_empty))
-    {
-        return None;
+    let variants: Vec<&str> = run.plan.variants.iter().map(String::as_str).collect();
+    if let Some(costs) = &run.instructions {
+        conditions.extend(forest.counted(costs, &variants, below));
     }
-    let start = most_telling(run, run.comparisons.iter());
-    Some(json!({
-        "variants": run.plan.variants,
-        "frames": forest.frames,
-        "objects": forest.objects,
-        "conditions": conditions,
-        "start": [start.map_or(0, |it| it.condition), start.map_or(1, |it| it.variant)],
-    }))
+    let has_tree = |it: &Value| it["parents"].as_array().is_some_and(|it| !it.is_empty());
+    let first = conditions.iter().position(has_tree)?;
+    let start = match most_telling(run, run.comparisons.iter()) {
+        Some(telling) if has_tree(&conditions[telling.condition]) => {
+            [telling.condition, telling.variant]
+        }
+        _ => [first, 1],
+    };
+    Some(forest.data(&variants, &conditions, start))
 }
 
 /// The same for an observation: one condition, one variant without a name.
@@ -160,15 +220,12 @@ fn observed_data(observation: &Observation) -> Option<Value> {
     let ns_per_sample = observation.basis().of(observation.cpu_us_per_sample()) * NS_PER_US;
     tree.grow(&mut forest, profile, (0, 1), ns_per_sample);
     let branches = pruned(&tree.branches, below);
-    let condition = drawn("all", &branches, 1, &[0.0]);
-    Some(json!({
-        "unit": observation.basis().unit(),
-        "variants": [""],
-        "frames": forest.frames,
-        "objects": forest.objects,
-        "conditions": [condition],
-        "start": [0, 0],
-    }))
+    let unit = Unit {
+        name: observation.basis().unit(),
+        parts: NS_PER_US,
+    };
+    let condition = drawn("all", &branches, &[0.0], unit);
+    Some(forest.data(&[""], &[condition], [0, 0]))
 }
 
 /// A frame that is no function of any program.
@@ -199,6 +256,43 @@ impl Forest {
         self.frame_index
             .insert(frame.clone(), self.frames.len() - 1);
         self.frames.len() - 1
+    }
+
+    /// The whole that the script draws from.
+    fn data(&self, variants: &[&str], conditions: &[Value], start: [usize; 2]) -> Value {
+        json!({
+            "variants": variants,
+            "frames": self.frames,
+            "objects": self.objects,
+            "conditions": conditions,
+            "start": start,
+        })
+    }
+
+    /// Every condition's tree of counted instructions, for variants of these names.
+    fn counted(&mut self, costs: &InstructionCosts, variants: &[&str], below: usize) -> Vec<Value> {
+        let conditions = costs.counts.conditions.iter();
+        conditions
+            .map(|condition| {
+                let mut tree = Tree::default();
+                let mut resolvable = vec![0.0; variants.len()];
+                for (at, name) in variants.iter().enumerate() {
+                    let found = condition.variants.iter().find(|it| it.name == *name);
+                    if let Some(paths) = found.and_then(|it| it.tree.as_ref()) {
+                        tree.grow_counted(self, paths, (at, variants.len()));
+                    }
+                    if let Some(difference) = costs.difference(&condition.title, name) {
+                        resolvable[at] = difference.repeatability;
+                    }
+                }
+                let branches = pruned(&tree.branches, below);
+                let title = match condition.title.as_str() {
+                    "" => "counted: instructions per transaction".to_owned(),
+                    title => format!("{title}, counted: instructions per transaction"),
+                };
+                drawn(&title, &branches, &resolvable, INSTRUCTIONS)
+            })
+            .collect()
     }
 
     /// One tree of all variants' profiles; callers stand before what they call.
@@ -242,22 +336,48 @@ impl Tree {
             let parent = node.parent.and_then(|it| places.get(it as usize).copied());
             let frame = profile.frames.get(node.frame as usize);
             let frame = forest.frame(frame.unwrap_or(&unknown));
-            let place = *self.index.entry((parent, frame)).or_insert_with(|| {
-                self.branches.push(Branch {
-                    parent,
-                    frame,
-                    self_ns: vec![0.0; variants],
-                });
-                self.branches.len() - 1
-            });
-            self.branches[place].self_ns[variant] += node.total() as f64 * ns_per_sample;
+            let place = self.place(parent, frame, variants);
+            self.branches[place].own[variant] += node.total() as f64 * ns_per_sample;
             places.push(place);
         }
     }
+
+    /// Adds the call paths of a variant, given with the number of all.
+    fn grow_counted(
+        &mut self,
+        forest: &mut Forest,
+        paths: &CallTree,
+        (variant, variants): (usize, usize),
+    ) {
+        let mut places: Vec<usize> = Vec::with_capacity(paths.paths.len());
+        for path in &paths.paths {
+            let parent = path.parent.and_then(|it| places.get(it as usize).copied());
+            let function = paths.functions.get(path.function as usize);
+            let frame = forest.frame(&Frame {
+                object: function.map_or_else(String::new, |it| it.object.clone()),
+                ..named(function.map_or("?", |it| &it.name))
+            });
+            let place = self.place(parent, frame, variants);
+            self.branches[place].own[variant] += paths.per_transaction(path.instructions);
+            places.push(place);
+        }
+    }
+
+    fn place(&mut self, parent: Option<usize>, frame: usize, variants: usize) -> usize {
+        *self.index.entry((parent, frame)).or_insert_with(|| {
+            self.branches.push(Branch {
+                parent,
+                frame,
+                own: vec![0.0; variants],
+            });
+            self.branches.len() - 1
+        })
+    }
 }
 
-/// A condition's tree in the form that the script draws.
-fn drawn(title: &str, branches: &[Branch], variants: usize, resolvable_us: &[f64]) -> Value {
+/// A condition's tree in the form that the script draws, with each variant's smallest difference
+/// that can be told.
+fn drawn(title: &str, branches: &[Branch], resolvable: &[f64], unit: Unit<'_>) -> Value {
     // −1 for a root: the script keeps a node above all roots.
     let parents: Vec<i64> = branches
         .iter()
@@ -268,26 +388,23 @@ fn drawn(title: &str, branches: &[Branch], variants: usize, resolvable_us: &[f64
         })
         .collect();
     let frames: Vec<usize> = branches.iter().map(|it| it.frame).collect();
-    let costs: Vec<Vec<Value>> = (0..variants)
-        .map(|variant| {
-            branches
-                .iter()
-                .map(|it| short(it.self_ns[variant]))
-                .collect()
-        })
+    let costs: Vec<Vec<Value>> = (0..resolvable.len())
+        .map(|variant| branches.iter().map(|it| short(it.own[variant])).collect())
         .collect();
     json!({
         "title": title,
+        "unit": unit.name,
+        "parts": unit.parts,
         "parents": parents,
         "frames": frames,
-        "self_ns": costs,
-        "resolvable_us": resolvable_us,
+        "self": costs,
+        "resolvable": resolvable,
     })
 }
 
-/// A tenth of a nanosecond is enough, and zeros take one character.
-fn short(ns: f64) -> Value {
-    let rounded = (ns * 10.0).round() / 10.0;
+/// A tenth of a small part is enough, and zeros take one character.
+fn short(cost: f64) -> Value {
+    let rounded = (cost * 10.0).round() / 10.0;
     if rounded.fract() == 0.0 {
         json!(rounded as i64)
     } else {
@@ -297,8 +414,8 @@ fn short(ns: f64) -> Value {
 
 /// The tree without its smallest subtrees, whose costs their callers' remainders take.
 fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
-    let variants = branches.first().map_or(0, |it| it.self_ns.len());
-    let mut subtree: Vec<Vec<f64>> = branches.iter().map(|it| it.self_ns.clone()).collect();
+    let variants = branches.first().map_or(0, |it| it.own.len());
+    let mut subtree: Vec<Vec<f64>> = branches.iter().map(|it| it.own.clone()).collect();
     let mut whole = vec![0.0; variants];
     for at in (0..branches.len()).rev() {
         for variant in 0..variants {
@@ -328,7 +445,7 @@ fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
             kept.push(Branch {
                 parent,
                 frame: branch.frame,
-                self_ns: branch.self_ns.clone(),
+                own: branch.own.clone(),
             });
         } else {
             let sum = remainders
@@ -341,11 +458,11 @@ fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
     }
     let mut remainders: Vec<(Option<usize>, Vec<f64>)> = remainders.into_iter().collect();
     remainders.sort_by_key(|(parent, _)| *parent);
-    for (parent, self_ns) in remainders {
+    for (parent, own) in remainders {
         kept.push(Branch {
             parent,
             frame: below,
-            self_ns,
+            own,
         });
     }
     kept
@@ -355,11 +472,11 @@ fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
 mod tests {
     use super::*;
 
-    fn branch(parent: Option<usize>, frame: usize, self_ns: [f64; 2]) -> Branch {
+    fn branch(parent: Option<usize>, frame: usize, own: [f64; 2]) -> Branch {
         Branch {
             parent,
             frame,
-            self_ns: self_ns.to_vec(),
+            own: own.to_vec(),
         }
     }
 
@@ -377,7 +494,7 @@ mod tests {
         let frames: Vec<usize> = kept.iter().map(|it| it.frame).collect();
         assert_eq!(frames, [1, 2, 5, 0]);
         for variant in 0..2 {
-            let sum = |of: &[Branch]| of.iter().map(|it| it.self_ns[variant]).sum::<f64>();
+            let sum = |of: &[Branch]| of.iter().map(|it| it.own[variant]).sum::<f64>();
             assert!((sum(&kept) - sum(&branches)).abs() < 1e-9);
         }
         assert_eq!(kept[3].parent, Some(0));

@@ -1,7 +1,7 @@
 //! The page: one file that needs no network, no server and, but for the flame graph, no script.
 //!
-//! From the top: the question and its answer; a forest plot; where the difference in cost lies;
-//! the curves against concurrency; flame graphs of A, B and their difference; the pairs as they
+//! From the top: the question and its answer; a forest plot; where the difference in cost lies; what
+//! was counted; the curves against concurrency; flame graphs of A, B and their difference; the pairs as they
 //! ran; all figures; and what anyone needs to repeat the study. Charts are SVG made here. `maud`
 //! escapes every value; the only raw parts are this crate's own style sheet and script, and JSON
 //! in which no character can end its element.
@@ -11,6 +11,7 @@ mod curves;
 mod findings;
 mod flame;
 mod forest;
+mod instructions;
 mod observation;
 mod pairs;
 mod provenance;
@@ -18,6 +19,7 @@ mod scale;
 mod tables;
 mod waterfall;
 
+pub use instructions::counted_html;
 pub use observation::observation_html;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -37,6 +39,7 @@ pub fn html(run: &Run) -> String {
         @if !run.comparisons.is_empty() { (forest::section(run)) }
         (findings::section(&run.findings, |finding| sentence::place(run, finding)))
         (cost(run))
+        (instructions::section(run))
         (curves::section(run))
         (flame::section(run))
         (pairs::section(run))

@@ -12,14 +12,19 @@
   const MESSAGE = data.frames.push(["exec_simple_query, exec_…_message, themselves", data.objects.indexOf("postgres")]) - 1;
   let mode = "d", tree, zoom = 0, at = 0, boxes = new Map();
 
-  const us = (v) => { const a = Math.abs(v); return a.toFixed(a < 100 ? 2 : a < 1000 ? 1 : 0); };
+  // Microseconds, or instructions, which are kept as they are and run into many digits.
+  const figure = (v) => {
+    const a = Math.abs(v);
+    if (data.conditions[tree.condition].parts === 1) return a.toFixed(a < 1000 ? 1 : 0).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+    return a.toFixed(a < 100 ? 2 : a < 1000 ? 1 : 0);
+  };
   // A server that was watched by itself has no variants to name, and perhaps no transactions.
-  const UNIT = " " + (data.unit || "µs/tx"), under = (name) => name ? " under " + name : "";
-  const signed = (v) => (us(v).replace(/[0.]/g, "") === "" ? "" : v > 0 ? "+" : "−") + us(v);
+  const unit = () => " " + data.conditions[tree.condition].unit, under = (name) => name ? " under " + name : "";
+  const signed = (v) => (figure(v).replace(/[0.]/g, "") === "" ? "" : v > 0 ? "+" : "−") + figure(v);
   const percent = (part, all) => (all > 0 ? (part / all * 100).toFixed(1) : "0.0") + " %";
   const names = () => [data.variants[0], data.variants[tree.variant]];
 
-  // The tree of a condition with the costs of the baseline (a) and a variant (b), in µs. Node 0
+  // The tree of a condition with the costs of the baseline (a) and a variant (b). Node 0
   // holds all roots; every node stands behind its caller, so one pass backwards sums the subtrees.
   // Where asked, the functions that serve one message each are seen through: what they call is
   // their caller's, and their own cost is one node. The same statement runs under
@@ -27,7 +32,7 @@
   // compiler merged the latter into it, and a difference should set that off.
   function plant(condition, variant) {
     const from = data.conditions[condition], sources = from.parents.length;
-    const t = { condition, variant, parent: [-1], frame: [-1], children: [[]], resolvable: from.resolvable_us[variant] || 0,
+    const t = { condition, variant, parent: [-1], frame: [-1], children: [[]], resolvable: from.resolvable[variant] || 0,
       selfA: [0], selfB: [0], hasB: variant > 0 };
     const place = [0], index = new Map();
     const node = (parent, frame) => {
@@ -44,8 +49,8 @@
       const message = pair.checked && MESSAGES.test(data.frames[own][0]);
       const i = node(parent, message ? MESSAGE : own);
       place.push(message ? parent : i);
-      t.selfA[i] += from.self_ns[0][source] / 1000;
-      t.selfB[i] += from.self_ns[variant][source] / 1000;
+      t.selfA[i] += from.self[0][source] / from.parts;
+      t.selfB[i] += from.self[variant][source] / from.parts;
     }
     const count = t.count = t.parent.length;
     for (const sum of ["a", "b", "rise", "fall"]) t[sum] = new Float64Array(count);
@@ -69,10 +74,10 @@
     const t = tree, [a, b] = names(), own = t.selfB[i] - t.selfA[i];
     const where = object(i) && object(i) !== "postgres" ? " in " + object(i) : "";
     const head = label(i) + where + ": ";
-    if (mode === "a") return head + us(t.a[i]) + UNIT + under(a) + ", " + percent(t.a[i], t.a[0]) + " of all; itself " + us(t.selfA[i]);
-    if (mode === "b") return head + us(t.b[i]) + UNIT + under(b) + ", " + percent(t.b[i], t.b[0]) + " of all; itself " + us(t.selfB[i]);
-    return head + signed(t.b[i] - t.a[i]) + UNIT + " (" + us(t.a[i]) + " under " + a + ", " + us(t.b[i]) + " under " + b + "); below it +" +
-      us(t.rise[i]) + " and −" + us(t.fall[i]) + "; itself " + signed(own) + "; " + percent(width(i), width(0)) + " of all change";
+    if (mode === "a") return head + figure(t.a[i]) + unit() + under(a) + ", " + percent(t.a[i], t.a[0]) + " of all; itself " + figure(t.selfA[i]);
+    if (mode === "b") return head + figure(t.b[i]) + unit() + under(b) + ", " + percent(t.b[i], t.b[0]) + " of all; itself " + figure(t.selfB[i]);
+    return head + signed(t.b[i] - t.a[i]) + unit() + " (" + figure(t.a[i]) + " under " + a + ", " + figure(t.b[i]) + " under " + b + "); below it +" +
+      figure(t.rise[i]) + " and −" + figure(t.fall[i]) + "; itself " + signed(own) + "; " + percent(width(i), width(0)) + " of all change";
   }
 
   function background(i) {
@@ -148,8 +153,8 @@
     }
     const [nameA, nameB] = names();
     if (!count) return "No function’s name contains “" + search.value.trim() + "”.";
-    return "“" + search.value.trim() + "”: " + us(a) + UNIT + under(nameA) +
-      (tree.hasB ? ", " + us(b) + under(nameB) + " (" + signed(b - a) + ")" : "") + ", what it calls included.";
+    return "“" + search.value.trim() + "”: " + figure(a) + unit() + under(nameA) +
+      (tree.hasB ? ", " + figure(b) + under(nameB) + " (" + signed(b - a) + ")" : "") + ", what it calls included.";
   }
 
   function point(i) {

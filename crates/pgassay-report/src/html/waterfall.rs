@@ -1,6 +1,6 @@
-//! The cost waterfall: from the baseline's server CPU time per transaction to the variant's, step
-//! by step, in µs. The steps add up to the difference; what cannot be told from noise is one grey
-//! step of its own.
+//! The cost waterfall: from what a transaction costs under the baseline to what it costs under the
+//! variant, step by step, in µs of server CPU time or in instructions. The steps add up to the
+//! difference; what cannot be told from noise is one grey step of its own.
 
 use maud::{Markup, html};
 use pgassay_core::comparison::{Change, CostDifference, CostRow};
@@ -14,82 +14,137 @@ const STEPS_MAX: usize = 12;
 /// Totals that differ by less than this share are shown on an axis that does not start at zero.
 const ZOOM_BELOW: f64 = 0.15;
 
+/// What is measured, and how its figures are printed.
+#[derive(Clone, Copy)]
+pub(super) struct Unit {
+    /// Behind a total.
+    pub name: &'static str,
+    /// Under the axis.
+    pub per_transaction: &'static str,
+    /// Prints a figure.
+    pub figure: fn(f64) -> String,
+    /// Prints a difference with its sign.
+    pub signed: fn(f64) -> String,
+}
+
+/// Server CPU time.
+pub(super) const MICROS: Unit = Unit {
+    name: "µs",
+    per_transaction: "µs/tx",
+    figure: number::micros,
+    signed: number::signed_micros,
+};
+
+/// A part of a difference.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    /// What it is.
+    pub name: String,
+    /// How much dearer it is under the variant.
+    pub difference: f64,
+    /// The ends of the difference's interval; none where it is exact.
+    pub interval: Option<[f64; 2]>,
+    /// Half the interval's width, for the text.
+    pub plus_minus: Option<f64>,
+    /// Whether it is told from noise.
+    pub resolved: bool,
+}
+
+impl From<&CostRow> for Part {
+    fn from(row: &CostRow) -> Self {
+        Self {
+            name: row.name.clone(),
+            difference: row.difference_us,
+            interval: Some([row.low_us, row.high_us]),
+            plus_minus: Some(plus_minus_us(row)),
+            resolved: row.change != Change::Unresolved,
+        }
+    }
+}
+
 /// A step of the waterfall.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Step {
     /// What it is.
     pub name: String,
-    /// Where it starts and ends, in µs per transaction.
-    pub from_us: f64,
+    /// Where it starts.
+    pub from: f64,
     /// The end; the next step starts here.
-    pub to_us: f64,
-    /// The interval of the difference; `None` for sums of rows.
-    pub interval_us: Option<[f64; 2]>,
+    pub to: f64,
+    /// The interval of the end; `None` for sums of parts and for exact ones.
+    pub interval: Option<[f64; 2]>,
     /// Half the interval's width, for the text.
-    pub plus_minus_us: Option<f64>,
+    pub plus_minus: Option<f64>,
     /// Whether it is told from noise.
     pub resolved: bool,
 }
 
 /// The steps from baseline to variant: savings, largest first; added costs; the rest; the noise.
-pub(super) fn steps(total: &CostRow, rows: &[CostRow]) -> Vec<Step> {
-    let mut resolved: Vec<&CostRow> = rows
-        .iter()
-        .filter(|row| row.change != Change::Unresolved)
-        .collect();
-    resolved.sort_by(|a, b| b.difference_us.abs().total_cmp(&a.difference_us.abs()));
+pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[Part]) -> Vec<Step> {
+    let mut resolved: Vec<&Part> = parts.iter().filter(|part| part.resolved).collect();
+    resolved.sort_by(|a, b| b.difference.abs().total_cmp(&a.difference.abs()));
     let (shown, beyond) = resolved.split_at(resolved.len().min(STEPS_MAX));
     let mut shown = shown.to_vec();
-    shown.sort_by(|a, b| a.difference_us.total_cmp(&b.difference_us));
+    shown.sort_by(|a, b| a.difference.total_cmp(&b.difference));
     // Falls by size, then rises by size: both lists of a reader's attention start with the largest.
-    let falls = shown.partition_point(|row| row.difference_us < 0.0);
+    let falls = shown.partition_point(|part| part.difference < 0.0);
     shown[falls..].reverse();
     let mut steps: Vec<Step> = Vec::new();
-    let at = |steps: &[Step]| steps.last().map_or(total.baseline_us, |step| step.to_us);
-    let mut step = |name: String, difference_us: f64, row: Option<&CostRow>, resolved: bool| {
-        let from_us = at(&steps);
+    let at = |steps: &[Step]| steps.last().map_or(baseline, |step| step.to);
+    let mut step = |name: String, difference: f64, part: Option<&Part>, resolved: bool| {
+        let from = at(&steps);
         steps.push(Step {
             name,
-            from_us,
-            to_us: from_us + difference_us,
-            interval_us: row.map(|row| [from_us + row.low_us, from_us + row.high_us]),
-            plus_minus_us: row.map(plus_minus_us),
+            from,
+            to: from + difference,
+            interval: part.and_then(|part| Some(part.interval?.map(|end| from + end))),
+            plus_minus: part.and_then(|part| part.plus_minus),
             resolved,
         });
     };
-    for row in shown {
-        step(row.name.clone(), row.difference_us, Some(row), true);
+    for part in shown {
+        step(part.name.clone(), part.difference, Some(part), true);
     }
     if !beyond.is_empty() {
-        let sum = beyond.iter().map(|row| row.difference_us).sum();
+        let sum = beyond.iter().map(|part| part.difference).sum();
         step(format!("{} more", beyond.len()), sum, None, true);
     }
-    let noise: Vec<&CostRow> = rows
-        .iter()
-        .filter(|row| row.change == Change::Unresolved)
-        .collect();
+    let noise: Vec<&Part> = parts.iter().filter(|part| !part.resolved).collect();
     if !noise.is_empty() {
-        let sum = noise.iter().map(|row| row.difference_us).sum();
+        let sum = noise.iter().map(|part| part.difference).sum();
         step(format!("unresolved ({})", noise.len()), sum, None, false);
     }
     // Whatever separates the rows from the exact total is shown, not swallowed.
-    let parts: f64 = rows.iter().map(|row| row.difference_us).sum();
-    let missing = total.variant_us - total.baseline_us - parts;
+    let told: f64 = parts.iter().map(|part| part.difference).sum();
+    let missing = variant - baseline - told;
     if missing.abs() >= 0.005 {
         step("not allocated".to_owned(), missing, None, false);
     }
     steps
 }
 
-/// The chart of one list of rows.
+/// The chart of one list of rows of a difference in time.
 pub(super) fn chart(
     kind: &str,
     cost: &CostDifference,
     rows: &[CostRow],
     names: [&str; 2],
 ) -> Markup {
-    let steps = steps(&cost.total, rows);
-    let (scale, zoomed) = scale(&cost.total, &steps);
+    let parts: Vec<Part> = rows.iter().map(Part::from).collect();
+    let totals = [cost.total.baseline_us, cost.total.variant_us];
+    drawing(kind, MICROS, names, totals, &parts)
+}
+
+/// A chart from the first total to the second.
+pub(super) fn drawing(
+    kind: &str,
+    unit: Unit,
+    names: [&str; 2],
+    totals: [f64; 2],
+    parts: &[Part],
+) -> Markup {
+    let steps = steps(totals, parts);
+    let (scale, zoomed) = scale(totals, &steps);
     html! {
         figure {
             figcaption {
@@ -97,10 +152,10 @@ pub(super) fn chart(
                 @if zoomed { span.faint { " · the axis does not start at zero" } }
             }
             div.waterfall {
-                (whole(names[0], cost.total.baseline_us, scale))
-                @for step in &steps { (row(step, scale)) }
-                (whole(names[1], cost.total.variant_us, scale))
-                (axis(scale))
+                (whole(names[0], totals[0], scale, unit))
+                @for step in &steps { (row(step, scale, unit)) }
+                (whole(names[1], totals[1], scale, unit))
+                (axis(scale, unit))
             }
         }
     }
@@ -108,14 +163,13 @@ pub(super) fn chart(
 
 /// The axis, and whether it leaves out zero: small differences between large totals would vanish,
 /// but then the bars of the totals no longer compare by length, and the chart says so.
-fn scale(total: &CostRow, steps: &[Step]) -> (Scale, bool) {
+fn scale(totals: [f64; 2], steps: &[Step]) -> (Scale, bool) {
     let ends = || {
         let ends = steps.iter().flat_map(|step| {
-            let [low, high] = step.interval_us.unwrap_or([step.to_us; 2]);
-            [step.from_us, step.to_us, low, high]
+            let [low, high] = step.interval.unwrap_or([step.to; 2]);
+            [step.from, step.to, low, high]
         });
-        ends.chain([total.baseline_us, total.variant_us])
-            .filter(|end| end.is_finite())
+        ends.chain(totals).filter(|end| end.is_finite())
     };
     let high = ends().fold(0.0, f64::max);
     let low = ends().fold(high, f64::min);
@@ -128,27 +182,27 @@ fn scale(total: &CostRow, steps: &[Step]) -> (Scale, bool) {
 }
 
 /// The bar of a total: where the waterfall starts, or where it ends.
-fn whole(name: &str, value_us: f64, scale: Scale) -> Markup {
+fn whole(name: &str, value: f64, scale: Scale, unit: Unit) -> Markup {
     html! {
         div.row.whole {
             span.name { (name) }
             svg height="22" aria-hidden="true" {
-                rect.whole x="0" y="3" height="16" width=(percent(scale.place(value_us))) {}
+                rect.whole x="0" y="3" height="16" width=(percent(scale.place(value))) {}
             }
             span.figure {
-                (number::micros(value_us)) " µs"
+                ((unit.figure)(value)) " " (unit.name)
             }
         }
     }
 }
 
 /// A step, joined to the one above by a thin line at the place where that one ended.
-fn row(step: &Step, scale: Scale) -> Markup {
-    let (from, to) = (scale.place(step.from_us), scale.place(step.to_us));
-    let difference_us = step.to_us - step.from_us;
+fn row(step: &Step, scale: Scale, unit: Unit) -> Markup {
+    let (from, to) = (scale.place(step.from), scale.place(step.to));
+    let difference = step.to - step.from;
     let class = match () {
         () if !step.resolved => "noise",
-        () if difference_us > 0.0 => "up",
+        () if difference > 0.0 => "up",
         () => "down",
     };
     html! {
@@ -158,21 +212,21 @@ fn row(step: &Step, scale: Scale) -> Markup {
                 line.joint x1=(percent(from)) x2=(percent(from)) y1="-3" y2="3" {}
                 rect class=(class) x=(percent(from.min(to))) y="3" height="16"
                     width=(percent((to - from).abs().max(0.002))) {}
-                @if let Some([low, high]) = step.interval_us {
+                @if let Some([low, high]) = step.interval {
                     line.ci x1=(percent(scale.place(low))) x2=(percent(scale.place(high)))
                         y1="11" y2="11" {}
                 }
             }
             span.figure {
-                (number::signed_micros(difference_us))
-                @if let Some(half) = step.plus_minus_us { span.pm { " ±" (number::micros(half)) } }
+                ((unit.signed)(difference))
+                @if let Some(half) = step.plus_minus { span.pm { " ±" ((unit.figure)(half)) } }
             }
         }
     }
 }
 
-/// Ticks in µs per transaction.
-fn axis(scale: Scale) -> Markup {
+/// Ticks in the unit per transaction.
+fn axis(scale: Scale, unit: Unit) -> Markup {
     let ticks = scale.ticks(5);
     html! {
         div.row.axis aria-hidden="true" {
@@ -185,7 +239,7 @@ fn axis(scale: Scale) -> Markup {
                     }
                 }
             }
-            span.figure.faint { "µs/tx" }
+            span.figure.faint { (unit.per_transaction) }
         }
     }
 }
@@ -215,23 +269,21 @@ mod tests {
             row_of("plan", 9.0, 0.0, Change::Gone),
             row_of("commit", 1.0, 1.05, Change::Unresolved),
         ];
-        let total = row_of("total", 15.0, 3.05, Change::Down);
-        let steps = steps(&total, &rows);
+        let steps = steps([15.0, 3.05], &rows.each_ref().map(Part::from));
         let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names, ["plan", "parse", "bind", "unresolved (1)"]);
-        assert!((steps[0].from_us - 15.0).abs() < 1e-9);
+        assert!((steps[0].from - 15.0).abs() < 1e-9);
         for pair in steps.windows(2) {
-            assert!((pair[0].to_us - pair[1].from_us).abs() < 1e-9);
+            assert!((pair[0].to - pair[1].from).abs() < 1e-9);
         }
-        assert!((steps[3].to_us - 3.05).abs() < 1e-9);
+        assert!((steps[3].to - 3.05).abs() < 1e-9);
     }
 
     #[test]
     fn what_the_rows_leave_out_is_a_step_of_its_own() {
         let rows = [row_of("plan", 9.0, 0.0, Change::Gone)];
-        let total = row_of("total", 15.0, 5.0, Change::Down);
-        let steps = steps(&total, &rows);
+        let steps = steps([15.0, 5.0], &rows.each_ref().map(Part::from));
         assert_eq!(steps[1].name, "not allocated");
-        assert!((steps[1].to_us - 5.0).abs() < 1e-9 && !steps[1].resolved);
+        assert!((steps[1].to - 5.0).abs() < 1e-9 && !steps[1].resolved);
     }
 }

@@ -10,6 +10,7 @@ mod cost;
 mod counted;
 mod figures;
 mod findings;
+mod instructions;
 mod notes;
 mod observation;
 mod table;
@@ -54,6 +55,7 @@ pub fn terminal(run: &Run, style: &Style) -> String {
         answer::section(run, *style),
         figures::section(run, *style),
         cost::section(run, *style),
+        instructions::section(run, *style),
         counted::section(run, *style),
         findings::section(run, *style),
         notes::section(run, *style),

@@ -1,22 +1,25 @@
 //! `pgassay run`: from a question to an explained answer.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use anyhow::{Context, Result};
 use pgassay_core::comparison::assess;
 use pgassay_core::finding::diagnose;
-use pgassay_core::plan::Plan;
+use pgassay_core::instructions::InstructionCosts;
+use pgassay_core::plan::{Overrides, Plan};
 use pgassay_core::run::{Run, SCHEMA, Warning, WarningKind};
 use pgassay_core::trial::Trial;
 use pgassay_store::Store;
 
 use crate::catalogue::Found;
 use crate::cli::{ColorWhen, RunArgs};
-use crate::command::study::{Planned, planned};
+use crate::command::count::{Countable, countable};
+use crate::command::study::{self, Planned, planned};
 use crate::exit::{Interrupted, Partial};
 use crate::interrupt::Interrupt;
 use crate::laboratory::requirements::{self, Unmet};
-use crate::laboratory::{self, Outcome};
+use crate::laboratory::{self, Outcome, counting};
 use crate::progress::Progress;
 use crate::style::style;
 use crate::{checks, results};
@@ -30,10 +33,17 @@ const FOREIGN_NOTICEABLE: f64 = 0.25;
 const CLIENT_LIMITED_NOTICEABLE: f64 = 0.5;
 /// Below this share of user stacks unwound to the process's entry, the reader is told.
 const UNWOUND_EXPECTED: f64 = 0.95;
+/// As `pgassay count` has them.
+const COUNTED_SEED: u64 = 1;
+const COUNTED_ROUNDS: u32 = 3;
 
 /// Runs a study, keeps its result, prints the answer.
 pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
     let all = planned(&args.study, &args.choice)?;
+    if args.counted {
+        // Better now than after all trials.
+        counting::Valgrind::find()?;
+    }
     let store = results::open(&args.results)?;
     let interrupt = Interrupt::watch()?;
     let mut progress = Progress::on_stderr();
@@ -52,8 +62,16 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     }
     let mut outcome = laboratory::run(&plan, &found, &args.server, &interrupt, &mut progress)?;
     outcome.warnings.extend(unmet);
+    let mut counted = None;
+    if args.counted && outcome.ended_early.is_none() {
+        match counted_costs(args, &found, &plan, &interrupt, &mut progress) {
+            Ok(found) => counted = Some(found),
+            Err(error) => outcome.ended_early = Some(error),
+        }
+    }
     progress.finish();
-    let (run, logs, ended_early) = assemble(found, plan, outcome, &store)?;
+    let (mut run, logs, ended_early) = assemble(found, plan, outcome, &store)?;
+    run.instructions = counted;
     let directory = keep(&run, logs, &store)?;
     if args.json {
         out.write_all(pgassay_report::json(&run).as_bytes())?;
@@ -105,6 +123,41 @@ fn runnable(
     Ok((planned(&args.study, &choice)?, warnings))
 }
 
+/// Counts every variant of the study, as `pgassay count` does.
+fn counted_costs(
+    args: &RunArgs,
+    found: &Found,
+    timed: &Plan,
+    interrupt: &Interrupt,
+    progress: &mut Progress,
+) -> Result<InstructionCosts> {
+    let clients = timed.conditions.iter().map(|it| it.clients);
+    let clients: Vec<u32> = clients.collect::<BTreeSet<_>>().into_iter().collect();
+    let overrides = Overrides {
+        variants: Some(timed.variants.clone()),
+        // Counts of different runs compare only where the same numbers are drawn.
+        seed: args.choice.seed.unwrap_or(COUNTED_SEED),
+        ..study::overrides(found, &args.choice)?
+    };
+    let Countable { plan, left_out } =
+        countable(found, &clients, overrides, &args.server, progress)?;
+    let options = counting::Options {
+        repeats: COUNTED_ROUNDS,
+        unit: None,
+        segments_of: &|_, _| None,
+        call_paths: true,
+        left_out,
+    };
+    let counts = counting::count(&plan, found, &args.server, &options, interrupt, progress);
+    Ok(InstructionCosts::of(counts.map_err(|error| {
+        if error.is::<Interrupted>() {
+            error
+        } else {
+            error.context("counting instructions")
+        }
+    })?))
+}
+
 type Logs = Vec<(String, Vec<u8>)>;
 
 fn assemble(
@@ -140,6 +193,7 @@ fn assemble(
         comparisons: assessment.comparisons,
         ledgers: assessment.ledgers,
         findings: Vec::new(),
+        instructions: None,
     };
     run.findings = diagnose(&run);
     run.warnings

@@ -64,7 +64,7 @@ pub struct Planned {
 /// Finds a study and spells it out; every script is parsed, every version understood.
 pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
     let found = catalogue::find(name)?;
-    let plan = plan(&found.study, &found.source, &overrides(choice)?)?;
+    let plan = plan(&found.study, &found.source, &overrides(&found, choice)?)?;
     for server in &plan.servers {
         VersionRequest::parse(&server.version)
             .map_err(|error| places::at_version(&found, &server.version, &error.to_string()))?;
@@ -76,7 +76,8 @@ pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
     Ok(Planned { found, plan, notes })
 }
 
-fn overrides(choice: &ChoiceArgs) -> Result<Overrides> {
+/// What the command line chooses over the study.
+pub fn overrides(found: &Found, choice: &ChoiceArgs) -> Result<Overrides> {
     let mut parameters = BTreeMap::new();
     for parameter in &choice.parameters {
         let Some((name, value)) = parameter.split_once('=') else {
@@ -89,8 +90,8 @@ fn overrides(choice: &ChoiceArgs) -> Result<Overrides> {
         quick: choice.quick,
         pairs: choice.pairs,
         clients: choice.clients.clone(),
-        variants: choice.variant.clone(),
-        scripts: choice.script.clone(),
+        variants: choice.variant.as_deref().map(|it| found.variants(it)),
+        scripts: choice.script.as_deref().map(|it| found.scripts(it)),
         parameters,
         versions: choice.versions.clone(),
         binaries: choice.binaries.clone(),

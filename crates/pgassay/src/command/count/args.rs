@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use pgassay_core::study::Protocol;
 
-use crate::cli::ServerArgs;
+use crate::cli::{ExportTo, ServerArgs};
 
 /// Flags of `pgassay count`.
 #[derive(Debug, Args)]
@@ -45,17 +45,13 @@ pub struct CountArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "version")]
     pub binaries: Option<String>,
 
-    /// Only these variants of the study; the first is the baseline.
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "study")]
+    /// Only these variants of the study, with commas between, or the flag given again; the first
+    /// is the baseline.
+    #[arg(long, value_name = "NAME,…", requires = "study")]
     pub variant: Option<Vec<String>>,
 
     /// Only these scripts of the study.
-    #[arg(
-        long = "script",
-        value_name = "NAME,…",
-        value_delimiter = ',',
-        requires = "study"
-    )]
+    #[arg(long = "script", value_name = "NAME,…", requires = "study")]
     pub scripts: Option<Vec<String>>,
 
     /// A value for `${name}` in the study; may be given again.
@@ -99,6 +95,22 @@ pub struct CountArgs {
     /// How much more it may cost, as 0.1%.
     #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = share, requires = "against")]
     pub tolerance: f64,
+
+    /// Write a page with waterfalls and flame graphs of instructions. It takes a further round, in
+    /// which call paths are kept.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Write call paths for another viewer; may be given again. FORMAT is folded, or perf (the
+    /// text of `perf report --stdio`, callers and callees of every function); a FILE of `-` is
+    /// stdout, instead of the answer. Of the first variant of the first condition, unless --of
+    /// names another.
+    #[arg(long, value_name = "FORMAT=FILE")]
+    pub export: Vec<ExportTo>,
+
+    /// The variant whose call paths are exported.
+    #[arg(long, value_name = "VARIANT", requires = "export")]
+    pub of: Option<String>,
 
     #[command(flatten)]
     pub servers: ServerArgs,

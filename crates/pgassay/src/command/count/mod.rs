@@ -1,6 +1,8 @@
 //! `pgassay count`: what a transaction costs in instructions.
 
 mod args;
+mod countable;
+mod files;
 mod quick;
 
 use std::collections::BTreeMap;
@@ -8,20 +10,19 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use pgassay_core::plan::{Overrides, plan};
+use pgassay_core::instructions::{Counts, InstructionCosts, SCHEMA};
+use pgassay_core::plan::Overrides;
 use pgassay_count::against::{self, Comparison, Outcome};
-use pgassay_count::{Counts, Difference, SCHEMA, text};
-use pgassay_server::VersionRequest;
+use pgassay_count::text;
 use serde_json::json;
 
 pub use args::CountArgs;
+pub use countable::{Countable, countable};
 
 use crate::catalogue::{self, Found};
 use crate::exit::{CANNOT_TELL, Gate, REGRESSION};
 use crate::interrupt::Interrupt;
 use crate::laboratory::counting::{self, Options};
-use crate::laboratory::scripts;
-use crate::places;
 use crate::progress::Progress;
 
 /// Counts, prints, keeps and compares.
@@ -37,10 +38,16 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
         std::fs::write(path, kept).with_context(|| format!("cannot keep {}", path.display()))?;
     }
     let comparisons = earlier.map(|earlier| against::compare(&earlier, &counts, args.tolerance));
+    let counted = InstructionCosts::of(counts);
+    let is_taken = files::write(args, &counted, out)?;
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&document(&counts))?)?;
-    } else {
-        print(args, &counts, comparisons.as_deref(), out)?;
+        writeln!(
+            out,
+            "{}",
+            serde_json::to_string_pretty(&document(&counted))?
+        )?;
+    } else if !is_taken {
+        print(args, &counted.counts, comparisons.as_deref(), out)?;
     }
     out.flush()?;
     comparisons.map_or(Ok(()), |comparisons| gate(&comparisons))
@@ -63,14 +70,13 @@ fn counted(
     interrupt: &Interrupt,
     progress: &mut Progress,
 ) -> Result<Counts> {
-    let plan = plan(&found.study, &found.source, &overrides(args)?)?;
-    for server in &plan.servers {
-        VersionRequest::parse(&server.version)
-            .map_err(|error| places::at_version(found, &server.version, &error.to_string()))?;
-    }
-    for point in &plan.points {
-        scripts::parse(point, &found.source)?;
-    }
+    let clients: &[u32] = match args.study {
+        Some(_) => &found.study.conditions.clients,
+        None => &[1],
+    };
+    let overrides = overrides(args, found)?;
+    let Countable { plan, left_out } =
+        countable(found, clients, overrides, &args.servers, progress)?;
     let segments_of = |condition: &str, variant: &str| {
         let conditions = &earlier?.conditions;
         let condition = conditions.iter().find(|other| other.title == condition)?;
@@ -84,11 +90,13 @@ fn counted(
         repeats: args.repeats,
         unit: args.transactions,
         segments_of: &segments_of,
+        call_paths: args.html.is_some() || !args.export.is_empty(),
+        left_out,
     };
     counting::count(&plan, found, &args.servers, &options, interrupt, progress)
 }
 
-fn overrides(args: &CountArgs) -> Result<Overrides> {
+fn overrides(args: &CountArgs, found: &Found) -> Result<Overrides> {
     let mut parameters = BTreeMap::new();
     for parameter in &args.parameters {
         let Some((name, value)) = parameter.split_once('=') else {
@@ -97,9 +105,8 @@ fn overrides(args: &CountArgs) -> Result<Overrides> {
         parameters.insert(name.trim().to_owned(), value.to_owned());
     }
     Ok(Overrides {
-        clients: Some(vec![1]),
-        variants: args.variant.clone(),
-        scripts: args.scripts.clone(),
+        variants: args.variant.as_deref().map(|it| found.variants(it)),
+        scripts: args.scripts.as_deref().map(|it| found.scripts(it)),
         parameters,
         versions: args
             .study
@@ -109,7 +116,6 @@ fn overrides(args: &CountArgs) -> Result<Overrides> {
             .collect(),
         binaries: args.study.as_ref().and(args.binaries.clone()),
         seed: args.seed,
-        without_profile: true,
         ..Overrides::default()
     })
 }
@@ -129,28 +135,11 @@ fn read(path: &Path) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The counts and the differences of every condition's variants to its first.
-fn document(counts: &Counts) -> serde_json::Value {
-    let differences: Vec<_> = counts
-        .conditions
-        .iter()
-        .flat_map(|condition| {
-            let (baseline, others) = condition.variants.split_first().into_iter().next().unzip();
-            let others = others.into_iter().flatten();
-            others.map(move |variant| {
-                json!({
-                    "condition": condition.title,
-                    "baseline": baseline.map(|baseline| &baseline.name),
-                    "variant": variant.name,
-                    "difference": baseline.map(|baseline| Difference::between(baseline, variant)),
-                })
-            })
-        })
-        .collect();
+fn document(counted: &InstructionCosts) -> serde_json::Value {
     json!({
         "schema": "pgassay.count-result/1",
-        "counts": counts,
-        "differences": differences,
+        "counts": counted.counts,
+        "differences": counted.differences,
     })
 }
 
@@ -161,6 +150,9 @@ fn print(
     out: &mut impl Write,
 ) -> Result<()> {
     write!(out, "{}", text::answer(counts, args.functions))?;
+    if let Some(file) = &args.html {
+        writeln!(out, "\nflame graphs: {}", file.display())?;
+    }
     if let Some(name) = &args.around {
         for condition in &counts.conditions {
             for variant in &condition.variants {

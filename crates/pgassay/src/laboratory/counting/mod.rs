@@ -16,6 +16,7 @@
 
 mod lockstep;
 mod names;
+mod paths;
 mod segment;
 mod valgrind;
 
@@ -24,16 +25,17 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pgassay_core::plan::{Plan, ServerPlan};
-use pgassay_count::{
-    Build, ConditionCount, Counts, Machine, NOT_LINEAR, OutFile, Repeat, SCHEMA, Tally,
-    VariantCount,
+use pgassay_core::instructions::{
+    Build, CallTree, ConditionCount, Counts, Machine, NOT_LINEAR, Repeat, SCHEMA, VariantCount,
 };
+use pgassay_core::plan::{Plan, ServerPlan};
+use pgassay_count::{OutFile, Tally, variant_count};
 use pgassay_profile::Conditions;
 use pgassay_server::Server;
 
 use self::names::Names;
 use self::segment::{Bench, larger};
+use self::valgrind::Detail;
 pub use self::valgrind::Valgrind;
 use super::servers::{self, Place};
 use crate::catalogue::Found;
@@ -62,6 +64,10 @@ pub struct Options<'a> {
     pub unit: Option<u64>,
     /// Segments as an earlier count had them, by condition and variant.
     pub segments_of: &'a dyn Fn(&str, &str) -> Option<[u64; 3]>,
+    /// Whether to keep call paths too, in a round of their own.
+    pub call_paths: bool,
+    /// What the study asks for and counting does not do.
+    pub left_out: Vec<String>,
 }
 
 /// What one point gave so far.
@@ -70,6 +76,7 @@ struct Point {
     segments: Option<[u64; 3]>,
     /// Each round's figures.
     rounds: Vec<VariantCount>,
+    tree: Option<CallTree>,
 }
 
 /// One round of one point.
@@ -127,6 +134,7 @@ pub fn count(
         question: found.study.question.clone(),
         seed: plan.schedule.seed,
         machine: machine(&valgrind),
+        left_out: options.left_out.clone(),
         conditions: laboratory.conditions()?,
     })
 }
@@ -185,28 +193,52 @@ impl Laboratory<'_> {
         server: &mut Server,
         progress: &mut Progress,
     ) -> Result<()> {
+        let program = server.installation().program("postgres");
+        let has_names = !self.names.borrow_mut().are_missing(&program);
+        let detail = if has_names {
+            Detail::Functions
+        } else {
+            Detail::Addresses
+        };
         for round in 1..=self.options.repeats {
-            for &index in cluster {
-                self.interrupt.check()?;
-                self.restart(server, &self.plan.servers[index])
-                    .map_err(|error| servers::at_setting(self.found, error))
-                    .with_context(|| self.variants_of(index))?;
-                for point in 0..self.plan.points.len() {
-                    let planned = &self.plan.points[point];
-                    if planned.server != index {
-                        continue;
-                    }
-                    progress.stage(&format!(
-                        "counting, round {round} of {}, PostgreSQL {}: {}{}",
-                        self.options.repeats,
-                        server.installation().version,
-                        self.title(planned.condition),
-                        self.plan.variants[planned.variant],
-                    ));
-                    self.point(point, server).with_context(|| {
-                        format!("variant \"{}\"", self.plan.variants[planned.variant])
-                    })?;
+            let stage = format!("counting, round {round} of {}", self.options.repeats);
+            self.each(cluster, server, detail, (&stage, progress), Self::point)?;
+        }
+        // Without names a chain of callers is one of wrong names.
+        if self.options.call_paths && has_names {
+            let stage = "counting call paths";
+            let paths = Self::paths;
+            self.each(cluster, server, Detail::CallPaths, (stage, progress), paths)?;
+        }
+        Ok(())
+    }
+
+    /// Starts every server of a cluster again, in turn, and does something at each of its points.
+    fn each(
+        &mut self,
+        cluster: &[usize],
+        server: &mut Server,
+        detail: Detail,
+        (stage, progress): (&str, &mut Progress),
+        does: fn(&mut Self, usize, &Server) -> Result<()>,
+    ) -> Result<()> {
+        for &index in cluster {
+            self.interrupt.check()?;
+            self.restart(server, &self.plan.servers[index], detail)
+                .map_err(|error| servers::at_setting(self.found, error))
+                .with_context(|| self.variants_of(index))?;
+            for point in 0..self.plan.points.len() {
+                let planned = &self.plan.points[point];
+                if planned.server != index {
+                    continue;
                 }
+                let variant = &self.plan.variants[planned.variant];
+                progress.stage(&format!(
+                    "{stage}, PostgreSQL {}: {}{variant}",
+                    server.installation().version,
+                    self.title(planned.condition),
+                ));
+                does(self, point, server).with_context(|| format!("variant \"{variant}\""))?;
             }
         }
         Ok(())
@@ -237,10 +269,9 @@ impl Laboratory<'_> {
         &self,
         server: &mut Server,
         wanted: &ServerPlan,
+        detail: Detail,
     ) -> Result<(), pgassay_server::ServerError> {
-        let program = server.installation().program("postgres");
-        let by_address = self.names.borrow_mut().are_missing(&program);
-        let launcher = self.valgrind.launcher(server.own_dir(), by_address);
+        let launcher = self.valgrind.launcher(server.own_dir(), detail);
         server.restart_with(|config| {
             config.launcher = launcher;
             config.start_timeout = START_TIMEOUT;
@@ -252,10 +283,9 @@ impl Laboratory<'_> {
         })
     }
 
-    /// One repeat of one point.
-    fn point(&mut self, index: usize, server: &Server) -> Result<()> {
+    fn bench<'b>(&'b self, index: usize, server: &'b Server) -> Bench<'b> {
         let planned = &self.plan.points[index];
-        let bench = Bench {
+        Bench {
             point: planned,
             place: Place {
                 server,
@@ -267,7 +297,12 @@ impl Laboratory<'_> {
             seed: self.plan.schedule.seed,
             interrupt: self.interrupt,
             names: &self.names,
-        };
+        }
+    }
+
+    /// One repeat of one point.
+    fn point(&mut self, index: usize, server: &Server) -> Result<()> {
+        let bench = self.bench(index, server);
         let chosen = match self.points[index].segments {
             Some(segments) => Segments::Fixed(segments),
             None => self.segments(index, &bench)?,
@@ -276,9 +311,10 @@ impl Laboratory<'_> {
             Segments::Fixed(segments) => once(&bench, segments)?,
             Segments::AtLeast(segments) => until_linear(&bench, segments)?,
         };
+        let planned = &self.plan.points[index];
         let mut settings = self.plan.servers[planned.server].settings.clone();
         settings.extend(planned.session.clone());
-        let round = VariantCount::new(
+        let round = variant_count(
             &self.plan.variants[planned.variant],
             build(server),
             settings,
@@ -344,6 +380,7 @@ impl Laboratory<'_> {
         let repeats = point.rounds.iter().flat_map(|round| &round.repeats);
         Ok(VariantCount {
             repeats: repeats.copied().collect(),
+            tree: point.tree.clone(),
             ..(*median).clone()
         })
     }

@@ -11,6 +11,20 @@ const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
 /// What each process's file is called, but for its number.
 const FILE: &str = "callgrind.out.";
 
+/// What callgrind keeps apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// Functions, by callgrind's names.
+    Functions,
+    /// Each instruction's address, for servers without names.
+    Addresses,
+    /// Functions by the whole chain of their callers, which takes half as long again.
+    CallPaths,
+}
+
+/// Longer chains are cut: as deep as PostgreSQL goes for statements of a reasonable size.
+const CALLERS_MAX: u32 = 250;
+
 /// An installed valgrind.
 pub struct Valgrind {
     program: PathBuf,
@@ -53,8 +67,7 @@ impl Valgrind {
     /// so only what `PostgresMain` does is collected, where every backend spends its life.
     /// Without `--vgdb=no` pipes stay behind in the temporary directory. `--smc-check` is for LLVM's
     /// code, which comes and goes where other code was.
-    /// `by_address` lets it write every instruction's address.
-    pub fn launcher(&self, directory: &Path, by_address: bool) -> Vec<OsString> {
+    pub fn launcher(&self, directory: &Path, detail: Detail) -> Vec<OsString> {
         let mut file = OsString::from("--callgrind-out-file=");
         // Valgrind expands %p, and %% is a per cent sign.
         file.push(directory.to_string_lossy().replace('%', "%%"));
@@ -72,8 +85,13 @@ impl Valgrind {
             ]
             .map(OsString::from),
         );
-        if by_address {
-            words.push("--dump-instr=yes".into());
+        match detail {
+            Detail::Functions => {}
+            Detail::Addresses => words.push("--dump-instr=yes".into()),
+            Detail::CallPaths => {
+                words.push(format!("--separate-callers={CALLERS_MAX}").into());
+                words.push("--separate-recs=1".into());
+            }
         }
         words.push(file);
         words

@@ -1,17 +1,20 @@
-//! The result of counting, as it is printed, kept and compared.
+//! Counted costs: what a transaction costs in instructions, as it is printed, kept and compared.
+//!
+//! Filled by `pgassay-count` from callgrind's files; a run may hold them beside what it timed.
 //!
 //! Invariants: integers are sums over [`VariantCount::transactions`]; the functions' own
 //! instructions add up to the variant's, and so do the subsystems'; rows of a difference likewise.
 
+mod difference;
+mod tree;
+
 use std::collections::BTreeMap;
 
-use pgassay_core::subsystem::Subsystem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::credit;
-use crate::system_call;
-use crate::tally::Tally;
+pub use difference::{Difference, FunctionChange, SubsystemChange, Verdict};
+pub use tree::{CallPath, CallTree, PathFunction};
 
 /// The name and version of this form.
 pub const SCHEMA: &str = "pgassay.count/1";
@@ -31,8 +34,65 @@ pub struct Counts {
     pub seed: u64,
     /// What executed the instructions.
     pub machine: Machine,
+    /// What the study asks for and counting does not do, each a sentence's part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
     /// What it was counted under.
     pub conditions: Vec<ConditionCount>,
+}
+
+/// Counts, and what sets each condition's variants apart from its first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InstructionCosts {
+    /// What was counted.
+    pub counts: Counts,
+    /// Every variant against its condition's baseline.
+    pub differences: Vec<VariantDifference>,
+}
+
+/// A variant against the baseline of its condition.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VariantDifference {
+    /// Title of the condition.
+    pub condition: String,
+    /// Name of the condition's first variant.
+    pub baseline: String,
+    /// Name of the variant.
+    pub variant: String,
+    /// How they differ.
+    pub difference: Difference,
+}
+
+impl InstructionCosts {
+    /// Compares what was counted.
+    pub fn of(counts: Counts) -> Self {
+        let differences = counts
+            .conditions
+            .iter()
+            .filter_map(|condition| Some((condition, condition.variants.split_first()?)))
+            .flat_map(|(condition, (baseline, others))| {
+                others.iter().map(|variant| VariantDifference {
+                    condition: condition.title.clone(),
+                    baseline: baseline.name.clone(),
+                    variant: variant.name.clone(),
+                    difference: Difference::between(baseline, variant),
+                })
+            })
+            .collect();
+        Self {
+            counts,
+            differences,
+        }
+    }
+
+    /// How a variant differs from its condition's baseline.
+    pub fn difference(&self, condition: &str, variant: &str) -> Option<&Difference> {
+        let mut all = self.differences.iter();
+        let found = all.find(|it| it.condition == condition && it.variant == variant);
+        found.map(|it| &it.difference)
+    }
 }
 
 /// What executed the instructions. Counts of different machines do not compare where these differ.
@@ -125,7 +185,23 @@ pub struct VariantCount {
     pub functions: Vec<FunctionCount>,
     /// Calls between functions, by their indexes above; not kept in files.
     #[serde(skip)]
-    pub calls: Vec<crate::tally::CallTally>,
+    pub calls: Vec<CallTally>,
+    /// The same instructions by call path, of a round of their own; where they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<CallTree>,
+}
+
+/// Calls between two functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallTally {
+    /// Index of the caller.
+    pub caller: usize,
+    /// Index of the callee.
+    pub callee: usize,
+    /// How often, in all transactions.
+    pub count: i64,
+    /// Instructions of the callee in these calls, all that it called included.
+    pub inclusive: i64,
 }
 
 /// System calls of one name.
@@ -170,46 +246,6 @@ pub struct FunctionCount {
 }
 
 impl VariantCount {
-    /// Puts names, subsystems and sums to a tally.
-    pub fn new(
-        name: &str,
-        build: Build,
-        settings: BTreeMap<String, String>,
-        segments: [u64; 3],
-        repeats: Vec<Repeat>,
-        tally: &Tally,
-    ) -> Self {
-        let subsystems = credit::subsystems(tally, &build.version);
-        let (functions, calls) = functions(tally, &subsystems);
-        let mut by_subsystem = BTreeMap::new();
-        for (function, subsystem) in tally.functions.iter().zip(&subsystems) {
-            *by_subsystem.entry(*subsystem).or_insert(0) += function.own;
-        }
-        let mut subsystems: Vec<SubsystemCount> = by_subsystem
-            .into_iter()
-            .filter(|(_, instructions)| *instructions != 0)
-            .map(|(subsystem, instructions)| SubsystemCount {
-                name: subsystem_name(subsystem).to_owned(),
-                instructions,
-            })
-            .collect();
-        subsystems.sort_by_key(|row| std::cmp::Reverse(row.instructions));
-        Self {
-            name: name.to_owned(),
-            build,
-            settings,
-            segments,
-            repeats,
-            transactions: tally.transactions,
-            instructions: tally.instructions,
-            system_calls: tally.system_calls,
-            system_calls_by_name: system_call::by_name(tally),
-            subsystems,
-            functions,
-            calls,
-        }
-    }
-
     /// A sum over all transactions as instructions, or whatever it is, per transaction.
     pub fn per_transaction(&self, sum: i64) -> f64 {
         sum as f64 / self.transactions as f64
@@ -247,7 +283,7 @@ impl VariantCount {
         let clocks = self
             .system_calls_by_name
             .iter()
-            .filter(|row| system_call::is_clock(&row.name));
+            .filter(|row| is_clock(&row.name));
         let clocks: i64 = clocks.map(|row| row.count).sum();
         self.per_transaction(self.system_calls - clocks)
     }
@@ -258,60 +294,20 @@ impl VariantCount {
     }
 }
 
-fn functions(
-    tally: &Tally,
-    subsystems: &[Subsystem],
-) -> (Vec<FunctionCount>, Vec<crate::tally::CallTally>) {
-    let (inclusive, calls, cycles) = (tally.inclusive(), tally.call_counts(), tally.in_cycles());
-    let mut order: Vec<usize> = (0..tally.functions.len())
-        .filter(|&index| (tally.functions[index].own, inclusive[index], calls[index]) != (0, 0, 0))
-        .collect();
-    let key = |index: usize| {
-        let function = &tally.functions[index];
-        (
-            -function.own,
-            -inclusive[index],
-            function.name.clone(),
-            function.object.clone(),
-        )
-    };
-    order.sort_by_cached_key(|&index| key(index));
-    let mut new_index = vec![None; tally.functions.len()];
-    let functions = order
-        .iter()
-        .enumerate()
-        .map(|(position, &index)| {
-            new_index[index] = Some(position);
-            let function = &tally.functions[index];
-            FunctionCount {
-                name: function.name.clone(),
-                object: function.object.clone(),
-                subsystem: subsystem_name(subsystems[index]).to_owned(),
-                calls: calls[index],
-                instructions: function.own,
-                inclusive: inclusive[index],
-                recursive: cycles[index],
-            }
-        })
-        .collect();
-    let calls = tally
-        .calls()
-        .filter_map(|call| {
-            let (caller, callee) = (new_index[call.caller]?, new_index[call.callee]?);
-            Some(crate::tally::CallTally {
-                caller,
-                callee,
-                ..call
-            })
-        })
-        .collect();
-    (functions, calls)
+/// Whether this system call is one under valgrind only.
+///
+/// Clocks are read without the kernel on a bare machine, but valgrind hides the kernel's page for
+/// that.
+pub fn is_clock(name: &str) -> bool {
+    matches!(name, "gettimeofday" | "clock_gettime" | "time" | "getcpu")
 }
 
-fn subsystem_name(subsystem: Subsystem) -> &'static str {
-    match subsystem {
-        // Not only libc's: TLS, the loader and the like are in it too.
-        Subsystem::Libc => "libraries",
-        other => other.name(),
-    }
+/// Whether a function goes by its address for want of a name.
+pub fn is_address(name: &str) -> bool {
+    name.starts_with("0x")
+}
+
+/// The last part of a path.
+pub fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }

@@ -11,8 +11,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::credit::{base_name, is_address};
-use crate::result::VariantCount;
+use super::{VariantCount, base_name, is_address};
 
 /// Differences below half an instruction are not told even where repeats agree to the digit: a
 /// different settings file alone may shift a hash table's place.

@@ -1,0 +1,136 @@
+//! Counted instructions as reports show them: their figures, and what was timed beside them.
+
+use pgassay_core::comparison::{Comparison, PointSummary};
+use pgassay_core::instructions::{Difference, InstructionCosts, VariantCount, Verdict};
+use pgassay_core::run::Run;
+
+use crate::number;
+use crate::outline::{clients, comparison, point};
+
+/// A variant under a condition, counted and timed.
+pub(crate) struct Row<'a> {
+    /// The condition's title; empty where there is one only.
+    pub condition: &'a str,
+    /// What was counted.
+    pub count: &'a VariantCount,
+    /// Against the condition's baseline, which has none.
+    pub difference: Option<&'a Difference>,
+    /// What was timed.
+    pub timed: Option<Timed<'a>>,
+}
+
+/// What was timed under the condition of this name with the fewest clients.
+#[derive(Clone, Copy)]
+pub(crate) struct Timed<'a> {
+    /// Its clients.
+    pub clients: u32,
+    /// The point's figures.
+    pub point: &'a PointSummary,
+    /// Against the baseline.
+    pub comparison: Option<&'a Comparison>,
+}
+
+/// All rows, condition by condition.
+pub(crate) fn rows<'a>(costs: &'a InstructionCosts, run: Option<&'a Run>) -> Vec<Row<'a>> {
+    let conditions = costs.counts.conditions.iter();
+    conditions
+        .flat_map(|condition| {
+            condition.variants.iter().map(|count| Row {
+                condition: &condition.title,
+                count,
+                difference: costs.difference(&condition.title, &count.name),
+                timed: run.and_then(|run| timed(run, &condition.title, &count.name)),
+            })
+        })
+        .collect()
+}
+
+fn timed<'a>(run: &'a Run, label: &str, name: &str) -> Option<Timed<'a>> {
+    let variant = run.plan.variants.iter().position(|it| it == name)?;
+    let conditions = run.plan.conditions.iter().enumerate();
+    let (condition, _) = conditions
+        .filter(|(_, it)| without_network(&it.label) == label)
+        .min_by_key(|(_, it)| it.clients)?;
+    Some(Timed {
+        clients: clients(run, condition),
+        point: point(run, condition, variant)?,
+        comparison: comparison(run, condition, variant),
+    })
+}
+
+/// A condition's label as counting has it, to which all ways to the server are one.
+fn without_network(label: &str) -> String {
+    let parts = label.split(", ").filter(|it| !it.starts_with("network="));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// Instructions, to a tenth where that says something: `43 735.9`, `1 871 064`.
+pub(crate) fn figure(value: f64) -> String {
+    if value.abs() >= 1e6 {
+        return number::whole(value);
+    }
+    let tenths = (value * 10.0).round() as i64;
+    let sign = if tenths < 0 { "−" } else { "" };
+    let whole = number::whole((tenths.abs() / 10) as f64);
+    format!("{sign}{whole}.{}", tenths.abs() % 10)
+}
+
+/// A difference in instructions, with its sign.
+pub(crate) fn signed(value: f64) -> String {
+    let text = figure(value);
+    if value > 0.0 && text != "0.0" {
+        format!("+{text}")
+    } else {
+        text
+    }
+}
+
+/// A ratio of counts, which tell a thousandth of a per cent: `+0.367 %`, `×2.216`.
+pub(crate) fn change(ratio: f64) -> String {
+    if !(0.5..2.0).contains(&ratio) {
+        return number::ratio(ratio);
+    }
+    let text = format!("{:.3}\u{a0}%", 100.0 * (ratio - 1.0).abs());
+    match ratio {
+        _ if text.starts_with("0.000") => text,
+        cheaper if cheaper < 1.0 => format!("−{text}"),
+        _ => format!("+{text}"),
+    }
+}
+
+/// What can be said of a difference, where that is not simply that there is one.
+pub(crate) fn doubt(difference: &Difference) -> Option<&'static str> {
+    match difference.verdict {
+        Verdict::Differs => None,
+        Verdict::NoDifference => Some("no difference"),
+        Verdict::NotLinear => Some("not linear"),
+    }
+}
+
+/// How it was counted, in a sentence.
+pub(crate) fn how(costs: &InstructionCosts) -> String {
+    let counts = &costs.counts;
+    format!(
+        "Instructions in user space per transaction, counted by {} with one client, seed {}; ± is what repeats were seen to differ by.",
+        counts.machine.counter, counts.seed
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_have_a_tenth_until_they_run_into_millions() {
+        let plain = |text: String| text.replace('\u{a0}', " ");
+        assert_eq!(plain(figure(43_735.94)), "43 735.9");
+        assert_eq!(plain(figure(1_871_064.3)), "1 871 064");
+        assert_eq!(plain(figure(-0.04)), "0.0");
+        assert_eq!(plain(signed(159.96)), "+160.0");
+        assert_eq!(plain(signed(-501.92)), "−501.9");
+        assert_eq!(plain(change(1.003_67)), "+0.367 %");
+        assert_eq!(plain(change(0.999_999)), "0.000 %");
+        assert_eq!(plain(change(0.977)), "−2.300 %");
+        assert_eq!(plain(change(2.2156)), "×2.216");
+    }
+}

@@ -1,0 +1,131 @@
+//! Counted instructions beside the time, a row a variant, and what the differences are made of.
+
+use pgassay_core::instructions::{VariantDifference, Verdict};
+use pgassay_core::run::Run;
+
+use super::table::{Ink, Side, Table, cell, inked, name, wrap};
+use super::{Style, heading};
+use crate::instructions::{Row, change, doubt, figure, how, rows, signed};
+use crate::number;
+
+/// More differences than this are left to the page.
+const EXPLAINED_MAX: usize = 3;
+/// Functions named of each.
+const FUNCTIONS: usize = 4;
+/// The columns that give way on a narrow terminal, the first to go first: the ± of the difference,
+/// the doubt in words.
+const MAY_GO: [usize; 2] = [3, 4];
+
+/// The section, or nothing where nothing was counted.
+pub(super) fn section(run: &Run, style: Style) -> String {
+    let Some(costs) = &run.instructions else {
+        return String::new();
+    };
+    let rows = rows(costs, Some(run));
+    let timed = rows.iter().find_map(|row| row.timed);
+    let timed = timed.map_or_else(String::new, |timed| {
+        format!(
+            " Beside them what was timed with {}.",
+            number::count(timed.clients.into(), "client")
+        )
+    });
+    let mut out = heading("INSTRUCTIONS", &format!("{}{timed}", how(costs)), style);
+    let mut table = table(&rows);
+    for column in MAY_GO {
+        if table.width() > style.columns() {
+            table.remove_column(column);
+        }
+    }
+    out.push_str(&table.render(style.color));
+    let told = costs
+        .differences
+        .iter()
+        .filter(|it| it.difference.verdict == Verdict::Differs);
+    for told in told.take(EXPLAINED_MAX) {
+        out.push_str(&wrap(&explained(told), style.columns(), "  ", "    "));
+    }
+    for what in &costs.counts.left_out {
+        out.push_str(&wrap(
+            &format!("Left out: {what}."),
+            style.columns(),
+            "  ",
+            "    ",
+        ));
+    }
+    out
+}
+
+fn table(rows: &[Row<'_>]) -> Table {
+    let mut sides = vec![Side::Left];
+    sides.extend([Side::Right; 4]);
+    sides.push(Side::Left);
+    sides.extend([Side::Right; 3]);
+    let mut table = Table::new(&sides);
+    let titles = [
+        "",
+        "counted",
+        "difference",
+        "±",
+        "ratio",
+        "",
+        "server CPU",
+        "ratio",
+        "tps",
+    ];
+    table.row(titles.map(|title| inked(title, Ink::Faint)).to_vec());
+    for row in rows {
+        if row.difference.is_none() && !row.condition.is_empty() {
+            table.across(cell(row.condition));
+        }
+        let of = |text: fn(&pgassay_core::instructions::Difference) -> String| {
+            cell(row.difference.map_or_else(String::new, text))
+        };
+        let comparison = row.timed.and_then(|timed| timed.comparison);
+        let ratio = |ratio: Option<&pgassay_core::comparison::Ratio>| {
+            cell(ratio.map_or_else(String::new, |it| number::ratio(it.ratio)))
+        };
+        table.row(vec![
+            name(&row.count.name),
+            cell(figure(row.count.cost())),
+            of(|it| signed(it.per_transaction)),
+            of(|it| figure(it.repeatability)),
+            of(|it| change(it.ratio)),
+            inked(
+                row.difference.and_then(doubt).unwrap_or_default(),
+                Ink::Faint,
+            ),
+            cell(
+                row.timed
+                    .map_or_else(String::new, |it| number::micros(it.point.server_cpu_us)),
+            ),
+            ratio(comparison.and_then(|it| it.server_cpu.as_ref())),
+            ratio(comparison.map(|it| &it.tps)),
+        ]);
+    }
+    table
+}
+
+/// `b against a: +160.4 instructions: check_log_duration +86.0, …`.
+fn explained(told: &VariantDifference) -> String {
+    let difference = &told.difference;
+    let per = |sum: i64| signed(difference.per_transaction_of(sum));
+    let functions = difference.functions.iter();
+    let mut parts: Vec<String> = functions
+        .clone()
+        .take(FUNCTIONS)
+        .map(|row| format!("{}\u{a0}{}", row.name, per(row.instructions)))
+        .collect();
+    let rest: i64 = functions.skip(FUNCTIONS).map(|row| row.instructions).sum();
+    parts.push(format!("others\u{a0}{}", per(rest)));
+    let condition = match told.condition.as_str() {
+        "" => String::new(),
+        title => format!(", {title}"),
+    };
+    format!(
+        "{} against {}{condition}: {}: {}",
+        told.variant,
+        told.baseline,
+        signed(difference.per_transaction),
+        parts.join(", ")
+    )
+}

@@ -1,0 +1,139 @@
+//! What of a study can be counted: whatever is a matter of one client's work in user space.
+//!
+//! The rest is left out and named: numbers of clients, ways between client and server, servers that
+//! are not PostgreSQL, variants that cannot run here.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail};
+use pgassay_core::plan::{Overrides, Plan, plan};
+use pgassay_core::study::{DriverKind, Network, Study};
+use pgassay_server::VersionRequest;
+
+use crate::catalogue::Found;
+use crate::cli::ServerArgs;
+use crate::laboratory::{requirements, scripts};
+use crate::places;
+use crate::progress::Progress;
+
+/// A plan with one client, and what it leaves out of the study.
+pub struct Countable {
+    /// What to count.
+    pub plan: Plan,
+    /// Each a sentence's part.
+    pub left_out: Vec<String>,
+}
+
+/// Plans the counting of a study. `clients` are the numbers that would be timed.
+pub fn countable(
+    found: &Found,
+    clients: &[u32],
+    overrides: Overrides,
+    args: &ServerArgs,
+    progress: &mut Progress,
+) -> Result<Countable> {
+    let (study, mut left_out) = without_network(&found.study);
+    if *clients != [1] {
+        let numbers: Vec<String> = clients.iter().map(u32::to_string).collect();
+        let numbers = numbers.join(", ");
+        left_out.insert(
+            0,
+            format!("clients = [{numbers}]: one is counted, since others add waiting, not work"),
+        );
+    }
+    let mut overrides = Overrides {
+        clients: Some(vec![1]),
+        without_profile: true,
+        ..overrides
+    };
+    only_postgresql(found, &mut overrides, &mut left_out)?;
+    let mut counted = plan(&study, &found.source, &overrides)?;
+    let unmet = requirements::unmet(&counted, found, args, progress)?;
+    if !unmet.is_empty() {
+        let is_met = |name: &&String| !unmet.iter().any(|unmet| unmet.variant == **name);
+        overrides.variants = Some(counted.variants.iter().filter(is_met).cloned().collect());
+        counted = plan(&study, &found.source, &overrides)?;
+        left_out.extend(
+            unmet
+                .into_iter()
+                .map(|it| it.sentence.replace(" was left out", "")),
+        );
+    }
+    for server in &counted.servers {
+        VersionRequest::parse(&server.version)
+            .map_err(|error| places::at_version(found, &server.version, &error.to_string()))?;
+    }
+    for point in &counted.points {
+        scripts::parse(point, &found.source)?;
+    }
+    Ok(Countable {
+        plan: counted,
+        left_out,
+    })
+}
+
+/// A backend executes the same whatever way requests come.
+fn without_network(study: &Study) -> (Study, Vec<String>) {
+    let mut study = study.clone();
+    let mut ways: BTreeSet<String> = study
+        .conditions
+        .network
+        .iter()
+        .map(Network::to_string)
+        .collect();
+    study.conditions.network.clear();
+    if let Some(quick) = &mut study.quick {
+        quick.network = None;
+    }
+    for variant in &mut study.variant {
+        ways.extend(variant.network.take().iter().map(Network::to_string));
+    }
+    let ways: Vec<String> = ways.into_iter().collect();
+    let left_out = if ways.is_empty() {
+        Vec::new()
+    } else {
+        vec![format!(
+            "network ({}): a backend executes the same whatever way requests come",
+            ways.join(", ")
+        )]
+    };
+    (study, left_out)
+}
+
+/// Chooses only variants that PostgreSQL answers.
+fn only_postgresql(
+    found: &Found,
+    overrides: &mut Overrides,
+    left_out: &mut Vec<String>,
+) -> Result<()> {
+    let is_other = |name: &String| {
+        let mut variants = found.study.variant.iter();
+        variants.any(|it| it.name == *name && it.driver == Some(DriverKind::Redis))
+    };
+    let all = || {
+        found
+            .study
+            .variant
+            .iter()
+            .map(|it| it.name.clone())
+            .collect()
+    };
+    let chosen: Vec<String> = overrides.variants.clone().unwrap_or_else(all);
+    let (others, ours): (Vec<String>, Vec<String>) = chosen.into_iter().partition(is_other);
+    if others.is_empty() {
+        return Ok(());
+    }
+    if ours.is_empty() {
+        bail!(
+            "none of these variants is PostgreSQL's, and nothing else is counted: {}",
+            others.join(", ")
+        );
+    }
+    left_out.extend(
+        others
+            .iter()
+            .map(|name| format!("variant \"{name}\": it is no PostgreSQL")),
+    );
+    overrides.variants = Some(ours);
+    Ok(())
+}

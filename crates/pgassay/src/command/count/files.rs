@@ -1,0 +1,58 @@
+//! What `pgassay count` writes for other viewers: a page, and call paths.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use pgassay_core::instructions::{InstructionCosts, VariantCount};
+
+use super::CountArgs;
+
+/// Writes what was asked for; whether stdout was taken by it.
+pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl Write) -> Result<bool> {
+    let mut is_taken = false;
+    for export in &args.export {
+        let variant = chosen(args, counted)?;
+        let Some(tree) = &variant.tree else {
+            bail!(
+                "there are no call paths of \"{}\": counts kept without --html or --export have none, nor have servers without symbols",
+                variant.name
+            );
+        };
+        let title = format!("{}, PostgreSQL {}", variant.name, variant.build.version);
+        let content =
+            pgassay_report::export_counted(tree, &title, export.format).ok_or_else(|| {
+                anyhow!(
+                    "instructions are exported as folded or perf; the other formats are of time"
+                )
+            })?;
+        is_taken |= write_to(&export.file, &content, out)?;
+    }
+    if let Some(file) = &args.html {
+        let page = pgassay_report::counted_html(counted, env!("CARGO_PKG_VERSION"));
+        is_taken |= write_to(file, page.as_bytes(), out)?;
+    }
+    Ok(is_taken)
+}
+
+fn chosen<'a>(args: &CountArgs, counted: &'a InstructionCosts) -> Result<&'a VariantCount> {
+    let conditions = counted.counts.conditions.iter();
+    let mut variants = conditions.flat_map(|condition| &condition.variants);
+    match &args.of {
+        None => variants.next().context("nothing was counted"),
+        Some(name) => {
+            let names: Vec<&str> = variants.clone().map(|it| it.name.as_str()).collect();
+            let found = variants.find(|it| it.name == *name);
+            found.ok_or_else(|| anyhow!("--of {name}: there are {}", names.join(", ")))
+        }
+    }
+}
+
+fn write_to(file: &Path, content: &[u8], out: &mut impl Write) -> Result<bool> {
+    if file == Path::new("-") {
+        out.write_all(content)?;
+        return Ok(true);
+    }
+    std::fs::write(file, content).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(false)
+}
