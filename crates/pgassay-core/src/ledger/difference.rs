@@ -12,10 +12,7 @@ use std::collections::BTreeMap;
 use pgassay_stats as stats;
 
 use super::trials::{BlockRows, Detailed, Measured, detailed};
-use super::{
-    COVERAGE_ERROR_MAX, Ledger, LedgerDifference, LedgerRow, Nature, Part, Row,
-    UNRESOLVED_SHARE_MAX,
-};
+use super::{Ledger, LedgerDifference, LedgerRow, Nature, Part, Row, UNRESOLVED_SHARE_MAX};
 use crate::comparison::{Change, CostRow};
 use crate::trial::LatencyError;
 
@@ -90,8 +87,7 @@ fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
 
 /// Nothing is explained by rows that miss what the clients measured.
 fn adds_up(ledger: &Ledger) -> bool {
-    let blocked_named = ledger.blocked_by != super::Divider::Nothing;
-    blocked_named && (ledger.checks.coverage - 1.0).abs() <= COVERAGE_ERROR_MAX
+    ledger.blocked_by != super::Divider::Nothing && ledger.checks.closes()
 }
 
 /// The rows of the blocks that both sides have.

@@ -153,6 +153,10 @@ pub struct LedgerChecks {
     pub coverage: f64,
     /// `|N − X(R + Z)| / N`, with R the mean of the latencies.
     pub little_error: f64,
+    /// The mean length of the transactions that a window's ends cut, over the window's own: E\[R²\] /
+    /// E\[R\], since an instant falls into long ones more often. They count in one of the two figures
+    /// only, which may so differ by this much and mean nothing.
+    pub edge: f64,
     /// Of the machine's busy time, what neither the servers nor the load generator account for;
     /// `None` where it was not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -211,6 +215,18 @@ impl Row {
             Part::OnCpu => "all phases",
             _ => &self.mechanism,
         }
+    }
+}
+
+impl LedgerChecks {
+    /// Whether the rows add up to what the clients measured.
+    pub fn closes(&self) -> bool {
+        (self.coverage - 1.0).abs() <= COVERAGE_ERROR_MAX + self.edge
+    }
+
+    /// Whether Little's law holds between throughput, latencies and backends.
+    pub fn agrees_with_little(&self) -> bool {
+        self.little_error <= LITTLE_ERROR_MAX + self.edge
     }
 }
 

@@ -41,6 +41,10 @@ struct Block {
     throughput: f64,
     /// Mean of the latencies' histogram.
     latency_us: f64,
+    /// Mean length of the transactions that are under way at an instant.
+    cut_us: f64,
+    /// Mean length of the windows.
+    window_us: f64,
 }
 
 /// One block's rows.
@@ -120,9 +124,12 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
     let all = sum(|trial| trial.transactions_total as f64);
     let window_us = sum(|trial| trial.window_us);
     let whole_us = sum(|trial| f64::from(trial.server.processes) * trial.window_us) / in_window;
-    let mut latency_us = 0.0;
+    let (mut latency_us, mut squares_us2) = (0.0, 0.0);
     for trial in trials {
-        latency_us += trial.latency.histogram()?.mean() / 1e3 * trial.transactions as f64;
+        let latency = trial.latency.histogram()?;
+        let (mean_us, sd_us) = (latency.mean() / 1e3, latency.stdev() / 1e3);
+        latency_us += mean_us * trial.transactions as f64;
+        squares_us2 += (mean_us.powi(2) + sd_us.powi(2)) * trial.transactions as f64;
     }
     Ok(Block {
         number,
@@ -140,6 +147,8 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
         backends: sum(|trial| f64::from(trial.server.processes)) / trials.len() as f64,
         throughput: in_window / window_us,
         latency_us: latency_us / in_window,
+        cut_us: squares_us2 / latency_us.max(f64::MIN_POSITIVE),
+        window_us: window_us / trials.len() as f64,
     })
 }
 
@@ -338,6 +347,7 @@ fn checks(measured: &Measured<'_>, blocks: &[Block], sum_us: f64) -> LedgerCheck
             0.0
         },
         little_error: over(&little),
+        edge: over(&|it| it.cut_us / it.window_us),
         machine_error: (busy > 0.0).then(|| of_timed(|trial| trial.foreign) / busy),
         samples_error: (sampled_us > 0.0 && exact_us > 0.0).then(|| sampled_us / exact_us - 1.0),
         profiled_tps_ratio: tps_ratio(&profiled, &timed),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use pgassay_core::run::{Warning, WarningKind};
-use pgassay_profile::{LiveServer, Sampler, SamplerConfig, WaitReader};
+use pgassay_profile::{LiveServer, OffCpuConfig, Sampler, SamplerConfig, SamplerError, WaitReader};
 use pgassay_server::Server;
 use pgassay_wire::conninfo::Request;
 use pgassay_wire::{Exchange, SaltCache};
@@ -22,6 +22,8 @@ use super::waits;
 const SAMPLES_HZ: u32 = 999;
 /// Looks a second at what each backend waits for: some 2 ms of CPU a second for each backend.
 pub const WAITS_HZ: u32 = 199;
+/// Trials are short, so slices of switches come more often than beside a server that must not notice.
+const SLICE_EVERY: Duration = Duration::from_millis(150);
 /// An answer that takes longer is none: nothing that is asked here takes work.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
@@ -57,17 +59,33 @@ impl Probes {
             probes.servers.push(Probed { live, waits: None });
         }
         if stacks_and_waits {
-            probes.sampler = told(sampler(servers).map_err(Into::into), warnings, |error| {
-                format!("no account of where the CPU time goes: {error:#}")
-            });
+            probes.open_sampler(servers, warnings);
             for (probed, server) in probes.servers.iter_mut().zip(servers.iter()) {
                 let reader = waits::reader(&probed.live, Some(|| exchange(server)));
                 probed.waits = told(reader, warnings, |error| {
                     format!("no account of what the backends wait for: {error:#}")
                 });
+                if let (Some(sampler), Some(reader)) = (&probes.sampler, probed.waits) {
+                    sampler.watch_waits(probed.live.postmaster_pid, reader)?;
+                }
             }
         }
         Ok(probes)
+    }
+
+    /// With switches where they may be observed, else without.
+    fn open_sampler(&mut self, servers: &Servers, warnings: &mut Vec<Warning>) {
+        let off_cpu = OffCpuConfig {
+            every: SLICE_EVERY,
+            ..OffCpuConfig::default()
+        };
+        self.sampler = sampler(servers, Some(off_cpu)).ok();
+        if self.sampler.is_none() {
+            let without = sampler(servers, None).map_err(Into::into);
+            self.sampler = told(without, warnings, |error| {
+                format!("no account of where the CPU time goes: {error:#}")
+            });
+        }
     }
 }
 
@@ -90,13 +108,14 @@ fn told<T>(
         .ok()
 }
 
-fn sampler(servers: &Servers) -> Result<Sampler, pgassay_profile::SamplerError> {
+fn sampler(servers: &Servers, off_cpu: Option<OffCpuConfig>) -> Result<Sampler, SamplerError> {
     Sampler::open(&SamplerConfig {
         postmaster_pids: servers
             .iter()
             .map(|server| server.postmaster_pid().cast_unsigned())
             .collect(),
         frequency_hz: SAMPLES_HZ,
+        off_cpu,
         ..SamplerConfig::default()
     })
 }

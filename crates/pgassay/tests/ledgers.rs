@@ -1,0 +1,202 @@
+//! Ledgers of real servers: they add up to what the clients measured, and known causes lead them.
+//!
+//! Loads are those in which accounts usually fail to close: many round trips, pipelines, a row that
+//! all want, a log that nobody reads fast enough. Trials are short, since identities need no
+//! precision; other programs on the machine stretch times but break no sum.
+
+mod support;
+
+use std::sync::{Mutex, PoisonError};
+
+use pgassay_core::ledger::{Divider, Ledger, Nature, Part, Row};
+use pgassay_core::run::Run;
+use support::Place;
+
+/// Rows against the clients' own clock.
+const CLOSURE: f64 = 0.02;
+const UNRESOLVED: f64 = 0.05;
+
+/// Runs a study; nothing where there is no such server.
+fn run(study: &str) -> Option<Run> {
+    pgassay_server::testing::installation("18")?;
+    // One at a time, since they measure.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let finished = Place::new().run(study, &["--json"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    Some(serde_json::from_str(&finished.stdout).expect("JSON on stdout alone"))
+}
+
+/// The ledger of the point of this variant, where the condition's title holds these words.
+fn ledger<'a>(run: &'a Run, variant: &str, words: &str) -> &'a Ledger {
+    let named = |it: &&Ledger| {
+        run.plan.variants[it.variant] == variant
+            && run.plan.conditions[it.condition].title().contains(words)
+    };
+    let mut found = run.ledgers.iter().filter(named);
+    found
+        .next()
+        .unwrap_or_else(|| panic!("no ledger of {variant}, {words}"))
+}
+
+fn closes(run: &Run) {
+    assert_eq!(
+        run.ledgers.len(),
+        run.plan.points.len(),
+        "every point has one"
+    );
+    for ledger in &run.ledgers {
+        let name = format!(
+            "{}, {}",
+            run.plan.variants[ledger.variant],
+            run.plan.conditions[ledger.condition].title()
+        );
+        let sum: f64 = ledger.rows.iter().map(|row| row.us).sum();
+        let whole = ledger.response_us + ledger.between_us;
+        assert!(
+            (sum / whole - 1.0).abs() < 1e-9,
+            "{name}: {sum} is not {whole}"
+        );
+        let checks = ledger.checks;
+        assert!(
+            (checks.coverage - 1.0).abs() < CLOSURE + checks.edge,
+            "{name}: {checks:?}"
+        );
+        assert!(
+            checks.little_error < CLOSURE + checks.edge,
+            "{name}: {checks:?}"
+        );
+        let unresolved = ledger.part_us(Part::Unresolved) / ledger.response_us;
+        assert!(
+            unresolved < UNRESOLVED,
+            "{name}: {unresolved} {:#?}",
+            ledger.rows
+        );
+        let reasons = ledger.blocked_by;
+        assert_ne!(reasons, Divider::Nothing, "{name}");
+    }
+    for comparison in &run.comparisons {
+        let ledger = comparison.ledger.as_ref().expect("both sides have one");
+        for rows in [&ledger.groups, &ledger.rows] {
+            let sum: f64 = rows.iter().map(|row| row.cost.difference_us).sum();
+            let whole = ledger.response.difference_us;
+            assert!((sum - whole).abs() < 1e-6, "{sum} is not {whole}");
+        }
+    }
+}
+
+/// The longest group of those that `of_interest` picks.
+fn lead(ledger: &Ledger, of_interest: impl Fn(&Row) -> bool) -> Row {
+    let mut groups = ledger.groups();
+    groups.retain(of_interest);
+    groups
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| panic!("no such row in {:#?}", ledger.groups()))
+}
+
+const TABLES: &str = "
+create table pgbench_branches (bid int primary key, bbalance int, filler char(88));
+create table pgbench_tellers (tid int primary key, bid int, tbalance int, filler char(84));
+create table pgbench_accounts (aid int primary key, bid int, abalance int, filler char(84));
+create table pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));
+insert into pgbench_branches values (1, 0, '');
+insert into pgbench_tellers select g, 1, 0, '' from generate_series(1, 10) g;
+insert into pgbench_accounts select g, 1, 0, '' from generate_series(1, 100000) g;
+create table t (i int);
+vacuum analyze;
+";
+
+const SIMPLE: &str = "[[variant]]\nname = \"simple\"\n";
+const BOTH: &str =
+    "[[variant]]\nname = \"simple\"\n[[variant]]\nname = \"prepared\"\nprotocol = \"prepared\"\n";
+const EXTENDED: &str = "[[variant]]\nname = \"extended\"\nprotocol = \"extended\"\n";
+
+/// A study of these scripts, as `name = text`, on a server with these settings. Its trials must be
+/// much longer than its transactions, or those that are cut by a window's ends count for too much.
+fn study(
+    settings: &str,
+    scripts: &[(&str, &str)],
+    variants: &str,
+    clients: u32,
+    length: &str,
+) -> String {
+    let names: Vec<String> = scripts
+        .iter()
+        .map(|(name, _)| format!("{name:?}"))
+        .collect();
+    let texts: String = scripts
+        .iter()
+        .map(|(name, text)| format!("[[script]]\nname = {name:?}\n{text}\n"))
+        .collect();
+    format!(
+        "question = \"?\"\n[server]\nversion = \"18\"\nsettings = {{ {settings} }}\n\
+         [data]\nsetup = '''{TABLES}'''\nreset = \"truncate pgbench_history, t\"\n{texts}\
+         {variants}\
+         [conditions]\nscript = [{}]\nclients = [{clients}]\n\
+         [length]\nfull = \"{length}\"\npairs = 2\n",
+        names.join(", ")
+    )
+}
+
+const HOT_ROW: (&str, &str) = (
+    "hot row",
+    "text = 'update pgbench_branches set bbalance = bbalance + 1 where bid = 1;'",
+);
+
+#[test]
+fn ledgers_close_over_round_trips_and_pipelines() {
+    let insert = "insert into t values (1);\n".repeat(50);
+    let inserts = format!("text = '''\n{insert}'''");
+    let select = ("select-only", "builtin = \"select-only\"");
+    let scripts = [select, ("inserts", inserts.as_str())];
+    let Some(both) = run(&study("fsync = false", &scripts, BOTH, 4, "6s")) else {
+        return;
+    };
+    closes(&both);
+    let pipelined = format!("text = '''\n\\startpipeline\n{insert}\\endpipeline\n'''");
+    let pipelined = study(
+        "fsync = false",
+        &[("pipelined", &pipelined)],
+        EXTENDED,
+        4,
+        "2s",
+    );
+    closes(&run(&pipelined).expect("it was there before"));
+}
+
+/// Whoever updates a row waits for whoever updated it before.
+#[test]
+fn a_row_that_all_want_leads() {
+    let scripts = [("tpcb-like", "builtin = \"tpcb-like\""), HOT_ROW];
+    let Some(run) = run(&study("fsync = false", &scripts, SIMPLE, 16, "8s")) else {
+        return;
+    };
+    closes(&run);
+    let hot = ledger(&run, "simple", "hot row");
+    let waits = lead(hot, |row| row.part == Part::Blocked);
+    assert!(waits.mechanism.starts_with("Lock "), "{:#?}", hot.groups());
+    assert_eq!(waits.nature, Nature::Queue);
+}
+
+#[test]
+fn a_logging_pipe_that_nobody_reads_fast_enough_leads() {
+    let settings = "fsync = false, logging_collector = true, log_destination = \"csvlog\", \
+                    log_statement = \"all\", log_duration = true";
+    // Long statements, so that the logger has more to copy than its share of the machine allows.
+    let long = format!("text = \"select length('{}');\"", "x".repeat(2000));
+    let select = ("select", long.as_str());
+    let Some(run) = run(&study(settings, &[select], SIMPLE, 64, "4s")) else {
+        return;
+    };
+    closes(&run);
+    let ledger = ledger(&run, "simple", "64");
+    let waits = lead(ledger, |row| row.part == Part::Blocked);
+    assert_eq!(waits.mechanism, "logging pipe", "{:#?}", ledger.groups());
+    let logger = ledger.background.iter().find(|row| row.role == "logger");
+    assert!(
+        logger.is_some_and(|row| row.us > 0.0),
+        "{:?}",
+        ledger.background
+    );
+}
