@@ -14,8 +14,8 @@
 pub mod comparison;
 pub mod counters;
 pub mod finding;
-pub mod ledger;
 pub mod instructions;
+pub mod ledger;
 pub mod observation;
 pub mod plan;
 pub mod profile;

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Comparison, PointSummary};
 use crate::finding::Finding;
-use crate::ledger::Ledger;
 use crate::instructions::InstructionCosts;
+use crate::ledger::Ledger;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::study::Study;

@@ -60,5 +60,5 @@ pub use measurement::{
     ThreadUsage, TimerLag,
 };
 pub use redis::{RedisCrew, RedisError};
-pub use socket::raise_open_files;
 pub use socket::endpoints;
+pub use socket::raise_open_files;

@@ -9,6 +9,7 @@ mod export;
 mod html;
 mod instructions;
 mod json;
+mod ledger;
 mod number;
 mod outline;
 mod sentence;

@@ -129,6 +129,16 @@ pub(crate) fn most_counted(run: &Run) -> Option<&Comparison> {
     (!differing(most).is_empty()).then_some(most)
 }
 
+/// The comparison whose ledger is told in full: that of the account of costs, so that both tell of
+/// the same; where there is none, a decided one of few clients.
+pub(crate) fn most_telling_ledger(run: &Run) -> Option<&Comparison> {
+    let of_cost = most_telling(run, run.comparisons.iter()).filter(|it| it.ledger.is_some());
+    let decided = |it: &&Comparison| matches!(it.verdict, Verdict::Faster | Verdict::Slower);
+    let few = |it: &&Comparison| std::cmp::Reverse(clients(run, it.condition));
+    let with_ledger = run.comparisons.iter().filter(|it| it.ledger.is_some());
+    of_cost.or_else(|| with_ledger.max_by_key(|it| (decided(it), few(it))))
+}
+
 /// Rows by the size of their difference, and one that holds all that is left out.
 pub(crate) struct TopRows<'a> {
     /// The largest rows, largest first.

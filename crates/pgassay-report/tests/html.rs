@@ -231,7 +231,8 @@ fn the_page_itself_is_small() {
     let page = html(&fixture::descriptive_run());
     assert!(page.len() < 60_000, "{} bytes", page.len());
     let page = html(&fixture::run());
-    assert!(page.len() < 300_000, "{} bytes", page.len());
+    // Eighteen points, twelve comparisons.
+    assert!(page.len() < 340_000, "{} bytes", page.len());
 }
 
 #[test]

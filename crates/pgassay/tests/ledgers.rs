@@ -16,11 +16,12 @@ use support::Place;
 const CLOSURE: f64 = 0.02;
 const UNRESOLVED: f64 = 0.05;
 
+/// One at a time, since they measure.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// Runs a study; nothing where there is no such server.
 fn run(study: &str) -> Option<Run> {
     pgassay_server::testing::installation("18")?;
-    // One at a time, since they measure.
-    static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let finished = Place::new().run(study, &["--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
@@ -125,10 +126,11 @@ fn study(
         .iter()
         .map(|(name, _)| format!("{name:?}"))
         .collect();
-    let texts: String = scripts
+    let texts: Vec<String> = scripts
         .iter()
         .map(|(name, text)| format!("[[script]]\nname = {name:?}\n{text}\n"))
         .collect();
+    let texts = texts.concat();
     format!(
         "question = \"?\"\n[server]\nversion = \"18\"\nsettings = {{ {settings} }}\n\
          [data]\nsetup = '''{TABLES}'''\nreset = \"truncate pgbench_history, t\"\n{texts}\

@@ -1,7 +1,8 @@
 //! The page: one file that needs no network, no server and, but for the flame graph, no script.
 //!
 //! From the top: the question and its answer; a forest plot; where the difference in cost lies; what
-//! was counted; the curves against concurrency; flame graphs of A, B and their difference; the pairs as they
+//! was counted; where the response time goes; the curves against concurrency; flame graphs of A, B
+//! and their difference; the pairs as they
 //! ran; all figures; and what anyone needs to repeat the study. Charts are SVG made here. `maud`
 //! escapes every value; the only raw parts are this crate's own style sheet and script, and JSON
 //! in which no character can end its element.
@@ -12,6 +13,7 @@ mod findings;
 mod flame;
 mod forest;
 mod instructions;
+mod ledger;
 mod observation;
 mod pairs;
 mod provenance;
@@ -40,6 +42,7 @@ pub fn html(run: &Run) -> String {
         (findings::section(&run.findings, |finding| sentence::place(run, finding)))
         (cost(run))
         (instructions::section(run))
+        (ledger::section(run))
         (curves::section(run))
         (flame::section(run))
         (pairs::section(run))
@@ -183,13 +186,13 @@ fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool
             }
             div.charts.wide {
                 @if !cost.phases.is_empty() {
-                    (waterfall::chart("phase", cost, &cost.phases, names))
+                    (waterfall::chart("phase", &cost.total, &cost.phases, names))
                 }
                 @if !cost.subsystems.is_empty() {
-                    (waterfall::chart("subsystem", cost, &cost.subsystems, names))
+                    (waterfall::chart("subsystem", &cost.total, &cost.subsystems, names))
                 }
                 @if cost.phases.is_empty() && cost.subsystems.is_empty() {
-                    (waterfall::chart("function", cost, &cost.functions, names))
+                    (waterfall::chart("function", &cost.total, &cost.functions, names))
                 }
             }
             (tables::functions(cost, names))

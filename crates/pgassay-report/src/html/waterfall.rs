@@ -3,7 +3,7 @@
 //! difference; what cannot be told from noise is one grey step of its own.
 
 use maud::{Markup, html};
-use pgassay_core::comparison::{Change, CostDifference, CostRow};
+use pgassay_core::comparison::{Change, CostRow};
 
 use super::scale::{Scale, percent, tick_label};
 use crate::number;
@@ -124,14 +124,9 @@ pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[Part]) -> Vec<Step> 
 }
 
 /// The chart of one list of rows of a difference in time.
-pub(super) fn chart(
-    kind: &str,
-    cost: &CostDifference,
-    rows: &[CostRow],
-    names: [&str; 2],
-) -> Markup {
+pub(super) fn chart(kind: &str, total: &CostRow, rows: &[CostRow], names: [&str; 2]) -> Markup {
     let parts: Vec<Part> = rows.iter().map(Part::from).collect();
-    let totals = [cost.total.baseline_us, cost.total.variant_us];
+    let totals = [total.baseline_us, total.variant_us];
     drawing(kind, MICROS, names, totals, &parts)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! From the top: the question and its answer in sentences; every comparison on a line; the figures
 //! of every point; where the difference in cost lies, told once, for the comparison that tells the
-//! most; then what the reader must know before believing any of it. The text alone carries the
+//! most, of CPU time and of response time; then what the reader must know before believing any of it. The text alone carries the
 //! meaning, colour only helps, and nothing is longer than it is worth: the page has the rest.
 
 mod answer;
@@ -11,6 +11,7 @@ mod counted;
 mod figures;
 mod findings;
 mod instructions;
+mod ledger;
 mod notes;
 mod observation;
 mod table;
@@ -56,6 +57,7 @@ pub fn terminal(run: &Run, style: &Style) -> String {
         figures::section(run, *style),
         cost::section(run, *style),
         instructions::section(run, *style),
+        ledger::section(run, *style),
         counted::section(run, *style),
         findings::section(run, *style),
         notes::section(run, *style),

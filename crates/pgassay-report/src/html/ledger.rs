@@ -1,0 +1,240 @@
+//! Ledgers: bars of every point's response time by what it was spent on, and for each comparison
+//! the waterfall from the baseline's to the variant's, with the rows and the sums behind it.
+
+use maud::{Markup, html};
+use pgassay_core::comparison::{Comparison, CostRow};
+use pgassay_core::ledger::{Ledger, LedgerDifference, LedgerRow, Nature, Part};
+use pgassay_core::run::Run;
+
+use super::scale::{Scale, percent};
+use super::waterfall;
+use crate::ledger::{background, checks, explanation, group_name, ledger, nature_word, row_name};
+use crate::number;
+use crate::outline::{
+    baseline_name, condition_title, most_telling_ledger, plus_minus_us, variant_name,
+};
+
+/// More rows than this are summed in the last one.
+const ROWS_MAX: usize = 25;
+
+/// The section, or nothing where no point has a ledger.
+pub(super) fn section(run: &Run) -> Markup {
+    let open = most_telling_ledger(run);
+    let mut told: Vec<(&Comparison, &LedgerDifference)> = run
+        .comparisons
+        .iter()
+        .filter_map(|it| it.ledger.as_ref().map(|ledger| (it, ledger)))
+        .collect();
+    told.sort_by_key(|(comparison, _)| open != Some(*comparison));
+    html! {
+        @if !run.ledgers.is_empty() {
+            section #ledger {
+                h2 { "Where the response time goes" }
+                p.lead {
+                    "Backends × time / transactions: every µs of a transaction is on a CPU, in a run "
+                    "queue, blocked inside the server, or with the client, so the rows add up to the "
+                    "response time. " b { "Demand" } " is work of a CPU or a device; " b { "queue" }
+                    " is waiting for somebody else's work, and shrinks when that does."
+                }
+                (bars(run))
+                @for (comparison, difference) in told {
+                    (account(run, comparison, difference, open == Some(comparison)))
+                }
+                @if run.comparisons.iter().all(|it| it.ledger.is_none()) {
+                    @for ledger in &run.ledgers { p.faint { (checks(run, ledger)) } }
+                }
+            }
+        }
+    }
+}
+
+/// What a bar tells apart.
+const KINDS: [(&str, &str); 5] = [
+    ("cpu", "on a CPU"),
+    ("queue", "run queue"),
+    ("blocked", "blocked in the server"),
+    ("client", "client"),
+    ("noise", "unresolved"),
+];
+
+fn kind(part: Part) -> Option<usize> {
+    match part {
+        Part::OnCpu => Some(0),
+        Part::RunQueue => Some(1),
+        Part::Blocked => Some(2),
+        Part::Client => Some(3),
+        Part::Unresolved => Some(4),
+        Part::Between => None,
+    }
+}
+
+/// A bar for each point, by condition.
+fn bars(run: &Run) -> Markup {
+    html! {
+        figure {
+            figcaption {
+                "Mean response time, µs: "
+                @for (class, name) in KINDS { span class={ "key part-" (class) } { (name) } " " }
+            }
+            div.waterfall {
+                @for condition in 0..run.plan.conditions.len() {
+                    (bars_of(run, condition))
+                }
+            }
+        }
+    }
+}
+
+fn bars_of(run: &Run, condition: usize) -> Markup {
+    let ledgers: Vec<&Ledger> = run
+        .ledgers
+        .iter()
+        .filter(|it| it.condition == condition)
+        .collect();
+    let longest_us = ledgers.iter().map(|it| it.response_us).fold(0.0, f64::max);
+    let scale = Scale::linear(0.0, longest_us.max(f64::MIN_POSITIVE) * 1.03);
+    html! {
+        @if !ledgers.is_empty() { h3 { (condition_title(run, condition)) } }
+        @for ledger in ledgers {
+            div.row {
+                span.name { (variant_name(run, ledger.variant)) }
+                svg height="22" role="img" aria-label=(spoken(ledger)) {
+                    @for (class, title, from_us, us) in segments(ledger) {
+                        rect class={ "part-" (class) } x=(percent(scale.place(from_us))) y="3"
+                            height="16" width=(percent(scale.place(us))) {
+                            title { (title) }
+                        }
+                    }
+                }
+                span.figure { (number::micros(ledger.response_us)) " µs" }
+            }
+        }
+    }
+}
+
+/// Class, words, begin and length of each segment.
+fn segments(ledger: &Ledger) -> Vec<(&'static str, String, f64, f64)> {
+    let groups = ledger.groups();
+    let mut at_us = 0.0;
+    let mut segments = Vec::new();
+    for (index, (class, _)) in KINDS.into_iter().enumerate() {
+        let of_kind = || groups.iter().filter(|row| kind(row.part) == Some(index));
+        let us: f64 = of_kind().map(|row| row.us).sum();
+        if us > 0.0 {
+            let words: Vec<String> = of_kind()
+                .map(|row| {
+                    let name = group_name(row.part, &row.mechanism);
+                    format!("{name} {}", number::micros(row.us))
+                })
+                .collect();
+            segments.push((class, words.join(", "), at_us, us));
+            at_us += us;
+        }
+    }
+    segments
+}
+
+/// The bar in words.
+fn spoken(ledger: &Ledger) -> String {
+    let part =
+        |part: Part, name: &str| format!("{name} {} µs", number::micros(ledger.part_us(part)));
+    [
+        part(Part::OnCpu, "on a CPU"),
+        part(Part::RunQueue, "run queue"),
+        part(Part::Blocked, "blocked"),
+        part(Part::Client, "client"),
+        part(Part::Unresolved, "unresolved"),
+    ]
+    .join(", ")
+}
+
+fn account(
+    run: &Run,
+    comparison: &Comparison,
+    difference: &LedgerDifference,
+    open: bool,
+) -> Markup {
+    let names = [baseline_name(run), variant_name(run, comparison.variant)];
+    let groups: Vec<CostRow> = difference
+        .groups
+        .iter()
+        .map(|row| CostRow {
+            name: group_name(row.part, &row.cost.name),
+            ..row.cost.clone()
+        })
+        .collect();
+    html! {
+        details open[open] {
+            summary {
+                b { (names[1]) } ", " (condition_title(run, comparison.condition)) ": "
+                span.figure {
+                    (number::signed_micros(difference.response.difference_us))
+                    " ±" (number::micros(plus_minus_us(&difference.response))) " µs"
+                }
+            }
+            div.charts.wide {
+                (waterfall::chart("what it was spent on", &difference.response, &groups, names))
+            }
+            p { (explanation(difference)) }
+            @if open { (rows(difference, names)) }
+            @for variant in [0, comparison.variant] {
+                @if let Some(ledger) = ledger(run, comparison.condition, variant) {
+                    p.faint {
+                        (checks(run, ledger)) "."
+                        @let beside = background(ledger);
+                        @if !beside.is_empty() {
+                            " Beside the sum, CPU time per transaction of " (beside) " µs."
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Phases × mechanisms.
+fn rows(difference: &LedgerDifference, names: [&str; 2]) -> Markup {
+    let (shown, rest) = difference
+        .rows
+        .split_at(difference.rows.len().min(ROWS_MAX));
+    let sum = |of: fn(&CostRow) -> f64| rest.iter().map(|row| of(&row.cost)).sum::<f64>();
+    html! {
+        div.scroll { table {
+            caption { "Phases × mechanisms, µs per transaction, the largest difference first." }
+            thead { tr {
+                th scope="col" { "row" } th scope="col" { "" }
+                th.n scope="col" { (names[0]) } th.n scope="col" { (names[1]) }
+                th.n scope="col" { "difference" } th.n scope="col" { "±" }
+            } }
+            tbody {
+                @for row in shown { (table_row(row)) }
+                @if !rest.is_empty() {
+                    tr.rest {
+                        td { (rest.len()) " more" } td {}
+                        td.n { (number::micros(sum(|row| row.baseline_us))) }
+                        td.n { (number::micros(sum(|row| row.variant_us))) }
+                        td.n { (number::signed_micros(sum(|row| row.difference_us))) }
+                        td {}
+                    }
+                }
+            }
+        } }
+    }
+}
+
+fn table_row(row: &LedgerRow) -> Markup {
+    let cost = &row.cost;
+    let nature = match row.nature {
+        Nature::Unknown => "",
+        nature => nature_word(nature),
+    };
+    html! {
+        tr {
+            td { (row_name(row)) } td.faint { (nature) }
+            td.n { (number::micros(cost.baseline_us)) }
+            td.n { (number::micros(cost.variant_us)) }
+            td.n { (number::signed_micros(cost.difference_us)) }
+            td.n.faint { (number::micros(plus_minus_us(cost))) }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Words for ledgers, the same in the terminal and on the page.
+
+use pgassay_core::ledger::{
+    Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks, LedgerDifference, LedgerRow, Nature, Part,
+    TOTALS_ERROR_MAX,
+};
+use pgassay_core::run::Run;
+
+use crate::number;
+use crate::outline::{condition_title, variant_name};
+
+/// A group's name, which says where its time was spent.
+pub(crate) fn group_name(part: Part, name: &str) -> String {
+    match part {
+        Part::OnCpu if name == "CPU" || name == "all phases" => "CPU".to_owned(),
+        Part::OnCpu => format!("CPU: {name}"),
+        Part::Unresolved if name.contains("no reason told") => "unresolved (blocked)".to_owned(),
+        Part::Unresolved => format!("unresolved ({name})"),
+        _ => name.to_owned(),
+    }
+}
+
+/// A row's name: its group's, and within a phase its mechanism.
+pub(crate) fn row_name(row: &LedgerRow) -> String {
+    match (row.part, row.phase.as_str()) {
+        (Part::OnCpu, phase) if !phase.is_empty() => format!("CPU: {phase} · {}", row.cost.name),
+        (_, "") => group_name(row.part, &row.cost.name),
+        (_, phase) => format!("{} · {phase}", group_name(row.part, &row.cost.name)),
+    }
+}
+
+/// Work or waiting, in a word.
+pub(crate) fn nature_word(nature: Nature) -> &'static str {
+    match nature {
+        Nature::Demand => "demand",
+        Nature::Queue => "queue",
+        Nature::Think => "think",
+        Nature::Unknown => "?",
+    }
+}
+
+/// The point's ledger, if it has one.
+pub(crate) fn ledger(run: &Run, condition: usize, variant: usize) -> Option<&Ledger> {
+    let mut ledgers = run.ledgers.iter();
+    ledgers.find(|it| it.condition == condition && it.variant == variant)
+}
+
+/// Whether the rows may be said to explain the difference, and why not.
+pub(crate) fn explanation(difference: &LedgerDifference) -> String {
+    let unresolved = number::micros(difference.unresolved_us);
+    let whole = number::signed_micros(difference.response.difference_us);
+    if difference.explained {
+        format!("Explained: {unresolved} µs of {whole} µs are unresolved.")
+    } else {
+        format!(
+            "Not explained: {unresolved} µs of {whole} µs are unresolved, or a sum below does not hold."
+        )
+    }
+}
+
+/// `simple, 16 clients: rows 100.1 % of the clients' clock; …`, the sums that do not hold marked.
+pub(crate) fn checks(run: &Run, ledger: &Ledger) -> String {
+    let checks = &ledger.checks;
+    let parts: Vec<String> = [Some(coverage(checks)), Some(little(checks))]
+        .into_iter()
+        .chain([
+            machine(checks),
+            samples(checks),
+            watching(checks),
+            client(checks),
+            steal(checks),
+        ])
+        .flatten()
+        .collect();
+    format!(
+        "{}, {}: {}; blocked time divided by {}",
+        variant_name(run, ledger.variant),
+        condition_title(run, ledger.condition),
+        parts.join(", "),
+        divider(ledger.blocked_by)
+    )
+}
+
+fn coverage(checks: &LedgerChecks) -> String {
+    let mark = if checks.closes() {
+        ""
+    } else {
+        " (must be 99 to 101)"
+    };
+    format!(
+        "rows {} of the clients' clock{mark}",
+        number::percent(checks.coverage)
+    )
+}
+
+fn little(checks: &LedgerChecks) -> String {
+    judged(
+        "Little's law",
+        checks.little_error,
+        LITTLE_ERROR_MAX + checks.edge,
+    )
+}
+
+fn machine(checks: &LedgerChecks) -> Option<String> {
+    let error = checks.machine_error?;
+    let share = number::percent(error);
+    if error <= TOTALS_ERROR_MAX {
+        Some(format!("the machine's load accounted for within {share}"))
+    } else {
+        Some(format!("{share} of the machine's load not accounted for"))
+    }
+}
+
+fn samples(checks: &LedgerChecks) -> Option<String> {
+    let error = checks.samples_error?;
+    Some(judged("samples", error, TOTALS_ERROR_MAX))
+}
+
+fn judged(name: &str, error: f64, limit: f64) -> String {
+    let error = error.abs();
+    if error <= limit {
+        format!("{name} within {}", number::percent(error))
+    } else {
+        let limit = number::percent(limit);
+        format!("{name} off by {} (limit {limit})", number::percent(error))
+    }
+}
+
+fn watching(checks: &LedgerChecks) -> Option<String> {
+    let ratio = checks.profiled_tps_ratio?;
+    Some(format!(
+        "watching kept {} of the throughput",
+        number::percent(ratio)
+    ))
+}
+
+fn client(checks: &LedgerChecks) -> Option<String> {
+    let share = checks.client_limited;
+    (share > 0.0).then(|| format!("client-limited in {} of trials", number::percent(share)))
+}
+
+fn steal(checks: &LedgerChecks) -> Option<String> {
+    (checks.steal >= 0.005).then(|| format!("{} stolen", number::percent(checks.steal)))
+}
+
+fn divider(divider: Divider) -> &'static str {
+    match divider {
+        Divider::Nothing => "nothing",
+        Divider::WaitEvents => "wait events",
+        Divider::Stacks => "stacks",
+    }
+}
+
+/// `logger .8, checkpointer .02`; empty where none used any.
+pub(crate) fn background(ledger: &Ledger) -> String {
+    let used = ledger.background.iter().filter(|row| row.us >= 0.005);
+    let rows: Vec<String> = used
+        .map(|row| format!("{} {}", row.role, number::micros(row.us)))
+        .collect();
+    rows.join(", ")
+}

@@ -1,0 +1,210 @@
+//! Where the difference in response time lies: one comparison in full, the others in a line each.
+
+use pgassay_core::comparison::{Change, Comparison, CostRow};
+use pgassay_core::ledger::{LedgerDifference, LedgerRow};
+use pgassay_core::run::Run;
+
+use super::table::{Cell, Ink, Side, Table, bar, cell, cut, inked, paint, visible, wrap};
+use super::{Style, heading};
+use crate::ledger::{background, checks, explanation, group_name, ledger, nature_word};
+use crate::number;
+use crate::outline::{
+    baseline_name, condition_title, most_telling_ledger, plus_minus_us, variant_name,
+};
+
+/// Rows of the account in full, and named in a line.
+const ROWS: usize = 9;
+const ROWS_IN_LINE: usize = 3;
+/// Comparisons that get a line; the page has all.
+const LINES: usize = 6;
+const BAR_WIDTH: usize = 16;
+/// The bars are the first to go where room is scarce.
+const BAR_COLUMN: usize = 6;
+
+/// The section, or nothing where no comparison has a ledger.
+pub(super) fn section(run: &Run, style: Style) -> String {
+    let Some(telling) = most_telling_ledger(run) else {
+        return String::new();
+    };
+    let Some(difference) = &telling.ledger else {
+        return String::new();
+    };
+    let title = format!(
+        "where the response time goes, µs per transaction: {} against {}, {}",
+        variant_name(run, telling.variant),
+        baseline_name(run),
+        condition_title(run, telling.condition)
+    );
+    let mut out = heading("LEDGER", &title, style);
+    let mut table = table(run, telling, difference, style);
+    if table.width() > style.columns() {
+        table.remove_column(BAR_COLUMN);
+    }
+    out.push_str(&table.render(style.color));
+    out.push_str(&notes(run, telling, difference, style));
+    out.push_str(&others(run, telling, style));
+    out
+}
+
+fn table(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: Style) -> Table {
+    let mut sides = vec![Side::Left, Side::Left];
+    sides.extend([Side::Right; 4]);
+    sides.push(Side::Left);
+    let mut table = Table::new(&sides);
+    let width = if style.columns() < 90 { 10 } else { 14 };
+    let names = [baseline_name(run), variant_name(run, telling.variant)].map(visible);
+    let titles = ["", "", &names[0], &names[1], "difference", "±", ""];
+    table.row(
+        titles
+            .map(|title| inked(cut(title, width), Ink::Faint))
+            .to_vec(),
+    );
+    let (shown, rest) = split(&difference.groups);
+    let largest_us = shown
+        .first()
+        .map_or(0.0, |row| row.cost.difference_us.abs());
+    let name_width = style.columns().saturating_sub(54).min(34);
+    for row in shown {
+        let name = group_name(row.part, &row.cost.name);
+        let name = cut(&visible(&name), name_width);
+        table.row(line(nature_word(row.nature), &name, &row.cost, largest_us));
+    }
+    if !rest.is_empty() {
+        table.row(sum(rest));
+    }
+    table.row(line("", "response time", &difference.response, 0.0));
+    let between = &difference.between;
+    if number::micros(between.baseline_us.max(between.variant_us)) != "0.00" {
+        table.row(line(
+            "",
+            &cut("+ between transactions", name_width),
+            between,
+            0.0,
+        ));
+    }
+    table
+}
+
+/// The rows that are shown, and those that share one.
+fn split(groups: &[LedgerRow]) -> (&[LedgerRow], &[LedgerRow]) {
+    // One row more takes no more room than the sum of one.
+    let shown = if groups.len() <= ROWS + 1 {
+        groups.len()
+    } else {
+        ROWS
+    };
+    groups.split_at(shown)
+}
+
+fn sum(rows: &[LedgerRow]) -> Vec<Cell> {
+    let sum = |of: fn(&CostRow) -> f64| rows.iter().map(|row| of(&row.cost)).sum::<f64>();
+    vec![
+        cell(""),
+        inked(format!("{} more rows", rows.len()), Ink::Faint),
+        cell(number::micros(sum(|row| row.baseline_us))),
+        cell(number::micros(sum(|row| row.variant_us))),
+        cell(number::signed_micros(sum(|row| row.difference_us))),
+        cell(""),
+        cell(""),
+    ]
+}
+
+fn line(mark: &str, name: &str, row: &CostRow, largest_us: f64) -> Vec<Cell> {
+    let ink = match row.change {
+        Change::New | Change::Up => Ink::Bad,
+        Change::Down | Change::Gone => Ink::Good,
+        Change::Unresolved => Ink::Faint,
+    };
+    let share = match largest_us {
+        0.0 => 0.0,
+        largest_us => row.difference_us.abs() / largest_us,
+    };
+    vec![
+        inked(mark, Ink::Faint),
+        cell(name),
+        cell(number::micros(row.baseline_us)),
+        cell(number::micros(row.variant_us)),
+        inked(number::signed_micros(row.difference_us), ink),
+        inked(number::micros(plus_minus_us(row)), Ink::Faint),
+        inked(bar(share, BAR_WIDTH), ink),
+    ]
+}
+
+/// Whether it explains, whether it adds up, and what stands beside it.
+fn notes(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: Style) -> String {
+    let mut lines = vec![explanation(difference)];
+    for variant in [0, telling.variant] {
+        let Some(ledger) = ledger(run, telling.condition, variant) else {
+            continue;
+        };
+        let beside = background(ledger);
+        let beside = if beside.is_empty() {
+            String::new()
+        } else {
+            format!("; beside it, CPU per transaction: {beside}")
+        };
+        lines.push(checks(run, ledger) + &beside);
+    }
+    let lines = lines
+        .iter()
+        .map(|line| wrap(line, style.columns(), "  ", "    "));
+    let text: String = lines.collect();
+    paint(text.trim_end(), Ink::Faint, style.color) + "\n"
+}
+
+/// A line for each of the other comparisons, as far as there is room.
+fn others(run: &Run, told: &Comparison, style: Style) -> String {
+    let mut others: Vec<&Comparison> = run
+        .comparisons
+        .iter()
+        .filter(|it| {
+            it.ledger.is_some() && (it.condition, it.variant) != (told.condition, told.variant)
+        })
+        .collect();
+    // How the same two compare under other conditions says more than what a third one does.
+    others.sort_by_key(|it| it.variant != told.variant);
+    let mut lines = String::new();
+    for other in others.iter().take(LINES) {
+        lines.push_str(&in_a_line(run, other, style));
+    }
+    if others.len() > LINES {
+        let text = format!("{} more comparisons are on the page.", others.len() - LINES);
+        lines.push_str(&wrap(&text, style.columns(), "  ", "    "));
+    }
+    lines
+}
+
+/// `prepared, 16 clients: −79.2 ±31 µs: run queue −87.6, CPU: plan −5.4, rest +13.8`.
+fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
+    let Some(difference) = &comparison.ledger else {
+        return String::new();
+    };
+    let (shown, rest) = difference
+        .groups
+        .split_at(difference.groups.len().min(ROWS_IN_LINE));
+    let mut parts: Vec<String> = shown
+        .iter()
+        .map(|row| {
+            let name = group_name(row.part, &row.cost.name);
+            format!(
+                "{name}\u{a0}{}",
+                number::signed_micros(row.cost.difference_us)
+            )
+        })
+        .collect();
+    let rest_us: f64 = rest.iter().map(|row| row.cost.difference_us).sum();
+    parts.push(format!("rest\u{a0}{}", number::signed_micros(rest_us)));
+    parts.push(format!(
+        "unresolved\u{a0}{}",
+        number::micros(difference.unresolved_us)
+    ));
+    let text = format!(
+        "{}, {}: {} ±{} µs: {}",
+        variant_name(run, comparison.variant),
+        condition_title(run, comparison.condition),
+        number::signed_micros(difference.response.difference_us),
+        number::micros(plus_minus_us(&difference.response)),
+        parts.join(", ")
+    );
+    wrap(&text, style.columns(), "  ", "    ")
+}
