@@ -3,9 +3,10 @@
 mod threads;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use pgassay_script::{Names, Seeding, Value, Variables, is_valid_name};
 use pgassay_wire::SaltCache;
 
@@ -13,14 +14,14 @@ use threads::{Start, run_all};
 
 use crate::client::{Run, Stage};
 use crate::clock;
-use crate::command_times::CommandTimes;
+use crate::command_times::{CommandRecords, CommandTimes};
 use crate::conduct::Conduct;
 use crate::config::{CrewConfig, IoChoice, Limits, RequestHook, Window};
 use crate::driver::{self, Arrival, Driver, Io};
 use crate::error::LoadError;
 use crate::measurement::{
-    ClientTime, CommandMeasurement, Instants, IoUsed, Measurement, Reconnecting, ScriptMeasurement,
-    ThreadUsage, TimerLag, is_client_limited,
+    ClientTime, CommandMeasurement, Instants, IoUsed, Measurement, Openings, Reconnecting,
+    ScriptMeasurement, ThreadUsage, TimerLag, is_client_limited,
 };
 use crate::opening::{self, Opening};
 use crate::program::Program;
@@ -42,6 +43,8 @@ pub struct Crew {
     conduct: Conduct,
     io_choice: IoChoice,
     io: IoUsed,
+    /// By thread, where commands are timed.
+    command_records: Vec<Arc<Mutex<CommandRecords>>>,
     /// Opens connections, where each transaction has its own.
     connector: Option<Connector>,
     stop: Arc<AtomicBool>,
@@ -84,7 +87,8 @@ impl Crew {
             stop,
         };
         let begin_ns = clock::monotonic_ns();
-        let workers = open_all(config, &opening)?;
+        let command_records = command_records(config, &program);
+        let workers = open_all(config, &opening, &command_records)?;
         tracing::debug!(
             clients = config.clients,
             threads = workers.len(),
@@ -100,6 +104,7 @@ impl Crew {
             conduct: config.conduct.clone(),
             io_choice: config.io,
             io,
+            command_records,
             connector: config.conduct.reconnects.then_some(connector),
             stop,
             is_spent: false,
@@ -277,6 +282,7 @@ impl Crew {
                 .sum(),
             failed_total: recorders().map(|recorder| recorder.failed_total).sum(),
             latency_ns,
+            since_begin_ns: self.since_begin(),
             scripts,
             clients,
             time: self.client_time(instants),
@@ -296,8 +302,31 @@ impl Crew {
                     .sum::<u64>()
                     / 1000,
             },
+            openings: self.openings(),
             io: self.io.clone(),
         }
+    }
+
+    /// Latencies from the transactions' begin, over all threads.
+    fn since_begin(&self) -> Option<Histogram<u64>> {
+        let of_threads = self.workers.iter();
+        let mut parts = of_threads.filter_map(|worker| worker.recorder.since_begin_ns.as_ref());
+        let mut sum = parts.next()?.clone();
+        for part in parts {
+            sum.add(part).expect("all histograms have the same bounds");
+        }
+        Some(sum)
+    }
+
+    /// The parts of opening connections, over all threads.
+    fn openings(&self) -> Option<Openings> {
+        let of_threads = self.workers.iter();
+        let mut parts = of_threads.filter_map(|worker| worker.recorder.openings.as_ref());
+        let mut sum = (**parts.next()?).clone();
+        for part in parts {
+            sum.merge(part);
+        }
+        Some(sum)
     }
 
     fn aborted(&self) -> u32 {
@@ -310,14 +339,14 @@ impl Crew {
     /// The times of commands, over all clients.
     fn commands(&self) -> Vec<Vec<CommandMeasurement>> {
         let mut sum: Vec<Vec<CommandMeasurement>> = Vec::new();
-        let clients = self.workers.iter().flat_map(|worker| &worker.clients);
-        for times in clients.filter_map(|client| client.run.times.as_ref()) {
+        for records in &self.command_records {
+            let records = records.lock().unwrap_or_else(PoisonError::into_inner);
             if sum.is_empty() {
-                sum.clone_from(&times.records);
+                sum.clone_from(&records);
                 continue;
             }
             let all = sum.iter_mut().flatten();
-            for (sum, one) in all.zip(times.records.iter().flatten()) {
+            for (sum, one) in all.zip(records.iter().flatten()) {
                 sum.merge(one);
             }
         }
@@ -410,7 +439,11 @@ fn refused_io(choice: IoChoice, reason: String) -> Result<IoUsed, LoadError> {
 }
 
 /// Opens all clients, dealt to threads as pgbench deals them.
-fn open_all(config: &CrewConfig, opening: &Opening<'_>) -> Result<Vec<Worker<Io>>, LoadError> {
+fn open_all(
+    config: &CrewConfig,
+    opening: &Opening<'_>,
+    command_records: &[Arc<Mutex<CommandRecords>>],
+) -> Result<Vec<Worker<Io>>, LoadError> {
     let threads = config.threads.min(config.clients) as usize;
     let clients = config.clients as usize;
     let defines_seed = config
@@ -418,22 +451,26 @@ fn open_all(config: &CrewConfig, opening: &Opening<'_>) -> Result<Vec<Worker<Io>
         .iter()
         .any(|(name, _)| name == "default_seed");
     let seeding = Seeding::new(config.seed, clients, threads, defines_seed);
+    let parts = opening.program.parts.iter();
+    let longest = parts.map(|part| part.script.commands().len()).max();
     let mut runs = (0..config.clients).map(|id| {
         let variables = variables(config, &seeding, id);
-        let mut run = Run::new(id, opening.program, variables, seeding.clients[id as usize]);
-        if config.conduct.times_commands {
-            let parts = opening.program.parts.iter();
-            let commands = parts.map(|part| part.script.commands().len());
-            run.times = Some(Box::new(CommandTimes::new(clock::monotonic_ns, commands)));
-        }
-        run
+        Run::new(id, opening.program, variables, seeding.clients[id as usize])
     });
     let mut dealt = 0;
     let hands: Vec<Vec<Run>> = (0..threads)
         .map(|thread| {
             let count = (clients - dealt + threads - thread - 1) / (threads - thread);
             dealt += count;
-            runs.by_ref().take(count).collect()
+            let mut hand: Vec<Run> = runs.by_ref().take(count).collect();
+            if let Some(records) = command_records.get(thread) {
+                for run in &mut hand {
+                    let clock = clock::monotonic_ns;
+                    let times = CommandTimes::new(clock, records, longest.unwrap_or(0));
+                    run.times = Some(Box::new(times));
+                }
+            }
+            hand
         })
         .collect();
     std::thread::scope(|scope| {
@@ -461,12 +498,29 @@ fn open_all(config: &CrewConfig, opening: &Opening<'_>) -> Result<Vec<Worker<Io>
             worker.pace = conduct
                 .rate_per_s
                 .map(|rate| (rngs.throttle, 1e6 / rate * threads as f64));
+            worker.recorder.since_begin_ns = conduct.rate_per_s.map(|_| latency_histogram());
+            worker.recorder.openings = conduct.reconnects.then(Box::default);
             let observer = conduct.observer.as_ref();
             worker.observer = observer.map(|make| make(thread, rngs.sample));
             Ok(worker)
         });
         workers.collect()
     })
+}
+
+/// Each thread's records of commands, if these are to be timed.
+fn command_records(config: &CrewConfig, program: &Program) -> Vec<Arc<Mutex<CommandRecords>>> {
+    if !config.conduct.times_commands {
+        return Vec::new();
+    }
+    let parts = program.parts.iter();
+    let lengths: Vec<usize> = parts.map(|part| part.script.commands().len()).collect();
+    let of_thread = || {
+        let scripts = lengths.iter();
+        let records = scripts.map(|count| vec![CommandMeasurement::default(); *count]);
+        Arc::new(Mutex::new(records.collect()))
+    };
+    (0..config.threads).map(|_| of_thread()).collect()
 }
 
 /// A client's variables before its first transaction.

@@ -56,8 +56,8 @@ pub use crew::Crew;
 pub use error::{AbortCause, LoadError, Place};
 pub use hdrhistogram::Histogram;
 pub use measurement::{
-    ClientTime, CommandMeasurement, Instants, IoUsed, Measurement, Reconnecting, ScriptMeasurement,
-    ThreadUsage, TimerLag,
+    ClientTime, CommandMeasurement, Instants, IoUsed, Measurement, Openings, Reconnecting,
+    ScriptMeasurement, ThreadUsage, TimerLag,
 };
 pub use redis::{RedisCrew, RedisError};
 pub use socket::endpoints;

@@ -29,6 +29,9 @@ pub struct Measurement {
     pub failed_total: u64,
     /// Latency of the window's transactions, in ns, to three digits.
     pub latency_ns: Histogram<u64>,
+    /// Under pacing: the same, but from when each transaction began rather than from when it was
+    /// due.
+    pub since_begin_ns: Option<Histogram<u64>>,
     /// By script, in the crew's order.
     pub scripts: Vec<ScriptMeasurement>,
     /// Transactions of each client that ended well in the window: are clients served alike?
@@ -57,6 +60,8 @@ pub struct Measurement {
     pub commands: Vec<Vec<CommandMeasurement>>,
     /// Opening and closing connections within the run, where each transaction has its own.
     pub reconnecting: Reconnecting,
+    /// The parts of that, where each transaction has its own connection.
+    pub openings: Option<Openings>,
     /// How the load talked to the kernel.
     pub io: IoUsed,
 }
@@ -78,25 +83,43 @@ impl IoUsed {
 }
 
 /// What one command took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CommandMeasurement {
     /// How often it was timed.
     pub timed: u64,
     /// All those times.
     pub sum_ns: u64,
+    /// Each of those times, in ns, to three digits.
+    pub latency_ns: Histogram<u64>,
     /// Errors in it after which the transaction was tried again.
     pub retries: u64,
     /// Errors in it that ended the transaction.
     pub failures: u64,
 }
 
+impl Default for CommandMeasurement {
+    fn default() -> Self {
+        Self {
+            timed: 0,
+            sum_ns: 0,
+            latency_ns: growing_histogram(),
+            retries: 0,
+            failures: 0,
+        }
+    }
+}
+
 impl CommandMeasurement {
     pub(crate) fn add(&mut self, elapsed_ns: u64) {
+        record(&mut self.latency_ns, elapsed_ns);
         self.timed += 1;
         self.sum_ns += elapsed_ns;
     }
 
     pub(crate) fn merge(&mut self, other: &Self) {
+        self.latency_ns
+            .add(&other.latency_ns)
+            .expect("both grow as they need");
         self.timed += other.timed;
         self.sum_ns += other.sum_ns;
         self.retries += other.retries;
@@ -116,6 +139,52 @@ pub struct Reconnecting {
     pub opened: u64,
     /// Time spent on opening and closing them, over all clients.
     pub sum_us: u64,
+}
+
+/// What opening a connection consists of, in ns, to three digits.
+#[derive(Clone, Debug)]
+pub struct Openings {
+    /// Until the system has connected.
+    pub connect_ns: Histogram<u64>,
+    /// From there until the server is ready: its process is started, and the client signed in.
+    pub authenticate_ns: Histogram<u64>,
+    /// From there until the first request is answered, by a server process with empty caches.
+    pub first_query_ns: Histogram<u64>,
+}
+
+impl Default for Openings {
+    fn default() -> Self {
+        Self {
+            connect_ns: growing_histogram(),
+            authenticate_ns: growing_histogram(),
+            first_query_ns: growing_histogram(),
+        }
+    }
+}
+
+impl Openings {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (sum, one) in [
+            (&mut self.connect_ns, &other.connect_ns),
+            (&mut self.authenticate_ns, &other.authenticate_ns),
+            (&mut self.first_query_ns, &other.first_query_ns),
+        ] {
+            sum.add(one).expect("both grow as they need");
+        }
+    }
+}
+
+/// A histogram in ns to three digits that takes as much memory as its values need: for what there
+/// are many of.
+fn growing_histogram() -> Histogram<u64> {
+    Histogram::new(3).expect("three digits are allowed")
+}
+
+/// Counts a value in a histogram that grows; the crate's saturating way would not let it.
+pub(crate) fn record(histogram: &mut Histogram<u64>, value_ns: u64) {
+    histogram
+        .record(value_ns)
+        .expect("a histogram of three digits can grow to hold any value");
 }
 
 /// Moments of a run, in ns of `CLOCK_MONOTONIC`.

@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-use crate::measurement::TimerLag;
+use crate::measurement::{Openings, TimerLag};
 
 /// The longest latency a histogram tells apart; longer ones count as this.
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
@@ -30,6 +30,8 @@ pub(crate) struct Ended {
     pub script: usize,
     /// When it was due, or else began: latency counts from here.
     pub begin_ns: u64,
+    /// When it began, if it was due before.
+    pub started_ns: u64,
     pub end_ns: u64,
     pub failed: bool,
 }
@@ -57,6 +59,10 @@ pub(crate) struct Recorder {
     pub last_end_ns: u64,
     pub skipped: u64,
     pub unserved: u64,
+    /// Under pacing: latencies from the transactions' begin.
+    pub since_begin_ns: Option<Histogram<u64>>,
+    /// Where each transaction has its own connection.
+    pub openings: Option<Box<Openings>>,
     /// Connections opened within the run, and the time that opening and closing took.
     pub opened: u64,
     pub connecting_ns: u64,
@@ -83,6 +89,8 @@ impl Recorder {
             last_end_ns: 0,
             skipped: 0,
             unserved: 0,
+            since_begin_ns: None,
+            openings: None,
             opened: 0,
             connecting_ns: 0,
         }
@@ -93,6 +101,12 @@ impl Recorder {
         for script in &mut self.scripts {
             script.latency_ns.reset();
             script.failed = 0;
+        }
+        if let Some(since_begin_ns) = &mut self.since_begin_ns {
+            since_begin_ns.reset();
+        }
+        if let Some(openings) = &mut self.openings {
+            **openings = Openings::default();
         }
         self.clients.fill(0);
         self.window_begin_ns = window_begin_ns;
@@ -127,6 +141,9 @@ impl Recorder {
             script
                 .latency_ns
                 .saturating_record(ended.end_ns - ended.begin_ns);
+            if let Some(since_begin_ns) = &mut self.since_begin_ns {
+                since_begin_ns.saturating_record(ended.end_ns - ended.started_ns);
+            }
             self.clients[ended.client] += 1;
         } else if ended.end_ns < self.window_begin_ns {
             self.settle_transactions += 1;
@@ -163,6 +180,7 @@ mod tests {
             client: 0,
             script: 0,
             begin_ns,
+            started_ns: begin_ns,
             end_ns,
             failed,
         }

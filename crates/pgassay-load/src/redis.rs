@@ -263,6 +263,7 @@ impl RedisCrew {
             settle_transactions: counts.settle,
             failed: 0,
             failed_total: 0,
+            since_begin_ns: None,
             scripts: vec![ScriptMeasurement {
                 name: self.script.as_str().into(),
                 weight: 1,
@@ -287,6 +288,7 @@ impl RedisCrew {
             unserved: 0,
             commands: Vec::new(),
             reconnecting: Reconnecting::default(),
+            openings: None,
             io: IoUsed::default(),
         }
     }

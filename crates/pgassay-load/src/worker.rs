@@ -20,6 +20,7 @@ use crate::conduct::{Conduct, Observer};
 use crate::config::Limits;
 use crate::driver::{Arrival, Driver};
 use crate::error::LoadError;
+use crate::measurement::record;
 use crate::program::Program;
 use crate::reconnecting::Connector;
 use crate::recorder::{Doing, Recorder};
@@ -234,6 +235,12 @@ impl<D: Driver> Worker<D> {
             return Err(aborted(abort));
         }
         if is_answered && matches!(client.run.stage, Stage::Reply | Stage::RollingBack) {
+            if let Some(since_ns) = client.run.first_query_since_ns.take()
+                && let Some(openings) = &mut self.recorder.openings
+            {
+                let elapsed_ns = self.driver.now_ns() - since_ns;
+                record(&mut openings.first_query_ns, elapsed_ns);
+            }
             let step = client.resume(shared.program).map_err(aborted)?;
             return self.perform(index, step, shared);
         }

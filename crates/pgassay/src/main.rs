@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     }
     let mut words = words.peekable();
     if words.next_if(|word| word == "bench").is_some() {
-        return command::bench::bench("pgbench", words);
+        return command::bench::bench("pgassay bench", words);
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         }
     };
     if let Command::Bench { arguments } = cli.command {
-        return command::bench::bench("pgbench", arguments.into_iter());
+        return command::bench::bench("pgassay bench", arguments.into_iter());
     }
     log_to_stderr(cli.verbose);
     match dispatch(&cli) {

@@ -32,6 +32,10 @@ pub(crate) struct Run {
     pub since_ns: u64,
     /// Since when it waits for an answer.
     pub asked_ns: u64,
+    /// When its own connection was connected, and, until its first request is answered, since when
+    /// the server was ready for it.
+    pub connected_ns: u64,
+    pub first_query_since_ns: Option<u64>,
     /// Whether it has come to its end in this run.
     pub has_finished: bool,
     /// Transactions ended in this run, whatever their outcome.
@@ -78,6 +82,8 @@ impl Run {
             times: None,
             since_ns: 0,
             asked_ns: 0,
+            connected_ns: 0,
+            first_query_since_ns: None,
             has_finished: false,
             ended: 0,
             attempts: None,

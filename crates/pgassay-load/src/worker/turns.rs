@@ -11,6 +11,7 @@ use crate::client::{Stage, Step};
 use crate::conduct::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
 use crate::driver::Driver;
 use crate::error::LoadError;
+use crate::measurement::record;
 use crate::recorder::{Doing, Ended};
 
 /// More unserved transactions than these are not counted.
@@ -243,6 +244,7 @@ impl<D: Driver> Worker<D> {
             client: index,
             script: run.script,
             begin_ns: run.scheduled_ns,
+            started_ns: run.begin_ns,
             end_ns: now_ns,
             failed: failed.is_some(),
         });
@@ -295,9 +297,7 @@ impl<D: Driver> Worker<D> {
             });
         }
         if let Some(times) = &mut run.times {
-            let record = &mut times.records[run.script][command];
-            record.retries += u64::from(is_retried);
-            record.failures += u64::from(!is_retried);
+            times.failed(run.script, command, is_retried);
         }
         if !is_retried {
             return Ok((kind, None));
@@ -370,9 +370,15 @@ impl<D: Driver> Worker<D> {
             .connector
             .expect("only clients of a crew that reconnects come here");
         let run = &mut self.clients[index].run;
-        run.asked_ns = self.driver.now_ns();
+        let begin_ns = self.driver.now_ns();
+        run.asked_ns = begin_ns;
         match connector.connect(&mut self.driver, index, run)? {
             Ok(session) => {
+                run.connected_ns = self.driver.now_ns();
+                if let Some(openings) = &mut self.recorder.openings {
+                    let connect_ns = run.connected_ns - begin_ns;
+                    record(&mut openings.connect_ns, connect_ns);
+                }
                 self.clients[index].session = session;
                 self.flush(index)
             }
@@ -439,6 +445,11 @@ impl<D: Driver> Worker<D> {
         }
         let now_ns = self.driver.now_ns();
         let since_ns = client.run.since_ns;
+        if let Some(openings) = &mut self.recorder.openings {
+            let authenticate_ns = now_ns - client.run.connected_ns;
+            record(&mut openings.authenticate_ns, authenticate_ns);
+        }
+        client.run.first_query_since_ns = Some(now_ns);
         self.recorder.opened += 1;
         self.recorder.connecting_ns += now_ns - since_ns;
         self.recorder.book(Doing::Between, since_ns, now_ns);

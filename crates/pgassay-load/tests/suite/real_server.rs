@@ -511,3 +511,58 @@ fn a_hook_sees_every_request_and_its_backend() {
     crew.run(&counted(3)).unwrap();
     assert_eq!(*seen.lock().unwrap(), vec![pids[0]; 6]);
 }
+
+/// In transactions, between them and asleep sums to clients times the window, whatever they do.
+#[test]
+fn the_clients_time_closes() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    for (clients, script, rate_per_s) in [
+        (1, "select 1;\n", None),
+        (16, "select 1;\n\\sleep 2 ms\nselect 2;\n", None),
+        (16, "select 1;\n", Some(3000.0)),
+        (64, "select 1;\n", None),
+        (64, "\\sleep 500 us\nselect 1;\n", Some(2000.0)),
+    ] {
+        let mut config = config(&server, Protocol::Prepared, &[script]);
+        (config.clients, config.threads) = (clients, 1);
+        config.conduct.rate_per_s = rate_per_s;
+        let mut crew = connect(&config);
+        let measured = crew.run(&timed(50, 300)).unwrap();
+        crew.close();
+        assert_closes(&measured, u64::from(clients));
+        let sleeps = script.contains("sleep");
+        assert_eq!(measured.time.asleep_us > 0, sleeps, "{:?}", measured.time);
+        if rate_per_s.is_some() {
+            assert!(measured.time.between_us > 0);
+            let since_begin = measured.since_begin_ns.unwrap();
+            assert_eq!(since_begin.len(), measured.transactions);
+            assert!(since_begin.mean() <= measured.latency_ns.mean());
+        }
+    }
+}
+
+#[test]
+fn a_connection_for_each_transaction_is_timed_in_parts() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let mut config = config(&server, Protocol::Prepared, &["select 1;\n"]);
+    config.conduct.reconnects = true;
+    let mut crew = connect(&config);
+    let measured = crew.run(&counted(10)).unwrap();
+    crew.close();
+    assert_eq!(measured.transactions, 40);
+    assert_closes(&measured, 4);
+    let openings = measured.openings.unwrap();
+    for part in [
+        &openings.connect_ns,
+        &openings.authenticate_ns,
+        &openings.first_query_ns,
+    ] {
+        assert_eq!(part.len(), 40);
+    }
+    // Starting a server process takes longer than to be connected to its parent.
+    assert!(openings.authenticate_ns.mean() > openings.connect_ns.mean());
+}

@@ -1,7 +1,7 @@
 //! The memory that the kernel reads requests from and writes replies to: one place for each slot.
 //!
-//! Pages that are never touched cost nothing, so a client takes a page or two however long the
-//! places are. Raw pointers are used throughout, since the kernel writes behind the compiler's
+//! Pages that are never touched cost nothing, and a request is put right before the place of its
+//! reply, so that a client with short ones takes a page or two however long the places are. Raw pointers are used throughout, since the kernel writes behind the compiler's
 //! back; a place is looked at only when no operation on it is under way, which is the caller's to
 //! see to.
 
@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 const RECEIVE_BYTES: usize = 16 << 10;
 /// The longest request that is kept here.
 pub(super) const SEND_BYTES: usize = 8 << 10;
-/// From one slot to the next. The odd cache lines spread the slots over the cache's sets, of
+const PAGE_BYTES: usize = 4096;
+/// From one slot to the next: requests, then replies. The odd cache lines spread the slots over the cache's sets, of
 /// which places that begin alike in their pages would share a few.
 const STRIDE_BYTES: usize = RECEIVE_BYTES + SEND_BYTES + 5 * 64;
 
@@ -30,12 +31,17 @@ unsafe impl Send for Arena {}
 impl Arena {
     pub fn new(slots: usize) -> Self {
         let slots = slots.max(1);
-        let layout = Layout::from_size_align(slots * STRIDE_BYTES, 64)
+        let layout = Layout::from_size_align(slots * STRIDE_BYTES, PAGE_BYTES)
             .expect("so many clients need more descriptors than there can be");
         // SAFETY: the layout's size is not zero.
         let base = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        // Huge pages would make all of it resident, 25 kB for each client. Where the advice is not
+        // taken, that is what it costs.
+        // SAFETY: the range is the allocation, and the advice changes nothing of its content.
+        unsafe { libc::madvise(base.as_ptr().cast(), layout.size(), libc::MADV_NOHUGEPAGE) };
         Self {
-            base: NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout)),
+            base,
             layout,
             slots,
             is_leaked: false,
@@ -52,7 +58,7 @@ impl Arena {
     /// Where a slot receives, and how much.
     #[inline]
     pub fn receiving(&self, slot: usize) -> (*mut u8, u32) {
-        (self.place(slot, 0), RECEIVE_BYTES as u32)
+        (self.place(slot, SEND_BYTES), RECEIVE_BYTES as u32)
     }
 
     /// What a slot received.
@@ -60,14 +66,14 @@ impl Arena {
     pub fn received(&self, slot: usize, count: usize) -> &[u8] {
         assert!(count <= RECEIVE_BYTES);
         // SAFETY: within the place; no receive is under way while its bytes are lent.
-        unsafe { std::slice::from_raw_parts(self.place(slot, 0), count) }
+        unsafe { std::slice::from_raw_parts(self.place(slot, SEND_BYTES), count) }
     }
 
     /// Puts a request into a slot's place to be sent from.
     #[inline]
     pub fn put(&mut self, slot: usize, bytes: &[u8]) -> *const u8 {
         assert!(bytes.len() <= SEND_BYTES);
-        let place = self.place(slot, RECEIVE_BYTES);
+        let place = self.place(slot, SEND_BYTES - bytes.len());
         // SAFETY: the place is long enough, and no send of this slot is under way.
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         place
@@ -77,7 +83,7 @@ impl Arena {
     pub fn sending(&self, slot: usize, count: usize) -> &[u8] {
         assert!(count <= SEND_BYTES);
         // SAFETY: within the place; the kernel only reads it.
-        unsafe { std::slice::from_raw_parts(self.place(slot, RECEIVE_BYTES), count) }
+        unsafe { std::slice::from_raw_parts(self.place(slot, SEND_BYTES - count), count) }
     }
 
     /// Never frees the memory.

@@ -5,8 +5,10 @@
 //! runs the clients is the load engine of all studies. Source: `src/bin/pgbench/pgbench.c` of
 //! PostgreSQL 15 to 18; where they differ `--compat` (or `PGASSAY_PGBENCH_COMPAT`) chooses.
 
+mod additions;
 mod connection;
 mod figures;
+mod hdr_log;
 mod initialization;
 mod message;
 mod number;
@@ -50,20 +52,26 @@ fn last_part(program: &str) -> &str {
     program.rsplit('/').next().unwrap_or(program)
 }
 
-/// Runs it: `program` is the name it was started by, `words` are what followed.
+/// Runs it: `program` is the name it was started by, `words` are what followed. Under its own name
+/// it adds lines to pgbench's report; as a drop-in pgbench it does so only on request.
 pub fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
+    let is_drop_in = is_pgbench(program);
     let words: Vec<String> = words
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let application = last_part(program);
+    let application = if is_drop_in {
+        last_part(program)
+    } else {
+        "pgbench"
+    };
     message::set_program(application);
-    match dispatch(application, &words) {
+    match dispatch(application, is_drop_in, &words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Exit(code)) => ExitCode::from(code),
     }
 }
 
-fn dispatch(application: &str, words: &[String]) -> Result<(), Exit> {
+fn dispatch(application: &str, is_drop_in: bool, words: &[String]) -> Result<(), Exit> {
     let compat = compat(words)?;
     match words.first().map(String::as_str) {
         Some("--help" | "-?") => {
@@ -80,7 +88,8 @@ fn dispatch(application: &str, words: &[String]) -> Result<(), Exit> {
         }
         _ => {}
     }
-    let settings = Settings::read(words, compat)?;
+    let mut settings = Settings::read(words, compat)?;
+    settings.tells_more = !is_drop_in;
     if settings.is_initialization {
         initialization::initialize(&settings, application)
     } else {

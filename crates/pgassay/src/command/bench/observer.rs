@@ -13,6 +13,7 @@ use pgassay_load::{
 use pgassay_script::{EvalError, Refusal, Rng};
 
 use super::figures::{Board, Cells, latency_and_lag_us};
+use super::hdr_log::{HdrLog, Second};
 use super::message;
 use super::settings::Settings;
 use crate::connector;
@@ -21,6 +22,8 @@ use crate::connector;
 pub struct Common {
     pub settings: Settings,
     pub board: Board,
+    /// Histograms by second, if they are wanted.
+    pub hdr_log: Option<HdrLog>,
     /// To be added to the load's clock for the time since 1970.
     pub epoch_shift_us: u64,
 }
@@ -30,6 +33,7 @@ pub struct Watcher {
     common: Arc<Common>,
     thread: usize,
     log: Option<Log>,
+    second: Option<Second>,
 }
 
 struct Log {
@@ -59,6 +63,7 @@ impl Watcher {
             common: Arc::clone(common),
             thread,
             log,
+            second: common.hdr_log.as_ref().map(HdrLog::second),
         }
     }
 }
@@ -68,6 +73,9 @@ impl Observer for Watcher {
         let settings = &self.common.settings;
         let cells = &self.common.board.of_thread(self.thread)[transaction.script];
         cells.count(transaction, settings.latency_limit_us);
+        if let (Some(second), Some(log)) = (&mut self.second, &self.common.hdr_log) {
+            second.count(transaction, self.common.epoch_shift_us, log);
+        }
         if let Some(log) = &mut self.log {
             let now_us = transaction.end_ns / 1000 + self.common.epoch_shift_us;
             // A full disk must not end a run; what is missing shows in the log's length.
@@ -111,6 +119,9 @@ impl Observer for Watcher {
     }
 
     fn finished(&mut self) {
+        if let (Some(second), Some(log)) = (&mut self.second, &self.common.hdr_log) {
+            second.close(log);
+        }
         if let Some(log) = &mut self.log {
             let settings = &self.common.settings;
             if let Some(every_s) = settings.aggregate_s

@@ -56,6 +56,7 @@ pub enum Opt {
     ExitOnAbort,
     ContinueOnError,
     Compat,
+    HdrLog,
     Json,
     LatencyPercentiles,
     Io,
@@ -102,7 +103,7 @@ const fn own(opt: Opt, long: &'static str, takes: Takes) -> Known {
 use Takes::{MaybeValue, Nothing, Value};
 
 /// In pgbench's order, in which ambiguities are told.
-const KNOWN: [Known; 49] = [
+const KNOWN: [Known; 50] = [
     known(Opt::Builtin, "builtin", 'b', Value),
     known(Opt::Client, "client", 'c', Value),
     known(Opt::Connect, "connect", 'C', Nothing),
@@ -149,6 +150,7 @@ const KNOWN: [Known; 49] = [
     known(Opt::Debug, "debug", ' ', Nothing),
     known(Opt::ContinueOnError, "continue-on-error", ' ', Nothing),
     own(Opt::Compat, "compat", Value),
+    own(Opt::HdrLog, "hdr-log", Value),
     own(Opt::Json, "json", Nothing),
     own(Opt::LatencyPercentiles, "latency-percentiles", MaybeValue),
     own(Opt::Io, "io", Value),

@@ -1,21 +1,15 @@
-//! The report on stdout, line for line pgbench's; what we add comes after it.
+//! The report on stdout, line for line pgbench's; what we add comes after it (`additions`).
 //!
 //! Source: `printResults` in pgbench.c, 15 to 18; the line of other failures came with
 //! `--continue-on-error`.
 
 use std::fmt::Write;
 
-use pgassay_load::{CommandMeasurement, Histogram, Measurement};
+use pgassay_load::{CommandMeasurement, Measurement};
 use pgassay_script::{Compat, Script};
 
 use super::figures::{Board, Figures};
 use super::settings::{PartitionMethod, Settings};
-
-/// Shorter runs are not judged by how busy the client was.
-const CLIENT_LIMITED_US_MIN: f64 = 500_000.0;
-
-/// A run is unstable if one in so many transactions that were due was not begun.
-const UNSTABLE_ONE_IN: u64 = 100;
 
 /// All that a report says.
 pub struct Report<'a> {
@@ -51,7 +45,7 @@ impl Report<'_> {
         self.board.all().done as f64 / (self.elapsed_us() / 1e6)
     }
 
-    fn elapsed_us(&self) -> f64 {
+    pub(super) fn elapsed_us(&self) -> f64 {
         let instants = &self.measurement.instants;
         (instants.idle_ns.saturating_sub(instants.begin_ns) as f64 / 1000.0).max(1.0)
     }
@@ -261,7 +255,7 @@ impl Report<'_> {
             " "
         };
         for (index, command) in script.commands().iter().enumerate() {
-            let of_command = times.get(index).copied().unwrap_or_default();
+            let of_command = times.get(index).cloned().unwrap_or_default();
             let mean_ms = of_command.mean_ms().unwrap_or(0.0);
             write!(out, "   {mean_ms:11.3}  {:10}{gap}", of_command.failures)?;
             if has_tries {
@@ -271,115 +265,6 @@ impl Report<'_> {
         }
         Ok(())
     }
-
-    /// What pgbench does not say: percentiles on request, and whether the client was too slow.
-    pub fn additions(&self) -> String {
-        let mut out = String::new();
-        if let Some(percentiles) = &self.settings.percentiles {
-            for percentile in percentiles {
-                let value = at_percentile_ms(&self.measurement.latency_ns, *percentile);
-                let _ = writeln!(out, "latency percentile {percentile} = {value:.3} ms");
-            }
-        }
-        // A few are always under way when time is over.
-        let unserved = self.measurement.unserved;
-        if unserved * UNSTABLE_ONE_IN > self.board.all().total() + unserved {
-            let _ = writeln!(
-                out,
-                "unstable: {unserved} more transactions were due but not begun when time was over"
-            );
-        }
-        // The share of a moment's run says nothing.
-        if self.measurement.client_limited && self.elapsed_us() >= CLIENT_LIMITED_US_MIN {
-            let busy = self
-                .measurement
-                .threads
-                .iter()
-                .map(pgassay_load::ThreadUsage::demand)
-                .fold(0.0, f64::max);
-            let _ = writeln!(
-                out,
-                "client-limited: a thread of the client was busy, or waited for a processor, {:.0}% \
-                 of the time ({:.1} us of its CPU per transaction)",
-                100.0 * busy,
-                self.measurement.client_cpu_us_per_transaction()
-            );
-        }
-        out
-    }
-
-    /// Everything as JSON.
-    pub fn json(&self) -> serde_json::Value {
-        let total = self.board.all();
-        let measurement = self.measurement;
-        let usual = [50.0, 90.0, 95.0, 99.0, 99.9];
-        let wanted = self.settings.percentiles.as_deref().unwrap_or(&usual);
-        let percentiles: serde_json::Map<_, _> = wanted
-            .iter()
-            .map(|percentile| {
-                let value = at_percentile_ms(&measurement.latency_ns, *percentile);
-                (percentile.to_string(), value.into())
-            })
-            .collect();
-        let scripts: Vec<_> = self
-            .scripts
-            .iter()
-            .enumerate()
-            .map(|(index, (script, weight))| {
-                let of_script = self.board.script(index);
-                serde_json::json!({
-                    "name": script.name(), "weight": weight, "transactions": of_script.done,
-                    "failed": of_script.failed(), "skipped": of_script.skipped,
-                    "latency_ms_mean": of_script.latency_ms().map(|(mean, _)| mean),
-                })
-            })
-            .collect();
-        serde_json::json!({
-            "schema": "pgassay.bench/1",
-            "clients": self.settings.clients,
-            "threads": self.settings.threads,
-            "protocol": self.settings.protocol.name(),
-            "scale": self.scale,
-            "seed": self.settings.seed,
-            "elapsed_s": self.elapsed_us() / 1e6,
-            "transactions": total.done,
-            "failed": {
-                "total": total.failed(), "serialization": total.serialization,
-                "deadlock": total.deadlock, "other": total.other,
-            },
-            "skipped": total.skipped,
-            "unserved": measurement.unserved,
-            "late": total.late,
-            "retried": total.retried,
-            "retries": total.retries,
-            "aborted_clients": measurement.aborted,
-            "interrupted": measurement.interrupted,
-            "tps": self.tps(),
-            "latency_ms": {
-                "mean": total.latency_ms().map(|(mean, _)| mean),
-                "stddev": total.latency_ms().map(|(_, deviation)| deviation),
-                "percentiles": percentiles,
-            },
-            "client": {
-                "cpu_us_per_transaction": measurement.client_cpu_us_per_transaction(),
-                "limited": measurement.client_limited,
-                "run_queue_wait_us": measurement.threads.iter()
-                    .map(|thread| thread.run_queue_wait_us).collect::<Option<Vec<_>>>(),
-                "timer_lag_us_max": measurement.timer_lag.max_us,
-            },
-            "client_time_us": {
-                "in_transaction": measurement.time.in_transaction_us,
-                "asleep": measurement.time.asleep_us,
-                "between": measurement.time.between_us,
-            },
-            "transactions_by_client": measurement.clients,
-            "scripts": scripts,
-        })
-    }
-}
-
-fn at_percentile_ms(latency_ns: &Histogram<u64>, percentile: f64) -> f64 {
-    latency_ns.value_at_quantile(percentile / 100.0) as f64 / 1e6
 }
 
 fn write_mean(out: &mut String, prefix: &str, figures: &Figures) -> std::fmt::Result {

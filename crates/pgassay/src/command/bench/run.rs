@@ -14,6 +14,7 @@ use pgassay_wire::conninfo::Target;
 
 use super::connection::{self, Setup, sqlstate};
 use super::figures::Board;
+use super::hdr_log::HdrLog;
 use super::message::{self, Exit, fatal};
 use super::observer::{Common, Watcher};
 use super::report::Report;
@@ -69,6 +70,11 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
             settings.threads.unsigned_abs() as usize,
             scripts.weighted.len(),
         ),
+        hdr_log: settings
+            .hdr_log
+            .as_ref()
+            .map(|path| HdrLog::create(path, scripts.weighted.len()))
+            .transpose()?,
         epoch_shift_us: epoch_shift_us(),
     });
     let config = configure(settings, &scripts, target, tables.scale, &common)?;
@@ -78,6 +84,9 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     let connecting_us = (monotonic_ns() - begin_ns) / 1000;
     let measurement = measure(&mut crew, settings, &common)?;
     crew.close();
+    if let Some(log) = &common.hdr_log {
+        log.write(&scripts.weighted, &measurement)?;
+    }
     conclude(&Report {
         settings,
         scripts: &scripts.weighted,
@@ -311,6 +320,7 @@ fn not_connected(error: &LoadError) -> Exit {
         | LoadError::Wire { client, .. } => {
             fatal(&format!("could not create connection for client {client}"))
         }
+        LoadError::NoUring { .. } => fatal("option --io=uring cannot be met; use auto or epoll"),
         LoadError::Stopped => Exit(INTERRUPTED),
         _ => Exit(1),
     }

@@ -99,6 +99,9 @@ pub struct Settings {
     pub percentiles: Option<Vec<f64>>,
     pub json: bool,
     pub io: IoChoice,
+    pub hdr_log: Option<String>,
+    /// Whether lines that pgbench does not have follow its report.
+    pub tells_more: bool,
     has_benchmarking: bool,
     has_initialization: bool,
 }
@@ -149,6 +152,8 @@ impl Settings {
             percentiles: None,
             json: false,
             io: IoChoice::Auto,
+            hdr_log: None,
+            tells_more: false,
             has_benchmarking: false,
             has_initialization: false,
         }
@@ -350,6 +355,7 @@ impl Settings {
             }
             Opt::LatencyPercentiles => self.percentiles = Some(percentiles(value)?),
             Opt::Json => self.json = true,
+            Opt::HdrLog => self.hdr_log = Some(value.to_owned()),
             _ => unreachable!("{opt:?} is taken elsewhere"),
         }
         Ok(())

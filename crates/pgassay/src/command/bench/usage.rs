@@ -211,6 +211,10 @@ const SECTIONS: &[(&str, &[Line])] = &[
                 "be like this version of pgbench (default: 18)",
             ),
             all(
+                "--hdr-log=FILE",
+                "write histograms of latency, second by second, as HdrHistogram log",
+            ),
+            all(
                 "--io=auto|epoll|uring",
                 "how the client talks to the kernel (default: auto, io_uring if possible)",
             ),

@@ -1,0 +1,288 @@
+//! What pgbench does not say: percentiles on request, whether clients were served alike, what the
+//! client itself cost and whether it was too slow; and everything as JSON.
+
+use std::fmt::Write;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
+use pgassay_load::{Histogram, ThreadUsage};
+use serde_json::{Map, Value, json};
+
+use super::report::Report;
+
+/// Shorter runs are not judged by how busy the client was.
+const CLIENT_LIMITED_US_MIN: f64 = 500_000.0;
+/// A run is unstable if one in so many transactions that were due was not begun.
+const UNSTABLE_ONE_IN: u64 = 100;
+const PERCENTILES: [f64; 5] = [50.0, 90.0, 95.0, 99.0, 99.9];
+
+impl Report<'_> {
+    /// What follows pgbench's lines.
+    pub fn additions(&self) -> String {
+        let mut out = String::new();
+        self.write_additions(&mut out)
+            .expect("writing to a String cannot fail");
+        out
+    }
+
+    fn write_additions(&self, out: &mut String) -> std::fmt::Result {
+        let measurement = self.measurement;
+        for percentile in self.settings.percentiles.as_deref().unwrap_or_default() {
+            let value = at_percentile_ms(&measurement.latency_ns, *percentile);
+            writeln!(out, "latency percentile {percentile} = {value:.3} ms")?;
+        }
+        if self.settings.tells_more && measurement.transactions_total > 0 {
+            self.write_since_begin(out)?;
+            self.write_openings(out)?;
+            self.write_fairness(out)?;
+            self.write_client(out)?;
+        }
+        // A few are always under way when time is over.
+        let unserved = measurement.unserved;
+        if unserved * UNSTABLE_ONE_IN > self.board.all().total() + unserved {
+            writeln!(
+                out,
+                "unstable: {unserved} more transactions were due but not begun when time was over"
+            )?;
+        }
+        // The share of a moment's run says nothing.
+        if measurement.client_limited && self.elapsed_us() >= CLIENT_LIMITED_US_MIN {
+            writeln!(
+                out,
+                "client-limited: a thread of the client was busy, or waited for a processor, {:.0}% \
+                 of the time ({:.1} us of its CPU per transaction)",
+                100.0 * self.demand(),
+                measurement.client_cpu_us_per_transaction()
+            )?;
+        }
+        Ok(())
+    }
+
+    fn demand(&self) -> f64 {
+        let threads = self.measurement.threads.iter();
+        threads.map(ThreadUsage::demand).fold(0.0, f64::max)
+    }
+
+    /// Under `-R` latency counts from the schedule; what it is from the transactions' begin.
+    fn write_since_begin(&self, out: &mut String) -> std::fmt::Result {
+        let Some(since_begin_ns) = &self.measurement.since_begin_ns else {
+            return Ok(());
+        };
+        for (from, latency_ns) in [
+            ("schedule", &self.measurement.latency_ns),
+            ("send", since_begin_ns),
+        ] {
+            writeln!(out, "latency from {from} = {}", usual(latency_ns))?;
+        }
+        Ok(())
+    }
+
+    /// Under `-C`: the parts of a connection's opening.
+    fn write_openings(&self, out: &mut String) -> std::fmt::Result {
+        let Some(openings) = &self.measurement.openings else {
+            return Ok(());
+        };
+        writeln!(out, "connect = {}", usual(&openings.connect_ns))?;
+        writeln!(out, "authenticate = {}", usual(&openings.authenticate_ns))?;
+        writeln!(out, "first query = {}", usual(&openings.first_query_ns))
+    }
+
+    fn write_fairness(&self, out: &mut String) -> std::fmt::Result {
+        let clients = &self.measurement.clients;
+        let (Some(least), Some(most)) = (clients.iter().min(), clients.iter().max()) else {
+            return Ok(());
+        };
+        if clients.len() < 2 {
+            return Ok(());
+        }
+        let even = self.measurement.transactions as f64 / clients.len() as f64;
+        let part = |count: u64| 100.0 * (count as f64 / even.max(1.0) - 1.0);
+        writeln!(
+            out,
+            "fairness: the slowest client did {least} transactions ({:+.1}%), the fastest {most} ({:+.1}%)",
+            part(*least),
+            part(*most)
+        )
+    }
+
+    fn write_client(&self, out: &mut String) -> std::fmt::Result {
+        let measurement = self.measurement;
+        let time = measurement.time;
+        let all_us = measurement.clients.len() as f64 * measurement.window_us.max(1) as f64;
+        let share = |us: u64| 100.0 * us as f64 / all_us;
+        writeln!(
+            out,
+            "clients' time: {:.1}% in transactions, {:.1}% asleep, {:.1}% between them",
+            share(time.in_transaction_us),
+            share(time.asleep_us),
+            share(time.between_us)
+        )?;
+        let elapsed_us: u64 = measurement.threads.iter().map(|it| it.elapsed_us).sum();
+        let cpu_us: u64 = measurement.threads.iter().map(|it| it.cpu_us).sum();
+        let busy = 100.0 / elapsed_us.max(1) as f64;
+        let waits = measurement.threads.iter().map(|it| it.run_queue_wait_us);
+        let waited = match waits.sum::<Option<u64>>() {
+            Some(us) => format!(", waited for a processor {:.1}%", us as f64 * busy),
+            None => String::new(),
+        };
+        write!(
+            out,
+            "client: {:.2} us of CPU per transaction, busy {:.1}%{waited} of the time",
+            measurement.client_cpu_us_per_transaction(),
+            cpu_us as f64 * busy
+        )?;
+        let lag = measurement.timer_lag;
+        if lag.wakeups > 0 {
+            write!(
+                out,
+                ", timers {:.3} ms late on average (max {:.3})",
+                lag.sum_us as f64 / lag.wakeups as f64 / 1e3,
+                lag.max_us as f64 / 1e3
+            )?;
+        }
+        let refusal = measurement.io.refusal.as_deref();
+        let why = refusal.map_or(String::new(), |reason| format!(" ({reason})"));
+        writeln!(out, "; I/O by {}{why}", measurement.io.name())
+    }
+
+    /// Everything as JSON.
+    pub fn json(&self) -> Value {
+        let total = self.board.all();
+        let measurement = self.measurement;
+        let fraction = |least: bool| {
+            let clients = measurement.clients.iter();
+            let count = if least { clients.min() } else { clients.max() };
+            let even = measurement.transactions as f64 / measurement.clients.len().max(1) as f64;
+            count.map(|count| *count as f64 / even.max(1.0))
+        };
+        json!({
+            "schema": "pgassay.bench/1",
+            "clients": self.settings.clients,
+            "threads": self.settings.threads,
+            "protocol": self.settings.protocol.name(),
+            "scale": self.scale,
+            "seed": self.settings.seed,
+            "elapsed_s": self.elapsed_us() / 1e6,
+            "transactions": total.done,
+            "failed": {
+                "total": total.failed(), "serialization": total.serialization,
+                "deadlock": total.deadlock, "other": total.other,
+            },
+            "skipped": total.skipped,
+            "unserved": measurement.unserved,
+            "late": total.late,
+            "retried": total.retried,
+            "retries": total.retries,
+            "aborted_clients": measurement.aborted,
+            "interrupted": measurement.interrupted,
+            "tps": self.tps(),
+            "latency_ms": {
+                "mean": total.latency_ms().map(|(mean, _)| mean),
+                "stddev": total.latency_ms().map(|(_, deviation)| deviation),
+                "percentiles": self.percentiles(&measurement.latency_ns),
+                "histogram_ns": encoded(&measurement.latency_ns),
+            },
+            "latency_from_send_ms": measurement.since_begin_ns.as_ref()
+                .map(|latency_ns| self.distribution(latency_ns)),
+            "connections": measurement.openings.as_ref().map(|openings| json!({
+                "connect_ms": self.distribution(&openings.connect_ns),
+                "authenticate_ms": self.distribution(&openings.authenticate_ns),
+                "first_query_ms": self.distribution(&openings.first_query_ns),
+            })),
+            "initial_connection_ms": self.connecting_us as f64 / 1e3,
+            "client": {
+                "io": measurement.io.name(),
+                "io_uring_refused": measurement.io.refusal,
+                "cpu_us_per_transaction": measurement.client_cpu_us_per_transaction(),
+                "busy": self.demand(),
+                "limited": measurement.client_limited,
+                "run_queue_wait_us": measurement.threads.iter()
+                    .map(|thread| thread.run_queue_wait_us).collect::<Option<Vec<_>>>(),
+                "timer_lag_us_max": measurement.timer_lag.max_us,
+                "timer_lag_us_mean": (measurement.timer_lag.wakeups > 0).then(|| {
+                    measurement.timer_lag.sum_us as f64 / measurement.timer_lag.wakeups as f64
+                }),
+            },
+            "client_time_us": {
+                "in_transaction": measurement.time.in_transaction_us,
+                "asleep": measurement.time.asleep_us,
+                "between": measurement.time.between_us,
+            },
+            "fairness": { "slowest_client": fraction(true), "fastest_client": fraction(false) },
+            "transactions_by_client": measurement.clients,
+            "scripts": self.scripts_as_json(),
+        })
+    }
+
+    fn scripts_as_json(&self) -> Vec<Value> {
+        let scripts = self.scripts.iter().zip(&self.measurement.scripts);
+        let described = scripts
+            .enumerate()
+            .map(|(index, ((script, weight), measured))| {
+                let of_script = self.board.script(index);
+                let commands = self.measurement.commands.get(index);
+                let statements = commands.map(|commands| {
+                    let texts = script.commands().iter().map(|command| &command.first_line);
+                    let each = texts.zip(commands).map(|(text, command)| {
+                        json!({
+                            "text": text, "timed": command.timed,
+                            "failures": command.failures, "retries": command.retries,
+                            "latency_ms": self.distribution(&command.latency_ns),
+                        })
+                    });
+                    each.collect::<Vec<_>>()
+                });
+                json!({
+                    "name": script.name(), "weight": weight, "transactions": of_script.done,
+                    "failed": of_script.failed(), "skipped": of_script.skipped,
+                    "latency_ms_mean": of_script.latency_ms().map(|(mean, _)| mean),
+                    "latency_ms": self.distribution(&measured.latency_ns),
+                    "statements": statements,
+                })
+            });
+        described.collect()
+    }
+
+    fn percentiles(&self, latency_ns: &Histogram<u64>) -> Map<String, Value> {
+        let wanted = self.settings.percentiles.as_deref().unwrap_or(&PERCENTILES);
+        let each = wanted.iter().map(|percentile| {
+            let value = at_percentile_ms(latency_ns, *percentile);
+            (percentile.to_string(), value.into())
+        });
+        each.collect()
+    }
+
+    fn distribution(&self, latency_ns: &Histogram<u64>) -> Value {
+        json!({
+            "mean": latency_ns.mean() / 1e6,
+            "percentiles": self.percentiles(latency_ns),
+            "histogram_ns": encoded(latency_ns),
+        })
+    }
+}
+
+/// A histogram in `HdrHistogram`'s own form, deflated and in base64, as its logs have it.
+fn encoded(latency_ns: &Histogram<u64>) -> String {
+    let mut packed = Vec::new();
+    V2DeflateSerializer::new()
+        .serialize(latency_ns, &mut packed)
+        .expect("writing to memory cannot fail, and counts fit");
+    STANDARD.encode(packed)
+}
+
+fn at_percentile_ms(latency_ns: &Histogram<u64>, percentile: f64) -> f64 {
+    latency_ns.value_at_quantile(percentile / 100.0) as f64 / 1e6
+}
+
+/// Mean and percentiles in a line.
+fn usual(latency_ns: &Histogram<u64>) -> String {
+    let at = |percentile| at_percentile_ms(latency_ns, percentile);
+    format!(
+        "avg {:.3}, p50 {:.3}, p99 {:.3}, max {:.3} ms",
+        latency_ns.mean() / 1e6,
+        at(50.0),
+        at(99.0),
+        latency_ns.max() as f64 / 1e6
+    )
+}
