@@ -67,6 +67,10 @@ pub struct Run {
     /// conditions are the plan's without the number of clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<InstructionCosts>,
+    /// The second stage that tried the findings' remedies: a run of its own, whose baseline is the
+    /// variant that had the trouble.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedies: Option<Box<Run>>,
 }
 
 /// What a server was.
@@ -147,6 +151,8 @@ pub enum WarningKind {
     Incomplete,
     /// A variant was left out, since what it requires is not there.
     Skipped,
+    /// Remedies could not be tried, or there were none to try.
+    Remedies,
     /// An installed PostgreSQL stood in for one that could not be fetched.
     Installed,
 }

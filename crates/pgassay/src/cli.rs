@@ -95,6 +95,11 @@ pub struct RunArgs {
     #[arg(long)]
     pub counted: bool,
 
+    /// When trials are done, run what the findings advise as further variants, against the variant
+    /// that had the trouble, as far as that is a setting, a protocol or a version.
+    #[arg(long)]
+    pub try_remedies: bool,
+
     /// Print the whole result as JSON instead of the answer in words.
     #[arg(long)]
     pub json: bool,

@@ -2,11 +2,13 @@
 
 use super::evidence::Evidence;
 use super::measure::{Measure, Signature};
-use super::{Confidence, Finding, signatures};
+use super::{Confidence, Finding, SecondStage, signatures};
 use crate::comparison::{Comparison, Verdict};
 use crate::observation::Observation;
 use crate::run::Run;
 
+/// What weighs less than this share of the time is no finding, however sure.
+const NOTICEABLE: f64 = 0.02;
 /// A change of weight below this share of the baseline's response time is no finding.
 const CHANGE_MIN: f64 = 0.05;
 /// It must account for this share of the difference in time to be called its cause, …
@@ -44,6 +46,26 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
     findings
 }
 
+/// Raises what the second stage has proved: a finding whose remedy moved the throughput with it.
+pub fn confirm(run: &mut Run, stage: &SecondStage) {
+    let Some(tried) = &run.remedies else { return };
+    let proved: Vec<&str> = tried
+        .findings
+        .iter()
+        .filter(|it| it.confidence == Confidence::Confirmed)
+        .filter_map(|it| {
+            let of_remedy = stage.ids.get(it.variant?.checked_sub(1)?)?;
+            (*of_remedy == it.id).then_some(it.id.as_str())
+        })
+        .collect();
+    for finding in &mut run.findings {
+        if finding.variant == Some(stage.variant) && proved.contains(&finding.id.as_str()) {
+            finding.confidence = Confidence::Confirmed;
+        }
+    }
+    sort(&mut run.findings);
+}
+
 /// All findings about a live server, the strongest first. Without transactions there are none.
 pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
     let Some(evidence) = Evidence::of_observation(observation) else {
@@ -70,7 +92,10 @@ fn of_point(evidence: &Evidence, whole_us: f64, at: Place) -> Vec<Finding> {
         .filter_map(|signature| {
             let measure = (signature.measure)(evidence);
             let confidence = measure.confidence();
-            let is_seen = measure.matched && !measure.facts.is_empty();
+            // Queueing for a processor inflates the response time, but nothing's weight.
+            let noticeable_us = NOTICEABLE * (whole_us - evidence.run_queue_us);
+            let is_seen =
+                measure.matched && !measure.facts.is_empty() && measure.weight_us >= noticeable_us;
             is_seen.then(|| finding(signature, measure, confidence, whole_us, at))
         })
         .collect()

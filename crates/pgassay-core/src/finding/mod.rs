@@ -22,6 +22,7 @@ mod locks;
 mod machine;
 mod measure;
 mod remedy;
+mod second_stage;
 mod stacks;
 mod statements;
 mod storage;
@@ -30,10 +31,11 @@ mod wal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use diagnosis::{diagnose, diagnose_observation};
+pub use diagnosis::{confirm, diagnose, diagnose_observation};
 pub use evidence::Evidence;
 pub use measure::{Measure, Signature};
 pub use remedy::RemedyVariant;
+pub use second_stage::{SecondStage, second_stage};
 
 /// A known cause of lost time, where it was seen, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -97,7 +97,7 @@ fn custom_plans(e: &Evidence) -> Measure {
     let inside = e.path(&[&["GetCachedPlan"], &["pg_plan_queries", "BuildCachedPlan"]]);
     let forced = e.setting("plan_cache_mode") == Some("force_generic_plan");
     Measure::of(us)
-        .when(e.of_cpu(us) >= 0.25 && e.protocol == Some(Protocol::Prepared))
+        .when(e.of_cpu(us) >= 0.2 && e.protocol == Some(Protocol::Prepared))
         .stacks("planning of prepared statements", us)
         .stacks("of it inside GetCachedPlan", inside)
         .condition(true, "statements are prepared once")
@@ -141,8 +141,8 @@ fn sql_function(e: &Evidence) -> Measure {
 fn cached_plan_locks(e: &Evidence) -> Measure {
     let us = e.with(&["AcquireExecutorLocks"]);
     let waited = e.blocked(&["LWLock LockManager", "LWLock lock_manager"]);
-    Measure::of(us + waited)
-        .when(e.of_cpu(us) >= 0.05)
+    Measure::of(us)
+        .when(e.of_cpu(us) >= 0.15)
         .stacks("AcquireExecutorLocks", us)
         .waits("LWLock LockManager", waited)
         .condition(

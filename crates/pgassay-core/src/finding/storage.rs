@@ -59,15 +59,18 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
 ];
 
-/// What reads a block from the kernel.
-const READS: [&str; 7] = [
+/// What reads a block from the kernel; 18 reads through `storage/aio`.
+const READS: [&str; 10] = [
     "mdread",
     "mdreadv",
+    "mdstartreadv",
     "FileRead",
     "FileReadV",
-    "ReadBuffer_common",
-    "WaitReadBuffers",
+    "FileStartReadV",
+    "pgaio_io_start_readv",
+    "pgaio_io_perform_synchronously",
     "pgaio_wref_wait",
+    "WaitReadBuffers",
 ];
 
 /// Larger shared buffers than the study's (or than the default of 128 MB).
@@ -102,18 +105,7 @@ fn data_reads(e: &Evidence) -> Measure {
         "IO DataFilePrefetch",
         "IO AioIoCompletion",
     ]);
-    let us = e.path(&[
-        &READS,
-        &[
-            "mdread",
-            "mdreadv",
-            "FileRead",
-            "FileReadV",
-            "pread64",
-            "__pread64",
-            "preadv",
-        ],
-    ]);
+    let us = e.with(&READS);
     let read = e.counter("pg_stat_database.blks_read");
     let hit = e.counter("pg_stat_database.blks_hit").unwrap_or(0.0);
     let missed = read.map(|read| read / (read + hit).max(f64::MIN_POSITIVE));

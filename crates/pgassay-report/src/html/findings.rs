@@ -2,6 +2,9 @@
 
 use maud::{Markup, html};
 use pgassay_core::finding::Finding;
+use pgassay_core::run::Run;
+
+use super::tables;
 
 use crate::{number, sentence};
 
@@ -26,6 +29,23 @@ pub(super) fn section(findings: &[Finding], place: impl Fn(&Finding) -> String) 
                     @let same: Vec<&Finding> = findings.iter().filter(|it| it.id == *id).collect();
                     (one(&same, number < 3, &place))
                 }
+            }
+        }
+    }
+}
+
+/// What became of the remedies, where they were tried.
+pub(super) fn remedies(run: &Run) -> Markup {
+    html! {
+        @if let Some(tried) = &run.remedies {
+            section #remedies {
+                h2 { "Remedies tried" }
+                p.faint {
+                    "What the findings advise, run as further variants of the same study, "
+                    "interleaved with the variant that had the trouble."
+                }
+                @for answer in sentence::answers(tried) { p { (answer.text) } }
+                (tables::ratios(tried))
             }
         }
     }

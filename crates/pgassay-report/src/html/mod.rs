@@ -40,6 +40,7 @@ pub fn html(run: &Run) -> String {
         (warnings(run))
         @if !run.comparisons.is_empty() { (forest::section(run)) }
         (findings::section(&run.findings, |finding| sentence::place(run, finding)))
+        (findings::remedies(run))
         (cost(run))
         (instructions::section(run))
         (ledger::section(run))

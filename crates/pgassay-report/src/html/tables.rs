@@ -68,7 +68,7 @@ fn points(run: &Run) -> Markup {
 }
 
 /// Every ratio that has an interval, beyond the throughput that the verdict rests on.
-fn ratios(run: &Run) -> Markup {
+pub(super) fn ratios(run: &Run) -> Markup {
     html! {
         div.scroll { table {
             caption {

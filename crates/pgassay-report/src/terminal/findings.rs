@@ -4,7 +4,7 @@ use pgassay_core::finding::{Confidence, Finding};
 use pgassay_core::run::Run;
 
 use super::table::{Ink, paint, wrap};
-use super::{Style, heading};
+use super::{Style, answer, heading};
 use crate::{number, sentence};
 
 /// More is left to the page: who reads the answer wants to know where to begin.
@@ -17,6 +17,20 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     told(&run.findings, style, |finding| {
         sentence::place(run, finding)
     })
+}
+
+/// What became of the remedies, where they were tried.
+pub(super) fn remedies(run: &Run, style: Style) -> String {
+    let Some(tried) = &run.remedies else {
+        return String::new();
+    };
+    let explanation = "what the findings advise, run as further variants of the same study";
+    let mut out = heading("REMEDIES", explanation, style);
+    for answer in sentence::answers(tried) {
+        out.push_str(&wrap(&answer.text, style.columns(), "→ ", "  "));
+    }
+    out.push_str(&answer::section(tried, style));
+    out
 }
 
 /// The section of a live server.

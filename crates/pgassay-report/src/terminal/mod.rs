@@ -60,6 +60,7 @@ pub fn terminal(run: &Run, style: &Style) -> String {
         ledger::section(run, *style),
         counted::section(run, *style),
         findings::section(run, *style),
+        findings::remedies(run, *style),
         notes::section(run, *style),
     ];
     let written: Vec<String> = sections.into_iter().filter(|it| !it.is_empty()).collect();

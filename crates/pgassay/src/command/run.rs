@@ -1,5 +1,7 @@
 //! `pgassay run`: from a question to an explained answer.
 
+mod remedies;
+
 use std::collections::BTreeSet;
 use std::io::Write;
 
@@ -70,8 +72,11 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
         }
     }
     progress.finish();
-    let (mut run, logs, ended_early) = assemble(found, plan, outcome, &store)?;
+    let (mut run, logs, ended_early) = assemble(&found, plan, outcome, &store)?;
     run.instructions = counted;
+    if args.try_remedies && ended_early.is_none() {
+        remedies::attempt(&mut run, &found, args, &interrupt, &store)?;
+    }
     let directory = keep(&run, logs, &store)?;
     if args.json {
         out.write_all(pgassay_report::json(&run).as_bytes())?;
@@ -160,8 +165,8 @@ fn counted_costs(
 
 type Logs = Vec<(String, Vec<u8>)>;
 
-fn assemble(
-    found: Found,
+pub fn assemble(
+    found: &Found,
     plan: Plan,
     outcome: Outcome,
     store: &Store,
@@ -176,12 +181,12 @@ fn assemble(
     let mut run = Run {
         schema: SCHEMA.to_owned(),
         id: store.new_id(outcome.span_us.0, &found.name)?,
-        study_name: found.name,
+        study_name: found.name.clone(),
         pgassay: env!("CARGO_PKG_VERSION").to_owned(),
         started_us: outcome.span_us.0,
         ended_us: outcome.span_us.1,
         complete: outcome.trials.len() == planned_trials as usize,
-        study: found.study,
+        study: found.study.clone(),
         plan,
         servers: outcome.servers,
         relays: outcome.relays,
@@ -194,12 +199,14 @@ fn assemble(
         ledgers: assessment.ledgers,
         findings: Vec::new(),
         instructions: None,
+        remedies: None,
     };
     run.findings = diagnose(&run);
     run.warnings
         .extend(warnings(&run, outcome.ended_early.as_ref()));
     run.warnings.sort_by_key(|warning| warning.kind);
-    Ok((run, (found.source.text, outcome.logs), outcome.ended_early))
+    let text = found.source.text.clone();
+    Ok((run, (text, outcome.logs), outcome.ended_early))
 }
 
 /// `9.6.24` → `9.6`, `18.1` → `18`: from 10 on, the first number alone is the major version.

@@ -1,7 +1,8 @@
 //! The servers of a plan: found, started, filled, and described.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use pgassay_core::plan::{Plan, PlannedSql, Point, ServerPlan};
@@ -25,6 +26,8 @@ const MAX_CONNECTIONS_DEFAULT: u32 = 100;
 /// A log that is larger begins anew before the next trial: a study of logging must not fill the
 /// disk, and every trial shall find the same.
 const LOG_BYTES_MAX: u64 = 1 << 20;
+/// How long the process that reset the data may take to end.
+const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 /// As much of each log is kept with a result.
 const LOG_LINES_KEPT: usize = 1000;
 
@@ -406,5 +409,15 @@ pub fn reset(
     let mut connection = server
         .connect_as(server.superuser(), place.database, None)
         .context("cannot connect to reset the data")?;
-    run_all(&mut connection, resets, "reset", source, interrupt)
+    run_all(&mut connection, resets, "reset", source, interrupt)?;
+    // Its process hands its counters over when it ends, which must not happen during the trial.
+    let pid = connection.backend_pid();
+    drop(connection);
+    let until = Instant::now() + EXIT_PATIENCE;
+    while pid.is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
+        && Instant::now() < until
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }

@@ -1,0 +1,141 @@
+//! The plan that tries remedies: the variant that had the trouble as it was, against itself with
+//! one thing changed. Only that proves a finding.
+//!
+//! One variant is treated: the one with the strongest finding whose remedy can be written as a
+//! variant. Its remedies run under the conditions in which any of them was called for.
+
+use std::collections::BTreeSet;
+
+use super::{Finding, RemedyVariant};
+use crate::plan::{Plan, Point, ServerPlan};
+use crate::run::Run;
+use crate::study::DriverKind;
+
+/// More remedies than this make every one of them wait too long for its turn.
+const REMEDIES_MAX: usize = 3;
+
+/// What to run, and for which findings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SecondStage {
+    /// The plan; its baseline is the variant that had the trouble.
+    pub plan: Plan,
+    /// The variant of the first stage that is treated.
+    pub variant: usize,
+    /// The findings' signatures, one for each variant of the plan but its baseline.
+    pub ids: Vec<String>,
+}
+
+/// The second stage of a run; `None` where no finding has a remedy that can be run as a variant.
+pub fn second_stage(run: &Run) -> Option<SecondStage> {
+    let changes = |finding: &&Finding| {
+        let (Some(condition), Some(variant)) = (finding.condition, finding.variant) else {
+            return false;
+        };
+        let point = run.plan.point(condition, variant);
+        finding.difference_us.is_none()
+            && point.driver == DriverKind::Postgres
+            && finding
+                .variants
+                .iter()
+                .any(|remedy| remedy.changes(point, &run.plan.servers[point.server]))
+    };
+    let treatable: Vec<&Finding> = run.findings.iter().filter(changes).collect();
+    let treated = treatable.first()?.variant?;
+    let of_treated = || treatable.iter().filter(|it| it.variant == Some(treated));
+    let mut chosen: Vec<(&Finding, &RemedyVariant)> = Vec::new();
+    for finding in of_treated() {
+        let Some(remedy) = finding.variants.first() else {
+            continue;
+        };
+        let is_known = chosen.iter().any(|(_, known)| known.name == remedy.name);
+        if !is_known && chosen.len() < REMEDIES_MAX {
+            chosen.push((finding, remedy));
+        }
+    }
+    let wanted: BTreeSet<usize> = of_treated()
+        .filter(|finding| chosen.iter().any(|(it, _)| it.id == finding.id))
+        .filter_map(|finding| finding.condition)
+        .collect();
+    let remedies: Vec<&RemedyVariant> = chosen.iter().map(|(_, remedy)| *remedy).collect();
+    Some(SecondStage {
+        plan: plan(&run.plan, treated, &wanted, &remedies),
+        variant: treated,
+        ids: chosen.iter().map(|(it, _)| it.id.clone()).collect(),
+    })
+}
+
+fn plan(
+    first: &Plan,
+    treated: usize,
+    wanted: &BTreeSet<usize>,
+    remedies: &[&RemedyVariant],
+) -> Plan {
+    let base = &first.variants[treated];
+    let with = remedies
+        .iter()
+        .map(|remedy| format!("{base}, {}", remedy.name));
+    let mut plan = Plan {
+        variants: [base.clone()].into_iter().chain(with).collect(),
+        servers: Vec::new(),
+        conditions: Vec::new(),
+        points: Vec::new(),
+        schedule: first.schedule,
+    };
+    for (number, &condition) in wanted.iter().enumerate() {
+        plan.conditions.push(first.conditions[condition].clone());
+        let of_first = first.point(condition, treated);
+        let untreated = RemedyVariant::default();
+        let all = [&untreated].into_iter().chain(remedies.iter().copied());
+        for (variant, remedy) in all.enumerate() {
+            let server = remedy.server(&first.servers[of_first.server], remedies.len());
+            let place = plan.servers.iter().position(|known| *known == server);
+            let place = place.unwrap_or_else(|| {
+                plan.servers.push(server);
+                plan.servers.len() - 1
+            });
+            let mut session = of_first.session.clone();
+            session.extend(remedy.session.clone());
+            plan.points.push(Point {
+                variant,
+                condition: number,
+                server: place,
+                protocol: remedy.protocol.unwrap_or(of_first.protocol),
+                session,
+                ..of_first.clone()
+            });
+        }
+    }
+    plan
+}
+
+impl RemedyVariant {
+    /// Whether it makes anything different of a point.
+    fn changes(&self, point: &Point, server: &ServerPlan) -> bool {
+        let session = self.session.iter().any(|(name, value)| {
+            let now = point.session.get(name).or(server.settings.get(name));
+            now != Some(value)
+        });
+        let settings = self
+            .settings
+            .iter()
+            .any(|(name, value)| server.settings.get(name) != Some(value));
+        let protocol = self.protocol.is_some_and(|it| it != point.protocol);
+        let version = self
+            .version
+            .as_ref()
+            .is_some_and(|it| *it != server.version);
+        session || settings || protocol || version
+    }
+
+    /// The server that it needs; several variants on one need room for their connections.
+    fn server(&self, of: &ServerPlan, remedies: usize) -> ServerPlan {
+        let mut server = of.clone();
+        server.connections *= remedies as u32 + 1;
+        server.settings.extend(self.settings.clone());
+        if let Some(version) = &self.version {
+            server.version.clone_from(version);
+            server.binaries = None;
+        }
+        server
+    }
+}

@@ -1,0 +1,239 @@
+//! Known causes of lost time, provoked on real servers: each is found, and no other beside it.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use pgassay_core::finding::Confidence;
+use pgassay_core::run::{Run, WarningKind};
+use support::Place;
+
+/// States of the machine, which other programs bring about as well: one that is full takes the
+/// processor from whoever holds a spinlock, too.
+const OF_THE_MACHINE: [&str; 5] = [
+    "cpu-saturation",
+    "client-limited",
+    "throttled",
+    "page-faults",
+    "spinlocks",
+];
+
+/// A variant, what must be found under it, and what may be.
+type Expected = (
+    &'static str,
+    &'static [&'static str],
+    &'static [&'static str],
+);
+
+/// `None` where there is no server or stacks may not be sampled.
+fn run(version: &str, study: &str, arguments: &[&str]) -> Option<Run> {
+    pgassay_server::testing::installation(version)?;
+    let place = Place::new();
+    let finished = place.run(study, &[&["--json"], arguments].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    place.assert_nothing_left();
+    let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+    if run.profiles.is_empty() {
+        pgassay_server::testing::skip("findings", "sampling is not permitted here");
+        return None;
+    }
+    Some(run)
+}
+
+fn found(run: &Run, variant: usize) -> BTreeSet<&str> {
+    run.findings
+        .iter()
+        .filter(|it| it.variant == Some(variant) && it.difference_us.is_none())
+        .map(|it| it.id.as_str())
+        .collect()
+}
+
+fn check(run: &Run, expected: &[Expected]) {
+    let mut wrong = Vec::new();
+    for (name, must, may) in expected {
+        let variant = run.plan.variants.iter().position(|it| it == name);
+        let found = found(run, variant.expect("the variant is in the study"));
+        for id in must.iter().filter(|id| !found.contains(*id)) {
+            wrong.push(format!("{name}: {id} was not found, only {found:?}"));
+        }
+        for id in &found {
+            let allowed = [*must, *may, &OF_THE_MACHINE[..]].concat();
+            if !allowed.contains(id) {
+                let shown = run
+                    .findings
+                    .iter()
+                    .find(|it| it.id == *id && it.variant == variant);
+                wrong.push(format!("{name}: {id} is not there: {shown:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn sixteen_causes_are_found_each_where_it_was_provoked() {
+    let Some(run) = run("18", include_str!("findings/many.toml"), &[]) else {
+        return;
+    };
+    check(
+        &run,
+        &[
+            ("quiet", &[], &[]),
+            ("simple", &["parse-and-plan"], &[]),
+            ("custom", &["custom-plans"], &[]),
+            ("logged", &["logging"], &[]),
+            ("rounds", &["round-trips"], &[]),
+            (
+                "hot",
+                &["hot-row"],
+                &["pruning", "lock-manager", "round-trips"],
+            ),
+            ("sort", &["temporary-files"], &[]),
+            ("temporary", &["catalog-churn"], &["buffer-pin", "hot-page"]),
+            ("nested", &["subtransactions"], &["pruning"]),
+            (
+                "sequence",
+                &["sequence-page"],
+                &["hot-page", "wal-insertion"],
+            ),
+            // Four sessions lock the same parents, so these have several lockers at once.
+            (
+                "children",
+                &["foreign-key-checks"],
+                &["multixacts", "hot-page", "relation-extension"],
+            ),
+            ("parts", &["cached-plan-locks"], &["lock-manager"]),
+            ("parallel", &["parallel-start"], &["lock-manager"]),
+            (
+                "locking",
+                &["relation-lock"],
+                &["strong-lock", "round-trips", "lock-manager"],
+            ),
+            ("commit", &["commit-sync"], &["pruning"]),
+            ("pages", &["full-page-images"], &["pruning", "data-reads"]),
+        ],
+    );
+    // A comparison proves what a point alone can only suggest.
+    let simple = run.plan.variants.iter().position(|it| it == "simple");
+    let between = run
+        .findings
+        .iter()
+        .find(|it| it.id == "parse-and-plan" && it.variant == simple && it.difference_us.is_some());
+    let between = between.expect("the baseline is prepared");
+    assert!(between.difference_us > Some(0.0), "{between:?}");
+}
+
+#[test]
+fn what_ten_suffered_from_is_found_on_ten() {
+    let Some(run) = run("10", include_str!("findings/old.toml"), &[]) else {
+        return;
+    };
+    check(
+        &run,
+        &[
+            ("plain", &[], &["relation-extension", "snapshots"]),
+            (
+                "parts",
+                &["partition-routing"],
+                &["lock-manager", "relation-extension"],
+            ),
+            ("function", &["sql-function-planned-inside"], &["snapshots"]),
+        ],
+    );
+    let routing = run.findings.iter().find(|it| it.id == "partition-routing");
+    let routing = routing.expect("it was found");
+    assert_eq!(
+        routing.variants[0].version.as_deref(),
+        Some("18"),
+        "{routing:?}"
+    );
+}
+
+#[test]
+fn a_server_that_is_set_badly_is_told_by_its_reads_writes_and_log() {
+    let Some(run) = run("18", include_str!("findings/small.toml"), &[]) else {
+        return;
+    };
+    check(
+        &run,
+        &[
+            ("enough", &[], &[]),
+            ("reads", &["data-reads"], &["checksums", "buffer-mapping"]),
+            (
+                "writes",
+                &["backend-writes"],
+                &[
+                    "data-reads",
+                    "checksums",
+                    "full-page-images",
+                    "pruning",
+                    "buffer-mapping",
+                    "relation-extension",
+                    "hot-page",
+                    "wal-buffers",
+                ],
+            ),
+            ("logged", &["logging"], &[]),
+        ],
+    );
+}
+
+const SIMPLE: &str = r#"question = "How fast is a look-up?"
+[server]
+version = "18"
+[data]
+setup = "create table t (id int primary key, n int); insert into t select g, g from generate_series(1, 1000) g; vacuum analyze t"
+[[script]]
+name = "s"
+text = '''
+\set id random(1, 1000)
+select n from t where id = :id;
+'''
+[[variant]]
+name = "PROTOCOL"
+protocol = "PROTOCOL"
+[conditions]
+clients = [2]
+[length]
+full = "2s"
+pairs = 3
+"#;
+
+#[test]
+fn a_remedy_is_tried_as_another_variant_of_the_same_study() {
+    let study = SIMPLE.replace("PROTOCOL", "simple");
+    let Some(run) = run("18", &study, &["--try-remedies"]) else {
+        return;
+    };
+    let tried = run.remedies.as_ref().expect("the protocol can be tried");
+    assert_eq!(tried.plan.variants, ["simple", "simple, protocol=prepared"]);
+    let [comparison] = &tried.comparisons[..] else {
+        panic!("one remedy, one comparison: {:?}", tried.comparisons)
+    };
+    assert!(comparison.tps.ratio > 1.0, "{:?}", comparison.tps);
+    let finding = run.findings.iter().find(|it| it.id == "parse-and-plan");
+    let finding = finding.expect("it was found");
+    let proved = tried
+        .findings
+        .iter()
+        .any(|it| it.confidence == Confidence::Confirmed);
+    assert_eq!(finding.confidence == Confidence::Confirmed, proved);
+}
+
+#[test]
+fn where_no_remedy_can_be_tried_it_says_so() {
+    let study = SIMPLE.replace("PROTOCOL", "prepared");
+    let Some(run) = run("18", &study, &["--try-remedies"]) else {
+        return;
+    };
+    assert!(run.remedies.is_none());
+    let told = run
+        .warnings
+        .iter()
+        .find(|it| it.kind == WarningKind::Remedies);
+    assert!(
+        told.expect("it says so")
+            .message
+            .starts_with("no remedy was tried")
+    );
+}
