@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
 use pgassay_wire::SaltCache;
-use pgassay_wire::conninfo::{FileText, Request, Surroundings};
+use pgassay_wire::conninfo::{Attempts, Endpoint, Failure, FileText, Request, Surroundings};
 
 struct Fuzzed<'a> {
     service: &'a str,
@@ -36,6 +36,7 @@ impl Surroundings for Fuzzed<'_> {
         Ok(Some(FileText {
             text: text.into(),
             mode: 0o600,
+            ..FileText::default()
         }))
     }
 }
@@ -57,5 +58,32 @@ fuzz_target!(|text: &str| {
     for host in &target.hosts {
         let _ = target.login(host, &SaltCache::default());
         let _ = host.address.to_string();
+    }
+    // Whatever fails, there is an end to what is tried.
+    let endpoints: Vec<_> = target
+        .hosts
+        .iter()
+        .enumerate()
+        .map(|(host, entry)| Endpoint {
+            address: entry.address.clone(),
+            host,
+            tcp: (entry.address.socket_path().is_none()).then(|| ([127, 0, 0, 1], 1).into()),
+        })
+        .collect();
+    for failure in [
+        Failure::Unreachable,
+        Failure::Unwanted,
+        Failure::Refused { for_now: true },
+    ] {
+        let mut attempts = Attempts::new(&target, &endpoints, text.len());
+        let mut tried = 1;
+        while attempts.after(failure) {
+            tried += 1;
+            assert!(
+                tried <= 4 * endpoints.len(),
+                "{tried} attempts at {} hosts",
+                endpoints.len()
+            );
+        }
     }
 });

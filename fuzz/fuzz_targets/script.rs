@@ -6,12 +6,15 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use pgassay_script::{CommandKind, Compat, Names, Options, Protocol, Script, Seeding, Variables, eval};
+use pgassay_script::{
+    CommandKind, Compat, Names, Options, Protocol, Script, Seeding, Variables, eval,
+};
 
 fuzz_target!(|data: &[u8]| {
     let [choice, text @ ..] = data else { return };
     let options = Options {
-        protocol: [Protocol::Simple, Protocol::Extended, Protocol::Prepared][usize::from(choice % 3)],
+        protocol: [Protocol::Simple, Protocol::Extended, Protocol::Prepared]
+            [usize::from(choice % 3)],
         compat: [Compat::V15, Compat::V17, Compat::V18][usize::from(choice / 3 % 3)],
     };
     let _ = pgassay_script::sql::statements(&String::from_utf8_lossy(text));

@@ -76,11 +76,15 @@ impl Request {
         Self::default()
     }
 
-    /// Sets one option, as a flag does.
+    /// Sets one option, as a flag does. An empty value is none, while an empty one in a connection
+    /// string keeps the environment's away (`conninfo_array_parse`, `conninfo_parse`).
     ///
     /// # Errors
     /// [`ConninfoError::UnknownOption`].
     pub fn option(mut self, name: &str, value: &str) -> Result<Self, ConninfoError> {
+        if value.is_empty() && keywords::find(name).is_some() {
+            return Ok(self);
+        }
         self.store(name, value)?;
         Ok(self)
     }
@@ -89,12 +93,11 @@ impl Request {
     ///
     /// # Errors
     /// A syntax error or an unknown option.
-    pub fn database(mut self, text: &str) -> Result<Self, ConninfoError> {
+    pub fn database(self, text: &str) -> Result<Self, ConninfoError> {
         if syntax::is_uri(text) || text.contains('=') {
             return self.conninfo(text);
         }
-        self.store("dbname", text)?;
-        Ok(self)
+        self.option("dbname", text)
     }
 
     /// Takes a URI or a string of `keyword=value`.
