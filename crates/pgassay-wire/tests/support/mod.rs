@@ -39,59 +39,36 @@ impl Server {
     /// it speaks TLS with the first two as certificate and key, and the third as the authority
     /// of its clients.
     pub fn start_with(hba: &str, files: &[PathBuf]) -> Option<Self> {
-        // Free a moment ago; tests that start at the same time get another.
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        Self::start_at(hba, "127.0.0.1", port, files)
+        Self::start_at(hba, "127.0.0.1", free_port(), files)
+    }
+
+    /// A primary and a standby of this version, both listening on 127.0.0.1. Nothing is
+    /// replicated: the standby is a copy that waits for ever.
+    pub fn pair(version: &str) -> Option<(Self, Self)> {
+        let bin = pgassay_server::testing::installation(version)?.bin_dir;
+        let hba = "local all all trust\nhost all all 127.0.0.1/32 trust\n";
+        let primary = initialised(&bin, hba, &[]);
+        let standby = empty_directory();
+        let copied = Command::new("cp")
+            .arg("-a")
+            .arg(primary.path().join("data"))
+            .arg(standby.path())
+            .status();
+        assert!(copied.unwrap().success());
+        let data = standby.path().join("data");
+        give(Path::new("/dev/null"), &data.join("standby.signal"));
+        let start = |directory| Self::run(&bin, directory, "127.0.0.1", free_port());
+        Some((start(primary), start(standby)))
     }
 
     fn start_at(hba: &str, listen: &str, port: u16, files: &[PathBuf]) -> Option<Self> {
         let bin = bin_directory()?;
-        let directory = tempfile::Builder::new()
-            .prefix("pgassay-test-")
-            .tempdir()
-            .unwrap();
-        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        Some(Self::run(&bin, initialised(&bin, hba, files), listen, port))
+    }
+
+    fn run(bin: &Path, directory: tempfile::TempDir, listen: &str, port: u16) -> Self {
         let data = directory.path().join("data");
-        std::fs::create_dir(&data).unwrap();
-        if is_root() {
-            chown(&data, Some(NOBODY), Some(NOBODY)).unwrap();
-        }
-        let initialised = command(&bin, "initdb")
-            .args([
-                "-U",
-                "tester",
-                "-A",
-                "trust",
-                "-N",
-                "-E",
-                "UTF8",
-                "--locale=C",
-                "-D",
-            ])
-            .arg(&data)
-            .output()
-            .unwrap();
-        assert!(
-            initialised.status.success(),
-            "{}",
-            String::from_utf8_lossy(&initialised.stderr)
-        );
-        std::fs::write(data.join("pg_hba.conf"), hba).unwrap();
-        for file in files {
-            give(file, &data.join(file.file_name().unwrap()));
-        }
-        let mut conf = std::fs::read_to_string(data.join("postgresql.conf")).unwrap();
-        for (setting, file) in ["ssl_cert_file", "ssl_key_file", "ssl_ca_file"]
-            .iter()
-            .zip(files)
-        {
-            let name = file.file_name().unwrap().to_str().unwrap();
-            write!(conf, "ssl = on\n{setting} = '{name}'\n").unwrap();
-        }
-        std::fs::write(data.join("postgresql.conf"), conf).unwrap();
-        let child = command(&bin, "postgres")
+        let child = command(bin, "postgres")
             .arg("-D")
             .arg(&data)
             .args([
@@ -114,7 +91,7 @@ impl Server {
             port,
         };
         server.wait_until_it_accepts();
-        Some(server)
+        server
     }
 
     /// A server that trusts everybody.
@@ -209,9 +186,59 @@ impl Drop for Server {
     }
 }
 
+/// A port that was free a moment ago; tests that start at the same time get another.
+fn free_port() -> u16 {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().port()
+}
+
+fn empty_directory() -> tempfile::TempDir {
+    let directory = tempfile::Builder::new()
+        .prefix("pgassay-test-")
+        .tempdir()
+        .unwrap();
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    directory
+}
+
+/// A directory with a cluster in it that was never started, with these lines in `pg_hba.conf`.
+/// Of the files, the first three become certificate, key and authority.
+fn initialised(bin: &Path, hba: &str, files: &[PathBuf]) -> tempfile::TempDir {
+    let directory = empty_directory();
+    let data = directory.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    if is_root() {
+        chown(&data, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let made = command(bin, "initdb")
+        .args("-U tester -A trust -N -E UTF8 --locale=C -D".split(' '))
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    std::fs::write(data.join("pg_hba.conf"), hba).unwrap();
+    for file in files {
+        give(file, &data.join(file.file_name().unwrap()));
+    }
+    let mut conf = std::fs::read_to_string(data.join("postgresql.conf")).unwrap();
+    let settings = ["ssl_cert_file", "ssl_key_file", "ssl_ca_file"];
+    for (setting, file) in settings.iter().zip(files) {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        write!(conf, "ssl = on\n{setting} = '{name}'\n").unwrap();
+    }
+    std::fs::write(data.join("postgresql.conf"), conf).unwrap();
+    directory
+}
+
 /// Copies a file and gives it to the server's user.
 fn give(from: &Path, to: &Path) {
-    std::fs::copy(from, to).unwrap();
+    std::fs::write(to, std::fs::read(from).unwrap()).unwrap();
+    let mode = std::fs::metadata(from).unwrap().permissions().mode() & 0o700;
+    std::fs::set_permissions(to, PermissionsExt::from_mode(mode)).unwrap();
     if is_root() {
         chown(to, Some(NOBODY), Some(NOBODY)).unwrap();
     }
