@@ -52,8 +52,6 @@ struct Opener<'a> {
     attempts: Vec<(Attempts, u64)>,
     /// Clients that wait for a place in the server's queue, for another attempt.
     queueing: Vec<usize>,
-    /// When it was last looked whether an attempt takes too long.
-    hurried_ns: u64,
     /// Clients that are connected but not open yet.
     in_progress: usize,
 }
@@ -76,7 +74,6 @@ pub(crate) fn open(
         progress: Vec::with_capacity(wanted),
         attempts: Vec::with_capacity(wanted),
         queueing: Vec::new(),
-        hurried_ns: 0,
         in_progress: 0,
     };
     let limit_ns = opening.connector.limit.as_nanos() as u64;
@@ -114,7 +111,9 @@ pub(crate) fn open(
         if opening.stop.load(Ordering::Relaxed) {
             return Err(LoadError::Stopped);
         }
-        opener.hurry(limit_ns)?;
+        if opener.hurry(limit_ns)? {
+            progressed_ns = opener.driver.now_ns();
+        }
         if opener.driver.now_ns() > progressed_ns.saturating_add(limit_ns) {
             return Err(opener.too_slow(opening.connector.limit));
         }
@@ -184,21 +183,20 @@ impl Opener<'_> {
         self.flush(index)
     }
 
-    /// Gives up attempts that take too long, where there is something else to try.
-    fn hurry(&mut self, limit_ns: u64) -> Result<(), LoadError> {
+    /// Gives up attempts that take too long, where there is something else to try; `true` if there
+    /// was.
+    fn hurry(&mut self, limit_ns: u64) -> Result<bool, LoadError> {
         let now_ns = self.driver.now_ns();
-        if now_ns < self.hurried_ns + TICK_NS {
-            return Ok(());
-        }
-        self.hurried_ns = now_ns;
+        let mut any = false;
         for index in 0..self.clients.len() {
             let is_late = now_ns > self.attempts[index].1.saturating_add(limit_ns);
             if self.progress[index] == Progress::SigningIn && is_late {
                 let error = self.too_slow(self.opening.connector.limit);
                 self.try_next(index, Failure::Unreachable, error)?;
+                any = true;
             }
         }
-        Ok(())
+        Ok(any)
     }
 
     /// Handles what arrived; `true` if anything did.

@@ -1,0 +1,495 @@
+//! How crews connect: asking for TLS, what follows a refusal, the next host, connections that
+//! break meanwhile, and real TLS.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../../pgassay-wire/tests/support/certificates.rs"]
+mod certificates;
+#[path = "../../../pgassay-wire/tests/support/mod.rs"]
+mod support;
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pgassay_load::{
+    Conduct, Crew, CrewConfig, IoChoice, Limits, LoadError, Measurement, OnAbort, Window,
+};
+use pgassay_script::{Names, Options, Protocol, Script};
+use pgassay_wire::conninfo::{FileText, Request, Surroundings, Target};
+use pgassay_wire::{TlsError, WireError};
+
+/// The driver of the module that the suite is included as. Where the kernel refuses `io_uring` that
+/// is epoll, too; the driver's own tests tell of that.
+fn io() -> IoChoice {
+    if module_path!().ends_with("on_uring") {
+        IoChoice::Auto
+    } else {
+        IoChoice::Epoll
+    }
+}
+
+/// Files, and nothing else.
+struct Files;
+
+impl Surroundings for Files {
+    fn variable(&self, _: &str) -> Option<String> {
+        None
+    }
+    fn user(&self) -> Option<String> {
+        None
+    }
+    fn home(&self) -> Option<PathBuf> {
+        None
+    }
+    fn read(&self, path: &Path) -> io::Result<Option<FileText>> {
+        Ok(std::fs::read_to_string(path).ok().map(|text| FileText {
+            text,
+            mode: 0o600,
+            is_of_root: false,
+        }))
+    }
+}
+
+fn target(text: &str) -> Target {
+    Request::new()
+        .conninfo(text)
+        .unwrap()
+        .resolve(&Files)
+        .unwrap()
+}
+
+fn config(text: &str, clients: u32, conduct: Conduct) -> CrewConfig {
+    let mut names = Names::new();
+    let options = Options {
+        protocol: Protocol::Extended,
+        ..Options::default()
+    };
+    let script = Script::parse("test", "select 1;", &options, &mut names).unwrap();
+    CrewConfig {
+        clients,
+        protocol: Protocol::Extended,
+        limits: Limits {
+            connect: Duration::from_secs(5),
+            reply: Duration::from_secs(5),
+            stop: Duration::from_millis(300),
+        },
+        io: io(),
+        conduct,
+        ..CrewConfig::new(target(text), Arc::new(script), Arc::new(names))
+    }
+}
+
+/// Connects and runs for a moment.
+fn run(config: &CrewConfig) -> Result<Measurement, LoadError> {
+    run_for(
+        config,
+        &Window::Timed {
+            settle: Duration::ZERO,
+            measure: Duration::from_millis(100),
+        },
+    )
+}
+
+fn run_for(config: &CrewConfig, window: &Window) -> Result<Measurement, LoadError> {
+    let begin = Instant::now();
+    let stop = Arc::new(AtomicBool::new(false));
+    let ran = Crew::connect(config, &stop).and_then(|mut crew| crew.run(window));
+    assert!(begin.elapsed() < Duration::from_secs(15), "{ran:?}");
+    ran
+}
+
+fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len() + 4).unwrap();
+    [&[tag][..], &length.to_be_bytes(), body].concat()
+}
+
+fn fatal(sqlstate: &str) -> Vec<u8> {
+    let body = format!("SFATAL\0VFATAL\0C{sqlstate}\0Mgo away\0\0");
+    message(b'E', body.as_bytes())
+}
+
+/// What the server says when it lets a client in.
+fn welcome(settings: &[(&str, &str)]) -> Vec<u8> {
+    let told = settings
+        .iter()
+        .map(|(name, value)| message(b'S', format!("{name}\0{value}\0").as_bytes()));
+    [
+        message(b'R', &[0; 4]),
+        told.collect::<Vec<_>>().concat(),
+        message(b'K', &[0, 0, 0, 77, 0, 0, 0, 1]),
+        message(b'Z', b"I"),
+    ]
+    .concat()
+}
+
+/// A start-up message, or a request for TLS (`true`).
+fn is_asking_for_tls(stream: &mut TcpStream) -> io::Result<bool> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let mut body = vec![0; u32::from_be_bytes(length) as usize - 4];
+    stream.read_exact(&mut body)?;
+    Ok(body == [0x04, 0xd2, 0x16, 0x2f])
+}
+
+/// Writes bytes in pieces that arrive one by one.
+fn write(stream: &mut TcpStream, bytes: &[u8], piece: usize) -> io::Result<()> {
+    for piece in bytes.chunks(piece) {
+        stream.write_all(piece)?;
+        if piece.len() < bytes.len() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    Ok(())
+}
+
+/// Answers so many executions of `select 1`, the replies cut at every byte in turn.
+fn serve(stream: &mut TcpStream, count: usize) -> io::Result<()> {
+    let reply = [
+        message(b'1', b""),
+        message(b'2', b""),
+        message(
+            b'T',
+            b"\0\x01a\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0",
+        ),
+        message(b'D', &[0, 1, 0, 0, 0, 1, b'1']),
+        message(b'C', b"SELECT 1\0"),
+        message(b'Z', b"I"),
+    ]
+    .concat();
+    let mut buffer = [0; 4096];
+    for turn in 0..count {
+        // A Sync ends each request.
+        loop {
+            let count = stream.read(&mut buffer)?;
+            if count == 0 || buffer[..count].starts_with(b"X") {
+                return Ok(());
+            }
+            if buffer[..count].ends_with(b"S\0\0\0\x04") {
+                break;
+            }
+        }
+        let cut = turn % reply.len();
+        for piece in [&reply[..cut], &reply[cut..]] {
+            stream.write_all(piece)?;
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+    Ok(())
+}
+
+/// A server that does this to each connection, counted from 0; its port.
+fn server(handle: impl Fn(&mut TcpStream, usize) -> io::Result<()> + Send + Sync + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let handle = Arc::new(handle);
+    // The threads end with the test's process, or when their clients are gone.
+    std::thread::spawn(move || {
+        for (index, stream) in listener.incoming().enumerate() {
+            let handle = Arc::clone(&handle);
+            std::thread::spawn(move || {
+                let mut stream = stream.unwrap();
+                stream.set_nodelay(true).unwrap();
+                // A client that has given up is no matter.
+                handle(&mut stream, index).ok();
+            });
+        }
+    });
+    port
+}
+
+fn text(port: u16, more: &str) -> String {
+    format!("host=127.0.0.1 port={port} user=me dbname=me {more}")
+}
+
+#[test]
+fn a_server_without_tls() {
+    let port = server(|stream, _| {
+        if is_asking_for_tls(stream)? {
+            stream.write_all(b"N")?;
+            is_asking_for_tls(stream)?;
+        }
+        write(stream, &welcome(&[]), 1)?;
+        serve(stream, usize::MAX)
+    });
+    for mode in ["disable", "allow", "prefer"] {
+        let config = config(
+            &text(port, &format!("sslmode={mode}")),
+            2,
+            Conduct::default(),
+        );
+        assert!(run(&config).unwrap().transactions > 10, "{mode}");
+    }
+    let error = run(&config(
+        &text(port, "sslmode=require"),
+        2,
+        Conduct::default(),
+    ))
+    .unwrap_err();
+    let LoadError::Wire { error, .. } = &error else {
+        panic!("{error}")
+    };
+    assert!(
+        matches!(error, WireError::Tls(TlsError::Refused)),
+        "{error}"
+    );
+}
+
+#[test]
+fn bytes_behind_the_answer_to_the_request_for_tls() {
+    let port = server(|stream, _| {
+        is_asking_for_tls(stream)?;
+        stream.write_all(&[b"S", &welcome(&[])[..]].concat())?;
+        stream.read_to_end(&mut Vec::new()).map(drop)
+    });
+    let error = run(&config(
+        &text(port, "sslmode=require"),
+        1,
+        Conduct::default(),
+    ))
+    .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("unencrypted data after SSL response"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_prefer_does_after_tls_failed() {
+    // An error, nonsense, and a handshake that is none; then all go on without TLS.
+    for answer in [&fatal("XX000")[..], b"?", b"S"] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (answer, counter) = (answer.to_owned(), Arc::clone(&asked));
+        let port = server(move |stream, _| {
+            if is_asking_for_tls(stream)? {
+                counter.fetch_add(1, Ordering::Relaxed);
+                stream.write_all(&answer)?;
+                if answer == b"S" {
+                    stream.read_exact(&mut [0; 5])?;
+                    stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")?;
+                }
+                return Ok(());
+            }
+            write(stream, &welcome(&[]), 64)?;
+            serve(stream, usize::MAX)
+        });
+        for reconnects in [false, true] {
+            let conduct = Conduct {
+                reconnects,
+                ..Conduct::default()
+            };
+            let measured = run(&config(&text(port, "sslmode=prefer"), 3, conduct)).unwrap();
+            assert!(measured.transactions > 0);
+            assert!(asked.load(Ordering::Relaxed) >= 3);
+        }
+        let error = run(&config(
+            &text(port, "sslmode=require"),
+            1,
+            Conduct::default(),
+        ));
+        assert!(matches!(error, Err(LoadError::Wire { .. })), "{error:?}");
+    }
+}
+
+#[test]
+fn a_host_that_cannot_now_and_one_that_is_not_wanted() {
+    let starting = server(|stream, _| {
+        is_asking_for_tls(stream)?;
+        write(stream, &fatal("57P03"), 3)
+    });
+    let kind = |standby: &'static str| {
+        server(move |stream, _| {
+            is_asking_for_tls(stream)?;
+            let told = [
+                ("in_hot_standby", standby),
+                ("default_transaction_read_only", "off"),
+            ];
+            write(stream, &welcome(&told), 7)?;
+            serve(stream, usize::MAX)
+        })
+    };
+    let (standby, primary) = (kind("on"), kind("off"));
+    let text = format!(
+        "host=127.0.0.1,127.0.0.1,127.0.0.1 port={starting},{standby},{primary} user=me \
+         dbname=me sslmode=disable"
+    );
+    for (kind, works) in [("any", true), ("primary", true), ("prefer-standby", true)] {
+        for reconnects in [false, true] {
+            let conduct = Conduct {
+                reconnects,
+                ..Conduct::default()
+            };
+            let text = format!("{text} target_session_attrs={kind}");
+            let ran = run(&config(&text, 4, conduct));
+            assert_eq!(ran.is_ok(), works, "{kind}: {ran:?}");
+        }
+    }
+    // A wrong password would be wrong elsewhere, too.
+    let refusing = server(|stream, _| {
+        is_asking_for_tls(stream)?;
+        write(stream, &fatal("28P01"), 100)
+    });
+    let text = format!(
+        "host=127.0.0.1,127.0.0.1 port={refusing},{primary} user=me dbname=me sslmode=disable"
+    );
+    let error = run(&config(&text, 2, Conduct::default())).unwrap_err();
+    assert!(
+        matches!(&error, LoadError::Refused { error, .. } if error.sqlstate == "28P01"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_silent_host_is_left_in_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server(|stream, _| {
+        is_asking_for_tls(stream)?;
+        write(stream, &welcome(&[]), 64)?;
+        serve(stream, usize::MAX)
+    });
+    let text = format!(
+        "host=127.0.0.1,127.0.0.1 port={},{port} user=me dbname=me sslmode=disable \
+         connect_timeout=2",
+        silent.local_addr().unwrap().port()
+    );
+    assert!(
+        run(&config(&text, 3, Conduct::default()))
+            .unwrap()
+            .transactions
+            > 0
+    );
+}
+
+#[test]
+fn connections_that_break_while_they_are_opened() {
+    for cut in [0, 1, 5, 9, 12, 20] {
+        let port = server(move |stream, _| {
+            is_asking_for_tls(stream)?;
+            stream.write_all(&welcome(&[])[..cut])
+        });
+        for reconnects in [false, true] {
+            let conduct = Conduct {
+                reconnects,
+                ..Conduct::default()
+            };
+            let error = run(&config(&text(port, "sslmode=disable"), 2, conduct)).unwrap_err();
+            assert!(matches!(error, LoadError::Lost { .. }), "{cut}: {error}");
+        }
+    }
+}
+
+#[test]
+fn one_connection_of_several_drops() {
+    let port = server(|stream, index| {
+        is_asking_for_tls(stream)?;
+        write(stream, &welcome(&[]), 64)?;
+        serve(stream, if index == 1 { 5 } else { usize::MAX })
+    });
+    let conduct = Conduct {
+        on_abort: OnAbort::EndClient,
+        ..Conduct::default()
+    };
+    let measured = run(&config(&text(port, "sslmode=disable"), 4, conduct)).unwrap();
+    assert_eq!(measured.aborted, 1);
+    assert!(measured.transactions > 50, "{}", measured.transactions);
+}
+
+#[test]
+fn a_server_that_restarts_is_met_again_by_clients_that_reconnect() {
+    // Its first life ends in the middle of a reply, and takes all connections along.
+    let lives = Arc::new(Mutex::new(Vec::<TcpStream>::new()));
+    let shared = Arc::clone(&lives);
+    let port = server(move |stream, index| {
+        is_asking_for_tls(stream)?;
+        shared.lock().unwrap().push(stream.try_clone()?);
+        write(stream, &welcome(&[]), 64)?;
+        if index == 12 {
+            for stream in shared.lock().unwrap().drain(..) {
+                stream.shutdown(std::net::Shutdown::Both).ok();
+            }
+        }
+        serve(stream, usize::MAX)
+    });
+    let conduct = Conduct {
+        reconnects: true,
+        on_abort: OnAbort::EndClient,
+        ..Conduct::default()
+    };
+    let config = config(&text(port, "sslmode=disable"), 3, conduct);
+    let first = run(&config).unwrap();
+    assert!(first.aborted >= 1, "{first:?}");
+    let second = run(&config).unwrap();
+    assert_eq!(second.aborted, 0);
+    assert!(second.transactions > 3);
+}
+
+#[test]
+fn real_tls() {
+    let files = tempfile::tempdir().unwrap();
+    let made = certificates::Certificates::make(files.path());
+    let given = ["server.crt", "server.key", "root.crt"].map(|name| made.path(name));
+    let hba = "local all all trust\nhostssl all secretive 127.0.0.1/32 scram-sha-256\n\
+               hostnossl all plain 127.0.0.1/32 trust\n";
+    let Some(server) = support::Server::start_with(hba, &given) else {
+        return;
+    };
+    let login = pgassay_wire::Login {
+        user: "tester".into(),
+        database: "postgres".into(),
+        ..pgassay_wire::Login::default()
+    };
+    let mut admin = pgassay_wire::Exchange::open(server.connect(), &login).unwrap();
+    let roles = "create role secretive login password 'open'; create role plain login";
+    admin.query(roles).unwrap();
+    let text = |more: &str| {
+        let roots = made.path("root.crt");
+        format!(
+            "host=localhost hostaddr=127.0.0.1 port={} dbname=postgres sslrootcert={} {more}",
+            server.port(),
+            roots.display()
+        )
+    };
+    let secretive = "user=secretive password=open";
+    for (more, reconnects) in [
+        (
+            format!("{secretive} sslmode=verify-full channel_binding=require"),
+            false,
+        ),
+        (format!("{secretive} sslmode=verify-full"), true),
+        (format!("{secretive} sslmode=allow"), false),
+        ("user=plain sslmode=prefer".into(), false),
+        ("user=plain sslmode=prefer".into(), true),
+    ] {
+        let conduct = Conduct {
+            reconnects,
+            ..Conduct::default()
+        };
+        let window = Window::Counted {
+            transactions_per_client: 10,
+        };
+        let measured = run_for(&config(&text(&more), 4, conduct), &window).unwrap();
+        assert_eq!(measured.clients, [10; 4], "{more}");
+        let time = measured.time;
+        let sum = time.in_transaction_us + time.asleep_us + time.between_us;
+        assert!(
+            sum.abs_diff(4 * measured.window_us) * 100 <= 4 * measured.window_us,
+            "{time:?}"
+        );
+    }
+    // More than a buffer, both ways.
+    let mut names = Names::new();
+    let long = format!("select repeat('x', 300000), '{}';", "y".repeat(400_000));
+    let script = Script::parse("long", &long, &Options::default(), &mut names).unwrap();
+    let target = target(&text(&format!("{secretive} sslmode=require")));
+    let config = CrewConfig {
+        clients: 2,
+        io: io(),
+        ..CrewConfig::new(target, Arc::new(script), Arc::new(names))
+    };
+    assert!(run(&config).unwrap().transactions > 0);
+}
