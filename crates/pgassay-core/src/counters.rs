@@ -6,7 +6,8 @@
 //! does what any other does. Servers up to 14, which report late, are counted in a few trials only.
 //!
 //! Invariants: an empty map of counters means that nothing was read; a counter that other trials of
-//! the run have and a trial that was counted has not was 0 in it.
+//! the run have and a trial that was counted has not was 0 in it, but for the processor's own
+//! (`cpu.`), which are counted in profiled trials only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +71,9 @@ pub enum Unit {
 /// The counters that reports call by a name for people, the most telling first. Others keep their
 /// own name and come after these.
 #[rustfmt::skip]
-const TITLES: [(&str, &str, Unit); 47] = [
+const TITLES: [(&str, &str, Unit); 49] = [
+    ("cpu.instructions_user", "instructions in user space", Unit::Count),
+    ("cpu.cycles_user", "cycles in user space", Unit::Count),
     ("pg_stat_database.xact_commit", "transactions committed", Unit::Count),
     ("pg_stat_database.xact_rollback", "transactions rolled back", Unit::Count),
     ("wal.insert_bytes", "WAL written", Unit::Bytes),
@@ -119,6 +122,9 @@ const TITLES: [(&str, &str, Unit); 47] = [
     ("pg_stat_io(client backend, relation).evictions", "buffers evicted by backends", Unit::Count),
     ("pg_stat_io(client backend, relation).extends", "relation extensions", Unit::Count),
 ];
+
+/// The processor's own counters are not read in every trial, since that costs the server time.
+const SOMETIMES: &str = "cpu.";
 
 /// Counters that say how long a trial took or how busy the machine was; per transaction they only
 /// mirror the throughput.
@@ -224,25 +230,31 @@ impl<'a> Counted<'a> {
         names.iter().map(row).collect()
     }
 
+    /// The trials in which a counter was counted.
+    fn trials_of(&self, name: &str) -> impl Iterator<Item = &'a Trial> {
+        let is_counted =
+            move |it: &&Trial| !name.starts_with(SOMETIMES) || it.counters.contains_key(name);
+        self.trials.iter().copied().filter(is_counted)
+    }
+
     fn per_trial(&self, name: &str) -> Vec<f64> {
-        let of_trial = |trial: &&Trial| {
+        let of_trial = |trial: &Trial| {
             trial.counters.get(name).copied().unwrap_or(0.0) / trial.transactions_total as f64
         };
-        self.trials.iter().map(of_trial).collect()
+        self.trials_of(name).map(of_trial).collect()
     }
 
     fn figure(&self, name: &str) -> CountedFigure {
-        let transactions: u64 = self.trials.iter().map(|it| it.transactions_total).sum();
+        let transactions: u64 = self.trials_of(name).map(|it| it.transactions_total).sum();
         let counted: f64 = self
-            .trials
-            .iter()
+            .trials_of(name)
             .filter_map(|trial| trial.counters.get(name))
             .sum();
         CountedFigure {
             name: name.to_owned(),
-            per_transaction: counted / transactions as f64,
+            per_transaction: counted / transactions.max(1) as f64,
             spread: stats::standard_deviation(&self.per_trial(name)),
-            trials: self.trials.len() as u32,
+            trials: self.trials_of(name).count() as u32,
         }
     }
 }
@@ -284,6 +296,17 @@ mod tests {
         assert_eq!((lines.name.as_str(), lines.trials), ("log.lines", 2));
         assert!((lines.per_transaction - 70.0 / 30.0).abs() < 1e-12);
         assert!((lines.spread - 2f64.sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_trial_without_the_processors_counters_is_no_trial_of_no_instructions() {
+        let mut trials = counted(&[(10.0, 10), (60.0, 20)]);
+        let name = "cpu.instructions_user";
+        trials[1].counters.insert(name.to_owned(), 90_000.0);
+        let figures = Counted::new(trials.iter()).figures();
+        let found = figures.iter().find(|it| it.name == name).unwrap();
+        assert_eq!((found.per_transaction, found.trials), (4_500.0, 1));
+        assert!(rank(name) < rank("log.lines"));
     }
 
     #[test]

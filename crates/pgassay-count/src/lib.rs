@@ -18,6 +18,7 @@
 pub mod against;
 mod credit;
 mod cycle;
+pub mod markdown;
 mod outfile;
 mod system_call;
 mod tally;

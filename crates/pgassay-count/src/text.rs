@@ -412,7 +412,7 @@ pub fn comparisons(all: &[Comparison], tolerance: f64, rows: usize) -> String {
     out
 }
 
-fn ratio(ratio: f64) -> String {
+pub(crate) fn ratio(ratio: f64) -> String {
     if (0.5..2.0).contains(&ratio) {
         format!("{:+.3} %", 100.0 * (ratio - 1.0))
     } else {
@@ -420,13 +420,13 @@ fn ratio(ratio: f64) -> String {
     }
 }
 
-fn signed(value: f64) -> String {
+pub(crate) fn signed(value: f64) -> String {
     let sign = if value < 0.0 { '−' } else { '+' };
     format!("{sign}{}", grouped(value.abs()))
 }
 
 /// One decimal, and thin groups of three digits.
-fn grouped(value: f64) -> String {
+pub(crate) fn grouped(value: f64) -> String {
     let text = format!("{:.1}", value.abs());
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, "0"));
     let mut out = String::new();

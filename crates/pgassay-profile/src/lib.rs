@@ -11,6 +11,7 @@
 //!   processes as they come and go.
 //! - [`WaitReader`] reads from a backend's memory what it waits for, and [`WaitLog`] counts it: the
 //!   blocked time's composition, never a share of the clock's.
+//! - [`EventCounter`] counts instructions and cycles of processes where the processor has counters.
 //! - [`Conditions`] is what a result must keep to be believed later.
 //! - [`ClockSteps`] and [`Clock`] are what reading the time costs here.
 //!
@@ -35,6 +36,7 @@ mod cpu;
 mod cpu_log;
 mod error;
 mod event;
+mod event_counter;
 mod frames;
 mod kallsyms;
 mod live;
@@ -69,6 +71,7 @@ pub use conditions::{Conditions, Limit};
 pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu};
 pub use cpu_log::{CpuLog, LoggedProcess, RoleCpu};
 pub use error::{NotPermitted, SamplerError};
+pub use event_counter::{CountedEvent, EventCounter, EventCounterError};
 pub use frames::Frame;
 pub use live::{LiveError, LiveProcess, LiveServer};
 pub use object_functions::{FunctionAt, ObjectFunctions};

@@ -1,7 +1,7 @@
 //! The machine's check-up, as kept with every result and printed by `doctor`.
 
 use pgassay_core::run::Check;
-use pgassay_profile::{Access, Conditions, Tier};
+use pgassay_profile::{Access, Conditions, CountedEvent, EventCounter, Tier};
 
 use crate::laboratory::counting::Valgrind;
 
@@ -59,6 +59,7 @@ pub fn all() -> Vec<Check> {
                 .map(|share| format!("{:.1} %", share * 100.0)),
         ),
         counter(),
+        hardware_counters(),
     ]
 }
 
@@ -106,5 +107,20 @@ fn counter() -> Check {
             limits: Some("pgassay count cannot count".to_owned()),
             mend: Some("install the package \"valgrind\"".to_owned()),
         },
+    }
+}
+
+/// Whether the processor counts instructions under the load itself. Without it nothing is missing
+/// that valgrind does not count, so that limits nothing.
+fn hardware_counters() -> Check {
+    let value = match EventCounter::probe(&CountedEvent::HARDWARE) {
+        Ok(()) => "instructions and cycles, counted in profiled trials".to_owned(),
+        Err(error) => format!("none: {error}"),
+    };
+    Check {
+        name: "hardware_counters".to_owned(),
+        value,
+        limits: None,
+        mend: None,
     }
 }

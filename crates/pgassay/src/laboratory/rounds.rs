@@ -9,6 +9,7 @@ use pgassay_core::profile::Profile;
 use pgassay_core::study::{DriverKind, Span, StudySource};
 use pgassay_core::trial::{ClientTotals, Latency, Trial, TrialKind};
 use pgassay_load::{Measurement, ThreadUsage, Window};
+use pgassay_profile::{CountedEvent, EventCounter};
 
 use super::counters::Counters;
 use super::crews::{self, Clients, Size};
@@ -138,9 +139,16 @@ impl Bench<'_> {
                 .begin((block, position), point, &mut crews, &mut settled);
             let begun = self.blamed(begun, point)?;
             let crew = &mut crews[variant];
+            let is_watched = begun.is_some() && kind == TrialKind::Profiled;
+            let hardware = is_watched.then(|| hardware(crew)).flatten();
             let mut trial = self.trial(place, crew, &mut harvest.profiles)?;
+            let executed = hardware.and_then(|it| it.read().ok()).unwrap_or_default();
             if let Some(begun) = begun {
                 trial.counters = self.blamed(self.counters.end(&begun, crew), point)?;
+                let named = executed
+                    .into_iter()
+                    .map(|(it, sum)| (it.name().to_owned(), sum));
+                trial.counters.extend(named);
             }
             harvest.trials.push(trial);
             done(harvest.trials.len() as u64);
@@ -304,6 +312,11 @@ fn client_limited(measured: &Measurement, passed: &Passed) -> bool {
         .iter()
         .any(|thread| thread.cpu_us as f64 >= BUSY * thread.elapsed_us as f64);
     busy || (measured.client_limited && passed.idle >= IDLE_NOTICEABLE)
+}
+
+/// The processor's own counters, where it has any; `doctor` and every result's checks say so.
+fn hardware(crew: &Clients) -> Option<EventCounter> {
+    EventCounter::open(&CountedEvent::HARDWARE, &crew.server_pids()).ok()
 }
 
 fn unix_us() -> i64 {

@@ -115,6 +115,10 @@ pub struct CountArgs {
     #[command(flatten)]
     pub servers: ServerArgs,
 
+    /// Print tables of Markdown, for a page of documentation.
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
+
     /// Print JSON: every function, in whole instructions.
     #[arg(long)]
     pub json: bool,

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use pgassay_core::instructions::{Counts, InstructionCosts, SCHEMA};
 use pgassay_core::plan::Overrides;
 use pgassay_count::against::{self, Comparison, Outcome};
-use pgassay_count::text;
+use pgassay_count::{markdown, text};
 use serde_json::json;
 
 pub use args::CountArgs;
@@ -46,6 +46,8 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
             "{}",
             serde_json::to_string_pretty(&document(&counted))?
         )?;
+    } else if args.markdown {
+        write!(out, "{}", markdown::tables(&counted.counts))?;
     } else if !is_taken {
         print(args, &counted.counts, comparisons.as_deref(), out)?;
     }

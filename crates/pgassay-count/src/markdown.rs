@@ -1,0 +1,253 @@
+//! Counts as tables of Markdown, for pages of documentation.
+//!
+//! Many variants of one build are listed by what they cost more, those of no difference in a line of
+//! their own; many builds become columns beside each other, a row a condition.
+
+use std::fmt::Write;
+
+use pgassay_core::instructions::{
+    Build, ConditionCount, Counts, Difference, VariantCount, Verdict,
+};
+
+use crate::text::{grouped, ratio, signed};
+
+/// All conditions' tables.
+pub fn tables(counts: &Counts) -> String {
+    let mut out = builds(counts);
+    let are_builds = counts.conditions.iter().any(|condition| {
+        let mut variants = condition.variants.iter();
+        let first = variants.next().map(|it| &it.build);
+        variants.any(|it| Some(&it.build) != first)
+    });
+    if are_builds {
+        beside(&mut out, counts);
+    } else {
+        for condition in &counts.conditions {
+            listed(&mut out, condition);
+        }
+    }
+    out
+}
+
+/// What was counted and how it was built.
+fn builds(counts: &Counts) -> String {
+    let mut out = format!(
+        "Instructions in user space per transaction, one client, counted by {}, seed {}.\n\n",
+        counts.machine.counter, counts.seed
+    );
+    let mut said: Vec<&Build> = Vec::new();
+    let variants = counts.conditions.iter().flat_map(|it| &it.variants);
+    for build in variants.map(|it| &it.build) {
+        if !said.contains(&build) {
+            said.push(build);
+            let mut flags = build.cflags.split_whitespace();
+            let level = flags.rfind(|flag| flag.starts_with("-O"));
+            let level = level.unwrap_or("flags not recorded");
+            // Writing to a String cannot fail.
+            _ = writeln!(
+                out,
+                "- PostgreSQL {}: {}, `{level}`",
+                build.version, build.compiler
+            );
+        }
+    }
+    out
+}
+
+/// The variants of one build, the dearest first.
+fn listed(out: &mut String, condition: &ConditionCount) {
+    let Some((baseline, others)) = condition.variants.split_first() else {
+        return;
+    };
+    if !condition.title.is_empty() {
+        _ = writeln!(out, "\n### {}", condition.title);
+    }
+    let segments = baseline.segments.map(|count| count.to_string()).join(", ");
+    _ = writeln!(
+        out,
+        "\n`{}`: {} ± {} instructions; the median of {} rounds, segments of {segments} transactions. ± of a difference is both spreads (largest less smallest) together.\n",
+        baseline.name,
+        grouped(baseline.cost()),
+        grouped(baseline.spread()),
+        baseline.repeats.len()
+    );
+    let mut rows: Vec<(&VariantCount, Difference)> = others
+        .iter()
+        .map(|variant| (variant, Difference::between(baseline, variant)))
+        .collect();
+    rows.sort_by(|(_, a), (_, b)| b.per_transaction.total_cmp(&a.per_transaction));
+    let (none, some): (Vec<_>, Vec<_>) = rows
+        .into_iter()
+        .partition(|(_, difference)| difference.verdict == Verdict::NoDifference);
+    _ = writeln!(
+        out,
+        "| variant | difference | ± | ratio |\n|---|---:|---:|---:|"
+    );
+    for (variant, difference) in &some {
+        _ = writeln!(
+            out,
+            "| `{}`{} | {} | {} | {} |",
+            variant.name,
+            if difference.verdict == Verdict::NotLinear {
+                "\\*"
+            } else {
+                ""
+            },
+            signed(difference.per_transaction),
+            grouped(difference.repeatability),
+            ratio(difference.ratio)
+        );
+    }
+    let largest = none.iter().map(|(_, it)| it).max_by(|a, b| {
+        let (a, b) = (a.per_transaction.abs(), b.per_transaction.abs());
+        a.total_cmp(&b)
+    });
+    if let Some(largest) = largest {
+        let mut names: Vec<String> = none
+            .iter()
+            .map(|(it, _)| format!("`{}`", it.name))
+            .collect();
+        names.sort();
+        _ = writeln!(
+            out,
+            "\n**No difference** beyond what repeating was seen to change (the largest of them {} ± {}): {}.",
+            signed(largest.per_transaction),
+            grouped(largest.repeatability),
+            names.join(", ")
+        );
+    }
+    not_linear(out, [condition].into_iter());
+}
+
+/// Builds as columns, conditions as rows.
+fn beside(out: &mut String, counts: &Counts) {
+    let Some(first) = counts.conditions.first() else {
+        return;
+    };
+    let names: Vec<&str> = first.variants.iter().map(|it| it.name.as_str()).collect();
+    _ = writeln!(out, "\n| | {} | largest ± |", names.join(" | "));
+    _ = writeln!(out, "|---|{}---:|", "---:|".repeat(names.len()));
+    for condition in &counts.conditions {
+        let cells: Vec<String> = condition
+            .variants
+            .iter()
+            .map(|it| {
+                let mark = if it.is_linear() { "" } else { "\\*" };
+                let cost = grouped(it.cost().round());
+                format!("{}{mark}", cost.trim_end_matches(".0"))
+            })
+            .collect();
+        let shares = condition.variants.iter().map(|it| it.spread() / it.cost());
+        let largest = shares.fold(0.0, f64::max);
+        _ = writeln!(
+            out,
+            "| {} | {} | {:.3} % |",
+            condition.title,
+            cells.join(" | "),
+            100.0 * largest
+        );
+    }
+    not_linear(out, counts.conditions.iter());
+}
+
+fn not_linear<'a>(out: &mut String, conditions: impl Iterator<Item = &'a ConditionCount>) {
+    let bent: Vec<String> = conditions
+        .flat_map(|condition| condition.variants.iter().map(move |it| (condition, it)))
+        .filter(|(_, variant)| !variant.is_linear())
+        .map(|(condition, variant)| {
+            let bend = 100.0 * variant.bend();
+            format!("{} {} ({bend:+.1} %)", condition.title, variant.name)
+        })
+        .collect();
+    if !bent.is_empty() {
+        _ = writeln!(
+            out,
+            "\n\\* Not linear: the second half of a run costs another amount per transaction, so the figure depends on how long one runs: {}.",
+            bent.join("; ")
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use pgassay_core::instructions::{Machine, Repeat, SCHEMA};
+
+    use super::*;
+
+    fn variant(name: &str, version: &str, cost: u64) -> VariantCount {
+        let repeat = Repeat {
+            instructions: [100, 200, 400].map(|count| 1_000 + count * cost),
+        };
+        VariantCount {
+            name: name.to_owned(),
+            build: Build {
+                version: version.to_owned(),
+                configure: String::new(),
+                cflags: "-g -O2".to_owned(),
+                compiler: "gcc 12".to_owned(),
+            },
+            settings: BTreeMap::new(),
+            segments: [100, 200, 400],
+            repeats: vec![repeat; 3],
+            transactions: 300,
+            instructions: 300 * cost.cast_signed(),
+            system_calls: 0,
+            system_calls_by_name: Vec::new(),
+            subsystems: Vec::new(),
+            functions: Vec::new(),
+            calls: Vec::new(),
+            tree: None,
+        }
+    }
+
+    fn counts(variants: Vec<VariantCount>) -> Counts {
+        Counts {
+            schema: SCHEMA.to_owned(),
+            question: "?".to_owned(),
+            seed: 1,
+            machine: Machine {
+                counter: "valgrind-3.19.0".to_owned(),
+                cpu: String::new(),
+                cpu_features: Vec::new(),
+            },
+            left_out: Vec::new(),
+            conditions: vec![ConditionCount {
+                title: "look-up".to_owned(),
+                variants,
+            }],
+        }
+    }
+
+    #[test]
+    fn settings_are_listed_and_those_of_no_difference_named_at_the_end() {
+        let text = tables(&counts(vec![
+            variant("defaults", "18.6", 40_000),
+            variant("a=1", "18.6", 39_000),
+            variant("b=1", "18.6", 40_000),
+            variant("c=1", "18.6", 90_000),
+        ]));
+        let dear = text.find("| `c=1` | +50 000.0 | 0.5 | × 2.25 |").unwrap();
+        let cheap = text.find("| `a=1` | −1 000.0 | 0.5 | -2.500 % |").unwrap();
+        assert!(dear < cheap);
+        assert!(
+            text.ends_with("(the largest of them +0.0 ± 0.5): `b=1`.\n"),
+            "{text}"
+        );
+        assert!(text.contains("- PostgreSQL 18.6: gcc 12, `-O2`\n"));
+    }
+
+    #[test]
+    fn builds_stand_beside_each_other() {
+        let text = tables(&counts(vec![
+            variant("17", "17.11", 41_823),
+            variant("18", "18.6", 43_137),
+        ]));
+        assert!(text.contains("| | 17 | 18 | largest ± |\n|---|---:|---:|---:|\n"));
+        assert!(
+            text.contains("| look-up | 41 823 | 43 137 | 0.000 % |\n"),
+            "{text}"
+        );
+    }
+}
