@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use difference::difference;
 pub use reason::Reason;
 pub use trials::{Measured, ledger};
+pub(crate) use trials::{blocked_key, blocked_weights, cpu_weights};
 
 use crate::comparison::CostRow;
 
@@ -239,21 +240,26 @@ impl Ledger {
 
     /// The groups' sums, the longest first.
     pub fn groups(&self) -> Vec<Row> {
-        let mut groups: Vec<Row> = Vec::new();
-        for row in &self.rows {
-            let same = |it: &&mut Row| it.part == row.part && it.mechanism == row.group();
-            if let Some(group) = groups.iter_mut().find(same) {
-                group.us += row.us;
-                group.system_us += row.system_us;
-                continue;
-            }
-            groups.push(Row {
-                mechanism: row.group().to_owned(),
-                phase: String::new(),
-                ..row.clone()
-            });
-        }
-        groups.sort_by(|a, b| b.us.total_cmp(&a.us));
-        groups
+        groups(&self.rows)
     }
+}
+
+/// The sums of rows by [`Row::group`], the longest first.
+pub fn groups(rows: &[Row]) -> Vec<Row> {
+    let mut groups: Vec<Row> = Vec::new();
+    for row in rows {
+        let same = |it: &&mut Row| it.part == row.part && it.mechanism == row.group();
+        if let Some(group) = groups.iter_mut().find(same) {
+            group.us += row.us;
+            group.system_us += row.system_us;
+            continue;
+        }
+        groups.push(Row {
+            mechanism: row.group().to_owned(),
+            phase: String::new(),
+            ..row.clone()
+        });
+    }
+    groups.sort_by(|a, b| b.us.total_cmp(&a.us));
+    groups
 }

@@ -175,7 +175,7 @@ impl Dividers {
             None if events.pooled.is_empty() => (events, Divider::Nothing),
             None => (events, Divider::WaitEvents),
         };
-        let cpu = measured.profile.map(|it| cpu_weights(it, measured.major));
+        let cpu = measured.profile.map(|it| cpu_by_block(it, measured.major));
         Self {
             cpu: cpu.unwrap_or(ByBlock {
                 blocks: BTreeMap::new(),
@@ -207,7 +207,7 @@ fn names<'a>(stack: &[&'a Frame]) -> Vec<FrameName<'a>> {
 }
 
 /// The row of a stack on a CPU.
-pub(crate) fn cpu_key(symbols: &Symbols, stack: &[&Frame]) -> CpuKey {
+fn cpu_key(symbols: &Symbols, stack: &[&Frame]) -> CpuKey {
     let names = names(stack);
     let subsystem = Credit::of(symbols, &names).subsystem;
     let no_stack = names.iter().all(|name| name.object.is_empty());
@@ -231,7 +231,17 @@ pub(crate) fn blocked_key(stack: &[&Frame], kind: &str, event: &str) -> BlockedK
     }
 }
 
-fn cpu_weights(profile: &Profile, major: &str) -> ByBlock<CpuWeights> {
+/// What divides the time on a CPU, over all blocks.
+pub(crate) fn cpu_weights(profile: &Profile, major: &str) -> CpuWeights {
+    cpu_by_block(profile, major).pooled
+}
+
+/// What divides the blocked time, over all blocks; empty where no switch was observed.
+pub(crate) fn blocked_weights(profile: &Profile) -> BlockedWeights {
+    blocked_by_stacks(profile).pooled
+}
+
+fn cpu_by_block(profile: &Profile, major: &str) -> ByBlock<CpuWeights> {
     let symbols = Symbols::for_major(major);
     let mut weights = ByBlock {
         blocks: BTreeMap::new(),

@@ -7,6 +7,7 @@
 //!
 //! Invariant: what could not be seen is `None` or stands in `limits`; nothing is estimated for it.
 
+mod ledger;
 mod rows;
 mod waits;
 

@@ -1,13 +1,17 @@
 //! What was seen of a live server, as text.
 
+use pgassay_core::ledger::{Row as LedgerRow, groups};
 use pgassay_core::observation::{Observation, Row};
 
 use super::table::{Cell, Ink, Side, Table, bar, cell, inked, name, paint, wrap};
 use super::{Style, findings, heading};
+use crate::ledger::{group_name, nature_word};
 use crate::{number, sentence};
 
 /// Functions below this share of the CPU time are not printed.
 const BELOW_SHARE: f64 = 0.01;
+/// Rows of the ledger below this share of the whole are summed.
+const LEDGER_BELOW_SHARE: f64 = 0.001;
 const FUNCTIONS_MAX: usize = 20;
 const BAR_WIDTH: usize = 16;
 
@@ -16,6 +20,7 @@ pub fn observation_text(observation: &Observation, style: &Style) -> String {
     let sections = [
         opening(observation, *style),
         time(observation, *style),
+        ledger(observation, *style),
         waits(observation, *style),
         division(
             "PHASES",
@@ -70,6 +75,42 @@ fn time(observation: &Observation, style: Style) -> String {
     }
     let why = "the backends' time, from the kernel's exact counts";
     heading("TIME", why, style) + &table.render(style.color)
+}
+
+/// The whole time in rows: where it went, and whether that is work or waiting.
+fn ledger(observation: &Observation, style: Style) -> String {
+    let whole_us = observation.backends_present_us;
+    let groups = groups(&observation.ledger());
+    let is_large = |row: &&LedgerRow| row.us >= whole_us * LEDGER_BELOW_SHARE;
+    let mut table = Table::new(&[Side::Left, Side::Left, Side::Right, Side::Right, Side::Left]);
+    for row in groups.iter().filter(is_large) {
+        table.row(vec![
+            inked(nature_word(row.nature), Ink::Faint),
+            cell(group_name(row.part, &row.mechanism)),
+            cell(number::micros(observation.basis().of(row.us))),
+            share(row.us, whole_us),
+            cell(bar(row.us / whole_us.max(f64::MIN_POSITIVE), BAR_WIDTH)),
+        ]);
+    }
+    let rest_us: f64 = groups
+        .iter()
+        .filter(|row| !is_large(row))
+        .map(|row| row.us)
+        .sum();
+    if rest_us > 0.0 {
+        table.row(vec![
+            cell(""),
+            inked("all others", Ink::Faint),
+            cell(number::micros(observation.basis().of(rest_us))),
+            share(rest_us, whole_us),
+            cell(""),
+        ]);
+    }
+    let why = format!(
+        "where that time goes, {}; waiting for clients is theirs and idleness",
+        observation.basis().unit()
+    );
+    heading("LEDGER", &why, style) + &table.render(style.color)
 }
 
 /// The blocked time by its reasons.

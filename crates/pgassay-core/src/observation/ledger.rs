@@ -1,0 +1,80 @@
+//! The ledger of a live server: its backends' whole time in rows that add up.
+//!
+//! The clients are not ours, so what their backends wait for them is one row, idleness included.
+
+use super::Observation;
+use crate::ledger::account::{BlockedWeights, Exact, rows};
+use crate::ledger::{Row, blocked_key, blocked_weights, cpu_weights};
+
+impl Observation {
+    /// The backends' time over the whole window by phase and mechanism, the longest row first. The
+    /// rows add up to the time in which the backends were there.
+    pub fn ledger(&self) -> Vec<Row> {
+        let exact = Exact {
+            whole_us: self.backends_present_us,
+            on_cpu_us: self.backends.on_cpu_us,
+            run_queue_us: self.backends.run_queue_us,
+            client: None,
+        };
+        let major = self.subject.major.as_deref().unwrap_or("devel");
+        let profile = self.profile.as_ref();
+        let on_cpu = profile.map(|it| cpu_weights(it, major)).unwrap_or_default();
+        let stacks = profile.map(blocked_weights).unwrap_or_default();
+        let blocked = if stacks.is_empty() {
+            self.waits_as_weights()
+        } else {
+            stacks
+        };
+        let mut rows = rows(&exact, &on_cpu, &blocked);
+        rows.sort_by(|a, b| b.us.total_cmp(&a.us));
+        rows
+    }
+
+    fn waits_as_weights(&self) -> BlockedWeights {
+        let events = self.waits.iter().flat_map(|waits| &waits.events);
+        let mut weights = BlockedWeights::new();
+        for event in events.filter(|event| event.samples > 0) {
+            let key = blocked_key(&[], &event.kind, &event.name);
+            *weights.entry(key).or_default() += event.samples as f64;
+        }
+        weights
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows::tests::observation;
+    use super::super::{WaitCount, Waits};
+    use crate::ledger::Part;
+
+    #[test]
+    fn the_rows_add_up_to_the_time_that_the_backends_were_there() {
+        let mut observation = observation();
+        let event = |kind: &str, name: &str, samples| WaitCount {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            samples,
+        };
+        for events in [
+            vec![],
+            vec![
+                event("Client", "ClientRead", 3),
+                event("LWLock", "WALWrite", 1),
+            ],
+        ] {
+            let told = !events.is_empty();
+            observation.waits = Some(Waits {
+                blocked_samples: events.iter().map(|it| it.samples).sum(),
+                events,
+                ..Waits::default()
+            });
+            let rows = observation.ledger();
+            let sum: f64 = rows.iter().map(|row| row.us).sum();
+            assert!((sum - observation.backends_present_us).abs() < 1e-6);
+            let unresolved = rows.iter().any(|row| row.part == Part::Unresolved);
+            assert_eq!(unresolved, !told, "{rows:?}");
+            let plan = rows.iter().find(|row| row.phase == "plan");
+            assert!(plan.is_some_and(|row| (row.us - 200.0).abs() < 1e-6));
+        }
+    }
+}
