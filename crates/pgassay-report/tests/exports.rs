@@ -369,6 +369,10 @@ fn the_summary_divides_the_exact_totals_per_transaction() {
             "{part:?} in\n{text}"
         );
     }
+    let ledger = text.split("LEDGER").nth(1).expect("a ledger");
+    let ledger = ledger.split("\n\n").next().unwrap_or_default();
+    assert!(ledger.contains("demand  CPU: "), "{ledger}");
+    assert!(ledger.contains("queue   run queue"), "{ledger}");
 }
 
 #[test]

@@ -202,3 +202,70 @@ fn a_logging_pipe_that_nobody_reads_fast_enough_leads() {
         ledger.background
     );
 }
+
+/// The mean length of a point's row as a share of its response time.
+fn share(ledger: &Ledger, of_interest: impl Fn(&Row) -> bool) -> f64 {
+    let rows = ledger.rows.iter().filter(|row| of_interest(row));
+    rows.map(|row| row.us).sum::<f64>() / ledger.response_us
+}
+
+/// One client that commits to a file that is synced for real, several that share one sync.
+#[test]
+fn waits_for_the_log_on_disk_lead() {
+    let script = [("insert", "text = 'insert into t values (1);'")];
+    let settings = "fsync = true, synchronous_commit = true";
+    let Some(alone) = run(&study(settings, &script, SIMPLE, 1, "2s")) else {
+        return;
+    };
+    closes(&alone);
+    let alone = ledger(&alone, "simple", "1 client");
+    let synced = lead(alone, |row| row.part == Part::Blocked);
+    assert!(
+        ["WAL sync", "WAL write"].contains(&synced.mechanism.as_str()),
+        "{:#?}",
+        alone.groups()
+    );
+    assert_eq!(synced.nature, Nature::Demand, "the device works");
+    // While one syncs, the others wait for its lock, or for its sync to be theirs too.
+    let many = run(&study(settings, &script, SIMPLE, 16, "3s")).expect("it was there before");
+    let many = ledger(&many, "simple", "16");
+    let lock = share(many, |row| row.mechanism.starts_with("LWLock WALWrite"));
+    let all = share(many, |row| row.part == Part::Blocked);
+    assert!(lock > 0.5 * all, "{lock} of {all} {:#?}", many.groups());
+}
+
+/// A script that sleeps asks for it; one that computes for long keeps its server waiting.
+#[test]
+fn idling_that_the_client_wants_is_the_clients() {
+    let script = [(
+        "thinks",
+        "text = '''\nselect 1;\n\\sleep 2 ms\nselect 1;\n'''",
+    )];
+    let Some(run) = run(&study("fsync = false", &script, SIMPLE, 2, "2s")) else {
+        return;
+    };
+    closes(&run);
+    let ledger = ledger(&run, "simple", "2 clients");
+    let asleep = lead(ledger, |_| true);
+    assert_eq!(asleep.mechanism, "client asleep", "{:#?}", ledger.groups());
+    assert_eq!(asleep.nature, Nature::Think);
+    assert!(asleep.us >= 2000.0, "{asleep:?}");
+}
+
+/// More backends than processors that only compute: most of the time they wait for one.
+#[test]
+fn the_run_queue_leads_where_processors_are_short() {
+    let script = [(
+        "computes",
+        "text = 'select sum(i) from generate_series(1, 3000) i;'",
+    )];
+    let Some(run) = run(&study("fsync = false", &script, SIMPLE, 32, "4s")) else {
+        return;
+    };
+    closes(&run);
+    let ledger = ledger(&run, "simple", "32");
+    let within = lead(ledger, |row| row.part != Part::Client);
+    assert_eq!(within.part, Part::RunQueue, "{:#?}", ledger.groups());
+    let computes = lead(ledger, |row| row.part == Part::OnCpu);
+    assert_eq!(computes.mechanism, "execute", "{:#?}", ledger.groups());
+}

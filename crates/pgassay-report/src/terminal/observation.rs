@@ -1,6 +1,6 @@
 //! What was seen of a live server, as text.
 
-use pgassay_core::ledger::{Row as LedgerRow, groups};
+use pgassay_core::ledger::groups;
 use pgassay_core::observation::{Observation, Row};
 
 use super::table::{Cell, Ink, Side, Table, bar, cell, inked, name, paint, wrap};
@@ -10,8 +10,9 @@ use crate::{number, sentence};
 
 /// Functions below this share of the CPU time are not printed.
 const BELOW_SHARE: f64 = 0.01;
-/// Rows of the ledger below this share of the whole are summed.
-const LEDGER_BELOW_SHARE: f64 = 0.001;
+/// Rows of the ledger beyond these are summed. Backends that are mostly idle make all others small,
+/// so none is left out for its share.
+const LEDGER_ROWS_MAX: usize = 15;
 const FUNCTIONS_MAX: usize = 20;
 const BAR_WIDTH: usize = 16;
 
@@ -81,9 +82,9 @@ fn time(observation: &Observation, style: Style) -> String {
 fn ledger(observation: &Observation, style: Style) -> String {
     let whole_us = observation.backends_present_us;
     let groups = groups(&observation.ledger());
-    let is_large = |row: &&LedgerRow| row.us >= whole_us * LEDGER_BELOW_SHARE;
+    let (shown, rest) = groups.split_at(groups.len().min(LEDGER_ROWS_MAX));
     let mut table = Table::new(&[Side::Left, Side::Left, Side::Right, Side::Right, Side::Left]);
-    for row in groups.iter().filter(is_large) {
+    for row in shown {
         table.row(vec![
             inked(nature_word(row.nature), Ink::Faint),
             cell(group_name(row.part, &row.mechanism)),
@@ -92,11 +93,7 @@ fn ledger(observation: &Observation, style: Style) -> String {
             cell(bar(row.us / whole_us.max(f64::MIN_POSITIVE), BAR_WIDTH)),
         ]);
     }
-    let rest_us: f64 = groups
-        .iter()
-        .filter(|row| !is_large(row))
-        .map(|row| row.us)
-        .sum();
+    let rest_us: f64 = rest.iter().map(|row| row.us).sum();
     if rest_us > 0.0 {
         table.row(vec![
             cell(""),
