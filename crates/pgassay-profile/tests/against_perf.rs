@@ -1,0 +1,234 @@
+//! Against the real perf: the same load, at the same time, must look the same to both.
+//!
+//! `perf record --call-graph dwarf` copies stacks as we do and unwinds them by the same tables, so
+//! inclusive shares of functions must agree, but for chance: both draw samples of their own.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use pgassay_profile::{CpuTotals, SamplerConfig, Samples};
+use pgassay_server::{Finder, Installation, Server, VersionRequest, testing};
+use std::collections::{BTreeSet, HashMap};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{alone, fill, select_by_id, under_load};
+
+const CLIENTS: usize = 4;
+const HZ: u32 = 997;
+/// Long enough for as much CPU time as this, on a machine that others may use too.
+const CPU_NS: u64 = 1_500_000_000;
+const TIME_MAX: Duration = Duration::from_secs(8);
+const FUNCTIONS: [&str; 4] = [
+    "PortalRun",
+    "ExecInitNode",
+    "secure_read",
+    "CommitTransaction",
+];
+/// Shares may differ by so much beyond chance.
+const POINTS: f64 = 0.02;
+
+/// Inclusive shares of functions, and of how many samples.
+struct Shares {
+    of: HashMap<&'static str, f64>,
+    total: f64,
+}
+
+/// A `perf record` that is ended with its test.
+struct Perf {
+    child: Child,
+    data: tempfile::TempDir,
+}
+
+impl Perf {
+    fn start() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let child = Command::new("perf")
+            .args(["record", "-q", "-a", "-F", &HZ.to_string()])
+            .args(["--call-graph", "dwarf,24576", "-m", "16M", "-o"])
+            .arg(data.path().join("perf.data"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, data }
+    }
+
+    /// Ends recording, and reads what was recorded of these processes.
+    fn finish(mut self, pids: &[u32]) -> Shares {
+        // SAFETY: a signal to a child that was not waited for yet, so the number is still its own.
+        unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGINT) };
+        let until = Instant::now() + Duration::from_secs(30);
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "perf does not end");
+            thread::sleep(Duration::from_millis(20));
+        }
+        let pids: Vec<_> = pids.iter().map(u32::to_string).collect();
+        let script = Command::new("timeout")
+            .args([
+                "120",
+                "perf",
+                "script",
+                "-F",
+                "pid,ip,sym",
+                "--no-inline",
+                "--pid",
+                &pids.join(","),
+            ])
+            .arg("-i")
+            .arg(self.data.path().join("perf.data"))
+            .output()
+            .unwrap();
+        assert!(
+            script.status.success(),
+            "{}",
+            String::from_utf8_lossy(&script.stderr)
+        );
+        shares_of_script(&String::from_utf8_lossy(&script.stdout))
+    }
+}
+
+impl Drop for Perf {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.child.kill().unwrap();
+            self.child.wait().unwrap();
+        }
+    }
+}
+
+/// Samples are paragraphs: the process, then a line of address and symbol for each frame.
+fn shares_of_script(text: &str) -> Shares {
+    let mut counts: HashMap<&'static str, f64> = HashMap::new();
+    let mut total = 0.0;
+    for sample in text.split("\n\n").filter(|it| !it.trim().is_empty()) {
+        let symbols = sample
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_whitespace().nth(1));
+        let symbols: BTreeSet<&str> = symbols.map(pgassay_profile::source_name).collect();
+        total += 1.0;
+        for function in FUNCTIONS {
+            if symbols.contains(function) {
+                *counts.entry(function).or_default() += 1.0;
+            }
+        }
+    }
+    let of = counts
+        .into_iter()
+        .map(|(function, count)| (function, count / total));
+    Shares {
+        of: of.collect(),
+        total,
+    }
+}
+
+fn our_shares(samples: &Samples, pids: &[u32]) -> Shares {
+    let backends = samples.backends(pids);
+    let total = backends.quality.total as f64;
+    let share = |function: &str| {
+        let with: u64 = backends
+            .stacks()
+            .filter_map(|(mut frames, count)| {
+                frames
+                    .any(|it| it.name() == Some(function))
+                    .then_some(count)
+            })
+            .sum();
+        with as f64 / total
+    };
+    Shares {
+        of: FUNCTIONS.into_iter().map(|it| (it, share(it))).collect(),
+        total,
+    }
+}
+
+fn the_same_as_perf(what: &str, installation: &Installation) {
+    let _alone = alone();
+    if Command::new("perf").arg("--version").output().is_err() {
+        testing::skip("comparison with perf", "there is no perf");
+        return;
+    }
+    let server = Server::start(installation, &testing::config()).unwrap();
+    let config = SamplerConfig {
+        frequency_hz: HZ,
+        ring_bytes: 16 * 1024 * 1024,
+        ..SamplerConfig::default()
+    };
+    let Some(sampler) = support::sampler(&server, &config) else {
+        return;
+    };
+    fill(&server);
+    let (ours, theirs, quality) = under_load(&server, CLIENTS, &select_by_id, |pids| {
+        let perf = Perf::start();
+        thread::sleep(Duration::from_millis(500));
+        sampler.start().unwrap();
+        let before = CpuTotals::read(pids);
+        let until = Instant::now() + TIME_MAX;
+        while CpuTotals::read(pids).since(&before).total().on_cpu_ns < CPU_NS
+            && Instant::now() < until
+        {
+            thread::sleep(Duration::from_millis(100));
+        }
+        let samples = sampler.stop().unwrap();
+        let theirs = perf.finish(pids);
+        (
+            our_shares(&samples, pids),
+            theirs,
+            samples.backends(pids).quality,
+        )
+    });
+    server.stop().unwrap();
+    assert!(
+        ours.total > 200.0 && theirs.total > 200.0,
+        "{} {}",
+        ours.total,
+        theirs.total
+    );
+    assert!(
+        quality.reached_entry_share() >= Some(0.97),
+        "{what}: {quality:?}"
+    );
+    for function in FUNCTIONS {
+        let (ours_share, theirs_share) = (
+            ours.of[function],
+            theirs.of.get(function).copied().unwrap_or(0.0),
+        );
+        // Three standard deviations of a difference of two shares.
+        let p = ours_share.midpoint(theirs_share);
+        let chance = 3.0 * (p * (1.0 - p) * (1.0 / ours.total + 1.0 / theirs.total)).sqrt();
+        assert!(
+            (ours_share - theirs_share).abs() < POINTS + chance,
+            "{what}: {function} is in {ours_share:.3} of our {} stacks, {theirs_share:.3} of perf's {}",
+            ours.total,
+            theirs.total
+        );
+    }
+}
+
+#[test]
+fn against_the_real_perf_on_18() {
+    if let Some(installation) = testing::installation("18") {
+        the_same_as_perf("18", &installation);
+    }
+}
+
+#[test]
+fn against_the_real_perf_on_a_stripped_10() {
+    if let Some(installation) = testing::installation("10") {
+        the_same_as_perf("10", &installation);
+    }
+}
+
+#[test]
+fn against_the_real_perf_on_what_is_installed() {
+    let found = Finder::from_environment().and_then(|mut finder| {
+        finder.named_dir = Some("/usr/lib/postgresql/15/bin".into());
+        finder.find(&VersionRequest::parse("15").unwrap(), &mut |_| ())
+    });
+    match found {
+        Ok(installation) => the_same_as_perf("Debian's 15", &installation),
+        Err(_) => testing::skip("comparison with perf on Debian's 15", "it is not installed"),
+    }
+}
