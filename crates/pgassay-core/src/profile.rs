@@ -238,6 +238,26 @@ impl Profile {
         self.nodes.iter().map(Node::total).sum()
     }
 
+    /// What was blocked, as a call tree whose counts are microseconds of the slices that were
+    /// observed. A stack ends in its wait event, as a frame of the object `[wait]`.
+    #[must_use]
+    pub fn off_cpu(&self) -> Self {
+        let mut builder = ProfileBuilder::new(1);
+        for blocked in &self.blocked {
+            let stack = blocked.node.map_or_else(Vec::new, |node| self.stack(node));
+            let wait = (!blocked.wait_name.is_empty()).then(|| Frame {
+                symbol: Some(format!("{}: {}", blocked.wait_kind, blocked.wait_name)),
+                object: "[wait]".to_owned(),
+                offset: 0,
+                kernel: false,
+            });
+            let blocked_us = blocked.blocked_ns.iter().sum::<u64>() / 1000;
+            let count = u32::try_from(blocked_us).unwrap_or(u32::MAX);
+            builder.add(0, stack.into_iter().cloned().chain(wait), count);
+        }
+        builder.finish()
+    }
+
     /// The frames from the outermost to `node`.
     pub fn stack(&self, node: u32) -> Vec<&Frame> {
         let mut frames = Vec::new();
@@ -284,6 +304,21 @@ mod tests {
             offset: 0,
             kernel: false,
         }
+    }
+
+    #[test]
+    fn what_was_blocked_is_a_tree_of_its_own_that_ends_in_waits() {
+        let mut builder = ProfileBuilder::new(2);
+        builder.add(0, [frame("main"), frame("work")], 3);
+        let read = || [frame("main"), frame("read")];
+        builder.add_blocked(0, read(), ("Client", "ClientRead"), 5_000);
+        builder.add_blocked(1, read(), ("Client", "ClientRead"), 2_000);
+        builder.add_blocked(1, read(), ("", ""), 1_000);
+        builder.add_blocked(1, [], ("", ""), 4_000);
+        assert_eq!(
+            builder.finish().off_cpu().folded(),
+            "[no stack] 4\nmain;read 1\nmain;read;Client: ClientRead 7\n"
+        );
     }
 
     #[test]

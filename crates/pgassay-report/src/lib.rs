@@ -15,7 +15,7 @@ mod outline;
 mod sentence;
 mod terminal;
 
-pub use export::{ExportFormat, export, export_counted};
+pub use export::{ExportFormat, Stacks, export, export_counted};
 pub use html::{counted_html, html, observation_html};
 pub use json::{json, observation_json, observation_schema, run_schema, study_schema};
 pub use terminal::{Style, observation_text, terminal};

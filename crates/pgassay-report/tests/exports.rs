@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 
 use pgassay_core::observation::{Background, Observation, SCHEMA, Subject, WaitCount, Waits};
-use pgassay_core::profile::{Frame, ProfileBuilder, Quality};
+use pgassay_core::profile::{BlockedStack, Frame, ProfileBuilder, Quality};
 use pgassay_core::trial::CpuTotals;
-use pgassay_report::{ExportFormat, Style, export, observation_html, observation_text};
+use pgassay_report::{ExportFormat, Stacks, Style, export, observation_html, observation_text};
 use serde_json::Value;
 
 fn frame(symbol: &str, object: &str) -> Frame {
@@ -98,7 +98,7 @@ fn observation() -> Observation {
 }
 
 fn exported(format: ExportFormat) -> Vec<u8> {
-    export(&observation(), format).unwrap()
+    export(&observation(), Stacks::OnCpu, format).unwrap()
 }
 
 fn text(format: ExportFormat) -> String {
@@ -106,11 +106,36 @@ fn text(format: ExportFormat) -> String {
 }
 
 #[test]
+fn what_was_blocked_is_exported_with_its_exact_time() {
+    let mut observation = observation();
+    let profile = observation.profile.as_mut().unwrap();
+    profile.blocked = vec![BlockedStack {
+        node: Some(1),
+        wait_kind: "Lock".to_owned(),
+        wait_name: "tuple".to_owned(),
+        blocked_ns: vec![40_000],
+    }];
+    let exported =
+        |format| String::from_utf8(export(&observation, Stacks::OffCpu, format).unwrap()).unwrap();
+    let folded = exported(ExportFormat::Folded);
+    assert_eq!(folded, "PostgresMain;PortalRun;Lock: tuple 40\n");
+    let speedscope: Value = serde_json::from_str(&exported(ExportFormat::Speedscope)).unwrap();
+    // 4 s there, 3 ms of which on a CPU or waiting for one.
+    let weight = speedscope["profiles"][0]["weights"][0].as_f64().unwrap();
+    assert!((weight - 3_997_000.0).abs() < 1.0, "{weight}");
+    let perf = exported(ExportFormat::Perf);
+    assert!(perf.contains("40 of event 'off-cpu'"), "{perf}");
+    let words: Vec<&str> = perf.split_whitespace().collect();
+    let row = ["100.00%", "100.00%", "postgres", "[wait]", "[.]", "Lock:"];
+    assert!(words.windows(6).any(|it| it == row), "{perf}");
+}
+
+#[test]
 fn without_stacks_there_is_no_export() {
     let mut nothing = observation();
     nothing.profile = None;
     for (name, format) in ExportFormat::ALL {
-        assert_eq!(export(&nothing, format), None, "{name}");
+        assert_eq!(export(&nothing, Stacks::OnCpu, format), None, "{name}");
     }
 }
 

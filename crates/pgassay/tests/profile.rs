@@ -349,3 +349,57 @@ fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
     clients.join().expect("clients end well");
     server.stop().expect("it stops");
 }
+
+#[test]
+fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
+    let _alone = alone();
+    let Some(server) = testing::server("18") else {
+        return;
+    };
+    if !sampling_is_permitted() {
+        return;
+    }
+    let mut holder = server.connect().expect("a connection");
+    holder
+        .query("select pg_advisory_lock(1)")
+        .expect("an answer");
+    let mut waiter = server.connect().expect("a connection");
+    let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
+    let place = Place::new();
+    let file = |name: &str| place.path().join(name);
+    let export = |format: &str| format!("{format}={}", file(format).display());
+    let mut command = place.command();
+    command
+        .args(["profile", "--dsn", &server.conninfo(), "--duration", "2s"])
+        .args(["--off-cpu", "--export", &export("folded")])
+        .args(["--export", &export("perf"), "--html"])
+        .arg(file("page.html"));
+    let finished = run(&mut command);
+    drop(holder);
+    waiting.join().expect("no panic").expect("the lock");
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let read = |name| std::fs::read_to_string(file(name)).expect("a file");
+
+    let folded = read("folded");
+    let of = |leaf: &str| -> u64 {
+        let lines = folded.lines().filter(|line| line.contains(leaf));
+        lines
+            .filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok())
+            .sum()
+    };
+    let lock = of("ProcSleep;");
+    assert!(folded.contains(";Lock: advisory "), "{folded}");
+    // Two were idle or waiting all the time, of which slices saw a tenth; one waited for a lock.
+    assert!(lock > 50_000, "{folded}");
+    let share = lock as f64 / of("main;") as f64;
+    assert!((0.4..0.6).contains(&share), "{share} {folded}");
+    let perf = read("perf");
+    assert!(perf.contains("of event 'off-cpu'"), "{perf}");
+    assert!(perf.contains("ProcSleep"), "{perf}");
+    let page = read("page.html");
+    assert!(
+        page.contains("\"title\":\"blocked\""),
+        "the page has both sides"
+    );
+    drop(server);
+}

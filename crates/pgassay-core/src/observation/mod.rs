@@ -132,6 +132,12 @@ impl Observation {
         })
     }
 
+    /// The stacks of what was blocked (see [`Profile::off_cpu`]), if there is any time among them.
+    pub fn seen_blocked(&self) -> Option<Profile> {
+        let blocked = self.profile.as_ref().map(Profile::off_cpu);
+        blocked.filter(|profile| profile.total() > 0)
+    }
+
     /// The time that the backends neither had a CPU nor waited for one.
     pub fn blocked_us(&self) -> f64 {
         let used_us = self.backends.on_cpu_us + self.backends.run_queue_us;

@@ -33,26 +33,16 @@ struct Count {
 impl Observation {
     /// Functions, the costliest in themselves first.
     pub fn functions(&self) -> Vec<Row> {
-        let Some(profile) = self.sampled() else {
-            return Vec::new();
-        };
-        let mut counts: BTreeMap<&Frame, Count> = BTreeMap::new();
-        for (stack, samples) in stacks(profile) {
-            if let Some(leaf) = stack.last() {
-                counts.entry(leaf).or_default().own += samples;
-            }
-            let distinct: BTreeSet<&Frame> = stack.into_iter().collect();
-            for frame in distinct {
-                counts.entry(frame).or_default().inclusive += samples;
-            }
-        }
-        let rows = counts.into_iter().map(|(frame, count)| Row {
-            name: frame.label(),
-            object: frame.object.clone(),
-            kernel: frame.kernel,
-            ..self.row(&count)
-        });
-        sorted(rows.collect())
+        self.sampled().map_or_else(Vec::new, |profile| {
+            functions(profile, self.cpu_us_per_sample())
+        })
+    }
+
+    /// Functions by the time that they were blocked in, the longest first; a wait event is one too.
+    pub fn blocked_functions(&self) -> Vec<Row> {
+        self.seen_blocked().map_or_else(Vec::new, |profile| {
+            functions(&profile, self.blocked_us() / profile.total() as f64)
+        })
     }
 
     /// Subsystems of the server, the costliest first.
@@ -80,21 +70,41 @@ impl Observation {
         }
         let rows = counts.into_iter().map(|(name, count)| Row {
             name,
-            ..self.row(&count)
+            ..row(&count, self.cpu_us_per_sample())
         });
         sorted(rows.collect())
     }
+}
 
-    fn row(&self, count: &Count) -> Row {
-        let us_per_sample = self.cpu_us_per_sample();
-        Row {
-            name: String::new(),
-            object: String::new(),
-            kernel: false,
-            self_us: count.own as f64 * us_per_sample,
-            children_us: count.inclusive as f64 * us_per_sample,
-            samples: count.own,
+/// Functions of a profile, the costliest in themselves first.
+fn functions(profile: &Profile, us_per_sample: f64) -> Vec<Row> {
+    let mut counts: BTreeMap<&Frame, Count> = BTreeMap::new();
+    for (stack, samples) in stacks(profile) {
+        if let Some(leaf) = stack.last() {
+            counts.entry(leaf).or_default().own += samples;
         }
+        let distinct: BTreeSet<&Frame> = stack.into_iter().collect();
+        for frame in distinct {
+            counts.entry(frame).or_default().inclusive += samples;
+        }
+    }
+    let rows = counts.into_iter().map(|(frame, count)| Row {
+        name: frame.label(),
+        object: frame.object.clone(),
+        kernel: frame.kernel,
+        ..row(&count, us_per_sample)
+    });
+    sorted(rows.collect())
+}
+
+fn row(count: &Count, us_per_sample: f64) -> Row {
+    Row {
+        name: String::new(),
+        object: String::new(),
+        kernel: false,
+        self_us: count.own as f64 * us_per_sample,
+        children_us: count.inclusive as f64 * us_per_sample,
+        samples: count.own,
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) fn json(observation: &Observation, profile: &Profile) -> String {
         })
         .collect();
     let mut at_ns = 0;
-    for (stack, samples) in super::stacks(profile) {
+    for (stack, samples) in super::stacks_of(profile) {
         let infos = stack
             .into_iter()
             .map(|frame| frames[frame as usize].clone());

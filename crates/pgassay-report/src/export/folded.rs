@@ -12,7 +12,7 @@ use pgassay_core::profile::Profile;
 
 /// All stacks, sorted, each once.
 pub(super) fn text(profile: &Profile) -> String {
-    let stacks = super::stacks(profile).map(|(stack, samples)| {
+    let stacks = super::stacks_of(profile).map(|(stack, samples)| {
         let names = stack
             .into_iter()
             .map(|frame| super::marked(&profile.frames[frame as usize]));

@@ -2,7 +2,7 @@
 //!
 //! Each form takes the whole of an observation's stacks: no sample is left out, so that a viewer's
 //! total is ours. Where a form has a unit of time, a sample weighs its share of the exact CPU time
-//! ([`Observation::cpu_us_per_sample`]), else it counts 1. Samples have no moments here: where a
+//! ([`Observation::cpu_us_per_sample`]) or blocked time, else it counts 1. Samples have no moments here: where a
 //! form wants an axis of time, stacks lie on it one after the other.
 
 mod firefox;
@@ -10,6 +10,8 @@ mod folded;
 mod perf_text;
 mod pprof;
 mod speedscope;
+
+use std::borrow::Cow;
 
 use pgassay_core::instructions::CallTree;
 use pgassay_core::observation::Observation;
@@ -41,15 +43,63 @@ impl ExportFormat {
     ];
 }
 
+/// Which stacks of an observation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stacks {
+    /// Of what was on a CPU.
+    OnCpu,
+    /// Of what was blocked; a sample is a microsecond that a slice of the window saw.
+    OffCpu,
+}
+
+/// Stacks with what their counts stand for.
+struct Weighed<'a> {
+    stacks: Stacks,
+    profile: Cow<'a, Profile>,
+    us_per_sample: f64,
+    /// In a heading.
+    noun: &'static str,
+    /// As `perf` would call the event.
+    event: &'static str,
+    /// As `pprof` would call the value.
+    value: &'static str,
+}
+
+impl<'a> Weighed<'a> {
+    fn of(observation: &'a Observation, stacks: Stacks) -> Option<Self> {
+        Some(match stacks {
+            Stacks::OnCpu => Self {
+                stacks,
+                profile: Cow::Borrowed(observation.sampled()?),
+                us_per_sample: observation.cpu_us_per_sample(),
+                noun: "CPU",
+                event: "cpu-clock",
+                value: "cpu",
+            },
+            Stacks::OffCpu => {
+                let profile = observation.seen_blocked()?;
+                Self {
+                    stacks,
+                    us_per_sample: observation.blocked_us() / profile.total() as f64,
+                    profile: Cow::Owned(profile),
+                    noun: "Off-CPU time",
+                    event: "off-cpu",
+                    value: "off-cpu",
+                }
+            }
+        })
+    }
+}
+
 /// The file's content; `None` if there is no stack to export.
-pub fn export(observation: &Observation, format: ExportFormat) -> Option<Vec<u8>> {
-    let profile = observation.sampled()?;
+pub fn export(observation: &Observation, stacks: Stacks, format: ExportFormat) -> Option<Vec<u8>> {
+    let weighed = Weighed::of(observation, stacks)?;
     Some(match format {
-        ExportFormat::Folded => folded::text(profile).into_bytes(),
-        ExportFormat::Speedscope => speedscope::json(observation, profile).into_bytes(),
-        ExportFormat::Pprof => pprof::message(observation, profile),
-        ExportFormat::Firefox => firefox::json(observation, profile).into_bytes(),
-        ExportFormat::Perf => perf_text::text(observation, profile).into_bytes(),
+        ExportFormat::Folded => folded::text(&weighed.profile).into_bytes(),
+        ExportFormat::Speedscope => speedscope::json(observation, &weighed).into_bytes(),
+        ExportFormat::Pprof => pprof::message(observation, &weighed),
+        ExportFormat::Firefox => firefox::json(observation, &weighed.profile).into_bytes(),
+        ExportFormat::Perf => perf_text::text(observation, &weighed).into_bytes(),
     })
 }
 
@@ -77,7 +127,7 @@ fn title(observation: &Observation) -> String {
 }
 
 /// Every stack with samples of its own, as frame numbers, outermost first.
-fn stacks(profile: &Profile) -> impl Iterator<Item = (Vec<u32>, u64)> {
+fn stacks_of(profile: &Profile) -> impl Iterator<Item = (Vec<u32>, u64)> {
     profile
         .nodes
         .iter()

@@ -12,7 +12,8 @@ use std::fmt::Write as _;
 
 use pgassay_core::instructions::CallTree;
 use pgassay_core::observation::Observation;
-use pgassay_core::profile::Profile;
+
+use super::Weighed;
 
 /// `perf report`'s own limit for call chains.
 const BELOW_SHARE: f64 = 0.005;
@@ -56,17 +57,22 @@ impl Branch {
 }
 
 /// The text of samples.
-pub(super) fn text(observation: &Observation, profile: &Profile) -> String {
+pub(super) fn text(observation: &Observation, weighed: &Weighed<'_>) -> String {
+    let profile = &*weighed.profile;
     let mut head = String::new();
     // Writing to a String cannot fail.
     _ = writeln!(head, "# {}", super::title(observation));
     _ = writeln!(head, "#\n# Total Lost Samples: {}\n#", profile.quality.lost);
     let samples = short(profile.total());
-    _ = writeln!(head, "# Samples: {samples} of event 'cpu-clock'");
-    let cpu_ns = observation.backends.on_cpu_us * 1000.0;
-    _ = writeln!(head, "# Event count (approx.): {cpu_ns:.0}");
-    let functions: Vec<Function> = observation
-        .functions()
+    _ = writeln!(head, "# Samples: {samples} of event '{}'", weighed.event);
+    let whole_us = profile.total() as f64 * weighed.us_per_sample;
+    let whole_ns = whole_us * 1000.0;
+    _ = writeln!(head, "# Event count (approx.): {whole_ns:.0}");
+    let rows = match weighed.stacks {
+        super::Stacks::OnCpu => observation.functions(),
+        super::Stacks::OffCpu => observation.blocked_functions(),
+    };
+    let functions: Vec<Function> = rows
         .into_iter()
         .map(|row| Function {
             name: row.name,
@@ -85,17 +91,16 @@ pub(super) fn text(observation: &Observation, profile: &Profile) -> String {
         .map(|it| index.get(&(it.label(), it.object.clone(), it.kernel)))
         .map(|at| at.copied().unwrap_or_default())
         .collect();
-    let us_per_sample = observation.cpu_us_per_sample();
-    let stacks = super::stacks(profile)
+    let stacks = super::stacks_of(profile)
         .map(|(stack, samples)| {
             let stack = stack.into_iter().map(|frame| of_frame[frame as usize]);
-            (stack.collect(), samples as f64 * us_per_sample)
+            (stack.collect(), samples as f64 * weighed.us_per_sample)
         })
         .collect();
     laid_out(&Account {
         head,
         functions,
-        whole: observation.backends.on_cpu_us,
+        whole: whole_us,
         stacks,
     })
 }

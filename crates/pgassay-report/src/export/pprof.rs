@@ -14,6 +14,8 @@ use std::collections::HashMap;
 use pgassay_core::observation::Observation;
 use pgassay_core::profile::Profile;
 
+use super::Weighed;
+
 /// Strings by number; 0 is the empty one, as the format demands.
 struct Strings {
     all: Vec<String>,
@@ -77,14 +79,15 @@ impl Message {
 }
 
 /// The file's content.
-pub(super) fn message(observation: &Observation, profile: &Profile) -> Vec<u8> {
+pub(super) fn message(observation: &Observation, weighed: &Weighed<'_>) -> Vec<u8> {
+    let profile = &*weighed.profile;
     let mut strings = Strings::new();
     let mut out = Message::default();
     // The last sample type is what viewers show if nobody chooses.
     out.bytes(1, &value_type(&mut strings, "samples", "count"));
-    out.bytes(1, &value_type(&mut strings, "cpu", "nanoseconds"));
-    let ns_per_sample = observation.cpu_us_per_sample() * 1000.0;
-    for (stack, samples) in super::stacks(profile) {
+    out.bytes(1, &value_type(&mut strings, weighed.value, "nanoseconds"));
+    let ns_per_sample = weighed.us_per_sample * 1000.0;
+    for (stack, samples) in super::stacks_of(profile) {
         let mut sample = Message::default();
         // location_id, leaf first; numbers begin at 1, since 0 means none.
         sample.packed(1, stack.iter().rev().map(|frame| u64::from(*frame) + 1));
@@ -93,7 +96,7 @@ pub(super) fn message(observation: &Observation, profile: &Profile) -> Vec<u8> {
         out.bytes(2, &sample.0);
     }
     frames(&mut out, &mut strings, profile);
-    let period_type = value_type(&mut strings, "cpu", "nanoseconds");
+    let period_type = value_type(&mut strings, weighed.value, "nanoseconds");
     let comment = strings.number(&format!(
         "{}; pgassay {}",
         super::title(observation),

@@ -4,18 +4,19 @@
 //! the profile's `unit`, and `endValue` is not below what the weights add up to.
 
 use pgassay_core::observation::Observation;
-use pgassay_core::profile::Profile;
 use serde_json::{Value, json};
 
+use super::Weighed;
+
 /// The file's text.
-pub(super) fn json(observation: &Observation, profile: &Profile) -> String {
-    let us_per_sample = observation.cpu_us_per_sample();
+pub(super) fn json(observation: &Observation, weighed: &Weighed<'_>) -> String {
+    let (profile, us_per_sample) = (&*weighed.profile, weighed.us_per_sample);
     let frames: Vec<Value> = profile
         .frames
         .iter()
         .map(|frame| json!({ "name": super::marked(frame), "file": frame.object }))
         .collect();
-    let (samples, weights): (Vec<Vec<u32>>, Vec<f64>) = super::stacks(profile)
+    let (samples, weights): (Vec<Vec<u32>>, Vec<f64>) = super::stacks_of(profile)
         .map(|(stack, samples)| (stack, samples as f64 * us_per_sample))
         .unzip();
     let title = super::title(observation);
@@ -27,7 +28,7 @@ pub(super) fn json(observation: &Observation, profile: &Profile) -> String {
         "shared": { "frames": frames },
         "profiles": [{
             "type": "sampled",
-            "name": format!("CPU of {title}"),
+            "name": format!("{} of {title}", weighed.noun),
             "unit": "microseconds",
             "startValue": 0,
             "endValue": weights.iter().sum::<f64>(),

@@ -128,6 +128,9 @@ pub(super) fn observed(observation: &Observation) -> Markup {
     };
     let lead = html! {
         "Width is the backends' CPU time " (per) "; callers stand above what they call."
+        @if observation.seen_blocked().is_some() {
+            " The other condition is the time that they were blocked, by where and on what."
+        }
     };
     drawing(observed_data(observation).as_ref(), &lead)
 }
@@ -211,21 +214,38 @@ fn data(run: &Run) -> Option<Value> {
     Some(forest.data(&variants, &conditions, start))
 }
 
-/// The same for an observation: one condition, one variant without a name.
+/// The same for an observation: one variant without a name, and a condition for what was on a CPU
+/// and one for what was blocked.
 fn observed_data(observation: &Observation) -> Option<Value> {
-    let profile = observation.sampled()?;
+    let blocked = observation.seen_blocked();
+    let sides = [
+        (
+            "on a CPU",
+            observation.sampled(),
+            observation.backends.on_cpu_us,
+        ),
+        ("blocked", blocked.as_ref(), observation.blocked_us()),
+    ];
     let mut forest = Forest::default();
     let below = forest.frame(&named(BELOW_NAME));
-    let mut tree = Tree::default();
-    let ns_per_sample = observation.basis().of(observation.cpu_us_per_sample()) * NS_PER_US;
-    tree.grow(&mut forest, profile, (0, 1), ns_per_sample);
-    let branches = pruned(&tree.branches, below);
     let unit = Unit {
         name: observation.basis().unit(),
         parts: NS_PER_US,
     };
-    let condition = drawn("all", &branches, &[0.0], unit);
-    Some(forest.data(&[""], &[condition], [0, 0]))
+    let mut conditions = Vec::new();
+    for (title, profile, whole_us) in sides {
+        let Some(profile) = profile else { continue };
+        let mut tree = Tree::default();
+        let us_per_sample = whole_us / profile.total() as f64;
+        let ns_per_sample = observation.basis().of(us_per_sample) * NS_PER_US;
+        tree.grow(&mut forest, profile, (0, 1), ns_per_sample);
+        let branches = pruned(&tree.branches, below);
+        conditions.push(drawn(title, &branches, &[0.0], unit));
+    }
+    if conditions.is_empty() {
+        return None;
+    }
+    Some(forest.data(&[""], &conditions, [0, 0]))
 }
 
 /// A frame that is no function of any program.

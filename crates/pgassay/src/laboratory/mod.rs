@@ -18,7 +18,7 @@ pub mod waits;
 mod warm_up;
 mod watch;
 
-pub use watch::add_samples;
+pub use watch::{Watched, add_blocked, add_samples};
 
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use pgassay_core::observation::Observation;
 use pgassay_profile::LiveServer;
+use pgassay_report::Stacks;
 
 use crate::cli::{ColorWhen, ProfileArgs};
 use crate::interrupt::Interrupt;
@@ -28,6 +29,7 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
         subject,
         duration: args.duration.duration(),
         frequency_hz: args.frequency,
+        off_cpu: args.off_cpu,
         dsn: args.dsn.clone(),
         connection,
     }
@@ -72,8 +74,13 @@ fn write_files(
     out: &mut impl Write,
 ) -> Result<bool> {
     let mut is_taken = false;
+    let stacks = if args.off_cpu {
+        Stacks::OffCpu
+    } else {
+        Stacks::OnCpu
+    };
     for export in &args.export {
-        let content = pgassay_report::export(observation, export.format)
+        let content = pgassay_report::export(observation, stacks, export.format)
             .ok_or_else(|| anyhow!("there are no stacks to export{}", why(observation)))?;
         is_taken |= write_to(&export.file, &content, out)?;
     }

@@ -10,13 +10,14 @@ use pgassay_core::profile::{Profile, ProfileBuilder};
 use pgassay_core::run::Check;
 use pgassay_core::trial::CpuTotals;
 use pgassay_profile::{
-    CpuLog, Limit, LiveServer, LoggedProcess, Role, Sampler, SamplerConfig, SamplerError, Samples,
+    CpuLog, Limit, LiveServer, LoggedProcess, OffCpuConfig, Role, Sampler, SamplerConfig,
+    SamplerError, Samples,
 };
 
 use super::connection::{self, Connection};
 use crate::interrupt::Interrupt;
-use crate::laboratory::add_samples;
 use crate::laboratory::waits::{self, WaitSampler};
+use crate::laboratory::{Watched, add_blocked, add_samples};
 
 /// Processes are looked for this often. What one of them uses between its last reading and its end
 /// is not known; a reading takes some ten microseconds a process.
@@ -38,6 +39,8 @@ pub struct Watch {
     pub duration: Duration,
     /// Samples a second of each busy CPU.
     pub frequency_hz: u32,
+    /// Whether to observe what is blocked too.
+    pub off_cpu: bool,
     /// How the connection was made, should another be needed.
     pub dsn: Option<String>,
     /// Whom to ask for transactions.
@@ -51,7 +54,12 @@ impl Watch {
         let dsn = self.dsn.as_deref();
         let connect = dsn.map(|dsn| || connection::exchange(dsn).map(|(exchange, _)| exchange));
         let (mut waits, no_waits) = match waits::reader(&self.subject.server, connect) {
-            Ok(reader) => (Some(WaitSampler::new(reader, self.frequency_hz)), None),
+            Ok(reader) => {
+                if let Some(sampler) = &sampler {
+                    sampler.watch_waits(self.subject.server.postmaster_pid, reader)?;
+                }
+                (Some(WaitSampler::new(reader, self.frequency_hz)), None)
+            }
             Err(error) => (None, Some(waits::refusal(&error))),
         };
         let mut log = CpuLog::default();
@@ -78,6 +86,7 @@ impl Watch {
             .iter()
             .filter(|process| Some(process.pid) != self.own_pid())
             .partition(|process| subject.includes(process));
+        let major = subject.server.major.as_deref().unwrap_or_default();
         let mut observation = Observation {
             schema: SCHEMA.to_owned(),
             pgassay: env!("CARGO_PKG_VERSION").to_owned(),
@@ -95,7 +104,7 @@ impl Watch {
             background: background(subject, &others),
             waits: waits.map(|waits| waits.finish(subject.server.major.as_deref())),
             limits: limits(subject, samples.as_ref(), [refusal, no_waits], &log),
-            profile: samples.map(|samples| profile(&samples, &ours)),
+            profile: samples.map(|samples| profile(&samples, &ours, major)),
             findings: Vec::new(),
         };
         observation.findings = diagnose_observation(&observation);
@@ -107,6 +116,7 @@ impl Watch {
         let config = SamplerConfig {
             postmaster_pids: vec![self.subject.server.postmaster_pid],
             frequency_hz: self.frequency_hz,
+            off_cpu: self.off_cpu.then(OffCpuConfig::default),
             ..SamplerConfig::default()
         };
         match Sampler::open(&config) {
@@ -224,10 +234,17 @@ fn background(subject: &Subject, others: &[&LoggedProcess]) -> Vec<Background> {
     background
 }
 
-fn profile(samples: &Samples, ours: &[&LoggedProcess]) -> Profile {
+fn profile(samples: &Samples, ours: &[&LoggedProcess], major: &str) -> Profile {
     let mut builder = ProfileBuilder::new(1);
     let selection = samples.select(|process| ours.iter().any(|it| it.pid == process.pid));
     add_samples(&mut builder, 0, samples, &selection);
+    let backend_pids: Vec<u32> = ours.iter().map(|it| it.pid).collect();
+    let watched = Watched {
+        samples,
+        backend_pids: &backend_pids,
+        major,
+    };
+    add_blocked(&mut builder, 0, &watched);
     builder.finish()
 }
 
