@@ -236,3 +236,101 @@ fn on_a_full_machine_the_runnable_share_is_the_kernels_and_not_a_samplers() {
     });
     server.stop().unwrap();
 }
+
+/// Backends that come and go within slices are there for as long as they were, and no longer.
+#[test]
+fn backends_that_come_and_go_are_accounted_for_while_they_are_there() {
+    let _alone = alone();
+    let Some((server, sampler)) = watched("18", &config(200, 200)) else {
+        return;
+    };
+    sampler.start().unwrap();
+    let began = Instant::now();
+    let mut lives: Vec<(u32, Duration)> = Vec::new();
+    while began.elapsed() < Duration::from_millis(1500) {
+        let born = Instant::now();
+        let (mut connection, pid) = support::connect(&server);
+        connection.query("select pg_sleep(0.02)").unwrap();
+        connection.close().unwrap();
+        lives.push((pid, born.elapsed()));
+    }
+    // The last one may still be ending.
+    thread::sleep(Duration::from_millis(200));
+    let samples = sampler.stop().unwrap();
+    let off_cpu = samples.off_cpu.as_ref().unwrap();
+    let of = |pid: u32| off_cpu.processes.iter().find(|it| it.pid == pid);
+    let seen: Vec<_> = lives
+        .iter()
+        .filter_map(|life| Some((of(life.0)?, life.1)))
+        .collect();
+    assert!(
+        seen.len() * 4 >= lives.len() * 3,
+        "{} of {}",
+        seen.len(),
+        lives.len()
+    );
+    for (process, life) in &seen {
+        // Who has ended before the slice did can't be asked for a title.
+        assert!(
+            matches!(process.role, Role::Backend | Role::Unknown),
+            "{process:?}"
+        );
+        let parts_ns = process.on_cpu_ns + process.preempted_ns + process.woken_ns;
+        assert_eq!(
+            process.present_ns,
+            parts_ns + process.unseen_ns + process.blocked_ns()
+        );
+        // It begins before its client hears of it and ends after, but does not last for good.
+        let limit = *life + Duration::from_millis(200);
+        assert!(
+            u128::from(process.present_ns) < limit.as_nanos(),
+            "{process:?} {life:?}"
+        );
+    }
+    let asleep: u64 = seen
+        .iter()
+        .flat_map(|it| &it.0.blocked)
+        .filter(|it| stack_has(&samples, it.stack, "pg_sleep"))
+        .map(|it| it.total_ns)
+        .sum();
+    assert!(
+        asleep > 10_000_000 * seen.len() as u64,
+        "{asleep} of {}",
+        seen.len()
+    );
+    server.stop().unwrap();
+}
+
+/// Records that nobody reads in time are lost, and the whole slice with them: in words, too.
+#[test]
+fn a_slice_that_has_lost_records_is_left_out_and_said() {
+    let _alone = alone();
+    let small = SamplerConfig {
+        ring_bytes: 32 * 4096,
+        ..config(1000, 1000)
+    };
+    let Some((server, sampler)) = watched("18", &small) else {
+        return;
+    };
+    under_load(&server, 8, &select_by_id, |_| {
+        sampler.start().unwrap();
+        thread::sleep(Duration::from_millis(2500));
+        let samples = sampler.stop().unwrap();
+        let off_cpu = samples.off_cpu.as_ref().unwrap();
+        // 128 KiB are a thousand switches, which come within a few hundredths of a second; a
+        // machine with time to spare may read them all the same.
+        if off_cpu.slices_dropped == 0 {
+            assert_eq!(off_cpu.lost, 0);
+            testing::skip("lost records", "this machine reads them in time");
+            return;
+        }
+        assert!(off_cpu.lost > 0);
+        let limits = samples.limits();
+        let said = limits
+            .iter()
+            .find(|it| it.condition == "lost_slices")
+            .unwrap();
+        assert!(said.effect.contains("are left out"), "{said:?}");
+    });
+    server.stop().unwrap();
+}

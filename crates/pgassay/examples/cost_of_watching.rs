@@ -5,8 +5,10 @@
 //! Select-only, prepared, 16 clients on two threads of ours, against a throw-away server of the
 //! version. Watched and unwatched stretches alternate on the same connections, the first of each pair
 //! changing from pair to pair, and all probes take turns within each round, so that none has the
-//! quieter hour. Every stretch is a line of raw data on stdout (CSV); the medians of the ratios with
-//! their range, the lost records and the data kept follow on stderr.
+//! quieter hour. CPU time per transaction, of the backends and of this whole program (which is load
+//! and probe), is measured beside: on a full machine its rise is the throughput's fall, and other
+//! programs disturb it less. Every stretch is a line of raw data on stdout (CSV); the medians of the
+//! ratios with their range, and the data kept, follow on stderr.
 
 #![allow(
     clippy::print_stdout,
@@ -108,35 +110,48 @@ fn main() -> Result<()> {
         seconds,
     };
     stretch.run(Probe::Nothing)?;
-    let mut ratios: Vec<Vec<f64>> = vec![Vec::new(); probes.len()];
+    let mut ratios: Vec<[Vec<f64>; 2]> = vec![Default::default(); probes.len()];
     let mut kept: Vec<Kept> = vec![Kept::default(); probes.len()];
-    println!("probe,pair,tps_watched,tps_unwatched,kept_bytes,lost");
+    println!(
+        "probe,pair,tps_watched,tps_unwatched,cpu_us_watched,cpu_us_unwatched,kept_bytes,lost"
+    );
     for pair in 0..pairs {
         for (at, (name, probe)) in probes.iter().enumerate() {
             let mut tps = [0.0; 2];
+            let mut cpu_us = [0.0; 2];
             for half in 0..2 {
                 let is_watched = (half + pair) % 2 == 0;
                 let probe = if is_watched { *probe } else { Probe::Nothing };
                 let (rate, seen) = stretch.run(probe)?;
-                tps[usize::from(!is_watched)] = rate;
+                tps[usize::from(!is_watched)] = rate.tps;
+                cpu_us[usize::from(!is_watched)] = rate.cpu_us;
                 if is_watched {
                     kept[at] = seen;
                 }
             }
             let Kept { bytes, lost, .. } = kept[at];
-            println!("{name},{pair},{:.0},{:.0},{bytes},{lost}", tps[0], tps[1]);
-            ratios[at].push(tps[0] / tps[1]);
+            println!(
+                "{name},{pair},{:.0},{:.0},{:.2},{:.2},{bytes},{lost}",
+                tps[0], tps[1], cpu_us[0], cpu_us[1]
+            );
+            ratios[at][0].push(tps[0] / tps[1]);
+            ratios[at][1].push(cpu_us[1] / cpu_us[0]);
         }
     }
     crew.close();
     server.stop()?;
     for ((name, _), (ratios, kept)) in probes.iter().zip(ratios.iter_mut().zip(kept)) {
-        ratios.sort_by(f64::total_cmp);
+        for it in ratios.iter_mut() {
+            it.sort_by(f64::total_cmp);
+        }
+        let words = |sorted: &[f64]| {
+            let last = sorted[sorted.len() - 1];
+            format!("{:.3} [{:.3}-{last:.3}]", median(sorted), sorted[0])
+        };
         eprintln!(
-            "{name:14} keeps {:.3} [{:.3}-{:.3}] of the throughput; last stretch: {} kB, {}",
-            median(ratios),
-            ratios[0],
-            ratios[ratios.len() - 1],
+            "{name:14} keeps {} of the throughput, {} by CPU per transaction; last stretch: {} kB, {}",
+            words(&ratios[0]),
+            words(&ratios[1]),
             kept.bytes / 1000,
             kept.words
         );
@@ -161,6 +176,14 @@ struct Kept {
     words: String,
 }
 
+/// How fast a stretch was.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    tps: f64,
+    /// Backends and this program, per transaction.
+    cpu_us: f64,
+}
+
 /// One stretch of load after another.
 struct Stretch<'a> {
     crew: &'a mut Crew,
@@ -169,7 +192,7 @@ struct Stretch<'a> {
 }
 
 impl Stretch<'_> {
-    fn run(&mut self, probe: Probe) -> Result<(f64, Kept)> {
+    fn run(&mut self, probe: Probe) -> Result<(Rate, Kept)> {
         let config = |frequency_hz, off_cpu| SamplerConfig {
             postmaster_pids: vec![self.postmaster_pid],
             frequency_hz,
@@ -192,16 +215,28 @@ impl Stretch<'_> {
         }
     }
 
-    /// Transactions per second of a stretch.
-    fn load(&mut self) -> Result<f64> {
+    fn load(&mut self) -> Result<Rate> {
+        let pids: Vec<u32> = self
+            .crew
+            .backend_pids()
+            .iter()
+            .map(|it| it.unsigned_abs())
+            .chain([std::process::id()])
+            .collect();
+        let before = CpuTotals::read(&pids);
         let measured = self.crew.run(&Window::Timed {
             settle: Duration::from_millis(200),
             measure: Duration::from_secs(self.seconds),
         })?;
-        Ok(measured.transactions as f64 * 1e6 / measured.window_us as f64)
+        let used = CpuTotals::read(&pids).since(&before).total();
+        let all = measured.transactions + measured.settle_transactions;
+        Ok(Rate {
+            tps: measured.transactions as f64 * 1e6 / measured.window_us as f64,
+            cpu_us: used.on_cpu_ns as f64 / 1e3 / all.max(1) as f64,
+        })
     }
 
-    fn sampled(&mut self, config: &SamplerConfig, with_waits: bool) -> Result<(f64, Kept)> {
+    fn sampled(&mut self, config: &SamplerConfig, with_waits: bool) -> Result<(Rate, Kept)> {
         let sampler = Sampler::open(config)?;
         let live = LiveServer::of_process(self.postmaster_pid)?;
         let reader = WaitReader::open(&live)?;
@@ -236,7 +271,7 @@ impl Stretch<'_> {
         Ok((tps, kept(&samples, &backends)))
     }
 
-    fn with_perf(&mut self, hz: u32, graph: &str) -> Result<(f64, Kept)> {
+    fn with_perf(&mut self, hz: u32, graph: &str) -> Result<(Rate, Kept)> {
         let data =
             std::env::temp_dir().join(format!("cost_of_watching.{}.data", std::process::id()));
         let mut perf = Perf {
