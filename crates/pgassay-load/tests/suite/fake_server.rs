@@ -129,8 +129,8 @@ fn run(
         clients,
         protocol,
         limits: Limits {
-            connect: Duration::from_secs(5),
-            reply: Duration::from_millis(500),
+            connect: Duration::from_secs(20),
+            reply: Duration::from_millis(if clients > 100 { 20_000 } else { 500 }),
             stop: Duration::from_millis(300),
         },
         io: io(),
@@ -512,4 +512,48 @@ fn the_stop_flag_ends_connecting() {
         error.to_string().contains("/nowhere at all/.s.PGSQL.1"),
         "{error}"
     );
+}
+
+/// Both ends of the connections are in this process.
+#[test]
+fn two_thousand_clients_on_one_thread() {
+    const CLIENTS: u32 = 2000;
+    // SAFETY: all zeroes is a valid rlimit, and the pointers are to ours.
+    let files = unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        limit.rlim_cur = limit.rlim_max.min(10_000);
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        limit.rlim_cur
+    };
+    if files < u64::from(2 * CLIENTS + 200) {
+        assert!(std::env::var_os("PGASSAY_NO_SKIP").is_none(), "few files");
+        eprintln!("skipped: only {files} open files are allowed");
+        return;
+    }
+    let measured = run(
+        CLIENTS,
+        Protocol::Prepared,
+        "select 1;",
+        &unstopped(),
+        |mut peer, _| {
+            while let Some(types) = peer.request() {
+                if types.contains('P') {
+                    peer.send(&[message(b'1', b""), message(b'Z', b"I")]);
+                } else {
+                    peer.send(&[
+                        message(b'2', b""),
+                        message(b'n', b""),
+                        message(b'C', b"SELECT 1\0"),
+                        message(b'Z', b"I"),
+                    ]);
+                }
+            }
+        },
+    );
+    let measured = measured.unwrap();
+    assert_eq!(measured.clients.len(), CLIENTS as usize);
+    assert_eq!(measured.threads.len(), 1);
+    // Whoever began a transaction ended it, in the window or after it.
+    assert!(measured.transactions_total >= u64::from(CLIENTS));
 }
