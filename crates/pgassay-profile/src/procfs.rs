@@ -14,6 +14,8 @@ pub(crate) struct ProcessStat {
     pub user_ticks: u64,
     /// CPU time in the kernel, likewise.
     pub system_ticks: u64,
+    /// CPU time of its children that have ended and been waited for, and of theirs, likewise.
+    pub children_ticks: u64,
     pub threads: u64,
     /// When the process began, in ticks since boot: with the pid it names a process for good.
     pub started_ticks: u64,
@@ -41,6 +43,7 @@ impl ProcessStat {
             parent_pid: u32::try_from(field(4)?).ok()?,
             user_ticks: field(14)?,
             system_ticks: field(15)?,
+            children_ticks: field(16)? + field(17)?,
             threads: field(20)?,
             started_ticks: field(22)?,
         })
@@ -80,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_name_with_brackets_and_spaces_shifts_no_field() {
-        let text = "77 (a) R (b c) S 5 77 77 0 -1 4194560 1 0 0 0 12 34 0 0 20 0 3 0 9876 1 2";
+        let text = "77 (a) R (b c) S 5 77 77 0 -1 4194560 1 0 0 0 12 34 5 6 20 0 3 0 9876 1 2";
         let stat = ProcessStat::parse(text).unwrap();
         assert_eq!(
             stat,
@@ -88,6 +91,7 @@ mod tests {
                 parent_pid: 5,
                 user_ticks: 12,
                 system_ticks: 34,
+                children_ticks: 11,
                 threads: 3,
                 started_ticks: 9876
             }

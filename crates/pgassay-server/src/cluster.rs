@@ -115,12 +115,14 @@ impl Cluster<'_> {
         let version = &self.installation.version;
         let data = self.base.join("data");
         let tcp = self.config.tcp;
-        let own = settings::configuration(
-            &self.config.settings,
-            &self.socket_directory,
-            self.port,
-            tcp,
-        )?;
+        let mut settings = self.config.settings.clone();
+        if self.config.tls {
+            self.certify(&data)?;
+            settings
+                .entry("ssl".to_owned())
+                .or_insert_with(|| "on".to_owned());
+        }
+        let own = settings::configuration(&settings, &self.socket_directory, self.port, tcp)?;
         let files = [
             ("pgassay.conf", own),
             ("pg_hba.conf", settings::host_rules(version, SUPERUSER, tcp)),
@@ -133,6 +135,25 @@ impl Cluster<'_> {
                 .map_err(|source| ServerError::writing("write", &path, source))?;
         }
         self.include(&data)
+    }
+
+    /// Writes a certificate and its key under the names that the server looks for.
+    fn certify(&self, data: &Path) -> Result<(), ServerError> {
+        let certificate = data.join("server.crt");
+        let failed = |error: rcgen::Error| {
+            ServerError::writing("make", &certificate, std::io::Error::other(error))
+        };
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).map_err(failed)?;
+        let files = [
+            (certificate.clone(), made.cert.pem()),
+            (data.join("server.key"), made.signing_key.serialize_pem()),
+        ];
+        for (path, text) in files {
+            self.account
+                .write_file(&path, &text)
+                .map_err(|source| ServerError::writing("write", &path, source))?;
+        }
+        Ok(())
     }
 
     /// Lets `postgresql.conf` end with our file; errors in a setting then name that file and line.

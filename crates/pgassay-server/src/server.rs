@@ -54,6 +54,9 @@ pub struct ServerConfig {
     pub run_as: Option<String>,
     /// Also listen on a free port of 127.0.0.1, with a random password.
     pub tcp: bool,
+    /// Speak TLS too, where the client asks: with a certificate made for this server alone, which
+    /// nobody has signed.
+    pub tls: bool,
     /// The directory to make the server's own in; `$TMPDIR` or `/tmp` by default. Its user must
     /// be able to pass it.
     pub parent_dir: Option<PathBuf>,
@@ -75,6 +78,7 @@ impl Default for ServerConfig {
             settings: BTreeMap::new(),
             run_as: None,
             tcp: false,
+            tls: false,
             parent_dir: None,
             data_checksums: None,
             initdb_options: Vec::new(),

@@ -7,7 +7,7 @@ use pgassay_core::study::{Study, StudySource};
 use pgassay_script::Builtin;
 
 /// The studies that come with pgassay, as `(name, text)`.
-pub const STUDIES: [(&str, &str); 13] = [
+pub const STUDIES: [(&str, &str); 14] = [
     (
         "prepared-vs-simple",
         include_str!("../../../studies/prepared-vs-simple.toml"),
@@ -42,6 +42,7 @@ pub const STUDIES: [(&str, &str); 13] = [
         "parallel-query",
         include_str!("../../../studies/parallel-query.toml"),
     ),
+    ("tls-cost", include_str!("../../../studies/tls-cost.toml")),
     (
         "data-checksums",
         include_str!("../../../studies/data-checksums.toml"),

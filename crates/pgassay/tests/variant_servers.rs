@@ -55,6 +55,71 @@ fn servers_are_as_their_variants_ask() {
     place.assert_nothing_left();
 }
 
+/// The scripts fail unless their connections are encrypted, or not, and as many as asked.
+const TLS: &str = r#"question = "Is TLS on where it is asked for, and only there?"
+[server]
+version = "18"
+settings = { autovacuum = false }
+[parameters]
+ssl = "f"
+[data]
+setup = "create sequence connections"
+[[script]]
+name = "keeps"
+text = "select 1 / (ssl = '${ssl}')::int from pg_stat_ssl where pid = pg_backend_pid();"
+[[script]]
+name = "reconnects"
+reconnects = true
+text = """
+select 1 / (ssl = '${ssl}')::int from pg_stat_ssl where pid = pg_backend_pid();
+select 1 / (coalesce(current_setting('my.seen', true), '') = '')::int;
+set my.seen = 'yes';
+"""
+[[variant]]
+name = "unix"
+[[variant]]
+name = "tcp"
+network = "tcp"
+[[variant]]
+name = "tls"
+network = "tls"
+parameters = { ssl = "t" }
+[conditions]
+script = ["keeps", "reconnects"]
+clients = [2]
+[length]
+full = "1s"
+pairs = 2
+"#;
+
+#[test]
+fn tls_is_on_where_it_is_asked_for_and_each_run_may_have_a_connection_of_its_own() {
+    if pgassay_server::testing::installation("18").is_none() {
+        return;
+    }
+    let place = Place::new();
+    let finished = place.run(TLS, &["--no-profile", "--offline", "--json"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let run: pgassay_core::run::Run = serde_json::from_str(&finished.stdout).expect("JSON");
+    assert_eq!(run.servers.len(), 1, "they share a server");
+    // To fork and start a backend takes far longer than a query.
+    let cpu_us = |condition: usize, variant: usize| {
+        let of = |point: &&pgassay_core::comparison::PointSummary| {
+            (point.condition, point.variant) == (condition, variant)
+        };
+        run.points
+            .iter()
+            .find(of)
+            .expect("every point")
+            .server_cpu_us
+    };
+    for variant in 0..3 {
+        let (keeps, reconnects) = (cpu_us(0, variant), cpu_us(1, variant));
+        assert!(reconnects > 2.0 * keeps, "{keeps} and {reconnects} us");
+    }
+    place.assert_nothing_left();
+}
+
 #[test]
 fn idle_connections_are_refused_where_they_would_not_count() {
     let place = Place::new();

@@ -98,10 +98,27 @@ impl Expansion<'_> {
             protocol: variant.protocol.or(at.protocol).unwrap_or_default(),
             session: self.session(index, variant, at, &values)?,
             gives: yield_of(self, &scripts, &values)?,
+            reconnects: self.reconnects(&scripts)?,
             scripts,
             resets: self.sql(index, variant, "reset", &values)?,
             scale: self.scale(&values)?,
         })
+    }
+
+    /// Clients have connections of their own or one each for every run, whichever script it is of.
+    fn reconnects(&self, scripts: &[PlannedScript]) -> Result<bool, StudyError> {
+        let of = |script: &PlannedScript| self.study.script[script.index].reconnects;
+        let first = scripts.first().is_some_and(of);
+        match scripts.iter().find(|script| of(script) != first) {
+            None => Ok(first),
+            Some(script) => Err(self.source.error_at(
+                &["script", &script.index.to_string(), "reconnects"],
+                format!(
+                    "scripts that run together must all reconnect, or none, and \"{}\" and \"{}\" differ",
+                    scripts[0].name, script.name
+                ),
+            )),
+        }
     }
 
     fn session(

@@ -84,6 +84,9 @@ pub struct ServerPlan {
     /// Whether it must listen on TCP.
     #[serde(default)]
     pub tcp: bool,
+    /// Whether it must speak TLS.
+    #[serde(default)]
+    pub tls: bool,
     /// Whether its pages have checksums; the version's own default where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_checksums: Option<bool>,
@@ -173,6 +176,9 @@ pub struct Point {
     /// The way between clients and server.
     #[serde(default, skip_serializing_if = "Network::is_unix")]
     pub network: Network,
+    /// Whether each transaction has a connection of its own.
+    #[serde(default, skip_serializing_if = "crate::study::is_false")]
+    pub reconnects: bool,
     /// How statements travel.
     pub protocol: Protocol,
     /// Settings of its sessions.

@@ -35,6 +35,7 @@ impl Servers {
         });
         let plan = &mut self.plans[server];
         plan.tcp |= wanted.tcp;
+        plan.tls |= wanted.tls;
         let databases = &mut plan.databases;
         let found = databases.iter().position(|known| known.setup == setup);
         let database = found.unwrap_or_else(|| {
@@ -66,6 +67,7 @@ impl Expansion<'_> {
             settings: self.settings(index, variant, at, values)?,
             databases: Vec::new(),
             tcp: network.needs_tcp(),
+            tls: network == Network::Tls,
             data_checksums: variant.data_checksums.or(self.study.server.data_checksums),
             idle_connections: variant.idle_connections.unwrap_or(0),
             connections: 0,

@@ -124,10 +124,19 @@ pub struct Script {
     /// the set-up's business; the parameter `scale` says how large they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builtin: Option<String>,
+    /// Whether each run of it has a connection of its own, opened for it: pgbench's `-C`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub reconnects: bool,
     /// What one run of it gives, as `{ values = 10_000 }`: rates and costs are then told in values
     /// instead of transactions, and compared so.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gives: BTreeMap<String, Scalar>,
+}
+
+// Serde hands the field by reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+pub(crate) fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn one() -> u32 {

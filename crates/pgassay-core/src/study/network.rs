@@ -1,4 +1,4 @@
-//! The way between clients and server, written `"unix"`, `"tcp"`, or `{ delay = "1ms" }`.
+//! The way between clients and server, written `"unix"`, `"tcp"`, `"tls"`, or `{ delay = "1ms" }`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,8 +17,10 @@ pub enum Network {
     /// The server's socket in the file system.
     #[default]
     Unix,
-    /// TCP over loopback.
+    /// TCP over loopback, without TLS.
     Tcp,
+    /// TLS over TCP over loopback; the server has a certificate of its own making.
+    Tls,
     /// TCP through a relay of ours on loopback, which adds this to a round trip, half of it each
     /// way. With 0 it costs what the relay itself does.
     Relay {
@@ -32,7 +34,7 @@ impl Network {
     pub fn delay(self) -> Option<Duration> {
         match self {
             Self::Relay { delay } => Some(delay.duration()),
-            Self::Unix | Self::Tcp => None,
+            Self::Unix | Self::Tcp | Self::Tls => None,
         }
     }
 
@@ -49,12 +51,13 @@ impl Network {
     }
 }
 
-/// The word in titles: `unix`, `tcp`, or the delay in milliseconds.
+/// The word in titles: `unix`, `tcp`, `tls`, or the delay in milliseconds.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix => f.write_str("unix"),
             Self::Tcp => f.write_str("tcp"),
+            Self::Tls => f.write_str("tls"),
             Self::Relay { delay } => write!(f, "{}ms", delay.duration().as_secs_f64() * 1e3),
         }
     }
@@ -65,6 +68,7 @@ impl Serialize for Network {
         match self {
             Self::Unix => serializer.serialize_str("unix"),
             Self::Tcp => serializer.serialize_str("tcp"),
+            Self::Tls => serializer.serialize_str("tls"),
             Self::Relay { delay } => {
                 let mut map = serializer.serialize_map(Some(1))?;
                 map.serialize_entry("delay", delay)?;
@@ -80,15 +84,16 @@ impl<'de> Visitor<'de> for NetworkVisitor {
     type Value = Network;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"unix\", \"tcp\", or { delay = \"1ms\" }")
+        f.write_str("\"unix\", \"tcp\", \"tls\", or { delay = \"1ms\" }")
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Network, E> {
         match text {
             "unix" => Ok(Network::Unix),
             "tcp" => Ok(Network::Tcp),
+            "tls" => Ok(Network::Tls),
             _ => Err(E::custom(format!(
-                "there is no network \"{text}\"; write \"unix\", \"tcp\", or {{ delay = \"1ms\" }}"
+                "there is no network \"{text}\"; write \"unix\", \"tcp\", \"tls\", or {{ delay = \"1ms\" }}"
             ))),
         }
     }
@@ -120,9 +125,9 @@ impl JsonSchema for Network {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let delay = generator.subschema_for::<Span>();
         json_schema!({
-            "description": "The way between clients and server: its socket, TCP over loopback, or TCP through a relay that adds this to a round trip.",
+            "description": "The way between clients and server: its socket, TCP over loopback, TLS over that, or TCP through a relay that adds this to a round trip.",
             "oneOf": [
-                { "enum": ["unix", "tcp"] },
+                { "enum": ["unix", "tcp", "tls"] },
                 {
                     "type": "object",
                     "properties": { "delay": delay },

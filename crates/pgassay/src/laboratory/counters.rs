@@ -63,7 +63,8 @@ impl<'a> Counters<'a> {
         crews: &mut [Clients],
         settled: &mut Settled,
     ) -> Result<Option<Begun>> {
-        if point.driver != DriverKind::Postgres {
+        // Connections that come and go cannot be asked to hand over what they counted.
+        if point.driver != DriverKind::Postgres || point.reconnects {
             return Ok(None);
         }
         let (block, position) = place;
@@ -78,7 +79,9 @@ impl<'a> Counters<'a> {
         // What other crews of this server still hold would be handed over during this trial.
         let sharing = |variant: &usize| {
             let other = self.plan.point(point.condition, *variant);
-            other.server == point.server && other.driver == DriverKind::Postgres
+            other.server == point.server
+                && other.driver == DriverKind::Postgres
+                && !other.reconnects
         };
         let unsettled: Vec<usize> = (0..crews.len())
             .filter(|variant| sharing(variant) && !settled.0[*variant])

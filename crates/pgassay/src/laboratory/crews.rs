@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use pgassay_core::plan::Point;
-use pgassay_core::study::StudySource;
+use pgassay_core::study::{Network, StudySource};
 use pgassay_load::{
     Conduct, Crew, CrewConfig, IoChoice, Limits, LoadError, Measurement, RedisCrew, RedisError,
     Window,
@@ -112,7 +112,10 @@ pub fn connect(
         variables: Vec::new(),
         debug: None,
         limits: Limits::default(),
-        conduct: Conduct::default(),
+        conduct: Conduct {
+            reconnects: point.reconnects,
+            ..Conduct::default()
+        },
         // The same everywhere, so that runs on two machines differ in the server only.
         io: IoChoice::Epoll,
     };
@@ -147,9 +150,15 @@ fn target(place: &Place<'_>, point: &Point) -> Result<Target> {
         .option("dbname", place.database)?
         .fallback_application_name("pgassay");
     if let Some(address) = place.address {
+        // Not `prefer`: a server that speaks TLS for one variant must not do so for another.
+        let sslmode = match point.network {
+            Network::Tls => "require",
+            _ => "disable",
+        };
         request = request
             .option("host", &address.ip().to_string())?
             .option("port", &address.port().to_string())?
+            .option("sslmode", sslmode)?
             .option("password", server.password().reveal())?;
     }
     let mut target = request.resolve(&NoSurroundings)?;

@@ -9,7 +9,7 @@ use pgassay_core::profile::Profile;
 use pgassay_core::study::{DriverKind, Span, StudySource};
 use pgassay_core::trial::{ClientTotals, Latency, Trial, TrialKind};
 use pgassay_load::{Measurement, ThreadUsage, Window};
-use pgassay_profile::{CountedEvent, EventCounter};
+use pgassay_profile::{CountedEvent, EventCounter, FamilyCpu};
 
 use super::counters::Counters;
 use super::crews::{self, Clients, Size};
@@ -203,14 +203,19 @@ impl Bench<'_> {
             ..
         } = place;
         let point = self.plan.point(condition, variant);
-        let backend_pids = crew.server_pids();
+        // Backends that serve one transaction are known only by what is left of them.
+        let backend_pids = if point.reconnects {
+            Vec::new()
+        } else {
+            crew.server_pids()
+        };
         let mut server_pids = self.servers.pids();
         if !crew.are_of_postgres() {
             server_pids.extend(&backend_pids);
         }
         // What watches PostgreSQL sees nothing of another server.
         let servers = self.probes.servers.get(point.server);
-        let probed = servers.filter(|_| crew.are_of_postgres());
+        let probed = servers.filter(|_| crew.are_of_postgres() && !point.reconnects);
         let live = probed.map(|probed| &probed.live);
         let major = live.and_then(|live| live.major.as_deref());
         let is_profiled = kind == TrialKind::Profiled && probed.is_some();
@@ -223,10 +228,16 @@ impl Bench<'_> {
         let waits = reader.map(|reader| {
             WaitThread::start(WaitSampler::new(reader, WAITS_HZ), backend_pids.clone())
         });
+        let parent = u32::try_from(self.servers.server(point.server).postmaster_pid());
+        let parent = parent.ok().filter(|_| point.reconnects);
+        let ended_before = parent.map(FamilyCpu::read).transpose()?;
         let started_us = unix_us();
         let measured = self.blamed(self.measure(crew, point), point);
         let waits = waits.map(|waits| waits.stop(major));
-        let passed = before.passed(live, &backend_pids, &server_pids)?;
+        let mut passed = before.passed(live, &backend_pids, &server_pids)?;
+        if let (Some(pid), Some(before)) = (parent, ended_before) {
+            passed.server.on_cpu_us = FamilyCpu::read(pid)?.since_us(before);
+        }
         if let Some(sampler) = sampler {
             let samples = sampler.stop()?;
             let watched = Watched {

@@ -315,6 +315,7 @@ fn config(wanted: &ServerPlan, args: &ServerArgs) -> ServerConfig {
         settings,
         run_as: args.run_as.clone(),
         tcp: wanted.tcp,
+        tls: wanted.tls,
         data_checksums: wanted.data_checksums,
         parent_dir: args.data_parent.clone(),
         ..ServerConfig::default()

@@ -59,6 +59,7 @@ pub fn study(args: &CountArgs) -> Result<Found> {
             text: Some(text),
             file: None,
             builtin: None,
+            reconnects: false,
             gives: BTreeMap::new(),
         }],
         variant: variants,

@@ -475,6 +475,7 @@ mod tests {
             settings: BTreeMap::from([("work_mem".to_owned(), setting.to_owned())]),
             databases: Vec::new(),
             tcp: false,
+            tls: false,
             data_checksums: None,
             idle_connections: 0,
             connections: 1,
