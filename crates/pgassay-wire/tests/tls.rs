@@ -425,6 +425,43 @@ fn certificates_of_other_kinds_against_the_real_psql() {
 }
 
 #[test]
+fn a_certificate_of_version_1_is_its_signers() {
+    let files = tempfile::tempdir().unwrap();
+    let made = Certificates::make(files.path());
+    if !made.make_version_1() {
+        pgassay_server::testing::skip("certificates of version 1", "there is no openssl");
+        return;
+    }
+    let given = ["old.crt", "old.key", "root.crt"].map(|name| made.path(name));
+    let Some(server) = Server::start_with(HBA, &given) else {
+        return;
+    };
+    let around = Around {
+        variables: Vec::new(),
+        home: files.path().to_owned(),
+    };
+    for (roots, works) in [
+        ("oldroot.crt", true),
+        ("old.crt", true),
+        ("root.crt", false),
+    ] {
+        let text = format!(
+            "host=localhost hostaddr=127.0.0.1 port={} dbname=postgres user=tester \
+             sslmode=verify-full sslrootcert={}",
+            server.port(),
+            made.path(roots).display()
+        );
+        for version in ["TLSv1.2", "TLSv1.3"] {
+            let came = ours(
+                &format!("{text} ssl_max_protocol_version={version}"),
+                &around,
+            );
+            assert_eq!(came.is_ok(), works, "{roots}: {came:?}");
+        }
+    }
+}
+
+#[test]
 fn files_in_the_home_directory_against_the_real_psql() {
     let Some(_) = psql_major("TLS by the home directory's files") else {
         return;

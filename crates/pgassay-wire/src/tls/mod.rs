@@ -75,7 +75,14 @@ fn told(error: &rustls::Error) -> String {
     use rustls::{CertificateError, Error};
 
     match error {
-        Error::InvalidCertificate(CertificateError::Other(other)) => other.to_string(),
+        Error::InvalidCertificate(CertificateError::Other(other))
+            if names::is_other_host(other) =>
+        {
+            other.to_string()
+        }
+        Error::InvalidCertificate(CertificateError::Other(other)) => {
+            format!("certificate verify failed: {other}")
+        }
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "certificate verify failed: none of the trusted certificates has signed it".into()
         }

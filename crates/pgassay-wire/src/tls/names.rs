@@ -41,6 +41,11 @@ impl fmt::Display for OtherHost {
 
 impl std::error::Error for OtherHost {}
 
+/// Whether this is what [`check`] says.
+pub(super) fn is_other_host(error: &rustls::OtherError) -> bool {
+    error.0.is::<OtherHost>()
+}
+
 /// Whether a certificate is of this host.
 pub(super) fn check(certificate: &[u8], host: &str) -> Result<(), OtherHost> {
     let mut names = Vec::new();

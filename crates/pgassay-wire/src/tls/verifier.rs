@@ -69,6 +69,10 @@ impl ServerCertVerifier for Verifier {
                 | Err(Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) =>
                     {}
                 Err(_) if chain.vouches_for(end_entity, now, &self.algorithms) => {}
+                // webpki has another word for an authority's own certificate.
+                Err(_) if is_self_issued(end_entity) => {
+                    return Err(CertificateError::UnknownIssuer.into());
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -118,6 +122,13 @@ impl ServerCertVerifier for Verifier {
 
 fn parsed(certificate: &CertificateDer<'_>) -> Result<Certificate, Error> {
     Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding.into())
+}
+
+fn is_self_issued(certificate: &CertificateDer<'_>) -> bool {
+    parsed(certificate).is_ok_and(|certificate| {
+        let body = certificate.tbs_certificate();
+        body.issuer() == body.subject()
+    })
 }
 
 /// Whether `signature` is this key's, if the algorithm is for such a key.

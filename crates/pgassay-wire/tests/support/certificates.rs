@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
@@ -112,6 +113,21 @@ impl Certificates {
         let certificate = params.signed_by(&key, issuer).unwrap();
         self.write(&format!("{name}.crt"), &certificate.pem());
         self.write(&format!("{name}.key"), &key.serialize_pem());
+    }
+
+    /// A certificate of X.509's version 1, as the manual's commands make it (chapter "Secure TCP/IP
+    /// Connections with SSL"); `false` where there is no openssl.
+    pub fn make_version_1(&self) -> bool {
+        let script = "openssl req -new -nodes -out old.csr -keyout old.key -subj /CN=localhost && \
+            openssl req -x509 -new -nodes -days 9 -out oldroot.crt -keyout oldroot.key -subj /CN=r && \
+            openssl x509 -req -in old.csr -days 9 -CA oldroot.crt -CAkey oldroot.key -CAcreateserial \
+            -out old.crt && chmod 600 old.key";
+        let ran = Command::new("sh")
+            .args(["-c", script])
+            .current_dir(&self.directory)
+            .output()
+            .unwrap();
+        ran.status.success()
     }
 
     fn write(&self, name: &str, text: &str) {
