@@ -124,7 +124,7 @@ impl UringDriver {
         ring.submitter().register_files_sparse(slots as u32)?;
         Ok(Self {
             ring,
-            arena: Arena::new(slots),
+            arena: Arena::new(slots)?,
             slots: std::iter::repeat_with(Slot::default).take(slots).collect(),
             free: (0..slots).rev().collect(),
             clients: Vec::with_capacity(clients),

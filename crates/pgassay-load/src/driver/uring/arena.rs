@@ -5,14 +5,13 @@
 //! back; a place is looked at only when no operation on it is under way, which is the caller's to
 //! see to.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::io;
 use std::ptr::NonNull;
 
 /// The longest piece that one receive brings.
 const RECEIVE_BYTES: usize = 16 << 10;
 /// The longest request that is kept here.
 pub(super) const SEND_BYTES: usize = 8 << 10;
-const PAGE_BYTES: usize = 4096;
 /// From one slot to the next: requests, then replies. The odd cache lines spread the slots over the cache's sets, of
 /// which places that begin alike in their pages would share a few.
 const STRIDE_BYTES: usize = RECEIVE_BYTES + SEND_BYTES + 5 * 64;
@@ -20,7 +19,6 @@ const STRIDE_BYTES: usize = RECEIVE_BYTES + SEND_BYTES + 5 * 64;
 /// Places for a number of slots.
 pub(super) struct Arena {
     base: NonNull<u8>,
-    layout: Layout,
     slots: usize,
     is_leaked: bool,
 }
@@ -29,23 +27,34 @@ pub(super) struct Arena {
 unsafe impl Send for Arena {}
 
 impl Arena {
-    pub fn new(slots: usize) -> Self {
+    /// Maps the memory by itself: an allocator may write zeroes to all of it.
+    pub fn new(slots: usize) -> io::Result<Self> {
         let slots = slots.max(1);
-        let layout = Layout::from_size_align(slots * STRIDE_BYTES, PAGE_BYTES)
-            .expect("so many clients need more descriptors than there can be");
-        // SAFETY: the layout's size is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        let bytes = slots * STRIDE_BYTES;
+        // SAFETY: a new private mapping has no preconditions.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
         // Huge pages would make all of it resident, 25 kB for each client. Where the advice is not
         // taken, that is what it costs.
-        // SAFETY: the range is the allocation, and the advice changes nothing of its content.
-        unsafe { libc::madvise(base.as_ptr().cast(), layout.size(), libc::MADV_NOHUGEPAGE) };
-        Self {
+        // SAFETY: the range is the mapping, and the advice changes nothing of its content.
+        unsafe { libc::madvise(base, bytes, libc::MADV_NOHUGEPAGE) };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self {
             base,
-            layout,
             slots,
             is_leaked: false,
-        }
+        })
     }
 
     #[inline]
@@ -95,8 +104,8 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         if !self.is_leaked {
-            // SAFETY: allocated with this layout, and not freed before.
-            unsafe { dealloc(self.base.as_ptr(), self.layout) };
+            // SAFETY: mapped with this length, and not unmapped before.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.slots * STRIDE_BYTES) };
         }
     }
 }
