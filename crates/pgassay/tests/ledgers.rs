@@ -59,14 +59,13 @@ fn closes(run: &Run) {
             "{name}: {sum} is not {whole}"
         );
         let checks = ledger.checks;
+        // Transactions longer than what is left of a window are not among those that `edge` knows.
+        let closure = CLOSURE + 2.0 * checks.edge;
         assert!(
-            (checks.coverage - 1.0).abs() < CLOSURE + checks.edge,
+            (checks.coverage - 1.0).abs() < closure,
             "{name}: {checks:?}"
         );
-        assert!(
-            checks.little_error < CLOSURE + checks.edge,
-            "{name}: {checks:?}"
-        );
+        assert!(checks.little_error < closure, "{name}: {checks:?}");
         let unresolved = ledger.part_us(Part::Unresolved) / ledger.response_us;
         assert!(
             unresolved < UNRESOLVED,
@@ -186,9 +185,9 @@ fn a_logging_pipe_that_nobody_reads_fast_enough_leads() {
     let settings = "fsync = false, logging_collector = true, log_destination = \"csvlog\", \
                     log_statement = \"all\", log_duration = true";
     // Long statements, so that the logger has more to copy than its share of the machine allows.
-    let long = format!("text = \"select length('{}');\"", "x".repeat(2000));
+    let long = format!("text = \"select length('{}');\"", "x".repeat(1500));
     let select = ("select", long.as_str());
-    let Some(run) = run(&study(settings, &[select], SIMPLE, 64, "4s")) else {
+    let Some(run) = run(&study(settings, &[select], SIMPLE, 64, "8s")) else {
         return;
     };
     closes(&run);
