@@ -11,6 +11,8 @@ use support::{Finished, Place};
 const COUNTED: [&str; 2] = ["settings-cost", "release-cost"];
 /// `--quick` is for a first answer.
 const QUICK_S_MAX: f64 = 120.0;
+/// The length of a trial of which only its success matters, on a machine however busy.
+const TRIAL_MS: u64 = 300;
 
 fn command(place: &Place, arguments: &[&str]) -> Finished {
     let output = place.command().args(arguments).output();
@@ -73,23 +75,23 @@ fn every_study_runs_on_real_servers() {
         let study: toml::Table = text.parse().expect("a study is TOML");
         let parameters = study.get("parameters").and_then(toml::Value::as_table);
         let has = |key: &str| parameters.is_some_and(|parameters| parameters.contains_key(key));
-        let mut arguments = vec![
-            "run",
-            &name,
-            "--length",
-            "1s",
-            "--pairs",
-            "2",
-            "--clients",
-            "2",
-            "--json",
-        ];
+        let mut arguments = vec!["--pairs", "2", "--clients", "2", "--no-profile", "--json"];
         for (key, small) in [("rows", "rows=20000"), ("scale", "scale=1")] {
             if has(key) {
                 arguments.extend(["--param", small]);
             }
         }
-        let finished = command(&place, &arguments);
+        let planned = command(
+            &place,
+            &[&["study", "plan", &name], &arguments[..]].concat(),
+        );
+        let plan: Value = serde_json::from_str(&planned.stdout)
+            .unwrap_or_else(|error| panic!("{name}: {error}: {planned:?}"));
+        let points = plan["points"].as_array().unwrap().len() as u64;
+        // Two pairs are four trials a point, each long enough for one transaction to end.
+        let length = format!("{}ms", points * 4 * TRIAL_MS);
+        arguments.extend(["--length", &length]);
+        let finished = command(&place, &[&["run", &name], &arguments[..]].concat());
         assert_eq!(finished.code, Some(0), "{name}: {}", finished.stderr);
         let run: pgassay_core::run::Run = serde_json::from_str(&finished.stdout).expect("JSON");
         assert!(run.complete, "{name}");
