@@ -94,7 +94,7 @@ fn main() -> Result<()> {
             .with_context(|| format!("{text:?} is no number")),
         None => Ok(default),
     };
-    let (pairs, seconds) = (number(0, 12)?, number(1, 2)?);
+    let (pairs, seconds) = (number(0, 12)?, number(1, 1)?);
     let version = arguments.get(2).map_or("18", String::as_str);
     let chosen = |name: &str| arguments.len() <= 3 || arguments[3..].iter().any(|it| it == name);
     let probes: Vec<_> = PROBES.iter().filter(|it| chosen(it.0)).collect();
