@@ -35,7 +35,7 @@ impl Default for OffCpuConfig {
         Self {
             slice: Duration::from_millis(50),
             every: Duration::from_millis(500),
-            stack_every: 61,
+            stack_every: 127,
             intervals_max: 500_000,
         }
     }

@@ -29,6 +29,8 @@ pub(crate) struct Slicer {
 
 struct Open {
     start_ns: u64,
+    /// The kernel's count of lost records, where it keeps one.
+    lost_before: Option<u64>,
     end: Instant,
     pids: Vec<u32>,
 }
@@ -136,12 +138,14 @@ impl Slicer {
             rings.clear();
             rings.events.iter().try_for_each(CpuEvent::enable)?;
         }
+        let lost_before = self.lost_total();
         let start_ns = monotonic_ns();
         let end = Instant::now() + self.config.slice;
         look(&pids, tally);
         self.next = Some(end.min(Instant::now() + LOOK_EVERY));
         self.open = Some(Open {
             start_ns,
+            lost_before,
             end,
             pids,
         });
@@ -157,7 +161,10 @@ impl Slicer {
         let Some(open) = self.open.take() else {
             return Ok(());
         };
+        // What was lost last stands in no record before the next slice's first.
+        let lost = open.lost_before.zip(self.lost_total());
         tally.end_slice(&SliceRecords {
+            lost: lost.map(|(before, now)| now.saturating_sub(before)),
             slice: Slice {
                 start_ns: open.start_ns,
                 end_ns,
@@ -181,6 +188,13 @@ impl Slicer {
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Switches and wake-ups that the kernel could not record since the events were opened.
+    fn lost_total(&self) -> Option<u64> {
+        let wake_ups = self.wake_ups.iter().flat_map(|it| &it.0.events);
+        let events = self.switches.events.iter().chain(wake_ups);
+        events.map(CpuEvent::lost_total).sum()
     }
 
     fn all(&self) -> impl Iterator<Item = &Rings> {

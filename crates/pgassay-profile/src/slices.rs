@@ -20,6 +20,9 @@ const OUTSIDE_STACK_BYTES: usize = 32 * 1024;
 /// What one slice has left in the rings of all CPUs.
 pub(crate) struct SliceRecords<'a> {
     pub slice: Slice,
+    /// Records that the kernel could not write in this slice, where it counts them by itself; else
+    /// the records themselves tell.
+    pub lost: Option<u64>,
     pub switches: &'a [Vec<u8>],
     pub stacks: &'a [Vec<u8>],
     /// With where the raw data name the woken, if wake-ups are recorded.
@@ -179,8 +182,9 @@ impl Tally {
         self.count_stacks(records.stacks);
         let found = &mut self.window.slices.found;
         found.wake_ups = records.wake_ups.is_some();
-        found.lost += happenings.lost;
-        if happenings.lost > 0 {
+        let lost = records.lost.unwrap_or(happenings.lost);
+        found.lost += lost;
+        if lost > 0 {
             // With a record missing, nobody can tell whose account is wrong.
             found.slices_dropped += 1;
             return;
