@@ -85,6 +85,8 @@ impl Place {
                 }
                 lock_new(path)?
             }
+            // Root's, though its server runs as the user that we are: not ours to take over.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
             Err(error) => return Err(error),
         };
         match lock.try_lock() {
@@ -170,6 +172,32 @@ mod tests {
         adopted.remove().unwrap();
         adopted.remove().unwrap();
         assert!(!path.exists());
+    }
+
+    /// An unprivileged user was warned at every start of the servers that root had running.
+    #[test]
+    fn a_place_of_root_is_left_alone_by_the_user_of_its_server() {
+        let account = account();
+        if account.ourselves.uid != 0 {
+            crate::testing::skip("a place of root", "only root can become somebody else");
+            return;
+        }
+        let parent = tempfile::tempdir().unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(parent.path(), open).unwrap();
+        let place = Place::create(parent.path()).unwrap();
+        place.hand_over(&account).unwrap();
+        let path = place.path().to_owned();
+        drop(place);
+        let adopting = std::thread::spawn(move || {
+            let uid = account.user.uid;
+            // SAFETY: the bare system call, unlike the library's function, changes the user of this
+            // thread alone, and the thread ends right after.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+            assert_eq!(changed, 0);
+            Place::adopt(&path, &account).unwrap().is_none()
+        });
+        assert!(adopting.join().unwrap());
     }
 
     #[test]

@@ -286,7 +286,7 @@ fn where_sampling_is_not_permitted_the_study_runs_and_says_what_grants_it() {
     assert!(
         finished
             .stdout
-            .contains("no account of where the time goes"),
+            .contains("no account of where the CPU time goes"),
         "{finished:?}"
     );
     assert!(

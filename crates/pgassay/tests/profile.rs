@@ -274,7 +274,7 @@ fn what_cannot_be_watched_is_refused_in_words() {
         (&["--pid", "4194999"], "there is no process 4194999"),
         (
             &["--dsn", "host=/nowhere"],
-            "cannot connect to socket \"/nowhere/.s.PGSQL.5432\"",
+            "connection to server on socket \"/nowhere/.s.PGSQL.5432\" failed",
         ),
     ] {
         let finished = run(place.command().arg("profile").args(arguments));
