@@ -4,7 +4,7 @@
 //!
 //! [`study`] (what the user wrote) → [`plan`] (every server, point and trial, in order) →
 //! [`trial`] and [`profile`] (what was measured) → [`ledger`] (where the time went) →
-//! [`comparison`] (what differs) →
+//! [`comparison`] (what differs) → [`measure`] (what the study says of it) →
 //! [`run`] (all of it, as kept and reported).
 //!
 //! Beside that way stands [`observation`]: one look at a server that runs without us.
@@ -16,6 +16,7 @@ pub mod counters;
 pub mod finding;
 pub mod instructions;
 pub mod ledger;
+pub mod measure;
 pub mod observation;
 pub mod plan;
 pub mod profile;

@@ -10,6 +10,7 @@ use crate::comparison::{Comparison, PointSummary};
 use crate::finding::Finding;
 use crate::instructions::InstructionCosts;
 use crate::ledger::Ledger;
+use crate::measure::{ExpectationOutcome, ReferenceTable, WatchedFunction};
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::study::Study;
@@ -71,6 +72,15 @@ pub struct Run {
     /// variant that had the trouble.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedies: Option<Box<Run>>,
+    /// What the study's author believes, and whether it shows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expectations: Vec<ExpectationOutcome>,
+    /// The figures of the study's source beside those found here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<ReferenceTable>,
+    /// Inclusive shares of the functions that the study watches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watched: Vec<WatchedFunction>,
 }
 
 /// What a server was.

@@ -23,7 +23,7 @@ const SMALL: &str = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select
 [[variant]]\nname = \"v\"\n[[variant]]\nname = \"w\"\n";
 
 #[test]
-fn the_founding_study_needs_one_server_and_eighteen_points() {
+fn the_founding_study_needs_one_server_and_twenty_seven_points() {
     let plan = planned(FOUNDING, &Overrides::default()).unwrap();
     assert_eq!(
         plan.servers.len(),
@@ -31,8 +31,8 @@ fn the_founding_study_needs_one_server_and_eighteen_points() {
         "protocols share a server: that is the fair pair"
     );
     assert_eq!(plan.variants, ["simple", "extended", "prepared"]);
-    assert_eq!(plan.conditions.len(), 6);
-    assert_eq!(plan.points.len(), 18);
+    assert_eq!(plan.conditions.len(), 9);
+    assert_eq!(plan.points.len(), 27);
     assert_eq!(plan.servers[0].connections, 3 * 64 + 10);
     assert!(
         plan.servers[0].databases[0].setup[0]
@@ -45,8 +45,8 @@ fn the_founding_study_needs_one_server_and_eighteen_points() {
     assert_eq!(plan.conditions[5].title(), "plain, 64 clients");
     assert_eq!(
         plan.measuring_us() / 1_000_000,
-        59,
-        "about the minute that the study asks for"
+        89,
+        "about the time that the study asks for"
     );
 }
 
@@ -64,7 +64,7 @@ fn every_block_holds_every_point_twice_in_mirrored_order() {
         let rounds = plan.block(block);
         let mut conditions: Vec<usize> = rounds.iter().map(|round| round.condition).collect();
         conditions.sort_unstable();
-        assert_eq!(conditions, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(conditions, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
         for round in rounds {
             let mirrored: Vec<usize> = round.timed.iter().rev().copied().collect();
             assert_eq!(round.timed, mirrored);

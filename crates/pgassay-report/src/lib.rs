@@ -5,6 +5,7 @@
 //! written or printed, no clock is looked at and no statistics are computed: what a report says
 //! was decided when the run was assessed.
 
+mod belief;
 mod export;
 mod html;
 mod instructions;

@@ -35,6 +35,16 @@ pub(crate) fn tps(value: f64) -> String {
     }
 }
 
+/// A figure of any size to four digits or all before the point: `1 323 612`, `70.34`, `0.92`.
+pub(crate) fn plain(value: f64) -> String {
+    match value.abs() {
+        1000.0.. => whole(value),
+        100.0.. => decimals(value, 1),
+        1.0.. => decimals(value, 2),
+        _ => decimals(value, 3),
+    }
+}
+
 /// A ratio: `×1.412`.
 pub(crate) fn ratio(value: f64) -> String {
     format!("×{}", decimals(value, 3))

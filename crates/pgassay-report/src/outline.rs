@@ -41,6 +41,53 @@ pub(crate) fn groups(run: &Run) -> Vec<Group<'_>> {
     groups
 }
 
+/// What a study counts: transactions, or what its scripts say that one gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unit {
+    plural: Option<String>,
+    rate: String,
+}
+
+impl Unit {
+    /// The run's: that of any point which has one.
+    pub(crate) fn of(run: &Run) -> Self {
+        let plural = run.plan.points.iter().find_map(|it| it.gives.as_ref());
+        let plural = plural.map(|gives| gives.unit.clone());
+        let rate = plural.as_ref().map(|plural| format!("{plural}/s"));
+        Self {
+            rate: rate.unwrap_or_else(|| "tps".to_owned()),
+            plural,
+        }
+    }
+
+    /// `tps`, `values/s`.
+    pub(crate) fn rate(&self) -> &str {
+        &self.rate
+    }
+
+    /// `transaction`, `value`.
+    pub(crate) fn one(&self) -> &str {
+        let plural = self.plural.as_deref();
+        plural.map_or("transaction", |it| it.strip_suffix('s').unwrap_or(it))
+    }
+
+    /// `tx`, `value`.
+    pub(crate) fn short(&self) -> &str {
+        if self.plural.is_some() {
+            self.one()
+        } else {
+            "tx"
+        }
+    }
+}
+
+/// What a transaction of a point gives, in the run's unit.
+pub(crate) fn per_transaction(run: &Run, point: &PointSummary) -> f64 {
+    let mut points = run.plan.points.iter();
+    let planned = points.find(|it| (it.condition, it.variant) == (point.condition, point.variant));
+    planned.map_or(1.0, |planned| planned.per_transaction() as f64)
+}
+
 /// A variant's name.
 pub(crate) fn variant_name(run: &Run, variant: usize) -> &str {
     run.plan.variants.get(variant).map_or("?", String::as_str)
@@ -72,6 +119,7 @@ pub(crate) fn point(run: &Run, condition: usize, variant: usize) -> Option<&Poin
     run.points
         .iter()
         .find(|point| point.condition == condition && point.variant == variant)
+        .filter(|point| point.trials > 0)
 }
 
 /// The profile of a variant under a condition, if it holds any sample.

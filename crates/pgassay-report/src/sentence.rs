@@ -5,7 +5,7 @@ use pgassay_core::counters::Unit;
 use pgassay_core::finding::{Confidence, Fact, FactUnit, Finding};
 use pgassay_core::observation::{Observation, WaitRow, Waits};
 use pgassay_core::profile::{Profile, Quality};
-use pgassay_core::run::{Check, Run};
+use pgassay_core::run::{Check, RelayFacts, Run};
 
 use crate::number;
 use crate::outline::{BAND, baseline_name, condition_title, variant_name};
@@ -195,6 +195,21 @@ fn pairs_needed(ratio: &Ratio) -> Option<u64> {
     let goal = effect.max((1.0 + BAND).ln() - effect);
     let needed = pairs as f64 * (half_width / goal).powi(2);
     Some((needed.ceil() as u64).max(pairs as u64 + 1))
+}
+
+/// What a relay did, beside what it was asked for.
+pub(crate) fn relay(it: &RelayFacts) -> String {
+    let us = |value: f64| format!("{}\u{a0}µs", number::whole(value));
+    format!(
+        "Asked to add {} to a round trip; one byte took {} there and back, {} without: the relay itself costs {}. \
+         Pieces left {} late in the mean, {} at most.",
+        us(it.delay_us),
+        us(it.relayed_us),
+        us(it.direct_us),
+        us((it.relayed_us - it.direct_us - it.delay_us).max(0.0)),
+        us(it.late_mean_us),
+        us(it.late_max_us),
+    )
 }
 
 /// What limits a figure: `kernel.kptr_restrict is 1: …`, and without the value where the text

@@ -43,6 +43,7 @@ fn all_runs() -> Vec<Run> {
         fixture::run_without_profiles(),
         fixture::hostile_run(),
         fixture::counted_run(),
+        fixture::believed_run(),
     ]
 }
 
@@ -59,6 +60,11 @@ fn one_comparison_is_told_with_its_interval() {
 #[test]
 fn instructions_stand_beside_the_time() {
     check("counted", &terminal(&fixture::counted_run(), &PLAIN));
+}
+
+#[test]
+fn beliefs_sources_and_units_are_told() {
+    check("believed", &terminal(&fixture::believed_run(), &PLAIN));
 }
 
 #[test]

@@ -7,11 +7,17 @@ use pgassay_core::study::{Study, StudySource};
 use pgassay_script::Builtin;
 
 /// The studies that come with pgassay, as `(name, text)`.
-pub const STUDIES: [(&str, &str); 14] = [
+pub const STUDIES: [(&str, &str); 17] = [
     (
         "prepared-vs-simple",
         include_str!("../../../studies/prepared-vs-simple.toml"),
     ),
+    (
+        "partition-insert",
+        include_str!("../../../studies/partition-insert.toml"),
+    ),
+    ("pipeline", include_str!("../../../studies/pipeline.toml")),
+    ("sequence", include_str!("../../../studies/sequence.toml")),
     (
         "audit-logging",
         include_str!("../../../studies/audit-logging.toml"),

@@ -8,6 +8,8 @@ use support::Place;
 
 /// Databases of their own, ways to the server, what is required: one study of all.
 const MANY_KEYS: &str = r#"question = "Do the keys of a study file do what they say?"
+floor = "shared"
+watch_functions = ["PostgresMain", "no_such_function"]
 [server]
 version = "18"
 [parameters]
@@ -54,6 +56,22 @@ clients = [2]
 [length]
 full = "2s"
 pairs = 2
+[[expect]]
+that = "the relay's delay is in every round trip"
+check = "far.latency_ms > 3 + tcp.latency_ms / 2"
+[[expect]]
+that = "one is a thousand times as fast as itself"
+check = "shared.tps > 1000 * shared.tps where clients = 2"
+[[expect]]
+that = "what is not run is not measured"
+check = "'no such extension'.tps > 1"
+[reference]
+source = "a test"
+base = "near"
+row = [
+  { name = "near", was = 100.0, is = "shared.tps" },
+  { name = "far", was = 10.0, is = "far.tps where clients = 2" },
+]
 "#;
 
 fn ran(study: &str, arguments: &[&str]) -> Run {
@@ -88,6 +106,24 @@ fn data_ways_and_requirements_are_as_the_study_says() {
         "{:?}",
         run.points
     );
+    let met: Vec<Option<bool>> = run.expectations.iter().map(|it| it.met).collect();
+    assert_eq!(
+        met,
+        [Some(true), Some(false), None],
+        "{:?}",
+        run.expectations
+    );
+    let rows = &run.reference.as_ref().expect("the study has one").rows;
+    assert_eq!(
+        (rows[1].was_ratio, rows[0].is_ratio),
+        (Some(0.1), Some(1.0))
+    );
+    let far = rows[1].is_ratio.expect("it was measured");
+    assert!((far / (run.points[3].tps / run.points[0].tps) - 1.0).abs() < 1e-9);
+    if !run.profiles.is_empty() {
+        assert!(run.watched[0].shares[0] > Some(50.0), "{:?}", run.watched);
+        assert_eq!(run.watched[1].shares[0], Some(0.0));
+    }
     let [relay] = run.relays[..] else {
         panic!("one relay: {:?}", run.relays)
     };

@@ -137,7 +137,7 @@ fn what_needs_no_server_works_without_one() {
         (check.code, check.stdout.as_str()),
         (
             Some(0),
-            "prepared-vs-simple.toml: ok, 18 points on 1 server\n"
+            "prepared-vs-simple.toml: ok, 27 points on 1 server\n"
         )
     );
     let plan = command(
@@ -145,7 +145,7 @@ fn what_needs_no_server_works_without_one() {
         &["study", "plan", "prepared-vs-simple", "--seed", "1"],
     );
     assert!(
-        plan.stdout.contains("block 6:") && plan.stdout.contains("measuring 60 s"),
+        plan.stdout.contains("block 6:") && plan.stdout.contains("measuring 90 s"),
         "{plan:?}"
     );
     let shown = command(&place, &["study", "show", "prepared-vs-simple"]);

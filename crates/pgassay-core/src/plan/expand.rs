@@ -9,6 +9,7 @@ use super::schedule::{count_connections, schedule};
 use super::servers::Servers;
 use super::yields::yield_of;
 use super::{Condition, Overrides, Plan, PlannedScript, PlannedSql, Point};
+use crate::measure;
 use crate::study::{DriverKind, Scalar, Script, Study, StudyError, StudySource, Variant};
 
 /// Spells a study out.
@@ -24,6 +25,7 @@ pub fn plan(
     overrides: &Overrides,
 ) -> Result<Plan, StudyError> {
     check_names(study, source)?;
+    measure::check_names(study, source)?;
     let variants = chosen_variants(study, source, overrides)?;
     let combinations = combinations(study, source, overrides)?;
     let mut expansion = Expansion {

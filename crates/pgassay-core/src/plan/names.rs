@@ -10,6 +10,12 @@ pub(super) fn check_names(study: &Study, source: &StudySource) -> Result<(), Stu
     unique(source, "script", scripts)?;
     let variants = study.variant.iter().map(|variant| variant.name.as_str());
     unique(source, "variant", variants)?;
+    if let Some(floor) = &study.floor
+        && !study.variant.iter().any(|variant| variant.name == *floor)
+    {
+        let names = study.variant.iter().map(|variant| variant.name.as_str());
+        return Err(unknown_name(source, &["floor"], "variant", floor, names));
+    }
     for (index, script) in study.script.iter().enumerate() {
         let path = ["script", &index.to_string()];
         match &script.text {

@@ -7,6 +7,7 @@
 //! escapes every value; the only raw parts are this crate's own style sheet and script, and JSON
 //! in which no character can end its element.
 
+mod belief;
 mod counted;
 mod curves;
 mod findings;
@@ -28,7 +29,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use pgassay_core::comparison::{Comparison, CostDifference};
 use pgassay_core::run::{Run, WarningKind};
 
-use crate::outline::{baseline_name, condition_title, most_telling, plus_minus_us, variant_name};
+use crate::outline::{
+    Unit, baseline_name, condition_title, most_telling, plus_minus_us, variant_name,
+};
 use crate::{number, sentence};
 
 const STYLE: &str = include_str!("page.css");
@@ -41,6 +44,7 @@ pub fn html(run: &Run) -> String {
         @if !run.comparisons.is_empty() { (forest::section(run)) }
         (findings::section(&run.findings, |finding| sentence::place(run, finding)))
         (findings::remedies(run))
+        (belief::section(run))
         (cost(run))
         (instructions::section(run))
         (ledger::section(run))
@@ -148,6 +152,7 @@ fn cost(run: &Run) -> Markup {
         .filter_map(|it| it.cost.as_ref().map(|cost| (it, cost)))
         .collect();
     let open = most_telling(run, run.comparisons.iter());
+    let unit = Unit::of(run);
     // What tells the most stands first and open; the others keep the study's order.
     told.sort_by_key(|(comparison, _)| open != Some(*comparison));
     html! {
@@ -155,7 +160,7 @@ fn cost(run: &Run) -> Markup {
             section #cost {
                 h2 { "Where the difference lies" }
                 p.lead {
-                    "Server CPU time in µs per transaction, from " (baseline_name(run))
+                    "Server CPU time in µs per " (unit.one()) ", from " (baseline_name(run))
                     " at the top to the variant at the bottom. Totals are exact; samples divide "
                     "them. " span.key.down { "Costs less" } ", " span.key.up { "costs more" } ", "
                     span.key.noise { "cannot be told from noise" } "; thin lines are intervals."
@@ -182,7 +187,7 @@ fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool
                 b { (variant) } ", " (condition_title(run, comparison.condition)) ": "
                 span.figure {
                     (number::signed_micros(cost.total.difference_us))
-                    " ±" (number::micros(plus_minus_us(&cost.total))) " µs/tx"
+                    " ±" (number::micros(plus_minus_us(&cost.total))) " µs/" (Unit::of(run).short())
                 }
             }
             div.charts.wide {

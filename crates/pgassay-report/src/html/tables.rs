@@ -5,7 +5,8 @@ use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow, Rati
 use pgassay_core::run::Run;
 
 use crate::outline::{
-    baseline_name, condition_title, plus_minus_us, point, top_rows, variant_name,
+    Unit, baseline_name, condition_title, per_transaction, plus_minus_us, point, top_rows,
+    variant_name,
 };
 use crate::{number, sentence};
 
@@ -25,12 +26,15 @@ pub(super) fn section(run: &Run) -> Markup {
 
 /// The exact figures of every point, which a chart can only suggest.
 fn points(run: &Run) -> Markup {
+    let unit = Unit::of(run);
     html! {
         div.scroll { table {
-            caption { "Every point. Latency in ms, processor time in µs per transaction." }
+            caption {
+                "Every point. Latency of a transaction in ms, processor time in µs per " (unit.one()) "."
+            }
             thead { tr {
                 th scope="col" { "condition" } th scope="col" { "variant" }
-                @for title in ["trials", "tps", "mean", "p50", "p95", "p99", "max", "server CPU",
+                @for title in ["trials", unit.rate(), "mean", "p50", "p95", "p99", "max", "server CPU",
                     "server run queue", "client CPU"] {
                     th.n scope="col" { (title) }
                 }
@@ -49,14 +53,14 @@ fn points(run: &Run) -> Markup {
                                     }
                                 }
                                 td.n { (it.trials) }
-                                td.n { (number::tps(it.tps)) }
+                                td.n { (number::tps(it.tps * per_transaction(run, it))) }
                                 @for latency_us in [it.latency_mean_us, it.latency_p50_us,
                                     it.latency_p95_us, it.latency_p99_us, it.latency_max_us] {
                                     td.n { (number::millis(latency_us)) }
                                 }
                                 @for cpu_us in [it.server_cpu_us, it.server_run_queue_us,
                                     it.client_cpu_us] {
-                                    td.n { (number::micros(cpu_us)) }
+                                    td.n { (number::micros(cpu_us / per_transaction(run, it))) }
                                 }
                             }
                         }
@@ -69,6 +73,7 @@ fn points(run: &Run) -> Markup {
 
 /// Every ratio that has an interval, beyond the throughput that the verdict rests on.
 pub(super) fn ratios(run: &Run) -> Markup {
+    let unit = Unit::of(run);
     html! {
         div.scroll { table {
             caption {
@@ -78,7 +83,7 @@ pub(super) fn ratios(run: &Run) -> Markup {
             }
             thead { tr {
                 th scope="col" { "condition" } th scope="col" { "variant" }
-                @for title in ["tps", "mean", "p50", "p95", "p99", "server CPU"] {
+                @for title in [unit.rate(), "mean", "p50", "p95", "p99", "server CPU"] {
                     th.n scope="col" { (title) }
                 }
             } }

@@ -235,6 +235,7 @@ fn axis(scale: Scale, unit: Unit) -> Markup {
                 }
             }
             span.figure.faint { (unit.per_transaction) }
+            span.figure.faint { "µs" }
         }
     }
 }

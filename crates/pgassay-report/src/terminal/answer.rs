@@ -5,7 +5,7 @@ use pgassay_core::run::Run;
 
 use super::table::{Ink, Side, Table, cell, inked, name, wrap};
 use super::{Style, clients, heading};
-use crate::outline::{baseline_name, comparison, groups, variant_name};
+use crate::outline::{Unit, baseline_name, comparison, groups, variant_name};
 use crate::{number, sentence};
 
 /// The section, or nothing where nothing was compared.
@@ -40,6 +40,7 @@ enum Noise {
 
 /// A row per comparison; the condition is named on the first of its rows.
 fn table(run: &Run, noise: Noise) -> Table {
+    let unit = Unit::of(run);
     let mut table = Table::new(&[Side::Right, Side::Left, Side::Left, Side::Left, Side::Left]);
     for group in groups(run) {
         let shown = |it: &Comparison| group.conditions.contains(&it.condition);
@@ -59,7 +60,7 @@ fn table(run: &Run, noise: Noise) -> Table {
                         sentence::verdict_word(comparison.verdict),
                         ink(comparison.verdict),
                     ),
-                    cell(format!("tps {}", ratio(comparison))),
+                    cell(format!("{} {}", unit.rate(), ratio(comparison))),
                     inked(pairs(comparison, noise), Ink::Faint),
                 ]);
             }

@@ -7,8 +7,8 @@ use pgassay_core::run::Run;
 use super::table::{Cell, Ink, Side, Table, bar, cell, cut, inked, paint, visible, wrap};
 use super::{Style, heading};
 use crate::outline::{
-    baseline_name, coarse_rows, comparison, condition_title, most_telling, plus_minus_us, top_rows,
-    unresolved_us, variant_name,
+    Unit, baseline_name, coarse_rows, comparison, condition_title, most_telling, plus_minus_us,
+    top_rows, unresolved_us, variant_name,
 };
 use crate::{number, sentence};
 
@@ -37,7 +37,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     );
     let mut out = heading(
         "COST",
-        &format!("server CPU time in µs per transaction: {title}"),
+        &format!("server CPU time in µs per {}: {title}", Unit::of(run).one()),
         style,
     );
     let mut table = table(run, telling, cost, style);
@@ -220,11 +220,12 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
         number::signed_micros(unresolved)
     ));
     let text = format!(
-        "{}, {}: {} ±{} µs/tx: {}",
+        "{}, {}: {} ±{} µs/{}: {}",
         variant_name(run, comparison.variant),
         condition_title(run, comparison.condition),
         number::signed_micros(cost.total.difference_us),
         number::micros(plus_minus_us(&cost.total)),
+        Unit::of(run).short(),
         parts.join(", ")
     );
     wrap(&text, style.columns(), "  ", "    ")

@@ -6,10 +6,12 @@ use pgassay_core::run::Run;
 use super::table::{Ink, Side, Table, cell, inked, name};
 use super::{Style, clients, heading};
 use crate::number;
-use crate::outline::{groups, point, variant_name};
+use crate::outline::{Unit, groups, per_transaction, point, variant_name};
 
 /// Columns that give way on a narrow terminal, the first to go first: p50, p95.
 const MAY_GO: [usize; 2] = [4, 4];
+
+const FLOOR_COLUMN: usize = 8;
 
 /// The section, or nothing where no trial was timed.
 pub(super) fn section(run: &Run, style: Style) -> String {
@@ -22,18 +24,48 @@ pub(super) fn section(run: &Run, style: Style) -> String {
             table.remove_column(column);
         }
     }
-    let explanation = "latency in ms; server CPU time in µs per transaction";
-    let mut out = heading("FIGURES", explanation, style);
+    let unit = Unit::of(run);
+    let floor = match &run.study.floor {
+        Some(floor) => format!("; × floor: mean latency over that of {floor}"),
+        None => String::new(),
+    };
+    let explanation = format!(
+        "latency in ms; server CPU time in µs per {}{floor}",
+        unit.one()
+    );
+    let mut out = heading("FIGURES", &explanation, style);
     out.push_str(&table.render(style.color));
     out
+}
+
+/// The mean latency of a point over that of the smallest thing measurable.
+fn over_floor(run: &Run, it: &PointSummary) -> String {
+    let named = run.study.floor.as_ref();
+    let floor = named.and_then(|floor| run.plan.variants.iter().position(|it| it == floor));
+    let floor = floor.and_then(|variant| point(run, it.condition, variant));
+    floor.map_or_else(String::new, |floor| {
+        number::ratio(it.latency_mean_us / floor.latency_mean_us)
+    })
 }
 
 /// A row per point, the baseline first. Latency is in milliseconds because pgbench's is.
 fn table(run: &Run) -> Table {
     let mut sides = vec![Side::Right, Side::Left];
-    sides.extend([Side::Right; 6]);
+    sides.extend([Side::Right; 7]);
     let mut table = Table::new(&sides);
-    let titles = ["", "", "tps", "mean", "p50", "p95", "p99", "server CPU"];
+    let unit = Unit::of(run);
+    let rate = unit.rate();
+    let titles = [
+        "",
+        "",
+        rate,
+        "mean",
+        "p50",
+        "p95",
+        "p99",
+        "server CPU",
+        "× floor",
+    ];
     table.row(titles.map(|title| inked(title, Ink::Faint)).to_vec());
     for group in groups(run) {
         let shown = |it: &PointSummary| group.conditions.contains(&it.condition);
@@ -50,15 +82,21 @@ fn table(run: &Run) -> Table {
                 table.row(vec![
                     cell(std::mem::take(&mut title)),
                     name(&format!("{}{limited}", variant_name(run, variant))),
-                    cell(number::tps(point.tps)),
+                    cell(number::tps(point.tps * per_transaction(run, point))),
                     cell(number::millis(point.latency_mean_us)),
                     cell(number::millis(point.latency_p50_us)),
                     cell(number::millis(point.latency_p95_us)),
                     cell(number::millis(point.latency_p99_us)),
-                    cell(number::micros(point.server_cpu_us)),
+                    cell(number::micros(
+                        point.server_cpu_us / per_transaction(run, point),
+                    )),
+                    cell(over_floor(run, point)),
                 ]);
             }
         }
+    }
+    if run.study.floor.is_none() {
+        table.remove_column(FLOOR_COLUMN);
     }
     if run.points.iter().any(|point| point.client_limited > 0.0) {
         table.across(cell(

@@ -6,6 +6,7 @@
 //! meaning, colour only helps, and nothing is longer than it is worth: the page has the rest.
 
 mod answer;
+mod belief;
 mod cost;
 mod counted;
 mod figures;
@@ -54,10 +55,13 @@ pub fn terminal(run: &Run, style: &Style) -> String {
     let sections = [
         opening(run, *style),
         answer::section(run, *style),
+        belief::reference(run, *style),
+        belief::expectations(run, *style),
         figures::section(run, *style),
         cost::section(run, *style),
         instructions::section(run, *style),
         ledger::section(run, *style),
+        belief::watched(run, *style),
         counted::section(run, *style),
         findings::section(run, *style),
         findings::remedies(run, *style),

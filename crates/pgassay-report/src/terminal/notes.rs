@@ -16,6 +16,14 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     if let Some(watching) = sentence::cost_of_watching(run) {
         out.push_str(&wrap(&watching, width, "  watching  ", "            "));
     }
+    for relay in &run.relays {
+        out.push_str(&wrap(
+            &sentence::relay(relay),
+            width,
+            "  relay     ",
+            "            ",
+        ));
+    }
     let mut warnings = String::new();
     // The caller's own warning says more, where there is one.
     let told = run

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use pgassay_core::comparison::assess;
 use pgassay_core::finding::diagnose;
 use pgassay_core::instructions::InstructionCosts;
+use pgassay_core::measure;
 use pgassay_core::plan::{Overrides, Plan};
 use pgassay_core::run::{Run, SCHEMA, Warning, WarningKind};
 use pgassay_core::trial::Trial;
@@ -177,6 +178,13 @@ pub fn assemble(
         .map(|server| major_of(&server.version))
         .collect();
     let assessment = assess(&plan, &majors, &outcome.trials, &outcome.profiles)?;
+    let readings = measure::read(
+        &found.study,
+        &plan,
+        &assessment.points,
+        &assessment.comparisons,
+        &outcome.profiles,
+    );
     let planned_trials = plan.trials_per_block() * plan.schedule.blocks;
     let mut run = Run {
         schema: SCHEMA.to_owned(),
@@ -200,6 +208,9 @@ pub fn assemble(
         findings: Vec::new(),
         instructions: None,
         remedies: None,
+        expectations: readings.expectations,
+        reference: readings.reference,
+        watched: readings.watched,
     };
     run.findings = diagnose(&run);
     run.warnings

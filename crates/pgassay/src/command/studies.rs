@@ -3,24 +3,58 @@
 use std::io::Write;
 
 use anyhow::Result;
+use pgassay_core::plan::Plan;
 use serde_json::json;
 
 use crate::catalogue;
-use crate::cli::JsonArgs;
+use crate::cli::{ChoiceArgs, JsonArgs};
+use crate::command::study::planned;
 
-/// Prints each study's name, question and lengths.
+/// `about 3 min on 5 servers`, their set-up aside.
+fn length(plan: &Plan) -> String {
+    let seconds = plan.estimated_us() as f64 / 1e6;
+    let time = if seconds < 100.0 {
+        format!("{seconds:.0} s")
+    } else {
+        format!("{:.0} min", seconds / 60.0)
+    };
+    match plan.servers.len() {
+        1 => format!("about {time} on one server"),
+        servers => format!("about {time} on {servers} servers"),
+    }
+}
+
+/// Prints each study's name, question, and how long it takes once its servers are set up.
 pub fn studies(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
     let mut all = Vec::new();
     for (name, _) in catalogue::STUDIES {
         let study = catalogue::find(name)?.study;
+        let plan = |quick: bool| -> Result<Plan> {
+            let choice = ChoiceArgs {
+                quick,
+                ..ChoiceArgs::default()
+            };
+            Ok(planned(name, &choice)?.plan)
+        };
+        let (full, quick) = (plan(false)?, plan(true)?);
         if args.json {
-            all.push(json!({ "name": name, "question": study.question, "length": study.length }));
+            all.push(json!({
+                "name": name,
+                "question": study.question,
+                "source": study.source,
+                "length": study.length,
+                "servers": full.servers.len(),
+                "estimated_us": full.estimated_us(),
+                "quick_estimated_us": quick.estimated_us(),
+            }));
             continue;
         }
         writeln!(
             out,
-            "{name}\n    {}\n    measures for {}, or {} with --quick",
-            study.question, study.length.full, study.length.quick
+            "{name}\n    {}\n    {}; with --quick {}",
+            study.question,
+            length(&full),
+            length(&quick)
         )?;
     }
     if args.json {

@@ -28,6 +28,10 @@ const BUSY: f64 = 0.9;
 /// Share of the machine beyond which it is not saturated.
 const IDLE_NOTICEABLE: f64 = 0.1;
 
+/// A trial in which no transaction ended is repeated so often, each time so much longer.
+const TRIES: u32 = 3;
+const LONGER: u32 = 4;
+
 /// Everything a round needs.
 pub struct Bench<'a> {
     /// What to do.
@@ -104,12 +108,14 @@ impl Bench<'_> {
         harvest: &mut Harvest,
         done: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let mut crews = Vec::new();
+        let (mut crews, mut windows) = (Vec::new(), Vec::new());
         for variant in 0..self.plan.variants.len() {
             let point = self.plan.point(round.condition, variant);
             let mut crew = self.connect(block, point)?;
-            let steady = warm_up(&mut crew, &self.plan.schedule, self.source, point);
-            if !self.blamed(steady, point)? {
+            let warmed_up = warm_up(&mut crew, &self.plan.schedule, self.source, point);
+            let warmed_up = self.blamed(warmed_up, point)?;
+            windows.push(warmed_up.trial);
+            if !warmed_up.is_steady {
                 harvest.unsteady.push((round.condition, variant));
             }
             crews.push(crew);
@@ -131,6 +137,7 @@ impl Bench<'_> {
                 variant,
                 position,
                 kind,
+                window: windows[variant],
             };
             let point = self.plan.point(round.condition, variant);
             self.reset(point)?;
@@ -232,7 +239,7 @@ impl Bench<'_> {
         let parent = parent.ok().filter(|_| point.reconnects);
         let ended_before = parent.map(FamilyCpu::read).transpose()?;
         let started_us = unix_us();
-        let measured = self.blamed(self.measure(crew, point), point);
+        let measured = self.blamed(self.measure(crew, point, place.window), point);
         let waits = waits.map(|waits| waits.stop(major));
         let mut passed = before.passed(live, &backend_pids, &server_pids)?;
         if let (Some(pid), Some(before)) = (parent, ended_before) {
@@ -254,21 +261,22 @@ impl Bench<'_> {
         })
     }
 
-    fn measure(&self, crew: &mut Clients, point: &Point) -> Result<Measurement> {
-        let schedule = &self.plan.schedule;
-        let window = Window::Timed {
-            settle: Duration::from_micros(schedule.settle_us),
-            measure: Duration::from_micros(schedule.trial_us),
-        };
-        let measured = crew.run(&window, self.source, point)?;
-        self.interrupt.check()?;
-        if measured.transactions == 0 {
-            let trial = Span::from(Duration::from_micros(schedule.trial_us));
-            bail!(
-                "not one transaction ended within a trial of {trial}; give the study more time with --length, or fewer --pairs"
-            );
+    fn measure(&self, crew: &mut Clients, point: &Point, measure: Duration) -> Result<Measurement> {
+        let settle = Duration::from_micros(self.plan.schedule.settle_us);
+        let mut measure = measure;
+        for _ in 0..TRIES {
+            let measured = crew.run(&Window::Timed { settle, measure }, self.source, point)?;
+            self.interrupt.check()?;
+            if measured.transactions > 0 {
+                return Ok(measured);
+            }
+            // A machine that was busy elsewhere, or a transaction slower than it was at first.
+            measure *= LONGER;
         }
-        Ok(measured)
+        let trial = Span::from(measure / LONGER);
+        bail!(
+            "not one transaction ended within a trial of {trial}; give the study more time with --length, or fewer --pairs"
+        );
     }
 }
 
@@ -280,6 +288,8 @@ struct Place {
     variant: usize,
     position: u32,
     kind: TrialKind,
+    /// How long it measures.
+    window: Duration,
 }
 
 fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: Passed) -> Trial {

@@ -14,13 +14,33 @@ use crate::exit::Interrupted;
 /// backend that still fills its caches gets faster, and noise alone goes both ways.
 const STILL_RISING: f64 = 1.05;
 
-/// Runs load until three windows agree. Says whether they did before the cap.
+/// Transactions of each client that a trial should hold: with fewer, a rate is a matter of luck, since
+/// only those that end inside the window count.
+const TRANSACTIONS_MIN: u32 = 8;
+/// No trial is made longer than this for their sake.
+const TRIAL_MAX: Duration = Duration::from_secs(10);
+
+/// What warming up found.
+#[derive(Debug, Clone, Copy)]
+pub struct WarmedUp {
+    /// Whether throughput rose no longer.
+    pub is_steady: bool,
+    /// How long a trial should be: as planned, or longer where transactions are slow.
+    pub trial: Duration,
+}
+
+/// Runs load until three windows agree, or until the cap.
 pub fn warm_up(
     clients: &mut Clients,
     schedule: &Schedule,
     source: &StudySource,
     point: &Point,
-) -> Result<bool> {
+) -> Result<WarmedUp> {
+    let planned = Duration::from_micros(schedule.trial_us);
+    let mut found = WarmedUp {
+        is_steady: false,
+        trial: planned,
+    };
     let window = Window::Timed {
         settle: Duration::ZERO,
         measure: Duration::from_micros(schedule.warm_up_window_us),
@@ -32,12 +52,17 @@ pub fn warm_up(
         if measured.interrupted {
             return Err(Interrupted.into());
         }
+        let elapsed_ns = measured.instants.idle_ns - measured.instants.begin_ns;
+        let each = measured.transactions_total.max(1) as f64 / measured.clients.len().max(1) as f64;
+        let latency = Duration::from_nanos((elapsed_ns as f64 / each) as u64);
+        found.trial = planned.max((latency * TRANSACTIONS_MIN).min(TRIAL_MAX));
         history.push(measured.transactions_total as f64);
         if is_steady(&history) {
-            return Ok(true);
+            found.is_steady = true;
+            break;
         }
     }
-    Ok(false)
+    Ok(found)
 }
 
 /// Whether the last three windows agree.

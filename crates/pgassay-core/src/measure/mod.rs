@@ -1,0 +1,174 @@
+//! Figures of a run by name, and what a study says of them: expectations and references.
+//!
+//! An expression is made of numbers, `+ - * /` and parentheses, and of
+//! - `VARIANT.FIGURE`, as `prepared.tps_ratio`; a name that is more than letters, digits and `_` is
+//!   quoted: `'128 range'.tps`. The figures are in [`Figure`];
+//! - `VARIANT.FIGURE[network = 0ms]`: the same under another condition;
+//! - the name of a condition's list, as `clients` or `network`: the number that its value begins with.
+//!
+//! A check is two expressions and `<`, `<=`, `>`, `>=`, or `~` with `within 20 %`; or
+//! `VARIANT.leading = PHASE`. After `where` follow the conditions under which it must hold, as
+//! `script = plain and clients = 1|8`; without them it must hold under all.
+
+mod evaluate;
+mod parse;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use evaluate::{Readings, read};
+pub use parse::{MeasureError, check_names};
+
+/// A figure of a point, or of its comparison with the baseline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Figure {
+    /// `tps_ratio`, `latency_ratio`, `p95_ratio`, `p99_ratio`, `cpu_ratio`: over the baseline's.
+    Ratio(RatioFigure),
+    /// `tps`: transactions a second.
+    Tps,
+    /// `rate`: a second, in the study's unit.
+    Rate,
+    /// `per_day`: the rate, kept up for a day.
+    PerDay,
+    /// `latency_ms`, `p50_ms`, `p95_ms`, `p99_ms`: of a transaction.
+    LatencyMs(Percentile),
+    /// `cpu_us`: the server's, per transaction or per unit.
+    CpuUs,
+    /// `share(FUNCTION)`: per cent of the server's CPU time in it and what it calls.
+    Share(String),
+    /// `counted(COUNTER)`: per transaction.
+    Counted(String),
+    /// `per_second(COUNTER)`.
+    PerSecond(String),
+    /// `leading`: the phase or subsystem with the largest difference from the baseline.
+    Leading,
+}
+
+/// What is divided by the baseline's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RatioFigure {
+    Throughput,
+    Mean,
+    P95,
+    P99,
+    Cpu,
+}
+
+/// Which latency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Percentile {
+    Mean,
+    P50,
+    P95,
+    P99,
+}
+
+/// A condition's name and the values that will do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Where {
+    pub(crate) name: String,
+    pub(crate) values: Vec<String>,
+}
+
+/// An expression.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Expression {
+    Number(f64),
+    /// A condition's value.
+    Condition(String),
+    Figure {
+        variant: String,
+        figure: Figure,
+        /// Under which other condition.
+        at: Vec<Where>,
+    },
+    Binary(Box<Expression>, char, Box<Expression>),
+}
+
+/// How two sides must compare.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Relation {
+    Less,
+    LessOrEqual,
+    More,
+    MoreOrEqual,
+    /// Within this share of the right side.
+    About(f64),
+    /// By name.
+    Is(String),
+}
+
+/// A check: two sides, and where it must hold.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Check {
+    pub(crate) left: Expression,
+    pub(crate) relation: Relation,
+    /// Absent where the relation is by name.
+    pub(crate) right: Option<Expression>,
+    pub(crate) conditions: Vec<Where>,
+}
+
+/// What became of an expectation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExpectationOutcome {
+    /// The belief.
+    pub that: String,
+    /// The check, as written.
+    pub check: String,
+    /// Whether it held under all conditions that it is about; `None` where nothing of it was
+    /// measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub met: Option<bool>,
+    /// Under each of them.
+    pub readings: Vec<Reading>,
+}
+
+/// A check under one condition.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Reading {
+    /// Index into the plan's conditions.
+    pub condition: usize,
+    /// The left side, as a number or a name.
+    pub left: String,
+    /// The right side.
+    pub right: String,
+    /// Whether it held.
+    pub met: bool,
+}
+
+/// The source's figures beside ours.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReferenceTable {
+    /// In the source's order.
+    pub rows: Vec<ReferenceFigure>,
+}
+
+/// One figure on both sides.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReferenceFigure {
+    /// Its name in the source.
+    pub name: String,
+    /// What the source found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<f64>,
+    /// What was found here; under several conditions their geometric mean. `None` where nothing was
+    /// measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is: Option<f64>,
+    /// `was` over the base row's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was_ratio: Option<f64>,
+    /// `is` over the base row's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_ratio: Option<f64>,
+}
+
+/// Inclusive shares of a function that the study watches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WatchedFunction {
+    /// The function.
+    pub name: String,
+    /// Per cent of the server's CPU time in it and what it calls, in the plan's order of points;
+    /// `None` where the point has no profile.
+    pub shares: Vec<Option<f64>>,
+}

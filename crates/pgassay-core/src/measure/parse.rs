@@ -1,0 +1,454 @@
+//! From text to checks and expressions.
+
+use thiserror::Error;
+
+use super::{Check, Expression, Figure, Percentile, RatioFigure, Relation, Where};
+use crate::study::{Study, StudyError, StudySource, near};
+
+/// What is wrong with an expression, and what was expected.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct MeasureError(pub(crate) String);
+
+fn error<T>(words: impl Into<String>) -> Result<T, MeasureError> {
+    Err(MeasureError(words.into()))
+}
+
+const FIGURES: &str = "tps_ratio, latency_ratio, p95_ratio, p99_ratio, cpu_ratio, tps, rate, per_day, \
+latency_ms, p50_ms, p95_ms, p99_ms, cpu_us, share(FUNCTION), counted(COUNTER), per_second(COUNTER), leading";
+
+/// A check.
+pub(crate) fn check(text: &str) -> Result<Check, MeasureError> {
+    let (text, conditions) = split_where(text)?;
+    let mut parser = Parser::new(text)?;
+    let left = parser.sum()?;
+    let sign = parser.next();
+    let relation = match sign {
+        Some(Token::Sign("=")) => {
+            let is_leading = matches!(
+                &left,
+                Expression::Figure {
+                    figure: Figure::Leading,
+                    ..
+                }
+            );
+            if !is_leading {
+                return error("`=` is for `leading` only; write `~ … within 10 %` for a number");
+            }
+            let Some(Token::Word(word)) = parser.next() else {
+                return error("after `leading =` comes the name of a phase or subsystem");
+            };
+            parser.end()?;
+            return Ok(Check {
+                left,
+                relation: Relation::Is(word),
+                right: None,
+                conditions,
+            });
+        }
+        Some(Token::Sign("<")) => Relation::Less,
+        Some(Token::Sign("<=")) => Relation::LessOrEqual,
+        Some(Token::Sign(">")) => Relation::More,
+        Some(Token::Sign(">=")) => Relation::MoreOrEqual,
+        Some(Token::Sign("~")) => Relation::About(0.0),
+        _ => return error("a check compares: `a.tps_ratio > 1.2`, or `a.tps ~ 100 within 20 %`"),
+    };
+    let right = parser.sum()?;
+    let relation = if relation == Relation::About(0.0) {
+        parser.within()?
+    } else {
+        relation
+    };
+    parser.end()?;
+    Ok(Check {
+        left,
+        relation,
+        right: Some(right),
+        conditions,
+    })
+}
+
+/// An expression and where it is about.
+pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), MeasureError> {
+    let (text, conditions) = split_where(text)?;
+    let mut parser = Parser::new(text)?;
+    let found = parser.sum()?;
+    parser.end()?;
+    Ok((found, conditions))
+}
+
+fn split_where(text: &str) -> Result<(&str, Vec<Where>), MeasureError> {
+    match text.split_once(" where ") {
+        None => Ok((text, Vec::new())),
+        Some((text, conditions)) => Ok((text, wheres(conditions)?)),
+    }
+}
+
+/// `script = plain and clients = 1|8`.
+fn wheres(text: &str) -> Result<Vec<Where>, MeasureError> {
+    let one = |part: &str| {
+        let Some((name, values)) = part.split_once('=') else {
+            return error(format!(
+                "\"{}\" names no condition; write `script = plain and clients = 8`",
+                part.trim()
+            ));
+        };
+        Ok(Where {
+            name: name.trim().to_owned(),
+            values: values
+                .split('|')
+                .map(|value| value.trim().to_owned())
+                .collect(),
+        })
+    };
+    text.split(" and ").map(one).collect()
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Token {
+    Number(f64),
+    Word(String),
+    /// What stands in square brackets.
+    Brackets(String),
+    Sign(&'static str),
+}
+
+const SIGNS: [&str; 14] = [
+    "<=", ">=", "<", ">", "=", "~", "+", "-", "*", "/", "(", ")", ".", "%",
+];
+
+struct Parser {
+    tokens: Vec<Token>,
+    at: usize,
+}
+
+impl Parser {
+    fn new(text: &str) -> Result<Self, MeasureError> {
+        let mut tokens = Vec::new();
+        let mut rest = text.trim_start();
+        while let Some(first) = rest.chars().next() {
+            let length = match first {
+                '\'' | '[' => {
+                    let close = if first == '[' { ']' } else { '\'' };
+                    let Some(end) = rest[1..].find(close) else {
+                        return error(format!("`{first}` without its `{close}`"));
+                    };
+                    let inside = rest[1..=end].to_owned();
+                    tokens.push(if first == '[' {
+                        Token::Brackets(inside)
+                    } else {
+                        Token::Word(inside)
+                    });
+                    end + 2
+                }
+                '0'..='9' => {
+                    let number = |c: char| c.is_ascii_digit() || c == '_' || c == '.';
+                    let end = rest.find(|c| !number(c)).unwrap_or(rest.len());
+                    let Ok(value) = rest[..end].replace('_', "").parse() else {
+                        return error(format!("\"{}\" is not a number", &rest[..end]));
+                    };
+                    tokens.push(Token::Number(value));
+                    end
+                }
+                c if c.is_alphabetic() || c == '_' => {
+                    let word = |c: char| c.is_alphanumeric() || c == '_';
+                    let end = rest.find(|c| !word(c)).unwrap_or(rest.len());
+                    tokens.push(Token::Word(rest[..end].to_owned()));
+                    end
+                }
+                _ => {
+                    let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) else {
+                        return error(format!("`{first}` has no meaning here"));
+                    };
+                    tokens.push(Token::Sign(sign));
+                    sign.len()
+                }
+            };
+            rest = rest[length..].trim_start();
+        }
+        Ok(Self { tokens, at: 0 })
+    }
+
+    fn next(&mut self) -> Option<Token> {
+        let token = self.tokens.get(self.at).cloned();
+        self.at += 1;
+        token
+    }
+
+    /// Whether this sign is next; then it is taken.
+    fn takes(&mut self, sign: &str) -> bool {
+        let found = matches!(self.tokens.get(self.at), Some(Token::Sign(it)) if *it == sign);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn end(&self) -> Result<(), MeasureError> {
+        match self.tokens.get(self.at) {
+            None => Ok(()),
+            Some(token) => error(format!("{token:?} is too much")),
+        }
+    }
+
+    /// `within 20 %`.
+    fn within(&mut self) -> Result<Relation, MeasureError> {
+        let words = [self.next(), self.next(), self.next()];
+        match words {
+            [
+                Some(Token::Word(word)),
+                Some(Token::Number(share)),
+                Some(Token::Sign("%")),
+            ] if word == "within" => Ok(Relation::About(share / 100.0)),
+            _ => error("after `~ …` comes `within 20 %`"),
+        }
+    }
+
+    fn sum(&mut self) -> Result<Expression, MeasureError> {
+        let mut left = self.product()?;
+        loop {
+            let sign = match (self.takes("+"), self.takes("-")) {
+                (true, _) => '+',
+                (_, true) => '-',
+                _ => return Ok(left),
+            };
+            left = Expression::Binary(Box::new(left), sign, Box::new(self.product()?));
+        }
+    }
+
+    fn product(&mut self) -> Result<Expression, MeasureError> {
+        let mut left = self.factor()?;
+        loop {
+            let sign = match (self.takes("*"), self.takes("/")) {
+                (true, _) => '*',
+                (_, true) => '/',
+                _ => return Ok(left),
+            };
+            left = Expression::Binary(Box::new(left), sign, Box::new(self.factor()?));
+        }
+    }
+
+    fn factor(&mut self) -> Result<Expression, MeasureError> {
+        match self.next() {
+            Some(Token::Number(value)) => Ok(Expression::Number(value)),
+            Some(Token::Sign("(")) => {
+                let inside = self.sum()?;
+                if self.takes(")") {
+                    Ok(inside)
+                } else {
+                    error("`(` without its `)`")
+                }
+            }
+            Some(Token::Word(word)) if self.takes(".") => {
+                let figure = self.figure()?;
+                let at = match self.tokens.get(self.at) {
+                    Some(Token::Brackets(text)) => {
+                        self.at += 1;
+                        wheres(text)?
+                    }
+                    _ => Vec::new(),
+                };
+                Ok(Expression::Figure {
+                    variant: word,
+                    figure,
+                    at,
+                })
+            }
+            Some(Token::Word(word)) => Ok(Expression::Condition(word)),
+            _ => error("here comes a number, `VARIANT.FIGURE`, or the name of a condition"),
+        }
+    }
+
+    fn figure(&mut self) -> Result<Figure, MeasureError> {
+        let Some(Token::Word(name)) = self.next() else {
+            return error(format!("after `VARIANT.` comes one of {FIGURES}"));
+        };
+        Ok(match name.as_str() {
+            "tps_ratio" | "rate_ratio" => Figure::Ratio(RatioFigure::Throughput),
+            "latency_ratio" => Figure::Ratio(RatioFigure::Mean),
+            "p95_ratio" => Figure::Ratio(RatioFigure::P95),
+            "p99_ratio" => Figure::Ratio(RatioFigure::P99),
+            "cpu_ratio" => Figure::Ratio(RatioFigure::Cpu),
+            "tps" => Figure::Tps,
+            "rate" => Figure::Rate,
+            "per_day" => Figure::PerDay,
+            "latency_ms" => Figure::LatencyMs(Percentile::Mean),
+            "p50_ms" => Figure::LatencyMs(Percentile::P50),
+            "p95_ms" => Figure::LatencyMs(Percentile::P95),
+            "p99_ms" => Figure::LatencyMs(Percentile::P99),
+            "cpu_us" => Figure::CpuUs,
+            "leading" => Figure::Leading,
+            "share" => Figure::Share(self.argument()?),
+            "counted" => Figure::Counted(self.argument()?),
+            "per_second" => Figure::PerSecond(self.argument()?),
+            _ => return error(format!("there is no figure \"{name}\"; known: {FIGURES}")),
+        })
+    }
+
+    /// A name in parentheses; counters' names have a dot.
+    fn argument(&mut self) -> Result<String, MeasureError> {
+        let mut name = String::new();
+        if !self.takes("(") {
+            return error("a name in parentheses is missing");
+        }
+        loop {
+            match self.next() {
+                Some(Token::Word(word)) => name.push_str(&word),
+                Some(Token::Sign(".")) => name.push('.'),
+                Some(Token::Sign(")")) if !name.is_empty() => return Ok(name),
+                _ => return error("a name in parentheses is missing"),
+            }
+        }
+    }
+}
+
+/// Checks what a study says of its figures: that it can be read, and that its names exist.
+pub fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError> {
+    for (index, expected) in study.expect.iter().enumerate() {
+        let path = ["expect", &index.to_string(), "check"];
+        let told = |error: MeasureError| source.error_at(&path, error.to_string());
+        let check = check(&expected.check).map_err(told)?;
+        for side in [Some(&check.left), check.right.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            known(side, study).map_err(told)?;
+        }
+        known_conditions(&check.conditions, study).map_err(told)?;
+    }
+    let rows = study.reference.iter().flat_map(|it| &it.row);
+    for (index, row) in rows.enumerate() {
+        let path = ["reference", "row", &index.to_string(), "is"];
+        let told = |error: MeasureError| source.error_at(&path, error.to_string());
+        let (found, conditions) = expression(&row.is).map_err(told)?;
+        known(&found, study).map_err(told)?;
+        known_conditions(&conditions, study).map_err(told)?;
+    }
+    let Some(reference) = &study.reference else {
+        return Ok(());
+    };
+    let names = || reference.row.iter().map(|row| row.name.as_str());
+    match &reference.base {
+        Some(base) if !names().any(|name| name == base) => {
+            let message = format!("there is no row \"{base}\" to divide by");
+            Err(source.error_at(&["reference", "base"], message))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn known(expression: &Expression, study: &Study) -> Result<(), MeasureError> {
+    match expression {
+        Expression::Number(_) => Ok(()),
+        Expression::Condition(name) => known_condition(name, study),
+        Expression::Binary(left, _, right) => {
+            known(left, study)?;
+            known(right, study)
+        }
+        Expression::Figure { variant, at, .. } => {
+            let names = || study.variant.iter().map(|it| it.name.as_str());
+            known_name("variant", variant, names)?;
+            known_conditions(at, study)
+        }
+    }
+}
+
+fn known_conditions(conditions: &[Where], study: &Study) -> Result<(), MeasureError> {
+    conditions
+        .iter()
+        .try_for_each(|it| known_condition(&it.name, study))
+}
+
+fn known_condition(name: &str, study: &Study) -> Result<(), MeasureError> {
+    let lists = &study.conditions;
+    let fixed = ["clients", "script", "version", "protocol", "network"];
+    let named = lists.settings.keys().chain(lists.session.keys());
+    let named = || {
+        named
+            .clone()
+            .chain(lists.parameters.keys())
+            .map(String::as_str)
+    };
+    known_name("condition", name, || fixed.into_iter().chain(named()))
+}
+
+fn known_name<'a, I: Iterator<Item = &'a str>>(
+    what: &str,
+    name: &str,
+    known: impl Fn() -> I,
+) -> Result<(), MeasureError> {
+    if known().any(|it| it == name) {
+        return Ok(());
+    }
+    let list: Vec<&str> = known().collect();
+    let hint = near(name, known())
+        .map(|it| format!("; did you mean \"{it}\"?"))
+        .unwrap_or_default();
+    error(format!(
+        "there is no {what} \"{name}\"; known: {}{hint}",
+        list.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_are_read_with_their_conditions() {
+        let found =
+            check("prepared.tps_ratio > 1.2 where script = plain and clients = 1|8").unwrap();
+        assert_eq!(found.relation, Relation::More);
+        assert_eq!(found.conditions[1].values, ["1", "8"]);
+        let found = check("'128 range'.share(ExecInit) >= 50").unwrap();
+        let Expression::Figure {
+            variant, figure, ..
+        } = found.left
+        else {
+            panic!("a figure")
+        };
+        assert_eq!(
+            (variant.as_str(), figure),
+            ("128 range", Figure::Share("ExecInit".to_owned()))
+        );
+        let found = check("a.leading = plan").unwrap();
+        assert_eq!(
+            (found.relation, found.right),
+            (Relation::Is("plan".to_owned()), None)
+        );
+    }
+
+    #[test]
+    fn arithmetic_binds_as_it_should() {
+        let found =
+            check("p.tps_ratio ~ 52 * (network + w.latency_ms[network = 0ms]) / 2 within 20 %");
+        let Check {
+            relation, right, ..
+        } = found.unwrap();
+        assert_eq!(relation, Relation::About(0.2));
+        let Some(Expression::Binary(left, '/', _)) = right else {
+            panic!("a quotient: {right:?}")
+        };
+        assert!(matches!(*left, Expression::Binary(_, '*', _)));
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_what_is_expected() {
+        for (text, words) in [
+            (
+                "a.tpps > 1",
+                "there is no figure \"tpps\"; known: tps_ratio",
+            ),
+            ("a.tps", "a check compares"),
+            ("a.tps ~ 3", "within 20 %"),
+            ("a.tps = 3", "`=` is for `leading` only"),
+            ("(a.tps > 1", "`(` without its `)`"),
+            ("a.tps > 1 2", "too much"),
+            ("a.tps > 1 where plain", "names no condition"),
+            ("a.share > 1", "in parentheses"),
+            ("'a.tps > 1", "without its"),
+            ("a.tps > 1 ! 2", "`!` has no meaning"),
+        ] {
+            let message = check(text).unwrap_err().to_string();
+            assert!(message.contains(words), "{text}: {message}");
+        }
+    }
+}

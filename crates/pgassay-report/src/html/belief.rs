@@ -1,0 +1,116 @@
+//! What the study's author believed, what the source found, and the functions that the study watches.
+
+use maud::{Markup, html};
+use pgassay_core::run::Run;
+
+use crate::outline::{condition_title, variant_name};
+use crate::{belief, number};
+
+/// All of it; nothing where the study says nothing of its figures.
+pub(super) fn section(run: &Run) -> Markup {
+    html! {
+        @if run.reference.is_some() || !run.expectations.is_empty() || !run.watched.is_empty() {
+            section #belief {
+                h2 { "Beside what was believed" }
+                (reference(run))
+                (expectations(run))
+                (watched(run))
+            }
+        }
+    }
+}
+
+fn reference(run: &Run) -> Markup {
+    let (Some(found), Some(reference)) = (&run.reference, &run.study.reference) else {
+        return html! {};
+    };
+    let figure = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number::plain);
+    let ratio = |value: Option<f64>| value.map_or_else(String::new, number::ratio);
+    let base = reference.base.as_deref();
+    html! {
+        div.scroll { table {
+            caption {
+                "There: " (reference.source) "."
+                @if let Some(base) = base { " Ratios are over “" (base) "”, on each side by its own." }
+            }
+            thead { tr {
+                th scope="col" { "" }
+                @for title in ["there", "", "here", "", "here ÷ there"] {
+                    th.n scope="col" { (title) }
+                }
+            } }
+            tbody {
+                @for row in &found.rows {
+                    tr {
+                        td { (row.name) }
+                        td.n { (figure(row.was)) }
+                        td.n.faint { (ratio(row.was_ratio)) }
+                        td.n { (figure(row.is)) }
+                        td.n { (ratio(row.is_ratio)) }
+                        td.n.faint { (ratio(row.is.zip(row.was).map(|(is, was)| is / was))) }
+                    }
+                }
+            }
+        } }
+        @if let Some(differs) = &reference.differs { p { (differs) } }
+    }
+}
+
+fn expectations(run: &Run) -> Markup {
+    html! {
+        @if !run.expectations.is_empty() {
+            div.scroll { table {
+                caption { "What the study's author expects, and whether it shows here." }
+                tbody {
+                    @for it in &run.expectations {
+                        tr {
+                            td { @match it.met {
+                                Some(true) => span.change.down { "met" },
+                                Some(false) => span.change.up { "not met" },
+                                None => span.change.noise { "not measured" },
+                            } }
+                            td { (it.that) br; code.faint { (it.check) } }
+                            td { (belief::readings(run, it)) }
+                        }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+fn watched(run: &Run) -> Markup {
+    let points = || run.plan.points.iter().enumerate();
+    let has_any = |index: usize| {
+        let mut shares = run.watched.iter().filter_map(|it| *it.shares.get(index)?);
+        shares.any(|share| share > 0.0)
+    };
+    html! {
+        @if points().any(|(index, _)| has_any(index)) {
+            div.scroll { table {
+                caption {
+                    "Per cent of the server's CPU time in a function and what it calls: the rows of a "
+                    "call graph, as " code { "perf report --children" } " has them."
+                }
+                thead { tr {
+                    th scope="col" { "condition" } th scope="col" { "variant" }
+                    @for it in &run.watched { th.n scope="col" { code { (it.name) } } }
+                } }
+                tbody {
+                    @for (index, point) in points().filter(|(index, _)| has_any(*index)) {
+                        tr {
+                            td { (condition_title(run, point.condition)) }
+                            td { (variant_name(run, point.variant)) }
+                            @for it in &run.watched {
+                                td.n { @match it.shares.get(index).copied().flatten() {
+                                    Some(share) => (number::decimals(share, 1)),
+                                    None => "–",
+                                } }
+                            }
+                        }
+                    }
+                }
+            } }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What the study's author believed, what the source found, and the functions that the study watches.
+
+use pgassay_core::measure::ExpectationOutcome;
+use pgassay_core::run::Run;
+
+use super::table::{Ink, Side, Table, cell, inked, paint, wrap};
+use super::{Style, heading};
+use crate::outline::{condition_title, variant_name};
+use crate::{belief, number};
+
+/// The source's figures beside ours, or nothing where the study names none.
+pub(super) fn reference(run: &Run, style: Style) -> String {
+    let (Some(found), Some(reference)) = (&run.reference, &run.study.reference) else {
+        return String::new();
+    };
+    let has_ratios = reference.base.is_some();
+    let mut sides = vec![Side::Left];
+    sides.extend([Side::Right; 5]);
+    let mut table = Table::new(&sides);
+    let titles = ["", "there", "", "here", "", "here ÷ there"];
+    table.row(titles.map(|title| inked(title, Ink::Faint)).to_vec());
+    for row in &found.rows {
+        let figure = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number::plain);
+        let ratio = |value: Option<f64>| value.map_or_else(String::new, number::ratio);
+        let between = row.is.zip(row.was).map(|(is, was)| is / was);
+        table.row(vec![
+            cell(&row.name),
+            cell(figure(row.was)),
+            inked(ratio(row.was_ratio), Ink::Faint),
+            cell(figure(row.is)),
+            cell(ratio(row.is_ratio)),
+            inked(ratio(between), Ink::Faint),
+        ]);
+    }
+    if !has_ratios {
+        table.remove_column(4);
+        table.remove_column(2);
+    }
+    let mut out = heading("SOURCE", &format!("there: {}", reference.source), style);
+    out.push_str(&table.render(style.color));
+    if let Some(base) = &reference.base {
+        let text = format!("× over \"{base}\", on each side by its own.");
+        out.push_str(&wrap(&text, style.columns(), "  ", "  "));
+    }
+    if let Some(differs) = &reference.differs {
+        out.push_str(&wrap(differs, style.columns(), "  ", "  "));
+    }
+    out
+}
+
+/// Every expectation and what became of it.
+pub(super) fn expectations(run: &Run, style: Style) -> String {
+    if run.expectations.is_empty() {
+        return String::new();
+    }
+    let explanation = "what the study's author believes, and whether it shows here";
+    let mut out = heading("EXPECTED", explanation, style);
+    for it in &run.expectations {
+        out.push_str(&expectation(run, it, style));
+    }
+    out
+}
+
+fn expectation(run: &Run, it: &ExpectationOutcome, style: Style) -> String {
+    let (word, ink) = match it.met {
+        Some(true) => ("met    ", Ink::Good),
+        Some(false) => ("not met", Ink::Bad),
+        None => ("–      ", Ink::Faint),
+    };
+    let text = format!("{}: {}", it.that, belief::readings(run, it));
+    let text = wrap(&text, style.columns(), "  _______  ", "           ");
+    text.replacen("_______", &paint(word, ink, style.color), 1)
+}
+
+/// The watched functions, under each condition for the variant that spends the most in them; the
+/// page has all.
+pub(super) fn watched(run: &Run, style: Style) -> String {
+    let variants = run.plan.variants.len();
+    let mut lines = String::new();
+    for condition in 0..run.plan.conditions.len() {
+        let points = (0..variants).map(|variant| (variant, condition * variants + variant));
+        let share = |index: usize| {
+            let shares = run.watched.iter().filter_map(|it| *it.shares.get(index)?);
+            shares.fold(0.0, f64::max)
+        };
+        let most = points.max_by(|a, b| share(a.1).total_cmp(&share(b.1)));
+        let Some((variant, index)) = most.filter(|(_, index)| share(*index) > 0.0) else {
+            continue;
+        };
+        let parts: Vec<String> = run
+            .watched
+            .iter()
+            .filter_map(|it| Some((&it.name, (*it.shares.get(index)?)?)))
+            .filter(|(_, share)| *share >= 0.05)
+            .map(|(name, share)| format!("{name}\u{a0}{}\u{a0}%", number::decimals(share, 1)))
+            .collect();
+        let text = format!(
+            "{}, {}: {}",
+            condition_title(run, condition),
+            variant_name(run, variant),
+            parts.join(", ")
+        );
+        lines.push_str(&wrap(&text, style.columns(), "  ", "    "));
+    }
+    if lines.is_empty() {
+        return lines;
+    }
+    let explanation = "share of the server's CPU time in a function and what it calls, of the variant that spends \
+                       the most in them";
+    heading("WATCHED", explanation, style) + &lines
+}
