@@ -435,7 +435,8 @@ fn fact(fact: &Fact) -> String {
     }
 }
 
-/// Up to the first full stop that ends a sentence.
-pub(crate) fn first_sentence(text: &str) -> &str {
-    text.find(". ").map_or(text, |at| &text[..=at])
+/// The first two sentences: what is wrong, and what to do first.
+pub(crate) fn first_sentences(text: &str) -> &str {
+    let mut stops = text.match_indices(". ").map(|(at, _)| at);
+    stops.nth(1).map_or(text, |at| &text[..=at])
 }

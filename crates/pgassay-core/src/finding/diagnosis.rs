@@ -7,7 +7,7 @@ use crate::comparison::{Comparison, Verdict};
 use crate::observation::Observation;
 use crate::run::Run;
 
-/// What weighs less than this share of the time is no finding, however sure.
+/// What weighs less than this share of the CPU time is no finding, however sure.
 const NOTICEABLE: f64 = 0.02;
 /// A change of weight below this share of the baseline's response time is no finding.
 const CHANGE_MIN: f64 = 0.05;
@@ -93,7 +93,8 @@ fn of_point(evidence: &Evidence, whole_us: f64, at: Place) -> Vec<Finding> {
             let measure = (signature.measure)(evidence);
             let confidence = measure.confidence();
             // Queueing for a processor inflates the response time, but nothing's weight.
-            let noticeable_us = NOTICEABLE * (whole_us - evidence.run_queue_us);
+            let whole_us = evidence.cpu_us.min(whole_us - evidence.run_queue_us);
+            let noticeable_us = NOTICEABLE * whole_us;
             let is_seen =
                 measure.matched && !measure.facts.is_empty() && measure.weight_us >= noticeable_us;
             is_seen.then(|| finding(signature, measure, confidence, whole_us, at))
@@ -177,4 +178,86 @@ fn between(comparison: &Comparison, baseline: &Evidence, variant: &Evidence) -> 
         Some(finding)
     };
     signatures().filter_map(found).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::finding::stacks::{Stacks, tests::profile};
+    use crate::study::Protocol;
+
+    fn evidence(stacks: &[(&str, u32)], protocol: Protocol) -> Evidence {
+        Evidence {
+            major: 18,
+            protocol: Some(protocol),
+            response_us: 150.0,
+            cpu_us: 100.0,
+            stacks: Stacks::new(&profile(stacks), 100.0),
+            ..Evidence::default()
+        }
+    }
+
+    fn ids(evidence: &Evidence) -> Vec<String> {
+        of_point(evidence, evidence.response_us, (None, None))
+            .into_iter()
+            .map(|finding| finding.id)
+            .collect()
+    }
+
+    #[test]
+    fn signatures_have_names_of_their_own_and_nothing_is_found_in_nothing() {
+        let all: Vec<&str> = signatures().map(|it| it.id).collect();
+        let distinct: BTreeSet<&str> = all.iter().copied().collect();
+        assert_eq!(all.len(), distinct.len());
+        assert!(all.len() >= 40, "{}", all.len());
+        assert_eq!(ids(&Evidence::default()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_signature_says_what_to_do_and_where_to_read() {
+        for signature in signatures() {
+            let measure = (signature.measure)(&Evidence::default());
+            assert!(
+                measure.remedy.ends_with('.'),
+                "{}: a sentence",
+                signature.id
+            );
+            assert!(!signature.manual.is_empty() && !signature.title.ends_with('.'));
+        }
+    }
+
+    #[test]
+    fn stacks_alone_are_a_hint_and_the_protocol_makes_it_likely() {
+        let stacks = [
+            (
+                "PostgresMain;exec_simple_query;pg_parse_query;raw_parser",
+                20,
+            ),
+            (
+                "PostgresMain;exec_simple_query;pg_plan_query;standard_planner",
+                30,
+            ),
+            ("PostgresMain;exec_simple_query;PortalRun;ExecutePlan", 50),
+        ];
+        let simple = evidence(&stacks, Protocol::Simple);
+        let found = of_point(&simple, 150.0, (None, None));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].id, "parse-and-plan");
+        assert_eq!(found[0].confidence, Confidence::Likely);
+        assert!((found[0].weight_us - 50.0).abs() < 1e-9);
+        assert_eq!(found[0].variants[0].name, "protocol=prepared");
+        let unknown = Evidence {
+            protocol: None,
+            ..simple
+        };
+        let found = of_point(&unknown, 150.0, (None, None));
+        assert_eq!(found[0].confidence, Confidence::Hint);
+        assert!(found[0].variants.is_empty(), "a live server has no study");
+        assert_eq!(
+            ids(&evidence(&stacks, Protocol::Prepared)),
+            ["custom-plans"]
+        );
+    }
 }

@@ -255,6 +255,8 @@ fn blocked_of(ledger: &Ledger) -> BTreeMap<String, f64> {
     for row in &ledger.rows {
         let reason = match row.part {
             Part::Blocked => row.mechanism.as_str(),
+            // A generator that waits for a processor is no matter of round trips.
+            Part::Client if row.mechanism.ends_with("run queue") => row.mechanism.as_str(),
             // However it is divided between client, wire and wake-up.
             Part::Client => CLIENT,
             _ => continue,

@@ -139,3 +139,40 @@ impl RemedyVariant {
         server
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::Protocol;
+
+    fn server() -> ServerPlan {
+        ServerPlan {
+            version: "10".to_owned(),
+            binaries: None,
+            settings: [("work_mem".to_owned(), "1MB".to_owned())].into(),
+            databases: Vec::new(),
+            tcp: false,
+            data_checksums: None,
+            idle_connections: 0,
+            connections: 18,
+        }
+    }
+
+    #[test]
+    fn a_version_or_a_setting_needs_a_server_of_its_own_and_a_session_does_not() {
+        let at_version = RemedyVariant::version("18").server(&server(), 2);
+        assert_eq!(
+            (at_version.version.as_str(), at_version.connections),
+            ("18", 54)
+        );
+        let with_setting = RemedyVariant::settings(&[("work_mem", "64MB")]).server(&server(), 1);
+        assert_eq!(with_setting.settings["work_mem"], "64MB");
+        let shared = RemedyVariant::session(&[("work_mem", "64MB")]).server(&server(), 1);
+        let untreated = RemedyVariant::default().server(&server(), 1);
+        assert_eq!(shared, untreated);
+        assert_eq!(
+            RemedyVariant::protocol(Protocol::Prepared).server(&server(), 1),
+            untreated
+        );
+    }
+}

@@ -46,7 +46,11 @@ fn commit_sync(e: &Evidence) -> Measure {
     let waited = e.blocked(&["LWLock WALWrite", "WAL write", "IO WALWrite", "IO WalWrite"]);
     let us = e.with(&["issue_xlog_fsync"]);
     let is_off = e.setting("synchronous_commit") == Some("off");
-    let syncs = e.either(&["pg_stat_wal.wal_sync", "disk.flushes"]);
+    let syncs = e.either(&[
+        "pg_stat_wal.wal_sync",
+        "pg_stat_io(client backend, wal).fsyncs",
+        "disk.flushes",
+    ]);
     // Before 10 nobody tells of the sync itself; its CPU and the rest of the response time do.
     let unseen = e.blocked.is_empty()
         && us > 0.0

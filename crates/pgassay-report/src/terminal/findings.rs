@@ -93,7 +93,7 @@ fn one(finding: &Finding, place: &str, elsewhere: usize, style: Style) -> String
     }
     let columns = style.columns();
     out.push_str(&wrap(&facts, columns, INDENT, INDENT));
-    let remedy = format!("→ {}", sentence::first_sentence(&finding.remedy));
+    let remedy = format!("→ {}", sentence::first_sentences(&finding.remedy));
     out.push_str(&wrap(&remedy, columns, INDENT, &format!("{INDENT}  ")));
     out
 }
