@@ -152,6 +152,7 @@ mod tests {
             settings: [("work_mem".to_owned(), "1MB".to_owned())].into(),
             databases: Vec::new(),
             tcp: false,
+            tls: false,
             data_checksums: None,
             idle_connections: 0,
             connections: 18,
