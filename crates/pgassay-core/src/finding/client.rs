@@ -89,7 +89,7 @@ fn client_limited(e: &Evidence) -> Measure {
 }
 
 fn connection_churn(e: &Evidence) -> Measure {
-    let us = e.with(&[
+    let begin_or_end = [
         "InitPostgres",
         "BackendInitialize",
         "ProcessStartupPacket",
@@ -98,11 +98,18 @@ fn connection_churn(e: &Evidence) -> Measure {
         "RelationCacheInitializePhase3",
         "proc_exit",
         "shmem_exit",
+    ];
+    // Parallel workers are processes that begin and end, too, but for no client.
+    let of_workers = e.path(&[
+        &["BackgroundWorkerMain", "StartBackgroundWorker"],
+        &begin_or_end,
     ]);
+    let us = e.with(&begin_or_end) - of_workers;
     let sessions = e.counter("pg_stat_database.sessions");
-    let many = sessions.is_some_and(|count| count >= 0.3);
+    // Counted from 14 on; what was counted is believed before stacks.
+    let many = sessions.map_or(e.of_cpu(us) >= 0.15, |count| count >= 0.3);
     Measure::of(us)
-        .when(e.of_cpu(us) >= 0.15 || many)
+        .when(many)
         .stacks("starting and ending server processes", us)
         .counter("sessions begun", sessions)
         .remedy(
