@@ -1,0 +1,65 @@
+//! The study that docs/study-file.md begins with, as a new user would copy, check and run it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use pgassay_core::run::Run;
+use support::{Finished, Place};
+
+/// The page's first study.
+fn example() -> String {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/study-file.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once("```toml\n").expect("the page has a study");
+    let (text, _) = rest.split_once("```").unwrap();
+    text.to_owned()
+}
+
+#[test]
+fn the_page_s_own_study_of_two_weighted_scripts_and_two_settings_runs_as_it_stands() {
+    let place = Place::new();
+    let text = example();
+    let path = place.study(&text);
+    let check = place
+        .command()
+        .args(["study", "check"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    let check = Finished::of(&check);
+    assert_eq!(check.code, Some(0), "{check:?}");
+    let said = format!("{}{}", check.stdout, check.stderr);
+    assert!(said.contains("2 points on 2 servers"), "{said}");
+
+    if pgassay_server::testing::installation("18").is_none() {
+        return;
+    }
+    let short = ["--length", "1s", "--pairs", "2", "--json"];
+    let finished = place.run(&text, &short);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    place.assert_nothing_left();
+    let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+    assert!(run.complete);
+    assert_eq!(run.plan.variants, ["waits", "does not wait"]);
+    assert_eq!(run.servers.len(), 2, "each setting has a server");
+    assert_eq!(run.comparisons.len(), 1);
+    for point in &run.points {
+        assert!(point.transactions > 0, "{point:?}");
+        let updated = point
+            .counted
+            .iter()
+            .find(|it| it.name == "pg_stat_database.tup_updated");
+        let updated = updated.expect("it is counted").per_transaction;
+        assert!(
+            (0.07..0.13).contains(&updated),
+            "one of ten transactions updates, by weight: {updated}"
+        );
+    }
+    let met: Vec<Option<bool>> = run.expectations.iter().map(|it| it.met).collect();
+    assert!(
+        matches!(met[..], [Some(_), Some(true)]),
+        "{:?}",
+        run.expectations
+    );
+}
