@@ -71,6 +71,7 @@ base = "near"
 row = [
   { name = "near", was = 100.0, is = "shared.tps" },
   { name = "far", was = 10.0, is = "far.tps where clients = 2" },
+  { name = "its latency", was = 3.0, is = "far.latency_ms where clients = 2" },
 ]
 "#;
 
@@ -120,6 +121,11 @@ fn data_ways_and_requirements_are_as_the_study_says() {
     );
     let far = rows[1].is_ratio.expect("it was measured");
     assert!((far / (run.points[3].tps / run.points[0].tps) - 1.0).abs() < 1e-9);
+    let latency = (rows[2].is, rows[2].was_ratio, rows[2].is_ratio);
+    assert!(
+        matches!(latency, (Some(_), None, None)),
+        "a latency over a rate means nothing: {latency:?}"
+    );
     if !run.profiles.is_empty() {
         assert!(run.watched[0].shares[0] > Some(50.0), "{:?}", run.watched);
         assert_eq!(run.watched[1].shares[0], Some(0.0));

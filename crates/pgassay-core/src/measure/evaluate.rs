@@ -237,9 +237,13 @@ impl Measured<'_> {
             })
             .collect();
         let base = reference.base.as_ref();
-        let base = base.and_then(|base| rows.iter().find(|row| row.name == *base).cloned());
+        let base = base.and_then(|base| rows.iter().position(|row| row.name == *base));
         if let Some(base) = base {
-            for row in &mut rows {
+            let figure = figure_of(&reference.row[base].is);
+            let base = rows[base].clone();
+            // Values per day over values per second would be a number without a meaning.
+            let alike = reference.row.iter().map(|row| figure_of(&row.is) == figure);
+            for (row, _) in rows.iter_mut().zip(alike).filter(|(_, alike)| *alike) {
                 row.was_ratio = row.was.zip(base.was).map(|(it, base)| it / base);
                 row.is_ratio = row.is.zip(base.is).map(|(it, base)| it / base);
             }
@@ -274,6 +278,14 @@ impl Measured<'_> {
                 .collect(),
         };
         names.iter().map(watched).collect()
+    }
+}
+
+/// The figure that an expression is, whatever the variant; `None` for one that is computed.
+fn figure_of(text: &str) -> Option<Figure> {
+    match parse::expression(text).ok()?.0 {
+        Expression::Figure { figure, .. } => Some(figure),
+        _ => None,
     }
 }
 

@@ -23,7 +23,8 @@ pub struct Reference {
     /// Where and why this machine or method differs, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differs: Option<String>,
-    /// The name of the row that the others are divided by, on each side by its own.
+    /// The name of the row that the others are divided by, on each side by its own, where they
+    /// are the same figure of another variant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
     /// The rows, in the source's order.
