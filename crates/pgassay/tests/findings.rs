@@ -53,35 +53,45 @@ fn found(run: &Run, variant: usize) -> BTreeSet<&str> {
         .collect()
 }
 
-fn check(run: &Run, expected: &[Expected]) {
-    let mut wrong = Vec::new();
+/// What is missing and what is too much, each with its variant.
+fn wrong(run: &Run, expected: &[Expected]) -> BTreeSet<String> {
+    let mut wrong = BTreeSet::new();
     for (name, must, may) in expected {
         let variant = run.plan.variants.iter().position(|it| it == name);
         let found = found(run, variant.expect("the variant is in the study"));
         for id in must.iter().filter(|id| !found.contains(*id)) {
-            wrong.push(format!("{name}: {id} was not found, only {found:?}"));
+            wrong.insert(format!("{name}: {id} was not found"));
         }
         for id in &found {
             let allowed = [*must, *may, &OF_THE_MACHINE[..]].concat();
             if !allowed.contains(id) {
-                let shown = run
-                    .findings
-                    .iter()
-                    .find(|it| it.id == *id && it.variant == variant);
-                wrong.push(format!("{name}: {id} is not there: {shown:?}"));
+                wrong.insert(format!("{name}: {id} is not there"));
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    wrong
+}
+
+/// Trials this short may once catch a neighbour's doing; what is wrong twice is wrong.
+fn check(version: &str, study: &str, expected: &[Expected]) -> Option<Run> {
+    let first = run(version, study, &[])?;
+    let of_first = wrong(&first, expected);
+    if of_first.is_empty() {
+        return Some(first);
+    }
+    let second = run(version, study, &[])?;
+    let of_second = wrong(&second, expected);
+    let twice: Vec<_> = of_first.intersection(&of_second).collect();
+    assert!(twice.is_empty(), "{twice:?}: {:?}", second.findings);
+    Some(second)
 }
 
 #[test]
 fn fifteen_causes_are_found_each_where_it_was_provoked() {
-    let Some(run) = run("18", include_str!("findings/many.toml"), &[]) else {
-        return;
-    };
-    check(
-        &run,
+    let study = include_str!("findings/many.toml");
+    let checked = check(
+        "18",
+        study,
         &[
             ("quiet", &[], &[]),
             ("simple", &["parse-and-plan"], &[]),
@@ -122,6 +132,9 @@ fn fifteen_causes_are_found_each_where_it_was_provoked() {
             ("pages", &["full-page-images"], &["pruning", "data-reads"]),
         ],
     );
+    let Some(run) = checked else {
+        return;
+    };
     // A comparison proves what a point alone can only suggest.
     let simple = run.plan.variants.iter().position(|it| it == "simple");
     let between = run
@@ -134,11 +147,10 @@ fn fifteen_causes_are_found_each_where_it_was_provoked() {
 
 #[test]
 fn what_ten_suffered_from_is_found_on_ten() {
-    let Some(run) = run("10", include_str!("findings/old.toml"), &[]) else {
-        return;
-    };
-    check(
-        &run,
+    let study = include_str!("findings/old.toml");
+    let checked = check(
+        "10",
+        study,
         &[
             ("plain", &[], &["relation-extension", "snapshots"]),
             (
@@ -149,6 +161,9 @@ fn what_ten_suffered_from_is_found_on_ten() {
             ("function", &["sql-function-planned-inside"], &["snapshots"]),
         ],
     );
+    let Some(run) = checked else {
+        return;
+    };
     // What a comparison found has been tried by it, and advises nothing more to try.
     let mut findings = run.findings.iter();
     let routing = findings.find(|it| it.id == "partition-routing" && it.difference_us.is_none());
@@ -162,11 +177,10 @@ fn what_ten_suffered_from_is_found_on_ten() {
 
 #[test]
 fn a_server_that_is_set_badly_is_told_by_its_reads_writes_and_log() {
-    let Some(run) = run("18", include_str!("findings/small.toml"), &[]) else {
-        return;
-    };
-    check(
-        &run,
+    let study = include_str!("findings/small.toml");
+    let _ = check(
+        "18",
+        study,
         &[
             ("enough", &[], &[]),
             ("reads", &["data-reads"], &["checksums", "buffer-mapping"]),

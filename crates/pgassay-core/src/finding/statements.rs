@@ -69,6 +69,12 @@ pub(super) const SIGNATURES: &[Signature] = &[
 /// Phases in which text becomes a plan.
 const BEFORE_EXECUTION: [&str; 4] = ["parse", "analyze", "rewrite", "plan"];
 
+/// CPU time that statements take by themselves. What receiving and sending cost beside it depends on
+/// how deeply the machine sleeps between them: half of a look-up's CPU time where it is idle.
+fn of_statement(e: &Evidence) -> f64 {
+    e.cpu_us - e.phases(&["network"])
+}
+
 fn parse_and_plan(e: &Evidence) -> Measure {
     let us = e.phases(&BEFORE_EXECUTION);
     let protocol = match e.protocol {
@@ -76,7 +82,7 @@ fn parse_and_plan(e: &Evidence) -> Measure {
         _ => "each statement is parsed anew (extended protocol without a name)",
     };
     Measure::of(us)
-        .when(e.of_cpu(us) >= 0.25 && e.protocol != Some(Protocol::Prepared))
+        .when(us >= 0.3 * of_statement(e) && e.protocol != Some(Protocol::Prepared))
         .stacks("parse", e.phases(&["parse"]))
         .stacks("analyse and rewrite", e.phases(&["analyze", "rewrite"]))
         .stacks("plan", e.phases(&["plan"]))
@@ -97,7 +103,7 @@ fn custom_plans(e: &Evidence) -> Measure {
     let inside = e.path(&[&["GetCachedPlan"], &["pg_plan_queries", "BuildCachedPlan"]]);
     let forced = e.setting("plan_cache_mode") == Some("force_generic_plan");
     Measure::of(us)
-        .when(e.of_cpu(us) >= 0.2 && e.protocol == Some(Protocol::Prepared))
+        .when(us >= 0.25 * of_statement(e) && e.protocol == Some(Protocol::Prepared))
         .stacks("planning of prepared statements", us)
         .stacks("of it inside GetCachedPlan", inside)
         .condition(true, "statements are prepared once")
