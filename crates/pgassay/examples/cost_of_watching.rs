@@ -23,10 +23,8 @@ use pgassay_profile::{
 };
 use pgassay_script::{Names, Options, Protocol, Script};
 use pgassay_server::testing;
-use pgassay_wire::conninfo::{FileText, Request, Surroundings};
+use pgassay_wire::conninfo::{NoSurroundings, Request};
 use std::fmt::Write as _;
-use std::io;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -413,25 +411,4 @@ fn crew(conninfo: &str) -> Result<Crew> {
         ..CrewConfig::new(target, Arc::new(script), Arc::new(names))
     };
     Ok(Crew::connect(&config, &Arc::new(AtomicBool::new(false)))?)
-}
-
-/// Nothing of the environment may lead elsewhere.
-struct NoSurroundings;
-
-impl Surroundings for NoSurroundings {
-    fn variable(&self, _name: &str) -> Option<String> {
-        None
-    }
-
-    fn user(&self) -> Option<String> {
-        None
-    }
-
-    fn home(&self) -> Option<PathBuf> {
-        None
-    }
-
-    fn read(&self, _path: &Path) -> io::Result<Option<FileText>> {
-        Ok(None)
-    }
 }

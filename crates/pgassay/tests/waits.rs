@@ -11,34 +11,13 @@ use pgassay_core::subsystem::{wait_event, wait_number};
 use pgassay_profile::{KnownWaits, LiveServer, WaitError, WaitReader};
 use pgassay_server::{Server, testing};
 use pgassay_wire::Exchange;
-use pgassay_wire::conninfo::{Request, Surroundings};
+use pgassay_wire::conninfo::{NoSurroundings, Request};
 
 type Connection = Exchange<UnixStream>;
 
-/// The server's own words say all.
-struct Nothing;
-
-impl Surroundings for Nothing {
-    fn variable(&self, _: &str) -> Option<String> {
-        None
-    }
-    fn user(&self) -> Option<String> {
-        None
-    }
-    fn home(&self) -> Option<std::path::PathBuf> {
-        None
-    }
-    fn read(
-        &self,
-        _: &std::path::Path,
-    ) -> std::io::Result<Option<pgassay_wire::conninfo::FileText>> {
-        Ok(None)
-    }
-}
-
 fn connect(server: &Server) -> Connection {
     let request = Request::new().conninfo(&server.conninfo()).expect("proper");
-    let target = request.resolve(&Nothing).expect("whole");
+    let target = request.resolve(&NoSurroundings).expect("whole");
     let host = &target.hosts[0];
     let path = host.address.socket_path().expect("a socket");
     let stream = UnixStream::connect(path).expect("it listens");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pgassay_load::{Crew, CrewConfig, IoChoice, LoadError, Measurement, WeightedScript, Window};
 use pgassay_script::{Names, Options, Protocol, Script};
-use pgassay_wire::conninfo::{FileText, Request, Surroundings, Target};
+use pgassay_wire::conninfo::{NoSurroundings, Request, Target};
 use pgassay_wire::{Exchange, Login};
 
 /// The driver of the module that the suite is included as. Where the kernel refuses `io_uring` that
@@ -428,7 +428,7 @@ fn tcp_passwords_and_several_hosts() {
         request
             .option("user", "tester")
             .unwrap()
-            .resolve(&Nothing)
+            .resolve(&NoSurroundings)
             .unwrap()
     };
     let mut config = config(&server, Protocol::Prepared, &["select :client_id;\n"]);
@@ -449,24 +449,6 @@ fn tcp_passwords_and_several_hosts() {
     let error = Crew::connect(&config, &stop).err().unwrap();
     assert!(matches!(&error, LoadError::Connect { .. }), "{error}");
     assert!(error.to_string().contains("port 1"), "{error}");
-}
-
-/// Surroundings without variables and files.
-struct Nothing;
-
-impl Surroundings for Nothing {
-    fn variable(&self, _name: &str) -> Option<String> {
-        None
-    }
-    fn user(&self) -> Option<String> {
-        None
-    }
-    fn home(&self) -> Option<std::path::PathBuf> {
-        None
-    }
-    fn read(&self, _path: &std::path::Path) -> std::io::Result<Option<FileText>> {
-        Ok(None)
-    }
 }
 
 #[test]

@@ -63,6 +63,29 @@ pub trait Surroundings {
     }
 }
 
+/// Neither variables nor files: the request says all, as for a server of our own, which `PGHOST` and
+/// the like must not lead away from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoSurroundings;
+
+impl Surroundings for NoSurroundings {
+    fn variable(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    fn user(&self) -> Option<String> {
+        None
+    }
+
+    fn home(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn read(&self, _path: &Path) -> io::Result<Option<FileText>> {
+        Ok(None)
+    }
+}
+
 /// What the user asked for, in the order in which later wins.
 #[derive(Clone, Default)]
 pub struct Request {

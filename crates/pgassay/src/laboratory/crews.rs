@@ -1,8 +1,5 @@
 //! A point's connected clients.
 
-use std::io;
-use std::path::{Path, PathBuf};
-
 use anyhow::{Result, anyhow};
 use pgassay_core::plan::Point;
 use pgassay_core::study::{Network, StudySource};
@@ -10,7 +7,7 @@ use pgassay_load::{
     Conduct, Crew, CrewConfig, IoChoice, Limits, LoadError, Measurement, RedisCrew, RedisError,
     Window,
 };
-use pgassay_wire::conninfo::{FileText, Request, Surroundings, Target};
+use pgassay_wire::conninfo::{NoSurroundings, Request, Target};
 
 use super::scripts::{self, Scripts};
 use super::servers::Place;
@@ -169,25 +166,4 @@ fn target(place: &Place<'_>, point: &Point) -> Result<Target> {
             .map(|(name, value)| (name.clone(), value.clone())),
     );
     Ok(target)
-}
-
-/// A server of ours is reached by what it says itself: `PGHOST` and the like must not reach it.
-pub struct NoSurroundings;
-
-impl Surroundings for NoSurroundings {
-    fn variable(&self, _name: &str) -> Option<String> {
-        None
-    }
-
-    fn user(&self) -> Option<String> {
-        None
-    }
-
-    fn home(&self) -> Option<PathBuf> {
-        None
-    }
-
-    fn read(&self, _path: &Path) -> io::Result<Option<FileText>> {
-        Ok(None)
-    }
 }

@@ -10,10 +10,9 @@ use anyhow::{Context, Result, anyhow};
 use pgassay_core::run::{Warning, WarningKind};
 use pgassay_profile::{LiveServer, OffCpuConfig, Sampler, SamplerConfig, SamplerError, WaitReader};
 use pgassay_server::Server;
-use pgassay_wire::conninfo::Request;
+use pgassay_wire::conninfo::{NoSurroundings, Request};
 use pgassay_wire::{Exchange, SaltCache};
 
-use super::crews::NoSurroundings;
 use super::servers::Servers;
 use super::waits;
 
