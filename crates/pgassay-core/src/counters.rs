@@ -7,7 +7,7 @@
 //!
 //! Invariants: an empty map of counters means that nothing was read; a counter that other trials of
 //! the run have and a trial that was counted has not was 0 in it, but for the processor's own
-//! (`cpu.`), which are counted in profiled trials only.
+//! (`cpu.`), which are counted in trials of their own, which hold no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use pgassay_stats as stats;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::trial::Trial;
+use crate::trial::{Trial, TrialKind};
 
 /// Chance of any false claim among the counters of one comparison.
 const ALPHA: f64 = 0.05;
@@ -123,8 +123,8 @@ const TITLES: [(&str, &str, Unit); 49] = [
     ("pg_stat_io(client backend, relation).extends", "relation extensions", Unit::Count),
 ];
 
-/// The processor's own counters are not read in every trial, since that costs the server time.
-const SOMETIMES: &str = "cpu.";
+/// The processor's own counters are read in trials of their own, since that costs the server time.
+const OF_PROCESSOR: &str = "cpu.";
 
 /// Counters that say how long a trial took or how busy the machine was; per transaction they only
 /// mirror the throughput.
@@ -232,8 +232,14 @@ impl<'a> Counted<'a> {
 
     /// The trials in which a counter was counted.
     fn trials_of(&self, name: &str) -> impl Iterator<Item = &'a Trial> {
-        let is_counted =
-            move |it: &&Trial| !name.starts_with(SOMETIMES) || it.counters.contains_key(name);
+        let of_processor = name.starts_with(OF_PROCESSOR);
+        let is_counted = move |it: &&Trial| {
+            if of_processor {
+                it.counters.contains_key(name)
+            } else {
+                it.kind != TrialKind::Counted
+            }
+        };
         self.trials.iter().copied().filter(is_counted)
     }
 
@@ -307,6 +313,20 @@ mod tests {
         let found = figures.iter().find(|it| it.name == name).unwrap();
         assert_eq!((found.per_transaction, found.trials), (4_500.0, 1));
         assert!(rank(name) < rank("log.lines"));
+    }
+
+    #[test]
+    fn a_trial_for_the_processors_counters_is_no_trial_without_log_lines() {
+        let mut trials = counted(&[(10.0, 10), (60.0, 20), (0.0, 7)]);
+        trials[2].kind = TrialKind::Counted;
+        trials[2].counters = [("cpu.cycles_user".to_owned(), 70.0)].into();
+        let figures = Counted::new(trials.iter()).figures();
+        let figure = |name| figures.iter().find(|it| it.name == name).unwrap();
+        let lines = figure("log.lines");
+        assert_eq!(lines.trials, 2);
+        assert!((lines.per_transaction - 70.0 / 30.0).abs() < 1e-12);
+        let cycles = figure("cpu.cycles_user");
+        assert_eq!((cycles.per_transaction, cycles.trials), (10.0, 1));
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn counter() -> Check {
 /// that valgrind does not count, so that limits nothing.
 fn hardware_counters() -> Check {
     let value = match EventCounter::probe(&CountedEvent::HARDWARE) {
-        Ok(()) => "instructions and cycles, counted in profiled trials".to_owned(),
+        Ok(()) => "instructions and cycles, counted in trials of their own".to_owned(),
         Err(error) => format!("none: {error}"),
     };
     Check {

@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 
 use pgassay_core::run::Run;
+use pgassay_core::trial::TrialKind;
 use support::{Finished, Place, SMALL};
 
 fn command(place: &Place, arguments: &[&str]) -> Finished {
@@ -45,10 +46,15 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
             .expect("and JSON");
     assert!(run.complete && run.schema == "pgassay.run/1");
     assert_eq!(run.plan.schedule.seed, 7);
+    let of_kind = |kind| run.trials.iter().filter(|it| it.kind == kind).count();
     assert_eq!(
-        run.trials.len(),
-        2 * 2 * 3,
+        (of_kind(TrialKind::Timed), of_kind(TrialKind::Profiled)),
+        (2 * 2 * 2, 2 * 2),
         "two pairs of two points, twice timed and once profiled"
+    );
+    assert!(
+        [0, 2 * 2].contains(&of_kind(TrialKind::Counted)),
+        "and once each where the processor has counters"
     );
     for trial in &run.trials {
         assert!(trial.transactions > 0 && trial.transactions_total >= trial.transactions);

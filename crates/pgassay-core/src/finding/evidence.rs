@@ -9,7 +9,7 @@ use crate::ledger::{Divider, Ledger, Part, Reason};
 use crate::observation::Observation;
 use crate::run::Run;
 use crate::study::Protocol;
-use crate::trial::Trial;
+use crate::trial::{Trial, TrialKind};
 
 /// What is known about one point or one live server; times are µs per transaction.
 #[derive(Debug, Clone, Default)]
@@ -74,7 +74,10 @@ impl Evidence {
             .iter()
             .find(|check| check.name.contains("clocksource"));
         let trials = || {
-            let is_its = |it: &&Trial| it.condition == condition && it.variant == variant;
+            let is_its = |it: &&Trial| {
+                let place = (it.condition, it.variant);
+                place == (condition, variant) && it.kind != TrialKind::Counted
+            };
             run.trials.iter().filter(is_its)
         };
         let mut ledgers = run.ledgers.iter();

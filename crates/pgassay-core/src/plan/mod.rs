@@ -4,8 +4,8 @@
 //! stand together: each variant's connections are opened afresh (so that memory layout and
 //! placement are sampled anew), warmed up, and then the variants run in a random order and its
 //! mirror image (ABBA for two), which cancels any linear drift. The two trials of a variant and
-//! the two of the baseline make one *pair*, the unit of all statistics; profiled trials follow and
-//! never count for a verdict. Sources: Bulej et al., "Duet benchmarking" (ICPE 2020); Kalibera and
+//! the two of the baseline make one *pair*, the unit of all statistics; profiled trials follow, in the
+//! first blocks also trials for the processor's own counters, and never count for a verdict. Sources: Bulej et al., "Duet benchmarking" (ICPE 2020); Kalibera and
 //! Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013).
 
 mod combination;
@@ -253,6 +253,9 @@ pub struct Schedule {
     pub seed: u64,
 }
 
+/// Blocks that have trials for the processor's own counters: two figures have a spread.
+pub(crate) const COUNTED_BLOCKS: u32 = 2;
+
 /// The trials of one condition in one block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
@@ -262,6 +265,24 @@ pub struct Round {
     pub timed: Vec<usize>,
     /// Variants in the order of their profiled trials.
     pub profiled: Vec<usize>,
+    /// Variants in the order of their trials for the processor's own counters, where it has any.
+    pub counted: Vec<usize>,
+}
+
+impl Schedule {
+    /// Trials of a point, all blocks together.
+    pub(crate) fn trials_of_point(&self) -> u64 {
+        let of_block = u64::from(2 + self.profiled);
+        u64::from(self.blocks) * of_block + u64::from(self.counted_blocks())
+    }
+
+    /// What profiles a run counts it as well.
+    fn counted_blocks(&self) -> u32 {
+        if self.profiled == 0 {
+            return 0;
+        }
+        COUNTED_BLOCKS.min(self.blocks)
+    }
 }
 
 impl Plan {
@@ -276,14 +297,14 @@ impl Plan {
             .iter()
             .map(|&condition| {
                 let timed = block_order(variants, schedule.seed, stream(condition + 1));
-                let profiled = timed.iter().take(variants).rev().copied().cycle();
-                let profiled = profiled
-                    .take(variants * schedule.profiled as usize)
-                    .collect();
+                let each = || timed.iter().take(variants).rev().copied();
+                let profiled = variants * schedule.profiled as usize;
+                let is_counted = block < schedule.counted_blocks();
                 Round {
                     condition,
+                    profiled: each().cycle().take(profiled).collect(),
+                    counted: each().filter(|_| is_counted).collect(),
                     timed,
-                    profiled,
                 }
             })
             .collect()
@@ -294,16 +315,19 @@ impl Plan {
         &self.points[condition * self.variants.len() + variant]
     }
 
-    /// Trials per block.
+    /// Trials per block, but for those of the processor's own counters.
     pub fn trials_per_block(&self) -> u32 {
         self.points.len() as u32 * (2 + self.schedule.profiled)
     }
 
+    /// All trials, those of the processor's own counters included.
+    pub fn trials(&self) -> u64 {
+        self.points.len() as u64 * self.schedule.trials_of_point()
+    }
+
     /// Time inside trials, all blocks together, in microseconds.
     pub fn measuring_us(&self) -> u64 {
-        u64::from(self.schedule.blocks)
-            * u64::from(self.trials_per_block())
-            * self.schedule.trial_us
+        self.trials() * self.schedule.trial_us
     }
 
     /// About how long the whole takes once the servers are up, in microseconds: measuring, settling
@@ -311,7 +335,7 @@ impl Plan {
     pub fn estimated_us(&self) -> u64 {
         let blocks = u64::from(self.schedule.blocks);
         let warm_up = blocks * self.points.len() as u64 * 6 * self.schedule.warm_up_window_us;
-        let settle = blocks * u64::from(self.trials_per_block()) * self.schedule.settle_us;
+        let settle = self.trials() * self.schedule.settle_us;
         self.measuring_us() + warm_up + settle
     }
 }

@@ -57,16 +57,21 @@ pub(super) fn schedule(
     };
     let total = overrides.length.unwrap_or(chosen).duration().as_micros() as u64;
     let profiled = u32::from(!overrides.without_profile);
-    let trials = points as u64 * u64::from(blocks) * u64::from(2 + profiled);
-    Ok(Schedule {
+    let schedule = Schedule {
         blocks,
-        // Whole milliseconds read better and cost nothing.
-        trial_us: (total / trials / 1000 * 1000).max(TRIAL_US_MIN),
+        trial_us: TRIAL_US_MIN,
         profiled,
         settle_us: SETTLE_US,
         warm_up_window_us: WARM_UP_WINDOW_US,
         warm_up_cap_us: WARM_UP_CAP_US,
         threads: length.threads,
         seed: overrides.seed,
+    };
+    let trials = points as u64 * schedule.trials_of_point();
+    // Whole milliseconds read better and cost nothing.
+    let trial_us = (total / trials / 1000 * 1000).max(TRIAL_US_MIN);
+    Ok(Schedule {
+        trial_us,
+        ..schedule
     })
 }

@@ -43,7 +43,8 @@ fn plan(run: &Run) -> Markup {
             }
             dt { "trials" }
             dd {
-                "2 timed and " (schedule.profiled) " profiled per point and block, "
+                "2 timed and " (schedule.profiled) " profiled per point and block "
+                "(and one in two blocks for the processor's counters, where it has any), "
                 (number::duration(schedule.trial_us as f64)) " each after "
                 (number::duration(schedule.settle_us as f64)) " of settling; "
                 (number::whole(run.trials.len() as f64)) " were kept"

@@ -12,7 +12,7 @@ use pgassay_core::instructions::InstructionCosts;
 use pgassay_core::measure;
 use pgassay_core::plan::{Overrides, Plan};
 use pgassay_core::run::{Run, SCHEMA, Warning, WarningKind};
-use pgassay_core::trial::Trial;
+use pgassay_core::trial::{Trial, TrialKind};
 use pgassay_store::Store;
 
 use crate::catalogue::Found;
@@ -185,6 +185,9 @@ pub fn assemble(
         &assessment.comparisons,
         &outcome.profiles,
     );
+    // Whether the processor has counters is not known to the plan.
+    let is_planned = |trial: &&Trial| trial.kind != TrialKind::Counted;
+    let ended = outcome.trials.iter().filter(is_planned).count();
     let planned_trials = plan.trials_per_block() * plan.schedule.blocks;
     let mut run = Run {
         schema: SCHEMA.to_owned(),
@@ -193,7 +196,7 @@ pub fn assemble(
         pgassay: env!("CARGO_PKG_VERSION").to_owned(),
         started_us: outcome.span_us.0,
         ended_us: outcome.span_us.1,
-        complete: outcome.trials.len() == planned_trials as usize,
+        complete: ended == planned_trials as usize,
         study: found.study.clone(),
         plan,
         servers: outcome.servers,
@@ -235,7 +238,7 @@ fn warnings(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     let mut found = Vec::new();
     let mut warn = |kind, message: String| found.push(Warning { kind, message });
     if let Some(error) = ended_early {
-        let all = run.plan.trials_per_block() * run.plan.schedule.blocks;
+        let all = run.plan.trials();
         warn(
             WarningKind::Incomplete,
             format!(
@@ -265,8 +268,9 @@ fn warnings(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
             ),
         );
     }
+    let for_answer = || run.trials.iter().filter(|it| it.kind != TrialKind::Counted);
     let mean = |share: fn(&Trial) -> f64| {
-        run.trials.iter().map(share).sum::<f64>() / run.trials.len().max(1) as f64
+        for_answer().map(share).sum::<f64>() / for_answer().count().max(1) as f64
     };
     let (steal, foreign) = (mean(|trial| trial.steal), mean(|trial| trial.foreign));
     if steal > STEAL_NOTICEABLE {

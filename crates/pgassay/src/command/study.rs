@@ -135,9 +135,11 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "{} conditions x {} variants, {} blocks of {} trials of {} ({} timed, {} profiled per point and block), seed {}",
+        "{} condition{} x {} variant{}, {} blocks of {} trials of {} ({} timed, {} profiled per point and block), seed {}",
         plan.conditions.len(),
+        plural(plan.conditions.len()),
         plan.variants.len(),
+        plural(plan.variants.len()),
         schedule.blocks,
         plan.trials_per_block(),
         span(schedule.trial_us),
@@ -161,16 +163,17 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
                     .collect::<Vec<_>>()
                     .join(" ")
             };
-            let profiled = if round.profiled.is_empty() {
-                String::new()
-            } else {
-                format!("; profiled: {}", names(&round.profiled))
+            let also = |what: &str, order: &[usize]| match order {
+                [] => String::new(),
+                _ => format!("; {what}: {}", names(order)),
             };
             writeln!(
                 out,
-                "  {}: {}{profiled}",
+                "  {}: {}{}{}",
                 plan.conditions[round.condition].title(),
-                names(&round.timed)
+                names(&round.timed),
+                also("profiled", &round.profiled),
+                also("processor's counters", &round.counted),
             )?;
         }
     }

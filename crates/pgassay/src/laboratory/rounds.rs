@@ -79,7 +79,7 @@ impl Harvest {
 impl Bench<'_> {
     /// Runs all blocks. What was measured before an error or Ctrl-C is in `harvest`.
     pub fn run(&self, harvest: &mut Harvest, progress: &mut Progress) -> Result<()> {
-        let total = u64::from(self.plan.trials_per_block() * self.plan.schedule.blocks);
+        let total = self.plan.trials();
         progress.trials(total);
         for block in 0..self.plan.schedule.blocks {
             for round in self.plan.block(block) {
@@ -146,21 +146,57 @@ impl Bench<'_> {
                 .begin((block, position), point, &mut crews, &mut settled);
             let begun = self.blamed(begun, point)?;
             let crew = &mut crews[variant];
-            let is_watched = begun.is_some() && kind == TrialKind::Profiled;
-            let hardware = is_watched.then(|| hardware(crew)).flatten();
             let mut trial = self.trial(place, crew, &mut harvest.profiles)?;
-            let executed = hardware.and_then(|it| it.read().ok()).unwrap_or_default();
             if let Some(begun) = begun {
                 trial.counters = self.blamed(self.counters.end(&begun, crew), point)?;
-                let named = executed
-                    .into_iter()
-                    .map(|(it, sum)| (it.name().to_owned(), sum));
-                trial.counters.extend(named);
             }
             harvest.trials.push(trial);
             done(harvest.trials.len() as u64);
         }
+        let before = (round.timed.len() + round.profiled.len()) as u32;
+        for (position, variant) in (before..).zip(round.counted.iter().copied()) {
+            self.interrupt.check()?;
+            let place = Place {
+                block,
+                condition: round.condition,
+                variant,
+                position,
+                kind: TrialKind::Counted,
+                window: windows[variant],
+            };
+            if let Some(trial) = self.counted(place, &mut crews[variant], &mut harvest.profiles)? {
+                harvest.trials.push(trial);
+                done(harvest.trials.len() as u64);
+            }
+        }
         Ok(())
+    }
+
+    /// A trial for the processor's own counters; none where they cannot be had, as `doctor` and
+    /// every result's checks say.
+    fn counted(
+        &self,
+        place: Place,
+        crew: &mut Clients,
+        profiles: &mut Profiles,
+    ) -> Result<Option<Trial>> {
+        let point = self.plan.point(place.condition, place.variant);
+        if !crew.are_of_postgres() || point.reconnects {
+            return Ok(None);
+        }
+        self.reset(point)?;
+        let Ok(events) = EventCounter::open(&CountedEvent::HARDWARE, &crew.server_pids()) else {
+            return Ok(None);
+        };
+        let mut trial = self.trial(place, crew, profiles)?;
+        let Ok(executed) = events.read() else {
+            return Ok(None);
+        };
+        let named = executed
+            .into_iter()
+            .map(|(event, sum)| (event.name().to_owned(), sum));
+        trial.counters = named.collect();
+        Ok(Some(trial))
     }
 
     fn connect(&self, block: u32, point: &Point) -> Result<Clients> {
@@ -333,11 +369,6 @@ fn client_limited(measured: &Measurement, passed: &Passed) -> bool {
         .iter()
         .any(|thread| thread.cpu_us as f64 >= BUSY * thread.elapsed_us as f64);
     busy || (measured.client_limited && passed.idle >= IDLE_NOTICEABLE)
-}
-
-/// The processor's own counters, where it has any; `doctor` and every result's checks say so.
-fn hardware(crew: &Clients) -> Option<EventCounter> {
-    EventCounter::open(&CountedEvent::HARDWARE, &crew.server_pids()).ok()
 }
 
 fn unix_us() -> i64 {
