@@ -2,7 +2,7 @@
 
 use pgassay_core::ledger::{
     Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks, LedgerDifference, LedgerRow, Nature, Part,
-    TOTALS_ERROR_MAX,
+    TOTALS_ERROR_MAX, UNRESOLVED_SHARE_MAX,
 };
 use pgassay_core::run::Run;
 
@@ -49,12 +49,19 @@ pub(crate) fn ledger(run: &Run, condition: usize, variant: usize) -> Option<&Led
 pub(crate) fn explanation(difference: &LedgerDifference) -> String {
     let unresolved = number::micros(difference.unresolved_us);
     let whole = number::signed_micros(difference.response.difference_us);
-    if difference.explained {
-        format!("Explained: {unresolved} µs of {whole} µs are unresolved.")
-    } else {
-        format!(
-            "Not explained: {unresolved} µs of {whole} µs are unresolved, or a sum below does not hold."
-        )
+    let unresolved = format!("{unresolved} µs of {whole} µs are unresolved");
+    match () {
+        () if !difference.differs() => {
+            format!("Nothing to explain: {whole} µs are within the noise of these pairs.")
+        }
+        () if difference.explained => format!("Explained: {unresolved}."),
+        () if !difference.is_resolved() => format!(
+            "Not explained: {unresolved}, more than {}.",
+            number::percent(UNRESOLVED_SHARE_MAX)
+        ),
+        () => format!(
+            "Not explained: {unresolved}, but a sum below does not hold, or nothing divided the blocked time."
+        ),
     }
 }
 

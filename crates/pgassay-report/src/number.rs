@@ -50,9 +50,16 @@ pub(crate) fn ratio(value: f64) -> String {
     format!("×{}", decimals(value, 3))
 }
 
-/// An interval of ratios: `[1.396, 1.428]`.
+/// An interval of ratios: `[1.396, 1.428]`. Two pairs that differ bound nothing: `[1e-12, 4e12]`.
 pub(crate) fn interval(low: f64, high: f64) -> String {
-    format!("[{}, {}]", decimals(low, 3), decimals(high, 3))
+    let bound = |value: f64| {
+        if value.is_finite() && (value >= 10_000.0 || (value > 0.0 && value < 0.001)) {
+            format!("{value:.0e}")
+        } else {
+            decimals(value, 3)
+        }
+    };
+    format!("[{}, {}]", bound(low), bound(high))
 }
 
 /// A share as percent, with a digit more where it is small: `1.8 %`, `0.04 %`.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use pgassay_stats as stats;
 
 use super::trials::{BlockRows, Detailed, Measured, detailed};
-use super::{Ledger, LedgerDifference, LedgerRow, Nature, Part, Row, UNRESOLVED_SHARE_MAX};
+use super::{Ledger, LedgerDifference, LedgerRow, Nature, Part, Row};
 use crate::comparison::{Change, CostRow};
 use crate::trial::LatencyError;
 
@@ -74,15 +74,19 @@ fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
     );
     let unresolved = rows.iter().filter(|row| row.part == Part::Unresolved);
     let unresolved_us: f64 = unresolved.map(|row| row.cost.difference_us.abs()).sum();
-    let small = unresolved_us <= UNRESOLVED_SHARE_MAX * response.difference_us.abs();
-    Some(LedgerDifference {
-        explained: small && adds_up(&a.ledger) && adds_up(&b.ledger),
+    let mut difference = LedgerDifference {
         response,
         between,
         groups,
         rows,
         unresolved_us,
-    })
+        explained: false,
+    };
+    difference.explained = difference.differs()
+        && difference.is_resolved()
+        && adds_up(&a.ledger)
+        && adds_up(&b.ledger);
+    Some(difference)
 }
 
 /// Nothing is explained by rows that miss what the clients measured.

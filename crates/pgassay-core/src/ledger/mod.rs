@@ -34,7 +34,7 @@ pub use reason::Reason;
 pub use trials::{Measured, ledger};
 pub(crate) use trials::{blocked_key, blocked_weights, cpu_weights};
 
-use crate::comparison::CostRow;
+use crate::comparison::{Change, CostRow};
 
 /// Unresolved time beyond this share of a difference forbids to call the difference explained.
 pub const UNRESOLVED_SHARE_MAX: f64 = 0.05;
@@ -189,8 +189,8 @@ pub struct LedgerDifference {
     /// Difference of the rows of [`Part::Unresolved`], and what they may hide: the sum of the
     /// rows' absolute differences.
     pub unresolved_us: f64,
-    /// Whether the unresolved time is small enough, and every sum close enough, to say that the
-    /// rows explain the difference.
+    /// Whether there is a difference beyond the noise, the unresolved time is small enough, and
+    /// every sum close enough, to say that the rows explain it.
     pub explained: bool,
 }
 
@@ -216,6 +216,18 @@ impl Row {
             Part::OnCpu => "all phases",
             _ => &self.mechanism,
         }
+    }
+}
+
+impl LedgerDifference {
+    /// Whether the response times differ by more than their noise.
+    pub fn differs(&self) -> bool {
+        self.response.change != Change::Unresolved
+    }
+
+    /// Whether little enough of the difference is unresolved.
+    pub fn is_resolved(&self) -> bool {
+        self.unresolved_us <= UNRESOLVED_SHARE_MAX * self.response.difference_us.abs()
     }
 }
 
