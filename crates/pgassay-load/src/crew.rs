@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use pgassay_script::{Names, Seeding, Value, Variables, is_valid_name};
+use pgassay_script::{CommandKind, Names, Script, Seeding, Value, Variables, is_valid_name};
 use pgassay_wire::SaltCache;
 
 use threads::{Start, run_all};
@@ -87,8 +87,7 @@ impl Crew {
             stop,
         };
         let begin_ns = clock::monotonic_ns();
-        let command_records = command_records(config, &program);
-        let workers = open_all(config, &opening, &command_records)?;
+        let workers = open_all(config, &opening)?;
         tracing::debug!(
             clients = config.clients,
             threads = workers.len(),
@@ -97,18 +96,55 @@ impl Crew {
             "connected"
         );
         let (limits, stop) = (config.limits, Arc::clone(stop));
-        Ok(Self {
+        let mut crew = Self {
             program,
             workers,
             limits,
             conduct: config.conduct.clone(),
             io_choice: config.io,
             io,
-            command_records,
+            command_records: Vec::new(),
             connector: config.conduct.reconnects.then_some(connector),
             stop,
             is_spent: false,
-        })
+        };
+        crew.time_commands(config.conduct.times_commands);
+        Ok(crew)
+    }
+
+    /// Statements of the longest script.
+    pub fn statements_max(&self) -> usize {
+        let of_script = |script: &Script| {
+            let commands = script.commands().iter();
+            commands
+                .filter(|command| matches!(command.kind, CommandKind::Sql(_)))
+                .count()
+        };
+        let parts = self.program.parts.iter();
+        parts.map(|part| of_script(&part.script)).max().unwrap_or(0)
+    }
+
+    /// From now on times each command, or no longer does; the times so far are forgotten.
+    pub fn time_commands(&mut self, is_wanted: bool) {
+        self.command_records.clear();
+        // Who asks for it for a whole run wants to see every statement, however short that is.
+        let is_always = self.conduct.times_commands;
+        let parts = self.program.parts.iter();
+        let lengths: Vec<usize> = parts.map(|part| part.script.commands().len()).collect();
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        for worker in &mut self.workers {
+            let records = Arc::new(Mutex::new(CommandRecords::new(&lengths)));
+            for client in &mut worker.clients {
+                // Not the same statements in every trial.
+                let seed = clock::monotonic_ns() ^ u64::from(client.run.id);
+                let times =
+                    || CommandTimes::new(clock::monotonic_ns, &records, longest, seed, is_always);
+                client.run.times = is_wanted.then(|| Box::new(times()));
+            }
+            if is_wanted {
+                self.command_records.push(records);
+            }
+        }
     }
 
     /// The server processes of the clients, in the clients' order.
@@ -338,19 +374,15 @@ impl Crew {
 
     /// The times of commands, over all clients.
     fn commands(&self) -> Vec<Vec<CommandMeasurement>> {
-        let mut sum: Vec<Vec<CommandMeasurement>> = Vec::new();
+        let mut sum: Option<CommandRecords> = None;
         for records in &self.command_records {
             let records = records.lock().unwrap_or_else(PoisonError::into_inner);
-            if sum.is_empty() {
-                sum.clone_from(&records);
-                continue;
-            }
-            let all = sum.iter_mut().flatten();
-            for (sum, one) in all.zip(records.iter().flatten()) {
-                sum.merge(one);
+            match &mut sum {
+                None => sum = Some(records.clone()),
+                Some(sum) => sum.merge(&records),
             }
         }
-        sum
+        sum.map_or_else(Vec::new, CommandRecords::best)
     }
 
     fn client_time(&self, instants: Instants) -> ClientTime {
@@ -439,11 +471,7 @@ fn refused_io(choice: IoChoice, reason: String) -> Result<IoUsed, LoadError> {
 }
 
 /// Opens all clients, dealt to threads as pgbench deals them.
-fn open_all(
-    config: &CrewConfig,
-    opening: &Opening<'_>,
-    command_records: &[Arc<Mutex<CommandRecords>>],
-) -> Result<Vec<Worker<Io>>, LoadError> {
+fn open_all(config: &CrewConfig, opening: &Opening<'_>) -> Result<Vec<Worker<Io>>, LoadError> {
     let threads = config.threads.min(config.clients) as usize;
     let clients = config.clients as usize;
     let defines_seed = config
@@ -451,8 +479,6 @@ fn open_all(
         .iter()
         .any(|(name, _)| name == "default_seed");
     let seeding = Seeding::new(config.seed, clients, threads, defines_seed);
-    let parts = opening.program.parts.iter();
-    let longest = parts.map(|part| part.script.commands().len()).max();
     let mut runs = (0..config.clients).map(|id| {
         let variables = variables(config, &seeding, id);
         Run::new(id, opening.program, variables, seeding.clients[id as usize])
@@ -462,15 +488,7 @@ fn open_all(
         .map(|thread| {
             let count = (clients - dealt + threads - thread - 1) / (threads - thread);
             dealt += count;
-            let mut hand: Vec<Run> = runs.by_ref().take(count).collect();
-            if let Some(records) = command_records.get(thread) {
-                for run in &mut hand {
-                    let clock = clock::monotonic_ns;
-                    let times = CommandTimes::new(clock, records, longest.unwrap_or(0));
-                    run.times = Some(Box::new(times));
-                }
-            }
-            hand
+            runs.by_ref().take(count).collect()
         })
         .collect();
     std::thread::scope(|scope| {
@@ -506,21 +524,6 @@ fn open_all(
         });
         workers.collect()
     })
-}
-
-/// Each thread's records of commands, if these are to be timed.
-fn command_records(config: &CrewConfig, program: &Program) -> Vec<Arc<Mutex<CommandRecords>>> {
-    if !config.conduct.times_commands {
-        return Vec::new();
-    }
-    let parts = program.parts.iter();
-    let lengths: Vec<usize> = parts.map(|part| part.script.commands().len()).collect();
-    let of_thread = || {
-        let scripts = lengths.iter();
-        let records = scripts.map(|count| vec![CommandMeasurement::default(); *count]);
-        Arc::new(Mutex::new(records.collect()))
-    };
-    (0..config.threads).map(|_| of_thread()).collect()
 }
 
 /// A client's variables before its first transaction.

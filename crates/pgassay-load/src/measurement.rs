@@ -116,7 +116,11 @@ impl CommandMeasurement {
         self.sum_ns += elapsed_ns;
     }
 
-    pub(crate) fn merge(&mut self, other: &Self) {
+    /// Adds what was measured elsewhere.
+    ///
+    /// # Panics
+    /// Never: both histograms grow as they need.
+    pub fn merge(&mut self, other: &Self) {
         self.latency_ns
             .add(&other.latency_ns)
             .expect("both grow as they need");
