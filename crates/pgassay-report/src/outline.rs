@@ -8,6 +8,7 @@ use pgassay_core::comparison::{
     Change, Comparison, CostDifference, CostRow, PointSummary, Verdict,
 };
 use pgassay_core::counters::{self, CountedDifference};
+use pgassay_core::measure::is_explained;
 use pgassay_core::profile::Profile;
 use pgassay_core::run::Run;
 
@@ -140,6 +141,17 @@ pub(crate) fn comparison(run: &Run, condition: usize, variant: usize) -> Option<
         .find(|comparison| comparison.condition == condition && comparison.variant == variant)
 }
 
+/// The comparison whose costs are told in full: what the study wants explained, as far as it was
+/// measured and has an account; else the most telling of all.
+pub(crate) fn explained(run: &Run) -> Option<&Comparison> {
+    let wanted = run.comparisons.iter().filter(|it| is_wanted(run, it));
+    most_telling(run, wanted).or_else(|| most_telling(run, run.comparisons.iter()))
+}
+
+fn is_wanted(run: &Run, it: &Comparison) -> bool {
+    is_explained(&run.study, &run.plan, it.condition, it.variant)
+}
+
 /// The comparison whose costs explain the most: among those with an account of costs, a verdict
 /// of faster or slower comes before others; then fewer clients, because costs under queues mix
 /// demand with waiting; then the larger relative change of the server's CPU time.
@@ -178,13 +190,14 @@ pub(crate) fn most_counted(run: &Run) -> Option<&Comparison> {
 }
 
 /// The comparison whose ledger is told in full: that of the account of costs, so that both tell of
-/// the same; where there is none, a decided one of few clients.
-pub(crate) fn most_telling_ledger(run: &Run) -> Option<&Comparison> {
-    let of_cost = most_telling(run, run.comparisons.iter()).filter(|it| it.ledger.is_some());
+/// the same; where there is none, one that the study wants explained, or a decided one of few clients.
+pub(crate) fn explained_ledger(run: &Run) -> Option<&Comparison> {
+    let of_cost = explained(run).filter(|it| it.ledger.is_some());
     let decided = |it: &&Comparison| matches!(it.verdict, Verdict::Faster | Verdict::Slower);
     let few = |it: &&Comparison| std::cmp::Reverse(clients(run, it.condition));
     let with_ledger = run.comparisons.iter().filter(|it| it.ledger.is_some());
-    of_cost.or_else(|| with_ledger.max_by_key(|it| (decided(it), few(it))))
+    let order = |it: &&Comparison| (is_wanted(run, it), decided(it), few(it));
+    of_cost.or_else(|| with_ledger.max_by_key(order))
 }
 
 /// Rows by the size of their difference, and one that holds all that is left out.

@@ -104,11 +104,8 @@ impl Measured<'_> {
     }
 
     fn is_at(&self, condition: usize, wanted: &[Where]) -> bool {
-        let values = &self.plan.conditions[condition].values;
-        wanted.iter().all(|it| {
-            let value = values.get(&it.name);
-            value.is_some_and(|value| it.values.contains(value))
-        })
+        let condition = &self.plan.conditions[condition];
+        wanted.iter().all(|it| it.holds(condition))
     }
 
     /// The condition that differs from this one as it is said.

@@ -9,15 +9,21 @@
 //! A check is two expressions and `<`, `<=`, `>`, `>=`, or `~` with `within 20 %`; or
 //! `VARIANT.leading = PHASE`. After `where` follow the conditions under which it must hold, as
 //! `script = plain and clients = 1|8`; without them it must hold under all.
+//!
+//! The comparison that a report is to explain is named alike: `VARIANT where clients = 8`.
 
 mod evaluate;
+mod explained;
 mod parse;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use evaluate::{Readings, read};
+pub use explained::is_explained;
 pub use parse::{MeasureError, check_names};
+
+use crate::plan::Condition;
 
 /// A figure of a point, or of its comparison with the baseline.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +74,14 @@ pub(crate) enum Percentile {
 pub(crate) struct Where {
     pub(crate) name: String,
     pub(crate) values: Vec<String>,
+}
+
+impl Where {
+    /// Whether a condition has one of these values.
+    pub(crate) fn holds(&self, condition: &Condition) -> bool {
+        let value = condition.values.get(&self.name);
+        value.is_some_and(|value| self.values.contains(value))
+    }
 }
 
 /// An expression.

@@ -77,6 +77,17 @@ pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), Measure
     Ok((found, conditions))
 }
 
+/// A variant, and the conditions under which it is compared with the baseline.
+pub(crate) fn comparison(text: &str) -> Result<(String, Vec<Where>), MeasureError> {
+    let (text, conditions) = split_where(text)?;
+    let mut parser = Parser::new(text)?;
+    let Some(Token::Word(variant)) = parser.next() else {
+        return error("here comes the name of a variant, quoted where it is more than a word");
+    };
+    parser.end()?;
+    Ok((variant, conditions))
+}
+
 fn split_where(text: &str) -> Result<(&str, Vec<Where>), MeasureError> {
     match text.split_once(" where ") {
         None => Ok((text, Vec::new())),
@@ -322,6 +333,10 @@ pub fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError
         known(&found, study).map_err(told)?;
         known_conditions(&conditions, study).map_err(told)?;
     }
+    if let Some(text) = &study.explain {
+        let told = |error: MeasureError| source.error_at(&["explain"], error.to_string());
+        known_comparison(text, study).map_err(told)?;
+    }
     let Some(reference) = &study.reference else {
         return Ok(());
     };
@@ -344,11 +359,26 @@ fn known(expression: &Expression, study: &Study) -> Result<(), MeasureError> {
             known(right, study)
         }
         Expression::Figure { variant, at, .. } => {
-            let names = || study.variant.iter().map(|it| it.name.as_str());
-            known_name("variant", variant, names)?;
+            known_variant(variant, study)?;
             known_conditions(at, study)
         }
     }
+}
+
+fn known_comparison(text: &str, study: &Study) -> Result<(), MeasureError> {
+    let (variant, conditions) = comparison(text)?;
+    known_variant(&variant, study)?;
+    if study.variant.first().is_some_and(|it| it.name == variant) {
+        return error(format!(
+            "\"{variant}\" is the baseline, which is not compared with itself; name another variant"
+        ));
+    }
+    known_conditions(&conditions, study)
+}
+
+fn known_variant(name: &str, study: &Study) -> Result<(), MeasureError> {
+    let names = || study.variant.iter().map(|it| it.name.as_str());
+    known_name("variant", name, names)
 }
 
 fn known_conditions(conditions: &[Where], study: &Study) -> Result<(), MeasureError> {
@@ -428,6 +458,17 @@ mod tests {
             panic!("a quotient: {right:?}")
         };
         assert!(matches!(*left, Expression::Binary(_, '*', _)));
+    }
+
+    #[test]
+    fn a_comparison_is_a_variant_and_where() {
+        let (variant, conditions) = comparison("'many, cache' where clients = 1|16").unwrap();
+        assert_eq!(variant, "many, cache");
+        assert_eq!(conditions[0].values, ["1", "16"]);
+        assert_eq!(comparison("many").unwrap(), ("many".to_owned(), Vec::new()));
+        for text in ["", "many, cache", "many.tps", "3"] {
+            assert!(comparison(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -62,6 +62,10 @@ pub struct Study {
     /// The variant that is the smallest thing measurable: figures are also told above it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<String>,
+    /// The comparison whose costs the terminal tells in full, as `VARIANT where script = plain and
+    /// clients = 8`; see [`crate::measure`]. Without it, the one that tells the most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explain: Option<String>,
     /// Functions whose share of the server's CPU time, callees included, the report tables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch_functions: Vec<String>,

@@ -17,7 +17,7 @@ use pgassay_core::profile::{Frame, Profile};
 use pgassay_core::run::Run;
 use serde_json::{Value, json};
 
-use crate::outline::{baseline_name, comparison, condition_title, most_telling, point, profile};
+use crate::outline::{baseline_name, comparison, condition_title, explained, point, profile};
 
 /// Subtrees below this share of all variants' totals are summed.
 const BELOW_SHARE: f64 = 0.0005;
@@ -205,7 +205,7 @@ fn data(run: &Run) -> Option<Value> {
     }
     let has_tree = |it: &Value| it["parents"].as_array().is_some_and(|it| !it.is_empty());
     let first = conditions.iter().position(has_tree)?;
-    let start = match most_telling(run, run.comparisons.iter()) {
+    let start = match explained(run) {
         Some(telling) if has_tree(&conditions[telling.condition]) => {
             [telling.condition, telling.variant]
         }

@@ -11,7 +11,7 @@ use super::waterfall;
 use crate::ledger::{background, checks, explanation, group_name, ledger, nature_word, row_name};
 use crate::number;
 use crate::outline::{
-    baseline_name, condition_title, most_telling_ledger, plus_minus_us, variant_name,
+    baseline_name, condition_title, explained_ledger, plus_minus_us, variant_name,
 };
 
 /// More rows than this are summed in the last one.
@@ -19,7 +19,7 @@ const ROWS_MAX: usize = 25;
 
 /// The section, or nothing where no point has a ledger.
 pub(super) fn section(run: &Run) -> Markup {
-    let open = most_telling_ledger(run);
+    let open = explained_ledger(run);
     let mut told: Vec<(&Comparison, &LedgerDifference)> = run
         .comparisons
         .iter()

@@ -7,8 +7,8 @@ use pgassay_core::run::Run;
 use super::table::{Cell, Ink, Side, Table, bar, cell, cut, inked, paint, visible, wrap};
 use super::{Style, heading};
 use crate::outline::{
-    Unit, baseline_name, coarse_rows, comparison, condition_title, most_telling, plus_minus_us,
-    top_rows, unresolved_us, variant_name,
+    Unit, baseline_name, coarse_rows, comparison, condition_title, explained, most_telling,
+    plus_minus_us, top_rows, unresolved_us, variant_name,
 };
 use crate::{number, sentence};
 
@@ -23,7 +23,7 @@ const BAR_COLUMN: usize = 6;
 
 /// The section, or nothing where no comparison has an account of costs.
 pub(super) fn section(run: &Run, style: Style) -> String {
-    let Some(telling) = most_telling(run, run.comparisons.iter()) else {
+    let Some(telling) = explained(run) else {
         return String::new();
     };
     let Some(cost) = &telling.cost else {

@@ -9,7 +9,7 @@ use super::table::{Ink, Side, Table, cell, cut, inked, visible, wrap};
 use super::{Style, heading};
 use crate::number;
 use crate::outline::{
-    baseline_name, condition_title, differing, most_counted, most_telling, variant_name,
+    baseline_name, condition_title, differing, explained, most_counted, variant_name,
 };
 
 /// The page has the others.
@@ -18,7 +18,7 @@ const NAME_WIDTH_MAX: usize = 44;
 
 /// The section, or nothing where no counter differs.
 pub(super) fn section(run: &Run, style: Style) -> String {
-    let telling = most_telling(run, run.comparisons.iter());
+    let telling = explained(run);
     let telling = telling.filter(|it| !differing(it).is_empty());
     let Some(told) = telling.or_else(|| most_counted(run)) else {
         return String::new();

@@ -9,7 +9,7 @@ use super::{Style, heading};
 use crate::ledger::{background, checks, explanation, group_name, ledger, nature_word};
 use crate::number;
 use crate::outline::{
-    baseline_name, condition_title, most_telling_ledger, plus_minus_us, variant_name,
+    baseline_name, condition_title, explained_ledger, plus_minus_us, variant_name,
 };
 
 /// Rows of the account in full, and named in a line.
@@ -23,7 +23,7 @@ const BAR_COLUMN: usize = 6;
 
 /// The section, or nothing where no comparison has a ledger.
 pub(super) fn section(run: &Run, style: Style) -> String {
-    let Some(telling) = most_telling_ledger(run) else {
+    let Some(telling) = explained_ledger(run) else {
         return String::new();
     };
     let Some(difference) = &telling.ledger else {

@@ -67,6 +67,7 @@ pub fn study(args: &CountArgs) -> Result<Found> {
         length: Length::default(),
         quick: None,
         floor: None,
+        explain: None,
         watch_functions: Vec::new(),
         expect: Vec::new(),
         reference: None,

@@ -1,0 +1,18 @@
+//! Which comparison a study wants explained.
+
+use super::parse;
+use crate::plan::Plan;
+use crate::study::Study;
+
+/// Whether the study's `explain` is about this variant under this condition, both by their indices
+/// in the plan. Always `false` where the study leaves the choice to the report.
+pub fn is_explained(study: &Study, plan: &Plan, condition: usize, variant: usize) -> bool {
+    let wanted = study.explain.as_deref().map(parse::comparison);
+    // The plan was made from the study, whose names were checked then.
+    let Some(Ok((name, wanted))) = wanted else {
+        return false;
+    };
+    let is_named = plan.variants.get(variant).is_some_and(|it| *it == name);
+    let condition = plan.conditions.get(condition);
+    is_named && condition.is_some_and(|it| wanted.iter().all(|wanted| wanted.holds(it)))
+}
