@@ -21,6 +21,7 @@ pub mod observation;
 pub mod plan;
 pub mod profile;
 pub mod run;
+pub mod statement;
 pub mod study;
 pub mod subsystem;
 pub mod trial;

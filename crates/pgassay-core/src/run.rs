@@ -13,6 +13,7 @@ use crate::ledger::Ledger;
 use crate::measure::{ExpectationOutcome, ReferenceTable, WatchedFunction};
 use crate::plan::Plan;
 use crate::profile::Profile;
+use crate::statement::ScriptStatements;
 use crate::study::Study;
 use crate::trial::Trial;
 
@@ -53,6 +54,9 @@ pub struct Run {
     pub trials: Vec<Trial>,
     /// A profile per point, in the plan's order; empty where sampling was not possible.
     pub profiles: Vec<Profile>,
+    /// What each statement takes, for the points whose transactions have several; of profiled trials.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub statements: Vec<ScriptStatements>,
     /// Figures of each point, in the plan's order.
     pub points: Vec<PointSummary>,
     /// Every variant against the baseline, under every condition.

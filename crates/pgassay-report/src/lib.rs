@@ -14,6 +14,7 @@ mod ledger;
 mod number;
 mod outline;
 mod sentence;
+mod statement;
 mod terminal;
 
 pub use export::{ExportFormat, Stacks, export, export_counted};

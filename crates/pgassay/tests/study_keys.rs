@@ -9,6 +9,7 @@ use support::Place;
 /// Databases of their own, ways to the server, what is required: one study of all.
 const MANY_KEYS: &str = r#"question = "Do the keys of a study file do what they say?"
 floor = "shared"
+explain = "tcp where clients = 2"
 watch_functions = ["PostgresMain", "no_such_function"]
 [server]
 version = "18"
@@ -185,5 +186,80 @@ fn redis_runs_beside_postgresql_where_it_is_installed() {
     assert!(
         (ratio.ratio / values - 1.0).abs() < 0.01,
         "values are compared with values: {ratio:?}"
+    );
+}
+
+/// Its first variant is no pipeline and has several statements, its last has one.
+const STATEMENTS: &str = r#"question = "What does each statement take?"
+[parameters]
+sleep = "select pg_sleep(0.001);"
+[[script]]
+name = "apart"
+text = "begin; ${sleep * 2} end;"
+[[script]]
+name = "pipeline"
+text = '''
+\set x 1
+\startpipeline
+${sleep * 10}
+\endpipeline
+'''
+[[script]]
+name = "one"
+text = "select 1;"
+[[variant]]
+name = "apart"
+script = "apart"
+[[variant]]
+name = "pipeline"
+script = "pipeline"
+[[variant]]
+name = "one"
+script = "one"
+[conditions]
+protocol = ["extended"]
+clients = [4]
+[length]
+full = "9s"
+pairs = 2
+"#;
+
+#[test]
+fn each_statement_of_a_transaction_is_timed_in_a_pipeline_too() {
+    if pgassay_server::testing::installation("18").is_none() {
+        return;
+    }
+    let run = ran(STATEMENTS, &[]);
+    let [apart, pipeline] = &run.statements[..] else {
+        panic!("of those that have several: {:?}", run.statements)
+    };
+    let texts: Vec<&str> = apart.statements.iter().map(|it| it.text.as_str()).collect();
+    let sleep = "select pg_sleep(0.001);";
+    assert_eq!(texts, ["begin;", sleep, sleep, "end;"]);
+    let wait_us = |it: &pgassay_core::statement::StatementLatency| it.p50_us;
+    for it in &apart.statements {
+        let slept = it.text == sleep;
+        assert_eq!(wait_us(it) >= 1000.0, slept, "{it:?}");
+        assert!(it.timed > 20 && it.p99_us >= it.p50_us, "{it:?}");
+    }
+    // One statement in fifty is timed, which may leave one of them out.
+    let pipelined: Vec<_> = pipeline.pipelined().collect();
+    assert!(pipelined.len() >= 6, "{pipeline:?}");
+    // Each waits for those before it, and for no other: the last is done when the pipeline is.
+    for it in &pipelined {
+        let until = f64::from(it.line - 2);
+        assert!(wait_us(it) >= 1000.0 * until, "{until}: {it:?}");
+    }
+    let [.., last] = &pipeline.statements[..] else {
+        panic!("it has an end")
+    };
+    assert_eq!(
+        (last.text.as_str(), last.in_pipeline),
+        ("\\endpipeline", false)
+    );
+    assert!(wait_us(pipelined[0]) < 0.7 * wait_us(last), "{pipeline:?}");
+    assert!(
+        last.timed > pipelined.iter().map(|it| it.timed).sum(),
+        "{last:?}"
     );
 }

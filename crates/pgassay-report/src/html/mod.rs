@@ -19,6 +19,7 @@ mod observation;
 mod pairs;
 mod provenance;
 mod scale;
+mod statements;
 mod tables;
 mod waterfall;
 
@@ -30,7 +31,7 @@ use pgassay_core::comparison::{Comparison, CostDifference};
 use pgassay_core::run::{Run, WarningKind};
 
 use crate::outline::{
-    Unit, baseline_name, condition_title, most_telling, plus_minus_us, variant_name,
+    Unit, baseline_name, condition_title, explained, plus_minus_us, variant_name,
 };
 use crate::{number, sentence};
 
@@ -48,6 +49,7 @@ pub fn html(run: &Run) -> String {
         (cost(run))
         (instructions::section(run))
         (ledger::section(run))
+        (statements::section(run))
         (curves::section(run))
         (flame::section(run))
         (pairs::section(run))
@@ -151,7 +153,7 @@ fn cost(run: &Run) -> Markup {
         .iter()
         .filter_map(|it| it.cost.as_ref().map(|cost| (it, cost)))
         .collect();
-    let open = most_telling(run, run.comparisons.iter());
+    let open = explained(run);
     let unit = Unit::of(run);
     // What tells the most stands first and open; the others keep the study's order.
     told.sort_by_key(|(comparison, _)| open != Some(*comparison));

@@ -15,6 +15,7 @@ mod instructions;
 mod ledger;
 mod notes;
 mod observation;
+mod statements;
 mod table;
 
 pub use observation::observation_text;
@@ -61,6 +62,7 @@ pub fn terminal(run: &Run, style: &Style) -> String {
         cost::section(run, *style),
         instructions::section(run, *style),
         ledger::section(run, *style),
+        statements::section(run, *style),
         belief::watched(run, *style),
         counted::section(run, *style),
         findings::section(run, *style),

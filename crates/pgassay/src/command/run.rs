@@ -205,6 +205,7 @@ pub fn assemble(
         warnings: outcome.warnings,
         trials: outcome.trials,
         profiles: outcome.profiles,
+        statements: outcome.statements,
         points: assessment.points,
         comparisons: assessment.comparisons,
         ledgers: assessment.ledgers,

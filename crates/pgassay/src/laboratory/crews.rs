@@ -59,6 +59,13 @@ impl Clients {
         }
     }
 
+    /// From now on times each statement, where a transaction has several, or no longer does.
+    pub fn time_statements(&mut self, is_wanted: bool) {
+        if let Self::Postgres(crew) = self {
+            crew.time_commands(is_wanted && crew.statements_max() > 1);
+        }
+    }
+
     /// The backends that serve them; none where they are no clients of PostgreSQL.
     pub fn backend_pids(&self) -> Vec<i32> {
         match self {

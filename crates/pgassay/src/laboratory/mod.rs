@@ -14,6 +14,7 @@ pub mod requirements;
 mod rounds;
 pub mod scripts;
 mod servers;
+mod statements;
 pub mod waits;
 mod warm_up;
 mod watch;
@@ -27,6 +28,7 @@ use anyhow::Result;
 use pgassay_core::plan::Plan;
 use pgassay_core::profile::Profile;
 use pgassay_core::run::{RelayFacts, ServerFacts, Warning, WarningKind};
+use pgassay_core::statement::ScriptStatements;
 use pgassay_core::trial::Trial;
 
 use crate::catalogue::Found;
@@ -45,6 +47,8 @@ pub struct Outcome {
     pub trials: Vec<Trial>,
     /// Stacks of each point; empty where none could be taken.
     pub profiles: Vec<Profile>,
+    /// What each statement took, where transactions have several.
+    pub statements: Vec<ScriptStatements>,
     /// What each server is.
     pub servers: Vec<ServerFacts>,
     /// What the relays did.
@@ -95,7 +99,7 @@ pub fn run(
     drop(redis);
     let stopped = servers.stop();
     warn_of_unsteady(plan, &harvest, &mut warnings);
-    let (trials, profiles) = harvest.finish();
+    let (trials, profiles, statements) = harvest.finish();
     // A server that died is the run's error already; stopping it then only repeats that.
     let ended_early = match result.and(stopped) {
         Err(error) if trials.is_empty() => return Err(error),
@@ -103,6 +107,7 @@ pub fn run(
     };
     let sampled = profiles.iter().any(|profile| !profile.nodes.is_empty());
     Ok(Outcome {
+        statements: statements.finish(plan, &found.source)?,
         trials,
         profiles: if sampled { profiles } else { Vec::new() },
         servers: facts,

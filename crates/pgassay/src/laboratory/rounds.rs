@@ -16,6 +16,7 @@ use super::crews::{self, Clients, Size};
 use super::probes::{Probes, WAITS_HZ};
 use super::redis::Redis;
 use super::servers::{Servers, reset};
+use super::statements::Statements;
 use super::waits::{WaitSampler, WaitThread};
 use super::warm_up::warm_up;
 use super::watch::{Passed, Profiles, Reading, Watched};
@@ -56,6 +57,8 @@ pub struct Harvest {
     pub trials: Vec<Trial>,
     /// Stacks of each point.
     pub profiles: Profiles,
+    /// What each statement took, where a transaction has several.
+    pub statements: Statements,
     /// Points that had not settled when their time to warm up was over, as `(condition, variant)`.
     pub unsteady: Vec<(usize, usize)>,
 }
@@ -66,13 +69,14 @@ impl Harvest {
         Self {
             trials: Vec::new(),
             profiles: Profiles::new(plan),
+            statements: Statements::default(),
             unsteady: Vec::new(),
         }
     }
 
-    /// Trials and profiles.
-    pub fn finish(self) -> (Vec<Trial>, Vec<Profile>) {
-        (self.trials, self.profiles.finish())
+    /// Trials, profiles, and times of statements.
+    pub fn finish(self) -> (Vec<Trial>, Vec<Profile>, Statements) {
+        (self.trials, self.profiles.finish(), self.statements)
     }
 }
 
@@ -146,7 +150,7 @@ impl Bench<'_> {
                 .begin((block, position), point, &mut crews, &mut settled);
             let begun = self.blamed(begun, point)?;
             let crew = &mut crews[variant];
-            let mut trial = self.trial(place, crew, &mut harvest.profiles)?;
+            let mut trial = self.trial(place, crew, harvest)?;
             if let Some(begun) = begun {
                 trial.counters = self.blamed(self.counters.end(&begun, crew), point)?;
             }
@@ -164,7 +168,7 @@ impl Bench<'_> {
                 kind: TrialKind::Counted,
                 window: windows[variant],
             };
-            if let Some(trial) = self.counted(place, &mut crews[variant], &mut harvest.profiles)? {
+            if let Some(trial) = self.counted(place, &mut crews[variant], harvest)? {
                 harvest.trials.push(trial);
                 done(harvest.trials.len() as u64);
             }
@@ -178,7 +182,7 @@ impl Bench<'_> {
         &self,
         place: Place,
         crew: &mut Clients,
-        profiles: &mut Profiles,
+        harvest: &mut Harvest,
     ) -> Result<Option<Trial>> {
         let point = self.plan.point(place.condition, place.variant);
         if !crew.are_of_postgres() || point.reconnects {
@@ -188,7 +192,7 @@ impl Bench<'_> {
         let Ok(events) = EventCounter::open(&CountedEvent::HARDWARE, &crew.server_pids()) else {
             return Ok(None);
         };
-        let mut trial = self.trial(place, crew, profiles)?;
+        let mut trial = self.trial(place, crew, harvest)?;
         let Ok(executed) = events.read() else {
             return Ok(None);
         };
@@ -238,7 +242,7 @@ impl Bench<'_> {
         reset(&place, &point.resets, self.source, self.interrupt)
     }
 
-    fn trial(&self, place: Place, crew: &mut Clients, profiles: &mut Profiles) -> Result<Trial> {
+    fn trial(&self, place: Place, crew: &mut Clients, harvest: &mut Harvest) -> Result<Trial> {
         let Place {
             condition,
             variant,
@@ -274,6 +278,8 @@ impl Bench<'_> {
         let parent = u32::try_from(self.servers.server(point.server).postmaster_pid());
         let parent = parent.ok().filter(|_| point.reconnects);
         let ended_before = parent.map(FamilyCpu::read).transpose()?;
+        // Timing each of them costs the clients a little, which no verdict must bear.
+        crew.time_statements(kind == TrialKind::Profiled);
         let started_us = unix_us();
         let measured = self.blamed(self.measure(crew, point, place.window), point);
         let waits = waits.map(|waits| waits.stop(major));
@@ -288,9 +294,12 @@ impl Bench<'_> {
                 backend_pids: &backend_pids,
                 major: major.unwrap_or_default(),
             };
+            let profiles = &mut harvest.profiles;
             profiles.add(condition, variant, place.block, &watched);
         }
         let measured = measured?;
+        let statements = &mut harvest.statements;
+        statements.add((condition, variant), &measured.commands);
         Ok(Trial {
             waits,
             ..trial_of(place, started_us, &measured, passed)

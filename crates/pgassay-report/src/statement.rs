@@ -1,0 +1,88 @@
+//! What each statement takes, in words: the same in the terminal and on the page.
+
+use pgassay_core::run::Run;
+use pgassay_core::statement::{ScriptStatements, StatementLatency};
+
+use crate::number;
+use crate::outline::{explained_ledger, variant_name};
+
+/// A 99th percentile needs so many times.
+const PERCENTILE_FROM: u64 = 100;
+
+/// The statements of one condition: that which the accounts of costs and response time are about,
+/// else the first of any. Variants whose transactions are one statement have none.
+pub(crate) fn told(run: &Run) -> Vec<&ScriptStatements> {
+    let of = |condition: usize| -> Vec<&ScriptStatements> {
+        let all = run.statements.iter();
+        all.filter(|it| it.condition == condition && it.statements.iter().any(is_timed))
+            .collect()
+    };
+    let explained = explained_ledger(run).map(|it| of(it.condition));
+    let first = run.statements.first().map(|it| of(it.condition));
+    let explained = explained.filter(|found| !found.is_empty());
+    explained.or(first).unwrap_or_default()
+}
+
+fn is_timed(statement: &StatementLatency) -> bool {
+    statement.timed > 0
+}
+
+/// Its variant, and its script where that has another name.
+pub(crate) fn name(run: &Run, it: &ScriptStatements) -> String {
+    let variant = variant_name(run, it.variant);
+    if variant == it.script {
+        variant.to_owned()
+    } else {
+        format!("{variant}, {}", it.script)
+    }
+}
+
+/// `50 statements in a pipeline; from its sending to the answer of the first 0.110 ms, …`.
+pub(crate) fn sentence(it: &ScriptStatements) -> String {
+    let pipelined: Vec<&StatementLatency> = it.pipelined().collect();
+    if let [first, .., last] = pipelined[..] {
+        let middle = pipelined.len() / 2;
+        let between = match pipelined.len() {
+            ..5 => String::new(),
+            _ => format!(", of the middle one {}", figures(pipelined[middle])),
+        };
+        let whole = it.statements.iter().find(|it| it.line > last.line);
+        let whole = whole.filter(|it| it.text.starts_with("\\endpipeline"));
+        let whole = whole.map_or_else(String::new, |it| format!("; the whole {}", figures(it)));
+        return format!(
+            "{} statements in a pipeline; from its sending to the answer of the first {}{between}, of the last {}{whole}",
+            pipelined.len(),
+            figures(first),
+            figures(last)
+        );
+    }
+    let timed: Vec<&StatementLatency> = it.statements.iter().filter(|it| is_timed(it)).collect();
+    let mean_us = timed.iter().map(|it| it.mean_us).sum::<f64>() / timed.len().max(1) as f64;
+    let slowest = timed.iter().max_by(|a, b| a.mean_us.total_cmp(&b.mean_us));
+    let slowest = slowest.map_or_else(String::new, |it| {
+        format!(
+            "; the slowest, line {}, {}: {}",
+            it.line,
+            figures(it),
+            it.text
+        )
+    });
+    format!(
+        "{} statements one after the other, {} in the mean{slowest}",
+        timed.len(),
+        millis(mean_us)
+    )
+}
+
+/// `0.110 ms (p99 0.912)`; a percentile of few times is but the longest of them.
+fn figures(it: &StatementLatency) -> String {
+    let mean = millis(it.mean_us);
+    if it.timed < PERCENTILE_FROM {
+        return mean;
+    }
+    format!("{mean} (p99\u{a0}{})", number::millis(it.p99_us))
+}
+
+fn millis(us: f64) -> String {
+    format!("{}\u{a0}ms", number::millis(us))
+}
