@@ -58,6 +58,7 @@ mod site;
 mod slicer;
 mod slices;
 mod space;
+mod span;
 mod switch_record;
 mod symbols;
 mod tally;
@@ -77,10 +78,13 @@ pub use family_cpu::FamilyCpu;
 pub use frames::Frame;
 pub use live::{LiveError, LiveProcess, LiveServer};
 pub use object_functions::{FunctionAt, ObjectFunctions};
-pub use off_cpu::{Blocked, OffCpu, OffCpuConfig, OffCpuInterval, ProcessOffCpu, Slice};
+pub use off_cpu::{
+    Blocked, OffCpu, OffCpuCause, OffCpuConfig, OffCpuInterval, ProcessOffCpu, Slice,
+};
 pub use role::Role;
 pub use sampler::{Sampler, SamplerConfig};
 pub use samples::{ProcessSamples, Quality, Samples, Selection};
+pub use span::{Span, SpanAccount};
 pub use symbols::source_name;
 pub use tier::{Access, Missing, Tier};
 pub use wait_log::WaitLog;

@@ -59,6 +59,8 @@ pub struct OffCpu {
     pub intervals: Vec<OffCpuInterval>,
     /// Intervals beyond those.
     pub intervals_dropped: u64,
+    /// Of `slices`, the first so many have all their intervals in `intervals`.
+    pub whole_slices: usize,
     /// Switches and wake-ups that the kernel had no room to record.
     pub lost: u64,
     /// Stacks that the kernel had no room to copy: their places may stay unknown.
@@ -128,14 +130,27 @@ pub struct OffCpuInterval {
     pub pid: u32,
     /// When it left the CPU, or the slice began.
     pub start_ns: u64,
-    /// When it was woken, or the slice ended; equal to `start_ns` if it was preempted.
+    /// When it became runnable, or the slice ended; equal to `start_ns` unless it waited.
     pub woken_ns: u64,
     /// When it got a CPU again, or the slice ended.
     pub end_ns: u64,
+    /// Why it was not on a CPU.
+    pub cause: OffCpuCause,
     /// Where it was blocked; an index into [`crate::Samples::stacks`].
     pub stack: Option<u32>,
     /// `wait_event_info`, as in [`Blocked`].
     pub wait: Option<u32>,
+}
+
+/// Why a process was not on a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OffCpuCause {
+    /// Another process was given its CPU.
+    Preempted,
+    /// It waited for something, and, once woken, for a CPU.
+    Waits,
+    /// Nothing says whether it was off the CPU at all.
+    Unseen,
 }
 
 impl OffCpu {

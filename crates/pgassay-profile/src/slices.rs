@@ -3,7 +3,7 @@
 use crate::arch::regs_at;
 use crate::cpu::ProcessCpu;
 use crate::look::{self, Look, Place};
-use crate::off_cpu::{Blocked, OffCpu, OffCpuInterval, ProcessOffCpu, Slice};
+use crate::off_cpu::{Blocked, OffCpu, OffCpuCause, OffCpuInterval, ProcessOffCpu, Slice};
 use crate::process::Owner;
 use crate::record::{Record, Records};
 use crate::role::Role;
@@ -204,6 +204,10 @@ impl Tally {
             let account = Account::of(records.slice, &before, steps, wake_ups);
             self.add_account(pid, &account);
         }
+        let found = &mut self.window.slices.found;
+        if found.intervals_dropped == 0 {
+            found.whole_slices = found.slices.len();
+        }
         self.processes.bury();
     }
 
@@ -356,15 +360,17 @@ impl Slices {
         found
             .intervals
             .extend(self.intervals.into_iter().map(|(pid, away)| {
-                let meaning = match away.why {
-                    Why::Waits { site } => meaning(site),
-                    Why::Preempted => nowhere,
+                let (meaning, cause) = match away.why {
+                    Why::Waits { site } => (meaning(site), OffCpuCause::Waits),
+                    Why::Preempted => (nowhere, OffCpuCause::Preempted),
+                    Why::Unseen => (nowhere, OffCpuCause::Unseen),
                 };
                 OffCpuInterval {
                     pid,
                     start_ns: away.start_ns,
                     woken_ns: away.woken_ns,
                     end_ns: away.end_ns,
+                    cause,
                     stack: meaning.stack,
                     wait: meaning.wait,
                 }

@@ -59,7 +59,7 @@ pub(crate) struct Account {
     pub away: Vec<Away>,
 }
 
-/// An interval off the CPU.
+/// An interval off the CPU, or one of which nothing is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Away {
     pub start_ns: u64,
@@ -77,6 +77,8 @@ pub(crate) enum Why {
     Waits {
         site: Option<SiteId>,
     },
+    /// Nothing tells whether it did.
+    Unseen,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,13 +147,17 @@ impl Account {
         };
         match state {
             State::Absent => {}
-            State::Unseen => self.unseen_ns += len_ns,
+            State::Unseen => {
+                self.unseen_ns += len_ns;
+                self.away.push(away(start_ns, Why::Unseen));
+            }
             State::OnCpu => self.on_cpu_ns += len_ns,
             // It must have been on a CPU in between, to leave one: a record is missing.
             State::Preempted | State::Blocked { .. } | State::Woken { .. }
                 if matches!(next, State::Preempted | State::Blocked { .. }) =>
             {
                 self.unseen_ns += len_ns;
+                self.away.push(away(start_ns, Why::Unseen));
             }
             State::Preempted => {
                 self.preempted_ns += len_ns;
@@ -169,7 +175,10 @@ impl Account {
     /// The blocked part of all intervals.
     #[cfg(test)]
     fn blocked_ns(&self) -> u64 {
-        let waits = self.away.iter().filter(|it| it.why != Why::Preempted);
+        let waits = self
+            .away
+            .iter()
+            .filter(|it| matches!(it.why, Why::Waits { .. }));
         waits.map(Away::blocked_ns).sum()
     }
 }

@@ -5,8 +5,8 @@
 mod support;
 
 use pgassay_profile::{
-    Blocked, LiveServer, OffCpuConfig, ProcessCpu, ProcessOffCpu, Role, Sampler, SamplerConfig,
-    Samples, WaitLog, WaitReader,
+    Blocked, LiveServer, OffCpuCause, OffCpuConfig, ProcessCpu, ProcessOffCpu, Role, Sampler,
+    SamplerConfig, Samples, WaitLog, WaitReader,
 };
 use pgassay_server::{Server, testing};
 use std::thread;
@@ -97,6 +97,7 @@ fn a_whole_window_in_one_slice_agrees_with_the_kernels_totals() {
             let overlap =
                 |from_ns: u64, to_ns: u64| to_ns.min(end_ns).saturating_sub(from_ns.max(start_ns));
             for it in off_cpu.intervals.iter().filter(|it| it.pid == pid) {
+                assert_ne!(it.cause, OffCpuCause::Unseen, "{it:?}");
                 away_ns += overlap(it.start_ns, it.end_ns);
                 runnable_ns += overlap(it.woken_ns, it.end_ns);
             }
