@@ -15,7 +15,7 @@ use threads::{Start, run_all};
 use crate::client::{Run, Stage};
 use crate::clock;
 use crate::command_times::{CommandRecords, CommandTimes};
-use crate::conduct::Conduct;
+use crate::conduct::{Conduct, Observer};
 use crate::config::{CrewConfig, IoChoice, Limits, RequestHook, Window};
 use crate::driver::{self, Arrival, Driver, Io};
 use crate::error::LoadError;
@@ -161,6 +161,20 @@ impl Crew {
     /// thread wait for it.
     pub fn before_requests(&mut self, hook: RequestHook) {
         self.program.before_request = Some(hook);
+    }
+
+    /// From now on each thread tells its transactions to the observer that `make` has for it, given
+    /// the thread counted from 0, and to nobody where it has none. Whoever was told before is not
+    /// any more, so that one run can be observed, and the next one costs nothing.
+    pub fn observe(&mut self, mut make: impl FnMut(usize) -> Option<Box<dyn Observer>>) {
+        for (thread, worker) in self.workers.iter_mut().enumerate() {
+            worker.observer = make(thread);
+        }
+    }
+
+    /// The threads that the clients run on.
+    pub fn threads(&self) -> usize {
+        self.workers.len()
     }
 
     /// A setting that the server reported, such as `server_version`.

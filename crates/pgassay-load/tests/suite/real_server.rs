@@ -5,11 +5,14 @@
 #[path = "../../../pgassay-wire/tests/support/mod.rs"]
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pgassay_load::{Crew, CrewConfig, IoChoice, LoadError, Measurement, WeightedScript, Window};
+use pgassay_load::{
+    Crew, CrewConfig, FailedTry, IoChoice, LoadError, Measurement, Observer, Transaction,
+    WeightedScript, Window,
+};
 use pgassay_script::{Names, Options, Protocol, Script};
 use pgassay_wire::conninfo::{NoSurroundings, Request, Target};
 use pgassay_wire::{Exchange, Login};
@@ -495,6 +498,43 @@ fn a_hook_sees_every_request_and_its_backend() {
 }
 
 /// In transactions, between them and asleep sums to clients times the window, whatever they do.
+/// Counts transactions by their client.
+struct Tellers(Arc<Mutex<Vec<u64>>>);
+
+impl Observer for Tellers {
+    fn transaction(&mut self, transaction: &Transaction) {
+        assert!(transaction.begin_ns < transaction.end_ns);
+        self.0.lock().unwrap()[transaction.client as usize] += 1;
+    }
+    fn failed_try(&mut self, _: &FailedTry<'_>) {}
+    fn aborted(&mut self, _: u32, _: &LoadError) {}
+}
+
+#[test]
+fn a_run_is_observed_and_the_next_one_is_not() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let mut crew = connect(&config(&server, Protocol::Simple, &["select 1;\n"]));
+    let told = Arc::new(Mutex::new(vec![0; 4]));
+    for threads_told in [2, 1, 0] {
+        let told = Arc::clone(&told);
+        told.lock().unwrap().fill(0);
+        crew.observe(|thread| {
+            let observer = || Box::new(Tellers(Arc::clone(&told))) as Box<dyn Observer>;
+            (thread < threads_told).then(observer)
+        });
+        crew.run(&counted(7)).unwrap();
+        // Two clients on each thread.
+        let expected: Vec<u64> = (0..4)
+            .map(|at| u64::from(at < 2 * threads_told) * 7)
+            .collect();
+        assert_eq!(*told.lock().unwrap(), expected);
+    }
+    assert_eq!(crew.threads(), 2);
+    crew.close();
+}
+
 #[test]
 fn the_clients_time_closes() {
     let Some(server) = support::Server::trusting() else {
