@@ -24,4 +24,5 @@ pub mod run;
 pub mod statement;
 pub mod study;
 pub mod subsystem;
+pub mod transactions;
 pub mod trial;

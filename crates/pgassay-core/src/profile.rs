@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::transactions::Transactions;
+
 /// A function, or an address whose function is not known.
 #[derive(
     Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -69,6 +71,9 @@ pub struct Profile {
     /// Where the backends were blocked; empty where nothing observed it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocked: Vec<BlockedStack>,
+    /// What the backends did within transactions; `None` where nothing observed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transactions: Option<Transactions>,
     /// How good the sampling was.
     pub quality: Quality,
 }
@@ -90,6 +95,12 @@ pub struct BlockedStack {
     pub wait_name: String,
     /// How long, in nanoseconds, one figure per block.
     pub blocked_ns: Vec<u64>,
+    /// Of it, all blocks together: within transactions that ended in a trial's window.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub in_transactions_ns: u64,
+    /// Of that: within those that took longer than their trial's p99.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub in_tail_ns: u64,
 }
 
 /// How good a profile is; nothing is dropped without being counted here.
@@ -179,6 +190,33 @@ impl ProfileBuilder {
         (kind, name): (&str, &str),
         blocked_ns: u64,
     ) {
+        self.blocked_at(stack, (kind, name)).blocked_ns[block] += blocked_ns;
+    }
+
+    /// Adds that so much of the blocked time at a stack, as of [`Self::add_blocked`], was within
+    /// transactions, and within those of the tail.
+    pub fn add_blocked_in_transactions(
+        &mut self,
+        stack: impl IntoIterator<Item = Frame>,
+        wait: (&str, &str),
+        (in_transactions_ns, in_tail_ns): (u64, u64),
+    ) {
+        let blocked = self.blocked_at(stack, wait);
+        blocked.in_transactions_ns += in_transactions_ns;
+        blocked.in_tail_ns += in_tail_ns;
+    }
+
+    /// Adds what else a trial's transactions spent their time on.
+    pub fn add_transactions(&mut self, transactions: &Transactions) {
+        let sum = &mut self.profile.transactions;
+        sum.get_or_insert_default().add(transactions);
+    }
+
+    fn blocked_at(
+        &mut self,
+        stack: impl IntoIterator<Item = Frame>,
+        (kind, name): (&str, &str),
+    ) -> &mut BlockedStack {
         let node = self.leaf(stack);
         let (blocked, blocks) = (&mut self.profile.blocked, self.blocks);
         let key = (node, kind.to_owned(), name.to_owned());
@@ -188,10 +226,12 @@ impl ProfileBuilder {
                 wait_kind: kind.to_owned(),
                 wait_name: name.to_owned(),
                 blocked_ns: vec![0; blocks],
+                in_transactions_ns: 0,
+                in_tail_ns: 0,
             });
             blocked.len() - 1
         });
-        blocked[at].blocked_ns[block] += blocked_ns;
+        &mut blocked[at]
     }
 
     /// Adds a trial's quality counts.

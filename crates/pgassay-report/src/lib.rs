@@ -15,6 +15,7 @@ mod number;
 mod outline;
 mod sentence;
 mod statement;
+mod tail;
 mod terminal;
 
 pub use export::{ExportFormat, Stacks, export, export_counted};

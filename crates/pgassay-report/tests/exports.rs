@@ -114,6 +114,8 @@ fn what_was_blocked_is_exported_with_its_exact_time() {
         wait_kind: "Lock".to_owned(),
         wait_name: "tuple".to_owned(),
         blocked_ns: vec![40_000],
+        in_transactions_ns: 0,
+        in_tail_ns: 0,
     }];
     let exported =
         |format| String::from_utf8(export(&observation, Stacks::OffCpu, format).unwrap()).unwrap();

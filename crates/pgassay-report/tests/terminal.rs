@@ -6,6 +6,7 @@
 
 mod fixture;
 
+use pgassay_core::ledger::Divider;
 use pgassay_core::run::Run;
 use pgassay_report::{Style, terminal};
 
@@ -70,6 +71,26 @@ fn beliefs_sources_and_units_are_told() {
 #[test]
 fn doubt_is_told_with_what_would_end_it() {
     check("doubtful", &terminal(&fixture::doubtful_run(), &PLAIN));
+}
+
+#[test]
+fn a_ledger_without_its_tail_says_why() {
+    let mut run = fixture::small_run();
+    for ledger in &mut run.ledgers {
+        ledger.tail = None;
+        ledger.checks.profiled_tps_ratio = Some(0.9);
+    }
+    let flat = |run: &Run| {
+        let text = terminal(run, &PLAIN);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(flat(&run).contains("beyond p99: fewer than 20 transactions while switches"));
+    for ledger in &mut run.ledgers {
+        ledger.blocked_by = Divider::WaitEvents;
+    }
+    assert!(
+        flat(&run).contains("beyond p99: no account, since context switches were not observed")
+    );
 }
 
 #[test]

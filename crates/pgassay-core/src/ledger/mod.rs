@@ -24,6 +24,7 @@
 pub mod account;
 mod difference;
 mod reason;
+mod tail;
 mod trials;
 
 use schemars::JsonSchema;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use difference::difference;
 pub use reason::Reason;
+pub use tail::{TAIL_TRANSACTIONS_MIN, Tail, TailRow};
 pub use trials::{Measured, ledger};
 pub(crate) use trials::{blocked_key, blocked_weights, cpu_weights};
 
@@ -134,6 +136,10 @@ pub struct Ledger {
     pub blocked_by: Divider,
     /// Whether CPU stacks divided the on-CPU time.
     pub cpu_by_stacks: bool,
+    /// Transactions beyond p99; `None` where context switches were not observed, or too few of
+    /// these transactions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<Tail>,
     /// Whether the sums hold.
     pub checks: LedgerChecks,
 }

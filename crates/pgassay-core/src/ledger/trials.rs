@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use super::account::{BlockedKey, BlockedWeights, ClientParts, CpuKey, CpuWeights, Exact, rows};
 use super::reason::Reason;
+use super::tail::tail;
 use super::{BackgroundRow, Divider, Ledger, LedgerChecks, Part, Row};
 use crate::profile::{Frame, Profile};
 use crate::subsystem::{Credit, FrameName, Phase, Subsystem, Symbols};
@@ -94,12 +95,16 @@ pub(super) fn detailed(measured: &Measured<'_>) -> Result<Option<Detailed>, Late
         rows,
         background: background(measured),
         blocked_by: dividers.blocked_by,
+        tail: tail(measured)?,
         cpu_by_stacks: !dividers.cpu.pooled.is_empty(),
     };
     Ok(Some(Detailed { ledger, blocks }))
 }
 
-fn of_kind<'a>(measured: &Measured<'a>, kind: TrialKind) -> impl Iterator<Item = &'a Trial> {
+pub(super) fn of_kind<'a>(
+    measured: &Measured<'a>,
+    kind: TrialKind,
+) -> impl Iterator<Item = &'a Trial> {
     let of_kind = move |trial: &&Trial| trial.kind == kind && trial.transactions > 0;
     measured.trials.clone().into_iter().filter(of_kind)
 }

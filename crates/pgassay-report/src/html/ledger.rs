@@ -7,7 +7,7 @@ use pgassay_core::ledger::{Ledger, LedgerDifference, LedgerRow, Nature, Part};
 use pgassay_core::run::Run;
 
 use super::scale::{Scale, percent};
-use super::waterfall;
+use super::{tail, waterfall};
 use crate::ledger::{background, checks, explanation, group_name, ledger, nature_word, row_name};
 use crate::number;
 use crate::outline::{
@@ -42,6 +42,7 @@ pub(super) fn section(run: &Run) -> Markup {
                 }
                 @if run.comparisons.iter().all(|it| it.ledger.is_none()) {
                     @for ledger in &run.ledgers { p.faint { (checks(run, ledger)) } }
+                    (tail::table(run, &run.ledgers.iter().collect::<Vec<_>>()))
                 }
             }
         }
@@ -177,17 +178,20 @@ fn account(
             }
             p { (explanation(difference)) }
             @if open { (rows(difference, names)) }
-            @for variant in [0, comparison.variant] {
-                @if let Some(ledger) = ledger(run, comparison.condition, variant) {
-                    p.faint {
-                        (checks(run, ledger)) "."
-                        @let beside = background(ledger);
-                        @if !beside.is_empty() {
-                            " Beside the sum, CPU time per transaction of " (beside) " µs."
-                        }
+            @let ledgers: Vec<&Ledger> = [0, comparison.variant]
+                .into_iter()
+                .filter_map(|variant| ledger(run, comparison.condition, variant))
+                .collect();
+            @for ledger in &ledgers {
+                p.faint {
+                    (checks(run, ledger)) "."
+                    @let beside = background(ledger);
+                    @if !beside.is_empty() {
+                        " Beside the sum, CPU time per transaction of " (beside) " µs."
                     }
                 }
             }
+            (tail::table(run, &ledgers))
         }
     }
 }

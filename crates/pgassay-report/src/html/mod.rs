@@ -21,6 +21,7 @@ mod provenance;
 mod scale;
 mod statements;
 mod tables;
+mod tail;
 mod waterfall;
 
 pub use instructions::counted_html;

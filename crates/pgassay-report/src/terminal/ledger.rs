@@ -11,6 +11,7 @@ use crate::number;
 use crate::outline::{
     baseline_name, condition_title, explained_ledger, plus_minus_us, variant_name,
 };
+use crate::tail;
 
 /// Rows of the account in full, and named in a line.
 const ROWS: usize = 9;
@@ -144,6 +145,12 @@ fn notes(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: 
             format!("; beside it, CPU per transaction: {beside}")
         };
         lines.push(checks(run, ledger) + &beside);
+    }
+    for variant in [0, telling.variant] {
+        let Some(ledger) = ledger(run, telling.condition, variant) else {
+            continue;
+        };
+        lines.extend(tail::line(run, ledger));
     }
     let lines = lines
         .iter()

@@ -11,6 +11,7 @@ use pgassay_wire::conninfo::{NoSurroundings, Request, Target};
 
 use super::scripts::{self, Scripts};
 use super::servers::Place;
+use super::transactions::TransactionKeeper;
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::places::at_line;
@@ -63,6 +64,21 @@ impl Clients {
     pub fn time_statements(&mut self, is_wanted: bool) {
         if let Self::Postgres(crew) = self {
             crew.time_commands(is_wanted && crew.statements_max() > 1);
+        }
+    }
+
+    /// Keeps their transactions from now on; nothing where they are no clients of PostgreSQL.
+    pub fn keep_transactions(&mut self) -> Option<TransactionKeeper> {
+        match self {
+            Self::Postgres(crew) => Some(TransactionKeeper::start(crew)),
+            Self::Redis(..) => None,
+        }
+    }
+
+    /// Keeps them no more, so that the next run costs nothing.
+    pub fn forget_transactions(&mut self) {
+        if let Self::Postgres(crew) = self {
+            crew.observe(|_| None);
         }
     }
 

@@ -15,6 +15,7 @@ mod rounds;
 pub mod scripts;
 mod servers;
 mod statements;
+mod transactions;
 pub mod waits;
 mod warm_up;
 mod watch;

@@ -280,8 +280,10 @@ impl Bench<'_> {
         let ended_before = parent.map(FamilyCpu::read).transpose()?;
         // Timing each of them costs the clients a little, which no verdict must bear.
         crew.time_statements(kind == TrialKind::Profiled);
+        let keeper = sampler.and_then(|_| crew.keep_transactions());
         let started_us = unix_us();
         let measured = self.blamed(self.measure(crew, point, place.window), point);
+        crew.forget_transactions();
         let waits = waits.map(|waits| waits.stop(major));
         let mut passed = before.passed(live, &backend_pids, &server_pids)?;
         if let (Some(pid), Some(before)) = (parent, ended_before) {
@@ -296,6 +298,12 @@ impl Bench<'_> {
             };
             let profiles = &mut harvest.profiles;
             profiles.add(condition, variant, place.block, &watched);
+            if let (Some(keeper), Some(off_cpu), Ok(measured)) =
+                (&keeper, &samples.off_cpu, &measured)
+            {
+                let account = keeper.account(&backend_pids, measured, off_cpu);
+                profiles.add_transactions(condition, variant, &watched, &account);
+            }
         }
         let measured = measured?;
         let statements = &mut harvest.statements;

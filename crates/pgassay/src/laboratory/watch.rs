@@ -7,8 +7,10 @@ use pgassay_core::profile::{Frame, Profile, ProfileBuilder, Quality};
 use pgassay_core::subsystem::wait_event;
 use pgassay_core::trial::CpuTotals;
 use pgassay_profile::{
-    CpuLog, CpuTotals as ProcessTotals, LiveServer, MachineCpu, Role, Samples, Selection,
+    Blocked, CpuLog, CpuTotals as ProcessTotals, LiveServer, MachineCpu, Role, Samples, Selection,
 };
+
+use super::transactions::Account;
 
 /// Totals at one instant.
 pub struct Reading {
@@ -124,6 +126,26 @@ pub struct Watched<'a> {
     pub major: &'a str,
 }
 
+impl<'a> Watched<'a> {
+    /// Where a process was blocked: its stack, outermost frame first, and the wait event.
+    fn place(
+        &self,
+        blocked: &Blocked,
+    ) -> (
+        impl Iterator<Item = Frame> + use<'a>,
+        (&'static str, &'static str),
+    ) {
+        let samples = self.samples;
+        let stack = blocked.stack.map(|at| &samples.stacks[at as usize][..]);
+        let frames = stack.unwrap_or_default().iter();
+        let wait = blocked.wait.and_then(|info| wait_event(self.major, info));
+        (
+            frames.map(|&at| frame(&samples.frames[at as usize])),
+            wait.map_or(("", ""), |wait| (wait.kind, wait.name)),
+        )
+    }
+}
+
 /// The profiles of all points, filled trial by trial.
 pub struct Profiles {
     builders: Vec<ProfileBuilder>,
@@ -152,6 +174,30 @@ impl Profiles {
         let selection = samples.backends(watched.backend_pids);
         add_samples(builder, block as usize, samples, &selection);
         add_blocked(builder, block as usize, watched);
+    }
+
+    /// Adds what a profiled trial's backends did within its transactions.
+    pub fn add_transactions(
+        &mut self,
+        condition: usize,
+        variant: usize,
+        watched: &Watched<'_>,
+        account: &Account,
+    ) {
+        let builder = &mut self.builders[condition * self.variants + variant];
+        builder.add_transactions(&account.transactions);
+        let in_all = account
+            .blocked_in_all
+            .iter()
+            .map(|it| (it, (it.total_ns, 0)));
+        let in_tail = account
+            .blocked_in_tail
+            .iter()
+            .map(|it| (it, (0, it.total_ns)));
+        for (blocked, within_ns) in in_all.chain(in_tail) {
+            let (stack, wait) = watched.place(blocked);
+            builder.add_blocked_in_transactions(stack, wait, within_ns);
+        }
     }
 
     /// The profiles, in the plan's order of points.
@@ -199,17 +245,8 @@ pub fn add_blocked(builder: &mut ProfileBuilder, block: usize, watched: &Watched
             ..Quality::default()
         });
         for blocked in &process.blocked {
-            let stack = blocked.stack.map(|at| &samples.stacks[at as usize][..]);
-            let frames = stack.unwrap_or_default().iter();
-            let wait = blocked
-                .wait
-                .and_then(|info| wait_event(watched.major, info));
-            builder.add_blocked(
-                block,
-                frames.map(|&at| frame(&samples.frames[at as usize])),
-                wait.map_or(("", ""), |wait| (wait.kind, wait.name)),
-                blocked.total_ns,
-            );
+            let (stack, wait) = watched.place(blocked);
+            builder.add_blocked(block, stack, wait, blocked.total_ns);
         }
     }
 }

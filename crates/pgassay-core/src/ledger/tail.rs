@@ -1,0 +1,260 @@
+//! What transactions beyond p99 spend their time on, beside all transactions: both of the same
+//! profiled trials, by the same slices, so that one can be held against the other.
+//!
+//! Identity: the rows add up to the mean latencies, since what slices show of the transactions' time
+//! divides the whole of it. The ledger's own rows are those of timed trials; these are not, and so
+//! what the same tail takes in timed trials stands beside them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::reason::Reason;
+use super::trials::{Measured, blocked_key, of_kind};
+use super::{Nature, Part};
+use crate::trial::{LatencyError, TrialKind};
+
+/// Fewer transactions beyond p99 within slices than these tell nothing.
+pub const TAIL_TRANSACTIONS_MIN: u64 = 20;
+/// The percentile that the tail lies beyond.
+const PERCENTILE: f64 = 99.0;
+
+/// Where transactions beyond their trial's p99 spend their time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Tail {
+    /// The smallest p99 of a profiled trial.
+    pub p99_low_us: f64,
+    /// The largest one.
+    pub p99_high_us: f64,
+    /// Transactions beyond p99.
+    pub transactions: u64,
+    /// Of them: those that slices covered, in part at least.
+    pub covered: u64,
+    /// Their mean latency: what the rows' `tail_us` add up to.
+    pub tail_us: f64,
+    /// The mean latency of all transactions of these trials: what the rows' `all_us` add up to.
+    pub all_us: f64,
+    /// The mean latency beyond p99 in the timed trials, in which nothing watches.
+    pub timed_us: f64,
+    /// Share of the trials' windows that slices covered.
+    pub slices_share: f64,
+    /// Share of the tail's own time that they covered: the same, if slices meet the tail as often
+    /// as they meet anything.
+    pub covered_share: f64,
+    /// Transactions that were not kept for want of room; they are in no figure here.
+    #[serde(default)]
+    pub dropped: u64,
+    /// The rows, the longest of the tail first.
+    pub rows: Vec<TailRow>,
+}
+
+/// One row of the tail's ledger.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TailRow {
+    /// What the backend was doing.
+    pub part: Part,
+    /// Work or waiting.
+    pub nature: Nature,
+    /// What was waited for, as `LWLock WALWrite`.
+    pub mechanism: String,
+    /// Time per transaction, of all transactions.
+    pub all_us: f64,
+    /// Time per transaction, of those beyond p99.
+    pub tail_us: f64,
+}
+
+/// The tail of a point; `None` where switches were not observed, or too few transactions of it.
+pub(super) fn tail(measured: &Measured<'_>) -> Result<Option<Tail>, LatencyError> {
+    let observed = measured
+        .profile
+        .and_then(|it| Some((it, it.transactions.as_ref()?)));
+    let Some((profile, transactions)) = observed else {
+        return Ok(None);
+    };
+    let (all, tail) = (&transactions.all, &transactions.tail);
+    if tail.covered < TAIL_TRANSACTIONS_MIN {
+        return Ok(None);
+    }
+    let mut rows = Rows(Vec::new());
+    let mut add = |reason: Reason, in_all_ns: u64, in_tail_ns: u64| {
+        let figures = (
+            all.per_transaction_us(in_all_ns),
+            tail.per_transaction_us(in_tail_ns),
+        );
+        rows.add(reason, figures);
+    };
+    let is = |part, nature, mechanism: &str| Reason {
+        part,
+        nature,
+        mechanism: mechanism.to_owned(),
+    };
+    let on_cpu = is(Part::OnCpu, Nature::Demand, "CPU");
+    add(on_cpu, all.on_cpu_ns, tail.on_cpu_ns);
+    let run_queue = is(Part::RunQueue, Nature::Queue, "run queue");
+    add(run_queue, all.run_queue_ns, tail.run_queue_ns);
+    let unseen = is(Part::Unresolved, Nature::Unknown, "not seen");
+    add(unseen, all.unseen_ns, tail.unseen_ns);
+    for blocked in &profile.blocked {
+        let stack = blocked
+            .node
+            .map(|node| profile.stack(node))
+            .unwrap_or_default();
+        let key = blocked_key(&stack, &blocked.wait_kind, &blocked.wait_name);
+        add(key.reason, blocked.in_transactions_ns, blocked.in_tail_ns);
+    }
+    let p99_us = |ns: Option<&u64>| ns.map_or(0.0, |&ns| ns as f64 / 1e3);
+    Ok(Some(Tail {
+        p99_low_us: p99_us(transactions.p99_ns.iter().min()),
+        p99_high_us: p99_us(transactions.p99_ns.iter().max()),
+        transactions: tail.transactions,
+        covered: tail.covered,
+        tail_us: tail.mean_us(),
+        all_us: all.mean_us(),
+        timed_us: timed_us(measured)?,
+        slices_share: transactions.slices_ns as f64 / transactions.window_ns.max(1) as f64,
+        covered_share: tail.covered_ns as f64 / tail.latency_ns.max(1) as f64,
+        dropped: transactions.dropped,
+        rows: rows.finish(),
+    }))
+}
+
+struct Rows(Vec<TailRow>);
+
+impl Rows {
+    fn add(&mut self, reason: Reason, (all_us, tail_us): (f64, f64)) {
+        let same = |row: &&mut TailRow| {
+            row.part == reason.part
+                && row.nature == reason.nature
+                && row.mechanism == reason.mechanism
+        };
+        if let Some(row) = self.0.iter_mut().find(same) {
+            row.all_us += all_us;
+            row.tail_us += tail_us;
+            return;
+        }
+        self.0.push(TailRow {
+            part: reason.part,
+            nature: reason.nature,
+            mechanism: reason.mechanism,
+            all_us,
+            tail_us,
+        });
+    }
+
+    fn finish(mut self) -> Vec<TailRow> {
+        self.0.retain(|row| row.all_us > 0.0 || row.tail_us > 0.0);
+        self.0.sort_by(|a, b| b.tail_us.total_cmp(&a.tail_us));
+        self.0
+    }
+}
+
+/// The mean latency beyond each timed trial's own p99, over all of them.
+fn timed_us(measured: &Measured<'_>) -> Result<f64, LatencyError> {
+    let (mut sum_us, mut transactions) = (0.0, 0);
+    for trial in of_kind(measured, TrialKind::Timed) {
+        let latency = trial.latency.histogram()?;
+        let p99_ns = latency.value_at_percentile(PERCENTILE);
+        let recorded = latency.iter_recorded();
+        for step in recorded.filter(|step| step.value_iterated_to() > p99_ns) {
+            let count = step.count_since_last_iteration();
+            sum_us +=
+                latency.median_equivalent(step.value_iterated_to()) as f64 / 1e3 * count as f64;
+            transactions += count;
+        }
+    }
+    Ok(sum_us / transactions.max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Frame, Profile, ProfileBuilder};
+    use crate::transactions::{TransactionTimes, Transactions};
+    use crate::trial::tests::trial;
+    use crate::trial::{Latency, Trial};
+    use hdrhistogram::Histogram;
+
+    /// A timed trial of 198 transactions of 0.1 ms and two of 8 ms.
+    fn timed() -> Trial {
+        let mut latency = Histogram::<u64>::new(3).unwrap();
+        latency.record_n(100_000, 198).unwrap();
+        latency.record_n(8_000_000, 2).unwrap();
+        Trial {
+            latency: Latency::from_histogram(&latency),
+            ..trial()
+        }
+    }
+
+    fn times(transactions: u64, each_ns: u64, on_cpu_ns: u64, blocked_ns: u64) -> TransactionTimes {
+        TransactionTimes {
+            transactions,
+            latency_ns: transactions * each_ns,
+            covered: transactions / 2,
+            covered_ns: on_cpu_ns + 200 + 100 + blocked_ns,
+            on_cpu_ns,
+            run_queue_ns: 200,
+            unseen_ns: 100,
+        }
+    }
+
+    fn profile(tail_transactions: u64) -> Profile {
+        let mut builder = ProfileBuilder::new(1);
+        let frame = |symbol: &str| Frame {
+            symbol: Some(symbol.to_owned()),
+            object: "postgres".to_owned(),
+            offset: 0,
+            kernel: false,
+        };
+        // Two places at which the same is waited for are one row.
+        for at in ["heap_update", "heap_delete"] {
+            let stack = [frame("PostgresMain"), frame(at), frame("ProcSleep")];
+            let wait = ("Lock", "tuple");
+            builder.add_blocked_in_transactions(stack, wait, (500, 8_000));
+        }
+        let transactions = Transactions {
+            all: times(5000, 150_000, 8_700, 1_000),
+            tail: times(tail_transactions, 9_000_000, 1_700, 16_000),
+            p99_ns: vec![2_000_000, 1_500_000],
+            window_ns: 1_000_000,
+            slices_ns: 330_000,
+            dropped: 0,
+        };
+        builder.add_transactions(&transactions);
+        builder.finish()
+    }
+
+    fn tail_of(profile: Option<&Profile>) -> Option<Tail> {
+        let trial = timed();
+        let measured = Measured {
+            condition: 0,
+            variant: 0,
+            trials: vec![&trial],
+            profile,
+            major: "18",
+        };
+        tail(&measured).unwrap()
+    }
+
+    #[test]
+    fn rows_add_up_to_the_mean_latencies() {
+        let tail = tail_of(Some(&profile(50))).unwrap();
+        let sum = |of: fn(&TailRow) -> f64| tail.rows.iter().map(of).sum::<f64>();
+        assert!((sum(|row| row.tail_us) - 9000.0).abs() < 1e-6, "{tail:?}");
+        assert!((sum(|row| row.all_us) - 150.0).abs() < 1e-6, "{tail:?}");
+        let names: Vec<&str> = tail.rows.iter().map(|row| &row.mechanism[..]).collect();
+        assert_eq!(names, ["Lock tuple", "CPU", "run queue", "not seen"]);
+        assert!((tail.rows[0].tail_us - 9000.0 * 16.0 / 18.0).abs() < 1e-6);
+        assert_eq!(tail.rows[3].part, Part::Unresolved);
+        assert_eq!((tail.p99_low_us, tail.p99_high_us), (1500.0, 2000.0));
+        // What two of two hundred transactions took where nothing watched.
+        assert!((tail.timed_us - 8000.0).abs() < 8.0, "{tail:?}");
+    }
+
+    #[test]
+    fn too_few_or_unobserved_transactions_have_no_tail() {
+        let few = 2 * TAIL_TRANSACTIONS_MIN - 2;
+        assert!(tail_of(Some(&profile(few))).is_none());
+        assert!(tail_of(Some(&profile(few + 2))).is_some());
+        assert!(tail_of(Some(&Profile::default())).is_none());
+        assert!(tail_of(None).is_none());
+    }
+}

@@ -1,0 +1,95 @@
+//! What transactions beyond p99 spend their time on, beside all of them: a table over some points.
+
+use maud::{Markup, html};
+use pgassay_core::ledger::{Ledger, Tail, TailRow};
+use pgassay_core::run::Run;
+
+use crate::number;
+use crate::outline::{condition_title, variant_name};
+use crate::tail::{basis, line, p99, row_name};
+
+/// More rows than this are summed in the last one.
+const ROWS_MAX: usize = 12;
+
+/// The table of those ledgers that have a tail, and why the others have none.
+pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
+    let told: Vec<(&Ledger, &Tail)> = ledgers
+        .iter()
+        .filter_map(|ledger| Some((*ledger, ledger.tail.as_ref()?)))
+        .collect();
+    let names = names(&told);
+    let (shown, rest) = names.split_at(names.len().min(ROWS_MAX));
+    html! {
+        @if !told.is_empty() {
+            div.scroll { table.tail {
+                caption {
+                    "Transactions beyond their trial's p99 beside all, µs per transaction, while "
+                    "profiled; the rows add up to the mean latencies."
+                }
+                thead {
+                    tr {
+                        th {}
+                        @for (ledger, _) in &told {
+                            th.n colspan="2" scope="colgroup" {
+                                (variant_name(run, ledger.variant)) ", "
+                                (condition_title(run, ledger.condition))
+                            }
+                        }
+                    }
+                    tr {
+                        th scope="col" { "row" }
+                        @for (_, tail) in &told {
+                            th.n scope="col" { "all" } th.n scope="col" { "beyond " (p99(tail)) }
+                        }
+                    }
+                }
+                tbody {
+                    @for name in shown { (row(name, &told, |it| row_name(it) == *name)) }
+                    @if !rest.is_empty() {
+                        (row(&format!("{} more", rest.len()), &told, |it| rest.contains(&row_name(it))))
+                    }
+                    (row("mean latency", &told, |_| true))
+                }
+            } }
+        }
+        @for ledger in ledgers {
+            @match &ledger.tail {
+                Some(tail) => p.faint {
+                    (variant_name(run, ledger.variant)) ", beyond p99: " (basis(tail)) "."
+                },
+                None => @if let Some(line) = line(run, ledger) { p.faint { (line) "." } },
+            }
+        }
+    }
+}
+
+/// The names of all rows, those first that are the longest in any tail.
+fn names(told: &[(&Ledger, &Tail)]) -> Vec<String> {
+    let mut rows: Vec<&TailRow> = told.iter().flat_map(|(_, tail)| &tail.rows).collect();
+    rows.sort_by(|a, b| b.tail_us.total_cmp(&a.tail_us));
+    let mut names: Vec<String> = Vec::new();
+    for row in rows {
+        let name = row_name(row);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// The sums of the rows that `is_meant`.
+fn row(name: &str, told: &[(&Ledger, &Tail)], is_meant: impl Fn(&TailRow) -> bool) -> Markup {
+    let sum = |tail: &Tail, of: fn(&TailRow) -> f64| -> f64 {
+        let meant = tail.rows.iter().filter(|it| is_meant(it));
+        meant.map(of).sum()
+    };
+    html! {
+        tr {
+            td { (name) }
+            @for (_, tail) in told {
+                td.n.faint { (number::micros(sum(tail, |it| it.all_us))) }
+                td.n { (number::micros(sum(tail, |it| it.tail_us))) }
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Words for the tail of a ledger, the same in the terminal and on the page.
+
+use pgassay_core::ledger::{Divider, Ledger, TAIL_TRANSACTIONS_MIN, Tail, TailRow};
+use pgassay_core::run::Run;
+
+use crate::ledger::group_name;
+use crate::number;
+use crate::outline::{condition_title, variant_name};
+
+/// Rows that are named in the line.
+const ROWS: usize = 3;
+
+/// What a row of the tail is called.
+pub(crate) fn row_name(row: &TailRow) -> String {
+    match row.mechanism.as_str() {
+        "client" => "client and wire".to_owned(),
+        mechanism => group_name(row.part, mechanism),
+    }
+}
+
+/// `simple, 16 clients, profiled, beyond p99 (8684 µs): 88 970 µs (all: 1480): Lock transactionid
+/// 68 204 (671), …; of 141 transactions, 100 seen`; or why there is no such account. Nothing where no trial was profiled.
+pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
+    let point = format!(
+        "{}, {}",
+        variant_name(run, ledger.variant),
+        condition_title(run, ledger.condition)
+    );
+    let Some(tail) = &ledger.tail else {
+        ledger.checks.profiled_tps_ratio?;
+        return Some(format!("{point}, beyond p99: {}", lacking(ledger)));
+    };
+    let (shown, rest) = tail.rows.split_at(tail.rows.len().min(ROWS));
+    let mut parts: Vec<String> = shown
+        .iter()
+        .map(|row| part(&row_name(row), row.tail_us, row.all_us))
+        .collect();
+    if !rest.is_empty() {
+        let sum = |of: fn(&TailRow) -> f64| rest.iter().map(of).sum::<f64>();
+        parts.push(part("rest", sum(|it| it.tail_us), sum(|it| it.all_us)));
+    }
+    Some(format!(
+        "{point}, profiled, beyond p99 ({}): {} µs (all: {}): {}; of {} transactions, {} seen",
+        p99(tail),
+        number::micros(tail.tail_us),
+        number::micros(tail.all_us),
+        parts.join(", "),
+        number::whole(tail.transactions as f64),
+        number::whole(tail.covered as f64),
+    ))
+}
+
+fn part(name: &str, tail_us: f64, all_us: f64) -> String {
+    format!(
+        "{name}\u{a0}{}\u{a0}({})",
+        number::micros(tail_us),
+        number::micros(all_us)
+    )
+}
+
+/// Why there is no account of the tail.
+fn lacking(ledger: &Ledger) -> String {
+    if ledger.blocked_by == Divider::Stacks {
+        format!(
+            "fewer than {TAIL_TRANSACTIONS_MIN} transactions while switches were observed, which \
+             tell nothing; longer trials (--length) have more"
+        )
+    } else {
+        "no account, since context switches were not observed (doctor says what grants them)"
+            .to_owned()
+    }
+}
+
+/// How much of the tail was seen, and whether that is like the rest of it.
+pub(crate) fn basis(tail: &Tail) -> String {
+    let dropped = match tail.dropped {
+        0 => String::new(),
+        count => format!(
+            "; {} more transactions found no room",
+            number::whole(count as f64)
+        ),
+    };
+    format!(
+        "{} of {} transactions seen; switches observed for {} of the time and {} of the tail's own; \
+         {} µs beyond p99 where nothing watches{dropped}",
+        number::whole(tail.covered as f64),
+        number::whole(tail.transactions as f64),
+        number::percent(tail.slices_share),
+        number::percent(tail.covered_share),
+        number::micros(tail.timed_us),
+    )
+}
+
+/// `8684 µs`, or `8684 to 11 829 µs` where it differs from trial to trial.
+pub(crate) fn p99(tail: &Tail) -> String {
+    let (low, high) = (
+        number::micros(tail.p99_low_us),
+        number::micros(tail.p99_high_us),
+    );
+    if low == high {
+        format!("{low} µs")
+    } else {
+        format!("{low} to {high} µs")
+    }
+}

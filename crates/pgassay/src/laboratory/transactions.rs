@@ -1,0 +1,170 @@
+//! Which transactions a profiled trial had, and what its backends did within them.
+//!
+//! The load's clock and that of the context switches are the same, and a client's backend is known,
+//! so a transaction is a stretch of its backend's time. Transactions are kept for the length of a
+//! trial only; what stays in a result is sums.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pgassay_core::transactions::{TransactionTimes, Transactions};
+use pgassay_load::{Crew, FailedTry, LoadError, Measurement, Observer, Outcome, Transaction};
+use pgassay_profile::{Blocked, OffCpu, Span, SpanAccount};
+
+/// Transactions that a trial keeps, over all threads: 24 MiB.
+const KEPT_MAX: usize = 1 << 20;
+/// The tail lies beyond this percentile.
+const TAIL_PERCENTILE: f64 = 99.0;
+
+/// A transaction that ended well.
+#[derive(Clone, Copy)]
+struct Kept {
+    client: u32,
+    begin_ns: u64,
+    end_ns: u64,
+}
+
+/// What all threads have kept.
+#[derive(Default)]
+struct Shelf {
+    kept: Mutex<Vec<Kept>>,
+    dropped: AtomicU64,
+}
+
+/// Keeps the transactions of a crew while it runs.
+pub struct TransactionKeeper {
+    shelf: Arc<Shelf>,
+}
+
+/// A thread's part of it.
+struct ThreadKeeper {
+    kept: Vec<Kept>,
+    dropped: u64,
+    shelf: Arc<Shelf>,
+}
+
+impl TransactionKeeper {
+    /// From now on the crew's transactions are kept, until nobody observes it.
+    pub fn start(crew: &mut Crew) -> Self {
+        let shelf = Arc::<Shelf>::default();
+        let room = KEPT_MAX / crew.threads().max(1);
+        crew.observe(|_| {
+            Some(Box::new(ThreadKeeper {
+                // At once, since growing would hold up the clients; pages are taken as they fill.
+                kept: Vec::with_capacity(room),
+                dropped: 0,
+                shelf: Arc::clone(&shelf),
+            }))
+        });
+        Self { shelf }
+    }
+
+    /// What these backends, in the clients' order, did within the transactions that ended in the
+    /// window, and within those of them beyond its p99.
+    pub fn account(&self, pids: &[u32], measured: &Measurement, off_cpu: &OffCpu) -> Account {
+        let kept = self.shelf.kept.lock();
+        let kept = kept.unwrap_or_else(PoisonError::into_inner);
+        let instants = &measured.instants;
+        let window = instants.window_begin_ns..instants.window_end_ns;
+        let p99_ns = measured.latency_ns.value_at_percentile(TAIL_PERCENTILE);
+        let in_window = || kept.iter().filter(|it| window.contains(&it.end_ns));
+        let in_tail = || in_window().filter(|it| it.latency_ns() > p99_ns);
+        let spans = |it: &Kept| it.span(pids);
+        let slices = off_cpu.whole().iter();
+        let slices_ns = slices.map(|slice| {
+            let end_ns = slice.end_ns.min(window.end);
+            end_ns.saturating_sub(slice.start_ns.max(window.start))
+        });
+        let (all, tail) = (
+            off_cpu.within(in_window().filter_map(spans)),
+            off_cpu.within(in_tail().filter_map(spans)),
+        );
+        Account {
+            transactions: Transactions {
+                all: times(in_window(), &all),
+                tail: times(in_tail(), &tail),
+                p99_ns: vec![p99_ns],
+                window_ns: window.end - window.start,
+                slices_ns: slices_ns.sum(),
+                dropped: self.shelf.dropped.load(Ordering::Relaxed),
+            },
+            blocked_in_all: all.blocked,
+            blocked_in_tail: tail.blocked,
+        }
+    }
+}
+
+/// What backends did within transactions: sums, and where they were blocked in all and in the tail.
+pub struct Account {
+    /// All that needs no stack.
+    pub transactions: Transactions,
+    /// Blocked within transactions.
+    pub blocked_in_all: Vec<Blocked>,
+    /// Blocked within those of the tail.
+    pub blocked_in_tail: Vec<Blocked>,
+}
+
+fn times<'a>(kept: impl Iterator<Item = &'a Kept>, account: &SpanAccount) -> TransactionTimes {
+    let (transactions, latency_ns) = kept.fold((0, 0), |(count, sum_ns), it| {
+        (count + 1, sum_ns + it.latency_ns())
+    });
+    TransactionTimes {
+        transactions,
+        latency_ns,
+        covered: account.spans,
+        covered_ns: account.covered_ns,
+        on_cpu_ns: account.on_cpu_ns,
+        run_queue_ns: account.run_queue_ns,
+        unseen_ns: account.unseen_ns,
+    }
+}
+
+impl Kept {
+    fn latency_ns(&self) -> u64 {
+        self.end_ns - self.begin_ns
+    }
+
+    /// Its stretch of its backend's time.
+    fn span(&self, pids: &[u32]) -> Option<Span> {
+        Some(Span {
+            pid: *pids.get(self.client as usize)?,
+            start_ns: self.begin_ns,
+            end_ns: self.end_ns,
+        })
+    }
+}
+
+impl Observer for ThreadKeeper {
+    fn transaction(&mut self, transaction: &Transaction) {
+        if transaction.outcome != Outcome::Done {
+            return;
+        }
+        if self.kept.len() == self.kept.capacity() {
+            self.dropped += 1;
+            return;
+        }
+        self.kept.push(Kept {
+            client: transaction.client,
+            begin_ns: transaction.scheduled_ns,
+            end_ns: transaction.end_ns,
+        });
+    }
+
+    fn failed_try(&mut self, _: &FailedTry<'_>) {}
+
+    fn aborted(&mut self, _: u32, _: &LoadError) {}
+
+    fn finished(&mut self) {
+        let mut shelf = self
+            .shelf
+            .kept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        shelf.append(&mut self.kept);
+        drop(shelf);
+        self.shelf
+            .dropped
+            .fetch_add(self.dropped, Ordering::Relaxed);
+        self.dropped = 0;
+    }
+}
