@@ -50,6 +50,8 @@ const STARTING: &str = "57P03";
 pub struct ServerConfig {
     /// Settings, verbatim as in `postgresql.conf`, without quotes around the values.
     pub settings: BTreeMap<String, String>,
+    /// Variables of the environment that its processes run in, beside the few that all have.
+    pub environment: BTreeMap<String, String>,
     /// The user to run as; only root may choose. Root's default is `nobody`.
     pub run_as: Option<String>,
     /// Also listen on a free port of 127.0.0.1, with a random password.
@@ -76,6 +78,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             settings: BTreeMap::new(),
+            environment: BTreeMap::new(),
             run_as: None,
             tcp: false,
             tls: false,
@@ -458,6 +461,7 @@ impl Server {
         command
             .arg("-D")
             .arg(self.data_dir())
+            .envs(&self.config.environment)
             .current_dir(self.data_dir());
         command
             .stdout(log().map_err(failed)?)

@@ -27,6 +27,26 @@ name = "no checksums"
 data_checksums = false
 parameters = { idle = 0, checksums = "off" }
 [[variant]]
+name = "environment"
+environment = { MALLOC_ARENA_MAX = "${arenas}" }
+parameters = { idle = 0, checksums = "on", arenas = 3 }
+setup = """
+create table variable (line text);
+copy variable from program 'env';
+select 1 / count(*) from variable where line = 'MALLOC_ARENA_MAX=3';
+select 1 / (count(*) = 0)::int from variable where line like 'PGASSAY%' or line like 'OTHER%';
+"""
+[[variant]]
+name = "another environment"
+environment = { OTHER = "two words" }
+parameters = { idle = 0, checksums = "on" }
+setup = """
+create table variable (line text);
+copy variable from program 'env';
+select 1 / count(*) from variable where line = 'OTHER=two words';
+select 1 / (count(*) = 0)::int from variable where line like 'MALLOC%';
+"""
+[[variant]]
 name = "nowhere"
 requires = { feature = "no-such-thing" }
 parameters = { idle = 0, checksums = "on" }
@@ -53,6 +73,34 @@ fn servers_are_as_their_variants_ask() {
         finished.stdout
     );
     place.assert_nothing_left();
+}
+
+#[test]
+fn variables_that_would_point_the_server_elsewhere_are_refused_with_their_line() {
+    let place = Place::new();
+    for (name, words) in [
+        ("PGDATA", "settings"),
+        ("'A=B'", "is no name of a variable"),
+    ] {
+        let study = STUDY.replace("MALLOC_ARENA_MAX =", &format!("{name} ="));
+        let output = place
+            .command()
+            .arg("study")
+            .arg("check")
+            .arg(place.study(&study))
+            .output();
+        let finished = Finished::of(&output.expect("the program runs"));
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        let line = 1 + study
+            .lines()
+            .position(|it| it.contains(name))
+            .expect("it is there");
+        let said = &finished.stderr;
+        assert!(
+            said.contains(words) && said.contains(&format!(":{line}:")),
+            "{said}"
+        );
+    }
 }
 
 /// The scripts fail unless their connections are encrypted, or not, and as many as asked.

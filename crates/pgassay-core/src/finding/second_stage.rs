@@ -153,6 +153,7 @@ mod tests {
             databases: Vec::new(),
             tcp: false,
             tls: false,
+            environment: [].into(),
             data_checksums: None,
             idle_connections: 0,
             connections: 18,

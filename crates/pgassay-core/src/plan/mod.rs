@@ -78,6 +78,9 @@ pub struct ServerPlan {
     pub binaries: Option<String>,
     /// Lines of `postgresql.conf`.
     pub settings: BTreeMap<String, String>,
+    /// Variables of its processes' environment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
     /// What is in it; every one is used by one point or more.
     #[serde(default)]
     pub databases: Vec<DatabasePlan>,

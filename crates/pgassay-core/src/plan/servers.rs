@@ -26,6 +26,7 @@ impl Servers {
         let alike = |plan: &ServerPlan| {
             (&plan.version, &plan.binaries, &plan.settings)
                 == (&wanted.version, &wanted.binaries, &wanted.settings)
+                && plan.environment == wanted.environment
                 && plan.data_checksums == wanted.data_checksums
                 && plan.idle_connections == wanted.idle_connections
         };
@@ -65,6 +66,7 @@ impl Expansion<'_> {
             version,
             binaries,
             settings: self.settings(index, variant, at, values)?,
+            environment: self.environment(index, variant, values)?,
             databases: Vec::new(),
             tcp: network.needs_tcp(),
             tls: network == Network::Tls,
@@ -119,4 +121,42 @@ impl Expansion<'_> {
         }
         Ok(settings)
     }
+
+    /// The study's variables, then the variant's.
+    fn environment(
+        &self,
+        index: usize,
+        variant: &Variant,
+        values: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, StudyError> {
+        let number = index.to_string();
+        let sources: [(&[&str], &BTreeMap<String, Scalar>); 2] = [
+            (&["server", "environment"], &self.study.server.environment),
+            (&["variant", &number, "environment"], &variant.environment),
+        ];
+        let mut environment = BTreeMap::new();
+        for (place, given) in sources {
+            for (name, value) in given {
+                let path: Vec<&str> = place.iter().copied().chain([name.as_str()]).collect();
+                if let Some(reason) = refusal(name) {
+                    return Err(self.source.error_at(&path, format!("`{name}` {reason}")));
+                }
+                environment.insert(name.clone(), self.filled(value.as_str(), values, &path)?);
+            }
+        }
+        Ok(environment)
+    }
+}
+
+/// Why this cannot be a variable of a server's environment.
+fn refusal(name: &str) -> Option<&'static str> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.starts_with(|c: char| c.is_ascii_digit()) || name.is_empty() || !name.chars().all(fits)
+    {
+        return Some("is no name of a variable: letters, digits and `_` only");
+    }
+    name.starts_with("PG").then_some(
+        "would point the server's programs elsewhere: `settings`, `session`, `version` and `binaries` say \
+         what PostgreSQL's own variables say",
+    )
 }

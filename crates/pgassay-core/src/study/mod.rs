@@ -90,6 +90,10 @@ pub struct ServerChoice {
     /// Lines of `postgresql.conf`, verbatim.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, Scalar>,
+    /// Variables of the environment that the server's processes run in, beside `PATH`, `TZ`,
+    /// `LD_LIBRARY_PATH` and the locale `C`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, Scalar>,
     /// Whether pages have checksums (`initdb --data-checksums`, or `--no-data-checksums`). Default:
     /// the version's own, which is no until 17 and yes since 18.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -229,6 +233,9 @@ pub struct Variant {
     /// Lines of `postgresql.conf` beyond `server.settings`: it gets a server of its own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, Scalar>,
+    /// Variables of its server's environment, beyond `server.environment`: it gets a server of its own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, Scalar>,
     /// Settings of its sessions only, as `PGOPTIONS` would give them: it shares the server, which
     /// makes the fairer pair.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

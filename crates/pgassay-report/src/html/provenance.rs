@@ -83,6 +83,14 @@ fn servers(run: &Run) -> Markup {
                             li { code { (name) " = " (value) } }
                         }
                     } } }
+                    @if !planned.environment.is_empty() {
+                        dt { "environment" }
+                        dd { ul.plain {
+                            @for (name, value) in &planned.environment {
+                                li { code { (name) "=" (value) } }
+                            }
+                        } }
+                    }
                 }
             }
         }

@@ -119,6 +119,7 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
         let settings: Vec<String> = server
             .settings
             .iter()
+            .chain(&server.environment)
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
         writeln!(

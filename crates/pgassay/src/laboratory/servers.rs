@@ -313,6 +313,7 @@ fn config(wanted: &ServerPlan, args: &ServerArgs) -> ServerConfig {
     }
     ServerConfig {
         settings,
+        environment: wanted.environment.clone(),
         run_as: args.run_as.clone(),
         tcp: wanted.tcp,
         tls: wanted.tls,

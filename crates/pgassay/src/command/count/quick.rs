@@ -46,6 +46,7 @@ pub fn study(args: &CountArgs) -> Result<Found> {
             version: args.version.clone(),
             binaries: args.binaries.clone(),
             settings,
+            environment: BTreeMap::new(),
             data_checksums: None,
         },
         parameters: BTreeMap::new(),

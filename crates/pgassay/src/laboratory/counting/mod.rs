@@ -275,6 +275,7 @@ impl Laboratory<'_> {
         server.restart_with(|config| {
             config.launcher = launcher;
             config.start_timeout = START_TIMEOUT;
+            config.environment.clone_from(&wanted.environment);
             config.settings = QUIET
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -476,6 +477,7 @@ mod tests {
             databases: Vec::new(),
             tcp: false,
             tls: false,
+            environment: BTreeMap::new(),
             data_checksums: None,
             idle_connections: 0,
             connections: 1,
