@@ -118,7 +118,8 @@ pub struct Quality {
     pub lost: u64,
     /// Samples whose leaf lies in no known symbol.
     pub unknown_leaf: u64,
-    /// CPU time that the samples stand for, in nanoseconds; 0 where it was not kept.
+    /// CPU time that the backends' own samples stand for, in nanoseconds, without that of parallel
+    /// workers, whose time is in no exact total of the backends; 0 where it was not kept.
     #[serde(default)]
     pub sampled_ns: u64,
     /// Time of backends within the slices in which switches were observed, in nanoseconds.

@@ -282,6 +282,24 @@ fn trials_of_before_there_were_ledgers_still_load() {
 }
 
 #[test]
+fn few_samples_may_miss_the_exact_total_by_what_chance_allows() {
+    let trials = trials(2, |_| SPENDS, &Waits::default());
+    let profiled = trials.iter().filter(|it| it.kind == TrialKind::Profiled);
+    let exact_ns: f64 = profiled.map(|it| it.server.on_cpu_us * 1e3).sum();
+    let agree = |samples: u64, ratio: f64| {
+        let mut profile = profile(2, 10, 40, &[]);
+        profile.quality.samples = samples;
+        profile.quality.sampled_ns = (exact_ns * ratio) as u64;
+        let ledger = ledger(&measured(&trials, Some(&profile))).expect("histograms are whole");
+        ledger.expect("there are totals").checks.samples_agree()
+    };
+    assert_eq!(agree(400, 1.11), Some(true), "2 % and two in twenty");
+    assert_eq!(agree(400, 0.87), Some(false));
+    assert_eq!(agree(1_000_000, 1.025), Some(false));
+    assert_eq!(agree(1_000_000, 0.979), Some(true));
+}
+
+#[test]
 fn a_row_that_grew_is_marked_and_drift_of_both_sides_is_not() {
     let seen = waits(&[("Client", "ClientRead", 1)]);
     let drifting = |block: u32| Spends {

@@ -120,7 +120,8 @@ fn machine(checks: &LedgerChecks) -> Option<String> {
 
 fn samples(checks: &LedgerChecks) -> Option<String> {
     let error = checks.samples_error?;
-    Some(judged("samples", error, TOTALS_ERROR_MAX))
+    let limit = TOTALS_ERROR_MAX + checks.samples_chance;
+    Some(judged("samples", error, limit))
 }
 
 fn judged(name: &str, error: f64, limit: f64) -> String {

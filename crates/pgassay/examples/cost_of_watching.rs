@@ -43,13 +43,15 @@ enum Probe {
     OnCpu { hz: u32 },
     /// Off-CPU slices alone, of so many ms in every so many.
     OffCpu { slice_ms: u64, every_ms: u64 },
-    /// CPU stacks, off-CPU slices, wait events and totals.
+    /// CPU stacks, off-CPU slices, wait events and totals, as `pgassay profile` takes them.
     Ledger { hz: u32 },
+    /// The same as profiled trials of studies take them: slices come more often.
+    Study { hz: u32 },
     /// `perf record`, of all CPUs.
     Perf { hz: u32, graph: &'static str },
 }
 
-const PROBES: [(&str, Probe); 8] = [
+const PROBES: [(&str, Probe); 11] = [
     ("nothing", Probe::Nothing),
     ("on-cpu-99", Probe::OnCpu { hz: 99 }),
     (
@@ -68,6 +70,9 @@ const PROBES: [(&str, Probe); 8] = [
     ),
     ("ledger-99", Probe::Ledger { hz: 99 }),
     ("ledger-199", Probe::Ledger { hz: 199 }),
+    ("study-199", Probe::Study { hz: 199 }),
+    ("study-499", Probe::Study { hz: 499 }),
+    ("study-999", Probe::Study { hz: 999 }),
     (
         "perf-fp-99",
         Probe::Perf {
@@ -111,7 +116,8 @@ fn main() -> Result<()> {
     let mut ratios: Vec<[Vec<f64>; 2]> = vec![Default::default(); probes.len()];
     let mut kept: Vec<Kept> = vec![Kept::default(); probes.len()];
     println!(
-        "probe,pair,tps_watched,tps_unwatched,cpu_us_watched,cpu_us_unwatched,kept_bytes,lost"
+        "probe,pair,tps_watched,tps_unwatched,cpu_us_watched,cpu_us_unwatched,kept_bytes,lost,\
+         sampled_ns,exact_ns"
     );
     for pair in 0..pairs {
         for (at, (name, probe)) in probes.iter().enumerate() {
@@ -127,9 +133,15 @@ fn main() -> Result<()> {
                     kept[at] = seen;
                 }
             }
-            let Kept { bytes, lost, .. } = kept[at];
+            let Kept {
+                bytes,
+                lost,
+                sampled_ns,
+                exact_ns,
+                ..
+            } = kept[at];
             println!(
-                "{name},{pair},{:.0},{:.0},{:.2},{:.2},{bytes},{lost}",
+                "{name},{pair},{:.0},{:.0},{:.2},{:.2},{bytes},{lost},{sampled_ns},{exact_ns}",
                 tps[0], tps[1], cpu_us[0], cpu_us[1]
             );
             ratios[at][0].push(tps[0] / tps[1]);
@@ -171,6 +183,10 @@ fn median(sorted: &[f64]) -> f64 {
 struct Kept {
     bytes: u64,
     lost: u64,
+    /// CPU time that the backends' samples stand for.
+    sampled_ns: u64,
+    /// The kernel's own account of the same.
+    exact_ns: u64,
     words: String,
 }
 
@@ -209,6 +225,13 @@ impl Stretch<'_> {
                 self.sampled(&config(1, Some(off_cpu)), false)
             }
             Probe::Ledger { hz } => self.sampled(&config(hz, Some(OffCpuConfig::default())), true),
+            Probe::Study { hz } => {
+                let off_cpu = OffCpuConfig {
+                    every: Duration::from_millis(150),
+                    ..OffCpuConfig::default()
+                };
+                self.sampled(&config(hz, Some(off_cpu)), true)
+            }
             Probe::Perf { hz, graph } => self.with_perf(hz, graph),
         }
     }
@@ -248,6 +271,7 @@ impl Stretch<'_> {
         sampler.start()?;
         let stop = AtomicBool::new(false);
         let hz = config.frequency_hz;
+        let before = CpuTotals::read(&backends);
         let tps = thread::scope(|scope| {
             if with_waits {
                 scope.spawn(|| {
@@ -265,8 +289,11 @@ impl Stretch<'_> {
             stop.store(true, Ordering::Relaxed);
             tps
         })?;
+        let exact = CpuTotals::read(&backends).since(&before).total();
         let samples = sampler.stop()?;
-        Ok((tps, kept(&samples, &backends)))
+        let mut kept = kept(&samples, &backends);
+        kept.exact_ns = exact.on_cpu_ns;
+        Ok((tps, kept))
     }
 
     fn with_perf(&mut self, hz: u32, graph: &str) -> Result<(Rate, Kept)> {
@@ -300,8 +327,8 @@ impl Stretch<'_> {
             tps?,
             Kept {
                 bytes,
-                lost: 0,
                 words,
+                ..Kept::default()
             },
         ))
     }
@@ -376,7 +403,13 @@ fn kept(samples: &Samples, backends: &[u32]) -> Kept {
         )
         .expect("a String takes all text");
     }
-    Kept { bytes, lost, words }
+    Kept {
+        bytes,
+        lost,
+        sampled_ns: samples.backends(backends).quality.sampled_ns,
+        exact_ns: 0,
+        words,
+    }
 }
 
 fn fill(server: &pgassay_server::Server) -> Result<()> {

@@ -8,13 +8,18 @@ mod support;
 
 use std::sync::{Mutex, PoisonError};
 
-use pgassay_core::ledger::{Divider, Ledger, Nature, Part, Row};
+use pgassay_core::ledger::{Divider, Ledger, Nature, Part, Row, TOTALS_ERROR_MAX};
 use pgassay_core::run::Run;
 use support::Place;
 
 /// Rows against the clients' own clock.
 const CLOSURE: f64 = 0.02;
 const UNRESOLVED: f64 = 0.05;
+
+/// Where other programs take this share of the machine's busy time …
+const OTHERS: f64 = 0.05;
+/// … samples go to the wrong program so often: see `pgassay_profile`'s `samples`.
+const LATE_TIMERS: f64 = 0.25;
 
 /// One at a time, since they measure.
 static TURN: Mutex<()> = Mutex::new(());
@@ -72,6 +77,7 @@ fn closes(run: &Run) {
             "{name}: {unresolved} {:#?}",
             ledger.rows
         );
+        samples_agree(&name, ledger);
         let reasons = ledger.blocked_by;
         assert_ne!(reasons, Divider::Nothing, "{name}");
     }
@@ -83,6 +89,24 @@ fn closes(run: &Run) {
             assert!((sum - whole).abs() < 1e-6, "{sum} is not {whole}");
         }
     }
+}
+
+/// Samples of profiled trials stand for the CPU time that the kernel counts in them.
+fn samples_agree(name: &str, ledger: &Ledger) {
+    let checks = ledger.checks;
+    let Some(error) = checks.samples_error else {
+        return;
+    };
+    let is_shared = checks.machine_error.is_some_and(|share| share > OTHERS);
+    let limit = if is_shared {
+        LATE_TIMERS
+    } else {
+        TOTALS_ERROR_MAX
+    };
+    assert!(
+        error.abs() <= limit + 1.5 * checks.samples_chance,
+        "{name}: {checks:?}"
+    );
 }
 
 /// The longest group of those that `of_interest` picks.

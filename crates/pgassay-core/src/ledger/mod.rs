@@ -171,6 +171,9 @@ pub struct LedgerChecks {
     /// The samples' CPU time over the exact time of the same trials, less 1; `None` without samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples_error: Option<f64>,
+    /// Two standard deviations of the same figure by chance alone, 2 / √n for n samples.
+    #[serde(default)]
+    pub samples_chance: f64,
     /// Throughput of profiled over that of timed trials: what watching cost; `None` without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiled_tps_ratio: Option<f64>,
@@ -241,6 +244,12 @@ impl LedgerChecks {
     /// Whether the rows add up to what the clients measured.
     pub fn closes(&self) -> bool {
         (self.coverage - 1.0).abs() <= COVERAGE_ERROR_MAX + self.edge
+    }
+
+    /// Whether samples and exact totals agree; nothing without samples.
+    pub fn samples_agree(&self) -> Option<bool> {
+        let error = self.samples_error?;
+        Some(error.abs() <= TOTALS_ERROR_MAX + self.samples_chance)
     }
 
     /// Whether Little's law holds between throughput, latencies and backends.

@@ -354,6 +354,7 @@ fn checks(measured: &Measured<'_>, blocks: &[Block], sum_us: f64) -> LedgerCheck
     let sampled_us = measured
         .profile
         .map_or(0.0, |it| it.quality.sampled_ns as f64 / 1e3);
+    let samples = measured.profile.map_or(0, |it| it.quality.samples);
     let exact_us: f64 = profiled.iter().map(|trial| trial.server.on_cpu_us).sum();
     LedgerChecks {
         coverage: if clients_us > 0.0 {
@@ -365,6 +366,7 @@ fn checks(measured: &Measured<'_>, blocks: &[Block], sum_us: f64) -> LedgerCheck
         edge: over(&|it| it.cut_us / it.window_us),
         machine_error: (busy > 0.0).then(|| of_timed(|trial| trial.foreign) / busy),
         samples_error: (sampled_us > 0.0 && exact_us > 0.0).then(|| sampled_us / exact_us - 1.0),
+        samples_chance: 2.0 / (samples.max(1) as f64).sqrt(),
         profiled_tps_ratio: tps_ratio(&profiled, &timed),
         client_limited: of_timed(|trial| f64::from(u8::from(trial.client.client_limited))),
         steal: of_timed(|trial| trial.steal),

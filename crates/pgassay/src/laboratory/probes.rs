@@ -17,12 +17,17 @@ use super::servers::Servers;
 use super::waits;
 
 /// Samples a second and processor in profiled trials. They decide no verdict, so they can afford
-/// what a timed trial cannot: some 8 % of throughput, which is measured and printed.
-const SAMPLES_HZ: u32 = 999;
+/// what a timed trial cannot, which is measured and printed; `docs/watching.md` has the reasons.
+const SAMPLES_HZ: u32 = 499;
 /// Looks a second at what each backend waits for: some 2 ms of CPU a second for each backend.
 pub const WAITS_HZ: u32 = 199;
 /// Trials are short, so slices of switches come more often than beside a server that must not notice.
 const SLICE_EVERY: Duration = Duration::from_millis(150);
+/// Room for samples that were not read yet, of each processor: .7 s of them. Backends that only
+/// compute may keep the reading thread from a processor for longer than the default room lasts.
+const RING_BYTES: usize = 8 << 20;
+/// And of all processors: of many, the reading thread finds one that is free.
+const RINGS_BYTES: usize = 256 << 20;
 /// An answer that takes longer is none: nothing that is asked here takes work.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
@@ -114,9 +119,17 @@ fn sampler(servers: &Servers, off_cpu: Option<OffCpuConfig>) -> Result<Sampler, 
             .map(|server| server.postmaster_pid().cast_unsigned())
             .collect(),
         frequency_hz: SAMPLES_HZ,
+        ring_bytes: ring_bytes(),
         off_cpu,
         ..SamplerConfig::default()
     })
+}
+
+/// A power of two, and never less than the default.
+fn ring_bytes() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let of_each = (RINGS_BYTES / processors.next_power_of_two()).min(RING_BYTES);
+    of_each.max(SamplerConfig::default().ring_bytes)
 }
 
 /// A connection of our own, to see in a server's memory how it waits.

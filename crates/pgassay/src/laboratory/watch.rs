@@ -171,8 +171,13 @@ impl Profiles {
     pub fn add(&mut self, condition: usize, variant: usize, block: u32, watched: &Watched<'_>) {
         let builder = &mut self.builders[condition * self.variants + variant];
         let samples = watched.samples;
+        let own = samples.select(|process| watched.backend_pids.contains(&process.pid));
         let selection = samples.backends(watched.backend_pids);
         add_samples(builder, block as usize, samples, &selection);
+        builder.add_quality(&Quality {
+            sampled_ns: own.quality.sampled_ns,
+            ..Quality::default()
+        });
         add_blocked(builder, block as usize, watched);
     }
 
@@ -227,7 +232,6 @@ pub fn add_samples(
         truncated: selection.quality.truncated,
         lost: samples.lost,
         unknown_leaf: selection.quality.leaf_unknown,
-        sampled_ns: selection.quality.sampled_ns,
         ..Quality::default()
     });
 }
