@@ -59,6 +59,12 @@ pub struct Node {
     pub frame: u32,
     /// Samples that ended here (this frame was the leaf), one count per block.
     pub samples: Vec<u32>,
+    /// Of them, all blocks together: within transactions that ended in a trial's window.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub in_transactions: u64,
+    /// Of those: within transactions that took longer than their trial's p99.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub in_tail: u64,
 }
 
 /// The CPU stacks of one point's backends, all profiled trials together.
@@ -182,6 +188,20 @@ impl ProfileBuilder {
         self.profile.nodes[leaf as usize].samples[block] += count;
     }
 
+    /// Adds that so many of the samples of a stack, as of [`Self::add`], were within transactions,
+    /// and within those of the tail. An empty stack has no place.
+    pub fn add_in_transactions(
+        &mut self,
+        stack: impl IntoIterator<Item = Frame>,
+        (in_transactions, in_tail): (u64, u64),
+    ) {
+        if let Some(leaf) = self.leaf(stack) {
+            let node = &mut self.profile.nodes[leaf as usize];
+            node.in_transactions += in_transactions;
+            node.in_tail += in_tail;
+        }
+    }
+
     /// Adds blocked time at a stack (outermost frame first, empty where none was taken) with the
     /// wait event of that time, by the words of `pg_stat_activity`.
     pub fn add_blocked(
@@ -267,6 +287,8 @@ impl ProfileBuilder {
                 parent,
                 frame,
                 samples: vec![0; blocks],
+                in_transactions: 0,
+                in_tail: 0,
             });
             nodes.len() as u32 - 1
         })

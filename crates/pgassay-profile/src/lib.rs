@@ -83,7 +83,7 @@ pub use off_cpu::{
 };
 pub use role::Role;
 pub use sampler::{Sampler, SamplerConfig};
-pub use samples::{ProcessSamples, Quality, Samples, Selection};
+pub use samples::{ProcessSamples, Quality, SampleMoment, Samples, Selection};
 pub use span::{Span, SpanAccount};
 pub use symbols::source_name;
 pub use tier::{Access, Missing, Tier};

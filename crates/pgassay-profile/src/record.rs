@@ -45,6 +45,8 @@ pub(crate) enum Record<'a> {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Sample<'a> {
     pub pid: u32,
+    /// When it was taken.
+    pub time_ns: u64,
     /// The time this sample stands for.
     pub period_ns: u64,
     /// Kernel addresses and context markers, as the kernel wrote them.
@@ -215,7 +217,7 @@ fn decode_sample(mut body: Cursor<'_>) -> Option<Sample<'_>> {
     body.u64()?; // ip: the call chain's first address says the same
     let pid = body.u32()?;
     body.u32()?; // tid
-    body.u64()?; // time
+    let time_ns = body.u64()?;
     body.u64()?; // cpu, reserved
     let period_ns = body.u64()?;
     let chain_len = usize::try_from(body.u64()?).ok()?;
@@ -234,6 +236,7 @@ fn decode_sample(mut body: Cursor<'_>) -> Option<Sample<'_>> {
     }
     Some(Sample {
         pid,
+        time_ns,
         period_ns,
         callchain,
         user_regs,

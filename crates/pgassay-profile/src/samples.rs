@@ -53,6 +53,19 @@ pub struct Samples {
     pub unreadable_objects: Vec<String>,
     /// Where processes were while they were not on a CPU, if that was asked for.
     pub off_cpu: Option<OffCpu>,
+    /// The samples one by one, where `off_cpu` was asked for; no more than a million.
+    pub moments: Vec<SampleMoment>,
+}
+
+/// One sample of a watched server's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleMoment {
+    /// The process.
+    pub pid: u32,
+    /// When it was taken, on `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
+    /// Index into [`Samples::stacks`].
+    pub stack: u32,
 }
 
 /// The samples of one process.

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::off_cpu::{Blocked, OffCpu, OffCpuCause, OffCpuInterval, Slice};
+use crate::samples::Samples;
 
 /// A stretch of a process's time, in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +70,32 @@ impl OffCpu {
             sums.add(span, self.whole(), of_process);
         }
         sums.finish()
+    }
+}
+
+impl Samples {
+    /// The stacks that were sampled within these stretches, and how often; stretches of a process
+    /// do not overlap.
+    pub fn within(&self, spans: impl IntoIterator<Item = Span>) -> BTreeMap<u32, u64> {
+        let mut of_process: HashMap<u32, Vec<Span>> = HashMap::new();
+        for span in spans {
+            of_process.entry(span.pid).or_default().push(span);
+        }
+        for spans in of_process.values_mut() {
+            spans.sort_unstable_by_key(|span| span.start_ns);
+        }
+        let mut counts = BTreeMap::new();
+        for moment in &self.moments {
+            let Some(spans) = of_process.get(&moment.pid) else {
+                continue;
+            };
+            let next = spans.partition_point(|span| span.start_ns <= moment.time_ns);
+            let last_begun = next.checked_sub(1).map(|at| spans[at]);
+            if last_begun.is_some_and(|span| moment.time_ns < span.end_ns) {
+                *counts.entry(moment.stack).or_default() += 1;
+            }
+        }
+        counts
     }
 }
 
@@ -148,6 +175,7 @@ mod tests {
     use super::*;
     use crate::off_cpu::ProcessOffCpu;
     use crate::role::Role;
+    use crate::samples::SampleMoment;
 
     fn interval(cause: OffCpuCause, start_ns: u64, woken_ns: u64, end_ns: u64) -> OffCpuInterval {
         OffCpuInterval {
@@ -225,6 +253,28 @@ mod tests {
         assert_eq!(blocked.total_ns, 50);
         // Between the slices nothing is known.
         assert_eq!(off_cpu.within([span(1, 200, 300)]), SpanAccount::default());
+    }
+
+    #[test]
+    fn samples_count_in_the_stretch_that_they_were_taken_in() {
+        let moment = |pid, time_ns, stack| SampleMoment {
+            pid,
+            time_ns,
+            stack,
+        };
+        let samples = Samples {
+            moments: vec![
+                moment(1, 99, 4),
+                moment(1, 100, 5),
+                moment(1, 149, 5),
+                moment(1, 150, 6),
+                moment(1, 220, 7),
+                moment(2, 120, 8),
+            ],
+            ..Samples::default()
+        };
+        let within = samples.within([span(1, 200, 230), span(1, 100, 150)]);
+        assert_eq!(within, BTreeMap::from([(5, 2), (7, 1)]));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::kallsyms::KernelSymbols;
 use crate::process::{Owner, ProcessTable};
 use crate::record::{Record, Records, Sample};
 use crate::role::Role;
-use crate::samples::{ProcessSamples, Quality, Samples};
+use crate::samples::{ProcessSamples, Quality, SampleMoment, Samples};
 use crate::slices::Slices;
 use crate::space::{SpaceId, Spaces, StackEnd};
 use crate::wait_reader::WaitReader;
@@ -38,7 +38,11 @@ pub(crate) struct Window {
     throttled: u64,
     pub malformed: u64,
     pub slices: Slices,
+    moments: Vec<SampleMoment>,
 }
+
+/// More samples than these are not kept one by one: 16 MiB.
+const MOMENTS_MAX: usize = 1 << 20;
 
 struct Counted {
     postmaster_pid: u32,
@@ -145,6 +149,13 @@ impl Tally {
         }
         counted.quality += quality;
         *counted.counts.entry(stack).or_default() += 1;
+        if self.window.slices.is_used() && self.window.moments.len() < MOMENTS_MAX {
+            self.window.moments.push(SampleMoment {
+                pid: sample.pid,
+                time_ns: sample.time_ns,
+                stack,
+            });
+        }
     }
 
     /// The number of a sample's stack, and what the sample adds to the quality.
@@ -258,6 +269,7 @@ impl Tally {
             lost: window.lost_records,
             throttled: window.throttled,
             malformed: window.malformed,
+            moments: window.moments,
             kernel_named: self.frames.names_kernel(),
             unreadable_objects: self.spaces.unreadable().cloned().collect(),
             ..Samples::default()

@@ -44,6 +44,17 @@ select n from t where id = :id;
 \endif
 ";
 
+/// One in 150 computes for long.
+const COMPUTER: &str = r"
+\set rare random(1, 150)
+\if :rare = 1
+select sum(i) from generate_series(1, 200000) i;
+\else
+\set id random(1, 1000)
+select n from t where id = :id;
+\endif
+";
+
 /// The ledger of a study of this script at 16 clients, and its run; nothing without a server.
 fn ledger(script: &str) -> Option<(Run, Ledger)> {
     pgassay_server::testing::installation("18")?;
@@ -138,4 +149,17 @@ fn a_row_that_few_want_leads_the_tail() {
     let lead = &tail.rows[0];
     assert!(lead.mechanism.starts_with("Lock "), "{tail:#?}");
     assert_eq!(lead.nature, Nature::Queue);
+}
+
+#[test]
+fn work_that_few_transactions_have_is_told_by_phase() {
+    let Some((run, ledger)) = ledger(COMPUTER) else {
+        return;
+    };
+    let tail = tail(&run, &ledger);
+    let mut on_cpu = tail.rows.iter().filter(|row| row.part == Part::OnCpu);
+    let lead = on_cpu.next().expect("it computes");
+    assert_eq!(lead.mechanism, "execute", "{tail:#?}");
+    assert!(lead.tail_us > 20.0 * lead.all_us, "{tail:#?}");
+    assert!(on_cpu.next().is_some(), "other phases are told apart");
 }

@@ -9,12 +9,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::reason::Reason;
-use super::trials::{Measured, blocked_key, of_kind};
+use super::trials::{Measured, blocked_key, cpu_key, of_kind};
 use super::{Nature, Part};
+use crate::profile::{Node, Profile};
+use crate::subsystem::Symbols;
 use crate::trial::{LatencyError, TrialKind};
 
 /// Fewer transactions beyond p99 within slices than these tell nothing.
 pub const TAIL_TRANSACTIONS_MIN: u64 = 20;
+/// Fewer samples than these in the tail do not divide its CPU time.
+const TAIL_SAMPLES_MIN: f64 = 100.0;
 /// The percentile that the tail lies beyond.
 const PERCENTILE: f64 = 99.0;
 
@@ -54,7 +58,8 @@ pub struct TailRow {
     pub part: Part,
     /// Work or waiting.
     pub nature: Nature,
-    /// What was waited for, as `LWLock WALWrite`.
+    /// What was waited for, as `LWLock WALWrite`; on a CPU the phase, or `CPU` where the tail has
+    /// too few samples to tell phases apart.
     pub mechanism: String,
     /// Time per transaction, of all transactions.
     pub all_us: f64,
@@ -75,6 +80,13 @@ pub(super) fn tail(measured: &Measured<'_>) -> Result<Option<Tail>, LatencyError
         return Ok(None);
     }
     let mut rows = Rows(Vec::new());
+    let cpu_us = (
+        all.per_transaction_us(all.on_cpu_ns),
+        tail.per_transaction_us(tail.on_cpu_ns),
+    );
+    for (reason, (of_all, of_tail)) in cpu_shares(profile, measured.major) {
+        rows.add(reason, (cpu_us.0 * of_all, cpu_us.1 * of_tail));
+    }
     let mut add = |reason: Reason, in_all_ns: u64, in_tail_ns: u64| {
         let figures = (
             all.per_transaction_us(in_all_ns),
@@ -82,13 +94,6 @@ pub(super) fn tail(measured: &Measured<'_>) -> Result<Option<Tail>, LatencyError
         );
         rows.add(reason, figures);
     };
-    let is = |part, nature, mechanism: &str| Reason {
-        part,
-        nature,
-        mechanism: mechanism.to_owned(),
-    };
-    let on_cpu = is(Part::OnCpu, Nature::Demand, "CPU");
-    add(on_cpu, all.on_cpu_ns, tail.on_cpu_ns);
     let run_queue = is(Part::RunQueue, Nature::Queue, "run queue");
     add(run_queue, all.run_queue_ns, tail.run_queue_ns);
     let unseen = is(Part::Unresolved, Nature::Unknown, "not seen");
@@ -115,6 +120,43 @@ pub(super) fn tail(measured: &Measured<'_>) -> Result<Option<Tail>, LatencyError
         dropped: transactions.dropped,
         rows: rows.finish(),
     }))
+}
+
+fn is(part: Part, nature: Nature, mechanism: &str) -> Reason {
+    Reason {
+        part,
+        nature,
+        mechanism: mechanism.to_owned(),
+    }
+}
+
+/// What shares of the CPU time are of which phase, of all transactions and of the tail's; one row
+/// where the tail has too few samples.
+fn cpu_shares(profile: &Profile, major: &str) -> Vec<(Reason, (f64, f64))> {
+    let sampled = (0u32..)
+        .zip(&profile.nodes)
+        .filter(|(_, node)| node.in_transactions > 0);
+    let sum = |of: fn(&Node) -> u64| profile.nodes.iter().map(of).sum::<u64>() as f64;
+    let (all, tail) = (sum(|node| node.in_transactions), sum(|node| node.in_tail));
+    if tail < TAIL_SAMPLES_MIN {
+        return vec![(is(Part::OnCpu, Nature::Demand, "CPU"), (1.0, 1.0))];
+    }
+    let symbols = Symbols::for_major(major);
+    sampled
+        .map(|(index, node)| {
+            let key = cpu_key(&symbols, &profile.stack(index));
+            let reason = if key.is_unresolved {
+                is(Part::Unresolved, Nature::Demand, &key.mechanism)
+            } else {
+                is(Part::OnCpu, Nature::Demand, &key.phase)
+            };
+            let shares = (
+                node.in_transactions as f64 / all,
+                node.in_tail as f64 / tail,
+            );
+            (reason, shares)
+        })
+        .collect()
 }
 
 struct Rows(Vec<TailRow>);
@@ -167,7 +209,7 @@ fn timed_us(measured: &Measured<'_>) -> Result<f64, LatencyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Frame, Profile, ProfileBuilder};
+    use crate::profile::{Frame, ProfileBuilder};
     use crate::transactions::{TransactionTimes, Transactions};
     use crate::trial::tests::trial;
     use crate::trial::{Latency, Trial};
@@ -247,6 +289,42 @@ mod tests {
         assert_eq!((tail.p99_low_us, tail.p99_high_us), (1500.0, 2000.0));
         // What two of two hundred transactions took where nothing watched.
         assert!((tail.timed_us - 8000.0).abs() < 8.0, "{tail:?}");
+    }
+
+    #[test]
+    fn enough_samples_divide_the_cpu_time_by_phase() {
+        let frames = |leaf: &str| {
+            ["PostgresMain", "exec_simple_query", leaf].map(|symbol| Frame {
+                symbol: Some(symbol.to_owned()),
+                object: "postgres".to_owned(),
+                offset: 0,
+                kernel: false,
+            })
+        };
+        let sampled = |in_tail: u64| {
+            let mut builder = ProfileBuilder::new(1);
+            builder.add_transactions(profile(50).transactions.as_ref().unwrap());
+            builder.add_in_transactions(frames("pg_plan_query"), (400, in_tail));
+            builder.add_in_transactions(frames("PortalRun"), (100, 3 * in_tail));
+            let tail = tail_of(Some(&builder.finish())).unwrap();
+            let row = |name: &str| {
+                let row = tail.rows.iter().find(|row| row.mechanism == name);
+                row.map(|row| (row.all_us, row.tail_us))
+            };
+            (row("CPU"), row("plan"), row("execute"))
+        };
+        let (cpu, plan, execute) = sampled(24);
+        assert!(
+            plan.is_none() && execute.is_none(),
+            "96 samples are too few"
+        );
+        let cpu = cpu.unwrap();
+        let (none, plan, execute) = sampled(25);
+        assert!(none.is_none());
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-6;
+        let (plan, execute) = (plan.unwrap(), execute.unwrap());
+        assert!(close(plan.0, cpu.0 * 0.8) && close(plan.1, cpu.1 * 0.25));
+        assert!(close(execute.0, cpu.0 * 0.2) && close(execute.1, cpu.1 * 0.75));
     }
 
     #[test]

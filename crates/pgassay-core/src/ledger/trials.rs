@@ -212,7 +212,7 @@ fn names<'a>(stack: &[&'a Frame]) -> Vec<FrameName<'a>> {
 }
 
 /// The row of a stack on a CPU.
-fn cpu_key(symbols: &Symbols, stack: &[&Frame]) -> CpuKey {
+pub(super) fn cpu_key(symbols: &Symbols, stack: &[&Frame]) -> CpuKey {
     let names = names(stack);
     let subsystem = Credit::of(symbols, &names).subsystem;
     let no_stack = names.iter().all(|name| name.object.is_empty());

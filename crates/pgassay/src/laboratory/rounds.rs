@@ -298,10 +298,9 @@ impl Bench<'_> {
             };
             let profiles = &mut harvest.profiles;
             profiles.add(condition, variant, place.block, &watched);
-            if let (Some(keeper), Some(off_cpu), Ok(measured)) =
-                (&keeper, &samples.off_cpu, &measured)
+            if let (Some(keeper), Ok(measured)) = (&keeper, &measured)
+                && let Some(account) = keeper.account(&backend_pids, measured, &samples)
             {
-                let account = keeper.account(&backend_pids, measured, off_cpu);
                 profiles.add_transactions(condition, variant, &watched, &account);
             }
         }

@@ -4,12 +4,13 @@
 //! so a transaction is a stretch of its backend's time. Transactions are kept for the length of a
 //! trial only; what stays in a result is sums.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pgassay_core::transactions::{TransactionTimes, Transactions};
 use pgassay_load::{Crew, FailedTry, LoadError, Measurement, Observer, Outcome, Transaction};
-use pgassay_profile::{Blocked, OffCpu, Span, SpanAccount};
+use pgassay_profile::{Blocked, Samples, Span, SpanAccount};
 
 /// Transactions that a trial keeps, over all threads: 24 MiB.
 const KEPT_MAX: usize = 1 << 20;
@@ -61,7 +62,14 @@ impl TransactionKeeper {
 
     /// What these backends, in the clients' order, did within the transactions that ended in the
     /// window, and within those of them beyond its p99.
-    pub fn account(&self, pids: &[u32], measured: &Measurement, off_cpu: &OffCpu) -> Account {
+    /// Nothing where context switches were not observed.
+    pub fn account(
+        &self,
+        pids: &[u32],
+        measured: &Measurement,
+        samples: &Samples,
+    ) -> Option<Account> {
+        let off_cpu = samples.off_cpu.as_ref()?;
         let kept = self.shelf.kept.lock();
         let kept = kept.unwrap_or_else(PoisonError::into_inner);
         let instants = &measured.instants;
@@ -79,7 +87,9 @@ impl TransactionKeeper {
             off_cpu.within(in_window().filter_map(spans)),
             off_cpu.within(in_tail().filter_map(spans)),
         );
-        Account {
+        Some(Account {
+            samples_in_all: samples.within(in_window().filter_map(spans)),
+            samples_in_tail: samples.within(in_tail().filter_map(spans)),
             transactions: Transactions {
                 all: times(in_window(), &all),
                 tail: times(in_tail(), &tail),
@@ -90,7 +100,7 @@ impl TransactionKeeper {
             },
             blocked_in_all: all.blocked,
             blocked_in_tail: tail.blocked,
-        }
+        })
     }
 }
 
@@ -102,6 +112,10 @@ pub struct Account {
     pub blocked_in_all: Vec<Blocked>,
     /// Blocked within those of the tail.
     pub blocked_in_tail: Vec<Blocked>,
+    /// Stacks that were sampled on a CPU within transactions, and how often.
+    pub samples_in_all: BTreeMap<u32, u64>,
+    /// The same within those of the tail.
+    pub samples_in_tail: BTreeMap<u32, u64>,
 }
 
 fn times<'a>(kept: impl Iterator<Item = &'a Kept>, account: &SpanAccount) -> TransactionTimes {

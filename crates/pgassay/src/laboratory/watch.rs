@@ -127,6 +127,14 @@ pub struct Watched<'a> {
 }
 
 impl<'a> Watched<'a> {
+    /// A stack, outermost frame first.
+    fn frames(&self, stack: Option<u32>) -> impl Iterator<Item = Frame> + use<'a> {
+        let samples = self.samples;
+        let stack = stack.map(|at| &samples.stacks[at as usize][..]);
+        let frames = stack.unwrap_or_default().iter();
+        frames.map(|&at| frame(&samples.frames[at as usize]))
+    }
+
     /// Where a process was blocked: its stack, outermost frame first, and the wait event.
     fn place(
         &self,
@@ -135,12 +143,9 @@ impl<'a> Watched<'a> {
         impl Iterator<Item = Frame> + use<'a>,
         (&'static str, &'static str),
     ) {
-        let samples = self.samples;
-        let stack = blocked.stack.map(|at| &samples.stacks[at as usize][..]);
-        let frames = stack.unwrap_or_default().iter();
         let wait = blocked.wait.and_then(|info| wait_event(self.major, info));
         (
-            frames.map(|&at| frame(&samples.frames[at as usize])),
+            self.frames(blocked.stack),
             wait.map_or(("", ""), |wait| (wait.kind, wait.name)),
         )
     }
@@ -202,6 +207,11 @@ impl Profiles {
         for (blocked, within_ns) in in_all.chain(in_tail) {
             let (stack, wait) = watched.place(blocked);
             builder.add_blocked_in_transactions(stack, wait, within_ns);
+        }
+        for (&stack, &in_all) in &account.samples_in_all {
+            let in_tail = account.samples_in_tail.get(&stack).copied();
+            let frames = watched.frames(Some(stack));
+            builder.add_in_transactions(frames, (in_all, in_tail.unwrap_or(0)));
         }
     }
 
