@@ -71,7 +71,7 @@ pub enum Unit {
 /// The counters that reports call by a name for people, the most telling first. Others keep their
 /// own name and come after these.
 #[rustfmt::skip]
-const TITLES: [(&str, &str, Unit); 49] = [
+const TITLES: [(&str, &str, Unit); 51] = [
     ("cpu.instructions_user", "instructions in user space", Unit::Count),
     ("cpu.cycles_user", "cycles in user space", Unit::Count),
     ("pg_stat_database.xact_commit", "transactions committed", Unit::Count),
@@ -84,6 +84,7 @@ const TITLES: [(&str, &str, Unit); 49] = [
     ("pg_stat_wal.wal_sync", "WAL syncs", Unit::Count),
     ("log.lines", "log lines", Unit::Count),
     ("log.bytes", "log written", Unit::Bytes),
+    ("log.entries_lost", "log entries lost", Unit::Count),
     ("pg_stat_database.tup_inserted", "rows inserted", Unit::Count),
     ("pg_stat_database.tup_updated", "rows updated", Unit::Count),
     ("pg_stat_database.tup_deleted", "rows deleted", Unit::Count),
@@ -121,6 +122,7 @@ const TITLES: [(&str, &str, Unit); 49] = [
     ("pg_stat_bgwriter.buffers_backend", "blocks written by backends", Unit::Count),
     ("pg_stat_io(client backend, relation).evictions", "buffers evicted by backends", Unit::Count),
     ("pg_stat_io(client backend, relation).extends", "relation extensions", Unit::Count),
+    ("log.entries", "log entries", Unit::Count),
 ];
 
 /// The processor's own counters are read in trials of their own, since that costs the server time.

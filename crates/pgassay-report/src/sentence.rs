@@ -10,6 +10,22 @@ use pgassay_core::run::{Check, RelayFacts, Run};
 use crate::number;
 use crate::outline::{BAND, baseline_name, condition_title, variant_name};
 
+/// Whether the log is whole, where it is of a form that can show it.
+pub(crate) fn log_entries(run: &Run) -> Option<String> {
+    let sum = |name: &str| -> f64 {
+        let trials = run.trials.iter();
+        trials.filter_map(|trial| trial.counters.get(name)).sum()
+    };
+    let (entries, lost) = (sum("log.entries"), sum("log.entries_lost"));
+    (entries > 0.0).then(|| {
+        format!(
+            "{} of {} log entries lost between a session's first and last of a trial, by the numbers that PostgreSQL gives them (csvlog, jsonlog).",
+            number::whole(lost),
+            number::whole(entries + lost)
+        )
+    })
+}
+
 /// The word for a verdict.
 pub(crate) fn verdict_word(verdict: Verdict) -> &'static str {
     match verdict {

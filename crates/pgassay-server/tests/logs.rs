@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::eventually;
-use pgassay_server::{Server, ServerConfig, testing};
+use pgassay_server::{CounterReader, CounterReading, Server, ServerConfig, testing};
 
 /// Well above what a server says while it starts.
 const BYTES: u64 = 16 << 10;
@@ -71,6 +71,62 @@ fn a_large_log_begins_anew_and_goes_on() {
             (1..BYTES).contains(&sum),
             "it went on at the old end: {sum}"
         );
+        server.stop().unwrap();
+    }
+}
+
+#[test]
+fn an_entry_that_is_missing_from_a_log_with_numbers_is_counted() {
+    for form in ["csv", "json"] {
+        let destination = format!("{form}log");
+        let settings = [
+            ("logging_collector", "on"),
+            ("log_destination", &destination),
+        ];
+        let Some(server) = testing::server_with("18", &logging(&settings)) else {
+            return;
+        };
+        let reader = CounterReader::open(&server).unwrap();
+        let read = || {
+            let mut reading = CounterReading::default();
+            reader.read_beside(&server, &[], &mut reading);
+            reading
+        };
+        said(&server, "before");
+        let before = read();
+        let mut connection = server.connect().unwrap();
+        for number in 0..50 {
+            let sql = format!("select {number}, 'a\n\"b\",,'");
+            connection.execute(&sql).unwrap();
+        }
+        said(&server, "after");
+        let counted = read().since(&before);
+        assert!(counted["log.entries"] >= 51.0, "{counted:?}");
+        assert!(counted["log.entries_lost"].abs() < 0.1, "{counted:?}");
+
+        let files = server.log_files();
+        let path = files
+            .iter()
+            .find(|it| it.extension() == Some(form.as_ref()));
+        let path = path.expect("the collector writes it");
+        let whole = std::fs::read_to_string(path).unwrap();
+        let from = whole.find("select 20,").unwrap();
+        let from = whole[..from]
+            .rfind("\n20")
+            .or_else(|| whole[..from].rfind("\n{"))
+            .unwrap();
+        let to = whole.find("select 21,").unwrap();
+        let to = whole[..to]
+            .rfind("\n20")
+            .or_else(|| whole[..to].rfind("\n{"))
+            .unwrap();
+        std::fs::write(path, format!("{}{}", &whole[..from], &whole[to..])).unwrap();
+        let counted = read().since(&before);
+        assert!(
+            (counted["log.entries_lost"] - 1.0).abs() < 0.1,
+            "{counted:?}"
+        );
+        drop(connection);
         server.stop().unwrap();
     }
 }

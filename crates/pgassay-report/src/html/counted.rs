@@ -5,8 +5,8 @@ use pgassay_core::comparison::Comparison;
 use pgassay_core::counters;
 use pgassay_core::run::Run;
 
-use crate::number;
 use crate::outline::{baseline_name, condition_title, differing, point, variant_name};
+use crate::{number, sentence};
 
 /// The section, or nothing where nothing was counted.
 pub(super) fn section(run: &Run) -> Markup {
@@ -21,6 +21,7 @@ pub(super) fn section(run: &Run) -> Markup {
                     "trials, corrected for the number of counters, excludes 0 and the difference "
                     "is more than 1 %. Names with a dot are those of PostgreSQL’s manual."
                 }
+                @if let Some(entries) = sentence::log_entries(run) { p { (entries) } }
                 @for comparison in &run.comparisons {
                     @if !differing(comparison).is_empty() { (differences(run, comparison)) }
                 }

@@ -1,21 +1,34 @@
-//! How much the server has written to its log: `log.bytes` and `log.lines`.
+//! How much the server has written to its log: `log.bytes` and `log.lines`, and of a CSV or JSON log
+//! `log.entries` and how many of them are missing, `log.entries_lost`.
 //!
-//! A message of several lines counts as several; what a rotated file held before it was removed is
+//! A message of several lines is several lines and one entry; what a rotated file held before it was removed is
 //! lost to us.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::numbered::Numbered;
+
 /// The logger may lag behind; it is waited for until its files no longer grow, …
 const QUIET: Duration = Duration::from_millis(3);
 /// … or for this long.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// As much is read at a time.
-const CHUNK_BYTES: usize = 256 << 10;
+
+/// What was written between two readings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    pub bytes: u64,
+    pub lines: u64,
+    /// Entries with numbers; none where the log's form has none.
+    pub entries: u64,
+    /// Entries whose numbers are missing between others of their session.
+    pub entries_lost: u64,
+}
 
 /// The log's files and their sizes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,41 +62,43 @@ impl LogSizes {
         }
     }
 
-    /// Bytes and lines that were written since.
-    pub fn since(&self, earlier: &Self) -> (u64, u64) {
-        let (mut bytes, mut lines) = (0, 0);
+    /// What was written since.
+    pub fn since(&self, earlier: &Self) -> Written {
+        let mut written = Written::default();
+        let mut numbered = Numbered::default();
         for (path, &size) in &self.sizes {
             let before = earlier.sizes.get(path).copied().unwrap_or(0);
             // A file that shrank was begun anew.
             let from = if before > size { 0 } else { before };
-            bytes += size - from;
-            if size > from {
-                lines += lines_between(path, from, size).unwrap_or(0);
+            written.bytes += size - from;
+            if size == from {
+                continue;
+            }
+            let Ok(text) = between(path, from, size) else {
+                continue;
+            };
+            written.lines += text.split(|byte| *byte == b'\n').count() as u64 - 1;
+            match path.extension().and_then(OsStr::to_str) {
+                Some("csv") => numbered.read_csv(&text),
+                Some("json") => numbered.read_json(&text),
+                _ => {}
             }
         }
-        (bytes, lines)
+        (written.entries, written.entries_lost) = numbered.entries_and_lost();
+        written
     }
 }
 
-/// Ends of lines within a part of a file. A link is not followed: the server's user could lead us
-/// anywhere with one.
-fn lines_between(path: &PathBuf, from: u64, to: u64) -> io::Result<u64> {
+/// A part of a file. A link is not followed: the server's user could lead us anywhere with one.
+fn between(path: &PathBuf, from: u64, to: u64) -> io::Result<Vec<u8>> {
     let mut file = File::options()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path)?;
     file.seek(SeekFrom::Start(from))?;
-    let mut rest = file.take(to - from);
-    let mut buffer = vec![0; CHUNK_BYTES];
-    let mut lines = 0;
-    loop {
-        let count = rest.read(&mut buffer)?;
-        if count == 0 {
-            return Ok(lines);
-        }
-        let parts = buffer[..count].split(|byte| *byte == b'\n');
-        lines += parts.count() as u64 - 1;
-    }
+    let mut text = Vec::new();
+    file.take(to - from).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -102,7 +117,8 @@ mod tests {
         fs::write(at("b"), "new\n").unwrap();
         fs::write(at("c"), "x\ny").unwrap();
         let after = LogSizes::settled(&files);
-        assert_eq!(after.since(&before), (10 + 4 + 3, 2 + 1 + 1));
-        assert_eq!(after.since(&after), (0, 0));
+        let written = after.since(&before);
+        assert_eq!((written.bytes, written.lines), (10 + 4 + 3, 2 + 1 + 1));
+        assert_eq!(after.since(&after), Written::default());
     }
 }

@@ -25,6 +25,7 @@
 
 mod kernel;
 mod log;
+mod numbered;
 mod views;
 
 use std::collections::BTreeMap;
@@ -136,9 +137,14 @@ impl CounterReading {
                 (*now >= before).then(|| (name.clone(), now - before))
             })
             .collect();
-        let (bytes, lines) = self.log.since(&earlier.log);
-        counted.insert("log.bytes".to_owned(), bytes as f64);
-        counted.insert("log.lines".to_owned(), lines as f64);
+        let written = self.log.since(&earlier.log);
+        counted.insert("log.bytes".to_owned(), written.bytes as f64);
+        counted.insert("log.lines".to_owned(), written.lines as f64);
+        // Only a CSV or JSON log has numbers.
+        if written.entries > 0 {
+            counted.insert("log.entries".to_owned(), written.entries as f64);
+            counted.insert("log.entries_lost".to_owned(), written.entries_lost as f64);
+        }
         counted
     }
 }

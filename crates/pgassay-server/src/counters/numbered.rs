@@ -1,0 +1,128 @@
+//! Entries of a CSV or JSON log by the numbers that PostgreSQL gives them.
+//!
+//! Each process numbers its entries from 1 (`session_line_num`, `line_num`: `csvlog.c`, `jsonlog.c`,
+//! until 14 `elog.c`), before it hands them to the collector. A number that is missing between a
+//! session's first and last is an entry that got lost on the way. What was lost before the first or
+//! after the last leaves no gap and is not seen.
+
+use std::collections::HashMap;
+
+/// Columns of a CSV log, from 0; the same from 9.6 to 18.
+const SESSION: usize = 5;
+const NUMBER: usize = 6;
+
+/// The numbers of one session.
+#[derive(Debug, Clone, Copy)]
+struct Numbers {
+    first: u64,
+    last: u64,
+    count: u64,
+}
+
+/// Entries by session.
+#[derive(Debug, Default)]
+pub(super) struct Numbered {
+    sessions: HashMap<String, Numbers>,
+}
+
+impl Numbered {
+    /// Entries that there are, and that are missing among them.
+    pub fn entries_and_lost(&self) -> (u64, u64) {
+        let numbers = self.sessions.values();
+        numbers.fold((0, 0), |(entries, lost), it| {
+            let span = it.last - it.first + 1;
+            (entries + it.count, lost + span.saturating_sub(it.count))
+        })
+    }
+
+    /// Reads whole entries of a CSV log. Quotes, line ends within them and doubled quotes are as
+    /// `COPY … CSV` has them.
+    pub fn read_csv(&mut self, text: &[u8]) {
+        let mut is_quoted = false;
+        let mut column = 0;
+        let (mut session, mut number) = (Vec::new(), Vec::new());
+        for byte in text {
+            match byte {
+                b'"' => is_quoted = !is_quoted,
+                b',' if !is_quoted => column += 1,
+                b'\n' if !is_quoted => {
+                    self.add(&session, &number);
+                    session.clear();
+                    number.clear();
+                    column = 0;
+                }
+                _ if column == SESSION => session.push(*byte),
+                _ if column == NUMBER => number.push(*byte),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads whole entries of a JSON log, one a line.
+    pub fn read_json(&mut self, text: &[u8]) {
+        for line in text.split(|byte| *byte == b'\n') {
+            // Quotes within values are escaped, so that these words are keys wherever they stand.
+            let session = after(line, br#""session_id":""#, b'"');
+            let number = after(line, br#""line_num":"#, b',');
+            if let (Some(session), Some(number)) = (session, number) {
+                self.add(session, number);
+            }
+        }
+    }
+
+    /// Takes note of an entry; one that is cut off is none.
+    fn add(&mut self, session: &[u8], number: &[u8]) {
+        let text = |bytes| std::str::from_utf8(bytes).ok();
+        let is_session =
+            |it: &&str| it.contains('.') && it.chars().all(|c| c == '.' || c.is_ascii_hexdigit());
+        let session = text(session).filter(is_session);
+        let number = text(number).and_then(|it| it.parse::<u64>().ok());
+        let (Some(session), Some(number)) = (session, number) else {
+            return;
+        };
+        if let Some(known) = self.sessions.get_mut(session) {
+            known.first = known.first.min(number);
+            known.last = known.last.max(number);
+            known.count += 1;
+            return;
+        }
+        let numbers = Numbers {
+            first: number,
+            last: number,
+            count: 1,
+        };
+        self.sessions.insert(session.to_owned(), numbers);
+    }
+}
+
+/// What stands between a key and the end of its value.
+fn after<'a>(line: &'a [u8], key: &[u8], end: u8) -> Option<&'a [u8]> {
+    let at = line.windows(key.len()).position(|it| it == key)?;
+    line[at + key.len()..].split(|byte| *byte == end).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_in_a_sessions_numbers_are_entries_lost() {
+        let mut numbered = Numbered::default();
+        numbered.read_csv(
+            b"2026-01-01 00:00:00.000 UTC,\"a,\"\"b\",\"d\",7,\"[local]\",69.7,4,\"SELECT\",,,,,\"x,\ny\"\n\
+              2026-01-01 00:00:00.000 UTC,\"a\",\"d\",8,\"[local]\",69.8,1,\"SELECT\"\n\
+              2026-01-01 00:00:00.000 UTC,\"a\",\"d\",7,\"[local]\",69.7,7,\"SELECT\"\n\
+              2026-01-01 00:00:00.000 UTC,\"a\",\"d\",7,\"[local]\",69.7,5,\"SELECT\"\n\
+              2026-01-01 00:00:00.000 UTC,\"a\",\"d\",7,\"[loc",
+        );
+        assert_eq!(numbered.entries_and_lost(), (4, 1));
+        let mut numbered = Numbered::default();
+        numbered.read_json(
+            br#"{"timestamp":"t","user":"\"line_num\":9,","session_id":"69.7","line_num":1,"message":"x"}
+{"timestamp":"t","session_id":"69.7","line_num":4,"message":"x"}
+{"timestamp":"t","session_"#,
+        );
+        assert_eq!(numbered.entries_and_lost(), (2, 2));
+        assert_eq!(Numbered::default().entries_and_lost(), (0, 0));
+    }
+}
