@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../pgassay-wire/tests/support/certificates.rs"]
+mod certificates;
 #[path = "../../pgassay-wire/tests/support/mod.rs"]
 mod server;
 
@@ -441,4 +443,120 @@ fn names_and_versions() {
     bench(&["--io=poll"]).has(1, &[], &["expecting auto, epoll or uring"]);
     let help = place.ours_as("15", None, "-?");
     help.has(0, &["pgbench is a benchmarking tool", "-d, --debug"], &[]);
+}
+
+#[test]
+fn a_load_over_tls_verifies_the_server_and_refuses_a_stranger() {
+    let files = tempfile::tempdir().unwrap();
+    let made = certificates::Certificates::make(files.path());
+    let given = ["server.crt", "server.key", "root.crt"].map(|name| made.path(name));
+    let hba = "local all all trust\nhostssl all all 127.0.0.1/32 trust\n";
+    let Some(server) = Server::start_with(hba, &given) else {
+        return skip("no server");
+    };
+    let place = Place::new();
+    place.script(
+        "s.sql",
+        "select 1/ssl::int from pg_stat_ssl where pid = pg_backend_pid();\n",
+    );
+    let run = |mode: &str, root: &str, io: &str| {
+        let mut command = place.command(&place.path().join("pgbench"), "18", Some(&server));
+        command
+            .args(["-n", "-f", "s.sql", "-c", "2", "-t", "20", "-M", "prepared"])
+            .args([
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &server.port().to_string(),
+                "--io",
+                io,
+            ])
+            .env("PGSSLMODE", mode)
+            .env("PGSSLROOTCERT", made.path(root));
+        Finished::from(&command.output().unwrap())
+    };
+    let all = ["number of transactions actually processed: 40/40"];
+    for io in ["epoll", "auto"] {
+        run("verify-full", "root.crt", io).has(0, &all, &[]);
+    }
+    run("verify-full", "other.crt", "auto").has(1, &[], &["certificate"]);
+    run("disable", "root.crt", "auto").has(1, &[], &["pg_hba.conf"]);
+}
+
+/// Answers every `io_uring_setup` of the program with this error, as containers do.
+fn refuse_io_uring(command: &mut Command, errno: i32) {
+    let statement = |code: u32, jump_if: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: jump_if,
+        jf: 0,
+        k,
+    };
+    // The number of the system call is the first word of what the filter is given.
+    let mut filter = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        libc::sock_filter {
+            jf: 1,
+            ..statement(
+                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                0,
+                libc::SYS_io_uring_setup as u32,
+            )
+        },
+        statement(
+            libc::BPF_RET | libc::BPF_K,
+            0,
+            libc::SECCOMP_RET_ERRNO | errno as u32,
+        ),
+        statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    // SAFETY: prctl is safe to call between fork and exec, and the filter lives in the closure.
+    unsafe {
+        command.pre_exec(move || {
+            let program = libc::sock_fprog {
+                len: filter.len() as u16,
+                filter: filter.as_mut_ptr(),
+            };
+            if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+                || libc::prctl(
+                    libc::PR_SET_SECCOMP,
+                    libc::SECCOMP_MODE_FILTER,
+                    &raw const program,
+                ) != 0
+            {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn io_uring_that_is_refused_is_said_and_auto_goes_on_with_epoll() {
+    let Some(server) = Server::trusting() else {
+        return skip("no server");
+    };
+    let place = Place::new();
+    place.script("s.sql", "select 1;\n");
+    for (errno, why) in [
+        (libc::EPERM, "kernel.io_uring_disabled"),
+        (libc::ENOSYS, "has no io_uring"),
+        (libc::ENOMEM, "ulimit -l"),
+    ] {
+        let run = |io: &str| {
+            let mut command = place.command(&place.path().join("pgbench"), "18", Some(&server));
+            command.args([
+                "-n", "-f", "s.sql", "-c", "2", "-t", "20", "--json", "--io", io,
+            ]);
+            refuse_io_uring(&mut command, errno);
+            Finished::from(&command.output().unwrap())
+        };
+        run("uring").has(1, &[], &["io_uring cannot be used", why]);
+        let auto = run("auto");
+        auto.has(0, &[], &[]);
+        let json: serde_json::Value = serde_json::from_str(&auto.out).unwrap();
+        assert_eq!(json["transactions"], 40);
+        assert_eq!(json["client"]["io"], "epoll");
+        let refused = json["client"]["io_uring_refused"].as_str().unwrap();
+        assert!(refused.contains(why), "{refused}");
+    }
 }

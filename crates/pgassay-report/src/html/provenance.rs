@@ -55,7 +55,7 @@ fn plan(run: &Run) -> Markup {
                 " agree, at most " (number::duration(schedule.warm_up_cap_us as f64))
             }
             dt { "load" }
-            dd { (number::count(u64::from(schedule.threads), "thread")) " per point" }
+            dd { (number::count(u64::from(schedule.threads), "thread")) " per point, on epoll" }
         }
     }
 }
