@@ -9,7 +9,8 @@
 //!
 //! A point's figures are those of its median round. Segments are subtracted within a round only: a
 //! backend's start can differ from one start of the server to the next. The longest is kept short,
-//! so that it ends before a backend reports its statistics, which it does once a second.
+//! so that it ends before a backend reports its statistics, which it does once a second; one that took
+//! longer because other programs held it up is run again.
 //!
 //! Invariants: nothing that valgrind writes lies outside of the server's own directory; figures are
 //! of backends alone, found by the number that the server tells its client.
