@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::reason::Reason;
-use super::trials::{Measured, blocked_key, cpu_key, of_kind};
+use super::trials::{Measured, cpu_key, key_in_profile, of_kind};
 use super::{Nature, Part};
 use crate::profile::{Node, Profile};
 use crate::subsystem::Symbols;
@@ -99,11 +99,7 @@ pub(super) fn tail(measured: &Measured<'_>) -> Result<Option<Tail>, LatencyError
     let unseen = is(Part::Unresolved, Nature::Unknown, "not seen");
     add(unseen, all.unseen_ns, tail.unseen_ns);
     for blocked in &profile.blocked {
-        let stack = blocked
-            .node
-            .map(|node| profile.stack(node))
-            .unwrap_or_default();
-        let key = blocked_key(&stack, &blocked.wait_kind, &blocked.wait_name);
+        let key = key_in_profile(profile, blocked);
         add(key.reason, blocked.in_transactions_ns, blocked.in_tail_ns);
     }
     let p99_us = |ns: Option<&u64>| ns.map_or(0.0, |&ns| ns as f64 / 1e3);

@@ -14,7 +14,7 @@ use super::account::{BlockedKey, BlockedWeights, ClientParts, CpuKey, CpuWeights
 use super::reason::Reason;
 use super::tail::tail;
 use super::{BackgroundRow, Divider, Ledger, LedgerChecks, Part, Row};
-use crate::profile::{Frame, Profile};
+use crate::profile::{BlockedStack, Frame, Profile};
 use crate::subsystem::{Credit, FrameName, Phase, Subsystem, Symbols};
 use crate::trial::{LatencyError, Trial, TrialKind};
 
@@ -236,6 +236,13 @@ pub(crate) fn blocked_key(stack: &[&Frame], kind: &str, event: &str) -> BlockedK
     }
 }
 
+/// The row of what a profile has as blocked.
+pub(super) fn key_in_profile(profile: &Profile, blocked: &BlockedStack) -> BlockedKey {
+    let node = blocked.node.map(|node| profile.stack(node));
+    let stack = node.unwrap_or_default();
+    blocked_key(&stack, &blocked.wait_kind, &blocked.wait_name)
+}
+
 /// What divides the time on a CPU, over all blocks.
 pub(crate) fn cpu_weights(profile: &Profile, major: &str) -> CpuWeights {
     cpu_by_block(profile, major).pooled
@@ -274,11 +281,7 @@ fn cpu_by_block(profile: &Profile, major: &str) -> ByBlock<CpuWeights> {
 fn blocked_by_stacks(profile: &Profile) -> ByBlock<BlockedWeights> {
     let mut weights = no_blocked();
     for blocked in &profile.blocked {
-        let stack = blocked
-            .node
-            .map(|node| profile.stack(node))
-            .unwrap_or_default();
-        let key = blocked_key(&stack, &blocked.wait_kind, &blocked.wait_name);
+        let key = key_in_profile(profile, blocked);
         for (block, &ns) in (0u32..).zip(&blocked.blocked_ns).filter(|(_, ns)| **ns > 0) {
             weights.add(block, &key, ns as f64);
         }

@@ -36,6 +36,8 @@ pub enum Phase {
     Execute,
     /// Ending the transaction.
     Commit,
+    /// Formatting log entries and handing them to the log, between the other phases.
+    Log,
     /// Reading from and writing to the client between the other phases.
     Network,
     /// Blocked until the client sends something.
@@ -64,6 +66,7 @@ impl Phase {
             Self::Bind => "bind",
             Self::Execute => "execute",
             Self::Commit => "commit",
+            Self::Log => "log",
             Self::Network => "network",
             Self::Idle => "idle",
             Self::Other => "other",
@@ -130,6 +133,10 @@ const ANCHORS: &[(Anchor, &[&str])] = &[
     (Anchor::Is(Phase::Commit), &["finish_xact_command", "CommitTransactionCommand",
         "CommitTransactionCommandInternal", "CommitTransaction", "AbortCurrentTransaction",
         "AbortCurrentTransactionInternal", "AbortTransaction"]),
+    // What fails while a plan runs is reported as part of its running.
+    (Anchor::Is(Phase::Log), &["check_log_statement", "check_log_duration", "errstart", "errfinish",
+        "errmsg", "errdetail", "errhidestmt", "errdetail_execute", "errdetail_params",
+        "EmitErrorReport"]),
     (Anchor::Is(Phase::Network), &["ReadCommand", "SocketBackend", "pq_getbyte", "pq_startmsgread",
         "pq_getmessage", "pq_recvbuf", "pq_getmsgint", "pq_getmsgstring", "pq_getmsgbytes",
         "pq_getmsgend", "pq_putemptymessage", "secure_read", "secure_write", "socket_flush",
@@ -239,6 +246,18 @@ mod tests {
                 Phase::Commit,
             ),
             ("pgstat_report_activity", Phase::Other),
+            (
+                "exec_execute_message;errfinish;EmitErrorReport;write_csvlog;write_pipe_chunks",
+                Phase::Log,
+            ),
+            (
+                "exec_execute_message;check_log_duration;GetCurrentTimestamp",
+                Phase::Log,
+            ),
+            (
+                "exec_execute_message;PortalRun;ExecutorRun;errfinish;EmitErrorReport",
+                Phase::Execute,
+            ),
         ] {
             let frames = format!("{SERVER};{frames}");
             assert_eq!(Phase::of(&stack(&frames)), phase, "{frames}");
@@ -260,6 +279,7 @@ mod tests {
             ),
             ("pgstat_report_activity;GetCurrentTimestamp", Phase::Other),
             ("GetCachedPlan;choose_custom_plan", Phase::Bind),
+            ("errfinish;EmitErrorReport;write_csvlog", Phase::Log),
             ("PortalStart;standard_ExecutorStart", Phase::Execute),
         ] {
             for caller in ["PostgresMain", "PostgresMain;exec_bind_message"] {

@@ -125,6 +125,14 @@ impl Bench<'_> {
             crews.push(crew);
         }
         let mut settled = self.counters.round();
+        let place_of = |position, kind, variant: usize| Place {
+            block,
+            condition: round.condition,
+            variant,
+            position,
+            kind,
+            window: windows[variant],
+        };
         let timed = round
             .timed
             .iter()
@@ -135,14 +143,7 @@ impl Bench<'_> {
             .map(|variant| (TrialKind::Profiled, *variant));
         for (position, (kind, variant)) in (0..).zip(timed.chain(profiled)) {
             self.interrupt.check()?;
-            let place = Place {
-                block,
-                condition: round.condition,
-                variant,
-                position,
-                kind,
-                window: windows[variant],
-            };
+            let place = place_of(position, kind, variant);
             let point = self.plan.point(round.condition, variant);
             self.reset(point)?;
             let begun = self
@@ -160,14 +161,7 @@ impl Bench<'_> {
         let before = (round.timed.len() + round.profiled.len()) as u32;
         for (position, variant) in (before..).zip(round.counted.iter().copied()) {
             self.interrupt.check()?;
-            let place = Place {
-                block,
-                condition: round.condition,
-                variant,
-                position,
-                kind: TrialKind::Counted,
-                window: windows[variant],
-            };
+            let place = place_of(position, TrialKind::Counted, variant);
             if let Some(trial) = self.counted(place, &mut crews[variant], harvest)? {
                 harvest.trials.push(trial);
                 done(harvest.trials.len() as u64);
