@@ -21,7 +21,7 @@ use crate::laboratory::servers::{Place, reset};
 const FILE_TIMEOUT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(10);
 /// How often a segment is tried that other programs hold up.
-const TRIES: u32 = 8;
+const TRIES: u32 = 4;
 /// Share of the interval between two reports that a segment may take: the first is made while the
 /// client connects, before its statements are prepared.
 const REPORT_MARGIN: f64 = 0.6;
