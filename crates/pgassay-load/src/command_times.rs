@@ -13,6 +13,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pgassay_script::Rng;
+
 use crate::measurement::CommandMeasurement;
 
 /// One statement of pipelines in so many is flushed, in the mean.
@@ -75,8 +77,8 @@ pub(crate) struct CommandTimes {
     asked_ns: Vec<u64>,
     /// Statements in pipelines up to the next that is flushed.
     until_flush: u64,
-    /// Draws those; any sequence without a period that a script could have will do.
-    random: u64,
+    /// Draws those, apart from what the client's script draws.
+    rng: Rng,
     /// Whether all statements of a first transaction are flushed.
     flushes_first: bool,
     is_first: bool,
@@ -97,7 +99,7 @@ impl CommandTimes {
             begin_ns: 0,
             asked_ns: vec![0; longest],
             until_flush: 0,
-            random: seed,
+            rng: Rng::from_seed(seed),
             flushes_first,
             is_first: false,
         };
@@ -113,12 +115,7 @@ impl CommandTimes {
 
     /// How many statements from here the next flush is: 1 to twice the mean, all alike probable.
     fn draw(&mut self) {
-        // SplitMix64, by Steele, Lea and Flood (OOPSLA 2014).
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        self.until_flush = 1 + (mixed ^ (mixed >> 31)) % (2 * FLUSHED_ONE_IN - 1);
+        self.until_flush = 1 + self.rng.up_to(2 * FLUSHED_ONE_IN - 2);
     }
 
     /// A command begins.

@@ -12,7 +12,7 @@ use pgassay_server::VersionRequest;
 
 use crate::catalogue::Found;
 use crate::cli::ServerArgs;
-use crate::laboratory::{requirements, scripts};
+use crate::laboratory::{counting, requirements, scripts};
 use crate::places;
 use crate::progress::Progress;
 
@@ -48,6 +48,7 @@ pub fn countable(
     };
     only_postgresql(found, &mut overrides, &mut left_out)?;
     let mut counted = plan(&study, &found.source, &overrides)?;
+    counting::refuse_dsn(&counted, found)?;
     let unmet = requirements::unmet(&counted, found, args, progress)?;
     if !unmet.is_empty() {
         let is_met = |name: &&String| !unmet.iter().any(|unmet| unmet.variant == **name);
@@ -59,9 +60,9 @@ pub fn countable(
                 .map(|it| it.sentence.replace(" was left out", "")),
         );
     }
-    for server in &counted.servers {
-        VersionRequest::parse(&server.version)
-            .map_err(|error| places::at_version(found, &server.version, &error.to_string()))?;
+    for version in counted.servers.iter().filter_map(|it| it.version.as_ref()) {
+        VersionRequest::parse(version)
+            .map_err(|error| places::at_version(found, version, &error.to_string()))?;
     }
     for point in &counted.points {
         scripts::parse(point, &found.source)?;

@@ -117,6 +117,7 @@ fn overrides(args: &CountArgs, found: &Found) -> Result<Overrides> {
             .into_iter()
             .collect(),
         binaries: args.study.as_ref().and(args.binaries.clone()),
+        dsn: None,
         seed: args.seed,
         ..Overrides::default()
     })

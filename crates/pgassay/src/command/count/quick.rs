@@ -45,6 +45,7 @@ pub fn study(args: &CountArgs) -> Result<Found> {
         server: ServerChoice {
             version: args.version.clone(),
             binaries: args.binaries.clone(),
+            dsn: None,
             settings,
             environment: BTreeMap::new(),
             data_checksums: None,
@@ -77,11 +78,7 @@ pub fn study(args: &CountArgs) -> Result<Found> {
         file,
         text: String::new(),
     };
-    Ok(Found {
-        name,
-        source,
-        study,
-    })
+    Found::new(&name, source, study)
 }
 
 /// What fills the database.

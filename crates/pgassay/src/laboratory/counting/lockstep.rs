@@ -32,16 +32,6 @@ pub fn until_asleep(pid: i32) {
     }
 }
 
-/// How long a process has been on a processor; none where the kernel does not say.
-pub fn on_cpu(pid: i32) -> Option<Duration> {
-    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
-    text.split_whitespace()
-        .next()?
-        .parse()
-        .ok()
-        .map(Duration::from_nanos)
-}
-
 /// The state in the text of `/proc/PID/stat`; the program's name before it may hold anything.
 fn state(stat: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()

@@ -8,9 +8,13 @@
 //! linear, because what a connection touches for the first time must be in the shortest segment.
 //!
 //! A point's figures are those of its median round. Segments are subtracted within a round only: a
-//! backend's start can differ from one start of the server to the next. The longest is kept short,
-//! so that it ends before a backend reports its statistics, which it does once a second; one that took
-//! longer because other programs held it up is run again.
+//! backend's start can differ from one start of the server to the next.
+//!
+//! Two things that time decides would show otherwise. Backends hand statistics over once a second:
+//! that is not collected, and segments are kept short, so that most end before it. And where a backend's
+//! data lie in memory depends on the backends that the server had before, some of which leave something
+//! behind; so each round has the same ones in the same order, one after the other, and none is run
+//! again.
 //!
 //! Invariants: nothing that valgrind writes lies outside of the server's own directory; figures are
 //! of backends alone, found by the number that the server tells its client.
@@ -42,6 +46,7 @@ use super::servers::{self, Place};
 use crate::catalogue::Found;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
+use crate::places;
 use crate::progress::Progress;
 
 /// A server under valgrind starts some twenty times slower.
@@ -74,6 +79,8 @@ pub struct Options<'a> {
 /// What one point gave so far.
 #[derive(Default)]
 struct Point {
+    /// A size of the shortest segment by what the transactions cost.
+    unit: Option<u64>,
     segments: Option<[u64; 3]>,
     /// Each round's figures.
     rounds: Vec<VariantCount>,
@@ -118,6 +125,7 @@ pub fn count(
     {
         bail!("`idle_connections` cannot be counted: each would be a process under valgrind");
     }
+    refuse_dsn(plan, found)?;
     let mut laboratory = Laboratory {
         plan,
         found,
@@ -138,6 +146,17 @@ pub fn count(
         left_out: options.left_out.clone(),
         conditions: laboratory.conditions()?,
     })
+}
+
+/// An error where a plan names a server of the user's own.
+pub fn refuse_dsn(plan: &Plan, found: &Found) -> Result<()> {
+    let Some(dsn) = plan.servers.iter().find_map(|server| server.dsn.as_ref()) else {
+        return Ok(());
+    };
+    let message = "instructions cannot be counted on a server of your own: it would have to run under \
+                   valgrind; choose other variants with --variant, or give a version or `binaries` \
+                   instead of `dsn`";
+    Err(places::at_dsn(found, dsn, message))
 }
 
 /// Indexes of servers that can share a data directory.
@@ -201,6 +220,15 @@ impl Laboratory<'_> {
         } else {
             Detail::Addresses
         };
+        // On servers of its own: where a backend's data lie in memory depends on how many backends there
+        // were before it, and what libc's functions execute depends a little on that. So rounds begin alike.
+        let mut points = 0..self.plan.points.len();
+        if points
+            .any(|it| cluster.contains(&self.plan.points[it].server) && self.fixed(it).is_none())
+        {
+            let stage = "choosing the segments";
+            self.each(cluster, server, detail, (stage, progress), Self::choose)?;
+        }
         for round in 1..=self.options.repeats {
             let stage = format!("counting, round {round} of {}", self.options.repeats);
             self.each(cluster, server, detail, (&stage, progress), Self::point)?;
@@ -228,6 +256,7 @@ impl Laboratory<'_> {
             self.restart(server, &self.plan.servers[index], detail)
                 .map_err(|error| servers::at_setting(self.found, error))
                 .with_context(|| self.variants_of(index))?;
+            let mut databases = BTreeSet::new();
             for point in 0..self.plan.points.len() {
                 let planned = &self.plan.points[point];
                 if planned.server != index {
@@ -239,7 +268,14 @@ impl Laboratory<'_> {
                     server.installation().version,
                     self.title(planned.condition),
                 ));
-                does(self, point, server).with_context(|| format!("variant \"{variant}\""))?;
+                let arrived = if databases.insert(planned.database) {
+                    self.bench(point, server).arrive()
+                } else {
+                    Ok(())
+                };
+                arrived
+                    .and_then(|()| does(self, point, server))
+                    .with_context(|| format!("variant \"{variant}\""))?;
             }
         }
         Ok(())
@@ -289,8 +325,9 @@ impl Laboratory<'_> {
         let planned = &self.plan.points[index];
         Bench {
             point: planned,
+            server,
             place: Place {
-                server,
+                host: server,
                 database: &self.plan.servers[planned.server].databases[planned.database].name,
                 // Instructions of a backend do not depend on the way to it.
                 address: None,
@@ -305,11 +342,7 @@ impl Laboratory<'_> {
     /// One repeat of one point.
     fn point(&mut self, index: usize, server: &Server) -> Result<()> {
         let bench = self.bench(index, server);
-        let chosen = match self.points[index].segments {
-            Some(segments) => Segments::Fixed(segments),
-            None => self.segments(index, &bench)?,
-        };
-        let counted = match chosen {
+        let counted = match self.segments(index)? {
             Segments::Fixed(segments) => once(&bench, segments)?,
             Segments::AtLeast(segments) => until_linear(&bench, segments)?,
         };
@@ -330,26 +363,39 @@ impl Laboratory<'_> {
         Ok(())
     }
 
-    /// The segments of a point: as they were, as the user says, as the baseline's, or by its cost.
-    fn segments(&self, index: usize, bench: &Bench<'_>) -> Result<Segments> {
-        let planned = &self.plan.points[index];
-        let label = &self.plan.conditions[planned.condition].label;
-        let variant = &self.plan.variants[planned.variant];
-        if let Some(segments) = (self.options.segments_of)(label, variant) {
+    /// Finds out how many transactions the shortest segment of a point has.
+    fn choose(&mut self, index: usize, server: &Server) -> Result<()> {
+        if self.fixed(index).is_none() {
+            self.points[index].unit = Some(self.bench(index, server).unit()?);
+        }
+        Ok(())
+    }
+
+    /// The segments of a point: as they are fixed, as the baseline's, or by its cost.
+    fn segments(&self, index: usize) -> Result<Segments> {
+        if let Some(segments) = self.points[index].segments.or_else(|| self.fixed(index)) {
             return Ok(Segments::Fixed(segments));
         }
-        if let Some(unit) = self.options.unit {
-            return Ok(Segments::Fixed(of_unit(unit)));
-        }
-        let unit = bench.unit()?;
+        let unit = self.points[index].unit;
+        let unit = unit.context("it is counted before its segments were chosen")?;
+        let condition = self.plan.points[index].condition;
         let baseline = self.plan.points.iter().zip(&self.points);
         let baseline = baseline
-            .filter(|(other, _)| other.condition == planned.condition)
+            .filter(|(other, _)| other.condition == condition)
             .find_map(|(_, point)| point.segments);
         Ok(Segments::AtLeast(match baseline {
             Some(segments) if unit * DEARER >= segments[0] => segments,
             _ => of_unit(unit),
         }))
+    }
+
+    /// The segments of a point as an earlier count had them, or as the user says.
+    fn fixed(&self, index: usize) -> Option<[u64; 3]> {
+        let planned = &self.plan.points[index];
+        let label = &self.plan.conditions[planned.condition].label;
+        let variant = &self.plan.variants[planned.variant];
+        let earlier = (self.options.segments_of)(label, variant);
+        earlier.or_else(|| self.options.unit.map(of_unit))
     }
 
     fn conditions(&self) -> Result<Vec<ConditionCount>> {
@@ -472,8 +518,9 @@ mod tests {
 
     fn server(version: &str, setting: &str) -> ServerPlan {
         ServerPlan {
-            version: version.to_owned(),
+            version: Some(version.to_owned()),
             binaries: None,
+            dsn: None,
             settings: BTreeMap::from([("work_mem".to_owned(), setting.to_owned())]),
             databases: Vec::new(),
             tcp: false,

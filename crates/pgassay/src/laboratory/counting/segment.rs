@@ -1,35 +1,36 @@
 //! One segment: so many transactions on a connection of its own, and what its backend did.
 
 use std::cell::RefCell;
-use std::io::ErrorKind;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use pgassay_core::plan::Point;
 use pgassay_core::study::StudySource;
 use pgassay_count::OutFile;
 use pgassay_load::{Crew, Window};
+use pgassay_server::Server;
 
 use super::names::Names;
 use super::{lockstep, valgrind};
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::laboratory::crews::{self, Size};
-use crate::laboratory::servers::{Place, reset};
+use crate::laboratory::data::reset;
+use crate::laboratory::servers::Place;
 
-/// How long a backend may take to write its file when its client has gone.
-const FILE_TIMEOUT: Duration = Duration::from_mins(1);
-const POLL: Duration = Duration::from_millis(10);
-/// How often a segment is tried that other programs hold up.
-const TRIES: u32 = 4;
-/// Share of the interval between two reports that a segment may take: the first is made while the
-/// client connects, before its statements are prepared.
-const REPORT_MARGIN: f64 = 0.6;
+/// How long a backend may take to write its file and end when its client has gone.
+const END_TIMEOUT: Duration = Duration::from_mins(1);
 /// Transactions of the first of two segments whose difference tells about what one costs.
 const TRIED: u64 = 20;
-/// Instructions of the shortest segment at most, some 75 ms on a processor of its own: then the longest
-/// ends before a backend reports its statistics, which it does once a second of real time.
-const SHORTEST: u64 = 3_000_000;
+/// Instructions of the shortest segment at most, some 150 ms on a processor of its own: then the longest
+/// ends before a backend hands its statistics over, which it does once a second of real time. That is
+/// not counted, but collecting them begins anew after it: some thousand instructions.
+const SHORTEST: u64 = 6_000_000;
+/// What makes statements be logged for the time that they take; the second is not known before 13, and
+/// an error there does no harm.
+const BY_DURATION: [&str; 2] = ["log_min_duration_statement", "log_min_duration_sample"];
+/// Transactions before those of a segment that are counted.
+const FIRST: u64 = 10;
 /// Sizes of the shortest segment. Below 20, plans for the values at hand would be in it, as
 /// PostgreSQL makes them the first five times.
 const UNITS: [u64; 7] = [20, 50, 100, 200, 500, 1000, 2000];
@@ -45,7 +46,9 @@ pub fn larger(unit: u64) -> Option<u64> {
 #[derive(Clone, Copy)]
 pub struct Bench<'a> {
     pub point: &'a Point,
-    /// Its server, and the database on it.
+    /// Its server.
+    pub server: &'a Server,
+    /// The database on it.
     pub place: Place<'a>,
     pub source: &'a StudySource,
     pub seed: u64,
@@ -53,27 +56,30 @@ pub struct Bench<'a> {
     pub names: &'a RefCell<Names>,
 }
 
-/// What a segment gave, and how long its transactions took: in all, and on a processor where the
-/// kernel says so.
-struct Segment {
-    file: OutFile,
-    elapsed: Duration,
-    on_cpu: Option<Duration>,
-}
-
 impl Bench<'_> {
-    /// Runs so many transactions that all that the segments touch has been touched.
+    /// Connects for the first time since the server was started. Such a client finds no file of
+    /// cached catalogue entries (`pg_internal.init`) and makes it; all others read it, and other pages of
+    /// the catalogue.
+    pub fn arrive(&self) -> Result<()> {
+        let crew = self.connect()?;
+        let pid = backend(&crew)?;
+        leave(crew, pid)
+    }
+
+    /// Runs the transactions of a segment of so many, so that all that segments touch has been touched.
     pub fn warm_up(&self, transactions: u64) -> Result<()> {
         reset(&self.place, &self.point.resets, self.source, self.interrupt)?;
         let mut crew = self.connect()?;
+        let pid = backend(&crew)?;
+        self.run(&mut crew, FIRST)?;
         self.run(&mut crew, transactions)?;
-        crew.close();
-        Ok(())
+        leave(crew, pid)
     }
 
     /// Chooses how many transactions the shortest segment has, by what they cost. By the time that
     /// they take it would be another number on a busy machine, and other transactions cost otherwise.
     pub fn unit(&self) -> Result<u64> {
+        self.warm_up(2 * TRIED)?;
         let [few, many] = [self.segment(TRIED)?, self.segment(2 * TRIED)?];
         let more = many
             .totals
@@ -84,44 +90,15 @@ impl Bench<'_> {
         Ok(UNITS.into_iter().rfind(fits).unwrap_or(UNITS[0]))
     }
 
-    /// Runs a segment and reads what its backend wrote when it ended. One in which the backend may
-    /// have reported its statistics, because other programs held it up, is run again; of several
-    /// such ones the quickest stands.
+    /// Runs a segment and reads what its backend wrote when it ended.
     pub fn segment(&self, transactions: u64) -> Result<OutFile> {
-        let interval = self.report_interval();
-        let limit = interval.mul_f64(REPORT_MARGIN);
-        let mut quickest = self.try_segment(transactions)?;
-        for _ in 1..TRIES {
-            // What takes so long by itself does so again.
-            if quickest.elapsed <= limit || quickest.on_cpu.is_none_or(|it| it > interval) {
-                break;
-            }
-            let again = self.try_segment(transactions)?;
-            if again.elapsed < quickest.elapsed {
-                quickest = again;
-            }
-        }
-        Ok(quickest.file)
-    }
-
-    /// How often a busy backend reports its statistics: some thousand instructions that are none of
-    /// a transaction's (`PGSTAT_MIN_INTERVAL` in `pgstat.c` of 15 to 18, `PGSTAT_STAT_INTERVAL` before).
-    fn report_interval(&self) -> Duration {
-        let is_recent = self.place.server.installation().version.series().major() >= 15;
-        Duration::from_millis(if is_recent { 1000 } else { 500 })
-    }
-
-    fn try_segment(&self, transactions: u64) -> Result<Segment> {
         reset(&self.place, &self.point.resets, self.source, self.interrupt)?;
         let mut crew = self.connect()?;
-        let pid = crew.backend_pids().first().copied();
-        let pid = pid.context("the server did not tell its backend's process")?;
-        let start = (Instant::now(), lockstep::on_cpu(pid));
+        let pid = backend(&crew)?;
+        self.get_going(&mut crew, pid)?;
         self.run(&mut crew, transactions)?;
         lockstep::until_asleep(pid);
-        let elapsed = start.0.elapsed();
-        let on_cpu = start.1.zip(lockstep::on_cpu(pid));
-        crew.close();
+        leave(crew, pid)?;
         let file = self.read(pid)?;
         if i32::try_from(file.pid) != Ok(pid) {
             bail!("the file of backend {pid} is of process {}", file.pid);
@@ -129,11 +106,22 @@ impl Bench<'_> {
         if file.totals.instructions == 0 {
             bail!("callgrind found no function PostgresMain in the server, so it counted nothing");
         }
-        Ok(Segment {
-            file,
-            elapsed,
-            on_cpu: on_cpu.map(|(before, after)| after.saturating_sub(before)),
-        })
+        Ok(file)
+    }
+
+    /// Runs a connection's first transactions, which take long: valgrind translates what they execute,
+    /// tenths of a second of it on a busy machine. A statement that is logged for taking so long
+    /// costs 18 thousand instructions in some segments and not in others, so until then none is.
+    /// All segments begin alike, so that their differences have nothing of this.
+    fn get_going(&self, crew: &mut Crew, pid: i32) -> Result<()> {
+        for setting in BY_DURATION {
+            ask(crew, pid, &format!("set {setting} = -1"))?;
+        }
+        self.run(crew, FIRST)?;
+        for setting in BY_DURATION {
+            ask(crew, pid, &format!("reset {setting}"))?;
+        }
+        Ok(())
     }
 
     fn connect(&self) -> Result<Crew> {
@@ -166,28 +154,43 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// What callgrind wrote of a backend that has gone.
     fn read(&self, pid: i32) -> Result<OutFile> {
+        self.interrupt.check()?;
         let name = valgrind::file_of(pid);
-        let start = Instant::now();
-        loop {
-            self.interrupt.check()?;
-            match self.place.server.read_own_file(&name) {
-                Ok(text) if OutFile::is_complete(&text) => {
-                    let mut names = self.names.borrow_mut();
-                    let parsed = OutFile::parse_with(&text, &mut |object, address| {
-                        names.at(object, address)
-                    });
-                    return parsed.with_context(|| format!("{name} is of no use"));
-                }
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(error).with_context(|| format!("cannot read {name}"));
-                }
-                _ if start.elapsed() > FILE_TIMEOUT => bail!(
-                    "backend {pid} ended, but callgrind wrote no whole file of it in {} s",
-                    FILE_TIMEOUT.as_secs()
-                ),
-                _ => std::thread::sleep(POLL),
-            }
+        let text = self.server.read_own_file(&name);
+        let text = text.with_context(|| format!("cannot read {name}"))?;
+        if !OutFile::is_complete(&text) {
+            bail!("backend {pid} ended, but callgrind wrote no whole file of it");
         }
+        let mut names = self.names.borrow_mut();
+        let parsed = OutFile::parse_with(&text, &mut |object, address| names.at(object, address));
+        parsed.with_context(|| format!("{name} is of no use"))
     }
+}
+
+/// Sends a statement of ours, to a backend that waits for it, and waits until it does again.
+fn ask(crew: &mut Crew, pid: i32, sql: &str) -> Result<()> {
+    lockstep::until_asleep(pid);
+    crew.ask(sql)?;
+    lockstep::until_asleep(pid);
+    Ok(())
+}
+
+/// The process that serves a crew of one client.
+fn backend(crew: &Crew) -> Result<i32> {
+    let pid = crew.backend_pids().first().copied();
+    pid.context("the server did not tell its backend's process")
+}
+
+/// Disconnects, and waits until the server has seen the end of the backend: one that has not serves
+/// the next client from another place in memory, where libc's functions cost some other
+/// instructions.
+fn leave(crew: Crew, pid: i32) -> Result<()> {
+    crew.close();
+    if !pgassay_server::wait_until_gone(pid, END_TIMEOUT) {
+        let seconds = END_TIMEOUT.as_secs();
+        bail!("backend {pid} has not ended {seconds} s after its client left");
+    }
+    Ok(())
 }

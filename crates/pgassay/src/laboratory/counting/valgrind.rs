@@ -64,7 +64,9 @@ impl Valgrind {
     /// The words before a server's own, for files in `directory`.
     ///
     /// A process begins with its parent's counts, and the postmaster's grow with every connection;
-    /// so only what `PostgresMain` does is collected, where every backend spends its life.
+    /// so only what `PostgresMain` does is collected, where every backend spends its life; but for
+    /// `pgstat_report_stat`, which hands statistics over once a second of real time: some ten thousand
+    /// instructions that are a matter of how busy the machine is.
     /// Without `--vgdb=no` pipes stay behind in the temporary directory. `--smc-check` is for LLVM's
     /// code, which comes and goes where other code was.
     pub fn launcher(&self, directory: &Path, detail: Detail) -> Vec<OsString> {
@@ -80,6 +82,7 @@ impl Valgrind {
                 "--vgdb=no",
                 "--collect-systime=yes",
                 "--toggle-collect=PostgresMain",
+                "--toggle-collect=pgstat_report_stat",
                 "--smc-check=all-non-file",
                 "--quiet",
             ]
