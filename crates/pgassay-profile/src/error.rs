@@ -131,6 +131,25 @@ impl NotPermitted {
 }
 
 impl NotPermitted {
+    /// Both are in the way: what grants both, or one command for each.
+    pub(crate) fn and(self, other: &Self) -> Self {
+        let grants_both = |it: &&String| other.commands.contains(it);
+        let mut commands: Vec<String> = self.commands.iter().filter(grants_both).cloned().collect();
+        if commands.is_empty() {
+            let each = self
+                .commands
+                .first()
+                .into_iter()
+                .chain(other.commands.first());
+            commands.push(each.cloned().collect::<Vec<_>>().join(", and "));
+        }
+        Self {
+            what: self.what,
+            why: format!("{}; and {}", self.why, other.why),
+            commands,
+        }
+    }
+
     /// `process_vm_readv` was refused; see ptrace(2), "Ptrace access mode checking".
     pub(crate) fn reading_memory(pid: u32, program: Option<PathBuf>) -> Self {
         Self {
@@ -197,6 +216,24 @@ mod tests {
         assert!(
             text.contains("setcap cap_perfmon,cap_sys_ptrace,cap_syslog+ep /usr/bin/pgassay"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn what_two_rights_refuse_needs_what_grants_both() {
+        let program = || Some(PathBuf::from("/usr/bin/pgassay"));
+        let maps = NotPermitted::reading_maps(7, program());
+        let both = maps
+            .clone()
+            .and(&NotPermitted::sampling(Some(2), program()));
+        assert_eq!(both.commands, [setcap(program())]);
+        assert!(both.why.contains("/proc/7/maps") && both.why.contains("paranoid is 2"));
+        let both = maps.and(&NotPermitted::sampling(Some(-1), program()));
+        assert_eq!(both.commands.len(), 1);
+        let command = &both.commands[0];
+        assert!(
+            command.starts_with("run as the server's user, and run outside"),
+            "{command}"
         );
     }
 

@@ -1,16 +1,21 @@
-//! CPU time of a process and of its children that have ended: what is left of backends that served
-//! one transaction each.
+//! CPU time of families: processes with their children that have ended.
 //!
-//! See `cutime` and `cstime` in proc(5). They are sums of exact times, told in clock ticks.
+//! When a process ends and is waited for, what it used goes over to its parent (`cutime` and `cstime` in
+//! proc(5)). So a sum over processes that counts both grows by just what was used, whoever began or
+//! ended meanwhile. What children used are sums of exact times, told in clock ticks.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::io;
+use std::ops::AddAssign;
 
+use crate::cpu::{read_schedstat, ticks_per_second};
 use crate::procfs::ProcessStat;
 
 /// A reading.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FamilyCpu {
-    ticks: u64,
+    ns: u64,
 }
 
 impl FamilyCpu {
@@ -19,17 +24,75 @@ impl FamilyCpu {
     /// # Errors
     /// If there is no such process.
     pub fn read(pid: u32) -> io::Result<Self> {
-        let stat = ProcessStat::read(pid)?;
+        Self::of(pid, &ProcessStat::read(pid)?)
+    }
+
+    fn of(pid: u32, stat: &ProcessStat) -> io::Result<Self> {
+        let tick_ns = 1_000_000_000 / ticks_per_second();
+        let own_ns = if stat.threads > 1 {
+            // The times of threads that have ended are in these only.
+            (stat.user_ticks + stat.system_ticks) * tick_ns
+        } else {
+            read_schedstat(&format!("/proc/{pid}/schedstat"))?.on_cpu_ns
+        };
         Ok(Self {
-            ticks: stat.user_ticks + stat.system_ticks + stat.children_ticks,
+            ns: own_ns + stat.children_ticks * tick_ns,
         })
     }
 
-    /// What has been used since an earlier reading, in µs.
-    pub fn since_us(self, earlier: Self) -> f64 {
-        // SAFETY: sysconf has no preconditions.
-        let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1);
-        self.ticks.saturating_sub(earlier.ticks) as f64 * 1e6 / per_second as f64
+    /// What has been used since an earlier reading.
+    pub fn since_ns(self, earlier: Self) -> u64 {
+        self.ns.saturating_sub(earlier.ns)
+    }
+}
+
+impl AddAssign for FamilyCpu {
+    fn add_assign(&mut self, other: Self) {
+        self.ns += other.ns;
+    }
+}
+
+/// All that this machine's processes used, in two.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FamiliesCpu {
+    /// Some processes and all that descend from them.
+    pub ours: FamilyCpu,
+    /// All others that can be seen.
+    pub others: FamilyCpu,
+}
+
+impl FamiliesCpu {
+    /// Reads all processes; those of `roots` and their descendants are ours.
+    ///
+    /// # Errors
+    /// If processes cannot be listed.
+    pub fn read(roots: &[u32]) -> io::Result<Self> {
+        let mut parents = BTreeMap::new();
+        let mut used = Vec::new();
+        for entry in fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            let Some(pid) = name.to_str().and_then(|it| it.parse::<u32>().ok()) else {
+                continue;
+            };
+            // One that has ended meanwhile is in its parent's.
+            let Ok(stat) = ProcessStat::read(pid) else {
+                continue;
+            };
+            parents.insert(pid, stat.parent_pid);
+            if let Ok(cpu) = FamilyCpu::of(pid, &stat) {
+                used.push((pid, cpu));
+            }
+        }
+        let mut families = Self::default();
+        for (pid, cpu) in used {
+            let mut lineage = std::iter::successors(Some(pid), |it| parents.get(it).copied());
+            if lineage.any(|it| roots.contains(&it)) {
+                families.ours += cpu;
+            } else {
+                families.others += cpu;
+            }
+        }
+        Ok(families)
     }
 }
 
@@ -45,7 +108,19 @@ mod tests {
         let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done";
         let status = Command::new("sh").args(["-c", busy]).status().unwrap();
         assert!(status.success());
-        let used_us = FamilyCpu::read(pid).unwrap().since_us(before);
-        assert!(used_us >= 20_000.0, "{used_us}");
+        let used_us = FamilyCpu::read(pid).unwrap().since_ns(before) / 1000;
+        assert!(used_us >= 20_000, "{used_us}");
+    }
+    #[test]
+    fn what_a_process_used_that_began_and_ended_meanwhile_is_its_familys() {
+        let before = FamiliesCpu::read(&[std::process::id()]).unwrap();
+        let busy = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done'; true";
+        let status = Command::new("sh").args(["-c", busy]).status().unwrap();
+        assert!(status.success());
+        let after = FamiliesCpu::read(&[std::process::id()]).unwrap();
+        assert!(after.ours.since_ns(before.ours) >= 20_000_000, "{after:?}");
+        let none = FamiliesCpu::read(&[]).unwrap();
+        assert_eq!(none.ours, FamilyCpu::default());
+        assert!(none.others.ns >= after.ours.ns + after.others.ns);
     }
 }

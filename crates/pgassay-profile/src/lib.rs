@@ -9,16 +9,18 @@
 //!   they are never shares of the clock's time: on a full machine a sampler does not see what waits.
 //! - [`LiveServer`] finds a server that somebody else runs, and [`CpuLog`] keeps exact totals of its
 //!   processes as they come and go.
-//! - [`WaitReader`] reads from a backend's memory what it waits for, and [`WaitLog`] counts it: the
-//!   blocked time's composition, never a share of the clock's.
+//! - [`WaitReader`] reads from a backend's memory what it waits for, [`Activity`] asks the server
+//!   where that is refused, and [`WaitLog`] counts it: the blocked time's composition, never a share
+//!   of the clock's.
 //! - [`EventCounter`] counts instructions and cycles of processes where the processor has counters.
 //! - [`Conditions`] is what a result must keep to be believed later.
 //! - [`ClockSteps`] and [`Clock`] are what reading the time costs here.
 //!
 //! # Invariants
-//! Nothing here talks to the server or waits in the load's path. A sampler that is open but not
-//! started costs a microsecond for each process and mapping that is made, and nothing else. Whatever is lost, cut short or unknown is counted and said. A function
-//! is named only inside its own extent.
+//! Nothing here waits in the load's path, or talks to the server but for [`Activity`], and for
+//! [`WaitReader::learn`] at the start. A sampler that is open but not
+//! started costs a microsecond for each process and mapping that is made, and nothing else. Whatever
+//! is lost, cut short or unknown is counted and said. A function is named only inside its own extent.
 //!
 //! # How
 //! One event per CPU (`event`) writes records into a ring (`ring`), which a thread (`sampler`)
@@ -26,14 +28,14 @@
 //! them (`process`) and by their titles (`role`). User stacks are unwound from a copy of the
 //! stack with `.eh_frame` (`space`, `object_file`), since servers are built without frame
 //! pointers. Frames are functions, kept once (`frames`), named by `symbols` and `kallsyms`.
-//!
-//! Off-CPU stacks and counters will be probes beside the sampler.
 
+mod activity;
 mod arch;
 mod clock;
 mod conditions;
 mod cpu;
 mod cpu_log;
+mod debug_file;
 mod error;
 mod event;
 mod event_counter;
@@ -68,13 +70,14 @@ mod wait_log;
 mod wait_reader;
 mod wake;
 
+pub use activity::{Activity, NamedWait};
 pub use clock::{Clock, ClockSource, ClockSteps};
 pub use conditions::{Conditions, Limit};
 pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu};
 pub use cpu_log::{CpuLog, LoggedProcess, RoleCpu};
 pub use error::{NotPermitted, SamplerError};
 pub use event_counter::{CountedEvent, EventCounter, EventCounterError};
-pub use family_cpu::FamilyCpu;
+pub use family_cpu::{FamiliesCpu, FamilyCpu};
 pub use frames::Frame;
 pub use live::{LiveError, LiveProcess, LiveServer};
 pub use object_functions::{FunctionAt, ObjectFunctions};

@@ -1,9 +1,11 @@
 //! An ELF object as the profiler needs it: where its segments go, its functions' names and
 //! extents, and the sections by which stacks are unwound.
 //!
-//! Names come from `.symtab` and `.dynsym` together, and from the debug file if one is installed. Extents of functions that have no name come
-//! from `.eh_frame`, so that unknown code is at least counted by function.
+//! Names come from `.symtab` and `.dynsym` together, and from the debug file if one is installed.
+//! Extents of functions that have no name come from `.eh_frame`, so that unknown code is at least
+//! counted by function.
 
+use crate::debug_file::{self, DebugLinks};
 use crate::maps::{MappedFile, Mapping, VDSO};
 use crate::symbols::{Binding, RawSymbol, SymbolTable};
 use framehop::ExplicitModuleSectionInfo;
@@ -12,7 +14,6 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::read::{ReadCache, ReadRef};
 use object::{Object, ObjectSection, ObjectSymbol};
-use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -84,11 +85,10 @@ impl ObjectFile {
         };
         if path == Path::new(VDSO) {
             let bytes = own_vdso().map_err(opened)?;
-            return Self::parse(VDSO, &bytes[..], pid).map_err(parsed);
+            return Self::parse(path, &bytes[..], pid).map_err(parsed);
         }
         let file = open_mapped(pid, mapping).map_err(opened)?;
-        let name = path.file_name().unwrap_or(path.as_os_str());
-        Self::parse(&name.to_string_lossy(), &ReadCache::new(file), pid).map_err(parsed)
+        Self::parse(path, &ReadCache::new(file), pid).map_err(parsed)
     }
 
     /// Reads an object on disk that need not be mapped anywhere.
@@ -97,16 +97,14 @@ impl ObjectFile {
             path: path.to_owned(),
             source,
         })?;
-        let name = path.file_name().unwrap_or(path.as_os_str());
-        let data = ReadCache::new(file);
-        let parsed = Self::parse(&name.to_string_lossy(), &data, std::process::id());
+        let parsed = Self::parse(path, &ReadCache::new(file), std::process::id());
         parsed.map_err(|source| ObjectError::Parse {
             path: path.to_owned(),
             source,
         })
     }
 
-    fn parse<'data, R>(name: &str, data: R, pid: u32) -> Result<Self, object::Error>
+    fn parse<'data, R>(path: &Path, data: R, pid: u32) -> Result<Self, object::Error>
     where
         R: ReadRef<'data>,
     {
@@ -114,7 +112,11 @@ impl ObjectFile {
         let endian = elf.endian();
         let segments = code_segments(&elf);
         // A debug file holds the names that were stripped, for the same addresses.
-        let debug_file = elf.build_id()?.and_then(|id| open_debug_file(pid, id));
+        let links = DebugLinks {
+            build_id: elf.build_id()?,
+            link: elf.gnu_debuglink()?,
+        };
+        let debug_file = debug_file::open(pid, path, links);
         let debug_data = debug_file.map(ReadCache::new);
         // Without it there are only fewer names.
         let debug_elf = debug_data
@@ -123,9 +125,13 @@ impl ObjectFile {
         let mut all = functions(&elf);
         all.extend(debug_elf.iter().flat_map(functions));
         let symbols = SymbolTable::new(all);
-        tracing::debug!(object = name, functions = symbols.len(), "read an object");
+        let name = path
+            .file_name()
+            .unwrap_or(path.as_os_str())
+            .to_string_lossy();
+        tracing::debug!(object = %name, functions = symbols.len(), "read an object");
         let mut object = Self {
-            name: Arc::from(name),
+            name: Arc::from(&*name),
             symbols,
             is_stripped: !has_own_names(&elf) && !debug_elf.as_ref().is_some_and(has_own_names),
             segments,
@@ -337,24 +343,6 @@ fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<File> {
     File::open(&inside).or_else(|_| File::open(path))
 }
 
-/// The separate file with an object's stripped symbols, if it is installed, where the process
-/// would look for it or where we do. See "Debugging Information in Separate Files" in gdb's manual.
-fn open_debug_file(pid: u32, build_id: &[u8]) -> Option<File> {
-    let path = debug_path(build_id)?;
-    File::open(format!("/proc/{pid}/root{path}"))
-        .or_else(|_| File::open(path))
-        .ok()
-}
-
-fn debug_path(build_id: &[u8]) -> Option<String> {
-    let (first, rest) = build_id.split_first()?;
-    let mut path = format!("/usr/lib/debug/.build-id/{first:02x}/");
-    for byte in rest {
-        write!(path, "{byte:02x}").expect("a String takes all text");
-    }
-    Some(path + ".debug")
-}
-
 /// The kernel's object is the same in every process, so our own copy serves.
 fn own_vdso() -> io::Result<Vec<u8>> {
     let own = crate::maps::read(std::process::id())?;
@@ -437,16 +425,6 @@ mod tests {
         assert_eq!(bias(&segments, &mapping), Some(0x70_0000));
         mapping.file_offset = 0x10_0000;
         assert_eq!(bias(&segments, &mapping), None);
-    }
-
-    #[test]
-    fn a_debug_file_is_looked_for_by_the_build_id() {
-        let path = debug_path(&[0xab, 0x0c, 0xff]);
-        assert_eq!(
-            path.as_deref(),
-            Some("/usr/lib/debug/.build-id/ab/0cff.debug")
-        );
-        assert_eq!(debug_path(&[]), None);
     }
 
     #[test]

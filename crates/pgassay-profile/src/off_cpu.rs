@@ -33,9 +33,10 @@ pub struct OffCpuConfig {
 impl Default for OffCpuConfig {
     fn default() -> Self {
         Self {
-            slice: Duration::from_millis(50),
-            every: Duration::from_millis(500),
-            stack_every: 127,
+            // A tenth of the time, in slices so short that the shortest trials of studies have some.
+            slice: Duration::from_millis(10),
+            every: Duration::from_millis(100),
+            stack_every: 31,
             intervals_max: 500_000,
         }
     }

@@ -51,6 +51,8 @@ pub struct Samples {
     pub kernel_named: bool,
     /// Files whose code stays unknown, and why.
     pub unreadable_objects: Vec<String>,
+    /// Objects with no more names than other files need, and without a debug file.
+    pub stripped_objects: Vec<Arc<str>>,
     /// Where processes were while they were not on a CPU, if that was asked for.
     pub off_cpu: Option<OffCpu>,
     /// The samples one by one, where `off_cpu` was asked for; no more than a million.
@@ -209,8 +211,32 @@ impl Samples {
                 None,
             );
         }
+        for (object, unnamed) in self.unnamed_in_stripped() {
+            let effect = format!(
+                "{unnamed} of {} samples are in functions of {object} that have no name, since it \
+                 was stripped of them",
+                quality.total
+            );
+            let remedy = "install the debug symbols of its package, such as postgresql-NN-dbgsym";
+            add("stripped_object", effect, Some(remedy));
+        }
         limits.extend(self.off_cpu.iter().flat_map(OffCpu::limits));
         limits
+    }
+
+    /// Samples whose innermost function has no name, by the stripped object that it lies in.
+    fn unnamed_in_stripped(&self) -> BTreeMap<&str, u64> {
+        let mut unnamed = BTreeMap::new();
+        for (&stack, &count) in &self.select(|_| true).counts {
+            let leaf = self.stacks[stack as usize].last();
+            let leaf = leaf.map(|&frame| &self.frames[frame as usize]);
+            let is_unnamed =
+                |it: &&Frame| it.symbol.is_none() && self.stripped_objects.contains(&it.object);
+            if let Some(leaf) = leaf.filter(is_unnamed) {
+                *unnamed.entry(&*leaf.object).or_default() += count;
+            }
+        }
+        unnamed
     }
 
     /// The samples of those processes that `of_interest` picks.

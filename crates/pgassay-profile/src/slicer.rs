@@ -1,7 +1,8 @@
 //! When slices begin and end, and the events that are on in between.
 //!
-//! Outside of slices the events are disabled and cost nothing. A slice counts from when all CPUs'
-//! events are on until the first is turned off, so it is complete on all of them.
+//! Outside of slices the events are disabled and cost nothing. They are on, on all CPUs, while the
+//! processes are looked at; then the slice begins, so that it finds each in a state that is known, by
+//! the look or by what has been recorded since. It ends before the first event is turned off.
 
 use crate::error::SamplerError;
 use crate::event::{self, CpuEvent, EventKind, EventShape};
@@ -12,7 +13,7 @@ use crate::tally::Tally;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Within a slice, processes are looked at this often.
+/// Within a slice, processes are looked at again this often.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The events of slices, and when the next thing is to be done.
@@ -28,6 +29,7 @@ pub(crate) struct Slicer {
 }
 
 struct Open {
+    recorded_ns: u64,
     start_ns: u64,
     /// The kernel's count of lost records, where it keeps one.
     lost_before: Option<u64>,
@@ -139,11 +141,13 @@ impl Slicer {
             rings.events.iter().try_for_each(CpuEvent::enable)?;
         }
         let lost_before = self.lost_total();
+        let recorded_ns = monotonic_ns();
+        look(&pids, tally);
         let start_ns = monotonic_ns();
         let end = Instant::now() + self.config.slice;
-        look(&pids, tally);
         self.next = Some(end.min(Instant::now() + LOOK_EVERY));
         self.open = Some(Open {
+            recorded_ns,
             start_ns,
             lost_before,
             end,
@@ -165,6 +169,7 @@ impl Slicer {
         let lost = open.lost_before.zip(self.lost_total());
         tally.end_slice(&SliceRecords {
             lost: lost.map(|(before, now)| now.saturating_sub(before)),
+            start_ns: open.recorded_ns,
             slice: Slice {
                 start_ns: open.start_ns,
                 end_ns,
@@ -253,7 +258,7 @@ fn trace_directory() -> Option<PathBuf> {
 }
 
 /// The clock of the events and of `Instant`.
-fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -11,7 +11,7 @@ use crate::samples::Quality;
 use crate::site::{Meaning, Sites};
 use crate::switch_record::{Happening, Happenings, What};
 use crate::tally::Tally;
-use crate::timeline::{Account, Away, Before, Seen, SeenState, SiteId, Step, Why};
+use crate::timeline::{Account, Away, Before, Recording, Seen, SeenState, SiteId, Step, Why};
 use std::collections::{BTreeMap, HashMap};
 
 /// As much of a stack is read from outside at most.
@@ -19,6 +19,8 @@ const OUTSIDE_STACK_BYTES: usize = 32 * 1024;
 
 /// What one slice has left in the rings of all CPUs.
 pub(crate) struct SliceRecords<'a> {
+    /// From when on all CPUs' switches were recorded: before the slice began.
+    pub start_ns: u64,
     pub slice: Slice,
     /// Records that the kernel could not write in this slice, where it counts them by itself; else
     /// the records themselves tell.
@@ -200,8 +202,12 @@ impl Tally {
                 // A tick brings the count up to date, so one that ran has used some.
                 before.used_cpu = now.map(|now| now.on_cpu_ns > *then);
             }
-            let wake_ups = records.wake_ups.is_some();
-            let account = Account::of(records.slice, &before, steps, wake_ups);
+            let recording = Recording {
+                start_ns: records.start_ns,
+                slice: records.slice,
+                wake_ups: records.wake_ups.is_some(),
+            };
+            let account = Account::of(&recording, &before, steps);
             self.add_account(pid, &account);
         }
         let found = &mut self.window.slices.found;

@@ -125,6 +125,12 @@ impl Spaces {
         self.unreadable.iter()
     }
 
+    /// Names of objects from which names of functions were removed, and are not to be had.
+    pub fn stripped(&self) -> impl Iterator<Item = &Arc<str>> {
+        let stripped = self.objects.iter().filter(|object| object.is_stripped);
+        stripped.map(|object| &object.name)
+    }
+
     fn object(&mut self, pid: u32, mapping: &Mapping) -> Option<ObjectId> {
         if let Some(known) = self.by_file.get(&mapping.file) {
             return *known;

@@ -272,6 +272,7 @@ impl Tally {
             moments: window.moments,
             kernel_named: self.frames.names_kernel(),
             unreadable_objects: self.spaces.unreadable().cloned().collect(),
+            stripped_objects: self.spaces.stripped().cloned().collect(),
             ..Samples::default()
         }
     }

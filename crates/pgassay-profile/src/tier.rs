@@ -2,7 +2,7 @@
 //!
 //! - T0: only what the server tells over a connection (`pg_stat_activity`, `pg_stat_*`).
 //! - T1: also `/proc`: exact totals of every process, which need no privilege, and wait events from
-//!   memory, which need the server's own user.
+//!   memory, which need the server's own user; else those that it tells divide the exact totals.
 //! - T2: also CPU stacks (`perf_event_open` on all CPUs, and the processes' memory maps).
 //! - T3: also context switches, so stacks and durations of what is not on a CPU.
 //!
@@ -107,7 +107,10 @@ impl Access {
             is_permitted
         };
         let waits_from_memory = ask(Tier::T1, may_read_memory(pid));
-        let stacks = may_read_maps(pid).and_then(|()| may_open(CLOCK));
+        let stacks = match (may_read_maps(pid), may_open(CLOCK)) {
+            (Err(maps), Err(events)) => Err(maps.and(&events)),
+            (maps, events) => maps.and(events),
+        };
         let stacks = ask(Tier::T2, stacks);
         // Where stacks are refused, so are switches, and for the same reason.
         let switches = stacks && ask(Tier::T3, may_open(EventKind::Switches));

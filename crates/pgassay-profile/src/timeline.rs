@@ -20,7 +20,18 @@ pub(crate) struct Step {
     pub site: Option<SiteId>,
 }
 
-/// What was seen of a process from outside, in the slice.
+/// What was recorded, and the slice, which is the part of it that counts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Recording {
+    /// From here on every switch was recorded. Processes are looked at before the slice begins, so
+    /// that where they are blocked by then is known.
+    pub start_ns: u64,
+    pub slice: Slice,
+    /// Wake-ups were recorded, too.
+    pub wake_ups: bool,
+}
+
+/// What was seen of a process from outside, while switches were recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub time_ns: u64,
@@ -39,7 +50,7 @@ pub(crate) enum SeenState {
 /// What is known of a process that nothing happened to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Before {
-    /// It was there when the slice began.
+    /// It was there when recording began.
     pub is_present: bool,
     /// The first look at it.
     pub seen: Option<Seen>,
@@ -92,17 +103,19 @@ enum State {
 }
 
 impl Account {
-    /// Accounts for a process's steps, which are in order of time and lie in the slice or beside
-    /// it. `wake_ups`: they were recorded.
-    pub fn of(slice: Slice, before: &Before, steps: &[Step], wake_ups: bool) -> Self {
+    /// Accounts for a process's steps, which are in order of time and lie in the slice or beside it.
+    pub fn of(recording: &Recording, before: &Before, steps: &[Step]) -> Self {
         let mut account = Self::default();
-        let within =
-            |step: &&Step| (slice.start_ns..slice.end_ns).contains(&step.happening.time_ns);
+        let slice = recording.slice;
+        let recorded = recording.start_ns..slice.end_ns;
+        let is_recorded = |step: &&Step| recorded.contains(&step.happening.time_ns);
         let mut since = slice.start_ns;
-        let first = steps.iter().find(within);
-        let mut state = initial(slice.start_ns, before, first, wake_ups);
-        for step in steps.iter().filter(within) {
-            let now = step.happening.time_ns;
+        let first = steps.iter().find(is_recorded);
+        let mut state = initial(slice.start_ns, before, first, recording.wake_ups);
+        for step in steps.iter().filter(is_recorded) {
+            // What happens before the slice begins tells how it finds the process, and no more.
+            let is_in_slice = step.happening.time_ns >= slice.start_ns;
+            let now = step.happening.time_ns.max(slice.start_ns);
             let next = match (step.happening.what, state) {
                 // A wake-up of one that is not blocked changes nothing.
                 (What::Woken, State::Blocked { site }) => State::Woken {
@@ -121,7 +134,9 @@ impl Account {
             };
             // Between blocked and woken the interval goes on.
             if !matches!(next, State::Woken { .. }) || state == State::Absent {
-                account.close(state, since, now, &next);
+                if is_in_slice {
+                    account.close(state, since, now, &next);
+                }
                 since = now;
             }
             state = next;
@@ -242,6 +257,16 @@ mod tests {
         Step { happening, site }
     }
 
+    /// Of a process, where recording begins with the slice.
+    fn account_of(before: &Before, steps: &[Step], wake_ups: bool) -> Account {
+        let recording = Recording {
+            start_ns: SLICE.start_ns,
+            slice: SLICE,
+            wake_ups,
+        };
+        Account::of(&recording, before, steps)
+    }
+
     fn present() -> Before {
         Before {
             is_present: true,
@@ -267,7 +292,7 @@ mod tests {
             step(170, What::Preempted, None),
             step(175, What::In, None),
         ];
-        let account = Account::of(SLICE, &present(), &steps, true);
+        let account = account_of(&present(), &steps, true);
         assert_eq!(account.on_cpu_ns, 10 + 10 + 25);
         assert_eq!((account.woken_ns, account.preempted_ns), (10, 5));
         assert_eq!(account.preempted, 1);
@@ -285,7 +310,7 @@ mod tests {
     #[test]
     fn the_first_happening_tells_what_was_before_it() {
         let first = |what, wake_ups| {
-            let account = Account::of(SLICE, &present(), &[step(130, what, None)], wake_ups);
+            let account = account_of(&present(), &[step(130, what, None)], wake_ups);
             assert!(identity_holds(&account), "{account:?}");
             (account.on_cpu_ns, account.woken_ns, account.blocked_ns())
         };
@@ -301,6 +326,39 @@ mod tests {
     }
 
     #[test]
+    fn what_is_recorded_before_the_slice_tells_where_it_finds_a_process() {
+        let recording = Recording {
+            start_ns: 50,
+            slice: SLICE,
+            wake_ups: true,
+        };
+        let steps = [
+            step(40, What::Ended, None),
+            step(60, What::In, None),
+            step(70, WAITS, Some(7)),
+            step(150, What::Woken, None),
+            step(160, What::In, None),
+        ];
+        let account = Account::of(&recording, &present(), &steps);
+        let wait = Away {
+            start_ns: 100,
+            woken_ns: 150,
+            end_ns: 160,
+            why: Why::Waits { site: Some(7) },
+        };
+        assert_eq!(account.away, [wait]);
+        assert_eq!((account.on_cpu_ns, account.present_ns), (40, 100));
+        // Woken before, it waits for a CPU from the slice's beginning on.
+        let account = Account::of(
+            &recording,
+            &present(),
+            &[steps[2], step(90, What::Woken, None)],
+        );
+        assert_eq!((account.woken_ns, account.blocked_ns()), (100, 0));
+        assert!(identity_holds(&account));
+    }
+
+    #[test]
     fn a_look_tells_where_a_wait_is_that_outlasts_the_slice() {
         let seen = Seen {
             time_ns: 101,
@@ -310,7 +368,7 @@ mod tests {
             seen: Some(seen),
             ..present()
         };
-        let account = Account::of(SLICE, &before, &[], true);
+        let account = account_of(&before, &[], true);
         let whole = Away {
             start_ns: 100,
             woken_ns: 200,
@@ -319,7 +377,7 @@ mod tests {
         };
         assert_eq!(account.away, [whole]);
         let steps = [step(100, What::Woken, None)];
-        let account = Account::of(SLICE, &before, &steps, true);
+        let account = account_of(&before, &steps, true);
         assert_eq!(
             account.away[0].why,
             Why::Waits { site: None },
@@ -339,7 +397,7 @@ mod tests {
                 seen: Some(seen),
                 used_cpu,
             };
-            let account = Account::of(SLICE, &before, &[], true);
+            let account = account_of(&before, &[], true);
             assert!(identity_holds(&account));
             (account.on_cpu_ns, account.woken_ns, account.unseen_ns)
         };
@@ -357,7 +415,7 @@ mod tests {
             step(155, What::Ended, None),
             step(156, WAITS, None),
         ];
-        let account = Account::of(SLICE, &Before::default(), &steps, true);
+        let account = account_of(&Before::default(), &steps, true);
         assert_eq!((account.present_ns, account.on_cpu_ns), (35, 25));
         assert!(identity_holds(&account));
     }
@@ -389,7 +447,12 @@ mod tests {
                 is_present: draw(3) > 0,
                 ..Before::default()
             };
-            let account = Account::of(SLICE, &before, &steps, draw(2) == 0);
+            let recording = Recording {
+                start_ns: SLICE.start_ns - draw(9),
+                slice: SLICE,
+                wake_ups: draw(2) == 0,
+            };
+            let account = Account::of(&recording, &before, &steps);
             assert!(
                 identity_holds(&account),
                 "round {round}: {steps:?} {account:?}"

@@ -5,16 +5,20 @@
 //! here only divide the *blocked* time, whose exact total is the kernel's, among its reasons;
 //! nothing here is a share of the clock's time.
 
+use crate::activity::{Activity, NamedWait, stayed_blocked, stayed_runnable};
 use crate::procfs::read_state;
 use crate::wait_reader::WaitReader;
+use pgassay_wire::ExchangeError;
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 
-/// What sweeps over the backends have found so far.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct WaitLog {
-    /// How often each wait was met in a process that was blocked, by `wait_event_info`; 0 is one
-    /// that told no reason.
-    pub blocked: BTreeMap<u32, u64>,
+/// What sweeps over the backends have found so far, by whatever a wait is called: `wait_event_info`
+/// where it was read from memory, its names where the server was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitLog<W> {
+    /// How often each wait was met in a process that was blocked; 0, or no names, is one that told
+    /// no reason.
+    pub blocked: BTreeMap<W, u64>,
     /// How often a process was on a CPU or waited for one.
     pub runnable: u64,
     /// How often a process could not be read, since it was ending or beginning most likely.
@@ -23,7 +27,18 @@ pub struct WaitLog {
     pub sweeps: u64,
 }
 
-impl WaitLog {
+impl<W> Default for WaitLog<W> {
+    fn default() -> Self {
+        Self {
+            blocked: BTreeMap::new(),
+            runnable: 0,
+            unreadable: 0,
+            sweeps: 0,
+        }
+    }
+}
+
+impl WaitLog<u32> {
     /// Looks at each of these processes once: its state, then its wait. Some 10 µs a process.
     pub fn sweep(&mut self, reader: &WaitReader, pids: impl IntoIterator<Item = u32>) {
         for pid in pids {
@@ -39,5 +54,50 @@ impl WaitLog {
             }
         }
         self.sweeps += 1;
+    }
+
+    /// The same by names.
+    pub fn named(self, name: impl Fn(u32) -> NamedWait) -> WaitLog<NamedWait> {
+        let mut blocked = BTreeMap::new();
+        for (number, samples) in self.blocked {
+            *blocked.entry(name(number)).or_default() += samples;
+        }
+        WaitLog {
+            blocked,
+            runnable: self.runnable,
+            unreadable: self.unreadable,
+            sweeps: self.sweeps,
+        }
+    }
+}
+
+impl WaitLog<NamedWait> {
+    /// Asks the server once about all of these processes.
+    ///
+    /// The answer takes some tenths of a millisecond, in which a process may go on. Where `/proc`
+    /// shows the processes too, a wait does not count of one that was runnable before and after, and
+    /// one that told no wait, but had no CPU in between, was blocked for a reason that has no name.
+    ///
+    /// # Errors
+    /// The server's, or the connection's; none of the processes could be read then.
+    pub fn ask<S: Read + Write>(
+        &mut self,
+        activity: &mut Activity<S>,
+        pids: &[u32],
+    ) -> Result<(), ExchangeError> {
+        self.sweeps += 1;
+        let before: Vec<_> = pids.iter().map(|&pid| activity.glance(pid)).collect();
+        let failed = |_: &ExchangeError| self.unreadable += pids.len() as u64;
+        let mut waits = activity.ask(pids).inspect_err(failed)?;
+        for (pid, before) in pids.iter().zip(before) {
+            let glances = before.zip(activity.glance(*pid));
+            match waits.remove(pid) {
+                None => self.unreadable += 1,
+                Some(Some(_)) if glances.is_some_and(stayed_runnable) => self.runnable += 1,
+                Some(None) if !glances.is_some_and(stayed_blocked) => self.runnable += 1,
+                Some(wait) => *self.blocked.entry(wait.unwrap_or_default()).or_default() += 1,
+            }
+        }
+        Ok(())
     }
 }

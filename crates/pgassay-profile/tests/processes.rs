@@ -61,9 +61,9 @@ fn fixture_program() {
             let target = std::env::var("PGASSAY_FIXTURE_PID").unwrap_or_default();
             // A child of one's own stands for a server of one's own.
             let mut child = Command::new("sleep").arg("30").spawn().unwrap();
-            // Until its `exec` is through nobody may look into it; its name is set last.
-            let comm = format!("/proc/{}/comm", child.id());
-            while std::fs::read_to_string(&comm).unwrap().trim() != "sleep" {
+            // Until its `exec` is through nobody may look into it; its program is mapped last.
+            let maps = format!("/proc/{}/maps", child.id());
+            while !std::fs::read_to_string(&maps).is_ok_and(|it| it.contains("r-xp")) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let access = Access::to_server(target.parse().unwrap_or(child.id()));

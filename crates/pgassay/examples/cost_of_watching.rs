@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 
 const CLIENTS: u32 = 16;
 const ROWS: u32 = 100_000;
+/// As profiled trials of studies look at wait events.
+const WAITS_HZ: u32 = 49;
 
 /// What is on in the watched stretch of a pair.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,19 +45,24 @@ enum Probe {
     OnCpu { hz: u32 },
     /// Off-CPU slices alone, of so many ms in every so many.
     OffCpu { slice_ms: u64, every_ms: u64 },
-    /// CPU stacks, off-CPU slices, wait events and totals, as `pgassay profile` takes them.
+    /// CPU stacks, off-CPU slices, wait events and totals; studies take them at 499 Hz.
     Ledger { hz: u32 },
-    /// The same as profiled trials of studies take them: slices come more often.
-    Study { hz: u32 },
     /// `perf record`, of all CPUs.
     Perf { hz: u32, graph: &'static str },
 }
 
-const PROBES: [(&str, Probe); 11] = [
+const PROBES: [(&str, Probe); 10] = [
     ("nothing", Probe::Nothing),
     ("on-cpu-99", Probe::OnCpu { hz: 99 }),
     (
         "off-cpu",
+        Probe::OffCpu {
+            slice_ms: 10,
+            every_ms: 100,
+        },
+    ),
+    (
+        "off-cpu-long",
         Probe::OffCpu {
             slice_ms: 50,
             every_ms: 500,
@@ -70,9 +77,7 @@ const PROBES: [(&str, Probe); 11] = [
     ),
     ("ledger-99", Probe::Ledger { hz: 99 }),
     ("ledger-199", Probe::Ledger { hz: 199 }),
-    ("study-199", Probe::Study { hz: 199 }),
-    ("study-499", Probe::Study { hz: 499 }),
-    ("study-999", Probe::Study { hz: 999 }),
+    ("ledger-499", Probe::Ledger { hz: 499 }),
     (
         "perf-fp-99",
         Probe::Perf {
@@ -225,13 +230,6 @@ impl Stretch<'_> {
                 self.sampled(&config(1, Some(off_cpu)), false)
             }
             Probe::Ledger { hz } => self.sampled(&config(hz, Some(OffCpuConfig::default())), true),
-            Probe::Study { hz } => {
-                let off_cpu = OffCpuConfig {
-                    every: Duration::from_millis(150),
-                    ..OffCpuConfig::default()
-                };
-                self.sampled(&config(hz, Some(off_cpu)), true)
-            }
             Probe::Perf { hz, graph } => self.with_perf(hz, graph),
         }
     }
@@ -270,7 +268,6 @@ impl Stretch<'_> {
             .collect();
         sampler.start()?;
         let stop = AtomicBool::new(false);
-        let hz = config.frequency_hz;
         let before = CpuTotals::read(&backends);
         let tps = thread::scope(|scope| {
             if with_waits {
@@ -278,10 +275,10 @@ impl Stretch<'_> {
                     let mut log = WaitLog::default();
                     while !stop.load(Ordering::Relaxed) {
                         log.sweep(&reader, backends.iter().copied());
-                        if log.sweeps.is_multiple_of(u64::from(hz)) {
+                        if log.sweeps.is_multiple_of(u64::from(WAITS_HZ)) {
                             std::hint::black_box(CpuTotals::read(&backends));
                         }
-                        thread::sleep(Duration::from_secs(1) / hz);
+                        thread::sleep(Duration::from_secs(1) / WAITS_HZ);
                     }
                 });
             }

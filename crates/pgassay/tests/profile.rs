@@ -3,13 +3,13 @@
 mod support;
 
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pgassay_core::observation::Observation;
-use pgassay_server::{Server, testing};
+use pgassay_core::observation::WaitSource;
+use pgassay_server::{ServerConfig, testing};
+use support::look::{load, observed, run, sampling_is_permitted};
 use support::{Finished, Place, is_root};
 
 /// Several looks at once would measure each other.
@@ -18,55 +18,6 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn alone() -> MutexGuard<'static, ()> {
     // A test that has failed has left nothing behind that another could trip over.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn run(command: &mut Command) -> Finished {
-    Finished::of(&command.output().expect("the program runs"))
-}
-
-fn observed(finished: &Finished) -> Observation {
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    serde_json::from_str(&finished.stdout).expect("JSON on stdout alone")
-}
-
-/// Two clients that keep the server busy until the time is over; what they committed.
-fn load(server: &Server, time: Duration) -> thread::JoinHandle<u64> {
-    let clients: Vec<_> = (0..2)
-        .map(|_| server.connect().expect("a connection"))
-        .collect();
-    thread::spawn(move || {
-        let until = Instant::now() + time;
-        let threads: Vec<_> = clients
-            .into_iter()
-            .map(|mut client| {
-                thread::spawn(move || {
-                    let mut count = 0;
-                    while Instant::now() < until {
-                        client
-                            .query("select count(*) from pg_class")
-                            .expect("an answer");
-                        count += 1;
-                    }
-                    count
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|it| it.join().expect("a client ends well"))
-            .sum()
-    })
-}
-
-fn sampling_is_permitted() -> bool {
-    let config = pgassay_profile::SamplerConfig::default();
-    match pgassay_profile::Sampler::open(&config) {
-        Ok(_) => true,
-        Err(error) => {
-            testing::skip("CPU stacks", &error.to_string());
-            false
-        }
-    }
 }
 
 #[test]
@@ -169,6 +120,8 @@ fn a_live_server_is_accounted_for_and_exported() {
     assert_eq!(samples, profile.total());
     let page = std::fs::read_to_string(page).expect("it was written");
     assert!(page.contains("flame-data"));
+    let tier = "T2: CPU by stacks, blocked time by wait events;";
+    assert!(page.contains(tier) && page.contains("T3 needs --off-cpu"));
     server.stop().expect("it stops");
 }
 
@@ -264,6 +217,33 @@ fn the_wait_that_must_lead_does_on_a_version_whose_memory_must_be_learnt() {
     server.stop().expect("it stops");
 }
 
+/// Numbers of another version would be wrong names, so the server is asked for names.
+#[test]
+fn a_server_of_a_version_that_is_not_known_is_asked_what_its_backends_wait_for() {
+    let _alone = alone();
+    let Some(server) = testing::server("18") else {
+        return;
+    };
+    // What tells the version; the server itself has read it when it began.
+    std::fs::write(server.data_dir().join("PG_VERSION"), "42\n").expect("it is written");
+    let idle = server.connect().expect("a connection");
+    let place = Place::new();
+    let dsn = server.conninfo();
+    let arguments = ["profile", "--dsn", &dsn, "--duration", "1s", "--json"];
+    let seen = observed(&run(place.command().args(arguments)));
+    let waits = seen.waits.as_ref().expect("it was asked");
+    assert_eq!(waits.source, WaitSource::PgStatActivity, "{seen:?}");
+    assert_eq!(waits.events.len(), 1, "{waits:?}");
+    assert_eq!(waits.events[0].name, "ClientRead");
+    let limit = seen.limits.iter().find(|it| it.name == "waits");
+    let said = limit
+        .and_then(|it| it.limits.as_deref())
+        .unwrap_or_default();
+    assert!(said.contains("PostgreSQL 42"), "{said}");
+    drop(idle);
+    server.stop().expect("it stops");
+}
+
 #[test]
 fn what_cannot_be_watched_is_refused_in_words() {
     let _alone = alone();
@@ -295,16 +275,40 @@ fn what_cannot_be_watched_is_refused_in_words() {
     }
 }
 
+/// Whether somebody else, whom only root can become, may see less than root here.
+fn others_see_less() -> bool {
+    let what = "an unprivileged look";
+    if !is_root() {
+        testing::skip(what, "only root can become somebody else");
+        return false;
+    }
+    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    let is_open = paranoid.is_ok_and(|text| text.trim().parse().is_ok_and(|it: i32| it <= 0));
+    if is_open {
+        testing::skip(what, "everybody may sample here");
+    }
+    !is_open
+}
+
+/// The program as somebody else runs it.
+fn as_somebody(place: &Place, arguments: &[&str]) -> Finished {
+    // A copy that anybody may run; the build's directory may be closed to others.
+    let program = place.path().join("pgassay");
+    if !program.exists() {
+        std::fs::copy(env!("CARGO_BIN_EXE_pgassay"), &program).expect("a copy");
+    }
+    let mut command = place.command_of(&program);
+    run(command.args(arguments).uid(12_345).gid(12_345))
+}
+
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
     let _alone = alone();
-    if !is_root() {
-        testing::skip("an unprivileged look", "only root can become somebody else");
-        return;
-    }
-    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
-    if paranoid.is_ok_and(|text| text.trim().parse().is_ok_and(|it: i32| it <= 0)) {
-        testing::skip("an unprivileged look", "everybody may sample here");
+    if !others_see_less() {
         return;
     }
     let Some(server) = testing::server("18") else {
@@ -313,40 +317,104 @@ fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
     let place = Place::new();
     let clients = load(&server, Duration::from_secs(4));
     let pid = server.postmaster_pid().to_string();
-    // A copy that anybody may run; the build's directory may be closed to others.
-    let program = place.path().join("pgassay");
-    std::fs::copy(env!("CARGO_BIN_EXE_pgassay"), &program).expect("a copy");
-    let arguments = ["profile", "--pid", &pid, "--duration", "1s"];
-    let as_somebody = |extra: &[&str]| {
-        let mut command = place.command_of(&program);
-        command.args(arguments).args(extra).uid(12_345).gid(12_345);
-        run(&mut command)
+    let look = |extra: &[&str]| {
+        let arguments = ["profile", "--pid", &pid, "--duration", "1s"];
+        as_somebody(&place, &[&arguments, extra].concat())
     };
-    let finished = as_somebody(&[]);
+    let finished = look(&[]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     for part in [
         "on a CPU",
         "perf_event_paranoid",
         "to mend it: sudo sysctl",
         "wait events cannot be read",
+        // No stacks and no waits: what is told is who ran and who wanted to.
+        "T1: CPU in one row, blocked time by nothing;",
+        "% of the time is explained; T2 needs sudo setcap cap_perfmon,cap_sys_ptrace,",
     ] {
-        let squeezed = finished
-            .stdout
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
-        assert!(squeezed.contains(part), "{part}: {finished:?}");
+        assert!(
+            squeezed(&finished.stdout).contains(part),
+            "{part}: {finished:?}"
+        );
     }
-    let seen = observed(&as_somebody(&["--json"]));
+    let seen = observed(&look(&["--json"]));
     assert!(seen.backends.on_cpu_us > 0.02 * seen.window_us, "{seen:?}");
-    assert_eq!(seen.profile, None);
-    let export = as_somebody(&["--export", "folded=-"]);
+    assert_eq!((seen.profile, seen.waits), (None, None));
+    let export = look(&["--export", "folded=-"]);
     assert_eq!(export.code, Some(1));
     assert!(
         export.complaint().contains("perf_event_paranoid"),
         "{export:?}"
     );
     clients.join().expect("clients end well");
+    server.stop().expect("it stops");
+}
+
+/// One who may not read the server's memory, and has a connection, asks.
+#[test]
+fn without_privilege_the_server_is_asked_what_its_backends_wait_for_and_that_is_said() {
+    let _alone = alone();
+    if !others_see_less() {
+        return;
+    }
+    let config = ServerConfig {
+        tcp: true,
+        ..testing::config()
+    };
+    let Some(server) = testing::server_with("18", &config) else {
+        return;
+    };
+    let mut holder = server.connect().expect("a connection");
+    for sql in [
+        "create role watcher login password 'secret'",
+        "grant pg_monitor to watcher",
+        "select pg_advisory_lock(1)",
+    ] {
+        holder.query(sql).expect("an answer");
+    }
+    let mut waiter = server.connect().expect("a connection");
+    let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
+    let place = Place::new();
+    let port = server.tcp_address().expect("it listens").port();
+    let dsn = format!("host=127.0.0.1 port={port} user=watcher password=secret dbname=postgres");
+    let look = |extra: &[&str]| {
+        let arguments = ["profile", "--dsn", &dsn, "--duration", "2s"];
+        as_somebody(&place, &[&arguments, extra].concat())
+    };
+    let page = place.path().join("page.html");
+    let seen = observed(&look(&["--json", "--html", &page.to_string_lossy()]));
+    let text = look(&[]);
+    drop(holder);
+    waiting.join().expect("no panic").expect("the lock");
+
+    assert_eq!(seen.subject.major.as_deref(), Some("18"), "the server says");
+    assert_eq!(seen.backends.processes, 2, "none of ours is among them");
+    let waits = seen.waits.as_ref().expect("the server was asked");
+    assert_eq!(waits.source, WaitSource::PgStatActivity);
+    assert_eq!(waits.unreadable, 0, "{waits:?}");
+    assert!(waits.sampling_cpu_us > 0.0, "{waits:?}");
+    // One holds the lock and is idle, one waits for it.
+    let rows = seen.blocked();
+    for (kind, name) in [("Client", "ClientRead"), ("Lock", "advisory")] {
+        let row = rows
+            .iter()
+            .find(|row| (&*row.kind, &*row.name) == (kind, name));
+        let share = row.map_or(0.0, |row| row.blocked_us / seen.blocked_us());
+        assert!((share - 0.5).abs() < 0.01, "{name}: {share} {waits:?}");
+    }
+    let limit = seen.limits.iter().find(|it| it.name == "waits");
+    let limit = limit.expect("it is said");
+    assert_eq!(limit.value, "pg_stat_activity");
+    assert!(limit.mend.is_some(), "{limit:?}");
+    for part in [
+        "looks at pg_stat_activity",
+        "so pg_stat_activity is asked",
+        "T1: CPU in one row, blocked time by wait events of pg_stat_activity;",
+    ] {
+        assert!(squeezed(&text.stdout).contains(part), "{part}: {text:?}");
+    }
+    let page = std::fs::read_to_string(page).expect("it was written");
+    assert!(page.contains("looks at pg_stat_activity"), "{page}");
     server.stop().expect("it stops");
 }
 
@@ -397,6 +465,10 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
     assert!(perf.contains("of event 'off-cpu'"), "{perf}");
     assert!(perf.contains("ProcSleep"), "{perf}");
     let page = read("page.html");
+    for text in [&page, &squeezed(&finished.stdout)] {
+        // Nobody need have been met on a CPU.
+        assert!(text.contains("T3: CPU ") && text.contains(", blocked time by stacks;"));
+    }
     assert!(
         page.contains("\"title\":\"blocked\""),
         "the page has both sides"

@@ -1,14 +1,17 @@
 //! Wait events read from memory against `pg_stat_activity`, on versions old and new.
 //!
 //! Each wait is provoked: one connection holds what another wants. When the server says that the
-//! other one waits for it, its memory must say the same.
+//! other one waits for it, its memory must say the same, and so must what asks where the memory may
+//! not be read.
 
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pgassay_core::subsystem::{wait_event, wait_number};
-use pgassay_profile::{KnownWaits, LiveServer, WaitError, WaitReader};
+use pgassay_profile::{
+    Activity, KnownWaits, LiveServer, NamedWait, WaitError, WaitLog, WaitReader,
+};
 use pgassay_server::{Server, testing};
 use pgassay_wire::Exchange;
 use pgassay_wire::conninfo::{NoSurroundings, Request};
@@ -16,7 +19,13 @@ use pgassay_wire::conninfo::{NoSurroundings, Request};
 type Connection = Exchange<UnixStream>;
 
 fn connect(server: &Server) -> Connection {
-    let request = Request::new().conninfo(&server.conninfo()).expect("proper");
+    connect_as(server, "")
+}
+
+/// With further words of the connection string.
+fn connect_as(server: &Server, words: &str) -> Connection {
+    let conninfo = server.conninfo() + words;
+    let request = Request::new().conninfo(&conninfo).expect("proper");
     let target = request.resolve(&NoSurroundings).expect("whole");
     let host = &target.hosts[0];
     let path = host.address.socket_path().expect("a socket");
@@ -134,11 +143,21 @@ fn shown(asker: &mut Connection, pid: u32, wanted: (&str, &str)) -> (String, Str
     }
 }
 
+/// Waits until a session is in this state.
+fn settled(asker: &mut Connection, pid: u32, state: &str) {
+    let sql = format!("select state from pg_stat_activity where pid = {pid}");
+    let until = Instant::now() + Duration::from_secs(10);
+    while asker.value(&sql).expect("an answer").as_deref() != Some(state) {
+        assert!(Instant::now() < until, "it does not settle");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn provoked(server: &Server, reader: &WaitReader, major: &str, it: &Provocation) {
     let mut asker = connect(server);
     let mut others = Vec::new();
     let mut waiting = Vec::new();
-    let mut wait = |sql: &'static str| {
+    let mut start = |sql: &'static str| {
         let mut connection = connect(server);
         let pid = pid(&connection);
         if sql.is_empty() {
@@ -152,7 +171,7 @@ fn provoked(server: &Server, reader: &WaitReader, major: &str, it: &Provocation)
     let mut holders = Vec::new();
     for sql in it.holds {
         if sql.is_empty() {
-            let first = wait(it.waits);
+            let first = start(it.waits);
             shown(&mut asker, first, ("Lock", "transactionid"));
         } else {
             let mut holder = connect(server);
@@ -160,7 +179,7 @@ fn provoked(server: &Server, reader: &WaitReader, major: &str, it: &Provocation)
             holders.push(holder);
         }
     }
-    let waiter = wait(it.waits);
+    let waiter = start(it.waits);
     let says = shown(&mut asker, waiter, it.event);
     let read = reader.read(waiter).expect("its memory can be read");
     let event = wait_event(major, read).map(|event| (event.kind, event.name));
@@ -170,11 +189,29 @@ fn provoked(server: &Server, reader: &WaitReader, major: &str, it: &Provocation)
         "{major}: provoked"
     );
     assert_eq!(event, Some(it.event), "{major}: read {read:#010x}");
+    let (kind, name) = it.event;
+    assert_eq!(asked(server, waiter), wait(kind, name), "{major}: asked");
     // Whoever holds lets go by leaving, and then nobody waits any more.
     drop(holders);
     for thread in waiting {
         thread.join().expect("the statement ends");
     }
+}
+
+fn wait(kind: &str, name: &str) -> NamedWait {
+    let (kind, name) = (kind.to_owned(), name.to_owned());
+    NamedWait { kind, name }
+}
+
+/// What a process that is blocked all the while is counted for where the server is asked.
+fn asked(server: &Server, pid: u32) -> NamedWait {
+    let mut activity = Activity::open(connect(server), true).expect("9.6 and later have it");
+    let mut log = WaitLog::default();
+    log.ask(&mut activity, &[pid]).expect("an answer");
+    assert_eq!((log.runnable, log.unreadable), (0, 0), "{log:?}");
+    let (wait, looks) = log.blocked.pop_first().expect("it is blocked");
+    assert_eq!((looks, log.blocked.len()), (1, 0), "{log:?}");
+    wait
 }
 
 /// All processes that tell of themselves, the server's own too, say the same in both places.
@@ -229,6 +266,14 @@ fn memory_says_what_the_server_says(major: &str) {
     for it in &EVERYWHERE {
         provoked(&server, &reader, major, it);
     }
+    // 9.6 has no event for that, but says that the session is idle.
+    let idle = connect(&server);
+    settled(&mut connection, pid(&idle), "idle");
+    assert_eq!(
+        asked(&server, pid(&idle)),
+        wait("Client", "ClientRead"),
+        "{major}"
+    );
     if major != "9.6" {
         for it in &SINCE_10 {
             provoked(&server, &reader, major, it);
@@ -267,4 +312,38 @@ fn memory_says_what_the_server_says_on_16() {
 #[test]
 fn memory_says_what_the_server_says_on_18() {
     memory_says_what_the_server_says("18");
+}
+
+/// A session that computes waits for nothing, and one that is gone or another's cannot be read.
+#[test]
+fn who_runs_or_is_hidden_is_not_counted_as_blocked() {
+    let Some(server) = testing::server("18") else {
+        return;
+    };
+    let mut first = connect(&server);
+    execute(&mut first, "create role nosy login password 'secret'");
+    let mut busy = connect(&server);
+    let busy_pid = pid(&busy);
+    let compute = thread::spawn(move || {
+        execute(
+            &mut busy,
+            "select sum(i) from generate_series(1, 3000000) i",
+        );
+    });
+    settled(&mut first, busy_pid, "active");
+    let ask = |user: &str| {
+        let exchange = connect_as(&server, user);
+        let mut activity = Activity::open(exchange, true).expect("it has it");
+        let mut log = WaitLog::default();
+        log.ask(&mut activity, &[busy_pid, 1]).expect("an answer");
+        log
+    };
+    let log = ask("");
+    assert_eq!((log.runnable, log.unreadable), (1, 1), "{log:?}");
+    // Roles without pg_monitor see that there is a session, and nothing of what it does.
+    let log = ask(" user=nosy password=secret");
+    assert_eq!((log.runnable, log.unreadable), (0, 2), "{log:?}");
+    assert!(log.blocked.is_empty(), "{log:?}");
+    compute.join().expect("the statement ends");
+    server.stop().expect("it stops");
 }

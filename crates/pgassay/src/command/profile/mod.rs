@@ -31,6 +31,7 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
         frequency_hz: args.frequency,
         off_cpu: args.off_cpu,
         dsn: args.dsn.clone(),
+        own_pids: connection.iter().map(|it| it.own_pid).collect(),
         connection,
     }
     .observe(&interrupt)?;
@@ -51,13 +52,17 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
 fn subject(pid: Option<u32>, connection: Option<&Connection>) -> Result<Subject> {
     let named = pid.map(LiveServer::of_process).transpose()?;
     let server = match (named, connection) {
-        (Some(named), Some(connection)) if named != connection.server => bail!(
-            "process {} is not of the server that --dsn leads to, whose postmaster is {}",
-            pid.unwrap_or_default(),
-            connection.server.postmaster_pid
-        ),
-        (Some(named), _) => named,
-        (None, Some(connection)) => connection.server.clone(),
+        (Some(named), Some(connection))
+            if named.postmaster_pid != connection.server.postmaster_pid =>
+        {
+            bail!(
+                "process {} is not of the server that --dsn leads to, whose postmaster is {}",
+                pid.unwrap_or_default(),
+                connection.server.postmaster_pid
+            )
+        }
+        (_, Some(connection)) => connection.server.clone(),
+        (Some(named), None) => named,
         (None, None) => bail!("give --pid or --dsn"),
     };
     let backend_pid = pid.filter(|&pid| pid != server.postmaster_pid);

@@ -10,13 +10,14 @@ use pgassay_core::profile::{Profile, ProfileBuilder};
 use pgassay_core::run::Check;
 use pgassay_core::trial::CpuTotals;
 use pgassay_profile::{
-    CpuLog, Limit, LiveServer, LoggedProcess, OffCpuConfig, Role, Sampler, SamplerConfig,
-    SamplerError, Samples,
+    Access, CpuLog, Limit, LiveServer, LoggedProcess, OffCpuConfig, Role, Sampler, SamplerConfig,
+    SamplerError, Samples, Tier,
 };
 
 use super::connection::{self, Connection};
+use crate::checks;
 use crate::interrupt::Interrupt;
-use crate::laboratory::waits::{self, WaitSampler};
+use crate::laboratory::waits::{WaitProbe, WaitSampler};
 use crate::laboratory::{Watched, add_blocked, add_samples};
 
 /// Processes are looked for this often. What one of them uses between its last reading and its end
@@ -45,6 +46,8 @@ pub struct Watch {
     pub dsn: Option<String>,
     /// Whom to ask for transactions.
     pub connection: Option<Connection>,
+    /// The processes that serve our own connections, which are no part of what is watched.
+    pub own_pids: Vec<u32>,
 }
 
 impl Watch {
@@ -53,15 +56,13 @@ impl Watch {
         let (sampler, refusal) = self.sampler()?;
         let dsn = self.dsn.as_deref();
         let connect = dsn.map(|dsn| || connection::exchange(dsn).map(|(exchange, _)| exchange));
-        let (mut waits, no_waits) = match waits::reader(&self.subject.server, connect) {
-            Ok(reader) => {
-                if let Some(sampler) = &sampler {
-                    sampler.watch_waits(self.subject.server.postmaster_pid, reader)?;
-                }
-                (Some(WaitSampler::new(reader, self.frequency_hz)), None)
-            }
-            Err(error) => (None, Some(waits::refusal(&error))),
-        };
+        let (probe, no_waits) = WaitProbe::of(&self.subject.server, connect);
+        if let (Some(sampler), Some(WaitProbe::Memory(reader))) = (&sampler, &probe) {
+            sampler.watch_waits(self.subject.server.postmaster_pid, *reader)?;
+        }
+        self.own_pids
+            .extend(probe.as_ref().and_then(WaitProbe::own_pid));
+        let mut waits = probe.map(|probe| WaitSampler::new(probe, self.frequency_hz));
         let mut log = CpuLog::default();
         let started_us = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -84,7 +85,7 @@ impl Watch {
         let (ours, others): (Vec<_>, Vec<_>) = log
             .processes()
             .iter()
-            .filter(|process| Some(process.pid) != self.own_pid())
+            .filter(|process| !self.own_pids.contains(&process.pid))
             .partition(|process| subject.includes(process));
         let major = subject.server.major.as_deref().unwrap_or_default();
         let mut observation = Observation {
@@ -103,12 +104,27 @@ impl Watch {
             backends_present_us: ours.iter().map(|it| it.present.as_secs_f64() * 1e6).sum(),
             background: background(subject, &others),
             waits: waits.map(|waits| waits.finish(subject.server.major.as_deref())),
+            tier: Some(self.tier()),
             limits: limits(subject, samples.as_ref(), [refusal, no_waits], &log),
             profile: samples.map(|samples| profile(&samples, &ours, major)),
             findings: Vec::new(),
         };
         observation.findings = diagnose_observation(&observation);
         Ok(observation)
+    }
+
+    /// How deep we may look into this server, and what takes us deeper.
+    fn tier(&self) -> Check {
+        let access = Access::to_server(self.subject.server.postmaster_pid);
+        let tier = checks::tier(&access);
+        if access.tier < Tier::T3 || self.off_cpu {
+            return tier;
+        }
+        Check {
+            limits: Some("context switches are observed only where that is asked for".to_owned()),
+            mend: Some("--off-cpu".to_owned()),
+            ..tier
+        }
     }
 
     /// A sampler, or what keeps us from one.
@@ -171,7 +187,7 @@ impl Watch {
     }
 
     fn is_ours(&self, process: &LoggedProcess) -> bool {
-        Some(process.pid) != self.own_pid() && self.subject.includes(process)
+        !self.own_pids.contains(&process.pid) && self.subject.includes(process)
     }
 
     /// Those of one backend cannot be told from those of the others.
@@ -182,11 +198,6 @@ impl Watch {
             }
             _ => Ok(None),
         }
-    }
-
-    /// Our own connection is no part of what is watched.
-    fn own_pid(&self) -> Option<u32> {
-        self.connection.as_ref().map(|it| it.own_pid)
     }
 }
 

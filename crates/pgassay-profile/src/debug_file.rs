@@ -1,0 +1,123 @@
+//! The separate file with the names that were stripped from an object, if it is installed.
+//!
+//! See "Debugging Information in Separate Files" in gdb's manual: by the build id under
+//! `/usr/lib/debug`, or by the name and the checksum in `.gnu_debuglink`, beside the object, in
+//! `.debug` there, or under `/usr/lib/debug`. Each is looked for where the process would find it,
+//! then where we do.
+
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
+
+/// What an object says of its debug file.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct DebugLinks<'a> {
+    pub build_id: Option<&'a [u8]>,
+    /// Name and checksum.
+    pub link: Option<(&'a [u8], u32)>,
+}
+
+/// Opens the debug file of an object that a process has mapped from a path.
+pub(crate) fn open(pid: u32, object: &Path, links: DebugLinks<'_>) -> Option<File> {
+    let by_build_id = links.build_id.and_then(build_id_path);
+    let by_build_id = by_build_id.and_then(|path| open_seen_by(pid, &path));
+    by_build_id.or_else(|| {
+        let (name, checksum) = links.link?;
+        let mut candidates = linked_paths(object, OsStr::from_bytes(name)).into_iter();
+        candidates.find_map(|path| {
+            let mut file = open_seen_by(pid, &path)?;
+            // One of another build would give wrong names.
+            let is_it = crc32(&mut file).ok()? == checksum && file.rewind().is_ok();
+            is_it.then_some(file)
+        })
+    })
+}
+
+fn open_seen_by(pid: u32, path: &Path) -> Option<File> {
+    let mut inside = PathBuf::from(format!("/proc/{pid}/root"));
+    inside.push(path.strip_prefix("/").ok()?);
+    File::open(inside).or_else(|_| File::open(path)).ok()
+}
+
+fn build_id_path(build_id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_first()?;
+    let mut path = format!("{DEBUG_DIRECTORY}/.build-id/{first:02x}/");
+    for byte in rest {
+        write!(path, "{byte:02x}").expect("a String takes all text");
+    }
+    Some((path + ".debug").into())
+}
+
+fn linked_paths(object: &Path, name: &OsStr) -> Vec<PathBuf> {
+    let Some(directory) = object.parent() else {
+        return Vec::new();
+    };
+    let below = directory.strip_prefix("/").unwrap_or(directory);
+    vec![
+        directory.join(name),
+        directory.join(".debug").join(name),
+        Path::new(DEBUG_DIRECTORY).join(below).join(name),
+    ]
+}
+
+/// The checksum of `.gnu_debuglink`: CRC-32 as in IEEE 802.3, its polynomial reflected.
+fn crc32(from: &mut impl Read) -> io::Result<u32> {
+    const POLYNOMIAL: u32 = 0xedb8_8320;
+    let step = |crc: u32| (crc >> 1) ^ (POLYNOMIAL & (crc & 1).wrapping_neg());
+    let table: Vec<u32> = (0..256)
+        .map(|byte| (0..8).fold(byte, |crc, _| step(crc)))
+        .collect();
+    let mut crc = !0;
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let count = from.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(!crc);
+        }
+        for &byte in &buffer[..count] {
+            crc = (crc >> 8) ^ table[usize::from(crc as u8 ^ byte)];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_debug_file_is_looked_for_by_the_build_id() {
+        let path = build_id_path(&[0xab, 0x0c, 0xff]);
+        assert_eq!(
+            path.as_deref(),
+            Some(Path::new("/usr/lib/debug/.build-id/ab/0cff.debug"))
+        );
+        assert_eq!(build_id_path(&[]), None);
+    }
+
+    #[test]
+    fn a_linked_file_is_taken_only_with_its_checksum() {
+        let directory = tempfile::tempdir().unwrap();
+        let object = directory.path().join("postgres");
+        std::fs::create_dir(directory.path().join(".debug")).unwrap();
+        std::fs::write(directory.path().join("postgres.debug"), "another build's").unwrap();
+        std::fs::write(directory.path().join(".debug/postgres.debug"), "123456789").unwrap();
+        let open = |checksum| {
+            let links = DebugLinks {
+                build_id: None,
+                link: Some((b"postgres.debug", checksum)),
+            };
+            open(std::process::id(), &object, links)
+        };
+        // The check value of this CRC.
+        let mut text = String::new();
+        let mut file = open(0xcbf4_3926).expect("the second has it");
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "123456789");
+        assert!(open(7).is_none());
+    }
+}

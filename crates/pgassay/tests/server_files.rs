@@ -1,0 +1,178 @@
+//! A server whose program is stripped, has its debug file elsewhere, or is gone: what has a name keeps
+//! it, what has none is an address, and counted.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use pgassay_core::observation::{Observation, WaitSource};
+use pgassay_server::{Installation, Server, testing};
+use support::Place;
+use support::look::{load, observed, run, sampling_is_permitted};
+
+/// Several looks at once would measure each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Not exported: only a table of symbols names it.
+const LOCAL: &str = "exec_simple_query";
+/// Called by it, and exported.
+const EXPORTED: &str = "PortalRun";
+
+/// An installation of this place's own, which may be spoilt.
+fn copy(place: &Place) -> Option<Installation> {
+    let original = testing::installation("18")?;
+    let whole = original.bin_dir.parent().expect("bin is in it");
+    let directory = place.path().join("pg");
+    tool("cp", &["-a", path(whole), path(&directory)]);
+    Some(Installation {
+        bin_dir: directory.join("bin"),
+        ..original
+    })
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("plain characters")
+}
+
+fn tool(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status();
+    let status = status.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(status.success(), "{program} {arguments:?}: {status}");
+}
+
+/// Those of binutils, which change objects.
+fn has_binutils() -> bool {
+    let is_there = Command::new("objcopy").arg("--version").output().is_ok();
+    if !is_there {
+        testing::skip_unless_ci("stripped programs", "there is no objcopy");
+    }
+    is_there
+}
+
+fn start(installation: &Installation) -> Server {
+    Server::start(installation, &testing::config()).expect("it starts")
+}
+
+/// What a look at a busy server sees; `change` happens when it is busy.
+fn look(place: &Place, server: &Server, change: impl FnOnce()) -> Observation {
+    let clients = load(server, Duration::from_secs(5));
+    change();
+    thread::sleep(Duration::from_millis(300));
+    let dsn = server.conninfo();
+    let arguments = ["profile", "--dsn", &dsn, "--duration", "2s", "--json"];
+    let finished = run(place.command().args(arguments).args(["--frequency", "499"]));
+    clients.join().expect("clients end well");
+    let seen = observed(&finished);
+    let quality = &seen.profile.as_ref().expect("sampled").quality;
+    assert!(quality.samples > 100, "{quality:?}");
+    let whole = quality.unwound_to_entry as f64 / quality.user_samples as f64;
+    assert!(whole > 0.97, "{quality:?}");
+    seen
+}
+
+/// The function's share of the CPU time, with what it called.
+fn share(seen: &Observation, function: &str) -> f64 {
+    let functions = seen.functions();
+    let row = functions.iter().find(|row| row.name == function);
+    row.map_or(0.0, |row| row.children_us / seen.backends.on_cpu_us)
+}
+
+/// What is said of the server's program under this name.
+fn said<'a>(seen: &'a Observation, limit: &str) -> Vec<&'a str> {
+    let of_name = seen.limits.iter().filter(|it| it.name == limit);
+    let words = of_name.filter_map(|it| it.limits.as_deref());
+    words.filter(|it| it.contains("postgres")).collect()
+}
+
+#[test]
+fn a_stripped_server_has_the_names_that_it_exports_and_the_rest_is_counted() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !sampling_is_permitted() || !has_binutils() {
+        return;
+    }
+    let place = Place::new();
+    let Some(installation) = copy(&place) else {
+        return;
+    };
+    let program = installation.program("postgres");
+    let debug: PathBuf = place.path().join("pg/bin/.debug/postgres.debug");
+    fs::create_dir(debug.parent().expect("bin")).expect("a directory");
+    tool(
+        "objcopy",
+        &["--only-keep-debug", path(&program), path(&debug)],
+    );
+    tool("strip", &[path(&program)]);
+    let server = start(&installation);
+    let seen = look(&place, &server, || ());
+    server.stop().expect("it stops");
+    assert!(share(&seen, EXPORTED) > 0.3, "{:?}", seen.functions());
+    assert_eq!(share(&seen, LOCAL).to_bits(), 0, "nothing names it");
+    // It is there all the same, by its address: whatever calls the exported one.
+    let profile = seen.profile.as_ref().expect("sampled");
+    let unnamed = profile.nodes.iter().filter(|node| {
+        let callee = &profile.frames[node.frame as usize];
+        let caller = node.parent.map(|at| &profile.nodes[at as usize]);
+        let caller = caller.map(|node| &profile.frames[node.frame as usize]);
+        callee.symbol.as_deref() == Some(EXPORTED)
+            && caller.is_some_and(|it| it.symbol.is_none() && it.object == "postgres")
+    });
+    assert!(unnamed.count() > 0, "its caller has an address");
+    let stripped = said(&seen, "stripped_object");
+    assert_eq!(stripped.len(), 1, "{:?}", seen.limits);
+    let unnamed: u64 = stripped[0]
+        .split(' ')
+        .next()
+        .and_then(|count| count.parse().ok())
+        .expect("a count");
+    assert!(unnamed > 0 && unnamed <= profile.quality.unknown_leaf);
+
+    // With its debug file linked, all have names.
+    let link = format!("--add-gnu-debuglink={}", debug.display());
+    tool("objcopy", &[&link, path(&program)]);
+    let server = start(&installation);
+    let seen = look(&place, &server, || ());
+    assert!(share(&seen, LOCAL) > 0.3, "{:?}", seen.functions());
+    assert_eq!(said(&seen, "stripped_object"), Vec::<&str>::new());
+    server.stop().expect("it stops");
+}
+
+#[test]
+fn a_server_whose_files_are_deleted_and_replaced_keeps_its_names_and_waits() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !sampling_is_permitted() {
+        return;
+    }
+    let place = Place::new();
+    let Some(installation) = copy(&place) else {
+        return;
+    };
+    let program = installation.program("postgres");
+    let server = start(&installation);
+    let replace = || {
+        fs::create_dir_all(&installation.bin_dir).expect("a directory");
+        fs::copy("/bin/true", &program).expect("another program");
+    };
+    let delete = || fs::remove_dir_all(place.path().join("pg")).expect("it is gone");
+    let changes: [(&str, &dyn Fn()); 2] = [("deleted", &delete), ("replaced", &replace)];
+    for (what, change) in changes {
+        let seen = look(&place, &server, change);
+        assert!(share(&seen, LOCAL) > 0.3, "{what}: {:?}", seen.functions());
+        assert_eq!(
+            said(&seen, "unreadable_object"),
+            Vec::<&str>::new(),
+            "{what}"
+        );
+        let waits = seen.waits.as_ref().expect("root may read memory");
+        assert_eq!(waits.source, WaitSource::Memory, "{what}");
+        assert!(
+            waits.events.iter().any(|it| it.name == "ClientRead"),
+            "{what}"
+        );
+    }
+    server.stop().expect("it stops");
+}
