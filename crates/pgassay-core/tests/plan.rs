@@ -109,7 +109,7 @@ fn the_command_line_has_the_last_word() {
         ),
         (2, 3, 0)
     );
-    assert_eq!(plan.servers[0].version, "10");
+    assert_eq!(plan.servers[0].version.as_deref(), Some("10"));
     assert!(plan.points[0].scripts[0].text.contains("random(1, 10)"));
 }
 
@@ -196,7 +196,7 @@ fn binaries_without_a_version_may_be_of_any() {
     };
     let plan = planned(FOUNDING, &overrides).unwrap();
     assert_eq!(plan.servers[0].binaries.as_deref(), Some("/opt/pg/bin"));
-    assert_eq!(plan.servers[0].version, "latest");
+    assert_eq!(plan.servers[0].version.as_deref(), Some("latest"));
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn quick_leaves_what_the_study_says_and_the_command_line_still_has_the_last_word
     overrides.versions = vec!["9.6".to_owned(), "12".to_owned()];
     let plan = planned(&text, &overrides).unwrap();
     assert_eq!(plan.conditions.len(), 4);
-    assert_eq!(plan.servers[0].version, "9.6");
+    assert_eq!(plan.servers[0].version.as_deref(), Some("9.6"));
 }
 
 #[test]
@@ -278,4 +278,119 @@ fn a_script_may_give_more_than_a_transaction() {
         message.starts_with("s.toml:5:20: \"lots\" is not a whole number of values"),
         "{message}"
     );
+}
+
+const MINE: &str = "dsn = \"host=h\"\n";
+
+#[test]
+fn variants_on_a_server_of_the_users_own_share_it_and_have_databases_of_their_own() {
+    let text = format!(
+        "{SMALL}{MINE}setup = \"create table t()\"\n[[variant]]\nname = \"x\"\n{MINE}\
+         [server]\nversion = \"17\"\n"
+    );
+    let plan = planned(&text, &Overrides::default()).unwrap();
+    let servers: Vec<_> = plan
+        .servers
+        .iter()
+        .map(|it| (it.version.as_deref(), it.dsn.as_deref()))
+        .collect();
+    assert_eq!(servers, [(Some("17"), None), (None, Some("host=h"))]);
+    let names: Vec<_> = plan.servers[1]
+        .databases
+        .iter()
+        .map(|it| it.name.as_str())
+        .collect();
+    assert_eq!(names, ["data_1", "data_2"], "none of them is there already");
+    let of_all = format!("{SMALL}[server]\n{MINE}");
+    let plan = planned(&of_all, &Overrides::default()).unwrap();
+    assert_eq!(
+        (plan.servers.len(), plan.servers[0].dsn.as_deref()),
+        (1, Some("host=h"))
+    );
+}
+
+#[test]
+fn a_server_on_the_command_line_stands_for_the_studys_server_and_its_versions() {
+    let overrides = Overrides {
+        dsn: Some("host=h".to_owned()),
+        ..Overrides::default()
+    };
+    let text = format!(
+        "{SMALL}[conditions]\nversion = [\"10\", \"18\"]\n[server]\nsettings = {{ jit = false }}\n"
+    );
+    let plan = planned(&text, &overrides).unwrap();
+    assert_eq!((plan.conditions.len(), plan.servers.len()), (1, 1));
+    assert_eq!(plan.servers[0].dsn.as_deref(), Some("host=h"));
+    assert_eq!(
+        plan.servers[0].settings["jit"], "off",
+        "to be compared with it"
+    );
+    // A variant that says which server it wants still gets it.
+    let plan = planned(&format!("{SMALL}version = \"17\"\n"), &overrides).unwrap();
+    assert_eq!(plan.servers[1].version.as_deref(), Some("17"));
+    let refused = planned(
+        &format!("{SMALL}settings = {{ jit = false }}\n"),
+        &overrides,
+    )
+    .unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("`settings` cannot be had on the server"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn what_would_have_to_be_done_to_a_server_of_the_users_own_is_refused_where_it_stands() {
+    let beside = |words: &str| (format!("{SMALL}{MINE}{words}\n"), words.to_owned());
+    let conditions = |words: &str| {
+        (
+            format!("{SMALL}{MINE}[conditions]\n{words}\n"),
+            words.to_owned(),
+        )
+    };
+    let server = |words: &str| {
+        (
+            format!("{SMALL}[server]\n{MINE}{words}\n"),
+            words.to_owned(),
+        )
+    };
+    let both = |words: &str| {
+        (
+            format!("{SMALL}[server]\n{MINE}[conditions]\n{words}\n"),
+            words.to_owned(),
+        )
+    };
+    let table = [
+        beside("version = \"17\""),
+        beside("binaries = \"/opt/pg\""),
+        beside("settings = { jit = false }"),
+        beside("environment = { A = 1 }"),
+        beside("data_checksums = true"),
+        beside("idle_connections = 3"),
+        beside("network = \"tcp\""),
+        conditions("version = [\"17\"]"),
+        conditions("settings = { jit = [true, false] }"),
+        conditions("network = [\"unix\"]"),
+        both("version = [\"17\"]"),
+        server("version = \"17\""),
+        server("binaries = \"/opt/pg\""),
+        server("settings = { jit = false }"),
+        server("environment = { A = 1 }"),
+        server("data_checksums = true"),
+    ];
+    for (text, words) in table {
+        let message = refused(&text);
+        let line = 1 + text.lines().position(|line| line == words).unwrap();
+        let key = words.split(' ').next().unwrap();
+        let start = format!("s.toml:{line}:");
+        assert!(message.starts_with(&start), "{message}\nof\n{text}");
+        assert!(
+            message.contains(&format!("`{key}` cannot be had")),
+            "{message}"
+        );
+    }
+    let redis = format!("{SMALL}{MINE}driver = \"redis\"\n");
+    assert!(refused(&redis).contains("`address`"));
 }

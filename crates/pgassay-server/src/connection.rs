@@ -1,8 +1,9 @@
-//! A blocking connection over a server's socket, for set-up and inspection. The load has its
-//! own engine; this one waits for each answer.
+//! A blocking connection, for set-up and inspection: over the socket of a server of ours, or over
+//! any stream that a caller has signed in on. The load has its own engine; this one waits for each
+//! answer.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,9 +12,32 @@ use pgassay_wire::{Answer, Exchange, ExchangeError, Login};
 
 pub use pgassay_wire::ServerError as SqlError;
 
+/// What a connection may run over.
+pub trait Stream: Read + Write + Send {
+    /// Bounds each wait for an answer from now on.
+    ///
+    /// # Errors
+    /// A socket that takes no such limit.
+    fn set_limit(&self, limit: Option<Duration>) -> io::Result<()>;
+}
+
+impl Stream for UnixStream {
+    fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(limit)
+    }
+}
+
 /// A connection to one server as one role.
 pub struct Connection {
-    exchange: Exchange<UnixStream>,
+    exchange: Exchange<Box<dyn Stream>>,
+}
+
+impl<S: Stream + 'static> From<Exchange<S>> for Connection {
+    fn from(exchange: Exchange<S>) -> Self {
+        Self {
+            exchange: exchange.map(|stream| Box::new(stream) as Box<dyn Stream>),
+        }
+    }
 }
 
 impl fmt::Debug for Connection {
@@ -81,8 +105,8 @@ impl Connection {
             .set_read_timeout(Some(sign_in_timeout))
             .map_err(connect)?;
         let exchange = Exchange::open(stream, login)?;
-        exchange.stream().set_read_timeout(None).map_err(connect)?;
-        Ok(Self { exchange })
+        exchange.stream().set_limit(None).map_err(connect)?;
+        Ok(exchange.into())
     }
 
     /// Runs one or more statements and gives the rows of the last one, each value as text or null.
@@ -133,7 +157,7 @@ impl Connection {
     /// Limits how long a statement may be waited for; the connection is of no use after one was
     /// not answered in time.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.exchange.stream().set_read_timeout(timeout)
+        self.exchange.stream().set_limit(timeout)
     }
 
     /// Says goodbye. Just dropping the connection is fine too.

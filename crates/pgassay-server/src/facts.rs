@@ -52,6 +52,29 @@ impl BuildFacts {
         facts
     }
 
+    /// What a running server says of itself: `version()`, and the view `pg_config` where that may be
+    /// read.
+    pub fn told(banner: String, configure: Option<String>, cflags: Option<String>) -> Self {
+        Self {
+            compiler: compiler_of(&banner).map(str::to_owned),
+            banner: Some(banner),
+            configure,
+            cflags,
+        }
+    }
+
+    /// Whether `configure` was asked for a feature, by the name that `--with-…` has for it: `lz4`,
+    /// `zstd`, `openssl`, … `None` where its arguments are not known.
+    pub fn has_feature(&self, name: &str) -> Option<bool> {
+        let argument = format!("--with-{name}");
+        // Each stands in quotes, and some have a value, as '--with-ssl=openssl'.
+        let mut given = self.configure.as_ref()?.split('\'');
+        Some(given.any(|given| {
+            let rest = given.strip_prefix(&argument);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        }))
+    }
+
     /// The flag that says how hard the compiler optimised (the last one counts).
     pub fn optimisation(&self) -> Option<&str> {
         self.cflags
@@ -61,7 +84,8 @@ impl BuildFacts {
     }
 }
 
-/// A sentence on how two builds differ in what may change their speed, if they do.
+/// A sentence on how two builds differ in what may change their speed, if they do. What either does
+/// not tell is not compared.
 pub fn differ(a: &BuildFacts, b: &BuildFacts) -> Option<String> {
     let mut parts = Vec::new();
     if a.compiler != b.compiler {
@@ -72,14 +96,16 @@ pub fn differ(a: &BuildFacts, b: &BuildFacts) -> Option<String> {
         ));
     }
     let (only_a, only_b) = (flags_beyond(a, b), flags_beyond(b, a));
-    if !only_a.is_empty() || !only_b.is_empty() {
+    let have_flags = a.cflags.is_some() && b.cflags.is_some();
+    if have_flags && !(only_a.is_empty() && only_b.is_empty()) {
         parts.push(format!(
             "flags {} against {}",
             listed(&only_a),
             listed(&only_b)
         ));
     }
-    for switch in SWITCHES {
+    let are_configured = a.configure.is_some() && b.configure.is_some();
+    for switch in SWITCHES.iter().filter(|_| are_configured) {
         let has = |facts: &BuildFacts| {
             facts
                 .configure
@@ -222,6 +248,16 @@ mod tests {
             "{sentence}"
         );
         assert_eq!(differ(&old, &old), None);
+    }
+
+    #[test]
+    fn what_a_build_does_not_tell_makes_no_difference() {
+        let whole = BuildFacts::of_image(NEW);
+        let banner = whole.banner.clone().unwrap();
+        let silent = BuildFacts::told(banner, None, None);
+        assert_eq!(silent.compiler, whole.compiler);
+        assert_eq!(differ(&whole, &silent), None);
+        assert_eq!(silent.has_feature("lz4"), None);
     }
 
     #[test]

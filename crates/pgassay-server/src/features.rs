@@ -15,14 +15,7 @@ impl Installation {
             let is_there = |place: &&str| base.join(place).join("llvmjit.so").is_file();
             return Some(places.iter().any(is_there));
         }
-        let configure = self.build.configure.as_ref()?;
-        let argument = format!("--with-{name}");
-        // Each stands in quotes, and some have a value, as '--with-ssl=openssl'.
-        let mut given = configure.split('\'');
-        Some(given.any(|given| {
-            let rest = given.strip_prefix(&argument);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
-        }))
+        self.build.has_feature(name)
     }
 }
 

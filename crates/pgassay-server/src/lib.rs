@@ -16,7 +16,8 @@
 //! # Map
 //! - [`VersionRequest`], [`Version`]: what a study asks for and what there is.
 //! - [`Finder`] → [`Installation`]: the programs of one version, fetched into the cache if need be.
-//! - [`Server`]: a running server in directories of its own, and [`Connection`] to talk to it.
+//! - [`Server`]: a running server in directories of its own, and [`Connection`] to talk to it, or to
+//!   any other over a [`Stream`] of the caller's.
 //! - [`CounterReader`]: what server and kernel count by themselves.
 //! - [`differ`]: a sentence on two builds that are not alike.
 //!
@@ -55,8 +56,8 @@ pub mod testing;
 mod version;
 
 pub use cache::default_cache_dir;
-pub use connection::{Connection, ConnectionError, SqlError};
-pub use counters::{Counted, CounterReader, CounterReading};
+pub use connection::{Connection, ConnectionError, SqlError, Stream};
+pub use counters::{Beside, Counted, CounterReader, CounterReading};
 pub use error::ServerError;
 pub use facts::{BuildFacts, differ};
 pub use fetch::FetchError;
@@ -64,6 +65,6 @@ pub use finder::{FindError, Finder, Progress};
 pub use installation::{Installation, Source};
 pub use os::Pid;
 pub use pgassay_wire::{Answer, Password};
-pub use processes::{Role, ServerProcess};
+pub use processes::{Role, ServerProcess, of_postmaster, wait_until_gone};
 pub use server::{Server, ServerConfig};
 pub use version::{Series, Version, VersionError, VersionRequest};

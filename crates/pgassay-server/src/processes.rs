@@ -10,8 +10,11 @@
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::os::Pid;
+
+const POLL: Duration = Duration::from_millis(1);
 
 /// One process of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +135,7 @@ impl Role {
 }
 
 /// The postmaster and its children, by their numbers. Empty once the postmaster has gone.
-pub(crate) fn of_postmaster(postmaster: Pid) -> Vec<ServerProcess> {
+pub fn of_postmaster(postmaster: Pid) -> Vec<ServerProcess> {
     let mut found: Vec<ServerProcess> = all_pids()
         .filter_map(|pid| {
             let title = title(pid)?;
@@ -159,6 +162,21 @@ pub(crate) fn of_postmaster(postmaster: Pid) -> Vec<ServerProcess> {
         .collect();
     found.sort_by_key(|process| process.pid);
     found
+}
+
+/// Waits until a process has ended and its parent has seen that; false if it goes on after
+/// `timeout`. A server that has seen the end of its last client's process treats the next client
+/// as it did the last.
+pub fn wait_until_gone(pid: Pid, timeout: Duration) -> bool {
+    let path = format!("/proc/{pid}");
+    let start = Instant::now();
+    while Path::new(&path).exists() {
+        if start.elapsed() >= timeout {
+            return false;
+        }
+        std::thread::sleep(POLL);
+    }
+    true
 }
 
 /// The programs that run in a server's directory, as their names begin.

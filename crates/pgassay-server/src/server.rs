@@ -5,14 +5,15 @@
 //! with our process however that ends (see `keeper`).
 
 mod large_log;
+mod starting;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Duration;
 
 use pgassay_wire::{Login, Password};
 
@@ -42,8 +43,6 @@ const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 /// As much of a log as an error shows.
 const LOG_LINES: usize = 20;
-/// `cannot_connect_now`: the server is still starting.
-const STARTING: &str = "57P03";
 
 /// What a server should be like.
 #[derive(Clone, Debug)]
@@ -470,86 +469,6 @@ impl Server {
         self.home.settle(command.spawn().map_err(failed)?);
         self.wait_until_ready()
     }
-
-    fn not_started(&self, status: ExitStatus) -> ServerError {
-        let version = self.installation.version.clone();
-        let log = self.log.tail_since_start(LOG_LINES);
-        let log = self.with_collected(log, LOG_LINES);
-        if let Some((name, value, words)) = refused(&self.config.settings, &log) {
-            let (name, value) = (name.to_owned(), value.to_owned());
-            return ServerError::SettingRefused {
-                version,
-                name,
-                value,
-                words,
-            };
-        }
-        let error = ServerError::NotStarted {
-            version,
-            how: status.to_string(),
-            log: log.clone(),
-        };
-        error.or_disk_full(self.home.base(), &log)
-    }
-
-    fn wait_until_ready(&self) -> Result<(), ServerError> {
-        let start = Instant::now();
-        loop {
-            let version = self.installation.version.clone();
-            if let Some(status) = self.home.exit_status() {
-                return Err(self.not_started(status));
-            }
-            let Err(error) = self.connect() else {
-                return Ok(());
-            };
-            if error.sql().is_some_and(|sql| sql.sqlstate != STARTING) {
-                return Err(error.into());
-            }
-            let timeout = self.config.start_timeout;
-            if start.elapsed() > timeout {
-                let log = self.log_tail(LOG_LINES);
-                return Err(ServerError::NotReady {
-                    version,
-                    timeout,
-                    last: error.to_string(),
-                    log,
-                });
-            }
-            std::thread::sleep(POLL);
-        }
-    }
-}
-
-/// The setting that the server complains about, with its words, if it is one of the study's.
-fn refused<'a>(
-    settings: &'a BTreeMap<String, String>,
-    log: &str,
-) -> Option<(&'a str, &'a str, String)> {
-    // `unrecognized configuration parameter "x"`, `invalid value for parameter "x": "1"`,
-    // `parameter "x" requires a numeric value`, `1 is outside the valid range for parameter "x"`.
-    let lines = || log.lines().filter_map(words_of_line);
-    let complaint = lines().find(|(_, words)| words.contains("parameter \""))?.1;
-    let (name, value) = settings
-        .iter()
-        .find(|(name, _)| complaint.contains(&format!("parameter \"{name}\"")))?;
-    let hint = lines()
-        .find(|(level, _)| *level == "HINT")
-        .map(|(_, words)| format!(" ({words})"));
-    Some((
-        name,
-        value,
-        format!("{complaint}{}", hint.unwrap_or_default()),
-    ))
-}
-
-/// The level and the words of a log's line, whatever prefix the server puts before.
-fn words_of_line(line: &str) -> Option<(&str, &str)> {
-    ["LOG", "FATAL", "ERROR", "HINT"]
-        .into_iter()
-        .find_map(|level| {
-            let (_, words) = line.split_once(&format!("{level}:  "))?;
-            Some((level, words.trim()))
-        })
 }
 
 fn random_password() -> io::Result<Password> {
@@ -562,29 +481,6 @@ fn random_password() -> io::Result<Password> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn complaint(log: &str) -> Option<(String, String)> {
-        let settings = [("work_mem", "much"), ("no_such", "1")];
-        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let settings = BTreeMap::from(settings);
-        refused(&settings, log).map(|(name, _, words)| (name.to_owned(), words))
-    }
-
-    #[test]
-    fn a_refused_setting_is_read_from_the_log() {
-        let log = "2026-01-01 [7] LOG:  invalid value for parameter \"work_mem\": \"much\"\n\
-                   2026-01-01 [7] HINT:  Valid units are \"kB\".\nFATAL:  file contains errors\n";
-        let words = "invalid value for parameter \"work_mem\": \"much\" (Valid units are \"kB\".)";
-        assert_eq!(
-            complaint(log),
-            Some(("work_mem".to_owned(), words.to_owned()))
-        );
-        assert_eq!(complaint("FATAL:  could not access file \"no_such\""), None);
-        assert_eq!(
-            complaint("FATAL:  unrecognized configuration parameter \"other\""),
-            None
-        );
-    }
 
     #[test]
     fn a_server_can_be_shared_by_threads() {

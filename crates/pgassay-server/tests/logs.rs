@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::eventually;
-use pgassay_server::{CounterReader, CounterReading, Server, ServerConfig, testing};
+use pgassay_server::{Beside, CounterReader, CounterReading, Server, ServerConfig, testing};
 
 /// Well above what a server says while it starts.
 const BYTES: u64 = 16 << 10;
@@ -89,7 +89,7 @@ fn an_entry_that_is_missing_from_a_log_with_numbers_is_counted() {
         let reader = CounterReader::open(&server).unwrap();
         let read = || {
             let mut reading = CounterReading::default();
-            reader.read_beside(&server, &[], &mut reading);
+            reader.read_beside(&Beside::of_server(&server, &[]), &mut reading);
             reading
         };
         said(&server, "before");

@@ -228,6 +228,15 @@ impl<S: Read + Write> Exchange<S> {
         std::mem::take(&mut self.notices)
     }
 
+    /// The same connection over a stream that was made of this one's, as a boxed one.
+    pub fn map<T>(self, change: impl FnOnce(S) -> T) -> Exchange<T> {
+        Exchange {
+            stream: change(self.stream),
+            session: self.session,
+            notices: self.notices,
+        }
+    }
+
     /// The stream, for setting its time limits.
     pub fn stream(&self) -> &S {
         &self.stream

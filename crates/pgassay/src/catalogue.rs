@@ -1,10 +1,12 @@
 //! Studies by name (those that come with pgassay) or by file.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use pgassay_core::study::{Study, StudySource};
 use pgassay_script::Builtin;
+use pgassay_wire::conninfo::{Request, Secrets, without_secrets};
 
 /// The studies that come with pgassay, as `(name, text)`.
 pub const STUDIES: [(&str, &str); 17] = [
@@ -71,6 +73,8 @@ pub struct Found {
     pub source: StudySource,
     /// The study; scripts that name a file have their text.
     pub study: Study,
+    /// What its connection strings, and that of the command line, must not show.
+    secrets: BTreeMap<String, Secrets>,
 }
 
 impl Found {
@@ -78,6 +82,62 @@ impl Found {
     pub fn variants(&self, values: &[String]) -> Vec<String> {
         let known = self.study.variant.iter().map(|it| it.name.as_str());
         listed(values, &known.collect::<Vec<_>>())
+    }
+
+    /// Learns the secrets of a connection string, and gives it without them.
+    ///
+    /// # Errors
+    /// A string that is none, and one that differs from another in its secrets only.
+    pub fn learn(&mut self, dsn: &str) -> Result<String> {
+        let (shown, secrets) = without_secrets(dsn)?;
+        let known = self.secrets.entry(shown.clone()).or_insert(secrets.clone());
+        if *known != secrets {
+            bail!("another `dsn` is the same but for its password");
+        }
+        Ok(shown)
+    }
+
+    /// What to connect with, by a connection string without its secrets.
+    pub fn request(&self, dsn: &str) -> Result<Request> {
+        let request = Request::new().database(dsn)?;
+        Ok(match self.secrets.get(dsn) {
+            Some(secrets) => request.secrets(secrets)?,
+            None => request,
+        })
+    }
+
+    /// A study; its secrets are taken out of it and of its text, both of which are kept with a result.
+    ///
+    /// # Errors
+    /// A `dsn` that is no connection string.
+    pub fn new(name: &str, source: StudySource, study: Study) -> Result<Self> {
+        let mut found = Self {
+            name: name.to_owned(),
+            source,
+            study,
+            secrets: BTreeMap::new(),
+        };
+        for index in 0..found.study.variant.len() {
+            if let Some(dsn) = found.study.variant[index].dsn.take() {
+                let shown = found.shown(&["variant", &index.to_string(), "dsn"], &dsn)?;
+                found.study.variant[index].dsn = Some(shown);
+            }
+        }
+        if let Some(dsn) = found.study.server.dsn.take() {
+            found.study.server.dsn = Some(found.shown(&["server", "dsn"], &dsn)?);
+        }
+        Ok(found)
+    }
+
+    /// The connection string that stands at `path`, without its secrets, which the text loses too.
+    fn shown(&mut self, path: &[&str], dsn: &str) -> Result<String> {
+        let shown = self
+            .learn(dsn)
+            .map_err(|error| self.source.error_at(path, format!("`dsn`: {error}")))?;
+        if shown != dsn {
+            self.source.replace(path, &shown);
+        }
+        Ok(shown)
     }
 
     /// Scripts as the command line names them; see [`listed`].
@@ -146,11 +206,7 @@ pub fn find(name: &str) -> Result<Found> {
         .file_stem()
         .and_then(|stem| stem.to_str())
         .unwrap_or("study");
-    Ok(Found {
-        name: name.to_owned(),
-        source,
-        study,
-    })
+    Found::new(name, source, study)
 }
 
 fn source(name: &str) -> Result<StudySource> {
@@ -178,7 +234,51 @@ fn source(name: &str) -> Result<StudySource> {
 
 #[cfg(test)]
 mod tests {
-    use super::listed;
+    use pgassay_core::study::StudySource;
+
+    use super::{Found, listed};
+
+    fn found(text: &str) -> anyhow::Result<Found> {
+        let source = StudySource {
+            file: "s.toml".to_owned(),
+            text: format!(
+                "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n{text}"
+            ),
+        };
+        let study = source.parse()?;
+        Found::new("s", source, study)
+    }
+
+    #[test]
+    fn a_password_in_a_study_is_in_nothing_but_the_request() {
+        let dsn = "postgresql://me:s3cret@h/db";
+        let text =
+            format!("[[variant]]\nname = \"v\"\ndsn = \"{dsn}\"\n[server]\ndsn = \"{dsn}\"\n");
+        let found = found(&text).unwrap();
+        assert!(
+            !found.source.text.contains("s3cret"),
+            "{}",
+            found.source.text
+        );
+        assert!(!format!("{:?}", found.study).contains("s3cret"));
+        let shown = found.study.server.dsn.as_deref().unwrap();
+        assert_eq!(found.source.parse().unwrap(), found.study);
+        let target = found.request(shown).unwrap();
+        let target = target.resolve(&pgassay_wire::conninfo::NoSurroundings);
+        let password = target.unwrap().hosts.remove(0).password;
+        assert_eq!(password.unwrap().reveal(), "s3cret");
+    }
+
+    #[test]
+    fn two_passwords_of_one_server_are_told_apart_by_an_error() {
+        let variant = |password| {
+            format!("[[variant]]\nname = \"{password}\"\ndsn = \"host=h password={password}\"\n")
+        };
+        let refused = found(&(variant("a1") + &variant("b2"))).err().unwrap();
+        let words = refused.to_string();
+        assert!(words.starts_with("s.toml:10:"), "{words}");
+        assert!(!words.contains("b2") && !words.contains("a1"), "{words}");
+    }
 
     #[test]
     fn a_variant_whose_name_holds_commas_can_be_chosen() {

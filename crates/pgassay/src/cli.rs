@@ -126,8 +126,8 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "HZ", default_value_t = 99)]
     pub frequency: u32,
 
-    /// Observe also where the backends are blocked, from context switches in 50 ms of every 500,
-    /// which cost the server some 2 % more. The page has a flame graph of both; exports are of
+    /// Observe also where the backends are blocked, from context switches in 10 ms of every 100,
+    /// which cost the server 2 to 10 % more. The page has a flame graph of both; exports are of
     /// what was blocked.
     #[arg(long)]
     pub off_cpu: bool,
@@ -217,6 +217,12 @@ pub struct ChoiceArgs {
     /// A directory with bin/postgres, instead of a version that is fetched.
     #[arg(long, value_name = "DIR", conflicts_with = "versions")]
     pub binaries: Option<String>,
+
+    /// A server of your own that runs already, instead of the study's: a URI or `keyword=value …`;
+    /// what is missing comes from PGHOST and the like. It is neither set nor restarted, and the
+    /// data get databases of their own on it, which are dropped after the run.
+    #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["versions", "binaries"])]
+    pub dsn: Option<String>,
 
     /// Seed of the order of trials and of the scripts' random numbers; printed with the result.
     #[arg(long, value_name = "N")]

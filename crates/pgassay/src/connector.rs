@@ -61,6 +61,12 @@ impl Stream {
     }
 }
 
+impl pgassay_server::Stream for Stream {
+    fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
+        Self::set_limit(self, limit)
+    }
+}
+
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.hurry()?;
@@ -133,12 +139,12 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// Connects and signs in; `limit` bounds each attempt. Also tells where.
+/// Connects and signs in; `limit` bounds each attempt. Also tells which of the target's hosts it was.
 pub fn connect(
     target: &Target,
     limit: Option<Duration>,
-) -> Result<(Exchange<Stream>, Address), ConnectError> {
-    let found =
+) -> Result<(Exchange<Stream>, Endpoint), ConnectError> {
+    let mut found =
         endpoints(target).map_err(|(address, error)| ConnectError::Nowhere(address, error))?;
     // Which host is first by chance, a clock's last digits tell.
     let first = if target.balance_hosts {
@@ -154,7 +160,7 @@ pub fn connect(
         .stream()
         .set_limit(None)
         .map_err(|error| tried(error.into()))?;
-    Ok((exchange, found[place].address.clone()))
+    Ok((exchange, found.swap_remove(place)))
 }
 
 fn open(endpoint: &Endpoint, limit: Option<Duration>) -> io::Result<Stream> {

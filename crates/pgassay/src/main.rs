@@ -6,6 +6,7 @@ mod cli;
 mod command;
 mod connector;
 mod exit;
+mod here;
 mod interrupt;
 mod laboratory;
 mod places;

@@ -42,6 +42,25 @@ pub fn at_version(found: &Found, version: &str, message: &str) -> anyhow::Error 
     at_first(found, &paths, message)
 }
 
+/// An error about a server of the user's own; it may have come from the command line.
+pub fn at_dsn(found: &Found, dsn: &str, message: &str) -> anyhow::Error {
+    let is_it = |named: &Option<String>| named.as_deref() == Some(dsn);
+    let mut paths = Vec::new();
+    for (index, variant) in found.study.variant.iter().enumerate() {
+        if is_it(&variant.dsn) {
+            paths.push(vec![
+                "variant".to_owned(),
+                index.to_string(),
+                "dsn".to_owned(),
+            ]);
+        }
+    }
+    if is_it(&found.study.server.dsn) {
+        paths.push(vec!["server".to_owned(), "dsn".to_owned()]);
+    }
+    at_first(found, &paths, message)
+}
+
 /// An error about a setting of a server.
 pub fn at_setting(found: &Found, name: &str, message: &str) -> anyhow::Error {
     let mut paths = Vec::new();

@@ -160,6 +160,7 @@ fn tls_is_on_where_it_is_asked_for_and_each_run_may_have_a_connection_of_its_own
             .find(of)
             .expect("every point")
             .server_cpu_us
+            .expect("of a server of ours")
     };
     for variant in 0..3 {
         let (keeps, reconnects) = (cpu_us(0, variant), cpu_us(1, variant));

@@ -72,8 +72,10 @@ pub(super) fn combinations(
         let path = ["conditions", "script", &index.to_string()];
         script_named(study, source, name, &path)?;
     }
-    // A version on the command line stands for the one that all variants share, or for the list.
+    // A version on the command line stands for the one that all variants share, or for the list;
+    // so does a server, which has one.
     let versions = match overrides.versions.len() {
+        _ if overrides.dsn.is_some() => &Vec::new(),
         0 => quick
             .and_then(|quick| quick.version.as_ref())
             .unwrap_or(&conditions.version),

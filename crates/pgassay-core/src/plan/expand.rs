@@ -85,6 +85,12 @@ impl Expansion<'_> {
         let network = variant.network.or(at.network).unwrap_or_default();
         let (server, database) = match driver {
             DriverKind::Postgres => self.place(index, variant, at, &values, network)?,
+            DriverKind::Redis if variant.dsn.is_some() => {
+                return Err(self.source.error_at(
+                    &["variant", &index.to_string(), "dsn"],
+                    "`dsn` names a server of PostgreSQL; one of Redis is named by `address`",
+                ));
+            }
             // It has no server of ours; figures that need one take the baseline's.
             DriverKind::Redis => (0, 0),
         };

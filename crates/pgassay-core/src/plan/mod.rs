@@ -8,6 +8,7 @@
 //! first blocks also trials for the processor's own counters, and never count for a verdict. Sources: Bulej et al., "Duet benchmarking" (ICPE 2020); Kalibera and
 //! Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013).
 
+mod beside_dsn;
 mod combination;
 mod expand;
 mod interpolate;
@@ -47,6 +48,8 @@ pub struct Overrides {
     pub versions: Vec<String>,
     /// Instead of `server.binaries`.
     pub binaries: Option<String>,
+    /// Instead of `server`, and of the conditions' versions.
+    pub dsn: Option<String>,
     /// Seed of everything random; chosen by the caller when the user names none.
     pub seed: u64,
     /// Run no profiled trials.
@@ -68,15 +71,19 @@ pub struct Plan {
     pub schedule: Schedule,
 }
 
-/// A server to start.
+/// A server to start, or one of the user's own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerPlan {
-    /// The version asked for.
-    pub version: String,
+    /// The version asked for; none where `dsn` names a server that has one already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// A directory with binaries, instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binaries: Option<String>,
-    /// Lines of `postgresql.conf`.
+    /// Where a server of the user's own is reached, which is neither started nor set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dsn: Option<String>,
+    /// Lines of `postgresql.conf`. Those of a server of the user's own are only compared with these.
     pub settings: BTreeMap<String, String>,
     /// Variables of its processes' environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -103,7 +110,8 @@ pub struct ServerPlan {
 /// A database to make and fill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DatabasePlan {
-    /// Its name; the first of a server is `postgres`, which is there already.
+    /// Its name; the first of a server is `postgres`, which is there already. On a server of the
+    /// user's own it is the end of a name that is chosen at the run.
     pub name: String,
     /// SQL to run once, in this order.
     pub setup: Vec<PlannedSql>,

@@ -14,6 +14,28 @@ const NEWEST_THERE: &str = "latest";
 /// The database that every server has.
 const FIRST_DATABASE: &str = "postgres";
 
+/// Which PostgreSQL: its programs, or where it runs already.
+#[derive(Clone, Default)]
+pub(super) struct Chosen {
+    version: Option<String>,
+    binaries: Option<String>,
+    pub(super) dsn: Option<String>,
+}
+
+impl Chosen {
+    fn new(version: Option<&String>, binaries: Option<&String>, dsn: Option<&String>) -> Self {
+        Self {
+            version: version.cloned(),
+            binaries: binaries.cloned(),
+            dsn: dsn.cloned(),
+        }
+    }
+
+    fn is_any(&self) -> bool {
+        self.version.is_some() || self.binaries.is_some() || self.dsn.is_some()
+    }
+}
+
 /// The servers found to be needed so far.
 #[derive(Default)]
 pub(super) struct Servers {
@@ -24,8 +46,13 @@ impl Servers {
     /// Indices of the server with these programs and settings, and of its database with these data.
     fn place(&mut self, wanted: &ServerPlan, setup: Vec<PlannedSql>) -> (usize, usize) {
         let alike = |plan: &ServerPlan| {
-            (&plan.version, &plan.binaries, &plan.settings)
-                == (&wanted.version, &wanted.binaries, &wanted.settings)
+            (&plan.version, &plan.binaries, &plan.dsn, &plan.settings)
+                == (
+                    &wanted.version,
+                    &wanted.binaries,
+                    &wanted.dsn,
+                    &wanted.settings,
+                )
                 && plan.environment == wanted.environment
                 && plan.data_checksums == wanted.data_checksums
                 && plan.idle_connections == wanted.idle_connections
@@ -41,7 +68,7 @@ impl Servers {
         let found = databases.iter().position(|known| known.setup == setup);
         let database = found.unwrap_or_else(|| {
             let name = match databases.len() {
-                0 => FIRST_DATABASE.to_owned(),
+                0 if wanted.dsn.is_none() => FIRST_DATABASE.to_owned(),
                 number => format!("data_{}", number + 1),
             };
             databases.push(DatabasePlan { name, setup });
@@ -61,10 +88,14 @@ impl Expansion<'_> {
         values: &BTreeMap<String, String>,
         network: Network,
     ) -> Result<(usize, usize), StudyError> {
-        let (version, binaries) = self.programs(variant, at);
+        let chosen = self.chosen(variant, at);
+        if self.names_dsn(variant, at) {
+            self.refuse_beside_dsn(index, variant, at)?;
+        }
         let wanted = ServerPlan {
-            version,
-            binaries,
+            version: chosen.version,
+            binaries: chosen.binaries,
+            dsn: chosen.dsn,
             settings: self.settings(index, variant, at, values)?,
             environment: self.environment(index, variant, values)?,
             databases: Vec::new(),
@@ -78,24 +109,28 @@ impl Expansion<'_> {
         Ok(self.servers.place(&wanted, setup))
     }
 
-    /// The version, and the directory of its binaries where one is named. Whoever comes first of
-    /// variant, condition, command line and study decides both; binaries alone may be of any version.
-    fn programs(&self, variant: &Variant, at: &Combination) -> (String, Option<String>) {
+    /// Whoever comes first of variant, condition, command line and study decides all of it; binaries
+    /// alone may be of any version.
+    pub(super) fn chosen(&self, variant: &Variant, at: &Combination) -> Chosen {
         let (shared, over) = (&self.study.server, self.overrides);
+        let of_variant = (&variant.version, &variant.binaries, &variant.dsn);
+        let of_study = (&shared.version, &shared.binaries, &shared.dsn);
+        let of = |(version, binaries, dsn): (&Option<_>, &Option<_>, &Option<_>)| {
+            Chosen::new(version.as_ref(), binaries.as_ref(), dsn.as_ref())
+        };
+        let over = (over.versions.first(), &over.binaries, &over.dsn);
         let choices = [
-            (variant.version.clone(), variant.binaries.clone()),
-            (at.version.clone(), None),
-            (over.versions.first().cloned(), over.binaries.clone()),
-            (shared.version.clone(), shared.binaries.clone()),
+            of(of_variant),
+            Chosen::new(at.version.as_ref(), None, None),
+            Chosen::new(over.0, over.1.as_ref(), over.2.as_ref()),
+            of(of_study),
         ];
-        let chosen = choices
-            .into_iter()
-            .find(|(version, binaries)| version.is_some() || binaries.is_some());
-        match chosen {
-            Some((Some(version), binaries)) => (version, binaries),
-            Some((None, binaries)) => (NEWEST_THERE.to_owned(), binaries),
-            None => (DEFAULT_VERSION.to_owned(), None),
+        let mut chosen = choices.into_iter().find(Chosen::is_any).unwrap_or_default();
+        if chosen.version.is_none() && chosen.dsn.is_none() {
+            let of_binaries = chosen.binaries.as_ref().map(|_| NEWEST_THERE);
+            chosen.version = Some(of_binaries.unwrap_or(DEFAULT_VERSION).to_owned());
         }
+        chosen
     }
 
     /// The study's settings, then the condition's, then the variant's.

@@ -87,6 +87,10 @@ pub struct ServerChoice {
     /// A directory that holds `bin/postgres`, instead of a version that is fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binaries: Option<String>,
+    /// A server that runs already, instead: `"host=… user=…"` or a URI, as libpq has them. It is
+    /// used as it is, in databases made for the run and dropped after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dsn: Option<String>,
     /// Lines of `postgresql.conf`, verbatim.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, Scalar>,
@@ -230,6 +234,9 @@ pub struct Variant {
     /// Its binaries: it gets a server of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binaries: Option<String>,
+    /// A server that runs already, instead of one made for the run; as `server.dsn`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dsn: Option<String>,
     /// Lines of `postgresql.conf` beyond `server.settings`: it gets a server of its own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, Scalar>,

@@ -1,6 +1,7 @@
 //! A study's text and where things are in it, so that an error names file, line and column.
 
 use std::fmt;
+use std::ops::Range;
 
 use thiserror::Error;
 use toml::Spanned;
@@ -92,6 +93,14 @@ impl StudySource {
         Some(self.location(offset).line + usize::from(trimmed) + line - 1)
     }
 
+    /// Puts another text in place of the string that `path` leads to; nothing where there is none.
+    pub fn replace(&mut self, path: &[&str], text: &str) {
+        if let Some((span, true)) = self.span_of(path) {
+            let literal = toml::Value::String(text.to_owned()).to_string();
+            self.text.replace_range(span, &literal);
+        }
+    }
+
     fn location(&self, offset: usize) -> Location {
         let before = self.text.get(..offset).unwrap_or(&self.text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -104,6 +113,11 @@ impl StudySource {
     /// Where the value that `path` leads to begins, or the deepest part of the path that exists;
     /// and whether that was all of it.
     fn found_at(&self, path: &[&str]) -> Option<(usize, bool)> {
+        let (span, is_whole_path) = self.span_of(path)?;
+        Some((span.start, is_whole_path))
+    }
+
+    fn span_of(&self, path: &[&str]) -> Option<(Range<usize>, bool)> {
         let document = DeTable::parse(&self.text).ok()?;
         let (first, rest) = path.split_first()?;
         let mut found = document.get_ref().get(*first)?;
@@ -115,7 +129,7 @@ impl StudySource {
             };
             found = next;
         }
-        Some((found.span().start, is_whole_path))
+        Some((found.span(), is_whole_path))
     }
 }
 
@@ -208,6 +222,20 @@ mod tests {
         let source = source(MINIMAL);
         assert_eq!(source.line_in_text(&["script", "0", "text"], 1), Some(5));
         assert_eq!(source.line_in_text(&["script", "0", "text"], 2), Some(6));
+    }
+
+    #[test]
+    fn a_value_can_be_replaced_and_the_rest_stays() {
+        let mut replaced = source(&format!("{MINIMAL}dsn = 'host=\"h\"' # mine\n"));
+        replaced.replace(&["variant", "0", "dsn"], "user='a\\b'");
+        replaced.replace(&["variant", "0", "address"], "nowhere");
+        let tail = replaced.text.strip_prefix(MINIMAL).unwrap();
+        assert!(
+            tail.ends_with(" # mine\n") && tail.lines().count() == 1,
+            "{tail}"
+        );
+        let study = replaced.parse().unwrap();
+        assert_eq!(study.variant[0].dsn.as_deref(), Some("user='a\\b'"));
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub(super) struct Kernel<'a> {
     pub backends: &'a [Pid],
     /// The server's other processes.
     pub background: &'a [(Pid, Role)],
-    /// What is on the disk.
-    pub data_dir: &'a Path,
+    /// What is on the disk, where that is known.
+    pub data_dir: Option<&'a Path>,
 }
 
 type Values = BTreeMap<String, f64>;
@@ -49,7 +49,9 @@ impl Kernel<'_> {
         for (pid, role) in self.background {
             background(*pid, role, values);
         }
-        disk(self.data_dir, values);
+        if let Some(data_dir) = self.data_dir {
+            disk(data_dir, values);
+        }
         machine(&read("/proc/stat"), values);
         if let Some(throttled_us) = throttled_us() {
             add(values, "cgroup.throttled_us".to_owned(), throttled_us);
@@ -226,7 +228,7 @@ mod tests {
         let kernel = Kernel {
             backends: &[own],
             background: &[],
-            data_dir: Path::new("/"),
+            data_dir: Some(Path::new("/")),
         };
         kernel.read(&mut values);
         for name in [

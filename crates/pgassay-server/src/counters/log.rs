@@ -7,17 +7,20 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::numbered::Numbered;
+use super::numbered::{CsvEntry, Numbered};
 
 /// The logger may lag behind; it is waited for until its files no longer grow, …
 const QUIET: Duration = Duration::from_millis(3);
 /// … or for this long.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Read of a file at a time.
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// What was written between two readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -74,15 +77,9 @@ impl LogSizes {
             if size == from {
                 continue;
             }
-            let Ok(text) = between(path, from, size) else {
-                continue;
-            };
-            written.lines += text.split(|byte| *byte == b'\n').count() as u64 - 1;
-            match path.extension().and_then(OsStr::to_str) {
-                Some("csv") => numbered.read_csv(&text),
-                Some("json") => numbered.read_json(&text),
-                _ => {}
-            }
+            // One that rotation has removed by now has no lines to tell.
+            let lines = part(path, from, size).and_then(|part| read(path, part, &mut numbered));
+            written.lines += lines.unwrap_or(0);
         }
         (written.entries, written.entries_lost) = numbered.entries_and_lost();
         written
@@ -90,15 +87,32 @@ impl LogSizes {
 }
 
 /// A part of a file. A link is not followed: the server's user could lead us anywhere with one.
-fn between(path: &PathBuf, from: u64, to: u64) -> io::Result<Vec<u8>> {
+fn part(path: &Path, from: u64, to: u64) -> io::Result<impl BufRead> {
     let mut file = File::options()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path)?;
     file.seek(SeekFrom::Start(from))?;
-    let mut text = Vec::new();
-    file.take(to - from).read_to_end(&mut text)?;
-    Ok(text)
+    Ok(BufReader::with_capacity(BUFFER_BYTES, file.take(to - from)))
+}
+
+/// Takes note of the entries, and counts the lines. A trial's log may be large: one line of it is held
+/// at a time.
+fn read(path: &Path, mut part: impl BufRead, numbered: &mut Numbered) -> io::Result<u64> {
+    let form = path.extension().and_then(OsStr::to_str);
+    let mut entry = CsvEntry::default();
+    let mut line = Vec::new();
+    let mut lines = 0;
+    while part.read_until(b'\n', &mut line)? > 0 {
+        lines += u64::from(line.ends_with(b"\n"));
+        match form {
+            Some("csv") => entry.read(&line, numbered),
+            Some("json") => numbered.read_json(&line),
+            _ => {}
+        }
+        line.clear();
+    }
+    Ok(lines)
 }
 
 #[cfg(test)]

@@ -18,11 +18,15 @@
 //! counters are left out. What [`read_beside`] counts would see those statements, so it comes after
 //! them at the beginning and before them at the end.
 //!
+//! Of a server that is not ours alone, `pg_stat_database` is read for our own databases; what is
+//! counted for the whole server, such as its WAL and its I/O, is also that of its other users.
+//!
 //! [`flush_statement`]: CounterReader::flush_statement
 //! [`flush_wait`]: CounterReader::flush_wait
 //! [`read_views`]: CounterReader::read_views
 //! [`read_beside`]: CounterReader::read_beside
 
+mod beside;
 mod kernel;
 mod log;
 mod numbered;
@@ -31,11 +35,10 @@ mod views;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::connection::Connection;
 use crate::error::ServerError;
-use crate::os::Pid;
-use crate::processes::Role;
 use crate::server::Server;
-use kernel::Kernel;
+pub use beside::Beside;
 use log::LogSizes;
 use views::Views;
 
@@ -57,21 +60,37 @@ pub struct CounterReader {
 #[derive(Debug, Clone, Default)]
 pub struct CounterReading {
     values: BTreeMap<String, f64>,
-    log: LogSizes,
+    /// `None` where the log's files are not known.
+    log: Option<LogSizes>,
 }
 
 impl CounterReader {
-    /// Connects.
+    /// Connects to a server of ours, whose databases are all counted but the connection's own.
     ///
     /// # Errors
     /// A server that cannot be reached.
     pub fn open(server: &Server) -> Result<Self, ServerError> {
         let number = server.installation().version.number();
         let connection = server.connect_as(server.superuser(), "template1", None)?;
-        Ok(Self {
-            views: Views::new(connection, number),
-            has_collector: number < 150_000,
-        })
+        let databases = "datname <> 'template1'";
+        Ok(Self::new(connection, number, databases))
+    }
+
+    /// Over a connection to any server, of a version as `server_version_num` has it. Its own
+    /// database must not be among those that are counted.
+    pub fn over(connection: Connection, version: u32, databases: &[String]) -> Self {
+        let quoted = databases
+            .iter()
+            .map(|name| format!("'{}'", name.replace('\'', "''")));
+        let names = quoted.collect::<Vec<_>>().join(", ");
+        Self::new(connection, version, &format!("datname in ({names})"))
+    }
+
+    fn new(connection: Connection, version: u32, databases: &str) -> Self {
+        Self {
+            views: Views::new(connection, version, databases),
+            has_collector: version < 150_000,
+        }
     }
 
     /// What makes a process hand over its counters.
@@ -94,20 +113,9 @@ impl CounterReader {
 
     /// Reads what the kernel counts of these processes, of the server's own ones and of the
     /// machine, and the log's size: all that takes no statement. What cannot be read is left out.
-    pub fn read_beside(&self, server: &Server, backends: &[Pid], reading: &mut CounterReading) {
-        let background: Vec<(Pid, Role)> = server
-            .processes()
-            .into_iter()
-            .filter(|process| !matches!(process.role, Role::Backend | Role::Postmaster))
-            .map(|process| (process.pid, process.role))
-            .collect();
-        Kernel {
-            backends,
-            background: &background,
-            data_dir: &server.data_dir(),
-        }
-        .read(&mut reading.values);
-        reading.log = LogSizes::settled(&server.log_files());
+    pub fn read_beside(&self, beside: &Beside<'_>, reading: &mut CounterReading) {
+        beside.kernel().read(&mut reading.values);
+        reading.log = beside.log_files.as_deref().map(LogSizes::settled);
     }
 
     /// Adds what the server counts to a reading.
@@ -137,7 +145,10 @@ impl CounterReading {
                 (*now >= before).then(|| (name.clone(), now - before))
             })
             .collect();
-        let written = self.log.since(&earlier.log);
+        let (Some(log), Some(earlier)) = (&self.log, &earlier.log) else {
+            return counted;
+        };
+        let written = log.since(earlier);
         counted.insert("log.bytes".to_owned(), written.bytes as f64);
         counted.insert("log.lines".to_owned(), written.lines as f64);
         // Only a CSV or JSON log has numbers.

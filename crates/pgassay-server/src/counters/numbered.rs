@@ -35,38 +35,13 @@ impl Numbered {
         })
     }
 
-    /// Reads whole entries of a CSV log. Quotes, line ends within them and doubled quotes are as
-    /// `COPY … CSV` has them.
-    pub fn read_csv(&mut self, text: &[u8]) {
-        let mut is_quoted = false;
-        let mut column = 0;
-        let (mut session, mut number) = (Vec::new(), Vec::new());
-        for byte in text {
-            match byte {
-                b'"' => is_quoted = !is_quoted,
-                b',' if !is_quoted => column += 1,
-                b'\n' if !is_quoted => {
-                    self.add(&session, &number);
-                    session.clear();
-                    number.clear();
-                    column = 0;
-                }
-                _ if column == SESSION => session.push(*byte),
-                _ if column == NUMBER => number.push(*byte),
-                _ => {}
-            }
-        }
-    }
-
-    /// Reads whole entries of a JSON log, one a line.
-    pub fn read_json(&mut self, text: &[u8]) {
-        for line in text.split(|byte| *byte == b'\n') {
-            // Quotes within values are escaped, so that these words are keys wherever they stand.
-            let session = after(line, br#""session_id":""#, b'"');
-            let number = after(line, br#""line_num":"#, b',');
-            if let (Some(session), Some(number)) = (session, number) {
-                self.add(session, number);
-            }
+    /// Reads a line of a JSON log, which is an entry.
+    pub fn read_json(&mut self, line: &[u8]) {
+        // Quotes within values are escaped, so that these words are keys wherever they stand.
+        let session = after(line, br#""session_id":""#, b'"');
+        let number = after(line, br#""line_num":"#, b',');
+        if let (Some(session), Some(number)) = (session, number) {
+            self.add(session, number);
         }
     }
 
@@ -95,6 +70,37 @@ impl Numbered {
     }
 }
 
+/// Where in an entry of a CSV log a reader is.
+#[derive(Debug, Default)]
+pub(super) struct CsvEntry {
+    is_quoted: bool,
+    column: usize,
+    session: Vec<u8>,
+    number: Vec<u8>,
+}
+
+impl CsvEntry {
+    /// Reads on, and gives what is whole to `numbered`. Quotes, line ends within them and doubled
+    /// quotes are as `COPY … CSV` has them.
+    pub fn read(&mut self, text: &[u8], numbered: &mut Numbered) {
+        for byte in text {
+            match byte {
+                b'"' => self.is_quoted = !self.is_quoted,
+                b',' if !self.is_quoted => self.column += 1,
+                b'\n' if !self.is_quoted => {
+                    numbered.add(&self.session, &self.number);
+                    self.session.clear();
+                    self.number.clear();
+                    self.column = 0;
+                }
+                _ if self.column == SESSION => self.session.push(*byte),
+                _ if self.column == NUMBER => self.number.push(*byte),
+                _ => {}
+            }
+        }
+    }
+}
+
 /// What stands between a key and the end of its value.
 fn after<'a>(line: &'a [u8], key: &[u8], end: u8) -> Option<&'a [u8]> {
     let at = line.windows(key.len()).position(|it| it == key)?;
@@ -108,20 +114,25 @@ mod tests {
     #[test]
     fn gaps_in_a_sessions_numbers_are_entries_lost() {
         let mut numbered = Numbered::default();
-        numbered.read_csv(
-            b"2026-01-01 00:00:00.000 UTC,\"a,\"\"b\",\"d\",7,\"[local]\",69.7,4,\"SELECT\",,,,,\"x,\ny\"\n\
+        let csv: &[u8] = b"2026-01-01 00:00:00.000 UTC,\"a,\"\"b\",\"d\",7,\"[local]\",69.7,4,\"SELECT\",,,,,\"x,\ny\"\n\
               2026-01-01 00:00:00.000 UTC,\"a\",\"d\",8,\"[local]\",69.8,1,\"SELECT\"\n\
               2026-01-01 00:00:00.000 UTC,\"a\",\"d\",7,\"[local]\",69.7,7,\"SELECT\"\n\
               2026-01-01 00:00:00.000 UTC,\"a\",\"d\",7,\"[local]\",69.7,5,\"SELECT\"\n\
-              2026-01-01 00:00:00.000 UTC,\"a\",\"d\",7,\"[loc",
-        );
+              2026-01-01 00:00:00.000 UTC,\"a\",\"d\",7,\"[loc";
+        // Read in pieces, whose ends cut entries anywhere.
+        let mut entry = CsvEntry::default();
+        for piece in csv.chunks(7) {
+            entry.read(piece, &mut numbered);
+        }
         assert_eq!(numbered.entries_and_lost(), (4, 1));
         let mut numbered = Numbered::default();
-        numbered.read_json(
-            br#"{"timestamp":"t","user":"\"line_num\":9,","session_id":"69.7","line_num":1,"message":"x"}
-{"timestamp":"t","session_id":"69.7","line_num":4,"message":"x"}
-{"timestamp":"t","session_"#,
-        );
+        for line in [
+            &br#"{"timestamp":"t","user":"\"line_num\":9,","session_id":"69.7","line_num":1,"message":"x"}"#[..],
+            br#"{"timestamp":"t","session_id":"69.7","line_num":4,"message":"x"}"#,
+            br#"{"timestamp":"t","session_"#,
+        ] {
+            numbered.read_json(line);
+        }
         assert_eq!(numbered.entries_and_lost(), (2, 2));
         assert_eq!(Numbered::default().entries_and_lost(), (0, 0));
     }

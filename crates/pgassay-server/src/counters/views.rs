@@ -24,12 +24,15 @@ struct View {
     keys: usize,
 }
 
-/// Ours is the connection to template1; shared catalogs have a row without a name.
+/// The view with a row for each database.
+const DATABASES: &str = "pg_stat_database";
+
+/// Of databases those that are asked for; shared catalogs have a row without a name.
 const VIEWS: [View; 7] = [
     View {
-        name: "pg_stat_database",
+        name: DATABASES,
         since: 0,
-        sql: "select * from pg_stat_database where datname <> 'template1'",
+        sql: "select * from pg_stat_database where ",
         keys: 0,
     },
     View {
@@ -101,14 +104,19 @@ impl fmt::Debug for Views {
 }
 
 impl Views {
-    /// The views of a version, as `server_version_num` has it.
-    pub fn new(connection: Connection, version: u32) -> Self {
+    /// The views of a version, as `server_version_num` has it; `databases` is the condition on the
+    /// rows of `pg_stat_database`.
+    pub fn new(connection: Connection, version: u32, databases: &str) -> Self {
         let mut views: Vec<&View> = VIEWS.iter().filter(|view| view.since <= version).collect();
         if version < 100_000 {
             views.push(&XLOG);
         }
         // One query is one transaction, and so one state of the counters.
-        let sql: Vec<&str> = views.iter().map(|view| view.sql).collect();
+        let sql = views.iter().map(|view| match view.name {
+            DATABASES => format!("{}{databases}", view.sql),
+            _ => view.sql.to_owned(),
+        });
+        let sql: Vec<String> = sql.collect();
         Self {
             connection,
             sql: sql.join("; "),

@@ -18,6 +18,7 @@ mod files;
 mod keywords;
 mod methods;
 mod resolve;
+mod secrets;
 mod syntax;
 mod target;
 
@@ -27,6 +28,7 @@ use std::path::{Path, PathBuf};
 pub use attempts::{Attempt, Attempts, Endpoint, Failure};
 pub use error::ConninfoError;
 pub use methods::Methods;
+pub use secrets::{Secrets, without_secrets};
 pub use target::{Address, ChannelBinding, Host, SessionAttributes, SslMode, Target};
 
 /// A file as [`Surroundings`] read it.

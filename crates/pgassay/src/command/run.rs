@@ -29,9 +29,7 @@ use crate::{checks, results};
 
 /// Shares of the machine that others may take before the reader is told.
 const STEAL_NOTICEABLE: f64 = 0.02;
-// The kernel tells the machine's busy time in ticks, and ours exactly: under this load they differ by
-// some 11 % on a machine where nothing else runs.
-const FOREIGN_NOTICEABLE: f64 = 0.25;
+const FOREIGN_NOTICEABLE: f64 = 0.05;
 /// A point is called client-limited when the generator set the pace in this share of its trials.
 const CLIENT_LIMITED_NOTICEABLE: f64 = 0.5;
 /// Below this share of user stacks unwound to the process's entry, the reader is told.
@@ -45,6 +43,7 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     let all = planned(&args.study, &args.choice)?;
     if args.counted {
         // Better now than after all trials.
+        counting::refuse_dsn(&all.plan, &all.found)?;
         counting::Valgrind::find()?;
     }
     let store = results::open(&args.results)?;
@@ -225,7 +224,7 @@ pub fn assemble(
 }
 
 /// `9.6.24` → `9.6`, `18.1` → `18`: from 10 on, the first number alone is the major version.
-fn major_of(version: &str) -> String {
+pub(crate) fn major_of(version: &str) -> String {
     let mut parts = version.split('.');
     let first = parts.next().unwrap_or_default();
     let major: String = first.chars().take_while(char::is_ascii_digit).collect();

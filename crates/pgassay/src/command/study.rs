@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::Span;
 use pgassay_server::VersionRequest;
+use pgassay_wire::conninfo::without_secrets;
 
 use crate::catalogue::{self, Found};
 use crate::cli::{ChoiceArgs, StudyCommand};
@@ -63,11 +64,16 @@ pub struct Planned {
 
 /// Finds a study and spells it out; every script is parsed, every version understood.
 pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
-    let found = catalogue::find(name)?;
+    let mut found = catalogue::find(name)?;
+    if let Some(dsn) = &choice.dsn {
+        found
+            .learn(dsn)
+            .map_err(|error| anyhow!("--dsn: {error}"))?;
+    }
     let plan = plan(&found.study, &found.source, &overrides(&found, choice)?)?;
-    for server in &plan.servers {
-        VersionRequest::parse(&server.version)
-            .map_err(|error| places::at_version(&found, &server.version, &error.to_string()))?;
+    for version in plan.servers.iter().filter_map(|it| it.version.as_ref()) {
+        VersionRequest::parse(version)
+            .map_err(|error| places::at_version(&found, version, &error.to_string()))?;
     }
     let mut notes = BTreeSet::new();
     for point in &plan.points {
@@ -95,9 +101,15 @@ pub fn overrides(found: &Found, choice: &ChoiceArgs) -> Result<Overrides> {
         parameters,
         versions: choice.versions.clone(),
         binaries: choice.binaries.clone(),
+        dsn: choice.dsn.as_deref().map(shown).transpose()?,
         seed: choice.seed.unwrap_or_else(seed_of_now),
         without_profile: choice.no_profile,
     })
+}
+
+/// A connection string as it may be kept and printed.
+fn shown(dsn: &str) -> Result<String> {
+    Ok(without_secrets(dsn)?.0)
 }
 
 /// Any seed will do, as long as it is printed and runs differ in it.
@@ -112,14 +124,15 @@ fn seed_of_now() -> u64 {
 fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
     let schedule = &plan.schedule;
     for (index, server) in plan.servers.iter().enumerate() {
-        let what = server.binaries.as_ref().map_or_else(
-            || format!("PostgreSQL {}", server.version),
-            |dir| format!("PostgreSQL in {dir}"),
-        );
-        let settings: Vec<String> = server
-            .settings
-            .iter()
-            .chain(&server.environment)
+        let what = match (&server.dsn, &server.binaries, &server.version) {
+            (Some(dsn), ..) => format!("your own, {dsn}"),
+            (_, Some(directory), _) => format!("PostgreSQL in {directory}"),
+            (_, _, version) => format!("PostgreSQL {}", version.as_deref().unwrap_or_default()),
+        };
+        // A server of the user's own is not set.
+        let made = server.settings.iter().chain(&server.environment);
+        let settings: Vec<String> = made
+            .filter(|_| server.dsn.is_none())
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
         writeln!(

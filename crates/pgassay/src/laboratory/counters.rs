@@ -16,6 +16,7 @@ use pgassay_core::study::DriverKind;
 use pgassay_server::{CounterReader, CounterReading, Pid};
 
 use super::crews::Clients;
+use super::host::Host;
 use super::servers::Servers;
 
 /// Blocks in which trials of servers up to 14 are counted: two figures have a spread.
@@ -42,7 +43,8 @@ pub struct Begun {
 impl<'a> Counters<'a> {
     /// Connects to every server.
     pub fn open(plan: &'a Plan, servers: &'a Servers) -> Result<Self> {
-        let readers: Result<Vec<_>, _> = servers.iter().map(CounterReader::open).collect();
+        let reader = |(index, host): (usize, &dyn Host)| host.counters(servers.databases(index));
+        let readers: Result<Vec<_>> = servers.iter().enumerate().map(reader).collect();
         Ok(Self {
             plan,
             servers,
@@ -94,10 +96,11 @@ impl<'a> Counters<'a> {
             settled.0[variant] = true;
         }
         let backends = crews[point.variant].backend_pids();
-        let server = self.servers.server(point.server);
         let mut reading = CounterReading::default();
         reader.read_views(&mut reading)?;
-        reader.read_beside(server, &backends, &mut reading);
+        if let Some(beside) = self.servers.host(point.server).beside(&backends) {
+            reader.read_beside(&beside, &mut reading);
+        }
         Ok(Some(Begun {
             server: point.server,
             reading,
@@ -109,8 +112,9 @@ impl<'a> Counters<'a> {
     pub fn end(&self, begun: &Begun, crew: &mut Clients) -> Result<BTreeMap<String, f64>> {
         let mut reader = self.readers[begun.server].borrow_mut();
         let mut now = CounterReading::default();
-        let server = self.servers.server(begun.server);
-        reader.read_beside(server, &begun.backends, &mut now);
+        if let Some(beside) = self.servers.host(begun.server).beside(&begun.backends) {
+            reader.read_beside(&beside, &mut now);
+        }
         std::thread::sleep(reader.flush_wait());
         let asked = crew.ask(reader.flush_statement())?;
         reader.read_views(&mut now)?;

@@ -2,12 +2,12 @@
 
 use anyhow::{Result, anyhow};
 use pgassay_core::plan::Point;
-use pgassay_core::study::{Network, StudySource};
+use pgassay_core::study::StudySource;
 use pgassay_load::{
     Conduct, Crew, CrewConfig, IoChoice, Limits, LoadError, Measurement, RedisCrew, RedisError,
     Window,
 };
-use pgassay_wire::conninfo::{NoSurroundings, Request, Target};
+use pgassay_wire::conninfo::Target;
 
 use super::scripts::{self, Scripts};
 use super::servers::Place;
@@ -164,29 +164,11 @@ pub fn told(error: LoadError, source: &StudySource, point: &Point) -> anyhow::Er
 }
 
 fn target(place: &Place<'_>, point: &Point) -> Result<Target> {
-    let server = place.server;
-    let mut request = Request::new()
-        .conninfo(&server.conninfo())?
-        .option("dbname", place.database)?
-        .fallback_application_name("pgassay");
-    if let Some(address) = place.address {
-        // Not `prefer`: a server that speaks TLS for one variant must not do so for another.
-        let sslmode = match point.network {
-            Network::Tls => "require",
-            _ => "disable",
-        };
-        request = request
-            .option("host", &address.ip().to_string())?
-            .option("port", &address.port().to_string())?
-            .option("sslmode", sslmode)?
-            .option("password", server.password().reveal())?;
-    }
-    let mut target = request.resolve(&NoSurroundings)?;
-    target.settings.extend(
-        point
-            .session
-            .iter()
-            .map(|(name, value)| (name.clone(), value.clone())),
-    );
+    let mut target = place
+        .host
+        .target(place.database, point.network, place.address)?;
+    let session = point.session.iter();
+    let session = session.map(|(name, value)| (name.clone(), value.clone()));
+    target.settings.extend(session);
     Ok(target)
 }

@@ -1,12 +1,16 @@
 //! The laboratory: follows a plan on real servers and hands back what was measured.
 //!
-//! Invariants: servers are up before the first trial and gone after the last; whatever ends a run
-//! early, what was measured so far is handed back and nothing is left running; verdicts are none
-//! of the laboratory's business.
+//! Invariants: servers are up before the first trial and gone after the last, but for the user's own,
+//! on which nothing is left; whatever ends a run early, what was measured so far is handed back and
+//! nothing is left running; verdicts are none of the laboratory's business.
 
 mod counters;
 pub mod counting;
 mod crews;
+mod data;
+mod foreign;
+mod foreign_facts;
+mod host;
 mod idle;
 mod probes;
 mod redis;
@@ -96,7 +100,7 @@ pub fn run(
     let relays = servers.relay_facts();
     drop(probes);
     let (logs, facts) = (servers.logs(), servers.facts.clone());
-    progress.stage("stopping the servers");
+    progress.stage("removing what was made for the run");
     drop(redis);
     let stopped = servers.stop();
     warn_of_unsteady(plan, &harvest, &mut warnings);

@@ -3,26 +3,24 @@
 //! Exact totals are read around every trial. Stacks and waits are taken in profiled trials only, and
 //! either may be missing: what is refused is said once, and the ledger says what it then lacks.
 
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::Result;
 use pgassay_core::run::{Warning, WarningKind};
-use pgassay_profile::{LiveServer, OffCpuConfig, Sampler, SamplerConfig, SamplerError, WaitReader};
-use pgassay_server::Server;
-use pgassay_wire::conninfo::{NoSurroundings, Request};
-use pgassay_wire::{Exchange, SaltCache};
+use pgassay_core::study::Network;
+use pgassay_profile::{LiveServer, OffCpuConfig, Sampler, SamplerConfig, SamplerError};
+use pgassay_wire::Exchange;
 
+use super::host::Host;
 use super::servers::Servers;
-use super::waits;
+use super::waits::WaitProbe;
+use crate::connector::{Stream, connect};
 
 /// Samples a second and processor in profiled trials. They decide no verdict, so they can afford
 /// what a timed trial cannot, which is measured and printed; `docs/watching.md` has the reasons.
 const SAMPLES_HZ: u32 = 499;
-/// Looks a second at what each backend waits for: some 2 ms of CPU a second for each backend.
-pub const WAITS_HZ: u32 = 199;
-/// Trials are short, so slices of switches come more often than beside a server that must not notice.
-const SLICE_EVERY: Duration = Duration::from_millis(150);
+/// Looks a second at what each backend waits for: some .5 ms of CPU a second for each backend.
+pub const WAITS_HZ: u32 = 49;
 /// Room for samples that were not read yet, of each processor: .7 s of them. Backends that only
 /// compute may keep the reading thread from a processor for longer than the default room lasts.
 const RING_BYTES: usize = 8 << 20;
@@ -41,10 +39,12 @@ pub struct Probes {
 
 /// One server's probes.
 pub struct Probed {
-    /// Its processes and version.
-    pub live: LiveServer,
-    /// Reads what its backends wait for; `None` where it may not.
-    pub waits: Option<WaitReader>,
+    /// Its processes and version; `None` where they are elsewhere or may not be looked at.
+    pub live: Option<LiveServer>,
+    /// Whether its stacks are sampled.
+    pub has_stacks: bool,
+    /// Where it is looked up what its backends wait for; `None` where nothing tells.
+    pub waits: Option<WaitProbe>,
 }
 
 impl Probes {
@@ -58,66 +58,67 @@ impl Probes {
             sampler: None,
             servers: Vec::new(),
         };
-        for server in servers.iter() {
-            let live = LiveServer::of_process(server.postmaster_pid().cast_unsigned())?;
-            probes.servers.push(Probed { live, waits: None });
+        for host in servers.iter() {
+            probes.servers.push(Probed {
+                live: host.live()?,
+                has_stacks: false,
+                waits: None,
+            });
         }
-        if stacks_and_waits {
-            probes.open_sampler(servers, warnings);
-            for (probed, server) in probes.servers.iter_mut().zip(servers.iter()) {
-                let reader = waits::reader(&probed.live, Some(|| exchange(server)));
-                probed.waits = told(reader, warnings, |error| {
-                    format!("no account of what the backends wait for: {error:#}")
-                });
-                if let (Some(sampler), Some(reader)) = (&probes.sampler, probed.waits) {
-                    sampler.watch_waits(probed.live.postmaster_pid, reader)?;
+        if stacks_and_waits && probes.servers.iter().any(|it| it.live.is_some()) {
+            probes.open_sampler(warnings);
+            for (probed, host) in probes.servers.iter_mut().zip(servers.iter()) {
+                let Some(live) = &probed.live else { continue };
+                let (probe, refusal) = WaitProbe::of(live, Some(|| exchange(host)));
+                if let Some(refusal) = &refusal {
+                    let limits = refusal.limits.as_deref().unwrap_or_default();
+                    let mend = refusal.mend.iter().map(|it| format!("; to mend it: {it}"));
+                    warn(warnings, limits.to_owned() + &mend.collect::<String>());
                 }
+                if let (Some(sampler), Some(WaitProbe::Memory(reader))) = (&probes.sampler, &probe)
+                {
+                    sampler.watch_waits(live.postmaster_pid, *reader)?;
+                }
+                probed.waits = probe;
             }
         }
         Ok(probes)
     }
 
-    /// With switches where they may be observed, else without.
-    fn open_sampler(&mut self, servers: &Servers, warnings: &mut Vec<Warning>) {
-        let off_cpu = OffCpuConfig {
-            every: SLICE_EVERY,
-            ..OffCpuConfig::default()
+    /// With switches where they may be observed, else without; of every server that may be watched.
+    fn open_sampler(&mut self, warnings: &mut Vec<Warning>) {
+        let mut refused = |error: &SamplerError| {
+            warn(
+                warnings,
+                format!("no account of where the CPU time goes: {error}"),
+            );
         };
-        self.sampler = sampler(servers, Some(off_cpu)).ok();
+        self.sampler = sampler(Some(OffCpuConfig::default())).ok();
         if self.sampler.is_none() {
-            let without = sampler(servers, None).map_err(Into::into);
-            self.sampler = told(without, warnings, |error| {
-                format!("no account of where the CPU time goes: {error:#}")
-            });
+            self.sampler = sampler(None).inspect_err(&mut refused).ok();
+        }
+        let Some(sampler) = &self.sampler else { return };
+        for probed in &mut self.servers {
+            let Some(live) = &probed.live else { continue };
+            let watched = sampler.watch(live.postmaster_pid);
+            probed.has_stacks = watched.inspect_err(&mut refused).is_ok();
         }
     }
 }
 
-/// What there is, or a warning, once for all servers.
-fn told<T>(
-    result: Result<T>,
-    warnings: &mut Vec<Warning>,
-    words: impl Fn(&anyhow::Error) -> String,
-) -> Option<T> {
-    result
-        .map_err(|error| {
-            let warning = Warning {
-                kind: WarningKind::NoProfile,
-                message: words(&error),
-            };
-            if !warnings.contains(&warning) {
-                warnings.push(warning);
-            }
-        })
-        .ok()
+/// Once for all servers.
+fn warn(warnings: &mut Vec<Warning>, message: String) {
+    let warning = Warning {
+        kind: WarningKind::NoProfile,
+        message,
+    };
+    if !warnings.contains(&warning) {
+        warnings.push(warning);
+    }
 }
 
-fn sampler(servers: &Servers, off_cpu: Option<OffCpuConfig>) -> Result<Sampler, SamplerError> {
+fn sampler(off_cpu: Option<OffCpuConfig>) -> Result<Sampler, SamplerError> {
     Sampler::open(&SamplerConfig {
-        postmaster_pids: servers
-            .iter()
-            .map(|server| server.postmaster_pid().cast_unsigned())
-            .collect(),
         frequency_hz: SAMPLES_HZ,
         ring_bytes: ring_bytes(),
         off_cpu,
@@ -132,20 +133,10 @@ fn ring_bytes() -> usize {
     of_each.max(SamplerConfig::default().ring_bytes)
 }
 
-/// A connection of our own, to see in a server's memory how it waits.
-fn exchange(server: &Server) -> Result<Exchange<UnixStream>> {
-    let target = Request::new()
-        .conninfo(&server.conninfo())?
-        .fallback_application_name("pgassay")
-        .resolve(&NoSurroundings)?;
-    let host = target.hosts.first().context("a server names its socket")?;
-    let path = host.address.socket_path();
-    let path = path.ok_or_else(|| anyhow!("a server of ours is not reached over a socket"))?;
-    let stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
-    stream.set_write_timeout(Some(ANSWER_LIMIT))?;
-    Ok(Exchange::open(
-        stream,
-        &target.login(host, &SaltCache::default()),
-    )?)
+/// A connection of our own, to see how a server's backends wait.
+fn exchange(host: &dyn Host) -> Result<Exchange<Stream>> {
+    let target = host.target(host.database(), Network::Unix, None)?;
+    let (exchange, _) = connect(&target, Some(ANSWER_LIMIT))?;
+    exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
+    Ok(exchange)
 }

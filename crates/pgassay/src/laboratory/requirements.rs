@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use pgassay_core::plan::Plan;
-use pgassay_core::study::{DriverKind, Variant};
+use pgassay_core::study::{DriverKind, Requires, Variant};
 
+use super::foreign::Foreign;
 use super::redis::PROGRAM;
 use super::servers;
 use crate::catalogue::Found;
 use crate::cli::ServerArgs;
-use crate::places;
 use crate::progress::Progress;
 
 /// A variant that cannot run here.
@@ -58,7 +58,7 @@ fn missing(
 ) -> Result<Option<String>> {
     let is_redis = variant.driver == Some(DriverKind::Redis);
     let required = variant.requires.clone().unwrap_or_default();
-    let program = match required.program {
+    let program = match required.program.clone() {
         None if is_redis && variant.address.is_none() => Some(PROGRAM.to_owned()),
         program => program,
     };
@@ -80,12 +80,18 @@ fn missing(
     }
     let points = plan.points.iter().filter(|point| point.variant == number);
     for server in points.map(|point| &plan.servers[point.server]) {
-        let installation = servers::find(server, args, progress)
-            .map_err(|error| places::at_version(found, &server.version, &error.to_string()))?;
+        if let Some(dsn) = &server.dsn {
+            let foreign = Foreign::attach(dsn, found, progress)?;
+            if let Some(lacking) = lacking(foreign, &required)? {
+                return Ok(Some(lacking));
+            }
+            continue;
+        }
+        let installation = servers::find(server, found, args, progress)?;
         let lacks = |what: String| {
             Ok(Some(format!(
                 "PostgreSQL {} in {} {what}; name one that has it with --binaries DIR, where DIR \
-                 holds bin/postgres",
+                 holds bin/postgres, or one that runs already by `dsn` in the study",
                 installation.version,
                 installation.bin_dir.display()
             )))
@@ -101,6 +107,27 @@ fn missing(
         {
             return lacks(format!("was built without {feature}"));
         }
+    }
+    Ok(None)
+}
+
+/// What a server of the user's own lacks.
+fn lacking(mut foreign: Foreign, required: &Requires) -> Result<Option<String>> {
+    if let Some(extension) = &required.extension
+        && !foreign.has_extension(extension)?
+    {
+        let name = foreign.name();
+        return Ok(Some(format!(
+            "{name} has no extension {extension}; install it there (its package is often named so)"
+        )));
+    }
+    if let Some(feature) = &required.feature
+        && foreign.has_feature(feature)? == Some(false)
+    {
+        return Ok(Some(format!(
+            "{} was built without {feature}",
+            foreign.name()
+        )));
     }
     Ok(None)
 }

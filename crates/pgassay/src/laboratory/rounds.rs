@@ -7,15 +7,16 @@ use anyhow::{Context, Result, bail};
 use pgassay_core::plan::{Plan, Point, Round};
 use pgassay_core::profile::Profile;
 use pgassay_core::study::{DriverKind, Span, StudySource};
-use pgassay_core::trial::{ClientTotals, Latency, Trial, TrialKind};
+use pgassay_core::trial::{ClientTotals, CpuTotals, Latency, Trial, TrialKind};
 use pgassay_load::{Measurement, ThreadUsage, Window};
 use pgassay_profile::{CountedEvent, EventCounter, FamilyCpu};
 
 use super::counters::Counters;
 use super::crews::{self, Clients, Size};
+use super::data::reset;
 use super::probes::{Probes, WAITS_HZ};
 use super::redis::Redis;
-use super::servers::{Servers, reset};
+use super::servers::Servers;
 use super::statements::Statements;
 use super::waits::{WaitSampler, WaitThread};
 use super::warm_up::warm_up;
@@ -179,7 +180,7 @@ impl Bench<'_> {
         harvest: &mut Harvest,
     ) -> Result<Option<Trial>> {
         let point = self.plan.point(place.condition, place.variant);
-        if !crew.are_of_postgres() || point.reconnects {
+        if !crew.are_of_postgres() || self.backend_pids(crew, point).is_empty() {
             return Ok(None);
         }
         self.reset(point)?;
@@ -222,7 +223,7 @@ impl Bench<'_> {
         }
         // Clients notice that a server is gone before its exit status can be read.
         for _ in 0..20 {
-            self.servers.server(point.server).is_alive()?;
+            self.servers.host(point.server).is_alive()?;
             std::thread::sleep(Duration::from_millis(10));
         }
         Err(error.context(format!("variant \"{}\"", self.plan.variants[point.variant])))
@@ -236,6 +237,17 @@ impl Bench<'_> {
         reset(&place, &point.resets, self.source, self.interrupt)
     }
 
+    /// The processes on this machine that serve a crew. Those that serve one transaction are known
+    /// only by what is left of them.
+    fn backend_pids(&self, crew: &Clients, point: &Point) -> Vec<u32> {
+        let probed = self.probes.servers.get(point.server);
+        let is_elsewhere = crew.are_of_postgres() && probed.is_none_or(|it| it.live.is_none());
+        if point.reconnects || is_elsewhere {
+            return Vec::new();
+        }
+        crew.server_pids()
+    }
+
     fn trial(&self, place: Place, crew: &mut Clients, harvest: &mut Harvest) -> Result<Trial> {
         let Place {
             condition,
@@ -244,33 +256,28 @@ impl Bench<'_> {
             ..
         } = place;
         let point = self.plan.point(condition, variant);
-        // Backends that serve one transaction are known only by what is left of them.
-        let backend_pids = if point.reconnects {
-            Vec::new()
-        } else {
-            crew.server_pids()
-        };
+        let backend_pids = self.backend_pids(crew, point);
         let mut server_pids = self.servers.pids();
-        if !crew.are_of_postgres() {
-            server_pids.extend(&backend_pids);
-        }
+        server_pids.extend(&backend_pids);
         // What watches PostgreSQL sees nothing of another server.
         let servers = self.probes.servers.get(point.server);
         let probed = servers.filter(|_| crew.are_of_postgres() && !point.reconnects);
-        let live = probed.map(|probed| &probed.live);
+        let live = probed.and_then(|probed| probed.live.as_ref());
         let major = live.and_then(|live| live.major.as_deref());
         let is_profiled = kind == TrialKind::Profiled && probed.is_some();
-        let sampler = self.probes.sampler.as_ref().filter(|_| is_profiled);
+        let has_stacks = is_profiled && probed.is_some_and(|it| it.has_stacks);
+        let sampler = self.probes.sampler.as_ref().filter(|_| has_stacks);
         if let Some(sampler) = sampler {
             sampler.start()?;
         }
         let before = Reading::take(live, &backend_pids, &server_pids)?;
-        let reader = probed.and_then(|it| it.waits).filter(|_| is_profiled);
-        let waits = reader.map(|reader| {
-            WaitThread::start(WaitSampler::new(reader, WAITS_HZ), backend_pids.clone())
+        let probe = probed.and_then(|it| it.waits.clone());
+        let waits = probe.filter(|_| is_profiled).map(|probe| {
+            WaitThread::start(WaitSampler::new(probe, WAITS_HZ), backend_pids.clone())
         });
-        let parent = u32::try_from(self.servers.server(point.server).postmaster_pid());
-        let parent = parent.ok().filter(|_| point.reconnects);
+        let parent = servers.and_then(|it| it.live.as_ref());
+        let parent = parent.map(|live| live.postmaster_pid);
+        let parent = parent.filter(|_| point.reconnects);
         let ended_before = parent.map(FamilyCpu::read).transpose()?;
         // Timing each of them costs the clients a little, which no verdict must bear.
         crew.time_statements(kind == TrialKind::Profiled);
@@ -281,7 +288,10 @@ impl Bench<'_> {
         let waits = waits.map(|waits| waits.stop(major));
         let mut passed = before.passed(live, &backend_pids, &server_pids)?;
         if let (Some(pid), Some(before)) = (parent, ended_before) {
-            passed.server.on_cpu_us = FamilyCpu::read(pid)?.since_us(before);
+            passed.server = Some(CpuTotals {
+                on_cpu_us: FamilyCpu::read(pid)?.since_ns(before) as f64 / 1e3,
+                ..CpuTotals::default()
+            });
         }
         if let Some(sampler) = sampler {
             let samples = sampler.stop()?;
@@ -363,6 +373,7 @@ fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: Passe
         },
         steal: passed.steal,
         foreign: passed.foreign,
+        unaccounted: Some(passed.unaccounted),
         counters: BTreeMap::new(),
         busy: passed.busy,
         background: passed.background,

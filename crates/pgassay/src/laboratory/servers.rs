@@ -1,39 +1,37 @@
 //! The servers of a plan: found, started, filled, and described.
 
 use std::net::SocketAddr;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
-use pgassay_core::plan::{Plan, PlannedSql, Point, ServerPlan};
+use anyhow::{Context, Result};
+use pgassay_core::plan::{Plan, Point, ServerPlan};
 use pgassay_core::run::{RelayFacts, ServerFacts, Warning, WarningKind};
-use pgassay_core::study::{Network, StudySource};
+use pgassay_core::study::Network;
 use pgassay_relay::Relay;
 use pgassay_server::{
-    Connection, ConnectionError, Finder, Installation, Progress as Fetching, Server, ServerConfig,
-    ServerError, Source, VersionRequest,
+    Connection, Finder, Installation, Progress as Fetching, Server, ServerConfig, ServerError,
+    Source, VersionRequest,
 };
 
+use super::data;
+use super::foreign::Foreign;
+use super::host::Host;
 use super::idle;
 use crate::catalogue::Found;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
-use crate::places::{self, at_line};
+use crate::places;
 use crate::progress::Progress;
 
 /// PostgreSQL's own default of `max_connections`.
 const MAX_CONNECTIONS_DEFAULT: u32 = 100;
-/// A log that is larger begins anew before the next trial: a study of logging must not fill the
-/// disk, and every trial shall find the same.
-const LOG_BYTES_MAX: u64 = 1 << 20;
-/// How long the process that reset the data may take to end.
-const EXIT_PATIENCE: Duration = Duration::from_secs(1);
-/// As much of each log is kept with a result.
-const LOG_LINES_KEPT: usize = 1000;
+
+/// A server, and the names of its databases.
+type Filled = (Box<dyn Host>, Vec<String>);
 
 /// A plan's servers, up and filled, in the plan's order.
 pub struct Servers {
-    running: Vec<Server>,
+    running: Vec<Box<dyn Host>>,
     /// Relays to them, each with the index of its server.
     relays: Vec<(usize, Relay)>,
     /// Connections that do nothing, as the study asks for.
@@ -47,7 +45,8 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts and fills every server of the plan. After an error none is left.
+    /// Starts, or connects to, every server of the plan, and fills it. After an error none of ours is
+    /// left, and nothing on the others.
     pub fn start(
         plan: &Plan,
         found: &Found,
@@ -65,21 +64,61 @@ impl Servers {
         };
         idle::make_room(plan)?;
         for wanted in &plan.servers {
-            let server = start_one(wanted, found, args, interrupt, progress)?;
-            all.describe(server.installation());
-            idle::open(&server, wanted, interrupt, progress, &mut all.idle)?;
-            all.running.push(server);
-            let names = wanted
-                .databases
-                .iter()
-                .map(|database| database.name.clone());
-            all.databases.push(names.collect());
+            let (host, names) = match &wanted.dsn {
+                Some(dsn) => all.attach(dsn, wanted, found, interrupt, progress)?,
+                None => all.start_own(wanted, found, args, interrupt, progress)?,
+            };
+            all.facts.push(host.facts());
+            all.running.push(host);
+            all.databases.push(names);
         }
         for point in &plan.points {
             all.start_relay(point)?;
         }
         all.warn_of_builds();
         Ok(all)
+    }
+
+    fn start_own(
+        &mut self,
+        wanted: &ServerPlan,
+        found: &Found,
+        args: &ServerArgs,
+        interrupt: &Interrupt,
+        progress: &mut Progress,
+    ) -> Result<Filled> {
+        let server = start_one(wanted, found, args, interrupt, progress)?;
+        if let Source::Installed { note } = &server.installation().source {
+            self.warnings.push(Warning {
+                kind: WarningKind::Installed,
+                message: note.clone(),
+            });
+        }
+        idle::open(&server, wanted, interrupt, progress, &mut self.idle)?;
+        let databases = wanted.databases.iter().map(|it| it.name.clone());
+        let names = databases.collect();
+        Ok((Box::new(server), names))
+    }
+
+    /// Makes and fills databases on a server of the user's own.
+    fn attach(
+        &mut self,
+        dsn: &str,
+        wanted: &ServerPlan,
+        found: &Found,
+        interrupt: &Interrupt,
+        progress: &mut Progress,
+    ) -> Result<Filled> {
+        interrupt.check()?;
+        let mut foreign = Foreign::attach(dsn, found, progress)?;
+        foreign.check_room(wanted.connections)?;
+        for warning in foreign.warnings(wanted.settings.iter())? {
+            progress.note(&warning.message);
+            self.warnings.push(warning);
+        }
+        progress.stage(&format!("setting up the data on {}", foreign.name()));
+        let names = data::set_up(&mut foreign, wanted, &found.source, interrupt)?;
+        Ok((Box::new(foreign), names))
     }
 
     /// Starts the relay that a point needs, unless another point has needed it already.
@@ -131,86 +170,62 @@ impl Servers {
 
     /// How a point's clients reach its data.
     pub fn place(&self, point: &Point) -> Place<'_> {
-        let server = &self.running[point.server];
+        let host = self.running[point.server].as_ref();
         let address = match (point.network, point.network.delay()) {
             (Network::Unix, _) => None,
-            (_, None) => server.tcp_address(),
+            (_, None) => host.tcp_address(),
             (_, Some(delay)) => self.relay(point.server, delay).map(Relay::address),
         };
         Place {
-            server,
+            host,
             database: &self.databases[point.server][point.database],
             address,
         }
     }
 
     /// One of them, by its index in the plan.
-    pub fn server(&self, index: usize) -> &Server {
-        &self.running[index]
+    pub fn host(&self, index: usize) -> &dyn Host {
+        self.running[index].as_ref()
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Server> {
-        self.running.iter()
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Host> {
+        self.running.iter().map(Box::as_ref)
     }
 
-    /// Every process of every server.
+    /// The names of a server's databases.
+    pub fn databases(&self, index: usize) -> &[String] {
+        &self.databases[index]
+    }
+
+    /// Every process of every server, but for backends that may be others'.
     pub fn pids(&self) -> Vec<u32> {
-        let of_server = |server: &Server| {
-            let children = server.processes().into_iter().map(|process| process.pid);
-            children
-                .chain([server.postmaster_pid()])
-                .map(i32::cast_unsigned)
-                .collect::<Vec<_>>()
-        };
-        self.running.iter().flat_map(of_server).collect()
+        self.iter().flat_map(Host::own_pids).collect()
     }
 
     /// The logs' ends, as `(file name, text)`, to be kept with the results.
     pub fn logs(&self) -> Vec<(String, Vec<u8>)> {
-        let log = |(index, server): (usize, &Server)| {
-            (
-                format!("server-{index}.log"),
-                server.log_tail(LOG_LINES_KEPT).into_bytes(),
-            )
+        let log = |(index, host): (usize, &dyn Host)| {
+            let name = format!("server-{index}.log");
+            Some((name, host.log_tail()?.into_bytes()))
         };
-        self.running.iter().enumerate().map(log).collect()
+        self.iter().enumerate().filter_map(log).collect()
     }
 
     /// Stops and removes all of them, and reports the first that could not be.
     pub fn stop(self) -> Result<()> {
-        let results: Vec<_> = self.running.into_iter().map(Server::stop).collect();
-        results.into_iter().collect::<Result<Vec<()>, _>>()?;
-        Ok(())
-    }
-
-    fn describe(&mut self, installation: &Installation) {
-        let build = &installation.build;
-        let known =
-            |text: &Option<String>| text.clone().unwrap_or_else(|| "not recorded".to_owned());
-        self.facts.push(ServerFacts {
-            version: installation.version.to_string(),
-            origin: origin(installation),
-            configure: known(&build.configure),
-            cflags: known(&build.cflags),
-            compiler: known(&build.compiler),
-        });
-        if let Source::Installed { note } = &installation.source {
-            self.warnings.push(Warning {
-                kind: WarningKind::Installed,
-                message: note.clone(),
-            });
-        }
+        let results: Vec<_> = self.running.into_iter().map(Host::stop).collect();
+        results.into_iter().collect()
     }
 
     fn warn_of_builds(&mut self) {
-        let Some((first, others)) = self.running.split_first() else {
+        let mut builds = self.iter().map(Host::build);
+        let Some(first) = builds.next() else {
             return;
         };
-        let differs = |other: &Server| {
-            pgassay_server::differ(&first.installation().build, &other.installation().build)
-        };
-        if let Some(message) = others.iter().find_map(differs) {
+        let differs = builds.find_map(|other| pgassay_server::differ(first, other));
+        drop(builds);
+        if let Some(message) = differs {
             self.warnings.push(Warning {
                 kind: WarningKind::BuildsDiffer,
                 message,
@@ -223,7 +238,7 @@ impl Servers {
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     /// The server.
-    pub server: &'a Server,
+    pub host: &'a dyn Host,
     /// The database on it.
     pub database: &'a str,
     /// Where to connect by TCP; `None` for the server's socket.
@@ -239,17 +254,16 @@ pub fn start_one(
     progress: &mut Progress,
 ) -> Result<Server> {
     interrupt.check()?;
-    let installation = find(wanted, args, progress)
-        .map_err(|error| places::at_version(found, &wanted.version, &error.to_string()))?;
+    let installation = find(wanted, found, args, progress)?;
     progress.stage(&format!("starting PostgreSQL {}", installation.version));
-    let server = Server::start(&installation, &config(wanted, args))
+    let mut server = Server::start(&installation, &config(wanted, args))
         .map_err(|error| at_setting(found, error))?;
     progress.stage(&format!(
         "setting up the data on PostgreSQL {}",
         installation.version
     ));
-    set_up(&server, wanted, &found.source, interrupt)
-        .map_err(|error| server.is_alive().err().map_or(error, Into::into))?;
+    data::set_up(&mut server, wanted, &found.source, interrupt)
+        .map_err(|error| Server::is_alive(&server).err().map_or(error, Into::into))?;
     Ok(server)
 }
 
@@ -263,13 +277,25 @@ pub fn at_setting(found: &Found, error: ServerError) -> anyhow::Error {
     }
 }
 
-/// The programs of one server, fetched if need be.
+/// The programs of one server of ours, fetched if need be.
 pub fn find(
+    wanted: &ServerPlan,
+    found: &Found,
+    args: &ServerArgs,
+    progress: &mut Progress,
+) -> Result<Installation> {
+    let version = wanted.version.as_deref().unwrap_or_default();
+    installation(version, wanted, args, progress)
+        .map_err(|error| places::at_version(found, version, &error.to_string()))
+}
+
+fn installation(
+    version: &str,
     wanted: &ServerPlan,
     args: &ServerArgs,
     progress: &mut Progress,
 ) -> Result<Installation> {
-    let request = VersionRequest::parse(&wanted.version)?;
+    let request = VersionRequest::parse(version)?;
     let mut finder = match &args.cache {
         Some(dir) => Finder::new(dir),
         None => Finder::from_environment()?,
@@ -279,16 +305,6 @@ pub fn find(
     finder.named_dir = wanted.binaries.as_ref().map(Into::into);
     let installation = finder.find(&request, &mut |step| progress.stage(&said(&step)))?;
     Ok(installation)
-}
-
-fn origin(installation: &Installation) -> String {
-    let directory = installation.bin_dir.display();
-    match &installation.source {
-        Source::Named => format!("named by the user: {directory}"),
-        Source::Cache => "the cache".to_owned(),
-        Source::Fetched => "fetched for this run".to_owned(),
-        Source::Installed { .. } => format!("installed in {directory}"),
-    }
 }
 
 /// What the finder is at, in whole seconds, so that lines without a terminal do not repeat.
@@ -321,105 +337,4 @@ fn config(wanted: &ServerPlan, args: &ServerArgs) -> ServerConfig {
         parent_dir: args.data_parent.clone(),
         ..ServerConfig::default()
     }
-}
-
-/// Makes and fills the databases, a statement at a time, so that an error names its line.
-fn set_up(
-    server: &Server,
-    wanted: &ServerPlan,
-    source: &StudySource,
-    interrupt: &Interrupt,
-) -> Result<()> {
-    for database in &wanted.databases {
-        if database.name != server.database() {
-            let sql = format!("create database {}", database.name);
-            server.connect()?.execute(&sql)?;
-        }
-        let mut connection = server.connect_as(server.superuser(), &database.name, None)?;
-        run_all(&mut connection, &database.setup, "setup", source, interrupt)?;
-    }
-    Ok(())
-}
-
-/// Runs pieces of SQL that stand under `key` in the study.
-fn run_all(
-    connection: &mut Connection,
-    pieces: &[PlannedSql],
-    key: &str,
-    source: &StudySource,
-    interrupt: &Interrupt,
-) -> Result<()> {
-    for piece in pieces {
-        let path = piece.path(key);
-        let path: Vec<&str> = path.iter().map(String::as_str).collect();
-        run_sql(connection, &piece.text, &path, source, interrupt)?;
-    }
-    Ok(())
-}
-
-/// Runs SQL that stands at `path` in the study.
-pub fn run_sql(
-    connection: &mut Connection,
-    sql: &str,
-    path: &[&str],
-    source: &StudySource,
-    interrupt: &Interrupt,
-) -> Result<()> {
-    let statements = pgassay_script::sql::statements(sql)
-        .map_err(|error| at_line(source, path, error.line() as usize, &error.to_string()))?;
-    for statement in statements {
-        interrupt.check()?;
-        connection
-            .execute(&statement.text)
-            .map_err(|error| failed(&error, &statement, path, source))?;
-    }
-    Ok(())
-}
-
-fn failed(
-    error: &ConnectionError,
-    statement: &pgassay_script::sql::Statement,
-    path: &[&str],
-    source: &StudySource,
-) -> anyhow::Error {
-    let Some(sql) = error.sql() else {
-        return anyhow!("{error}");
-    };
-    // The server counts characters of the statement from 1.
-    let before: String = statement
-        .text
-        .chars()
-        .take(sql.position.map_or(0, |at| at as usize - 1))
-        .collect();
-    let line = statement.line as usize + before.matches('\n').count();
-    at_line(source, path, line, &sql.to_string()).context("the study's SQL failed")
-}
-
-/// Makes the server what it was before the last trial: runs the reset of a load that writes, and
-/// empties a large log.
-pub fn reset(
-    place: &Place<'_>,
-    resets: &[PlannedSql],
-    source: &StudySource,
-    interrupt: &Interrupt,
-) -> Result<()> {
-    let server = place.server;
-    server.empty_log_beyond(LOG_BYTES_MAX)?;
-    if resets.is_empty() {
-        return Ok(());
-    }
-    let mut connection = server
-        .connect_as(server.superuser(), place.database, None)
-        .context("cannot connect to reset the data")?;
-    run_all(&mut connection, resets, "reset", source, interrupt)?;
-    // Its process hands its counters over when it ends, which must not happen during the trial.
-    let pid = connection.backend_pid();
-    drop(connection);
-    let until = Instant::now() + EXIT_PATIENCE;
-    while pid.is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
-        && Instant::now() < until
-    {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
 }

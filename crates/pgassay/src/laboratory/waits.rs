@@ -1,116 +1,221 @@
-//! Looks at what the backends wait for, as often as their CPU is sampled.
+//! Looks at what the backends wait for: in their memory as often as their CPU is sampled, or, where
+//! that may not be read, in what the server says of them.
 
-use std::io::{Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use pgassay_core::observation::{WaitCount, Waits};
+use anyhow::{Context, Result};
+use pgassay_core::observation::{WaitCount, WaitSource, Waits};
 use pgassay_core::run::Check;
 use pgassay_core::subsystem::{wait_event, wait_number};
-use pgassay_profile::{KnownWaits, LiveServer, WaitError, WaitLog, WaitReader};
+use pgassay_profile::{
+    Activity, KnownWaits, LiveServer, NamedWait, WaitError, WaitLog, WaitReader,
+};
 use pgassay_wire::Exchange;
 
-/// Finds where a server keeps its waits; before 14 by means of two connections to it.
-///
-/// # Errors
-/// What keeps us from reading them.
-pub fn reader<S: Read + Write + Send>(
-    server: &LiveServer,
-    mut connect: Option<impl FnMut() -> Result<Exchange<S>>>,
-) -> Result<WaitReader> {
-    match (WaitReader::open(server), &mut connect) {
-        (Err(WaitError::NeedsConnection), Some(connect)) => {
-            learn(server, &mut connect()?, connect()?)
+use crate::connector::Stream;
+
+/// Questions to a server a second, at most: each takes it some tenths of a millisecond.
+pub const ASKED_HZ: u32 = 20;
+
+/// Where a server's waits are looked up.
+#[derive(Clone)]
+pub enum WaitProbe {
+    /// In the backends' memory.
+    Memory(WaitReader),
+    /// In `pg_stat_activity`, over a connection of its own.
+    Server(Arc<Mutex<Activity<Stream>>>),
+}
+
+impl WaitProbe {
+    /// Of a server on this machine: its memory where that may be read, else what it says, if there
+    /// is a way to `connect` to it; and what keeps us from its memory.
+    pub fn of(
+        server: &LiveServer,
+        mut connect: Option<impl FnMut() -> Result<Exchange<Stream>>>,
+    ) -> (Option<Self>, Option<Check>) {
+        let refusal = match reader(server, connect.as_mut()) {
+            Ok(reader) => return (Some(Self::Memory(reader)), None),
+            Err(refusal) => refusal,
+        };
+        let asking = connect.map(|mut connect| Self::asking(connect()?));
+        let check = refused(&refusal, asking.as_ref());
+        (asking.and_then(Result::ok), Some(check))
+    }
+
+    fn asking(exchange: Exchange<Stream>) -> Result<Self> {
+        let activity = Activity::open(exchange, true)?;
+        Ok(Self::Server(Arc::new(Mutex::new(activity))))
+    }
+
+    /// The process that serves the probe's own connection.
+    pub fn own_pid(&self) -> Option<u32> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Server(activity) => Some(locked(activity).own_pid()),
         }
-        (other, _) => Ok(other?),
     }
 }
 
-/// Looks at the backends' memory.
+/// Whoever panicked with it left at worst an answer unread, and what follows then is an error.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Finds where a server keeps its waits; before 14 by means of two connections to it.
+fn reader(
+    server: &LiveServer,
+    connect: Option<&mut impl FnMut() -> Result<Exchange<Stream>>>,
+) -> Result<WaitReader> {
+    let opened = WaitReader::open(server);
+    if let Err(WaitError::NotPermitted(_)) = opened {
+        return Ok(opened?);
+    }
+    // Numbers of another version would be wrong names.
+    let major = server.major.as_deref().unwrap_or("of an unknown version");
+    let advisory = wait_number(major, "Lock", "advisory").with_context(|| {
+        format!("wait events cannot be read: PostgreSQL {major} may number them otherwise")
+    })?;
+    match (opened, connect) {
+        (Err(WaitError::NeedsConnection), Some(connect)) => {
+            // 9.6 does not tell that it waits for the client.
+            let idle = wait_number(major, "Client", "ClientRead").unwrap_or(0);
+            let known = KnownWaits { advisory, idle };
+            let mut holder = connect()?;
+            Ok(WaitReader::learn(server, known, &mut holder, connect()?)?)
+        }
+        (opened, _) => Ok(opened?),
+    }
+}
+
+/// Looks now and then, and counts what it sees.
 pub struct WaitSampler {
-    reader: WaitReader,
-    log: WaitLog,
+    log: Log,
     every: Duration,
     cpu_us: f64,
 }
 
+enum Log {
+    Memory(WaitReader, WaitLog<u32>),
+    Server(Arc<Mutex<Activity<Stream>>>, WaitLog<NamedWait>),
+}
+
 impl WaitSampler {
-    /// Nothing seen yet.
-    pub fn new(reader: WaitReader, frequency_hz: u32) -> Self {
+    /// Nothing seen yet. A server is asked less often than its memory would be read.
+    pub fn new(probe: WaitProbe, frequency_hz: u32) -> Self {
+        let (log, hz) = match probe {
+            WaitProbe::Memory(reader) => (Log::Memory(reader, WaitLog::default()), frequency_hz),
+            WaitProbe::Server(activity) => (
+                Log::Server(activity, WaitLog::default()),
+                frequency_hz.min(ASKED_HZ),
+            ),
+        };
         Self {
-            reader,
-            log: WaitLog::default(),
-            every: Duration::from_secs(1) / frequency_hz.max(1),
+            log,
+            every: Duration::from_secs(1) / hz.max(1),
             cpu_us: 0.0,
         }
     }
 
     /// Looks at these processes until then.
     pub fn sample(&mut self, pids: &[u32], until: Instant) {
-        let before_us = own_cpu_us();
+        let before_us = self.used_us();
         while Instant::now() < until {
-            self.log.sweep(&self.reader, pids.iter().copied());
+            self.log.look(pids);
             let next = until.min(Instant::now() + self.every);
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
-        self.cpu_us += own_cpu_us() - before_us;
+        self.cpu_us += self.used_us() - before_us;
     }
 
-    /// What was seen, by the names of this major version.
-    pub fn finish(self, major: Option<&str>) -> Waits {
-        let name = |number: u32| match wait_event(major.unwrap_or_default(), number) {
-            _ if number == 0 => (String::new(), String::new()),
-            Some(wait) => (wait.kind.to_owned(), wait.name.to_owned()),
-            None => ("not known".to_owned(), format!("{number:#010x}")),
+    /// CPU time that this thread has used (the first number of its `schedstat`), and the process
+    /// that answers it.
+    fn used_us(&self) -> f64 {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        let own_ns = text.split_whitespace().next().map(str::parse::<u64>);
+        let own_ns = own_ns.and_then(Result::ok).unwrap_or(0);
+        let answering_ns = match &self.log {
+            Log::Memory(..) => 0,
+            Log::Server(activity, _) => locked(activity).own_cpu_ns().unwrap_or(0),
         };
-        let events = self.log.blocked.iter().map(|(&number, &samples)| {
-            let (kind, name) = name(number);
-            WaitCount {
-                kind,
-                name,
-                samples,
-            }
+        (own_ns + answering_ns) as f64 / 1e3
+    }
+
+    /// What was seen; what was read as numbers is named as this major version names it.
+    pub fn finish(self, major: Option<&str>) -> Waits {
+        let name = |number| named(major.unwrap_or_default(), number);
+        let (source, log) = match self.log {
+            Log::Memory(_, log) => (WaitSource::Memory, log.named(name)),
+            Log::Server(_, log) => (WaitSource::PgStatActivity, log),
+        };
+        let blocked_samples = log.blocked.values().sum();
+        let events = log.blocked.into_iter().map(|(wait, samples)| WaitCount {
+            kind: wait.kind,
+            name: wait.name,
+            samples,
         });
         Waits {
-            blocked_samples: self.log.blocked.values().sum(),
-            runnable_samples: self.log.runnable,
-            unreadable: self.log.unreadable,
+            source,
+            blocked_samples,
+            runnable_samples: log.runnable,
+            unreadable: log.unreadable,
             sampling_cpu_us: self.cpu_us,
             events: events.collect(),
         }
     }
 }
 
-fn learn<S: Read + Write + Send>(
-    server: &LiveServer,
-    holder: &mut Exchange<S>,
-    waiter: Exchange<S>,
-) -> Result<WaitReader> {
-    let major = server.major.as_deref().unwrap_or_default();
-    let advisory = wait_number(major, "Lock", "advisory")
-        .ok_or_else(|| anyhow::anyhow!("the numbers of wait events of {major:?} are not known"))?;
-    // 9.6 does not tell that it waits for the client.
-    let idle = wait_number(major, "Client", "ClientRead").unwrap_or(0);
-    let known = KnownWaits { advisory, idle };
-    Ok(WaitReader::learn(server, known, holder, waiter)?)
+impl Log {
+    fn look(&mut self, pids: &[u32]) {
+        match self {
+            Self::Memory(reader, log) => log.sweep(reader, pids.iter().copied()),
+            Self::Server(activity, log) => {
+                if let Err(error) = log.ask(&mut locked(activity), pids) {
+                    tracing::debug!(%error, "pg_stat_activity does not answer");
+                }
+            }
+        }
+    }
 }
 
-/// What keeps us from waits, and what grants them.
-pub fn refusal(error: &anyhow::Error) -> Check {
-    let (limits, mend) = match error.downcast_ref::<WaitError>() {
+fn named(major: &str, number: u32) -> NamedWait {
+    let (kind, name) = match wait_event(major, number) {
+        _ if number == 0 => return NamedWait::default(),
+        Some(wait) => (wait.kind.to_owned(), wait.name.to_owned()),
+        None => ("not known".to_owned(), format!("{number:#010x}")),
+    };
+    NamedWait { kind, name }
+}
+
+/// What keeps us from the waits in memory, what grants them, and what there is instead.
+fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
+    let (limits, mend) = match why.downcast_ref::<WaitError>() {
         Some(WaitError::NotPermitted(refusal)) => {
             let effect = format!("{}: {}", refusal.what, refusal.why);
             (effect, Some(refusal.commands.join("  or  ")))
         }
-        Some(WaitError::NeedsConnection) => (error.to_string(), Some("--dsn".to_owned())),
-        _ => (format!("{error:#}"), None),
+        Some(WaitError::NeedsConnection) => (why.to_string(), Some("--dsn".to_owned())),
+        _ => (format!("{why:#}"), None),
+    };
+    let (value, limits) = match asking {
+        None => ("none", limits),
+        Some(Err(error)) => (
+            "none",
+            format!("{limits}; nor does the server tell: {error:#}"),
+        ),
+        Some(Ok(_)) => (
+            "pg_stat_activity",
+            format!(
+                "{limits}; so pg_stat_activity is asked {ASKED_HZ} times a second, which costs the \
+                 server more and tells less of short waits"
+            ),
+        ),
     };
     Check {
         name: "waits".to_owned(),
-        value: "none".to_owned(),
+        value: value.to_owned(),
         limits: Some(limits),
         mend,
     }
@@ -148,11 +253,4 @@ impl WaitThread {
         let sampler = self.thread.join().expect("looking does not panic");
         sampler.finish(major)
     }
-}
-
-/// CPU time that this thread has used: the first number of its `schedstat`.
-fn own_cpu_us() -> f64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let on_cpu_ns = text.split_whitespace().next().map(str::parse::<u64>);
-    on_cpu_ns.and_then(Result::ok).unwrap_or(0) as f64 / 1e3
 }

@@ -7,7 +7,8 @@ use pgassay_core::profile::{Frame, Profile, ProfileBuilder, Quality};
 use pgassay_core::subsystem::wait_event;
 use pgassay_core::trial::CpuTotals;
 use pgassay_profile::{
-    Blocked, CpuLog, CpuTotals as ProcessTotals, LiveServer, MachineCpu, Role, Samples, Selection,
+    Blocked, CpuLog, CpuTotals as ProcessTotals, FamiliesCpu, LiveServer, MachineCpu, Role,
+    Samples, Selection,
 };
 
 use super::transactions::Account;
@@ -15,8 +16,8 @@ use super::transactions::Account;
 /// Totals at one instant.
 pub struct Reading {
     backends: ProcessTotals,
-    /// All processes of all servers and our own, to tell other programs' load from ours.
-    ours: ProcessTotals,
+    /// All processes of the machine, to tell other programs' load from ours.
+    families: FamiliesCpu,
     /// The server's processes by what they are for.
     roles: CpuLog,
     machine: MachineCpu,
@@ -25,12 +26,14 @@ pub struct Reading {
 /// What passed between two readings.
 #[derive(Debug, Clone)]
 pub struct Passed {
-    /// The backends' totals.
-    pub server: CpuTotals,
+    /// The backends' totals, where there are any to be read.
+    pub server: Option<CpuTotals>,
     /// Share of the machine that the hypervisor gave to others.
     pub steal: f64,
     /// Share of the machine that other programs used.
     pub foreign: f64,
+    /// Share of the machine that was busy with no process that can be seen.
+    pub unaccounted: f64,
     /// Share of the machine that anybody used.
     pub busy: f64,
     /// Share of the machine that nobody used.
@@ -48,10 +51,10 @@ impl Reading {
     ) -> Result<Self> {
         let mut roles = CpuLog::default();
         roles.read(&server.map(LiveServer::processes).unwrap_or_default());
-        let (backends, ours, machine) = totals(backend_pids, server_pids)?;
+        let (backends, families, machine) = totals(backend_pids, server_pids)?;
         Ok(Self {
             backends,
-            ours,
+            families,
             roles,
             machine,
         })
@@ -64,22 +67,24 @@ impl Reading {
         backend_pids: &[u32],
         server_pids: &[u32],
     ) -> Result<Passed> {
-        let (backends, ours, machine) = totals(backend_pids, server_pids)?;
+        let (backends, families, machine) = totals(backend_pids, server_pids)?;
         self.roles
             .read(&server.map(LiveServer::processes).unwrap_or_default());
         let backends = backends.since(&self.backends);
         let total = backends.total();
-        let ours_ns = ours.since(&self.ours).total().on_cpu_ns;
+        let ours_ns = families.ours.since_ns(self.families.ours);
+        let others_ns = families.others.since_ns(self.families.others);
         let machine = machine.since(&self.machine);
-        let capacity_ns = machine.total_ns().max(1) as f64;
+        let capacity_ns = machine.total_ns.max(1) as f64;
         Ok(Passed {
-            server: CpuTotals {
+            server: (!backend_pids.is_empty()).then(|| CpuTotals {
                 on_cpu_us: total.on_cpu_ns as f64 / 1e3,
                 run_queue_us: total.run_queue_ns as f64 / 1e3,
                 processes: backends.by_pid.len() as u32,
-            },
+            }),
             steal: machine.steal_ns as f64 / capacity_ns,
-            foreign: machine.busy_ns().saturating_sub(ours_ns) as f64 / capacity_ns,
+            foreign: others_ns as f64 / capacity_ns,
+            unaccounted: (machine.busy_ns() as f64 - (ours_ns + others_ns) as f64) / capacity_ns,
             busy: machine.busy_ns() as f64 / capacity_ns,
             idle: (machine.idle_ns + machine.io_wait_ns) as f64 / capacity_ns,
             background: background(&self.roles),
@@ -90,12 +95,12 @@ impl Reading {
 fn totals(
     backend_pids: &[u32],
     server_pids: &[u32],
-) -> Result<(ProcessTotals, ProcessTotals, MachineCpu)> {
+) -> Result<(ProcessTotals, FamiliesCpu, MachineCpu)> {
     let own_pid = [std::process::id()];
     let ours: Vec<u32> = server_pids.iter().chain(&own_pid).copied().collect();
     Ok((
         ProcessTotals::read(backend_pids),
-        ProcessTotals::read(&ours),
+        FamiliesCpu::read(&ours).context("cannot list the processes")?,
         MachineCpu::read().context("cannot read /proc/stat")?,
     ))
 }

@@ -3,6 +3,9 @@
 // Each test program takes what it needs.
 #![allow(dead_code)]
 
+pub mod look;
+pub mod refusal;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

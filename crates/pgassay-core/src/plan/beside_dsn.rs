@@ -1,0 +1,96 @@
+//! What cannot stand beside `dsn`: a server of the user's own is used as it is.
+//!
+//! Refused is what the question asks about or under, since it would not happen. What a study sets
+//! for all of its servers, `[server]`, stays away from one that the user names instead of them;
+//! its settings are compared with that server's, and the report tells the differences.
+
+use super::combination::Combination;
+use super::expand::Expansion;
+use crate::study::{StudyError, Variant};
+
+impl Expansion<'_> {
+    /// Whether a server of the user's own is named for it, be it instead of a condition's version.
+    pub(super) fn names_dsn(&self, variant: &Variant, at: &Combination) -> bool {
+        self.chosen(variant, at).dsn.is_some() || self.has_versions_beside_dsn(at)
+    }
+
+    /// The conditions' versions would win over `server.dsn`.
+    fn has_versions_beside_dsn(&self, at: &Combination) -> bool {
+        let of_study = self.overrides.versions.is_empty() && at.version.is_some();
+        of_study && self.study.server.dsn.is_some()
+    }
+
+    /// An error at the first key that would have to be done to a server of the user's own.
+    pub(super) fn refuse_beside_dsn(
+        &self,
+        index: usize,
+        variant: &Variant,
+        at: &Combination,
+    ) -> Result<(), StudyError> {
+        let number = index.to_string();
+        let found = of_variant(variant)
+            .map(|key| vec!["variant", number.as_str(), key])
+            .or_else(|| {
+                self.of_conditions(variant, at)
+                    .map(|key| vec!["conditions", key])
+            })
+            .or_else(|| self.of_server(variant).map(|key| vec!["server", key]));
+        let Some(path) = found else { return Ok(()) };
+        let key = path[path.len() - 1];
+        let mut error = self.source.error_at(
+            &path,
+            format!(
+                "`{key}` cannot be had on the server that `dsn` names for variant \"{}\": a server of \
+                 your own is used as it is",
+                variant.name
+            ),
+        );
+        if key == "settings" {
+            let hint = "what a session may change goes under `session`";
+            error.hint = Some(hint.to_owned());
+        }
+        Err(error)
+    }
+
+    fn of_conditions(&self, variant: &Variant, at: &Combination) -> Option<&'static str> {
+        let has_versions = variant.dsn.is_some() && at.version.is_some();
+        first_of([
+            ("version", has_versions || self.has_versions_beside_dsn(at)),
+            ("settings", !at.settings.is_empty()),
+            ("network", at.network.is_some()),
+        ])
+    }
+
+    /// Versions, programs and settings of the servers that others get do not concern it, …
+    fn of_server(&self, variant: &Variant) -> Option<&'static str> {
+        let server = &self.study.server;
+        // … unless they stand in one table with it.
+        let names_it = variant.dsn.is_none() && self.overrides.dsn.is_none();
+        first_of([
+            ("version", names_it && server.version.is_some()),
+            ("binaries", names_it && server.binaries.is_some()),
+            ("settings", names_it && !server.settings.is_empty()),
+            ("environment", !server.environment.is_empty()),
+            ("data_checksums", server.data_checksums.is_some()),
+        ])
+    }
+}
+
+fn of_variant(variant: &Variant) -> Option<&'static str> {
+    let names_it = variant.dsn.is_some();
+    first_of([
+        ("version", names_it && variant.version.is_some()),
+        ("binaries", names_it && variant.binaries.is_some()),
+        ("settings", !variant.settings.is_empty()),
+        ("environment", !variant.environment.is_empty()),
+        ("data_checksums", variant.data_checksums.is_some()),
+        ("idle_connections", variant.idle_connections.is_some()),
+        ("network", variant.network.is_some()),
+    ])
+}
+
+fn first_of<const N: usize>(keys: [(&'static str, bool); N]) -> Option<&'static str> {
+    keys.into_iter()
+        .find(|(_, is_set)| *is_set)
+        .map(|(key, _)| key)
+}

@@ -1,0 +1,175 @@
+//! Waiting for a server that was started, and what it says when it did not start.
+
+use std::collections::BTreeMap;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use super::{LOG_LINES, POLL, Server};
+use crate::error::ServerError;
+use crate::os;
+use crate::processes;
+
+/// `cannot_connect_now`: the server is still starting.
+const STARTING: &str = "57P03";
+/// The first release whose postmaster writes its state into its file.
+const TELLS_STATE_SINCE: u16 = 10;
+/// Where, counted from 0; see `LOCK_FILE_LINE_PM_STATUS` in `src/include/utils/pidfile.h`.
+const STATE_LINE: usize = 7;
+/// How long the process may take to end that told us that the server is up.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Server {
+    /// Waits until clients are accepted. A postmaster that tells its state is not asked, but its
+    /// file read, as `pg_ctl` does: each question would be a process more, and where a server
+    /// puts things in memory, which later counts of its instructions depend on, would be a matter
+    /// of how many were asked.
+    pub(super) fn wait_until_ready(&self) -> Result<(), ServerError> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.home.exit_status() {
+                return Err(self.not_started(status));
+            }
+            let Some(last) = self.why_not_ready()? else {
+                return Ok(());
+            };
+            let timeout = self.config.start_timeout;
+            if start.elapsed() > timeout {
+                return Err(ServerError::NotReady {
+                    version: self.installation.version.clone(),
+                    timeout,
+                    last,
+                    log: self.log_tail(LOG_LINES),
+                });
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Why clients are not accepted yet; none if they are.
+    fn why_not_ready(&self) -> Result<Option<String>, ServerError> {
+        if self.installation.version.series().major() >= TELLS_STATE_SINCE {
+            let file = os::read_no_link(&self.data_dir().join("postmaster.pid"));
+            let state = file
+                .ok()
+                .and_then(|text| state(&text, self.postmaster_pid()));
+            return Ok(match state.as_deref() {
+                Some("ready" | "standby") => None,
+                Some(other) => Some(format!("it says that it is {other}")),
+                None => Some("it has not said anything of its state".to_owned()),
+            });
+        }
+        match self.connect() {
+            Ok(connection) => {
+                let pid = connection.backend_pid();
+                drop(connection);
+                if let Some(pid) = pid {
+                    processes::wait_until_gone(pid, LEAVE_TIMEOUT);
+                }
+                Ok(None)
+            }
+            Err(error) if error.sql().is_some_and(|sql| sql.sqlstate != STARTING) => {
+                Err(error.into())
+            }
+            Err(error) => Ok(Some(error.to_string())),
+        }
+    }
+
+    fn not_started(&self, status: ExitStatus) -> ServerError {
+        let version = self.installation.version.clone();
+        let log = self.log.tail_since_start(LOG_LINES);
+        let log = self.with_collected(log, LOG_LINES);
+        if let Some((name, value, words)) = refused(&self.config.settings, &log) {
+            let (name, value) = (name.to_owned(), value.to_owned());
+            return ServerError::SettingRefused {
+                version,
+                name,
+                value,
+                words,
+            };
+        }
+        let error = ServerError::NotStarted {
+            version,
+            how: status.to_string(),
+            log: log.clone(),
+        };
+        error.or_disk_full(self.home.base(), &log)
+    }
+}
+
+/// The state in the text of `postmaster.pid`, unless another process wrote it.
+fn state(text: &str, postmaster: os::Pid) -> Option<String> {
+    let mut lines = text.lines().map(str::trim);
+    if lines.next()?.parse() != Ok(postmaster) {
+        return None;
+    }
+    let state = lines.nth(STATE_LINE - 1)?;
+    (!state.is_empty()).then(|| state.to_owned())
+}
+
+/// The setting that the server complains about, with its words, if it is one of the study's.
+fn refused<'a>(
+    settings: &'a BTreeMap<String, String>,
+    log: &str,
+) -> Option<(&'a str, &'a str, String)> {
+    // `unrecognized configuration parameter "x"`, `invalid value for parameter "x": "1"`,
+    // `parameter "x" requires a numeric value`, `1 is outside the valid range for parameter "x"`.
+    let lines = || log.lines().filter_map(words_of_line);
+    let complaint = lines().find(|(_, words)| words.contains("parameter \""))?.1;
+    let (name, value) = settings
+        .iter()
+        .find(|(name, _)| complaint.contains(&format!("parameter \"{name}\"")))?;
+    let hint = lines()
+        .find(|(level, _)| *level == "HINT")
+        .map(|(_, words)| format!(" ({words})"));
+    Some((
+        name,
+        value,
+        format!("{complaint}{}", hint.unwrap_or_default()),
+    ))
+}
+
+/// The level and the words of a log's line, whatever prefix the server puts before.
+fn words_of_line(line: &str) -> Option<(&str, &str)> {
+    ["LOG", "FATAL", "ERROR", "HINT"]
+        .into_iter()
+        .find_map(|level| {
+            let (_, words) = line.split_once(&format!("{level}:  "))?;
+            Some((level, words.trim()))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_the_postmasters_own() {
+        let text = "4711\n/data\n1763806000\n5432\n/s\n\n  5432001    65538\nready   \n";
+        assert_eq!(state(text, 4711).as_deref(), Some("ready"));
+        assert_eq!(state(text, 4712), None, "a killed server's");
+        assert_eq!(state("4711\n/data\n1763806000\n5432\n/s\n", 4711), None);
+    }
+
+    fn complaint(log: &str) -> Option<(String, String)> {
+        let settings = [("work_mem", "much"), ("no_such", "1")];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let settings = BTreeMap::from(settings);
+        refused(&settings, log).map(|(name, _, words)| (name.to_owned(), words))
+    }
+
+    #[test]
+    fn a_refused_setting_is_read_from_the_log() {
+        let log = "2026-01-01 [7] LOG:  invalid value for parameter \"work_mem\": \"much\"\n\
+                   2026-01-01 [7] HINT:  Valid units are \"kB\".\nFATAL:  file contains errors\n";
+        let words = "invalid value for parameter \"work_mem\": \"much\" (Valid units are \"kB\".)";
+        assert_eq!(
+            complaint(log),
+            Some(("work_mem".to_owned(), words.to_owned()))
+        );
+        assert_eq!(complaint("FATAL:  could not access file \"no_such\""), None);
+        assert_eq!(
+            complaint("FATAL:  unrecognized configuration parameter \"other\""),
+            None
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! Connection strings without what must not be shown: results are kept, mailed and printed.
+
+use super::{ConninfoError, Request, keywords};
+use crate::password::Password;
+
+/// Values of a connection string that must not be shown, by their options.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Secrets(Vec<(String, Password)>);
+
+/// Takes what names a database apart, a URI, `keyword=value …` or a plain name, into one that may be shown and its
+/// secrets. Without a secret it stays as it is written; else it comes back as `keyword=value …`.
+///
+/// # Errors
+/// A syntax error or an unknown option, as [`Request::database`].
+pub fn without_secrets(text: &str) -> Result<(String, Secrets), ConninfoError> {
+    let options = Request::new().database(text)?.options;
+    let is_secret = |(name, _): &(String, String)| keywords::is_secret(name);
+    let (secret, open): (Vec<_>, Vec<_>) = options.into_iter().partition(is_secret);
+    if secret.is_empty() {
+        return Ok((text.to_owned(), Secrets::default()));
+    }
+    let shown: Vec<String> = open
+        .iter()
+        .map(|(name, value)| format!("{name}={}", quoted(value)))
+        .collect();
+    let secret = secret
+        .into_iter()
+        .map(|(name, value)| (name, Password::new(value)));
+    Ok((shown.join(" "), Secrets(secret.collect())))
+}
+
+/// A value as `keyword=value` has it: within quotes where it needs them.
+fn quoted(value: &str) -> String {
+    let is_plain = |c: char| !c.is_whitespace() && c != '\'' && c != '\\';
+    if !value.is_empty() && value.chars().all(is_plain) {
+        return value.to_owned();
+    }
+    format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
+}
+
+impl Request {
+    /// Adds the secrets of a connection string that was taken [apart](without_secrets).
+    ///
+    /// # Errors
+    /// None that [`without_secrets`] has not found.
+    pub fn secrets(mut self, secrets: &Secrets) -> Result<Self, ConninfoError> {
+        for (name, value) in &secrets.0 {
+            self.store(name, value.reveal())?;
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(text: &str) -> Vec<(String, String)> {
+        let mut options = Request::new().conninfo(text).unwrap().options;
+        options.sort();
+        options
+    }
+
+    #[test]
+    fn what_may_be_shown_and_the_secrets_are_the_whole_again() {
+        for text in [
+            "host=/tmp user='a b' password='s3cret' dbname=x",
+            r"password = 'quo\'te \\ s3cret' host=h user=''",
+            "postgresql://user:s3cret@h:5433,g/db?sslmode=require&application_name=a%20b",
+            "postgres:///db?host=/run&password=s3cret",
+        ] {
+            let (shown, secrets) = without_secrets(text).unwrap();
+            assert!(
+                !shown.contains("s3cret") && !shown.contains("password"),
+                "{shown}"
+            );
+            assert!(!format!("{secrets:?}").contains("s3cret"));
+            let mut whole = Request::new().conninfo(&shown).unwrap();
+            whole = whole.secrets(&secrets).unwrap();
+            whole.options.sort();
+            assert_eq!(whole.options, options(text), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_string_without_secrets_stays_as_it_is_written() {
+        for text in ["", "host = h", "postgresql://user@h/db"] {
+            assert_eq!(
+                without_secrets(text).unwrap(),
+                (text.to_owned(), Secrets::default())
+            );
+        }
+        assert!(without_secrets("password=s3cret nonsense=1").is_err());
+    }
+}

@@ -1,0 +1,116 @@
+//! A study's SQL: what fills its databases, and what puts them back before each trial.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use pgassay_core::plan::{PlannedSql, ServerPlan};
+use pgassay_core::study::StudySource;
+use pgassay_server::{Connection, ConnectionError};
+
+use super::host::Host;
+use super::servers::Place;
+use crate::interrupt::Interrupt;
+use crate::places::at_line;
+
+/// How long the process that reset the data may take to end; under valgrind it writes a file first.
+const EXIT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Makes and fills the databases, a statement at a time, so that an error names its line; gives
+/// their names.
+pub fn set_up(
+    host: &mut dyn Host,
+    wanted: &ServerPlan,
+    source: &StudySource,
+    interrupt: &Interrupt,
+) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for database in &wanted.databases {
+        interrupt.check()?;
+        let name = host.make_database(&database.name)?;
+        let mut connection = host.connect(&name)?;
+        run_all(&mut connection, &database.setup, "setup", source, interrupt)?;
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// Runs pieces of SQL that stand under `key` in the study.
+fn run_all(
+    connection: &mut Connection,
+    pieces: &[PlannedSql],
+    key: &str,
+    source: &StudySource,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    for piece in pieces {
+        let path = piece.path(key);
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        run_sql(connection, &piece.text, &path, source, interrupt)?;
+    }
+    Ok(())
+}
+
+/// Runs SQL that stands at `path` in the study.
+fn run_sql(
+    connection: &mut Connection,
+    sql: &str,
+    path: &[&str],
+    source: &StudySource,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let statements = pgassay_script::sql::statements(sql)
+        .map_err(|error| at_line(source, path, error.line() as usize, &error.to_string()))?;
+    for statement in statements {
+        interrupt.check()?;
+        connection
+            .execute(&statement.text)
+            .map_err(|error| failed(&error, &statement, path, source))?;
+    }
+    Ok(())
+}
+
+fn failed(
+    error: &ConnectionError,
+    statement: &pgassay_script::sql::Statement,
+    path: &[&str],
+    source: &StudySource,
+) -> anyhow::Error {
+    let Some(sql) = error.sql() else {
+        return anyhow!("{error}");
+    };
+    // The server counts characters of the statement from 1.
+    let before: String = statement
+        .text
+        .chars()
+        .take(sql.position.map_or(0, |at| at as usize - 1))
+        .collect();
+    let line = statement.line as usize + before.matches('\n').count();
+    at_line(source, path, line, &sql.to_string()).context("the study's SQL failed")
+}
+
+/// Makes the server what it was before the last trial: runs the reset of a load that writes, and
+/// empties a large log.
+pub fn reset(
+    place: &Place<'_>,
+    resets: &[PlannedSql],
+    source: &StudySource,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let host = place.host;
+    host.trim_log()?;
+    if resets.is_empty() {
+        return Ok(());
+    }
+    let mut connection = host
+        .connect(place.database)
+        .context("cannot connect to reset the data")?;
+    run_all(&mut connection, resets, "reset", source, interrupt)?;
+    // Its process hands its counters over when it ends, which must not happen during the trial.
+    let is_here = host.live()?.is_some();
+    let pid = connection.backend_pid().filter(|_| is_here);
+    drop(connection);
+    if let Some(pid) = pid {
+        pgassay_server::wait_until_gone(pid, EXIT_PATIENCE);
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! What a server of the user's own says of itself.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use pgassay_server::{BuildFacts, Connection};
+
+/// The oldest version that pgassay knows, as `server_version_num` has it.
+const VERSION_MIN: u32 = 90_600;
+/// All that was set by somebody, in forms that hold no secret: numbers, words of a list, and names
+/// of libraries. What our own session asks for is none of the server's.
+const SETTINGS: &str = "select name, current_setting(name) from pg_settings \
+     where source not in ('default', 'override', 'environment variable', 'client', 'session', \
+                          'database', 'database user') \
+       and name <> 'port' \
+       and (vartype <> 'string' or name in ('jit_provider', 'local_preload_libraries', \
+            'session_preload_libraries', 'shared_preload_libraries', 'synchronous_standby_names'))";
+
+/// What there is to know.
+#[derive(Debug)]
+pub struct Facts {
+    /// Its version, as `15.18`.
+    pub version: String,
+    /// The same as a number, `150018`.
+    pub number: u32,
+    /// How it was built, as far as it tells us.
+    pub build: BuildFacts,
+    /// Settings that are not PostgreSQL's own defaults.
+    pub settings: BTreeMap<String, String>,
+    /// How many connections it lets us have.
+    pub connections_max: u32,
+    /// What the names of this run's databases begin with.
+    pub key: String,
+}
+
+impl Facts {
+    /// Asks, and takes a name for this run's databases.
+    ///
+    /// # Errors
+    /// A server that cannot take a study: too old, a standby, or one where we may not make databases.
+    pub fn ask(connection: &mut Connection, place: &str) -> Result<Self> {
+        let mut ask = |sql: &str| -> Result<String> {
+            let value = connection.value(sql)?;
+            value.with_context(|| format!("the server at {place} has no answer to {sql}"))
+        };
+        let version = ask("show server_version")?;
+        let number: u32 = ask("show server_version_num")?.parse()?;
+        if number < VERSION_MIN {
+            bail!(
+                "the server at {place} is PostgreSQL {version}; 9.6 is the oldest that is known here"
+            );
+        }
+        if ask("select pg_is_in_recovery()")? == "t" {
+            bail!(
+                "the server at {place} is a standby, where nothing can be set up: name its primary"
+            );
+        }
+        let role = ask("select quote_ident(current_user)")?;
+        let may = "select rolcreatedb or rolsuper from pg_roles where rolname = current_user";
+        if ask(may)? != "t" {
+            bail!(
+                "the role {role} may make no databases on the server at {place}, and a study gets its \
+                 own there; a superuser grants it with: alter role {role} createdb"
+            );
+        }
+        let room = "select least(nullif(rolconnlimit, -1), current_setting('max_connections')::int \
+                    - case when rolsuper then 0 \
+                      else current_setting('superuser_reserved_connections')::int end) \
+                    from pg_roles where rolname = current_user";
+        let connections_max = ask(room)?.parse()?;
+        let banner = ask("select version()")?;
+        let key = "select 'pgassay_' || substr(md5(random()::text || clock_timestamp()::text \
+                   || pg_backend_pid()::text), 1, 8)";
+        let key = ask(key)?;
+        connection.execute(&format!("set application_name = '{key}'"))?;
+        // It is held, without a word, for as long as the run takes.
+        let patience = "select set_config(name, '0', false) from pg_settings \
+                        where name = 'idle_session_timeout'";
+        connection.execute(patience)?;
+        let mut built = |what: &str| {
+            // Superusers may read it, and whom they let.
+            let sql = format!("select setting from pg_config where name = '{what}'");
+            connection.value(&sql).ok().flatten()
+        };
+        let build = BuildFacts::told(banner, built("CONFIGURE"), built("CFLAGS"));
+        Ok(Self {
+            // A vendor's words may stand behind it.
+            version: version.split(' ').next().unwrap_or_default().to_owned(),
+            number,
+            build,
+            settings: pairs(connection, SETTINGS)?,
+            connections_max,
+            key,
+        })
+    }
+
+    /// The major version, as `15` or `9.6`.
+    pub fn major(&self) -> String {
+        match self.number / 10_000 {
+            9 => format!("9.{}", self.number / 100 % 100),
+            major => major.to_string(),
+        }
+    }
+}
+
+fn pairs(connection: &mut Connection, sql: &str) -> Result<BTreeMap<String, String>> {
+    let rows = connection.query(sql)?.into_iter();
+    let pair = |row: Vec<Option<String>>| {
+        let mut values = row.into_iter().map(Option::unwrap_or_default);
+        (
+            values.next().unwrap_or_default(),
+            values.next().unwrap_or_default(),
+        )
+    };
+    Ok(rows.map(pair).collect())
+}
+
+/// How the server is set where a study sets its servers otherwise: `jit = off (yours: on)`.
+pub fn differ<'a>(
+    connection: &mut Connection,
+    wanted: impl Iterator<Item = (&'a String, &'a String)>,
+) -> Result<Vec<String>> {
+    let mut differ = Vec::new();
+    for (name, value) in wanted {
+        let sql = "select current_setting(name) from pg_settings where lower(name) = lower($1)";
+        let answer = connection.query_with(sql, &[Some(name)])?;
+        let theirs = answer.rows.into_iter().flatten().next().flatten();
+        match theirs {
+            Some(theirs) if is_same(value, &theirs) => {}
+            Some(theirs) => differ.push(format!("{name} = {value} (yours: {theirs})")),
+            None => differ.push(format!("{name} = {value} (yours does not tell)")),
+        }
+    }
+    Ok(differ)
+}
+
+/// Truth has many words; the rest is compared as it is written.
+fn is_same(wanted: &str, theirs: &str) -> bool {
+    let plain = |value: &str| match value.to_lowercase().as_str() {
+        "true" | "yes" | "1" => "on".to_owned(),
+        "false" | "no" | "0" => "off".to_owned(),
+        other => other.to_owned(),
+    };
+    plain(wanted) == plain(theirs)
+}
+
+/// Databases of our role that bear the names of a run, without that run being there.
+pub fn left(connection: &mut Connection) -> Result<Vec<String>> {
+    let sql = "select datname from pg_database d join pg_roles r on r.oid = d.datdba \
+               where r.rolname = current_user and datname ~ '^pgassay_[0-9a-f]{8}_data_[0-9]+$' \
+                 and not exists (select from pg_stat_activity a \
+                                 where a.application_name = substr(d.datname, 1, 16)) \
+               order by 1";
+    let rows = connection.query(sql)?.into_iter().flatten();
+    Ok(rows.flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_same;
+
+    #[test]
+    fn truth_is_the_same_in_any_word() {
+        assert!(is_same("true", "on") && is_same("off", "off") && is_same("1GB", "1gb"));
+        assert!(!is_same("1GB", "128MB") && !is_same("false", "on"));
+    }
+}

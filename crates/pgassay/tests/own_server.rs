@@ -1,0 +1,527 @@
+//! Studies on a server that runs already: it is used, and left as it was.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use pgassay_core::run::{Run, WarningKind};
+use pgassay_server::{Server, ServerConfig, testing};
+use support::{Finished, Place, signal, wait, wait_until};
+
+/// Each script divides by zero, and so fails the run, outside of a database of the run's own.
+const STUDY: &str = r#"question = "Does a session's setting matter?"
+[server]
+dsn = "DSN"
+[data]
+setup = '''
+create table mine (id int primary key, note text);
+insert into mine select i, 'of the run' from generate_series(1, 100) i;
+'''
+reset = "update mine set note = 'reset' where id = 1"
+[[script]]
+name = "look"
+text = '''
+\set id random(1, 100)
+select note, 1 / (current_database() like 'pgassay\_%')::int from mine where id = :id;
+'''
+[[variant]]
+name = "as it is"
+[[variant]]
+name = "no index"
+session = { enable_indexscan = "off", enable_bitmapscan = "off" }
+[conditions]
+clients = [2]
+[length]
+full = "2s"
+pairs = 2
+"#;
+
+fn of_dsn(dsn: &str) -> String {
+    STUDY.replace("DSN", dsn)
+}
+
+/// A server of somebody's, with data of theirs.
+struct Theirs {
+    server: Server,
+    postmaster_pid: i32,
+}
+
+impl Theirs {
+    /// None if its programs are not to be had here.
+    fn start() -> Option<Self> {
+        Self::start_version("18")
+    }
+
+    fn start_version(version: &str) -> Option<Self> {
+        let config = ServerConfig {
+            tcp: true,
+            ..testing::config()
+        };
+        let server = testing::server_with(version, &config)?;
+        let sql = "create table mine (note text); insert into mine values ('theirs'); \
+                   create role maker login createdb password 's3cret'; \
+                   create role guest login password 's3cret'";
+        let mut connection = server.connect().expect("it lets us in");
+        connection.execute(sql).expect("it is ours");
+        let postmaster_pid = server.postmaster_pid();
+        Some(Self {
+            server,
+            postmaster_pid,
+        })
+    }
+
+    fn port(&self) -> u16 {
+        self.server.tcp_address().expect("it listens").port()
+    }
+
+    /// Over TCP, as one of the roles that need a password.
+    fn uri(&self, role: &str) -> String {
+        format!("postgresql://{role}@127.0.0.1:{}/postgres", self.port())
+    }
+
+    fn ask(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+        let mut connection = self.server.connect().expect("it lets us in");
+        connection.query(sql).expect("it answers")
+    }
+
+    fn databases(&self) -> Vec<String> {
+        let sql = "select datname from pg_database where datname like 'pgassay%'";
+        let rows = self.ask(sql).into_iter();
+        rows.flatten().flatten().collect()
+    }
+
+    /// It is as it was: its data, its processes, and no database of ours.
+    fn assert_untouched(&self) {
+        assert_eq!(self.databases(), Vec::<String>::new());
+        let theirs = self.ask("select * from mine");
+        assert_eq!(theirs, [[Some("theirs".to_owned())]]);
+        assert_eq!(self.server.postmaster_pid(), self.postmaster_pid);
+        assert!(self.server.is_alive().is_ok());
+    }
+}
+
+fn run_of(finished: &Finished) -> Run {
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    serde_json::from_str(&finished.stdout).expect("JSON")
+}
+
+fn kinds(run: &Run) -> Vec<WarningKind> {
+    run.warnings.iter().map(|warning| warning.kind).collect()
+}
+
+#[test]
+fn a_server_of_the_users_own_gives_a_verdict_and_an_account_and_is_left_as_it_was() {
+    for version in ["9.6", "18"] {
+        if let Some(theirs) = Theirs::start_version(version) {
+            is_used_and_left_as_it_was(&theirs, version);
+        }
+    }
+}
+
+fn is_used_and_left_as_it_was(theirs: &Theirs, version: &str) {
+    let place = Place::new();
+    let run = run_of(&place.run(&of_dsn(&theirs.server.conninfo()), &["--json"]));
+    assert_eq!((run.complete, run.comparisons.len()), (true, 1));
+    assert_eq!(run.servers.len(), 1, "sessions differ, so they share it");
+    let facts = &run.servers[0];
+    assert!(facts.version.starts_with(version), "{facts:?}");
+    assert!(facts.origin.starts_with("a server of your own at socket "));
+    assert_eq!(facts.settings["fsync"], "off", "{facts:?}");
+    assert!(facts.compiler.contains("gcc") && facts.cflags.contains("-O"));
+    for trial in &run.trials {
+        let server = trial.server.expect("it runs on this machine");
+        assert!(server.on_cpu_us > 0.0 && server.processes == 2, "{trial:?}");
+        assert!(
+            !trial.counters.contains_key("log.bytes"),
+            "not ours to read"
+        );
+    }
+    let counted = |name: &str| {
+        let mut figures = run.points[0].counted.iter();
+        let found = figures.find(|figure| figure.name == name);
+        found.map(|figure| figure.per_transaction)
+    };
+    let commits = counted("pg_stat_database.xact_commit").expect("it is counted");
+    assert!(
+        (commits - 1.0).abs() < 0.1,
+        "{commits} commits a transaction"
+    );
+    assert_eq!(run.ledgers.len(), 2);
+    for ledger in &run.ledgers {
+        let checks = &ledger.checks;
+        let closure = 0.05 + 2.0 * checks.edge;
+        assert!((checks.coverage - 1.0).abs() < closure, "{checks:?}");
+        let sum_us: f64 = ledger.rows.iter().map(|row| row.us).sum();
+        let whole_us = ledger.response_us + ledger.between_us;
+        assert!((sum_us / whole_us - 1.0).abs() < 1e-9, "{ledger:?}");
+    }
+    assert!(!kinds(&run).contains(&WarningKind::NotObserved));
+    theirs.assert_untouched();
+    let kept = place.kept();
+    assert!(!kept[0].join("server-0.log").exists(), "its log is its own");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let place = Place::new();
+    let with_password = theirs.uri("maker").replace("maker@", "maker:s3cret@");
+    let study = of_dsn("host=/nowhere");
+    let finished = place.run(&study, &["--no-profile", "--dsn", &with_password]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(finished.stdout.contains("(your own)"), "{finished:?}");
+    // In the file, too, where the text is kept with the result.
+    let finished = place.run(&of_dsn(&with_password), &["--no-profile", "--json"]);
+    let run = run_of(&finished);
+    let dsn = run.plan.servers[0].dsn.as_deref().unwrap();
+    assert_eq!(
+        dsn,
+        format!(
+            "user=maker host=127.0.0.1 port={} dbname=postgres",
+            theirs.port()
+        )
+    );
+    assert_eq!(run.study.server.dsn.as_deref(), Some(dsn));
+    // Neither where the password comes from elsewhere.
+    let by_keywords = format!(
+        "host=127.0.0.1 port={} user=maker dbname=postgres",
+        theirs.port()
+    );
+    let path = place.study(&of_dsn(&by_keywords));
+    let output = place
+        .command()
+        .arg("run")
+        .arg(&path)
+        .arg("--no-profile")
+        .env("PGPASSWORD", "s3cret")
+        .output();
+    assert_eq!(Finished::of(&output.unwrap()).code, Some(0));
+    let passfile = place.path().join("pgpass");
+    fs::write(&passfile, "127.0.0.1:*:postgres:maker:s3cret\n").unwrap();
+    fs::set_permissions(
+        &passfile,
+        std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    )
+    .unwrap();
+    let output = place
+        .command()
+        .arg("run")
+        .arg(&path)
+        .arg("--no-profile")
+        .env("PGPASSFILE", &passfile)
+        .output();
+    assert_eq!(Finished::of(&output.unwrap()).code, Some(0));
+    theirs.assert_untouched();
+    assert_eq!(place.kept().len(), 4);
+    assert_no_secret_in(&place.results());
+    for arguments in [&["plan"][..], &["plan", "--json"], &["show"], &["check"]] {
+        place.study(&of_dsn(&with_password));
+        let mut command = place.command();
+        let output = command.arg("study").args(arguments).arg(&path).output();
+        let finished = Finished::of(&output.unwrap());
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        assert!(!format!("{finished:?}").contains("s3cret"), "{finished:?}");
+    }
+}
+
+fn assert_no_secret_in(directory: &Path) {
+    for entry in fs::read_dir(directory).expect("it is there").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            assert_no_secret_in(&path);
+            continue;
+        }
+        let bytes = fs::read(&path).expect("it is ours");
+        let found = bytes.windows(6).any(|part| part == b"s3cret");
+        assert!(!found, "the password is in {}", path.display());
+    }
+}
+
+#[test]
+fn what_keeps_a_study_from_a_server_is_said_where_the_study_names_it() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let place = Place::new();
+    let with = |role: &str, password: &str| {
+        let role_at = format!("{role}@");
+        let secret = format!("{role}:{password}@");
+        theirs.uri(role).replace(&role_at, &secret)
+    };
+    let nowhere = place.path().display().to_string();
+    for (dsn, words) in [
+        (
+            with("maker", "wr0ng"),
+            "password authentication failed for user \\\"maker\\\"",
+        ),
+        (with("guest", "s3cret"), "alter role guest createdb"),
+        (
+            format!("host={nowhere} user=postgres"),
+            "Is the server running locally",
+        ),
+        (
+            "host=127.0.0.1 port=1 user=postgres".to_owned(),
+            "Connection refused",
+        ),
+        (
+            "host=h nonsense=1".to_owned(),
+            "invalid connection option \\\"nonsense\\\"",
+        ),
+    ] {
+        let finished = place.run(&of_dsn(&dsn), &["--no-profile"]);
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        let said = format!("{:?}", finished.stderr);
+        assert!(
+            said.contains(words) && said.contains("study.toml:3:"),
+            "{said}"
+        );
+        assert!(
+            !said.contains("wr0ng") && !said.contains("s3cret"),
+            "{said}"
+        );
+    }
+    assert_eq!(place.kept(), Vec::<std::path::PathBuf>::new());
+    let many = of_dsn(&theirs.server.conninfo()).replace("clients = [2]", "clients = [99]");
+    let finished = place.run(&many, &["--no-profile"]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(finished.stderr.contains("max_connections"), "{finished:?}");
+    theirs.assert_untouched();
+}
+
+#[test]
+fn nothing_is_left_on_it_after_an_error_and_after_ctrl_c() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let place = Place::new();
+    let study = of_dsn(&theirs.server.conninfo());
+    let broken = study.replace("insert into mine", "insert into nothing");
+    let finished = place.run(&broken, &["--no-profile"]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(finished.stderr.contains("study.toml:7:"), "{finished:?}");
+    theirs.assert_untouched();
+    let fails = study.replace("select note,", "select note, 1 / 0,");
+    let finished = place.run(&fails, &["--no-profile"]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    theirs.assert_untouched();
+    let mut child = place.start(&study.replace("\"2s\"", "\"1min\""), &["--no-profile"]);
+    assert_eq!(theirs.databases().len(), 1);
+    signal(child.id().cast_signed(), libc::SIGINT);
+    assert_eq!(wait(&mut child, Duration::from_mins(1)), Some(130));
+    theirs.assert_untouched();
+}
+
+#[test]
+fn what_a_killed_run_left_is_said_by_the_next_one_and_what_is_in_use_is_not() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let (place, other) = (Place::new(), Place::new());
+    let study = of_dsn(&theirs.server.conninfo());
+    let mut child = place.start(&study.replace("\"2s\"", "\"1min\""), &["--no-profile"]);
+    let left = theirs.databases();
+    assert_eq!(left.len(), 1);
+    let beside = run_of(&other.run(&study, &["--no-profile", "--json"]));
+    assert!(!kinds(&beside).contains(&WarningKind::Leftover));
+    assert_eq!(theirs.databases(), left, "another run's is not dropped");
+    signal(child.id().cast_signed(), libc::SIGKILL);
+    wait(&mut child, Duration::from_mins(1));
+    let sql = "select count(*) from pg_stat_activity where application_name like 'pgassay%'";
+    wait_until("its connections end", || {
+        let found = theirs.server.connect().unwrap().value(sql).unwrap();
+        // The question's own connection is one.
+        found.as_deref() == Some("1")
+    });
+    let next = run_of(&other.run(&study, &["--no-profile", "--json"]));
+    let said = next
+        .warnings
+        .iter()
+        .find(|it| it.kind == WarningKind::Leftover);
+    let words = &said.expect("the reader is told").message;
+    let remedy = format!("drop database {};", left[0]);
+    assert!(words.contains(&remedy), "{words}");
+    theirs.server.connect().unwrap().execute(&remedy).unwrap();
+    theirs.assert_untouched();
+}
+
+#[test]
+fn a_server_of_the_users_own_stands_beside_one_that_is_made_for_the_run() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let place = Place::new();
+    let study = of_dsn("DSN")
+        .replace(
+            "[server]\ndsn = \"DSN\"\n",
+            "[server]\nsettings = { work_mem = \"8MB\" }\n",
+        )
+        .replace(
+            "1 / (current_database() like 'pgassay\\_%')::int",
+            "current_database()",
+        )
+        .replace(
+            "session = { enable_indexscan = \"off\", enable_bitmapscan = \"off\" }",
+            &format!("dsn = \"{}\"", theirs.server.conninfo()),
+        );
+    let run = run_of(&place.run(&study, &["--offline", "--json"]));
+    let ours = run.plan.servers.iter().map(|it| it.dsn.is_none());
+    assert_eq!(ours.collect::<Vec<_>>(), [true, false]);
+    assert_eq!(run.comparisons.len(), 1);
+    assert_eq!(run.ledgers.len(), 2);
+    let said = run
+        .warnings
+        .iter()
+        .find(|it| it.kind == WarningKind::SettingsDiffer);
+    let words = &said.expect("the reader is told").message;
+    assert!(words.contains("work_mem = 8MB (yours: 4MB)"), "{words}");
+    assert_eq!(run.profiles.len(), 2, "both are sampled, or neither");
+    theirs.assert_untouched();
+    place.assert_nothing_left();
+}
+
+#[test]
+fn what_a_variant_requires_is_looked_for_on_its_own_server() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let place = Place::new();
+    let study = of_dsn(&theirs.server.conninfo())
+        + "[[variant]]\nname = \"has it\"\nrequires = { extension = \"plpgsql\" }\n\
+           [[variant]]\nname = \"lacks it\"\nrequires = { extension = \"no_such\" }\n\
+           [[variant]]\nname = \"not built\"\nrequires = { feature = \"no-such\" }\n";
+    let run = run_of(&place.run(&study, &["--no-profile", "--json"]));
+    assert_eq!(run.plan.variants, ["as it is", "no index", "has it"]);
+    let skipped = run
+        .warnings
+        .iter()
+        .filter(|it| it.kind == WarningKind::Skipped);
+    let words: Vec<&str> = skipped.map(|it| it.message.as_str()).collect();
+    assert!(words[0].contains("no extension no_such"), "{words:?}");
+    assert!(words[1].contains("without no-such"), "{words:?}");
+    theirs.assert_untouched();
+}
+
+#[test]
+fn counting_refuses_a_server_of_the_users_own() {
+    let place = Place::new();
+    let path = place.study(&of_dsn("host=/nowhere"));
+    for arguments in [&["count"][..], &["run", "--counted"]] {
+        let mut command = place.command();
+        let output = command.args(arguments).arg(&path).output();
+        let finished = Finished::of(&output.unwrap());
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        let said = finished.complaint();
+        assert!(
+            said.contains("study.toml:3:") && said.contains("valgrind"),
+            "{said}"
+        );
+    }
+}
+
+/// Whoever listens at an address that is not of this machine alone may be another machine.
+mod elsewhere {
+    use std::io;
+    use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+
+    /// An address of this machine that others can reach, if it has one. Nothing is sent.
+    pub fn address() -> Option<IpAddr> {
+        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect("192.0.2.1:9").ok()?;
+        let address = socket.local_addr().ok()?.ip();
+        (!address.is_loopback()).then_some(address)
+    }
+
+    /// A port there that leads to a server here, for as long as the test runs.
+    pub fn forward(address: IpAddr, to: SocketAddr) -> SocketAddr {
+        let listener = TcpListener::bind((address, 0)).expect("a port is free");
+        let at = listener.local_addr().expect("it is bound");
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let Ok(far) = TcpStream::connect(to) else {
+                    continue;
+                };
+                for stream in [&near, &far] {
+                    stream.set_nodelay(true).expect("a socket of TCP");
+                }
+                let (from_near, to_near) = (near.try_clone().expect("a descriptor"), near);
+                let (from_far, to_far) = (far.try_clone().expect("a descriptor"), far);
+                std::thread::spawn(move || pass_on(from_near, to_far));
+                std::thread::spawn(move || pass_on(from_far, to_near));
+            }
+        });
+        at
+    }
+
+    fn pass_on(mut from: TcpStream, mut to: TcpStream) {
+        // Whichever side ends first ends the other.
+        let _ = io::copy(&mut from, &mut to);
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+#[test]
+fn of_a_server_on_another_machine_what_cannot_be_read_is_absent_and_said_once() {
+    let Some(address) = elsewhere::address() else {
+        testing::skip(
+            "a server elsewhere",
+            "this machine has no address but loopback",
+        );
+        return;
+    };
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let place = Place::new();
+    let at = elsewhere::forward(address, theirs.server.tcp_address().unwrap());
+    let dsn = format!(
+        "host={} port={} user=maker password=s3cret dbname=postgres",
+        at.ip(),
+        at.port()
+    );
+    let finished = place.run(&of_dsn(&dsn), &["--json"]);
+    let run = run_of(&finished);
+    assert_eq!(run.comparisons.len(), 1);
+    assert_eq!(run.comparisons[0].server_cpu, None);
+    for trial in &run.trials {
+        assert!(
+            trial.server.is_none() && trial.background.is_empty(),
+            "{trial:?}"
+        );
+        assert!(
+            !trial
+                .counters
+                .keys()
+                .any(|name| name.starts_with("backends."))
+        );
+    }
+    for point in &run.points {
+        assert_eq!(
+            (point.server_cpu_us, point.server_run_queue_us),
+            (None, None)
+        );
+        let commits = point
+            .counted
+            .iter()
+            .find(|it| it.name == "pg_stat_database.xact_commit");
+        assert!(commits.is_some(), "views are read wherever it runs");
+    }
+    assert!(run.ledgers.is_empty() && run.profiles.is_empty());
+    let said = kinds(&run);
+    let not_observed = said
+        .iter()
+        .filter(|kind| **kind == WarningKind::NotObserved);
+    assert_eq!(not_observed.count(), 1, "{:?}", run.warnings);
+    assert!(
+        !said.contains(&WarningKind::NoProfile),
+        "{:?}",
+        run.warnings
+    );
+    let shown = place.command().args(["show", "last"]).output().unwrap();
+    assert_eq!(Finished::of(&shown).code, Some(0));
+    theirs.assert_untouched();
+}
