@@ -71,7 +71,7 @@ pub enum Unit {
 /// The counters that reports call by a name for people, the most telling first. Others keep their
 /// own name and come after these.
 #[rustfmt::skip]
-const TITLES: [(&str, &str, Unit); 51] = [
+const TITLES: [(&str, &str, Unit); 58] = [
     ("cpu.instructions_user", "instructions in user space", Unit::Count),
     ("cpu.cycles_user", "cycles in user space", Unit::Count),
     ("pg_stat_database.xact_commit", "transactions committed", Unit::Count),
@@ -123,6 +123,13 @@ const TITLES: [(&str, &str, Unit); 51] = [
     ("pg_stat_io(client backend, relation).evictions", "buffers evicted by backends", Unit::Count),
     ("pg_stat_io(client backend, relation).extends", "relation extensions", Unit::Count),
     ("log.entries", "log entries", Unit::Count),
+    ("background(checkpointer).write_bytes", "written to disk by the checkpointer", Unit::Bytes),
+    ("background(background writer).write_bytes", "written to disk by the background writer", Unit::Bytes),
+    ("background(walwriter).write_bytes", "written to disk by the walwriter", Unit::Bytes),
+    ("background(logger).write_bytes", "written to disk by the logger", Unit::Bytes),
+    ("background(stats collector).write_bytes", "written to disk by the stats collector", Unit::Bytes),
+    ("background(autovacuum worker).write_bytes", "written to disk by autovacuum workers", Unit::Bytes),
+    ("background(io worker).write_bytes", "written to disk by I/O workers", Unit::Bytes),
 ];
 
 /// The processor's own counters are read in trials of their own, since that costs the server time.

@@ -3,6 +3,8 @@
 //! `run.json` of a result directory is this type. The schema is versioned: a field may be added
 //! within a version, and a field's meaning never changes; see `docs/schema`.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +89,17 @@ pub struct Run {
     pub watched: Vec<WatchedFunction>,
 }
 
+impl Run {
+    /// How a server of the plan is set: by the study, or, where it is the user's own, by its owner.
+    pub fn settings_of(&self, server: usize) -> Option<&BTreeMap<String, String>> {
+        let planned = self.plan.servers.get(server)?;
+        match &planned.dsn {
+            None => Some(&planned.settings),
+            Some(_) => Some(&self.servers.get(server)?.settings),
+        }
+    }
+}
+
 /// What a server was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerFacts {
@@ -100,6 +113,10 @@ pub struct ServerFacts {
     pub cflags: String,
     /// The compiler, as `version()` names it.
     pub compiler: String,
+    /// What differs from PostgreSQL's own defaults on a server of the user's own, values as `SHOW`
+    /// has them; texts are left out, but for names of libraries, since they may hold secrets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// What a relay was asked for, and what it did.
@@ -169,4 +186,10 @@ pub enum WarningKind {
     Remedies,
     /// An installed PostgreSQL stood in for one that could not be fetched.
     Installed,
+    /// A server of the user's own is set otherwise than the study sets its servers.
+    SettingsDiffer,
+    /// What a server of the user's own used could not be read.
+    NotObserved,
+    /// Databases that an earlier run left on a server of the user's own.
+    Leftover,
 }

@@ -51,8 +51,10 @@ pub struct Trial {
     pub transactions_total: u64,
     /// Latencies of the transactions that ended inside the window.
     pub latency: Latency,
-    /// The processor's account of the server's backends, over the whole run.
-    pub server: CpuTotals,
+    /// The processor's account of the server's backends, over the whole run; `None` where it could
+    /// not be read, as of a server on another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<CpuTotals>,
     /// The load generator's own account.
     pub client: ClientTotals,
     /// Share of the machine's processor time that the hypervisor gave to others, 0 to 1.
@@ -60,6 +62,10 @@ pub struct Trial {
     /// Share of the machine's processor time that neither the server nor the load generator used
     /// but other programs did, 0 to 1.
     pub foreign: f64,
+    /// Share of it that was neither idle nor stolen nor used by a process that can be seen; may be
+    /// negative, since the kernel tells idle time in ticks. `None` where it was not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unaccounted: Option<f64>,
     /// What server and kernel counted meanwhile, by name (see [`crate::counters`]), over the whole
     /// run like the processor's totals; empty where that was not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -81,9 +87,9 @@ impl Trial {
         self.transactions as f64 / (self.window_us / 1e6)
     }
 
-    /// On-CPU time of the server's backends per transaction, in microseconds.
-    pub fn server_cpu_us_per_tx(&self) -> f64 {
-        self.server.on_cpu_us / self.transactions_total as f64
+    /// On-CPU time of the server's backends per transaction, in microseconds, where it is known.
+    pub fn server_cpu_us_per_tx(&self) -> Option<f64> {
+        Some(self.server?.on_cpu_us / self.transactions_total as f64)
     }
 }
 
@@ -176,10 +182,11 @@ pub(crate) mod tests {
             latency: Latency {
                 hdr_v2_ns: String::new(),
             },
-            server: CpuTotals::default(),
+            server: Some(CpuTotals::default()),
             client: ClientTotals::default(),
             steal: 0.0,
             foreign: 0.0,
+            unaccounted: None,
             busy: 0.0,
             background: Vec::new(),
             waits: None,

@@ -40,14 +40,15 @@ fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> 
         transactions,
         transactions_total: transactions + 10,
         latency: Latency::from_histogram(&latency),
-        server: CpuTotals {
+        server: Some(CpuTotals {
             on_cpu_us: cpu_us * (transactions + 10) as f64,
             run_queue_us: 0.0,
             processes: 8,
-        },
+        }),
         client: ClientTotals::default(),
         steal: 0.0,
         foreign: 0.0,
+        unaccounted: None,
         counters: [("log.lines".to_owned(), (transactions + 10) as f64)].into(),
         busy: 0.0,
         background: Vec::new(),
@@ -104,7 +105,10 @@ fn a_steady_ratio_under_drift_is_found_and_profiled_trials_do_not_count() {
     let cpu = comparison.server_cpu.as_ref().expect("totals are there");
     assert!((cpu.ratio - 0.6).abs() < 1e-9);
     assert_eq!(assessment.points[1].trials, 12);
-    assert!((assessment.points[0].server_cpu_us - 50.0).abs() < 1e-9);
+    let cpu_us = assessment.points[0]
+        .server_cpu_us
+        .expect("totals are there");
+    assert!((cpu_us - 50.0).abs() < 1e-9);
 }
 
 #[test]
@@ -247,4 +251,22 @@ fn a_mark_never_stands_beside_an_interval_that_holds_0() {
             assert!(told || row.change == Change::Unresolved, "{row:?}");
         }
     }
+}
+
+#[test]
+fn a_server_whose_cpu_time_is_not_known_has_a_verdict_and_no_figure_of_it() {
+    let mut trials = trials(1.4);
+    for trial in &mut trials {
+        trial.server = None;
+    }
+    let assessment = assessed(&trials, &[]);
+    let comparison = &assessment.comparisons[0];
+    assert_eq!(comparison.verdict, Verdict::Faster);
+    assert_eq!(comparison.server_cpu, None);
+    let of_baseline = &assessment.points[0];
+    assert_eq!(
+        (of_baseline.server_cpu_us, of_baseline.server_run_queue_us),
+        (None, None)
+    );
+    assert_eq!(assessment.ledgers, []);
 }

@@ -1,10 +1,10 @@
 //! Words for ledgers, the same in the terminal and on the page.
 
 use pgassay_core::ledger::{
-    Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks, LedgerDifference, LedgerRow, Nature, Part,
-    TOTALS_ERROR_MAX, UNRESOLVED_SHARE_MAX,
+    self as core_ledger, Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks, LedgerDifference,
+    LedgerRow, Nature, Part, TOTALS_ERROR_MAX, UNRESOLVED_SHARE_MAX, explained_share,
 };
-use pgassay_core::run::Run;
+use pgassay_core::run::{Check, Run};
 
 use crate::number;
 use crate::outline::{condition_title, variant_name};
@@ -43,6 +43,51 @@ pub(crate) fn nature_word(nature: Nature) -> &'static str {
 pub(crate) fn ledger(run: &Run, condition: usize, variant: usize) -> Option<&Ledger> {
     let mut ledgers = run.ledgers.iter();
     ledgers.find(|it| it.condition == condition && it.variant == variant)
+}
+
+/// `T2: CPU by stacks, blocked time by wait events; 93.2 % of the time is explained`, and what grants
+/// the next tier; `shares` of the time are those of the accounts that are shown.
+pub(crate) fn tier(
+    (cpu_by_stacks, blocked_by): (bool, Divider),
+    shares: &[f64],
+    access: Option<&Check>,
+) -> String {
+    let tier = core_ledger::tier(cpu_by_stacks, blocked_by);
+    let cpu = if cpu_by_stacks {
+        "by stacks"
+    } else {
+        "in one row"
+    };
+    let low = shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = shares.iter().copied().fold(0.0, f64::max);
+    let (low, high) = (number::percent(low), number::percent(high));
+    let share = if low == high {
+        low
+    } else {
+        format!("{low} to {high}")
+    };
+    let next = access.and_then(|check| check.mend.as_ref());
+    let next = next.filter(|_| tier < 3).map(|mend| {
+        let next = tier + 1;
+        format!("; T{next} needs {mend}")
+    });
+    format!(
+        "T{tier}: CPU {cpu}, blocked time by {}; {share} of the time is explained{}",
+        divider(blocked_by),
+        next.unwrap_or_default()
+    )
+}
+
+/// The same of a run's accounts, the shallowest of which counts; empty without any.
+pub(crate) fn tier_of_run(run: &Run, ledgers: &[&Ledger]) -> String {
+    let divided_by = |it: &&Ledger| (it.cpu_by_stacks, it.blocked_by);
+    let shallowest = ledgers
+        .iter()
+        .map(divided_by)
+        .min_by_key(|&(cpu_by_stacks, blocked_by)| core_ledger::tier(cpu_by_stacks, blocked_by));
+    let shares: Vec<f64> = ledgers.iter().map(|it| explained_share(&it.rows)).collect();
+    let access = run.checks.iter().find(|check| check.name == "tier");
+    shallowest.map_or_else(String::new, |by| tier(by, &shares, access))
 }
 
 /// Whether the rows may be said to explain the difference, and why not.
@@ -109,12 +154,14 @@ fn little(checks: &LedgerChecks) -> String {
 }
 
 fn machine(checks: &LedgerChecks) -> Option<String> {
-    let error = checks.machine_error?;
+    let error = checks.machine_error?.abs();
     let share = number::percent(error);
     if error <= TOTALS_ERROR_MAX {
-        Some(format!("the machine's load accounted for within {share}"))
+        Some(format!("the machine's time accounted for within {share}"))
     } else {
-        Some(format!("{share} of the machine's load not accounted for"))
+        Some(format!(
+            "{share} of the machine's time with nothing to account for it"
+        ))
     }
 }
 
@@ -154,6 +201,7 @@ fn steal(checks: &LedgerChecks) -> Option<String> {
 fn divider(divider: Divider) -> &'static str {
     match divider {
         Divider::Nothing => "nothing",
+        Divider::AskedWaitEvents => "wait events of pg_stat_activity",
         Divider::WaitEvents => "wait events",
         Divider::Stacks => "stacks",
     }

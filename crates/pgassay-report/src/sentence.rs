@@ -3,7 +3,7 @@
 use pgassay_core::comparison::{Change, Comparison, Ratio, Verdict};
 use pgassay_core::counters::Unit;
 use pgassay_core::finding::{Confidence, Fact, FactUnit, Finding};
-use pgassay_core::observation::{Observation, WaitRow, Waits};
+use pgassay_core::observation::{Observation, WaitRow, WaitSource, Waits};
 use pgassay_core::profile::{Profile, Quality};
 use pgassay_core::run::{Check, RelayFacts, Run};
 
@@ -260,10 +260,12 @@ pub(crate) fn levels(run: &Run) -> String {
 
 /// What was run: servers, points, trials and seed.
 pub(crate) fn what_was_run(run: &Run) -> String {
-    let mut versions: Vec<&str> = Vec::new();
-    for server in &run.servers {
-        if !versions.contains(&server.version.as_str()) {
-            versions.push(&server.version);
+    let mut versions: Vec<String> = Vec::new();
+    for (server, planned) in run.servers.iter().zip(&run.plan.servers) {
+        let whose = planned.dsn.as_ref().map_or("", |_| " (your own)");
+        let version = format!("{}{whose}", server.version);
+        if !versions.contains(&version) {
+            versions.push(version);
         }
     }
     let schedule = &run.plan.schedule;
@@ -356,14 +358,21 @@ pub(crate) fn wait(row: &WaitRow) -> (String, String) {
 /// How waits were read, and what that cost.
 pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
     let looks = waits.blocked_samples + waits.runnable_samples + waits.unreadable;
+    let (place, unseen) = match waits.source {
+        WaitSource::Memory => ("the backends' memory", "could not be read"),
+        WaitSource::PgStatActivity => (
+            "pg_stat_activity",
+            "told nothing, which is so of other users' sessions but for members of pg_monitor",
+        ),
+    };
     let mut parts = vec![format!(
-        "{} at the backends' memory, {} of them blocked",
+        "{} at {place}, {} of them blocked",
         number::count(looks, "look"),
         number::whole(waits.blocked_samples as f64)
     )];
     if waits.unreadable > 0 {
         let unreadable = number::whole(waits.unreadable as f64);
-        parts.push(format!("{unreadable} could not be read"));
+        parts.push(format!("{unreadable} {unseen}"));
     }
     let cpu = number::percent(waits.sampling_cpu_us / window_us.max(1.0));
     parts.push(format!("which took {cpu} of a CPU"));

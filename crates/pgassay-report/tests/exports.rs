@@ -4,7 +4,9 @@
 
 use std::collections::HashMap;
 
-use pgassay_core::observation::{Background, Observation, SCHEMA, Subject, WaitCount, Waits};
+use pgassay_core::observation::{
+    Background, Observation, SCHEMA, Subject, WaitCount, WaitSource, Waits,
+};
 use pgassay_core::profile::{BlockedStack, Frame, ProfileBuilder, Quality};
 use pgassay_core::trial::CpuTotals;
 use pgassay_report::{ExportFormat, Stacks, Style, export, observation_html, observation_text};
@@ -76,6 +78,7 @@ fn observation() -> Observation {
         }],
         profile: Some(builder.finish()),
         waits: Some(Waits {
+            source: WaitSource::Memory,
             blocked_samples: 4,
             runnable_samples: 96,
             unreadable: 0,
@@ -93,6 +96,7 @@ fn observation() -> Observation {
                 },
             ],
         }),
+        tier: None,
         limits: Vec::new(),
     }
 }

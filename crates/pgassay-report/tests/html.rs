@@ -166,7 +166,7 @@ fn every_flame_graph_adds_up_to_its_points_cost() {
                     .points
                     .iter()
                     .find(|it| (it.condition, it.variant) == (at, variant));
-                let exact_ns = point.unwrap().server_cpu_us * 1000.0;
+                let exact_ns = point.unwrap().server_cpu_us.unwrap() * 1000.0;
                 // Every node is rounded to a tenth of a nanosecond.
                 let tolerance_ns = 0.05 * parents.len() as f64 + 1e-6;
                 assert!(

@@ -4,6 +4,8 @@
 
 #[path = "../../pgassay-wire/tests/support/certificates.rs"]
 mod certificates;
+#[path = "support/refusal.rs"]
+mod refusal;
 #[path = "../../pgassay-wire/tests/support/mod.rs"]
 mod server;
 
@@ -13,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use refusal::refuse;
 use server::Server;
 
 /// A folder with scripts, and the program under the name pgbench.
@@ -483,53 +486,6 @@ fn a_load_over_tls_verifies_the_server_and_refuses_a_stranger() {
     run("disable", "root.crt", "auto").has(1, &[], &["pg_hba.conf"]);
 }
 
-/// Answers every `io_uring_setup` of the program with this error, as containers do.
-fn refuse_io_uring(command: &mut Command, errno: i32) {
-    let statement = |code: u32, jump_if: u8, k: u32| libc::sock_filter {
-        code: code as u16,
-        jt: jump_if,
-        jf: 0,
-        k,
-    };
-    // The number of the system call is the first word of what the filter is given.
-    let mut filter = [
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        libc::sock_filter {
-            jf: 1,
-            ..statement(
-                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-                0,
-                libc::SYS_io_uring_setup as u32,
-            )
-        },
-        statement(
-            libc::BPF_RET | libc::BPF_K,
-            0,
-            libc::SECCOMP_RET_ERRNO | errno as u32,
-        ),
-        statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    // SAFETY: prctl is safe to call between fork and exec, and the filter lives in the closure.
-    unsafe {
-        command.pre_exec(move || {
-            let program = libc::sock_fprog {
-                len: filter.len() as u16,
-                filter: filter.as_mut_ptr(),
-            };
-            if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-                || libc::prctl(
-                    libc::PR_SET_SECCOMP,
-                    libc::SECCOMP_MODE_FILTER,
-                    &raw const program,
-                ) != 0
-            {
-                return Err(std::io::Error::last_os_error());
-            }
-            Ok(())
-        });
-    }
-}
-
 #[test]
 fn io_uring_that_is_refused_is_said_and_auto_goes_on_with_epoll() {
     let Some(server) = Server::trusting() else {
@@ -547,7 +503,7 @@ fn io_uring_that_is_refused_is_said_and_auto_goes_on_with_epoll() {
             command.args([
                 "-n", "-f", "s.sql", "-c", "2", "-t", "20", "--json", "--io", io,
             ]);
-            refuse_io_uring(&mut command, errno);
+            refuse(&mut command, &[libc::SYS_io_uring_setup], errno);
             Finished::from(&command.output().unwrap())
         };
         run("uring").has(1, &[], &["io_uring cannot be used", why]);

@@ -105,7 +105,8 @@ pub fn assess(
 #[derive(Debug, Clone, Copy)]
 struct Figures {
     block: u32,
-    values: [f64; METRICS],
+    /// `None` where it could not be read.
+    values: [Option<f64>; METRICS],
 }
 
 /// Throughput, mean, p50, p95, p99 of latency, server CPU per transaction; throughput and server CPU
@@ -126,12 +127,12 @@ fn figures(
             let latency = trial.latency.histogram()?;
             let quantile = |q: f64| latency.value_at_quantile(q).max(1) as f64 / 1e3;
             let values = [
-                trial.tps() * units,
-                latency.mean().max(1.0) / 1e3,
-                quantile(0.5),
-                quantile(0.95),
-                quantile(0.99),
-                trial.server_cpu_us_per_tx() / units,
+                Some(trial.tps() * units),
+                Some(latency.mean().max(1.0) / 1e3),
+                Some(quantile(0.5)),
+                Some(quantile(0.95)),
+                Some(quantile(0.99)),
+                trial.server_cpu_us_per_tx().map(|us| us / units),
             ];
             Ok(Figures {
                 block: trial.block,
@@ -161,7 +162,7 @@ fn metric_by_block(figures: &[Figures], metric: usize, blocks: u32) -> Vec<Optio
     (0..blocks)
         .map(|block| {
             let of_block = figures.iter().filter(|figures| figures.block == block);
-            geometric_mean(of_block.map(|figures| figures.values[metric]))
+            geometric_mean(of_block.filter_map(|figures| figures.values[metric]))
         })
         .collect()
 }
@@ -183,7 +184,9 @@ fn summary(
     // All trials' transactions in one histogram: percentiles of the whole, not means of percentiles.
     let mut latency = Histogram::<u64>::new(3).expect("3 digits are within the crate's 0 to 5");
     let (mut transactions, mut total, mut limited, mut count) = (0, 0, 0u32, 0u32);
-    let (mut server_us, mut run_queue_us, mut client_us) = (0.0, 0.0, 0.0);
+    let mut client_us = 0.0;
+    // Of trials that are all on one server, which tells it or does not.
+    let mut server: Option<(f64, f64)> = None;
     for trial in timed(trials, condition, variant) {
         // A histogram that resizes itself can hold whatever another one holds.
         latency
@@ -192,13 +195,17 @@ fn summary(
         transactions += trial.transactions;
         total += trial.transactions_total;
         limited += u32::from(trial.client.client_limited);
-        server_us += trial.server.on_cpu_us;
-        run_queue_us += trial.server.run_queue_us;
+        if let Some(of_trial) = trial.server {
+            let (on_cpu_us, run_queue_us) = server.get_or_insert_default();
+            *on_cpu_us += of_trial.on_cpu_us;
+            *run_queue_us += of_trial.run_queue_us;
+        }
         client_us += trial.client.cpu_us;
         count += 1;
     }
-    let mean_of =
-        |metric: usize| geometric_mean(figures.iter().map(|f| f.values[metric])).unwrap_or(0.0);
+    let mean_of = |metric: usize| {
+        geometric_mean(figures.iter().filter_map(|f| f.values[metric])).unwrap_or(0.0)
+    };
     let per_transaction = |sum: f64| if total == 0 { 0.0 } else { sum / total as f64 };
     let quantile_us = |q: f64| latency.value_at_quantile(q) as f64 / 1e3;
     Ok(PointSummary {
@@ -212,8 +219,8 @@ fn summary(
         latency_p95_us: quantile_us(0.95),
         latency_p99_us: quantile_us(0.99),
         latency_max_us: latency.max() as f64 / 1e3,
-        server_cpu_us: per_transaction(server_us),
-        server_run_queue_us: per_transaction(run_queue_us),
+        server_cpu_us: server.map(|(on_cpu_us, _)| per_transaction(on_cpu_us)),
+        server_run_queue_us: server.map(|(_, run_queue_us)| per_transaction(run_queue_us)),
         client_cpu_us: per_transaction(client_us),
         client_limited: if count == 0 {
             0.0

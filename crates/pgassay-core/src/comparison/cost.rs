@@ -160,9 +160,10 @@ fn samples(profile: &Profile, block: usize) -> u64 {
 /// Exact on-CPU time and transactions of the block's timed trials.
 fn totals(side: &Side<'_>, block: usize) -> Option<(f64, u64)> {
     let timed = of_point(side, TrialKind::Timed).filter(|trial| trial.block as usize == block);
-    let sum = timed.fold((0.0, 0), |(cpu_us, transactions), trial| {
+    let exact = timed.filter_map(|trial| Some((trial, trial.server?)));
+    let sum = exact.fold((0.0, 0), |(cpu_us, transactions), (trial, server)| {
         (
-            cpu_us + trial.server.on_cpu_us,
+            cpu_us + server.on_cpu_us,
             transactions + trial.transactions_total * side.units,
         )
     });

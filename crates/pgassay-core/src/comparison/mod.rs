@@ -40,10 +40,13 @@ pub struct PointSummary {
     pub latency_p99_us: f64,
     /// The slowest transaction.
     pub latency_max_us: f64,
-    /// On-CPU time of the backends per transaction, all timed trials together.
-    pub server_cpu_us: f64,
-    /// Time the backends were runnable and waited for a processor, per transaction.
-    pub server_run_queue_us: f64,
+    /// On-CPU time of the backends per transaction, all timed trials together; `None` where it could
+    /// not be read, as of a server on another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_cpu_us: Option<f64>,
+    /// Time the backends were runnable and waited for a processor, per transaction, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_run_queue_us: Option<f64>,
     /// On-CPU time of the load generator per transaction.
     pub client_cpu_us: f64,
     /// Share of the timed trials in which the generator set the pace, 0 to 1.

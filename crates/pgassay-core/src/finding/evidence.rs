@@ -20,7 +20,8 @@ pub struct Evidence {
     pub clients: f64,
     /// How statements travel, where that is known.
     pub protocol: Option<Protocol>,
-    /// Settings that the study makes, those of the sessions over those of the server.
+    /// Settings that the study makes, or that a server of the user's own has; those of the sessions
+    /// over those of the server.
     pub settings: BTreeMap<String, String>,
     /// The scripts, for what can be seen in them.
     pub scripts: String,
@@ -52,20 +53,21 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Of a point of a run; `None` where no trial of it was timed.
+    /// Of a point of a run; `None` where no trial of it was timed, or where the server's CPU time
+    /// could not be read, without which nothing else is told apart.
     pub fn of_point(run: &Run, condition: usize, variant: usize) -> Option<Self> {
         let summary = run
             .points
             .iter()
             .find(|it| it.condition == condition && it.variant == variant && it.trials > 0)?;
+        let (cpu_us, run_queue_us) = summary.server_cpu_us.zip(summary.server_run_queue_us)?;
         let place = run
             .plan
             .points
             .iter()
             .position(|it| it.condition == condition && it.variant == variant)?;
         let point = &run.plan.points[place];
-        let server = run.plan.servers.get(point.server)?;
-        let mut settings = server.settings.clone();
+        let mut settings = run.settings_of(point.server)?.clone();
         settings.extend(point.session.clone());
         let stacks = run.profiles.get(place);
         let version = run.servers.get(point.server).map(|it| it.version.as_str());
@@ -93,9 +95,9 @@ impl Evidence {
             foreign: foreign / trials().count().max(1) as f64,
             scripts: scripts.join("\n").to_lowercase(),
             clock_source: clock.map_or_else(String::new, |check| check.value.clone()),
-            stacks: stacks.map_or_else(Stacks::default, |profile| {
-                Stacks::new(profile, summary.server_cpu_us)
-            }),
+            stacks: stacks.map_or_else(Stacks::default, |profile| Stacks::new(profile, cpu_us)),
+            cpu_us,
+            run_queue_us,
             ..Self::of_summary(summary)
         })
     }
@@ -106,8 +108,6 @@ impl Evidence {
             response_us: summary.latency_mean_us,
             latency_p50_us: summary.latency_p50_us,
             latency_p99_us: summary.latency_p99_us,
-            cpu_us: summary.server_cpu_us,
-            run_queue_us: summary.server_run_queue_us,
             client_cpu_us: summary.client_cpu_us,
             client_limited: summary.client_limited,
             tps: summary.tps,

@@ -50,7 +50,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
 /// Processors are called full from here on.
 const FULL: f64 = 0.9;
 /// Other programs' share of the machine from which on they may be the cause.
-const FOREIGN: f64 = 0.25;
+const FOREIGN: f64 = 0.1;
 
 fn cpu_saturation(e: &Evidence) -> Measure {
     let busy = e.busy();

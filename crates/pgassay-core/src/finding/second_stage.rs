@@ -4,7 +4,7 @@
 //! One variant is treated: the one with the strongest finding whose remedy can be written as a
 //! variant. Its remedies run under the conditions in which any of them was called for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, RemedyVariant};
 use crate::plan::{Plan, Point, ServerPlan};
@@ -27,24 +27,13 @@ pub struct SecondStage {
 
 /// The second stage of a run; `None` where no finding has a remedy that can be run as a variant.
 pub fn second_stage(run: &Run) -> Option<SecondStage> {
-    let changes = |finding: &&Finding| {
-        let (Some(condition), Some(variant)) = (finding.condition, finding.variant) else {
-            return false;
-        };
-        let point = run.plan.point(condition, variant);
-        finding.difference_us.is_none()
-            && point.driver == DriverKind::Postgres
-            && finding
-                .variants
-                .iter()
-                .any(|remedy| remedy.changes(point, &run.plan.servers[point.server]))
-    };
-    let treatable: Vec<&Finding> = run.findings.iter().filter(changes).collect();
+    let has_remedy = |finding: &&Finding| remedy_of(run, finding).is_some();
+    let treatable: Vec<&Finding> = run.findings.iter().filter(has_remedy).collect();
     let treated = treatable.first()?.variant?;
     let of_treated = || treatable.iter().filter(|it| it.variant == Some(treated));
     let mut chosen: Vec<(&Finding, &RemedyVariant)> = Vec::new();
     for finding in of_treated() {
-        let Some(remedy) = finding.variants.first() else {
+        let Some(remedy) = remedy_of(run, finding) else {
             continue;
         };
         let is_known = chosen.iter().any(|(_, known)| known.name == remedy.name);
@@ -62,6 +51,18 @@ pub fn second_stage(run: &Run) -> Option<SecondStage> {
         variant: treated,
         ids: chosen.iter().map(|(it, _)| it.id.clone()).collect(),
     })
+}
+
+/// The first remedy of a finding that makes something different, where there can be one.
+fn remedy_of<'a>(run: &Run, finding: &'a Finding) -> Option<&'a RemedyVariant> {
+    let point = run.plan.point(finding.condition?, finding.variant?);
+    if finding.difference_us.is_some() || point.driver != DriverKind::Postgres {
+        return None;
+    }
+    let server = &run.plan.servers[point.server];
+    let settings = run.settings_of(point.server)?;
+    let mut remedies = finding.variants.iter();
+    remedies.find(|remedy| remedy.changes(point, server, settings))
 }
 
 fn plan(
@@ -109,22 +110,25 @@ fn plan(
 }
 
 impl RemedyVariant {
-    /// Whether it makes anything different of a point.
-    fn changes(&self, point: &Point, server: &ServerPlan) -> bool {
+    /// Whether it makes anything different of a point, whose server is set like this.
+    fn changes(&self, point: &Point, server: &ServerPlan, set: &BTreeMap<String, String>) -> bool {
         let session = self.session.iter().any(|(name, value)| {
-            let now = point.session.get(name).or(server.settings.get(name));
+            let now = point.session.get(name).or(set.get(name));
             now != Some(value)
         });
         let settings = self
             .settings
             .iter()
-            .any(|(name, value)| server.settings.get(name) != Some(value));
+            .any(|(name, value)| set.get(name) != Some(value));
         let protocol = self.protocol.is_some_and(|it| it != point.protocol);
         let version = self
             .version
             .as_ref()
-            .is_some_and(|it| *it != server.version);
-        session || settings || protocol || version
+            .is_some_and(|it| server.version.as_ref() != Some(it));
+        // A server of the user's own is neither set nor replaced.
+        let is_possible =
+            server.dsn.is_none() || (self.settings.is_empty() && self.version.is_none());
+        is_possible && (session || settings || protocol || version)
     }
 
     /// The server that it needs; several variants on one need room for their connections.
@@ -133,7 +137,7 @@ impl RemedyVariant {
         server.connections *= remedies as u32 + 1;
         server.settings.extend(self.settings.clone());
         if let Some(version) = &self.version {
-            server.version.clone_from(version);
+            server.version = Some(version.clone());
             server.binaries = None;
         }
         server
@@ -147,8 +151,9 @@ mod tests {
 
     fn server() -> ServerPlan {
         ServerPlan {
-            version: "10".to_owned(),
+            version: Some("10".to_owned()),
             binaries: None,
+            dsn: None,
             settings: [("work_mem".to_owned(), "1MB".to_owned())].into(),
             databases: Vec::new(),
             tcp: false,
@@ -161,11 +166,35 @@ mod tests {
     }
 
     #[test]
+    fn a_server_of_the_users_own_gets_remedies_of_sessions_only() {
+        let own = ServerPlan {
+            dsn: Some("host=h".to_owned()),
+            version: None,
+            ..server()
+        };
+        let text = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n[[variant]]\nname = \"v\"\n";
+        let source = crate::study::StudySource {
+            file: "s.toml".to_owned(),
+            text: text.to_owned(),
+        };
+        let overrides = crate::plan::Overrides::default();
+        let plan = crate::plan::plan(&source.parse().unwrap(), &source, &overrides).unwrap();
+        let changes = |remedy: RemedyVariant, server: &ServerPlan| {
+            remedy.changes(&plan.points[0], server, &server.settings)
+        };
+        assert!(changes(RemedyVariant::version("17"), &server()));
+        assert!(!changes(RemedyVariant::version("17"), &own));
+        assert!(!changes(RemedyVariant::settings(&[("jit", "off")]), &own));
+        assert!(changes(RemedyVariant::session(&[("jit", "off")]), &own));
+        assert!(changes(RemedyVariant::protocol(Protocol::Prepared), &own));
+    }
+
+    #[test]
     fn a_version_or_a_setting_needs_a_server_of_its_own_and_a_session_does_not() {
         let at_version = RemedyVariant::version("18").server(&server(), 2);
         assert_eq!(
-            (at_version.version.as_str(), at_version.connections),
-            ("18", 54)
+            (at_version.version.as_deref(), at_version.connections),
+            (Some("18"), 54)
         );
         let with_setting = RemedyVariant::settings(&[("work_mem", "64MB")]).server(&server(), 1);
         assert_eq!(with_setting.settings["work_mem"], "64MB");

@@ -111,7 +111,9 @@ pub enum Divider {
     /// Nothing did.
     #[default]
     Nothing,
-    /// Wait events, read from the backends' memory or asked of the server.
+    /// Wait events that the server was asked for, of `pg_stat_activity`.
+    AskedWaitEvents,
+    /// Wait events, read from the backends' memory.
     WaitEvents,
     /// Stacks of blocked backends.
     Stacks,
@@ -164,8 +166,8 @@ pub struct LedgerChecks {
     /// E\[R\], since an instant falls into long ones more often. They count in one of the two figures
     /// only, which may so differ by this much and mean nothing.
     pub edge: f64,
-    /// Of the machine's busy time, what neither the servers nor the load generator account for;
-    /// `None` where it was not kept.
+    /// Share of the machine's time that was neither idle nor stolen nor used by a process that can be
+    /// seen; negative where these are more than there was. `None` where it was not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_error: Option<f64>,
     /// The samples' CPU time over the exact time of the same trials, less 1; `None` without samples.
@@ -181,6 +183,30 @@ pub struct LedgerChecks {
     pub client_limited: f64,
     /// Share of the machine's time that the hypervisor gave to others.
     pub steal: f64,
+}
+
+/// How deep an account looks: 1 with exact totals alone, 2 where stacks divide the time on a CPU, 3
+/// where they divide the blocked time too.
+pub fn tier(cpu_by_stacks: bool, blocked_by: Divider) -> u8 {
+    match (cpu_by_stacks, blocked_by) {
+        (_, Divider::Stacks) => 3,
+        (true, _) => 2,
+        (false, _) => 1,
+    }
+}
+
+/// The share of an account's time whose rows say what it was for: neither unresolved nor CPU time
+/// that nothing divides; 1 without any time.
+pub fn explained_share(rows: &[Row]) -> f64 {
+    let is_undivided = |row: &Row| row.part == Part::OnCpu && row.phase.is_empty();
+    let untold = |row: &&Row| row.part == Part::Unresolved || is_undivided(row);
+    let untold_us: f64 = rows.iter().filter(untold).map(|row| row.us).sum();
+    let whole_us: f64 = rows.iter().map(|row| row.us).sum();
+    if whole_us > 0.0 {
+        1.0 - untold_us / whole_us
+    } else {
+        1.0
+    }
 }
 
 /// Two ledgers, and what differs.

@@ -16,7 +16,7 @@ use super::tail::tail;
 use super::{BackgroundRow, Divider, Ledger, LedgerChecks, Part, Row};
 use crate::profile::{BlockedStack, Frame, Profile};
 use crate::subsystem::{Credit, FrameName, Phase, Subsystem, Symbols};
-use crate::trial::{LatencyError, Trial, TrialKind};
+use crate::trial::{CpuTotals, LatencyError, Trial, TrialKind};
 
 /// Everything that was measured of one point.
 pub struct Measured<'a> {
@@ -110,11 +110,14 @@ pub(super) fn of_kind<'a>(
 }
 
 fn blocks(measured: &Measured<'_>) -> Result<Vec<Block>, LatencyError> {
-    let mut by_number: BTreeMap<u32, Vec<&Trial>> = BTreeMap::new();
+    let mut by_number: BTreeMap<u32, Vec<(&Trial, CpuTotals)>> = BTreeMap::new();
     for trial in of_kind(measured, TrialKind::Timed) {
-        let counted = trial.server.processes > 0 && trial.server.on_cpu_us > 0.0;
-        if counted {
-            by_number.entry(trial.block).or_default().push(trial);
+        let counted = |it: &CpuTotals| it.processes > 0 && it.on_cpu_us > 0.0;
+        if let Some(server) = trial.server.filter(counted) {
+            by_number
+                .entry(trial.block)
+                .or_default()
+                .push((trial, server));
         }
     }
     by_number
@@ -123,14 +126,19 @@ fn blocks(measured: &Measured<'_>) -> Result<Vec<Block>, LatencyError> {
         .collect()
 }
 
-fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
-    let sum = |of: fn(&Trial) -> f64| trials.iter().map(|trial| of(trial)).sum::<f64>();
+fn block(number: u32, trials: &[(&Trial, CpuTotals)]) -> Result<Block, LatencyError> {
+    let sum = |of: fn(&Trial) -> f64| trials.iter().map(|(trial, _)| of(trial)).sum::<f64>();
+    let of_server = |of: fn(&CpuTotals) -> f64| trials.iter().map(|(_, it)| of(it)).sum::<f64>();
+    let processes = of_server(|it| f64::from(it.processes));
+    let backends_us = trials
+        .iter()
+        .map(|(trial, it)| f64::from(it.processes) * trial.window_us);
     let in_window = sum(|trial| trial.transactions as f64);
     let all = sum(|trial| trial.transactions_total as f64);
     let window_us = sum(|trial| trial.window_us);
-    let whole_us = sum(|trial| f64::from(trial.server.processes) * trial.window_us) / in_window;
+    let whole_us = backends_us.sum::<f64>() / in_window;
     let (mut latency_us, mut squares_us2) = (0.0, 0.0);
-    for trial in trials {
+    for (trial, _) in trials {
         let latency = trial.latency.histogram()?;
         let (mean_us, sd_us) = (latency.mean() / 1e3, latency.stdev() / 1e3);
         latency_us += mean_us * trial.transactions as f64;
@@ -140,8 +148,8 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
         number,
         exact: Exact {
             whole_us,
-            on_cpu_us: sum(|trial| trial.server.on_cpu_us) / all,
-            run_queue_us: sum(|trial| trial.server.run_queue_us) / all,
+            on_cpu_us: of_server(|it| it.on_cpu_us) / all,
+            run_queue_us: of_server(|it| it.run_queue_us) / all,
             client: Some(ClientParts {
                 between_us: sum(|trial| trial.client.between_us) / in_window,
                 asleep_us: sum(|trial| trial.client.asleep_us) / in_window,
@@ -149,7 +157,7 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
                 run_queue_us: sum(|trial| trial.client.run_queue_us) / all,
             }),
         },
-        backends: sum(|trial| f64::from(trial.server.processes)) / trials.len() as f64,
+        backends: processes / trials.len() as f64,
         throughput: in_window / window_us,
         latency_us: latency_us / in_window,
         cut_us: squares_us2 / latency_us.max(f64::MIN_POSITIVE),
@@ -174,11 +182,9 @@ impl Dividers {
     fn of(measured: &Measured<'_>) -> Self {
         let stacks = measured.profile.map(blocked_by_stacks);
         let stacks = stacks.filter(|weights| !weights.pooled.is_empty());
-        let events = blocked_by_events(measured);
         let (blocked, blocked_by) = match stacks {
             Some(stacks) => (stacks, Divider::Stacks),
-            None if events.pooled.is_empty() => (events, Divider::Nothing),
-            None => (events, Divider::WaitEvents),
+            None => blocked_by_events(measured),
         };
         let cpu = measured.profile.map(|it| cpu_by_block(it, measured.major));
         Self {
@@ -289,16 +295,18 @@ fn blocked_by_stacks(profile: &Profile) -> ByBlock<BlockedWeights> {
     weights
 }
 
-fn blocked_by_events(measured: &Measured<'_>) -> ByBlock<BlockedWeights> {
+fn blocked_by_events(measured: &Measured<'_>) -> (ByBlock<BlockedWeights>, Divider) {
     let mut weights = no_blocked();
+    let mut divider = Divider::Nothing;
     for trial in of_kind(measured, TrialKind::Profiled) {
         let Some(waits) = &trial.waits else { continue };
         for event in waits.events.iter().filter(|event| event.samples > 0) {
             let key = blocked_key(&[], &event.kind, &event.name);
             weights.add(trial.block, &key, event.samples as f64);
+            divider = waits.source.into();
         }
     }
-    weights
+    (weights, divider)
 }
 
 fn no_blocked() -> ByBlock<BlockedWeights> {
@@ -353,12 +361,12 @@ fn checks(measured: &Measured<'_>, blocks: &[Block], sum_us: f64) -> LedgerCheck
     let timed: Vec<&Trial> = of_kind(measured, TrialKind::Timed).collect();
     let profiled: Vec<&Trial> = of_kind(measured, TrialKind::Profiled).collect();
     let of_timed = |of: fn(&Trial) -> f64| mean(timed.iter().map(|it| of(it))).unwrap_or(0.0);
-    let busy = of_timed(|trial| trial.busy);
     let sampled_us = measured
         .profile
         .map_or(0.0, |it| it.quality.sampled_ns as f64 / 1e3);
     let samples = measured.profile.map_or(0, |it| it.quality.samples);
-    let exact_us: f64 = profiled.iter().map(|trial| trial.server.on_cpu_us).sum();
+    let exact = profiled.iter().filter_map(|trial| trial.server);
+    let exact_us: f64 = exact.map(|server| server.on_cpu_us).sum();
     LedgerChecks {
         coverage: if clients_us > 0.0 {
             sum_us / clients_us
@@ -367,7 +375,7 @@ fn checks(measured: &Measured<'_>, blocks: &[Block], sum_us: f64) -> LedgerCheck
         },
         little_error: over(&little),
         edge: over(&|it| it.cut_us / it.window_us),
-        machine_error: (busy > 0.0).then(|| of_timed(|trial| trial.foreign) / busy),
+        machine_error: mean(timed.iter().filter_map(|it| it.unaccounted)),
         samples_error: (sampled_us > 0.0 && exact_us > 0.0).then(|| sampled_us / exact_us - 1.0),
         samples_chance: 2.0 / (samples.max(1) as f64).sqrt(),
         profiled_tps_ratio: tps_ratio(&profiled, &timed),

@@ -174,7 +174,7 @@ impl Measured<'_> {
             Figure::LatencyMs(Percentile::P50) => Some(point.latency_p50_us / 1e3),
             Figure::LatencyMs(Percentile::P95) => Some(point.latency_p95_us / 1e3),
             Figure::LatencyMs(Percentile::P99) => Some(point.latency_p99_us / 1e3),
-            Figure::CpuUs => Some(point.server_cpu_us / units),
+            Figure::CpuUs => Some(point.server_cpu_us? / units),
             Figure::Share(function) => {
                 let index = condition * self.plan.variants.len() + variant;
                 inclusive_share(self.profiles.get(index)?, function)

@@ -4,7 +4,7 @@
 
 use super::Observation;
 use crate::ledger::account::{BlockedWeights, Exact, rows};
-use crate::ledger::{Row, blocked_key, blocked_weights, cpu_weights};
+use crate::ledger::{Divider, Row, blocked_key, blocked_weights, cpu_weights};
 
 impl Observation {
     /// The backends' time over the whole window by phase and mechanism, the longest row first. The
@@ -30,6 +30,16 @@ impl Observation {
         rows
     }
 
+    /// Whether stacks divide the time on a CPU, and what divides the blocked time.
+    pub fn divided_by(&self) -> (bool, Divider) {
+        let blocked_by = match &self.waits {
+            _ if self.seen_blocked().is_some() => Divider::Stacks,
+            Some(waits) if waits.blocked_samples > 0 => waits.source.into(),
+            _ => Divider::Nothing,
+        };
+        (self.sampled().is_some(), blocked_by)
+    }
+
     fn waits_as_weights(&self) -> BlockedWeights {
         let events = self.waits.iter().flat_map(|waits| &waits.events);
         let mut weights = BlockedWeights::new();
@@ -45,7 +55,7 @@ impl Observation {
 mod tests {
     use super::super::rows::tests::observation;
     use super::super::{WaitCount, Waits};
-    use crate::ledger::Part;
+    use crate::ledger::{Divider, Part, explained_share, tier};
 
     #[test]
     fn the_rows_add_up_to_the_time_that_the_backends_were_there() {
@@ -73,8 +83,22 @@ mod tests {
             assert!((sum - observation.backends_present_us).abs() < 1e-6);
             let unresolved = rows.iter().any(|row| row.part == Part::Unresolved);
             assert_eq!(unresolved, !told, "{rows:?}");
+            // The part on a CPU is told whatever told the rest.
+            let share = explained_share(&rows);
+            let untold = 1.0 - observation.blocked_us() / observation.backends_present_us;
+            let expected = if told { 1.0 } else { untold };
+            assert!((share - expected).abs() < 1e-9, "{share}");
+            let (cpu_by_stacks, blocked_by) = observation.divided_by();
+            assert_eq!(tier(cpu_by_stacks, blocked_by), 2);
+            assert_eq!(blocked_by == Divider::WaitEvents, told);
             let plan = rows.iter().find(|row| row.phase == "plan");
             assert!(plan.is_some_and(|row| (row.us - 200.0).abs() < 1e-6));
         }
+        // Without stacks all that is known of the time on a CPU is that it was.
+        observation.profile = None;
+        let share = explained_share(&observation.ledger());
+        let on_cpu = observation.backends.on_cpu_us / observation.backends_present_us;
+        assert!((share - (1.0 - on_cpu)).abs() < 1e-9, "{share}");
+        assert!(!observation.divided_by().0);
     }
 }

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use rows::Row;
-pub use waits::{WaitCount, WaitRow, Waits};
+pub use waits::{WaitCount, WaitRow, WaitSource, Waits};
 
 use crate::finding::Finding;
 use crate::profile::Profile;
@@ -55,6 +55,9 @@ pub struct Observation {
     /// What the backends were seen to wait for; `None` where it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
+    /// How deep we could look into this server, and what grants the next tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<Check>,
     /// What keeps this from being the whole truth.
     pub limits: Vec<Check>,
     /// Known causes of lost time that were seen, the strongest first.

@@ -186,6 +186,7 @@ pub(super) mod tests {
             background: Vec::new(),
             profile: Some(builder.finish()),
             waits: None,
+            tier: None,
             limits: Vec::new(),
             findings: Vec::new(),
         }

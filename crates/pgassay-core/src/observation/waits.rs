@@ -8,17 +8,42 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Observation;
+use crate::ledger::Divider;
+
+/// Where waits were looked up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitSource {
+    /// The backends' memory, which costs the server nothing.
+    #[default]
+    Memory,
+    /// The server's own view, over a connection: where its memory may not be read. Its answers take
+    /// long enough for a backend to go on, and tell nothing of a wait without a name that is shorter.
+    PgStatActivity,
+}
+
+impl From<WaitSource> for Divider {
+    fn from(source: WaitSource) -> Self {
+        match source {
+            WaitSource::Memory => Self::WaitEvents,
+            WaitSource::PgStatActivity => Self::AskedWaitEvents,
+        }
+    }
+}
 
 /// What the backends were seen to wait for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Waits {
+    /// Where it was looked up.
+    #[serde(default)]
+    pub source: WaitSource,
     /// Looks that found a backend blocked; the events' samples add up to it.
     pub blocked_samples: u64,
     /// Looks that found one on a CPU or waiting for one. No share of time: see the module.
     pub runnable_samples: u64,
-    /// Looks at processes that could not be read.
+    /// Looks at processes that could not be read, or of which the server told us nothing.
     pub unreadable: u64,
-    /// CPU time that looking took.
+    /// CPU time that looking took, the server's included where it was asked and may be seen.
     pub sampling_cpu_us: f64,
     /// The waits.
     pub events: Vec<WaitCount>,

@@ -497,7 +497,6 @@ fn a_hook_sees_every_request_and_its_backend() {
     assert_eq!(*seen.lock().unwrap(), vec![pids[0]; 6]);
 }
 
-/// In transactions, between them and asleep sums to clients times the window, whatever they do.
 /// Counts transactions by their client.
 struct Tellers(Arc<Mutex<Vec<u64>>>);
 
@@ -535,6 +534,7 @@ fn a_run_is_observed_and_the_next_one_is_not() {
     crew.close();
 }
 
+/// In transactions, between them and asleep sums to clients times the window, whatever they do.
 #[test]
 fn the_clients_time_closes() {
     let Some(server) = support::Server::trusting() else {

@@ -320,13 +320,13 @@ impl Forest {
         let variants = run.plan.variants.len();
         let mut tree = Tree::default();
         for variant in 0..variants {
-            let (Some(profile), Some(point)) = (
+            let (Some(profile), Some(cpu_us)) = (
                 profile(run, condition, variant),
-                point(run, condition, variant),
+                point(run, condition, variant).and_then(|it| it.server_cpu_us),
             ) else {
                 continue;
             };
-            let ns_per_sample = point.server_cpu_us * NS_PER_US / profile.total() as f64;
+            let ns_per_sample = cpu_us * NS_PER_US / profile.total() as f64;
             tree.grow(self, profile, (variant, variants), ns_per_sample);
         }
         tree.branches

@@ -143,7 +143,7 @@ fn timed(row: &Row<'_>) -> Markup {
         @match row.timed {
             Some(timed) => {
                 td.n { (timed.clients) }
-                td.n { (number::micros(timed.point.server_cpu_us)) }
+                td.n { @if let Some(cpu_us) = timed.point.server_cpu_us { (number::micros(cpu_us)) } }
                 @for ratio in [
                     timed.comparison.and_then(|it| it.server_cpu.as_ref()),
                     timed.comparison.map(|it| &it.tps),

@@ -8,7 +8,9 @@ use pgassay_core::run::Run;
 
 use super::scale::{Scale, percent};
 use super::{tail, waterfall};
-use crate::ledger::{background, checks, explanation, group_name, ledger, nature_word, row_name};
+use crate::ledger::{
+    background, checks, explanation, group_name, ledger, nature_word, row_name, tier_of_run,
+};
 use crate::number;
 use crate::outline::{
     baseline_name, condition_title, explained_ledger, plus_minus_us, variant_name,
@@ -36,6 +38,7 @@ pub(super) fn section(run: &Run) -> Markup {
                     "response time. " b { "Demand" } " is work of a CPU or a device; " b { "queue" }
                     " is waiting for somebody else's work, and shrinks when that does."
                 }
+                p.faint { (tier_of_run(run, &run.ledgers.iter().collect::<Vec<_>>())) "." }
                 (bars(run))
                 @for (comparison, difference) in told {
                     (account(run, comparison, difference, open == Some(comparison)))

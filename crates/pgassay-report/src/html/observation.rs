@@ -1,10 +1,11 @@
 //! The page of a live server that was watched: where its CPU time goes, and its flame graph.
 
 use maud::{Markup, html};
+use pgassay_core::ledger::explained_share;
 use pgassay_core::observation::{Observation, Row};
 
 use super::{findings, flame, page};
-use crate::{number, sentence};
+use crate::{ledger, number, sentence};
 
 /// More functions than this are left to the flame graph.
 const FUNCTIONS_MAX: usize = 40;
@@ -85,6 +86,13 @@ fn time(observation: &Observation) -> Markup {
                     }
                 }
             } }
+            p.faint {
+                (ledger::tier(
+                    observation.divided_by(),
+                    &[explained_share(&observation.ledger())],
+                    observation.tier.as_ref(),
+                )) "."
+            }
         }
     }
 }
@@ -112,6 +120,9 @@ fn waits(observation: &Observation) -> Markup {
                         }
                     }
                 } }
+                @if let Some(waits) = &observation.waits {
+                    p.faint { (sentence::waits_quality(waits, observation.window_us)) }
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Everything a sceptic needs to run the study again: its text, the plan, the servers and how they
 //! were built, the machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{Markup, html};
 use pgassay_core::run::{Run, ServerFacts};
@@ -77,12 +77,12 @@ fn servers(run: &Run) -> Markup {
                 dt { "CFLAGS" } dd { code { (server.cflags) } }
                 dt { "configure" } dd { code { (server.configure) } }
                 @if let Some(planned) = run.plan.servers.get(index) {
-                    dt { "settings" }
-                    dd { @if planned.settings.is_empty() { "none" } @else { ul.plain {
-                        @for (name, value) in &planned.settings {
-                            li { code { (name) " = " (value) } }
-                        }
-                    } } }
+                    @if let Some(dsn) = &planned.dsn {
+                        dt { "reached by" } dd { code { (dsn) } }
+                        dt { "its settings that are not the defaults" } dd { (settings(&server.settings)) }
+                    } @else {
+                        dt { "settings" } dd { (settings(&planned.settings)) }
+                    }
                     @if !planned.environment.is_empty() {
                         dt { "environment" }
                         dd { ul.plain {
@@ -94,6 +94,14 @@ fn servers(run: &Run) -> Markup {
                 }
             }
         }
+    }
+}
+
+fn settings(settings: &BTreeMap<String, String>) -> Markup {
+    html! {
+        @if settings.is_empty() { "none" } @else { ul.plain {
+            @for (name, value) in settings { li { code { (name) " = " (value) } } }
+        } }
     }
 }
 

@@ -59,8 +59,10 @@ fn points(run: &Run) -> Markup {
                                     td.n { (number::millis(latency_us)) }
                                 }
                                 @for cpu_us in [it.server_cpu_us, it.server_run_queue_us,
-                                    it.client_cpu_us] {
-                                    td.n { (number::micros(cpu_us / per_transaction(run, it))) }
+                                    Some(it.client_cpu_us)] {
+                                    td.n { @if let Some(cpu_us) = cpu_us {
+                                        (number::micros(cpu_us / per_transaction(run, it)))
+                                    } }
                                 }
                             }
                         }

@@ -87,9 +87,9 @@ fn table(run: &Run) -> Table {
                     cell(number::millis(point.latency_p50_us)),
                     cell(number::millis(point.latency_p95_us)),
                     cell(number::millis(point.latency_p99_us)),
-                    cell(number::micros(
-                        point.server_cpu_us / per_transaction(run, point),
-                    )),
+                    cell(point.server_cpu_us.map_or_else(String::new, |cpu_us| {
+                        number::micros(cpu_us / per_transaction(run, point))
+                    })),
                     cell(over_floor(run, point)),
                 ]);
             }

@@ -96,7 +96,8 @@ fn table(rows: &[Row<'_>]) -> Table {
             ),
             cell(
                 row.timed
-                    .map_or_else(String::new, |it| number::micros(it.point.server_cpu_us)),
+                    .and_then(|it| it.point.server_cpu_us)
+                    .map_or_else(String::new, number::micros),
             ),
             ratio(comparison.and_then(|it| it.server_cpu.as_ref())),
             ratio(comparison.map(|it| &it.tps)),

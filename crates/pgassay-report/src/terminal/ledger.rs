@@ -1,12 +1,14 @@
 //! Where the difference in response time lies: one comparison in full, the others in a line each.
 
 use pgassay_core::comparison::{Change, Comparison, CostRow};
-use pgassay_core::ledger::{LedgerDifference, LedgerRow};
+use pgassay_core::ledger::{Ledger, LedgerDifference, LedgerRow};
 use pgassay_core::run::Run;
 
 use super::table::{Cell, Ink, Side, Table, bar, cell, cut, inked, paint, visible, wrap};
 use super::{Style, heading};
-use crate::ledger::{background, checks, explanation, group_name, ledger, nature_word};
+use crate::ledger::{
+    background, checks, explanation, group_name, ledger, nature_word, tier_of_run,
+};
 use crate::number;
 use crate::outline::{
     baseline_name, condition_title, explained_ledger, plus_minus_us, variant_name,
@@ -37,6 +39,10 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         condition_title(run, telling.condition)
     );
     let mut out = heading("LEDGER", &title, style);
+    let ledgers = [0, telling.variant].map(|variant| ledger(run, telling.condition, variant));
+    let shown: Vec<&Ledger> = ledgers.into_iter().flatten().collect();
+    let tier = wrap(&tier_of_run(run, &shown), style.columns(), "  ", "    ");
+    out.push_str(&(paint(tier.trim_end(), Ink::Faint, style.color) + "\n"));
     let mut table = table(run, telling, difference, style);
     if table.width() > style.columns() {
         table.remove_column(BAR_COLUMN);

@@ -1,11 +1,11 @@
 //! What was seen of a live server, as text.
 
-use pgassay_core::ledger::groups;
+use pgassay_core::ledger::{explained_share, groups};
 use pgassay_core::observation::{Observation, Row};
 
 use super::table::{Cell, Ink, Side, Table, bar, cell, inked, name, paint, wrap};
 use super::{Style, findings, heading};
-use crate::ledger::{group_name, nature_word};
+use crate::ledger::{group_name, nature_word, tier};
 use crate::{number, sentence};
 
 /// Functions below this share of the CPU time are not printed.
@@ -81,7 +81,8 @@ fn time(observation: &Observation, style: Style) -> String {
 /// The whole time in rows: where it went, and whether that is work or waiting.
 fn ledger(observation: &Observation, style: Style) -> String {
     let whole_us = observation.backends_present_us;
-    let groups = groups(&observation.ledger());
+    let rows = observation.ledger();
+    let groups = groups(&rows);
     let (shown, rest) = groups.split_at(groups.len().min(LEDGER_ROWS_MAX));
     let mut table = Table::new(&[Side::Left, Side::Left, Side::Right, Side::Right, Side::Left]);
     for row in shown {
@@ -107,7 +108,14 @@ fn ledger(observation: &Observation, style: Style) -> String {
         "where that time goes, {}; waiting for clients is theirs and idleness",
         observation.basis().unit()
     );
-    heading("LEDGER", &why, style) + &table.render(style.color)
+    let tier = tier(
+        observation.divided_by(),
+        &[explained_share(&rows)],
+        observation.tier.as_ref(),
+    );
+    let tier = wrap(&tier, style.columns(), "  ", "    ");
+    let tier = paint(tier.trim_end(), Ink::Faint, style.color);
+    heading("LEDGER", &why, style) + &tier + "\n" + &table.render(style.color)
 }
 
 /// The blocked time by its reasons.
