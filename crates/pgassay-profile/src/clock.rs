@@ -244,6 +244,11 @@ fn read_clock(clock: libc::clockid_t) -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
+/// `CLOCK_MONOTONIC`: the clock of the kernel's events and of `Instant`.
+pub(crate) fn monotonic_ns() -> u64 {
+    read_clock(libc::CLOCK_MONOTONIC).cast_unsigned()
+}
+
 fn by_system_call() -> i64 {
     let mut time = libc::timespec {
         tv_sec: 0,

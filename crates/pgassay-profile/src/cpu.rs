@@ -5,8 +5,8 @@
 //! them up to date at every switch and tick, so a process that is running right now may be behind
 //! by a tick. Nothing here is sampled: samples only allocate these totals.
 
+use crate::clock::monotonic_ns;
 use crate::procfs::ProcessStat;
-use crate::slicer::monotonic_ns;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -170,8 +170,6 @@ pub struct MachineCpu {
     pub io_wait_ns: u64,
     /// The hypervisor ran somebody else although we had work.
     pub steal_ns: u64,
-    /// Context switches.
-    pub context_switches: u64,
 }
 
 impl MachineCpu {
@@ -207,7 +205,6 @@ impl MachineCpu {
             idle_ns: ns(3)?,
             io_wait_ns: ns(4)?,
             steal_ns: ns(7)?,
-            context_switches: line("ctxt")?.trim().parse().ok()?,
         })
     }
 
@@ -220,9 +217,6 @@ impl MachineCpu {
             idle_ns: self.idle_ns.saturating_sub(before.idle_ns),
             io_wait_ns: self.io_wait_ns.saturating_sub(before.io_wait_ns),
             steal_ns: self.steal_ns.saturating_sub(before.steal_ns),
-            context_switches: self
-                .context_switches
-                .saturating_sub(before.context_switches),
         }
     }
 
@@ -279,13 +273,12 @@ mod tests {
     #[test]
     fn the_machines_line_is_the_one_of_all_cpus() {
         let text = "cpu  10 1 5 100 2 3 4 6 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n\
-                    cpu1 9 0 4 99 1 2 3 5 0 0\nctxt 777\nbtime 1\n";
+                    cpu1 9 0 4 99 1 2 3 5 0 0\nbtime 1\n";
         let cpu = MachineCpu::parse(text, 10, 1_500).unwrap();
         assert_eq!(cpu.steal_ns, 60);
-        assert_eq!(cpu.context_switches, 777);
         assert_eq!(cpu.total_ns, 2 * 1_500);
         assert_eq!(cpu.busy_ns(), 2 * 1_500 - 10 * (100 + 2 + 6));
-        assert_eq!(MachineCpu::parse("cpu 1 2 3\nctxt 1\n", 10, 1), None);
+        assert_eq!(MachineCpu::parse("cpu 1 2 3\n", 10, 1), None);
     }
 
     #[test]

@@ -65,23 +65,16 @@ fn linked_paths(object: &Path, name: &OsStr) -> Vec<PathBuf> {
     ]
 }
 
-/// The checksum of `.gnu_debuglink`: CRC-32 as in IEEE 802.3, its polynomial reflected.
+/// The checksum of `.gnu_debuglink`.
 fn crc32(from: &mut impl Read) -> io::Result<u32> {
-    const POLYNOMIAL: u32 = 0xedb8_8320;
-    let step = |crc: u32| (crc >> 1) ^ (POLYNOMIAL & (crc & 1).wrapping_neg());
-    let table: Vec<u32> = (0..256)
-        .map(|byte| (0..8).fold(byte, |crc, _| step(crc)))
-        .collect();
-    let mut crc = !0;
+    let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
         let count = from.read(&mut buffer)?;
         if count == 0 {
-            return Ok(!crc);
+            return Ok(hasher.finalize());
         }
-        for &byte in &buffer[..count] {
-            crc = (crc >> 8) ^ table[usize::from(crc as u8 ^ byte)];
-        }
+        hasher.update(&buffer[..count]);
     }
 }
 

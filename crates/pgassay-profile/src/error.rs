@@ -1,5 +1,6 @@
 //! What can go wrong when a server is watched, and what permits what was refused.
 
+use crate::tracefs::Hidden;
 use std::io;
 use std::path::PathBuf;
 
@@ -167,24 +168,29 @@ impl NotPermitted {
 }
 
 impl NotPermitted {
-    /// The tracepoint of wake-ups may not be recorded, or not even be found. See
+    /// The tracepoint of wake-ups is not to be found, or may not be recorded. See
     /// `perf_trace_event_perm` in Linux's `kernel/trace/trace_event_perf.c`: raw data need a value
     /// of -1, or `CAP_PERFMON`; tracefs is its owner's alone.
-    pub(crate) fn seeing_wake_ups(is_found: bool, program: Option<PathBuf>) -> Self {
+    pub(crate) fn seeing_wake_ups(hidden: Option<Hidden>, program: Option<PathBuf>) -> Self {
         let open = "sudo chmod o+x /sys/kernel/tracing /sys/kernel/tracing/events && sudo chmod -R \
                     o+rX /sys/kernel/tracing/events/sched";
-        let (why, commands) = if is_found {
-            let sysctl = "sudo sysctl kernel.perf_event_paranoid=-1".to_owned();
-            (
+        let mount = "sudo mount -t tracefs -o mode=755 nodev /sys/kernel/tracing";
+        let (why, commands) = match hidden {
+            None => (
                 "tracepoints need CAP_PERFMON, or kernel.perf_event_paranoid at -1",
-                vec![sysctl, setcap(program)],
-            )
-        } else {
-            (
-                "the tracepoint sched_wakeup under /sys/kernel/tracing may not be read, or tracefs \
-                 is not mounted",
+                vec![
+                    "sudo sysctl kernel.perf_event_paranoid=-1".to_owned(),
+                    setcap(program),
+                ],
+            ),
+            Some(Hidden::NotMounted) => (
+                "tracefs, which lists the tracepoint sched_wakeup, is not mounted",
+                vec![format!("{mount} && {open}")],
+            ),
+            Some(Hidden::NotReadable) => (
+                "the tracepoint sched_wakeup under /sys/kernel/tracing may not be read",
                 vec![open.to_owned()],
-            )
+            ),
         };
         Self {
             what: "waiting for a CPU cannot be told from being blocked, stack by stack".to_owned(),
@@ -235,6 +241,17 @@ mod tests {
             command.starts_with("run as the server's user, and run outside"),
             "{command}"
         );
+    }
+
+    #[test]
+    fn tracefs_that_is_not_mounted_is_not_to_be_made_readable_only() {
+        let refusal = |hidden| NotPermitted::seeing_wake_ups(hidden, None);
+        let mounting = refusal(Some(Hidden::NotMounted));
+        assert!(mounting.commands[0].starts_with("sudo mount -t tracefs"));
+        assert!(mounting.why.ends_with("is not mounted"));
+        let opening = refusal(Some(Hidden::NotReadable));
+        assert!(opening.commands[0].starts_with("sudo chmod"));
+        assert!(refusal(None).commands[0].contains("paranoid=-1"));
     }
 
     #[test]

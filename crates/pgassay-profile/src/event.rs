@@ -194,8 +194,7 @@ fn attributes(shape: EventShape, count_lost: bool) -> sys::perf_event_attr {
             with_stacks(&mut attr, stack_bytes);
             // A software event that also reports its period is recorded each time, whatever the
             // period (`perf_swevent_event` in kernel/events/core.c). Another number of eight bytes
-            // stands in for it, so that the layout stays. Some kernels (6.18 is one) let the sample
-            // of `Switches` at the same instant have this one's size; it is read all the same.
+            // stands in for it, so that the layout stays.
             attr.sample_type &= !u64::from(sys::PERF_SAMPLE_PERIOD);
             attr.sample_type |= u64::from(sys::PERF_SAMPLE_STREAM_ID);
         }

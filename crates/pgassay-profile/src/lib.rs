@@ -66,6 +66,7 @@ mod symbols;
 mod tally;
 mod tier;
 mod timeline;
+mod tracefs;
 mod wait_log;
 mod wait_reader;
 mod wake;

@@ -186,7 +186,7 @@ impl OffCpu {
             let effect = "wake-ups were not seen, so that waiting for a CPU is part of what \
                           processes are blocked by"
                 .to_owned();
-            let remedy = "sudo setcap cap_perfmon+ep, and tracefs readable";
+            let remedy = "pgassay doctor names the command that permits it";
             limits.push(limit("wake_ups", effect, Some(remedy)));
         }
         let blocked_ns: u64 = self.processes.iter().map(ProcessOffCpu::blocked_ns).sum();

@@ -130,7 +130,7 @@ pub(crate) struct RawRecords<'a> {
 pub(crate) struct RawRecord<'a> {
     pub kind: u32,
     pub misc: u16,
-    bytes: &'a [u8],
+    pub bytes: &'a [u8],
 }
 
 impl<'a> RawRecord<'a> {

@@ -255,15 +255,22 @@ impl Tally {
                         continue;
                     };
                     let space = process.space;
+                    let place = sample.user_regs.as_ref().map(Place::of);
+                    let sites = &mut self.window.slices.sites;
+                    let site = place
+                        .zip(space)
+                        .map(|(place, space)| sites.id(space, place));
+                    if site.is_some_and(|site| sites.is_known(site)) {
+                        continue;
+                    }
                     let (stack, quality) = self.stack_of_sample(&sample, space);
-                    self.window.slices.found.quality += Quality {
+                    let slices = &mut self.window.slices;
+                    slices.found.quality += Quality {
                         sampled_ns: 0,
                         ..quality
                     };
-                    if let (Some(regs), Some(space)) = (&sample.user_regs, space) {
-                        let sites = &mut self.window.slices.sites;
-                        let site = sites.id(space, Place::of(regs));
-                        sites.copied(site, stack);
+                    if let Some(site) = site {
+                        slices.sites.copied(site, stack);
                     }
                 }
                 Ok(Record::Lost { count }) => self.window.slices.found.stacks_lost += count,

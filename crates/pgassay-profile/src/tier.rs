@@ -145,18 +145,13 @@ fn may_open(kind: EventKind) -> Result<(), NotPermitted> {
 }
 
 fn may_see_wake_ups() -> Result<(), NotPermitted> {
-    let tracepoint = slicer::wake_up_tracepoint();
-    let seen = match tracepoint {
-        Some((id, _)) => event::try_one(EventKind::Tracepoint { id }).is_ok(),
-        None => false,
+    let hidden = match slicer::wake_up_tracepoint() {
+        Ok((id, _)) if event::try_one(EventKind::Tracepoint { id }).is_ok() => return Ok(()),
+        Ok(_) => None,
+        Err(hidden) => Some(hidden),
     };
-    if seen {
-        return Ok(());
-    }
-    Err(NotPermitted::seeing_wake_ups(
-        tracepoint.is_some(),
-        std::env::current_exe().ok(),
-    ))
+    let program = std::env::current_exe().ok();
+    Err(NotPermitted::seeing_wake_ups(hidden, program))
 }
 
 fn may_read_maps(pid: u32) -> Result<(), NotPermitted> {

@@ -5,11 +5,10 @@
 mod support;
 
 use pgassay_profile::{
-    Blocked, LiveServer, OffCpuCause, OffCpuConfig, ProcessCpu, ProcessOffCpu, Role, Sampler,
-    SamplerConfig, Samples, WaitLog, WaitReader,
+    Access, Blocked, LiveServer, OffCpuCause, OffCpuConfig, ProcessCpu, ProcessOffCpu, Role,
+    Sampler, SamplerConfig, Samples, WaitLog, WaitReader,
 };
 use pgassay_server::{Server, testing};
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{alone, fill, postmaster, select_by_id, under_load};
@@ -83,7 +82,7 @@ fn a_whole_window_in_one_slice_agrees_with_the_kernels_totals() {
         if off_cpu.slices_dropped > 0 {
             testing::skip(
                 "a whole window in one slice",
-                "too many records for a machine so busy",
+                &format!("{} records were lost", off_cpu.lost),
             );
             return;
         }
@@ -103,10 +102,8 @@ fn a_whole_window_in_one_slice_agrees_with_the_kernels_totals() {
                 runnable_ns += overlap(it.woken_ns, it.end_ns);
             }
         }
-        let is_mounted = |it: &&str| Path::new(it).join("events/sched").is_dir();
-        let mounts = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-        let has_tracefs = mounts.iter().any(is_mounted);
-        assert_eq!(off_cpu.wake_ups, has_tracefs, "root may see wake-ups");
+        let may_see = Access::to_server(postmaster(&server)).wake_ups;
+        assert_eq!(off_cpu.wake_ups, may_see);
         let close =
             |ours_ns: u64, exact_ns: u64| ours_ns.abs_diff(exact_ns) as f64 / window_ns as f64;
         let seen_ns = window_ns - away_ns;
@@ -114,13 +111,13 @@ fn a_whole_window_in_one_slice_agrees_with_the_kernels_totals() {
             close(seen_ns, on_cpu_ns) < 0.01,
             "on CPU: {seen_ns} {on_cpu_ns} of {window_ns}"
         );
-        if has_tracefs {
+        if may_see {
             assert!(
                 close(runnable_ns, run_queue_ns) < 0.01,
                 "run queue: {runnable_ns} {run_queue_ns} of {window_ns}"
             );
         } else {
-            testing::skip("wake-ups", "tracefs is not mounted");
+            testing::skip("wake-ups", "they are not permitted");
         }
         let backends: Vec<_> = off_cpu.backends(pids).collect();
         assert_eq!(backends.len(), pids.len());
@@ -181,9 +178,13 @@ fn a_lock_is_what_a_hot_row_waits_for(version: &str, wait: Option<u32>) {
         // They are told from one who sleeps of his own will.
         let (asleep, _) = shares(&samples, pids, "pg_sleep", None);
         assert!((0.02..0.35).contains(&asleep), "{version}: {asleep}");
+        // Who is preempted inside a system call has another kernel stack at the same place, which on a
+        // busy machine happens now and then.
+        let backends: Vec<_> = off_cpu.backends(pids).collect();
+        let blocked_ns = sum(&backends, ProcessOffCpu::blocked_ns);
         assert!(
-            off_cpu.ambiguous_ns < off_cpu.observed_ns() / 50,
-            "{}",
+            off_cpu.ambiguous_ns < blocked_ns / 10,
+            "{} of {blocked_ns}",
             off_cpu.ambiguous_ns
         );
     });
@@ -224,7 +225,10 @@ fn on_a_full_machine_the_runnable_share_is_the_kernels_and_not_a_samplers() {
         let samples = sampler.stop().unwrap();
         let off_cpu = samples.off_cpu.as_ref().unwrap();
         let window_ns: u64 = before.iter().zip(&after).map(|(b, a)| a.0 - b.0).sum();
-        let runnable_ns = |it: &ProcessCpu| it.on_cpu_ns + it.run_queue_ns;
+        let sees_wake_ups = off_cpu.wake_ups;
+        // Without wake-ups, waiting for a CPU after one is part of being blocked.
+        let runnable_ns =
+            |it: &ProcessCpu| it.on_cpu_ns + if sees_wake_ups { it.run_queue_ns } else { 0 };
         let ran_ns: u64 = before
             .iter()
             .zip(&after)
@@ -232,9 +236,12 @@ fn on_a_full_machine_the_runnable_share_is_the_kernels_and_not_a_samplers() {
             .sum();
         let exact = ran_ns as f64 / window_ns as f64;
         let backends: Vec<_> = off_cpu.backends(pids).collect();
-        let of_slices = sum(&backends, |it| it.on_cpu_ns + it.preempted_ns + it.woken_ns) as f64
+        let waits_ns = |it: &ProcessOffCpu| it.preempted_ns + it.woken_ns;
+        let of_slices = sum(&backends, |it| {
+            it.on_cpu_ns + if sees_wake_ups { waits_ns(it) } else { 0 }
+        }) as f64
             / sum(&backends, |it| it.present_ns) as f64;
-        assert!(exact > 0.1, "the machine is full: {exact}");
+        assert!(exact > 0.02, "they run: {exact}");
         // Slices are a sample of the time; on a machine that others use too, shares vary.
         assert!(
             (of_slices - exact).abs() < 0.15,
