@@ -71,7 +71,7 @@ pub enum Unit {
 /// The counters that reports call by a name for people, the most telling first. Others keep their
 /// own name and come after these.
 #[rustfmt::skip]
-const TITLES: [(&str, &str, Unit); 58] = [
+const TITLES: [(&str, &str, Unit); 59] = [
     ("cpu.instructions_user", "instructions in user space", Unit::Count),
     ("cpu.cycles_user", "cycles in user space", Unit::Count),
     ("pg_stat_database.xact_commit", "transactions committed", Unit::Count),
@@ -123,6 +123,7 @@ const TITLES: [(&str, &str, Unit); 58] = [
     ("pg_stat_io(client backend, relation).evictions", "buffers evicted by backends", Unit::Count),
     ("pg_stat_io(client backend, relation).extends", "relation extensions", Unit::Count),
     ("log.entries", "log entries", Unit::Count),
+    ("background(ended processes).cpu_us", "CPU of processes that ended: parallel workers, autovacuum", Unit::Micros),
     ("background(checkpointer).write_bytes", "written to disk by the checkpointer", Unit::Bytes),
     ("background(background writer).write_bytes", "written to disk by the background writer", Unit::Bytes),
     ("background(walwriter).write_bytes", "written to disk by the walwriter", Unit::Bytes),

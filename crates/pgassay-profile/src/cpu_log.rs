@@ -140,6 +140,15 @@ impl CpuLog {
             .filter(move |it| it.seen >= last_reading)
     }
 
+    /// What those that were gone before the last reading had used when the log began to watch them.
+    pub fn used_before_by_ended_ns(&self) -> u64 {
+        let gone = self
+            .processes
+            .iter()
+            .filter(|it| it.seen < self.last_reading);
+        gone.map(|it| it.first.on_cpu_ns).sum()
+    }
+
     /// How many of them were gone before the last reading.
     pub fn ended(&self) -> usize {
         let is_gone = |it: &&LoggedProcess| it.seen < self.last_reading;
@@ -183,5 +192,6 @@ mod tests {
         assert!(childs.used.on_cpu_ns > 0, "its start took some time");
         assert!(childs.present >= Duration::from_millis(50) && childs.present < log.window());
         assert_eq!(log.ended(), 1);
+        assert_eq!(log.used_before_by_ended_ns(), 0, "it began meanwhile");
     }
 }

@@ -40,6 +40,16 @@ impl FamilyCpu {
         })
     }
 
+    /// Reads only what the children of a process used that have ended.
+    ///
+    /// # Errors
+    /// If there is no such process.
+    pub fn of_ended_children(pid: u32) -> io::Result<Self> {
+        let tick_ns = 1_000_000_000 / ticks_per_second();
+        let ns = ProcessStat::read(pid)?.children_ticks * tick_ns;
+        Ok(Self { ns })
+    }
+
     /// What has been used since an earlier reading.
     pub fn since_ns(self, earlier: Self) -> u64 {
         self.ns.saturating_sub(earlier.ns)

@@ -33,9 +33,9 @@ pub struct OffCpuConfig {
 impl Default for OffCpuConfig {
     fn default() -> Self {
         Self {
-            // A tenth of the time, in slices so short that the shortest trials of studies have some.
+            // A fifteenth of the time, in slices so short that the shortest trials of studies have some.
             slice: Duration::from_millis(10),
-            every: Duration::from_millis(100),
+            every: Duration::from_millis(150),
             stack_every: 31,
             intervals_max: 500_000,
         }

@@ -71,7 +71,7 @@ fn detached() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Of `/proc/self/mounts`; see proc_pid_mounts(5).
+/// Of `/proc/self/mounts`; see proc(5).
 fn is_mounted(mounts: &str) -> bool {
     let kind = |line: &str| line.split(' ').nth(2) == Some("tracefs");
     mounts.lines().any(kind)

@@ -1,6 +1,6 @@
 //! What watching a server costs it: throughput with each probe on, as a share of that without any.
 //!
-//!   cargo run --release -p pgassay --example `cost_of_watching` -- [PAIRS [SECONDS [VERSION [PROBE...]]]]
+//!   cargo run --release -p pgassay --example `cost_of_watching` -- [PAIRS [MILLISECONDS [VERSION [PROBE...]]]]
 //!
 //! Select-only, prepared, 16 clients on two threads of ours, against a throw-away server of the
 //! version. Watched and unwatched stretches alternate on the same connections, the first of each pair
@@ -45,20 +45,22 @@ enum Probe {
     OnCpu { hz: u32 },
     /// Off-CPU slices alone, of so many ms in every so many.
     OffCpu { slice_ms: u64, every_ms: u64 },
+    /// Wait events and totals alone.
+    Waits,
     /// CPU stacks, off-CPU slices, wait events and totals; studies take them at 499 Hz.
     Ledger { hz: u32 },
     /// `perf record`, of all CPUs.
     Perf { hz: u32, graph: &'static str },
 }
 
-const PROBES: [(&str, Probe); 10] = [
+const PROBES: [(&str, Probe); 11] = [
     ("nothing", Probe::Nothing),
     ("on-cpu-99", Probe::OnCpu { hz: 99 }),
     (
         "off-cpu",
         Probe::OffCpu {
             slice_ms: 10,
-            every_ms: 100,
+            every_ms: 150,
         },
     ),
     (
@@ -75,6 +77,7 @@ const PROBES: [(&str, Probe); 10] = [
             every_ms: 1_000_000,
         },
     ),
+    ("waits", Probe::Waits),
     ("ledger-99", Probe::Ledger { hz: 99 }),
     ("ledger-199", Probe::Ledger { hz: 199 }),
     ("ledger-499", Probe::Ledger { hz: 499 }),
@@ -102,7 +105,7 @@ fn main() -> Result<()> {
             .with_context(|| format!("{text:?} is no number")),
         None => Ok(default),
     };
-    let (pairs, seconds) = (number(0, 12)?, number(1, 1)?);
+    let (pairs, millis) = (number(0, 12)?, number(1, 1000)?);
     let version = arguments.get(2).map_or("18", String::as_str);
     let chosen = |name: &str| arguments.len() <= 3 || arguments[3..].iter().any(|it| it == name);
     let probes: Vec<_> = PROBES.iter().filter(|it| chosen(it.0)).collect();
@@ -114,10 +117,13 @@ fn main() -> Result<()> {
     let postmaster_pid = u32::try_from(server.postmaster_pid())?;
     let mut stretch = Stretch {
         crew: &mut crew,
-        postmaster_pid,
-        seconds,
+        measure: Duration::from_millis(millis),
     };
-    stretch.run(Probe::Nothing)?;
+    stretch.run(&Watch::Nothing)?;
+    let watches: Vec<Watch> = probes
+        .iter()
+        .map(|(_, probe)| Watch::open(*probe, postmaster_pid))
+        .collect::<Result<_>>()?;
     let mut ratios: Vec<[Vec<f64>; 2]> = vec![Default::default(); probes.len()];
     let mut kept: Vec<Kept> = vec![Kept::default(); probes.len()];
     println!(
@@ -125,13 +131,17 @@ fn main() -> Result<()> {
          sampled_ns,exact_ns"
     );
     for pair in 0..pairs {
-        for (at, (name, probe)) in probes.iter().enumerate() {
+        for (at, (name, _)) in probes.iter().enumerate() {
             let mut tps = [0.0; 2];
             let mut cpu_us = [0.0; 2];
             for half in 0..2 {
                 let is_watched = (half + pair) % 2 == 0;
-                let probe = if is_watched { *probe } else { Probe::Nothing };
-                let (rate, seen) = stretch.run(probe)?;
+                let watch = if is_watched {
+                    &watches[at]
+                } else {
+                    &Watch::Nothing
+                };
+                let (rate, seen) = stretch.run(watch)?;
                 tps[usize::from(!is_watched)] = rate.tps;
                 cpu_us[usize::from(!is_watched)] = rate.cpu_us;
                 if is_watched {
@@ -203,34 +213,61 @@ struct Rate {
     cpu_us: f64,
 }
 
-/// One stretch of load after another.
-struct Stretch<'a> {
-    crew: &'a mut Crew,
-    postmaster_pid: u32,
-    seconds: u64,
+/// A probe, ready. Samplers are open throughout, as those of a run are: what they learn of programs
+/// and libraries they learn once.
+enum Watch {
+    Nothing,
+    Waits(WaitReader),
+    Sampler(Sampler, Option<WaitReader>),
+    Perf { hz: u32, graph: &'static str },
 }
 
-impl Stretch<'_> {
-    fn run(&mut self, probe: Probe) -> Result<(Rate, Kept)> {
-        let config = |frequency_hz, off_cpu| SamplerConfig {
-            postmaster_pids: vec![self.postmaster_pid],
-            frequency_hz,
-            off_cpu,
-            ..SamplerConfig::default()
+impl Watch {
+    fn open(probe: Probe, postmaster_pid: u32) -> Result<Self> {
+        let reader = WaitReader::open(&LiveServer::of_process(postmaster_pid)?)?;
+        let sampler = |frequency_hz, off_cpu| -> Result<Sampler> {
+            let sampler = Sampler::open(&SamplerConfig {
+                postmaster_pids: vec![postmaster_pid],
+                frequency_hz,
+                off_cpu,
+                ..SamplerConfig::default()
+            })?;
+            sampler.watch_waits(postmaster_pid, reader)?;
+            Ok(sampler)
         };
-        match probe {
-            Probe::Nothing => Ok((self.load()?, Kept::default())),
-            Probe::OnCpu { hz } => self.sampled(&config(hz, None), false),
+        Ok(match probe {
+            Probe::Nothing => Self::Nothing,
+            Probe::Waits => Self::Waits(reader),
+            Probe::OnCpu { hz } => Self::Sampler(sampler(hz, None)?, None),
             Probe::OffCpu { slice_ms, every_ms } => {
                 let off_cpu = OffCpuConfig {
                     slice: Duration::from_millis(slice_ms),
                     every: Duration::from_millis(every_ms),
                     ..OffCpuConfig::default()
                 };
-                self.sampled(&config(1, Some(off_cpu)), false)
+                Self::Sampler(sampler(1, Some(off_cpu))?, None)
             }
-            Probe::Ledger { hz } => self.sampled(&config(hz, Some(OffCpuConfig::default())), true),
-            Probe::Perf { hz, graph } => self.with_perf(hz, graph),
+            Probe::Ledger { hz } => {
+                Self::Sampler(sampler(hz, Some(OffCpuConfig::default()))?, Some(reader))
+            }
+            Probe::Perf { hz, graph } => Self::Perf { hz, graph },
+        })
+    }
+}
+
+/// One stretch of load after another.
+struct Stretch<'a> {
+    crew: &'a mut Crew,
+    measure: Duration,
+}
+
+impl Stretch<'_> {
+    fn run(&mut self, watch: &Watch) -> Result<(Rate, Kept)> {
+        match watch {
+            Watch::Nothing => Ok((self.load()?, Kept::default())),
+            Watch::Waits(reader) => Ok((self.with_waits(reader)?, Kept::default())),
+            Watch::Sampler(sampler, waits) => self.sampled(sampler, waits.as_ref()),
+            Watch::Perf { hz, graph } => self.with_perf(*hz, graph),
         }
     }
 
@@ -244,8 +281,8 @@ impl Stretch<'_> {
             .collect();
         let before = CpuTotals::read(&pids);
         let measured = self.crew.run(&Window::Timed {
-            settle: Duration::from_millis(200),
-            measure: Duration::from_secs(self.seconds),
+            settle: Duration::from_millis(100),
+            measure: self.measure,
         })?;
         let used = CpuTotals::read(&pids).since(&before).total();
         let all = measured.transactions + measured.settle_transactions;
@@ -255,42 +292,44 @@ impl Stretch<'_> {
         })
     }
 
-    fn sampled(&mut self, config: &SamplerConfig, with_waits: bool) -> Result<(Rate, Kept)> {
-        let sampler = Sampler::open(config)?;
-        let live = LiveServer::of_process(self.postmaster_pid)?;
-        let reader = WaitReader::open(&live)?;
-        sampler.watch_waits(self.postmaster_pid, reader)?;
-        let backends: Vec<u32> = self
-            .crew
-            .backend_pids()
-            .iter()
-            .map(|it| it.unsigned_abs())
-            .collect();
+    fn sampled(&mut self, sampler: &Sampler, waits: Option<&WaitReader>) -> Result<(Rate, Kept)> {
+        let backends = self.backends();
         sampler.start()?;
-        let stop = AtomicBool::new(false);
         let before = CpuTotals::read(&backends);
-        let tps = thread::scope(|scope| {
-            if with_waits {
-                scope.spawn(|| {
-                    let mut log = WaitLog::default();
-                    while !stop.load(Ordering::Relaxed) {
-                        log.sweep(&reader, backends.iter().copied());
-                        if log.sweeps.is_multiple_of(u64::from(WAITS_HZ)) {
-                            std::hint::black_box(CpuTotals::read(&backends));
-                        }
-                        thread::sleep(Duration::from_secs(1) / WAITS_HZ);
-                    }
-                });
-            }
-            let tps = self.load();
-            stop.store(true, Ordering::Relaxed);
-            tps
-        })?;
+        let tps = match waits {
+            Some(reader) => self.with_waits(reader)?,
+            None => self.load()?,
+        };
         let exact = CpuTotals::read(&backends).since(&before).total();
         let samples = sampler.stop()?;
         let mut kept = kept(&samples, &backends);
         kept.exact_ns = exact.on_cpu_ns;
         Ok((tps, kept))
+    }
+
+    fn with_waits(&mut self, reader: &WaitReader) -> Result<Rate> {
+        let backends = self.backends();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut log = WaitLog::default();
+                while !stop.load(Ordering::Relaxed) {
+                    log.sweep(reader, backends.iter().copied());
+                    if log.sweeps.is_multiple_of(u64::from(WAITS_HZ)) {
+                        std::hint::black_box(CpuTotals::read(&backends));
+                    }
+                    thread::sleep(Duration::from_secs(1) / WAITS_HZ);
+                }
+            });
+            let rate = self.load();
+            stop.store(true, Ordering::Relaxed);
+            rate
+        })
+    }
+
+    fn backends(&self) -> Vec<u32> {
+        let pids = self.crew.backend_pids();
+        pids.iter().map(|it| it.unsigned_abs()).collect()
     }
 
     fn with_perf(&mut self, hz: u32, graph: &str) -> Result<(Rate, Kept)> {

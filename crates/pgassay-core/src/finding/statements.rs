@@ -243,9 +243,11 @@ fn parallel_start(e: &Evidence) -> Measure {
         "ParallelWorkerMain",
     ]);
     let started = e.counter("pg_stat_database.parallel_workers_launched");
-    let workers_us = e
-        .counter("background(parallel worker).cpu_us")
-        .unwrap_or(0.0);
+    let used = |role| {
+        e.counter(&format!("background({role}).cpu_us"))
+            .unwrap_or(0.0)
+    };
+    let workers_us = used("parallel worker") + used("ended processes");
     let waited = e.blocked(&[
         "IPC BgworkerStartup",
         "IPC BgWorkerStartup",

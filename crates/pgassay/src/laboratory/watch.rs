@@ -7,8 +7,8 @@ use pgassay_core::profile::{Frame, Profile, ProfileBuilder, Quality};
 use pgassay_core::subsystem::wait_event;
 use pgassay_core::trial::CpuTotals;
 use pgassay_profile::{
-    Blocked, CpuLog, CpuTotals as ProcessTotals, FamiliesCpu, LiveServer, MachineCpu, Role,
-    Samples, Selection,
+    Blocked, CpuLog, CpuTotals as ProcessTotals, FamiliesCpu, FamilyCpu, LiveServer, MachineCpu,
+    Role, Samples, Selection,
 };
 
 use super::transactions::Account;
@@ -20,8 +20,13 @@ pub struct Reading {
     families: FamiliesCpu,
     /// The server's processes by what they are for.
     roles: CpuLog,
+    /// What the server's processes used that have ended.
+    ended: Option<FamilyCpu>,
     machine: MachineCpu,
 }
+
+/// Two clock ticks, in which ended processes' time is told: less is rounding.
+const ENDED_NS_MIN: u64 = 20_000_000;
 
 /// What passed between two readings.
 #[derive(Debug, Clone)]
@@ -56,6 +61,7 @@ impl Reading {
             backends,
             families,
             roles,
+            ended: ended(server),
             machine,
         })
     }
@@ -70,6 +76,10 @@ impl Reading {
         let (backends, families, machine) = totals(backend_pids, server_pids)?;
         self.roles
             .read(&server.map(LiveServer::processes).unwrap_or_default());
+        let ended_ns = ended(server).zip(self.ended).map_or(0, |(after, before)| {
+            let used_ns = after.since_ns(before);
+            used_ns.saturating_sub(self.roles.used_before_by_ended_ns())
+        });
         let backends = backends.since(&self.backends);
         let total = backends.total();
         let ours_ns = families.ours.since_ns(self.families.ours);
@@ -87,7 +97,7 @@ impl Reading {
             unaccounted: (machine.busy_ns() as f64 - (ours_ns + others_ns) as f64) / capacity_ns,
             busy: machine.busy_ns() as f64 / capacity_ns,
             idle: (machine.idle_ns + machine.io_wait_ns) as f64 / capacity_ns,
-            background: background(&self.roles),
+            background: background(&self.roles, ended_ns),
         })
     }
 }
@@ -105,10 +115,15 @@ fn totals(
     ))
 }
 
-/// Other clients' backends are no background: they wait for their own trials.
-fn background(roles: &CpuLog) -> Vec<Background> {
+fn ended(server: Option<&LiveServer>) -> Option<FamilyCpu> {
+    FamilyCpu::of_ended_children(server?.postmaster_pid).ok()
+}
+
+/// Other clients' backends are no background: they wait for their own trials. Of what has ended it is
+/// known only what all together used: parallel workers above all, and those of autovacuum.
+fn background(roles: &CpuLog, ended_ns: u64) -> Vec<Background> {
     let by_role = roles.by_role().into_iter();
-    by_role
+    let mut all: Vec<Background> = by_role
         .filter(|(role, _)| !matches!(role, Role::Backend))
         .map(|(role, cpu)| Background {
             role: role.to_string(),
@@ -118,7 +133,17 @@ fn background(roles: &CpuLog) -> Vec<Background> {
                 processes: cpu.processes,
             },
         })
-        .collect()
+        .collect();
+    if ended_ns >= ENDED_NS_MIN {
+        all.push(Background {
+            role: "ended processes".to_owned(),
+            cpu: CpuTotals {
+                on_cpu_us: ended_ns as f64 / 1e3,
+                ..CpuTotals::default()
+            },
+        });
+    }
+    all
 }
 
 /// What was sampled in one profiled trial.
