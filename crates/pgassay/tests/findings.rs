@@ -93,7 +93,8 @@ fn fifteen_causes_are_found_each_where_it_was_provoked() {
             ),
             ("sort", &["temporary-files"], &[]),
             ("temporary", &["catalog-churn"], &["buffer-pin", "hot-page"]),
-            ("nested", &["subtransactions"], &["pruning"]),
+            // What of a hundred versions finds no room goes to pages that others write, too.
+            ("nested", &["subtransactions"], &["pruning", "hot-page"]),
             (
                 "sequence",
                 &["sequence-page"],

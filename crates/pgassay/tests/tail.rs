@@ -24,7 +24,7 @@ vacuum analyze t;
 const SLEEPER: &str = r"
 \set rare random(1, 150)
 \if :rare = 1
-select pg_sleep(0.025);
+select pg_sleep(0.01);
 \else
 \set id random(1, 1000)
 select n from t where id = :id;

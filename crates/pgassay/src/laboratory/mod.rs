@@ -82,7 +82,7 @@ pub fn run(
     let servers = Servers::start(plan, found, args, interrupt, progress)?;
     let redis = Redis::start(plan)?;
     let mut warnings = servers.warnings.clone();
-    let probes = Probes::open(&servers, plan.schedule.profiled > 0, &mut warnings)?;
+    let probes = Probes::open(&servers, &plan.schedule, &mut warnings)?;
     let bench = Bench {
         plan,
         source: &found.source,

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use pgassay_core::plan::Schedule;
 use pgassay_core::run::{Warning, WarningKind};
 use pgassay_core::study::Network;
 use pgassay_profile::{LiveServer, OffCpuConfig, Sampler, SamplerConfig, SamplerError};
@@ -26,6 +27,10 @@ pub const WAITS_HZ: u32 = 49;
 const RING_BYTES: usize = 8 << 20;
 /// And of all processors: of many, the reading thread finds one that is free.
 const RINGS_BYTES: usize = 256 << 20;
+/// As many slices of context switches as a point should have at least,
+const SLICES: u32 = 20;
+/// if they need not come more often than this, which costs some 2 % of the throughput more.
+const SLICES_EVERY_MIN: Duration = Duration::from_millis(100);
 /// An answer that takes longer is none: nothing that is asked here takes work.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
@@ -48,10 +53,10 @@ pub struct Probed {
 }
 
 impl Probes {
-    /// Opens what may be opened; `stacks_and_waits` where there are trials for them.
+    /// Opens what may be opened; stacks and waits only where there are trials for them.
     pub fn open(
         servers: &Servers,
-        stacks_and_waits: bool,
+        schedule: &Schedule,
         warnings: &mut Vec<Warning>,
     ) -> Result<Self> {
         let mut probes = Self {
@@ -65,8 +70,8 @@ impl Probes {
                 waits: None,
             });
         }
-        if stacks_and_waits && probes.servers.iter().any(|it| it.live.is_some()) {
-            probes.open_sampler(warnings);
+        if schedule.profiled > 0 && probes.servers.iter().any(|it| it.live.is_some()) {
+            probes.open_sampler(slices(schedule), warnings);
             for (probed, host) in probes.servers.iter_mut().zip(servers.iter()) {
                 let Some(live) = &probed.live else { continue };
                 let (probe, refusal) = WaitProbe::of(live, Some(|| exchange(host)));
@@ -86,14 +91,14 @@ impl Probes {
     }
 
     /// With switches where they may be observed, else without; of every server that may be watched.
-    fn open_sampler(&mut self, warnings: &mut Vec<Warning>) {
+    fn open_sampler(&mut self, slices: OffCpuConfig, warnings: &mut Vec<Warning>) {
         let mut refused = |error: &SamplerError| {
             warn(
                 warnings,
                 format!("no account of where the CPU time goes: {error}"),
             );
         };
-        self.sampler = sampler(Some(OffCpuConfig::default())).ok();
+        self.sampler = sampler(Some(slices)).ok();
         if self.sampler.is_none() {
             self.sampler = sampler(None).inspect_err(&mut refused).ok();
         }
@@ -103,6 +108,18 @@ impl Probes {
             let watched = sampler.watch(live.postmaster_pid);
             probed.has_stacks = watched.inspect_err(&mut refused).is_ok();
         }
+    }
+}
+
+/// As usual, but more often where the profiled trials of a point are short in all: few slices tell too
+/// little of what is blocked.
+fn slices(schedule: &Schedule) -> OffCpuConfig {
+    let usual = OffCpuConfig::default();
+    let trials = u64::from(schedule.blocks * schedule.profiled);
+    let of_point = Duration::from_micros(schedule.trial_us * trials);
+    OffCpuConfig {
+        every: (of_point / SLICES).clamp(SLICES_EVERY_MIN, usual.every),
+        ..usual
     }
 }
 
