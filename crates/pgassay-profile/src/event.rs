@@ -88,6 +88,21 @@ impl CpuEvent {
         }
     }
 
+    /// Lets one in so many occurrences be recorded from now on, of an event that counts them.
+    pub fn set_period(&self, every: u64) -> Result<(), SamplerError> {
+        // The kernel reads the number where the argument points to (`_perf_ioctl` in
+        // kernel/events/core.c), which the binding's type does not say.
+        let argument = &raw const every as u64;
+        // SAFETY: the descriptor is an open perf event, and the pointer to a number that outlives
+        // the call.
+        let answer = unsafe { perf_event_open_sys::ioctls::PERIOD(self.fd.as_raw_fd(), argument) };
+        if answer < 0 {
+            Err(SamplerError::last_os("setting the period of a perf event"))
+        } else {
+            Ok(())
+        }
+    }
+
     /// How many records the kernel could not write since the event was opened, where it counts
     /// them by itself (Linux 6.0 and later).
     pub fn lost_total(&self) -> Option<u64> {

@@ -23,9 +23,10 @@ pub struct OffCpuConfig {
     /// From the beginning of a slice to that of the next, on average; the gaps vary at random by a
     /// quarter, lest slices keep step with what is observed.
     pub every: Duration,
-    /// One in so many switches also has its stack copied; the others are known by the place of
-    /// their stack pointer and instruction.
-    pub stack_every: u32,
+    /// About so many switches of each CPU and slice also have their stacks copied, as many as the
+    /// slice before lets expect; the others are known by the place of their stack pointer and
+    /// instruction.
+    pub stacks_per_slice: u32,
     /// No more intervals than this are kept one by one; those beyond are counted.
     pub intervals_max: usize,
 }
@@ -36,7 +37,7 @@ impl Default for OffCpuConfig {
             // A fifteenth of the time, in slices so short that the shortest trials of studies have some.
             slice: Duration::from_millis(10),
             every: Duration::from_millis(150),
-            stack_every: 31,
+            stacks_per_slice: 20,
             intervals_max: 500_000,
         }
     }

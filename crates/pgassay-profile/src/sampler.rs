@@ -72,8 +72,8 @@ impl SamplerConfig {
             return wrong("ring_bytes", range, self.ring_bytes as u64);
         }
         if let Some(off_cpu) = &self.off_cpu {
-            if off_cpu.stack_every == 0 {
-                return wrong("stack_every", "at least 1", 0);
+            if off_cpu.stacks_per_slice == 0 {
+                return wrong("stacks_per_slice", "at least 1", 0);
             }
             if off_cpu.slice.is_zero() || off_cpu.slice > off_cpu.every {
                 let range = "longer than nothing and no longer than every";

@@ -9,10 +9,13 @@ use crate::error::SamplerError;
 use crate::event::{self, CpuEvent, EventKind, EventShape};
 use crate::off_cpu::{OffCpuConfig, Slice};
 use crate::slices::SliceRecords;
-use crate::switch_record::field_offset;
+use crate::switch_record::{self, field_offset};
 use crate::tally::Tally;
 use crate::tracefs::{Events, Hidden};
 use std::time::{Duration, Instant};
+
+/// One in so many switches has its stack copied before there was a slice to tell how many there are.
+const STACK_EVERY_FIRST: u32 = 31;
 
 /// Within a slice, processes are looked at again this often.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -54,7 +57,7 @@ impl Slicer {
         // Stacks first: of two events that occur at once the kernel serves the younger one first, and
         // where it reckons a record's size from what the one before has gathered (6.18 does), every
         // switch would have the room of a stack.
-        let every = config.stack_every;
+        let every = STACK_EVERY_FIRST;
         let stacks = Rings::open(EventKind::SwitchStacks { every, stack_bytes }, ring_bytes)?;
         let switches = Rings::open(EventKind::Switches, ring_bytes)?;
         let wake_ups = match wake_up_tracepoint() {
@@ -188,8 +191,21 @@ impl Slicer {
                 .as_ref()
                 .map(|(rings, pid_offset)| (&rings.buffers[..], *pid_offset)),
         });
+        self.choose_stacks()?;
         let gap = self.config.every.saturating_sub(self.config.slice);
         self.next = Some(Instant::now() + gap.mul_f64(0.75 + 0.5 * self.draw()));
+        Ok(())
+    }
+
+    /// Where switches are few, so would be the stacks of one in so many; where they are many, so would
+    /// be their cost.
+    fn choose_stacks(&mut self) -> Result<(), SamplerError> {
+        let rings = self.stacks.events.iter().zip(&self.switches.buffers);
+        for (stacks, switches) in rings {
+            let switches = switch_record::count_switches(switches);
+            let every = switches / u64::from(self.config.stacks_per_slice);
+            stacks.set_period(every.max(1))?;
+        }
         Ok(())
     }
 
@@ -268,11 +284,7 @@ mod tests {
 
     #[test]
     fn a_switch_is_not_recorded_with_the_room_of_a_stack() {
-        let config = OffCpuConfig {
-            stack_every: 2,
-            ..OffCpuConfig::default()
-        };
-        let mut slicer = match Slicer::open(config, 24 * 1024, 8 << 20) {
+        let mut slicer = match Slicer::open(OffCpuConfig::default(), 24 * 1024, 8 << 20) {
             Ok(slicer) => slicer,
             Err(SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. }) => {
                 let line =
@@ -282,6 +294,8 @@ mod tests {
             }
             Err(error) => panic!("{error}"),
         };
+        // So few that each has its stack copied.
+        slicer.choose_stacks().unwrap();
         for rings in slicer.all_mut() {
             rings.events.iter().try_for_each(CpuEvent::enable).unwrap();
         }
@@ -297,7 +311,8 @@ mod tests {
             records.map(|it| it.unwrap().bytes.len()).collect()
         };
         let stacks = sizes(&slicer.stacks);
-        assert!(stacks.iter().any(|&it| it > 24 * 1024), "{stacks:?}");
+        let whole = stacks.iter().filter(|&&it| it > 24 * 1024).count();
+        assert!(whole >= 50, "{whole} {stacks:?}");
         let switches = sizes(&slicer.switches);
         assert!(switches.len() >= 50, "{switches:?}");
         assert!(switches.iter().all(|&it| it < 256), "{switches:?}");

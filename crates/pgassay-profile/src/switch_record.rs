@@ -43,6 +43,14 @@ pub(crate) struct Happenings {
     pub malformed: u64,
 }
 
+/// How many switches one CPU's ring of switches held.
+pub(crate) fn count_switches(ring: &[u8]) -> u64 {
+    let samples = RawRecords::new(ring).flatten();
+    samples
+        .filter(|it| it.kind == sys::PERF_RECORD_SAMPLE)
+        .count() as u64
+}
+
 impl Happenings {
     /// Adds what one CPU's ring of switches held.
     pub fn add_switches(&mut self, ring: &[u8]) {

@@ -213,7 +213,7 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     let unresolved = unresolved_us(coarse);
     let beyond = top.rest_us[2] - unresolved;
     if number::signed_micros(beyond) != "0.00" {
-        parts.push(format!("other\u{a0}{}", number::signed_micros(beyond)));
+        parts.push(format!("rest\u{a0}{}", number::signed_micros(beyond)));
     }
     parts.push(format!(
         "unresolved\u{a0}{}",
