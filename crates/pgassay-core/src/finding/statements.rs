@@ -255,6 +255,7 @@ fn parallel_start(e: &Evidence) -> Measure {
         "IPC BgworkerShutdown",
         "IPC BgWorkerShutdown",
         "IPC ExecuteGather",
+        "IPC MessageQueueReceive",
     ]);
     let us = us + waited;
     Measure::of(us)

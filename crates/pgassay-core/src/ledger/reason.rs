@@ -6,7 +6,8 @@
 //! and name the particular lock where the stack only says that it is one.
 //!
 //! Sources: `src/backend/storage/lmgr/{lwlock,proc}.c`, `libpq/be-secure.c`,
-//! `utils/error/elog.c` (`write_pipe_chunks`), `access/transam/xlog.c`; wait classes in
+//! `utils/error/elog.c` (`write_pipe_chunks`), `access/transam/{xlog,parallel}.c`,
+//! `postmaster/bgworker.c`, `storage/ipc/shm_mq.c`, `executor/nodeGather.c`; wait classes in
 //! `utils/activity/wait_event_names.txt`.
 
 use super::{Nature, Part};
@@ -29,12 +30,15 @@ enum Says {
     Is(Nature, &'static str),
     /// It waits for a lock of this `wait_event_type`; which one, the event tells.
     Lock(&'static str),
+    /// It waits with this `wait_event_type` and `wait_event`, be it so shortly that no look has met
+    /// it; a look that has knows the name that the event has in this release.
+    Event(&'static str, &'static str),
     /// It waits for the client.
     Client,
 }
 
 use Nature::{Demand, Queue, Think};
-use Says::{Client, Is, Lock};
+use Says::{Client, Event, Is, Lock};
 
 /// First match wins, so what is particular stands before what is general: a lock's semaphore before
 /// the file that is written while it is held by somebody else.
@@ -54,6 +58,12 @@ const STACKS: &[(Says, &[&str])] = &[
     (Is(Demand, "data file write"), &["mdwrite", "mdwritev", "mdextend", "mdzeroextend", "mdwriteback"]),
     (Is(Demand, "data file sync"), &["mdimmedsync", "mdsyncfiletag", "register_dirty_segment"]),
     (Is(Demand, "data file read"), &["mdread", "mdreadv", "mdprefetch", "pgaio_wref_wait", "WaitReadBuffers", "WaitIO"]),
+    (Event("IPC", "BgworkerStartup"), &["WaitForBackgroundWorkerStartup", "WaitForParallelWorkersToAttach"]),
+    (Event("IPC", "BgworkerShutdown"), &["WaitForBackgroundWorkerShutdown"]),
+    (Event("IPC", "ParallelFinish"), &["WaitForParallelWorkersToFinish"]),
+    (Event("IPC", "MessageQueueReceive"), &["shm_mq_receive_bytes"]),
+    (Event("IPC", "MessageQueueSend"), &["shm_mq_send_bytes"]),
+    (Event("IPC", "ExecuteGather"), &["gather_readnext"]),
     (Is(Think, "sleep"), &["pg_sleep", "vacuum_delay_point"]),
     (Is(Queue, "spinlock delay"), &["perform_spin_delay", "s_lock"]),
     (Is(Demand, "page fault"), &["asm_exc_page_fault", "exc_page_fault", "page_fault", "do_page_fault"]),
@@ -86,6 +96,10 @@ impl Reason {
         match says.map(|(says, _)| says) {
             Some(Is(nature, mechanism)) => Self::blocked(*nature, mechanism),
             Some(Client) => Self::client(),
+            Some(Event(class, name)) if kind != *class => {
+                Self::blocked(Queue, &format!("{class} {name}"))
+            }
+            Some(Event(..)) => Self::of_event(kind, event),
             Some(Lock(class)) if kind.starts_with(class) => Self::of_event(kind, event),
             Some(Lock(class)) => Self::blocked(Queue, class),
             None => Self::of_event(kind, event),
@@ -177,6 +191,16 @@ mod tests {
             ),
             "WAL sync"
         );
+    }
+
+    #[test]
+    fn a_leader_that_no_look_has_met_waits_for_its_workers_all_the_same() {
+        let end = "DestroyParallelContext;WaitForParallelWorkersToExit;\
+                   WaitForBackgroundWorkerShutdown;WaitLatch;epoll_wait";
+        assert_eq!(of(end, "", ""), "IPC BgworkerShutdown");
+        assert_eq!(of(end, "IPC", "BgWorkerShutdown"), "IPC BgWorkerShutdown");
+        let tuples = "gather_readnext;TupleQueueReaderNext;shm_mq_receive_bytes;WaitLatch";
+        assert_eq!(of(tuples, "", ""), "IPC MessageQueueReceive");
     }
 
     #[test]
