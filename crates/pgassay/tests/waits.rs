@@ -4,7 +4,9 @@
 //! other one waits for it, its memory must say the same, and so must what asks where the memory may
 //! not be read.
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -282,6 +284,71 @@ fn memory_says_what_the_server_says(major: &str) {
         assert!(compared >= 4, "{major}: only {compared} processes wait");
     }
     server.stop().expect("it stops");
+}
+
+/// Sessions that take values from one sequence wait for its page.
+const SEQUENCE: &str = "select count(nextval('s')) from generate_series(1, 5000)";
+/// Looks that must have met a lightweight lock.
+const LOOKS: u64 = 20;
+
+/// Lightweight locks change hands too fast for two looks at one wait, so what was met most often in
+/// memory must be what the server names most often. Their numbers move when a release gets a new
+/// lock, be it a minor one: those of November 2020 had two.
+fn the_lightweight_lock_is_the_one_that_the_server_names(major: &str) {
+    let Some(server) = testing::server(major) else {
+        return;
+    };
+    let postmaster = u32::try_from(server.postmaster_pid()).expect("positive");
+    let live = LiveServer::of_process(postmaster).expect("it runs");
+    if let Err(WaitError::NotPermitted(refusal)) = WaitReader::open(&live) {
+        testing::skip("wait events", &refusal.to_string());
+        return;
+    }
+    let reader = reader(&server, &live, major);
+    let mut asker = connect(&server);
+    execute(&mut asker, "create sequence s");
+    let sessions: Vec<Connection> = (0..6).map(|_| connect(&server)).collect();
+    let pids: Vec<u32> = sessions.iter().map(pid).collect();
+    let over = AtomicBool::new(false);
+    let (mut read, mut told) = (BTreeMap::new(), BTreeMap::new());
+    thread::scope(|scope| {
+        for mut session in sessions {
+            let over = &over;
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    execute(&mut session, SEQUENCE);
+                }
+            });
+        }
+        let began = Instant::now();
+        let enough = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>() >= LOOKS;
+        while !(enough(&read) && enough(&told)) && began.elapsed() < Duration::from_secs(30) {
+            for &pid in &pids {
+                let wait = reader.read(pid).ok().and_then(|it| wait_event(major, it));
+                if let Some(wait) = wait.filter(|it| it.kind.starts_with("LWLock")) {
+                    *read.entry(wait.name.to_owned()).or_default() += 1;
+                }
+            }
+            let sql = "select wait_event from pg_stat_activity where wait_event_type ~ 'LWLock'";
+            for row in asker.query(sql).expect("an answer").remove(0).rows {
+                *told.entry(row[0].clone().unwrap_or_default()).or_default() += 1;
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let most = |counts: &BTreeMap<String, u64>| {
+        let most = counts.iter().max_by_key(|it| it.1);
+        most.map(|(name, _)| name.clone()).expect("some were met")
+    };
+    assert_eq!(most(&read), most(&told), "{major}: {read:?} {told:?}");
+    server.stop().expect("it stops");
+}
+
+#[test]
+fn the_lightweight_lock_is_the_one_that_the_server_names_on_each_release() {
+    for major in ["9.6", "10", "11", "12", "13", "14", "16", "18"] {
+        the_lightweight_lock_is_the_one_that_the_server_names(major);
+    }
 }
 
 #[test]
