@@ -3,6 +3,7 @@
 use pgassay_core::comparison::{Change, Comparison, Ratio, Verdict};
 use pgassay_core::counters::Unit;
 use pgassay_core::finding::{Confidence, Fact, FactUnit, Finding};
+use pgassay_core::ledger::LedgerChecks;
 use pgassay_core::observation::{Observation, WaitRow, WaitSource, Waits};
 use pgassay_core::profile::{Profile, Quality};
 use pgassay_core::run::{Check, RelayFacts, Run};
@@ -379,14 +380,18 @@ pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
     format!("{}.", parts.join(", "))
 }
 
-/// What watching cost, from every comparison that was profiled.
+/// What watching cost, from every point that was profiled, or from comparisons in a result that has no
+/// ledgers.
 pub(crate) fn cost_of_watching(run: &Run) -> Option<String> {
-    let ratios: Vec<f64> = run
-        .comparisons
+    let of_points = run
+        .ledgers
         .iter()
-        .filter_map(|it| it.cost.as_ref())
-        .map(|cost| cost.profiled_tps_ratio)
-        .collect();
+        .filter_map(|it| it.checks.profiled_tps_ratio);
+    let costs = run.comparisons.iter().filter_map(|it| it.cost.as_ref());
+    let mut ratios: Vec<f64> = of_points.collect();
+    if ratios.is_empty() {
+        ratios = costs.map(|cost| cost.profiled_tps_ratio).collect();
+    }
     let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let high = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if ratios.is_empty() {
@@ -403,6 +408,30 @@ pub(crate) fn cost_of_watching(run: &Run) -> Option<String> {
          count for verdicts and totals."
     ))
 }
+
+/// Less than this share of the clients' time may lie in transactions that count in no throughput.
+const CUT_SHARE_WORTH_SAYING: f64 = 0.1;
+
+/// Transactions so long that trials cut many of them, which then count in no throughput.
+pub(crate) fn cut_by_ends(run: &Run) -> Option<String> {
+    let checks = run.ledgers.iter().map(|it| &it.checks);
+    let is_cut = |it: &&LedgerChecks| {
+        it.little_error > CUT_SHARE_WORTH_SAYING && it.edge > CUT_SHARE_WORTH_SAYING / 2.0
+    };
+    let errors: Vec<f64> = checks.filter(is_cut).map(|it| it.little_error).collect();
+    let most = errors.iter().copied().fold(0.0, f64::max);
+    (!errors.is_empty()).then(|| {
+        format!(
+            "Under {} of {} points transactions last so long that the trials' ends cut many of \
+             them: throughput there is up to {} less than clients and latencies say (Little's law), \
+             and ratios with it are as wrong. Longer trials (--length) mend that.",
+            errors.len(),
+            run.ledgers.len(),
+            number::percent(most)
+        )
+    })
+}
+
 /// The word for how sure a finding is.
 pub(crate) fn confidence_word(confidence: Confidence) -> &'static str {
     match confidence {

@@ -52,9 +52,13 @@ pub struct Evidence {
     pub(super) counters: BTreeMap<String, f64>,
 }
 
+/// Rows that are further from the clients' clock than this share of it prove nothing.
+const ROWS_OFF_MAX: f64 = 0.25;
+
 impl Evidence {
-    /// Of a point of a run; `None` where no trial of it was timed, or where the server's CPU time
-    /// could not be read, without which nothing else is told apart.
+    /// Of a point of a run; `None` where no trial of it was timed, where the server's CPU time
+    /// could not be read, without which nothing else is told apart, or where the ledger's rows are far
+    /// from what the clients measured, as with transactions that last as long as trials.
     pub fn of_point(run: &Run, condition: usize, variant: usize) -> Option<Self> {
         let summary = run
             .points
@@ -84,6 +88,10 @@ impl Evidence {
         };
         let mut ledgers = run.ledgers.iter();
         let ledger = ledgers.find(|it| it.condition == condition && it.variant == variant);
+        let adds_up = |it: &Ledger| (it.checks.coverage - 1.0).abs() <= ROWS_OFF_MAX;
+        if !ledger.is_none_or(adds_up) {
+            return None;
+        }
         let foreign: f64 = trials().map(|trial| trial.foreign).sum();
         let scripts: Vec<&str> = point.scripts.iter().map(|it| it.text.as_str()).collect();
         Some(Self {

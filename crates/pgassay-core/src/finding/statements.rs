@@ -299,7 +299,7 @@ fn catalog_churn(e: &Evidence) -> Measure {
     let us = e.with(&[ddl, rebuilt].concat());
     let temporary = e.scripts.contains("create temp") || e.scripts.contains("create table");
     Measure::of(us)
-        .when(e.of_cpu(us) >= 0.15 && made > 0.0)
+        .when(e.of_cpu(us) >= 0.15 && e.of_cpu(made) >= 0.02)
         .stacks("creating and dropping tables", made)
         .stacks(
             "caches of the catalog that are invalidated and filled again",

@@ -99,10 +99,9 @@ impl Reason {
             Some(Event(class, name)) if kind != *class => {
                 Self::blocked(Queue, &format!("{class} {name}"))
             }
-            Some(Event(..)) => Self::of_event(kind, event),
             Some(Lock(class)) if kind.starts_with(class) => Self::of_event(kind, event),
             Some(Lock(class)) => Self::blocked(Queue, class),
-            None => Self::of_event(kind, event),
+            Some(Event(..)) | None => Self::of_event(kind, event),
         }
     }
 

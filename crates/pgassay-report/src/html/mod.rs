@@ -175,6 +175,7 @@ fn cost(run: &Run) -> Markup {
                     p.faint { "Profile: " (quality) }
                 }
                 @if let Some(watching) = sentence::cost_of_watching(run) { p.faint { (watching) } }
+                @if let Some(cut) = sentence::cut_by_ends(run) { p.faint { (cut) } }
             }
         }
     }

@@ -16,6 +16,9 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     if let Some(watching) = sentence::cost_of_watching(run) {
         out.push_str(&wrap(&watching, width, "  watching  ", "            "));
     }
+    if let Some(cut) = sentence::cut_by_ends(run) {
+        out.push_str(&wrap(&cut, width, "  length    ", "            "));
+    }
     if let Some(entries) = sentence::log_entries(run) {
         out.push_str(&wrap(&entries, width, "  log       ", "            "));
     }
