@@ -63,10 +63,11 @@ const STACKS: &[(Says, &[&str])] = &[
     (Event("IPC", "ParallelFinish"), &["WaitForParallelWorkersToFinish"]),
     (Event("IPC", "MessageQueueReceive"), &["shm_mq_receive_bytes"]),
     (Event("IPC", "MessageQueueSend"), &["shm_mq_send_bytes"]),
-    (Event("IPC", "ExecuteGather"), &["gather_readnext"]),
     (Is(Think, "sleep"), &["pg_sleep", "vacuum_delay_point"]),
     (Is(Queue, "spinlock delay"), &["perform_spin_delay", "s_lock"]),
     (Is(Demand, "page fault"), &["asm_exc_page_fault", "exc_page_fault", "page_fault", "do_page_fault"]),
+    // Compilers put `gather_readnext` into its caller; the leader's own part of the plan is below it.
+    (Event("IPC", "ExecuteGather"), &["gather_readnext", "ExecGather"]),
 ];
 
 /// Wait events of files, by what they begin with; the rest of `IO` keeps its own name.
@@ -96,7 +97,7 @@ impl Reason {
         match says.map(|(says, _)| says) {
             Some(Is(nature, mechanism)) => Self::blocked(*nature, mechanism),
             Some(Client) => Self::client(),
-            Some(Event(class, name)) if kind != *class => {
+            Some(Event(class, name)) if matches!(kind, "" | "not known") => {
                 Self::blocked(Queue, &format!("{class} {name}"))
             }
             Some(Lock(class)) if kind.starts_with(class) => Self::of_event(kind, event),
