@@ -404,7 +404,11 @@ impl Drop for Perf {
 fn kept(samples: &Samples, backends: &[u32]) -> Kept {
     let mut bytes = samples.backends(backends).folded().len() as u64;
     let mut lost = samples.lost;
-    let mut words = format!("{} samples", samples.backends(backends).quality.total);
+    let mut words = format!(
+        "{} samples, reader {:.1} ms",
+        samples.backends(backends).quality.total,
+        samples.reader_cpu_ns as f64 / 1e6
+    );
     if let Some(off_cpu) = &samples.off_cpu {
         let rows: Vec<_> = off_cpu
             .processes
@@ -425,7 +429,7 @@ fn kept(samples: &Samples, backends: &[u32]) -> Kept {
         write!(
             words,
             ", {} slices ({} dropped), {} intervals, present {:.3} s: CPU {:.3}, run queue {:.3}, \
-             blocked {:.3} (no stack {:.4}, ambiguous {:.4}); reader {:.1} ms",
+             blocked {:.3} (no stack {:.4}, ambiguous {:.4})",
             off_cpu.slices.len(),
             off_cpu.slices_dropped,
             off_cpu.intervals.len(),
@@ -435,7 +439,6 @@ fn kept(samples: &Samples, backends: &[u32]) -> Kept {
             sum(pgassay_profile::ProcessOffCpu::blocked_ns) / present,
             unknown as f64 / present,
             off_cpu.ambiguous_ns as f64 / present,
-            samples.reader_cpu_ns as f64 / 1e6,
         )
         .expect("a String takes all text");
     }
