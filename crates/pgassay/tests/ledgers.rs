@@ -99,6 +99,14 @@ fn closes(run: &Run) {
     }
 }
 
+/// A virtual processor hears of its timer late, often when somebody wakes another: trials as short as
+/// these were seen with .67 to 1.16 of the exact time on an idle machine, where seconds agree within 5 %.
+fn is_virtual() -> bool {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = cpus.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|flags| flags.contains(" hypervisor"))
+}
+
 /// Samples of profiled trials stand for the CPU time that the kernel counts in them.
 fn samples_agree(name: &str, run: &Run, ledger: &Ledger) {
     let checks = ledger.checks;
@@ -114,7 +122,7 @@ fn samples_agree(name: &str, run: &Run, ledger: &Ledger) {
         .map(|it| it.foreign + it.steal)
         .collect();
     let is_shared = of_others.iter().sum::<f64>() > OTHERS * of_others.len() as f64;
-    let limit = if is_shared {
+    let limit = if is_shared || is_virtual() {
         LATE_TIMERS
     } else {
         TOTALS_ERROR_MAX
