@@ -21,6 +21,9 @@ const BOUND: Duration = Duration::from_secs(20);
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn a_process_with_a_server() {
+    // A shell lets what it starts in the background ignore the terminal's interrupt.
+    // SAFETY: the default action is no function of ours.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     let mut finder = Finder::new("/nonexistent");
     finder.named_dir = std::env::var_os("PGASSAY_TEST_BIN_DIR").map(PathBuf::from);
     let installation = finder.find(&VersionRequest::Latest, &mut |_| ()).unwrap();
