@@ -260,7 +260,9 @@ pub(crate) fn ticks_per_second() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
 
     #[test]
     fn schedstat_is_three_numbers() {
@@ -301,24 +303,29 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_thread_shows_in_our_own_totals() {
-        let pid = std::process::id();
-        let before = CpuTotals::read(&[pid, u32::MAX]);
-        assert_eq!(
-            before.by_pid.len(),
-            1,
-            "there is no such process as the last number"
-        );
-        let began = Instant::now();
-        let mut spins = 0_u64;
-        while began.elapsed() < Duration::from_millis(60) {
-            spins = std::hint::black_box(spins + 1);
-        }
-        // The thread gives up the CPU, so that its total is brought up to date.
-        std::thread::sleep(Duration::from_millis(5));
-        let used = CpuTotals::read(&[pid]).since(&before);
+    fn a_busy_process_shows_in_the_totals() {
+        // Not ourselves: threads of other tests end meanwhile, and what they had used is gone.
+        let busy =
+            "read -r line; i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; echo; read -r line";
+        let mut child = Command::new("sh")
+            .args(["-c", busy])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let before = CpuTotals::read(&[child.id(), u32::MAX]);
+        let processes = before.by_pid.len();
+        assert_eq!(processes, 1, "there is none of the last number");
+        let mut stdin = child.stdin.take().unwrap();
+        writeln!(stdin).unwrap();
+        let mut done = [0];
+        child.stdout.take().unwrap().read_exact(&mut done).unwrap();
+        let used = CpuTotals::read(&[child.id()]).since(&before);
+        drop(stdin);
+        child.wait().unwrap();
         assert!(used.total().on_cpu_ns > 5_000_000, "{used:?}");
-        assert!(used.total().slices > 0);
+        assert!(used.total().slices > 0, "{used:?}");
         assert!(used.ended_pids.is_empty());
     }
 }

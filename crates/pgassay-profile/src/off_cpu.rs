@@ -218,11 +218,10 @@ impl OffCpu {
         limits
     }
 
-    /// The processes that are these backends, or parallel workers of one.
+    /// The processes that are these backends, as [`crate::Samples::backends`].
     pub fn backends<'a>(&'a self, pids: &'a [u32]) -> impl Iterator<Item = &'a ProcessOffCpu> {
-        self.processes
-            .iter()
-            .filter(|process| process.role.works_for(process.pid, pids))
+        let all = self.processes.iter();
+        all.filter(|process| pids.contains(&process.pid))
     }
 }
 

@@ -55,15 +55,6 @@ impl Role {
         Self::parse(&String::from_utf8_lossy(&title))
     }
 
-    /// A process of this role is one of these backends, or a parallel worker of one.
-    pub(crate) fn works_for(&self, pid: u32, backends: &[u32]) -> bool {
-        let leader_pid = match self {
-            Self::ParallelWorker { leader_pid } => *leader_pid,
-            _ => None,
-        };
-        backends.contains(&pid) || leader_pid.is_some_and(|pid| backends.contains(&pid))
-    }
-
     /// From a title as `ps` shows it.
     fn parse(title: &str) -> Self {
         let title = title.trim_matches(['\0', ' ']);

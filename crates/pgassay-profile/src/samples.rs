@@ -255,39 +255,10 @@ impl Samples {
         selection
     }
 
-    /// The samples of these backends and of the parallel workers that worked for them.
+    /// The samples of these backends. Parallel workers work beside them: what they use is in no
+    /// backend's total, which the samples divide.
     pub fn backends(&self, pids: &[u32]) -> Selection<'_> {
-        self.select(|process| process.works_for(pids))
-    }
-
-    /// The rest of a server's samples, by role: all that [`Samples::backends`] leaves out.
-    pub fn background(
-        &self,
-        postmaster_pid: u32,
-        backends: &[u32],
-    ) -> BTreeMap<Role, Selection<'_>> {
-        let is_other = |process: &ProcessSamples| {
-            process.postmaster_pid == postmaster_pid && !process.works_for(backends)
-        };
-        let mut by_role = BTreeMap::new();
-        for role in self
-            .processes
-            .iter()
-            .filter(|p| is_other(p))
-            .map(|p| &p.role)
-        {
-            by_role
-                .entry(role.clone())
-                .or_insert_with(|| self.select(|p| is_other(p) && p.role == *role));
-        }
-        by_role
-    }
-}
-
-impl ProcessSamples {
-    /// The process is one of these backends, or a parallel worker of one.
-    fn works_for(&self, backends: &[u32]) -> bool {
-        self.role.works_for(self.pid, backends)
+        self.select(|process| pids.contains(&process.pid))
     }
 }
 
@@ -379,22 +350,13 @@ mod tests {
     }
 
     #[test]
-    fn a_backends_parallel_workers_are_its_own() {
+    fn a_parallel_workers_samples_are_not_its_leaders() {
         let samples = samples();
         let chosen = samples.backends(&[10]);
-        assert_eq!(chosen.counts, BTreeMap::from([(0, 5), (1, 2), (2, 3)]));
-        assert_eq!(chosen.quality.total, 10);
+        assert_eq!(chosen.counts, BTreeMap::from([(0, 5), (1, 2)]));
+        assert_eq!(chosen.quality.total, 7);
         assert_eq!(chosen.quality.reached_entry_share(), Some(1.0));
         assert_eq!(samples.backends(&[99]).quality.reached_entry_share(), None);
-    }
-
-    #[test]
-    fn the_background_is_reported_by_role_without_the_trials_backends() {
-        let samples = samples();
-        let background = samples.background(1, &[10, 11]);
-        assert_eq!(background.keys().collect::<Vec<_>>(), [&Role::Checkpointer]);
-        assert_eq!(background[&Role::Checkpointer].quality.total, 7);
-        assert!(samples.background(2, &[]).is_empty());
     }
 
     #[test]
@@ -423,7 +385,7 @@ mod tests {
         let samples = samples();
         assert_eq!(
             samples.backends(&[10, 11]).folded(),
-            "main 3\nmain;work 6\nmain;work;read_[k] 2\n"
+            "main;work 6\nmain;work;read_[k] 2\n"
         );
     }
 }

@@ -74,6 +74,22 @@ fn check(version: &str, study: &str, expected: &[Expected]) -> Option<Run> {
     Some(run)
 }
 
+/// What parallel workers use is no time of the backend that waits for them: it stands beside.
+fn workers_stand_beside_their_leaders(run: &Run) {
+    let variant = run.plan.variants.iter().position(|it| it == "parallel");
+    let variant = variant.expect("it is in the study");
+    let of_workers = |name: &Option<String>| name.as_deref() == Some("ParallelWorkerMain");
+    let frames = &run.profiles[variant].frames;
+    assert!(!frames.is_empty() && !frames.iter().any(|it| of_workers(&it.symbol)));
+    let background = run
+        .trials
+        .iter()
+        .filter(|trial| trial.variant == variant)
+        .flat_map(|trial| &trial.background);
+    let ended = background.filter(|it| it.role == "ended processes");
+    assert!(ended.map(|it| it.cpu.on_cpu_us).sum::<f64>() > 0.0);
+}
+
 #[test]
 fn fifteen_causes_are_found_each_where_it_was_provoked() {
     let study = include_str!("findings/many.toml");
@@ -124,6 +140,7 @@ fn fifteen_causes_are_found_each_where_it_was_provoked() {
     let Some(run) = checked else {
         return;
     };
+    workers_stand_beside_their_leaders(&run);
     // A comparison proves what a point alone can only suggest.
     let simple = run.plan.variants.iter().position(|it| it == "simple");
     let between = run

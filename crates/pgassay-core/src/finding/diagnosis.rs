@@ -229,6 +229,37 @@ mod tests {
     }
 
     #[test]
+    fn page_images_where_they_are_off_are_those_of_new_pages() {
+        let counters = [("pg_stat_wal.wal_fpi", 1.0), ("wal.insert_bytes", 8000.0)];
+        let mut evidence = evidence(
+            &[("XLogInsert", 50), ("ExecutePlan", 50)],
+            Protocol::Prepared,
+        );
+        evidence.counters = counters.map(|(name, it)| (name.to_owned(), it)).into();
+        assert!(ids(&evidence).contains(&"full-page-images".to_owned()));
+        let off = ("full_page_writes".to_owned(), "off".to_owned());
+        evidence.settings.extend([off]);
+        assert!(!ids(&evidence).contains(&"full-page-images".to_owned()));
+    }
+
+    #[test]
+    fn a_studys_own_reset_is_no_churn_of_the_catalog() {
+        // Each commit looks whether there is something to do; descriptions are read anew.
+        let reset = [
+            ("PreCommit_on_commit_actions", 1),
+            ("RelationBuildDesc", 40),
+            ("ExecutePlan", 59),
+        ];
+        assert!(!ids(&evidence(&reset, Protocol::Prepared)).contains(&"catalog-churn".to_owned()));
+        let made = [
+            ("DefineRelation", 20),
+            ("RelationBuildDesc", 20),
+            ("ExecutePlan", 60),
+        ];
+        assert!(ids(&evidence(&made, Protocol::Prepared)).contains(&"catalog-churn".to_owned()));
+    }
+
+    #[test]
     fn stacks_alone_are_a_hint_and_the_protocol_makes_it_likely() {
         let stacks = [
             (

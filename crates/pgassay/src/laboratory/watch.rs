@@ -202,12 +202,11 @@ impl Profiles {
         }
     }
 
-    /// Adds one profiled trial's samples of its backends. Parallel workers work beside them: what they
-    /// use is in none of the totals that the samples divide.
+    /// Adds one profiled trial's samples of its backends.
     pub fn add(&mut self, condition: usize, variant: usize, block: u32, watched: &Watched<'_>) {
         let builder = &mut self.builders[condition * self.variants + variant];
         let samples = watched.samples;
-        let selection = samples.select(|process| watched.backend_pids.contains(&process.pid));
+        let selection = samples.backends(watched.backend_pids);
         add_samples(builder, block as usize, samples, &selection);
         builder.add_quality(&Quality {
             sampled_ns: selection.quality.sampled_ns,
@@ -282,8 +281,7 @@ pub fn add_blocked(builder: &mut ProfileBuilder, block: usize, watched: &Watched
     let Some(off_cpu) = &samples.off_cpu else {
         return;
     };
-    let processes = off_cpu.processes.iter();
-    for process in processes.filter(|it| watched.backend_pids.contains(&it.pid)) {
+    for process in off_cpu.backends(watched.backend_pids) {
         builder.add_quality(&Quality {
             observed_ns: process.present_ns,
             unseen_ns: process.unseen_ns,
