@@ -71,7 +71,7 @@ pub enum Unit {
 /// The counters that reports call by a name for people, the most telling first. Others keep their
 /// own name and come after these.
 #[rustfmt::skip]
-const TITLES: [(&str, &str, Unit); 59] = [
+const TITLES: [(&str, &str, Unit); 60] = [
     ("cpu.instructions_user", "instructions in user space", Unit::Count),
     ("cpu.cycles_user", "cycles in user space", Unit::Count),
     ("pg_stat_database.xact_commit", "transactions committed", Unit::Count),
@@ -98,6 +98,7 @@ const TITLES: [(&str, &str, Unit); 59] = [
     ("pg_stat_database.conflicts", "conflicts with recovery", Unit::Count),
     ("pg_stat_database.checksum_failures", "checksum failures", Unit::Count),
     ("pg_stat_database.sessions", "sessions begun", Unit::Count),
+    ("pg_stat_database.parallel_workers_to_launch", "parallel workers wanted", Unit::Count),
     ("pg_stat_database.parallel_workers_launched", "parallel workers started", Unit::Count),
     ("backends.voluntary_switches", "waits (voluntary switches)", Unit::Count),
     ("backends.involuntary_switches", "preemptions (involuntary switches)", Unit::Count),

@@ -124,6 +124,13 @@ pub struct ClientTotals {
     pub client_limited: bool,
 }
 
+impl ClientTotals {
+    /// The clients' time, all of it.
+    pub fn whole_us(&self) -> f64 {
+        self.in_transaction_us + self.between_us + self.asleep_us
+    }
+}
+
 /// A latency histogram in `HdrHistogram`'s V2 encoding; values are nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Latency {

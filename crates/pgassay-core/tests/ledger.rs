@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 use pgassay_core::ledger::{Divider, Ledger, Measured, Nature, Part, difference, ledger};
-use pgassay_core::observation::{Background, WaitCount, Waits};
+use pgassay_core::observation::{Background, WaitCount, WaitSource, Waits};
 use pgassay_core::profile::{Frame, Profile, ProfileBuilder};
 use pgassay_core::trial::{ClientTotals, CpuTotals, Latency, Trial, TrialKind};
 use proptest::prelude::*;
@@ -256,7 +256,63 @@ fn without_anything_that_divides_it_the_blocked_time_is_one_row() {
 }
 
 #[test]
-fn a_ledger_needs_exact_totals() {
+fn of_a_server_elsewhere_its_own_account_of_statements_and_looks_divide_the_clients_time() {
+    // Half of the looks that met a statement found it at work, far fewer than it was.
+    let seen = Waits {
+        source: WaitSource::PgStatActivity,
+        runnable_samples: 10,
+        ..waits(&[("Client", "ClientRead", 80), ("Lock", "tuple", 10)])
+    };
+    let mut trials = trials(3, |_| SPENDS, &seen);
+    for trial in &mut trials {
+        trial.server = None;
+    }
+    let of = |trials: &[Trial]| {
+        let ledger = ledger(&measured(trials, None)).expect("histograms are whole");
+        ledger.expect("the server was asked")
+    };
+    let by_looks = of(&trials);
+    let whole_us = SPENDS.whole();
+    assert!((sum(&by_looks) / whole_us - 1.0).abs() < 1e-4);
+    assert!((us(&by_looks, "Lock tuple") / whole_us - 0.1).abs() < 1e-4);
+    assert!((by_looks.part_us(Part::Running) / whole_us - 0.1).abs() < 1e-4);
+    assert_eq!(by_looks.blocked_by, Divider::AskedStates);
+    assert!(by_looks.checks.closes(), "{:?}", by_looks.checks);
+    for trial in &mut trials {
+        let active_ms = 60e-3 * trial.transactions_total as f64;
+        let name = "pg_stat_database.active_time".to_owned();
+        trial.counters.insert(name, active_ms);
+    }
+    let told = of(&trials);
+    assert!(
+        (us(&told, "Lock tuple") - 30.0).abs() < 0.01,
+        "{:?}",
+        told.rows
+    );
+    assert!((told.part_us(Part::Running) - 30.0).abs() < 0.01);
+    let client_us = told.part_us(Part::Client) + told.between_us;
+    assert!(
+        (client_us - (whole_us - 60.0)).abs() < 0.02,
+        "{:?}",
+        told.rows
+    );
+    // Looks are no exact division, so nothing is explained by them.
+    let slow = Spends {
+        blocked: 200.0,
+        ..SPENDS
+    };
+    let mut others = self::trials(3, |_| slow, &seen);
+    for trial in &mut others {
+        trial.server = None;
+    }
+    let difference = difference(&measured(&trials, None), &measured(&others, None))
+        .expect("histograms are whole")
+        .expect("there are ledgers");
+    assert!(difference.differs() && !difference.explained);
+}
+
+#[test]
+fn a_ledger_needs_exact_totals_or_a_server_that_was_asked() {
     let mut trials = trials(2, |_| SPENDS, &Waits::default());
     for without in [Some(CpuTotals::default()), None] {
         for trial in &mut trials {

@@ -25,6 +25,12 @@ pub struct NamedWait {
     pub name: String,
 }
 
+/// What sessions do, by process: nothing told, no wait, or a wait.
+pub(crate) type Sessions = BTreeMap<u32, Option<Option<NamedWait>>>;
+
+const QUESTION: &str =
+    "select pid, state, wait_event_type, wait_event from pg_stat_get_activity(null)";
+
 /// A connection over which is asked.
 pub struct Activity<S> {
     exchange: Exchange<S>,
@@ -93,6 +99,33 @@ impl<S: Read + Write> Activity<S> {
         Ok(rows.into_iter().filter_map(|row| self.told(row)).collect())
     }
 
+    /// What each session does that has a database, and each parallel worker, ours left out: as
+    /// [`Activity::ask`], but with nothing inside for those of which the server tells us nothing.
+    pub(crate) fn ask_of_all(&mut self) -> Result<Sessions, ExchangeError> {
+        // Before 10 there are no others in the view.
+        let kind = if self.tells_of_clients {
+            "and coalesce(backend_type, 'client backend') in ('client backend', 'parallel worker')"
+        } else {
+            ""
+        };
+        // The view is a snapshot until its transaction ends.
+        let answer = self.exchange.query(&format!(
+            "select pg_stat_clear_snapshot(); {QUESTION} \
+             where datid is not null and pid <> pg_backend_pid() {kind}"
+        ))?;
+        let rows = answer.into_iter().next_back().unwrap_or_default().rows;
+        let session = |row: Vec<Option<String>>| {
+            let pid = row.first()?.as_ref()?.parse().ok()?;
+            Some((pid, self.told(row).map(|(_, wait)| wait)))
+        };
+        Ok(rows.into_iter().filter_map(session).collect())
+    }
+
+    /// For questions of one's own.
+    pub fn exchange(&mut self) -> &mut Exchange<S> {
+        &mut self.exchange
+    }
+
     /// The process as `/proc` shows it; `None` where it does not.
     pub(crate) fn glance(&self, pid: u32) -> Option<Glance> {
         self.sees_processes.then(|| Glance::at(pid)).flatten()
@@ -118,9 +151,7 @@ fn question(pids: &[u32]) -> String {
         let comma = if at == 0 { "" } else { "," };
         write!(list, "{comma}{pid}").expect("a String takes all text");
     }
-    format!(
-        "select pid, state, wait_event_type, wait_event from pg_stat_get_activity(null) where pid = any('{{{list}}}')"
-    )
+    format!("{QUESTION} where pid = any('{{{list}}}')")
 }
 
 /// Whether a process was blocked from one glance to the next: it had no CPU, and wanted none.

@@ -17,6 +17,7 @@ use object::{Object, ObjectSection, ObjectSymbol};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -340,7 +341,12 @@ fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<File> {
     }
     let mut inside = PathBuf::from(format!("/proc/{pid}/root"));
     inside.push(path.strip_prefix("/").unwrap_or(path));
-    File::open(&inside).or_else(|_| File::open(path))
+    File::open(&inside).or_else(|refused| {
+        // By our own root, where it may be another file of that name.
+        let file = File::open(path)?;
+        let is_same = file.metadata()?.ino() == *inode;
+        if is_same { Ok(file) } else { Err(refused) }
+    })
 }
 
 /// The kernel's object is the same in every process, so our own copy serves.

@@ -100,4 +100,26 @@ impl WaitLog<NamedWait> {
         }
         Ok(())
     }
+
+    /// Asks the server once about all of its sessions but the one that asks; which they are. Nothing
+    /// but the server tells whether they are at work, so what told no wait counts as runnable.
+    ///
+    /// # Errors
+    /// The server's, or the connection's.
+    pub fn ask_of_all<S: Read + Write>(
+        &mut self,
+        activity: &mut Activity<S>,
+    ) -> Result<Vec<u32>, ExchangeError> {
+        self.sweeps += 1;
+        let sessions = activity.ask_of_all()?;
+        let pids = sessions.keys().copied().collect();
+        for told in sessions.into_values() {
+            match told {
+                None => self.unreadable += 1,
+                Some(None) => self.runnable += 1,
+                Some(Some(wait)) => *self.blocked.entry(wait).or_default() += 1,
+            }
+        }
+        Ok(pids)
+    }
 }

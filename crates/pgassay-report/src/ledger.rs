@@ -53,6 +53,13 @@ pub(crate) fn tier(
     access: Option<&Check>,
 ) -> String {
     let tier = core_ledger::tier(cpu_by_stacks, blocked_by);
+    if tier == 0 {
+        let share = number::percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
+        return format!(
+            "T0: divided as looks at pg_stat_activity found it, which miss what is at work on a full \
+             machine; {share} of the time is explained; T1 needs pgassay on the server's own machine"
+        );
+    }
     let cpu = if cpu_by_stacks {
         "by stacks"
     } else {
@@ -105,7 +112,7 @@ pub(crate) fn explanation(difference: &LedgerDifference) -> String {
             number::percent(UNRESOLVED_SHARE_MAX)
         ),
         () => format!(
-            "Not explained: {unresolved}, but a sum below does not hold, or nothing divided the blocked time."
+            "Not explained: {unresolved}, but a sum below does not hold, or nothing exact divided the time."
         ),
     }
 }
@@ -201,6 +208,7 @@ fn steal(checks: &LedgerChecks) -> Option<String> {
 fn divider(divider: Divider) -> &'static str {
     match divider {
         Divider::Nothing => "nothing",
+        Divider::AskedStates => "looks at pg_stat_activity",
         Divider::AskedWaitEvents => "wait events of pg_stat_activity",
         Divider::WaitEvents => "wait events",
         Divider::Stacks => "stacks",

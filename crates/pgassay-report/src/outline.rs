@@ -12,6 +12,8 @@ use pgassay_core::measure::is_explained;
 use pgassay_core::profile::Profile;
 use pgassay_core::run::Run;
 
+use crate::number;
+
 /// Half the width of the equivalence band around 1 (see `pgassay_core::comparison::Verdict`).
 pub(crate) const BAND: f64 = 0.02;
 
@@ -259,7 +261,14 @@ pub(crate) fn coarse_rows(cost: &CostDifference) -> (&'static str, &[CostRow]) {
     }
 }
 
-/// Half the width of a row's interval: the larger side, where the two differ.
-pub(crate) fn plus_minus_us(row: &CostRow) -> f64 {
-    (row.high_us - row.difference_us).max(row.difference_us - row.low_us)
+/// Half the width of a row's interval: the larger side, where the two differ; `None` of a single pair,
+/// which tells no spread.
+pub(crate) fn plus_minus_us(row: &CostRow) -> Option<f64> {
+    let half_us = (row.high_us - row.difference_us).max(row.difference_us - row.low_us);
+    (half_us > 0.0 || row.difference_us.abs() <= 0.0).then_some(half_us)
+}
+
+/// The same in words.
+pub(crate) fn plus_minus(row: &CostRow) -> String {
+    plus_minus_us(row).map_or_else(|| "?".to_owned(), number::micros)
 }

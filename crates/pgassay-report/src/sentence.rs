@@ -128,8 +128,8 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
                 (Verdict::Slower, _) => "slower".to_owned(),
                 (Verdict::Same, 0) => format!("as fast as {baseline} within ±2\u{a0}%"),
                 (Verdict::Same, _) => "as fast within ±2\u{a0}%".to_owned(),
-                (Verdict::Unresolved, 0) => format!("not distinguishable from {baseline}"),
-                (Verdict::Unresolved, _) => "not distinguishable".to_owned(),
+                (Verdict::Unresolved, 0) => format!("not to be told from {baseline} (unresolved)"),
+                (Verdict::Unresolved, _) => "unresolved".to_owned(),
             };
             let place = match with[..] {
                 [_, _] if comparisons.len() == 2 => "under both conditions".to_owned(),
@@ -319,10 +319,14 @@ pub(crate) fn quality<'a>(profiles: impl Iterator<Item = &'a Profile>) -> Option
 pub(crate) fn observed(observation: &Observation) -> String {
     let subject = &observation.subject;
     let version = subject.major.as_deref().unwrap_or("of unknown version");
-    let postmaster = subject.postmaster_pid;
+    let server = match (subject.postmaster_pid, &subject.place) {
+        (Some(pid), _) => format!("PostgreSQL {version}, postmaster {pid}"),
+        (None, Some(place)) => format!("PostgreSQL {version} at {place}"),
+        (None, None) => format!("PostgreSQL {version}"),
+    };
     match subject.backend_pid {
-        Some(pid) => format!("Backend {pid} of PostgreSQL {version}, postmaster {postmaster}"),
-        None => format!("PostgreSQL {version}, postmaster {postmaster}"),
+        Some(pid) => format!("Backend {pid} of {server}"),
+        None => server,
     }
 }
 
@@ -331,7 +335,7 @@ pub(crate) fn how_observed(observation: &Observation) -> String {
     let seconds = observation.window_us / 1e6;
     let mut parts = vec![
         format!("watched for {}\u{a0}s", number::decimals(seconds, 1)),
-        number::count(observation.backends.processes.into(), "backend"),
+        number::count(observation.sessions.into(), "backend"),
     ];
     parts.push(match observation.transactions {
         Some(count) => format!("{} transactions/s", number::tps(count as f64 / seconds)),
@@ -375,8 +379,10 @@ pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
         let unreadable = number::whole(waits.unreadable as f64);
         parts.push(format!("{unreadable} {unseen}"));
     }
-    let cpu = number::percent(waits.sampling_cpu_us / window_us.max(1.0));
-    parts.push(format!("which took {cpu} of a CPU"));
+    if waits.sampling_cpu_us > 0.0 {
+        let cpu = number::percent(waits.sampling_cpu_us / window_us.max(1.0));
+        parts.push(format!("which took {cpu} of a CPU"));
+    }
     format!("{}.", parts.join(", "))
 }
 

@@ -57,16 +57,18 @@ fn observation() -> Observation {
         window_us: 2e6,
         frequency_hz: 100,
         subject: Subject {
-            postmaster_pid: 4711,
+            postmaster_pid: Some(4711),
+            place: None,
             backend_pid: None,
             major: Some("18".to_owned()),
         },
         transactions: Some(100),
-        backends: CpuTotals {
+        backends: Some(CpuTotals {
             on_cpu_us: 2000.0,
             run_queue_us: 1000.0,
             processes: 2,
-        },
+        }),
+        sessions: 2,
         backends_present_us: 4e6,
         background: vec![Background {
             role: "checkpointer".to_owned(),

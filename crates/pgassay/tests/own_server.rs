@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use pgassay_core::ledger::{Divider, Part};
 use pgassay_core::run::{Run, WarningKind};
 use pgassay_server::{Server, ServerConfig, testing};
 use support::{Finished, Place, signal, wait, wait_until};
@@ -510,7 +511,18 @@ fn of_a_server_on_another_machine_what_cannot_be_read_is_absent_and_said_once() 
             .find(|it| it.name == "pg_stat_database.xact_commit");
         assert!(commits.is_some(), "views are read wherever it runs");
     }
-    assert!(run.ledgers.is_empty() && run.profiles.is_empty());
+    assert!(run.profiles.is_empty());
+    assert_eq!(run.ledgers.len(), 2, "it was asked what its sessions did");
+    for ledger in &run.ledgers {
+        assert_eq!(ledger.blocked_by, Divider::AskedStates);
+        assert!(ledger.part_us(Part::Client) > 0.0, "{ledger:?}");
+        assert!(ledger.part_us(Part::OnCpu) <= 0.0, "nothing tells it");
+        let sum_us: f64 = ledger.rows.iter().map(|row| row.us).sum();
+        let whole_us = ledger.response_us + ledger.between_us;
+        assert!((sum_us / whole_us - 1.0).abs() < 1e-9, "{ledger:?}");
+    }
+    let difference = run.comparisons[0].ledger.as_ref();
+    assert!(difference.is_some_and(|it| !it.explained), "by looks alone");
     let said = kinds(&run);
     let not_observed = said
         .iter()
@@ -522,6 +534,8 @@ fn of_a_server_on_another_machine_what_cannot_be_read_is_absent_and_said_once() 
         run.warnings
     );
     let shown = place.command().args(["show", "last"]).output().unwrap();
-    assert_eq!(Finished::of(&shown).code, Some(0));
+    let shown = Finished::of(&shown);
+    assert_eq!(shown.code, Some(0));
+    assert!(shown.stdout.contains("T0: divided as looks"), "{shown:?}");
     theirs.assert_untouched();
 }

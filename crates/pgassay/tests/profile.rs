@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pgassay_core::ledger::Part;
 use pgassay_core::observation::WaitSource;
 use pgassay_server::{ServerConfig, testing};
 use support::look::{load, observed, run, sampling_is_permitted};
@@ -57,14 +58,11 @@ fn a_live_server_is_accounted_for_and_exported() {
     let done = clients.join().expect("clients end well");
 
     assert_eq!(
-        i32::try_from(seen.subject.postmaster_pid),
-        Ok(server.postmaster_pid())
+        seen.subject.postmaster_pid.map(u32::cast_signed),
+        Some(server.postmaster_pid())
     );
     assert_eq!(seen.subject.major.as_deref(), Some("18"));
-    assert_eq!(
-        seen.backends.processes, 2,
-        "our own connection is not one of them"
-    );
+    assert_eq!(seen.sessions, 2, "our own connection is not one of them");
     assert!(
         (2.9e6..4.5e6).contains(&seen.window_us),
         "{}",
@@ -73,7 +71,9 @@ fn a_live_server_is_accounted_for_and_exported() {
     // Two backends were there all the time, and on a CPU for some of it.
     let there_us = 2.0 * seen.window_us;
     assert!((seen.backends_present_us / there_us - 1.0).abs() < 0.01);
-    let used_us = seen.backends.on_cpu_us + seen.backends.run_queue_us;
+    let used_us = seen
+        .backends
+        .map_or(0.0, |it| it.on_cpu_us + it.run_queue_us);
     assert!(
         used_us > 0.1 * there_us && used_us < 1.01 * there_us,
         "{used_us}"
@@ -89,9 +89,9 @@ fn a_live_server_is_accounted_for_and_exported() {
     assert!(profile.total() > 100, "{}", profile.total());
     let functions = seen.functions();
     let portal_run = functions.iter().find(|row| row.name == "PortalRun");
-    assert!(portal_run.is_some_and(|row| row.children_us > 0.1 * seen.backends.on_cpu_us));
+    assert!(portal_run.is_some_and(|row| row.children_us > 0.1 * seen.on_cpu_us()));
     let sum: f64 = seen.subsystems().iter().map(|row| row.self_us).sum();
-    assert!((sum / seen.backends.on_cpu_us - 1.0).abs() < 1e-9);
+    assert!((sum / seen.on_cpu_us() - 1.0).abs() < 1e-9);
     assert!(
         seen.background.iter().any(|it| it.role == "checkpointer"),
         "{:?}",
@@ -149,8 +149,8 @@ fn one_backend_is_watched_by_its_number() {
     client.join().expect("the client ends well");
     assert_eq!(seen.subject.backend_pid.map(|it| it.to_string()), Some(pid));
     assert_eq!(seen.subject.major.as_deref(), Some("10"));
-    assert_eq!((seen.transactions, seen.backends.processes), (None, 1));
-    assert!(seen.backends.on_cpu_us > 0.05 * seen.window_us, "{seen:?}");
+    assert_eq!((seen.transactions, seen.sessions), (None, 1));
+    assert!(seen.on_cpu_us() > 0.05 * seen.window_us, "{seen:?}");
     let no_waits = seen
         .limits
         .iter()
@@ -338,7 +338,7 @@ fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
         );
     }
     let seen = observed(&look(&["--json"]));
-    assert!(seen.backends.on_cpu_us > 0.02 * seen.window_us, "{seen:?}");
+    assert!(seen.on_cpu_us() > 0.02 * seen.window_us, "{seen:?}");
     assert_eq!((seen.profile, seen.waits), (None, None));
     let export = look(&["--export", "folded=-"]);
     assert_eq!(export.code, Some(1));
@@ -388,7 +388,7 @@ fn without_privilege_the_server_is_asked_what_its_backends_wait_for_and_that_is_
     waiting.join().expect("no panic").expect("the lock");
 
     assert_eq!(seen.subject.major.as_deref(), Some("18"), "the server says");
-    assert_eq!(seen.backends.processes, 2, "none of ours is among them");
+    assert_eq!(seen.sessions, 2, "none of ours is among them");
     let waits = seen.waits.as_ref().expect("the server was asked");
     assert_eq!(waits.source, WaitSource::PgStatActivity);
     assert_eq!(waits.unreadable, 0, "{waits:?}");
@@ -474,4 +474,126 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
         "the page has both sides"
     );
     drop(server);
+}
+
+/// In a process namespace of its own a server's processes are as far away as another machine's.
+fn elsewhere(place: &Place, dsn: &str, arguments: &[&str]) -> Finished {
+    let program = place.command();
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--"]);
+    command
+        .arg(program.get_program())
+        .args(["profile", "--dsn", dsn]);
+    command.args(arguments);
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    run(&mut command)
+}
+
+#[test]
+fn a_server_whose_processes_are_not_to_be_seen_is_asked_and_that_is_said() {
+    let _alone = alone();
+    if !is_root() {
+        testing::skip("a server elsewhere", "a process namespace takes root");
+        return;
+    }
+    let config = ServerConfig {
+        tcp: true,
+        ..testing::config()
+    };
+    for version in ["9.6", "18"] {
+        let Some(server) = testing::server_with(version, &config) else {
+            continue;
+        };
+        is_asked(&server, version);
+        server.stop().expect("it stops");
+    }
+}
+
+fn is_asked(server: &pgassay_server::Server, version: &str) {
+    let mut holder = server.connect().expect("a connection");
+    for sql in [
+        "create role watcher login password 'secret'",
+        "select pg_advisory_lock(1)",
+    ] {
+        holder.query(sql).expect("an answer");
+    }
+    let mut waiter = server.connect().expect("a connection");
+    let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
+    let mut worker = server.connect().expect("a connection");
+    let working = thread::spawn(move || {
+        let until = Instant::now() + Duration::from_secs(9);
+        while Instant::now() < until {
+            let sql = "select sum(sqrt(i)) from generate_series(1, 3000000) i";
+            worker.query(sql).expect("an answer");
+        }
+    });
+    let place = Place::new();
+    let page = place.path().join("page.html");
+    let page_name = page.to_string_lossy();
+    let dsn = server.conninfo();
+    let seen = observed(&elsewhere(
+        &place,
+        &dsn,
+        &["--duration", "2s", "--json", "--html", &page_name],
+    ));
+    let text = elsewhere(&place, &dsn, &["--duration", "1s"]);
+    let port = server.tcp_address().expect("it listens").port();
+    let theirs = format!("host=127.0.0.1 port={port} user=watcher password=secret dbname=postgres");
+    let strangers = elsewhere(&place, &theirs, &["--duration", "1s"]);
+    let pid = elsewhere(&place, &dsn, &["--pid", "1"]);
+    let stacks = elsewhere(&place, &dsn, &["--duration", "1s", "--export", "folded=-"]);
+    drop(holder);
+    waiting.join().expect("no panic").expect("the lock");
+    working.join().expect("it has worked");
+
+    assert_eq!(seen.subject.postmaster_pid, None);
+    assert_eq!(seen.subject.major.as_deref(), Some(version));
+    assert_eq!((seen.backends, seen.sessions), (None, 3), "none of ours");
+    let there_us = 3.0 * seen.window_us;
+    assert!(
+        (seen.backends_present_us / there_us - 1.0).abs() < 0.02,
+        "{seen:?}"
+    );
+    let rows = seen.ledger();
+    let share = |part: Part| {
+        let of_part = rows.iter().filter(|row| row.part == part);
+        of_part.map(|row| row.us).sum::<f64>() / seen.backends_present_us
+    };
+    for part in [Part::Running, Part::Client, Part::Blocked] {
+        assert!((share(part) - 1.0 / 3.0).abs() < 0.05, "{rows:?}");
+    }
+    let lock = rows.iter().find(|row| row.part == Part::Blocked);
+    assert_eq!(lock.map(|row| &*row.mechanism), Some("Lock advisory"));
+    let questions = seen.transactions.expect("they are counted");
+    assert!(questions < 20, "{questions}: those of our own do not count");
+    for part in [
+        "at socket ",
+        "T0: divided as looks at pg_stat_activity found it",
+        "at work or waiting for a CPU",
+        "run pgassay on the server's machine",
+    ] {
+        assert!(squeezed(&text.stdout).contains(part), "{part}: {text:?}");
+    }
+    let named = |it: &&str| text.stdout.contains(*it);
+    let unknown = ["TIME", "BLOCKED", "run queue", "99th percentile"];
+    assert_eq!(
+        unknown.iter().copied().find(|it| named(it)),
+        None,
+        "{text:?}"
+    );
+    assert!(strangers.stdout.contains("pg_monitor"), "{strangers:?}");
+    assert_eq!(pid.code, Some(1), "{pid:?}");
+    assert!(pid.complaint().contains("--pid cannot be one"), "{pid:?}");
+    assert_eq!(stacks.code, Some(1), "{stacks:?}");
+    assert!(
+        stacks.complaint().contains("there are no stacks to export"),
+        "{stacks:?}"
+    );
+    let page = std::fs::read_to_string(page).expect("it was written");
+    assert!(page.contains("T0: divided as looks"), "{page}");
 }

@@ -79,7 +79,7 @@ fn look(place: &Place, server: &Server, change: impl FnOnce()) -> Observation {
 fn share(seen: &Observation, function: &str) -> f64 {
     let functions = seen.functions();
     let row = functions.iter().find(|row| row.name == function);
-    row.map_or(0.0, |row| row.children_us / seen.backends.on_cpu_us)
+    row.map_or(0.0, |row| row.children_us / seen.on_cpu_us())
 }
 
 /// What is said of the server's program under this name.

@@ -131,7 +131,11 @@ impl Evidence {
     pub fn of_observation(observation: &Observation) -> Option<Self> {
         let transactions = observation.transactions.filter(|count| *count > 0)? as f64;
         let per_transaction = |us: f64| us / transactions;
-        let cpu_us = per_transaction(observation.backends.on_cpu_us);
+        // Of a server elsewhere it is not told from waiting for a processor.
+        let cpu_us = per_transaction(match observation.backends {
+            Some(exact) => exact.on_cpu_us,
+            None => observation.backends_present_us - observation.blocked_us(),
+        });
         let blocked = observation.blocked().into_iter().map(|row| {
             let reason = Reason::of_event(&row.kind, &row.name);
             (reason.mechanism, per_transaction(row.blocked_us))
@@ -148,12 +152,13 @@ impl Evidence {
             let name = format!("background({}).cpu_us", background.role);
             counters.insert(name, per_transaction(background.cpu.on_cpu_us));
         }
-        let run_queue_us = per_transaction(observation.backends.run_queue_us);
-        let blocked_us = per_transaction(observation.blocked_us());
+        let run_queue_us = observation
+            .backends
+            .map_or(0.0, |it| per_transaction(it.run_queue_us));
         Some(Self {
             major: major(observation.subject.major.as_deref().unwrap_or_default()),
-            clients: f64::from(observation.backends.processes),
-            response_us: cpu_us + run_queue_us + (blocked_us - idle_us).max(0.0),
+            clients: f64::from(observation.sessions),
+            response_us: (per_transaction(observation.backends_present_us) - idle_us).max(0.0),
             cpu_us,
             run_queue_us,
             tps: transactions / (observation.window_us / 1e6),

@@ -114,8 +114,11 @@ impl Measure {
         }
     }
 
-    /// A time that was measured by a clock.
+    /// A time that was measured by a clock, if it was: of a live server no latency is known.
     pub(super) fn clock(self, what: &str, us: f64) -> Self {
+        if us <= 0.0 {
+            return self;
+        }
         self.fact(
             Source::Clocks,
             what,

@@ -23,6 +23,9 @@ pub struct Exact {
     pub on_cpu_us: f64,
     /// Runnable, waiting for one.
     pub run_queue_us: f64,
+    /// In no statement, where the server keeps account of that; else samples tell how long it waits
+    /// for its client.
+    pub idle_us: Option<f64>,
     /// The load generator's own account, where it is ours.
     pub client: Option<ClientParts>,
 }
@@ -75,7 +78,7 @@ pub fn rows(exact: &Exact, on_cpu: &CpuWeights, blocked: &BlockedWeights) -> Vec
         exact.run_queue_us,
     ));
     let blocked_us = (exact.whole_us - exact.on_cpu_us - exact.run_queue_us).max(0.0);
-    rows.extend(blocked_rows(blocked_us, blocked, exact.client.as_ref()));
+    rows.extend(blocked_rows(blocked_us, blocked, exact));
     rows.retain(|row| row.us > 0.0);
     rows
 }
@@ -111,11 +114,8 @@ fn cpu_rows(on_cpu_us: f64, weights: &CpuWeights) -> Vec<Row> {
     weights.iter().map(cpu_row).collect()
 }
 
-fn blocked_rows(
-    blocked_us: f64,
-    weights: &BlockedWeights,
-    client: Option<&ClientParts>,
-) -> Vec<Row> {
+fn blocked_rows(blocked_us: f64, weights: &BlockedWeights, exact: &Exact) -> Vec<Row> {
+    let client = exact.client.as_ref();
     let is_client = |key: &BlockedKey| key.reason.part == Part::Client;
     let all: f64 = weights.values().sum();
     let for_client: f64 = weights
@@ -132,7 +132,10 @@ fn blocked_rows(
     } else {
         0.0
     };
-    let client_us = sampled_us.max(known_us);
+    let client_us = exact
+        .idle_us
+        .unwrap_or(sampled_us)
+        .clamp(known_us, blocked_us);
     let mut rows = client_rows(client_us, client);
     let other_us = blocked_us - client_us;
     let other = all - for_client;
@@ -227,11 +230,12 @@ mod tests {
 
     prop_compose! {
         fn exact()(whole_us in time(), on_cpu_us in time(), run_queue_us in time(),
-                   client in proptest::option::of([time(), time(), time(), time()])) -> Exact {
+                   client in proptest::option::of([time(), time(), time(), time()]),
+                   idle_us in proptest::option::of(time())) -> Exact {
             let client = client.map(|[between_us, asleep_us, cpu_us, run_queue_us]| ClientParts {
                 between_us, asleep_us, cpu_us, run_queue_us,
             });
-            Exact { whole_us, on_cpu_us, run_queue_us, client }
+            Exact { whole_us, on_cpu_us, run_queue_us, idle_us, client }
         }
     }
 
@@ -263,6 +267,7 @@ mod tests {
             whole_us: 100.0,
             on_cpu_us: 20.0,
             run_queue_us: 10.0,
+            idle_us: None,
             client: Some(ClientParts {
                 between_us: 5.0,
                 asleep_us: 0.0,

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use pgassay_stats as stats;
 
 use super::trials::{BlockRows, Detailed, Measured, detailed};
-use super::{Ledger, LedgerDifference, LedgerRow, Nature, Part, Row};
+use super::{Divider, Ledger, LedgerDifference, LedgerRow, Nature, Part, Row};
 use crate::comparison::{Change, CostRow};
 use crate::trial::LatencyError;
 
@@ -89,9 +89,11 @@ fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
     Some(difference)
 }
 
-/// Nothing is explained by rows that miss what the clients measured.
+/// Nothing is explained by rows that miss what the clients measured, or whose sizes are shares of
+/// looks.
 fn adds_up(ledger: &Ledger) -> bool {
-    ledger.blocked_by != super::Divider::Nothing && ledger.checks.closes()
+    let is_divided = !matches!(ledger.blocked_by, Divider::Nothing | Divider::AskedStates);
+    is_divided && ledger.checks.closes()
 }
 
 /// The rows of the blocks that both sides have.

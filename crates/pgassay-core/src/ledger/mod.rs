@@ -57,6 +57,8 @@ pub enum Part {
     OnCpu,
     /// Runnable, waiting for a CPU.
     RunQueue,
+    /// At work in a statement: on a CPU or waiting for one, where nothing tells these apart.
+    Running,
     /// Blocked inside the server.
     Blocked,
     /// Blocked until the client sends something, inside a transaction.
@@ -111,6 +113,9 @@ pub enum Divider {
     /// Nothing did.
     #[default]
     Nothing,
+    /// What sessions did when the server was asked, of `pg_stat_activity`, and that alone: no total
+    /// of CPU time or of blocked time is known, so shares of looks stand for shares of time.
+    AskedStates,
     /// Wait events that the server was asked for, of `pg_stat_activity`.
     AskedWaitEvents,
     /// Wait events, read from the backends' memory.
@@ -185,21 +190,25 @@ pub struct LedgerChecks {
     pub steal: f64,
 }
 
-/// How deep an account looks: 1 with exact totals alone, 2 where stacks divide the time on a CPU, 3
-/// where they divide the blocked time too.
+/// How deep an account looks: 0 with what the server tells alone, 1 with exact totals, 2 where stacks
+/// divide the time on a CPU, 3 where they divide the blocked time too.
 pub fn tier(cpu_by_stacks: bool, blocked_by: Divider) -> u8 {
     match (cpu_by_stacks, blocked_by) {
+        (_, Divider::AskedStates) => 0,
         (_, Divider::Stacks) => 3,
         (true, _) => 2,
         (false, _) => 1,
     }
 }
 
-/// The share of an account's time whose rows say what it was for: neither unresolved nor CPU time
+/// The share of an account's time whose rows say what it was for: neither unresolved nor time at work
 /// that nothing divides; 1 without any time.
 pub fn explained_share(rows: &[Row]) -> f64 {
-    let is_undivided = |row: &Row| row.part == Part::OnCpu && row.phase.is_empty();
-    let untold = |row: &&Row| row.part == Part::Unresolved || is_undivided(row);
+    let untold = |row: &&Row| match row.part {
+        Part::Unresolved | Part::Running => true,
+        Part::OnCpu => row.phase.is_empty(),
+        _ => false,
+    };
     let untold_us: f64 = rows.iter().filter(untold).map(|row| row.us).sum();
     let whole_us: f64 = rows.iter().map(|row| row.us).sum();
     if whole_us > 0.0 {

@@ -16,7 +16,7 @@ use crate::subsystem::FrameName;
 /// Why a backend was blocked.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reason {
-    /// [`Part::Blocked`], [`Part::Client`] or [`Part::Unresolved`].
+    /// [`Part::Blocked`], [`Part::Client`], [`Part::Running`] or [`Part::Unresolved`].
     pub part: Part,
     /// Work of a device, or waiting for others.
     pub nature: Nature,
@@ -143,6 +143,15 @@ impl Reason {
             part: Part::Client,
             nature: Queue,
             mechanism: "client".to_owned(),
+        }
+    }
+
+    /// It was in a statement and told no wait, and nothing else is known of it.
+    pub fn running() -> Self {
+        Self {
+            part: Part::Running,
+            nature: Nature::Unknown,
+            mechanism: "at work or waiting for a CPU".to_owned(),
         }
     }
 

@@ -14,6 +14,7 @@ use super::account::{BlockedKey, BlockedWeights, ClientParts, CpuKey, CpuWeights
 use super::reason::Reason;
 use super::tail::tail;
 use super::{BackgroundRow, Divider, Ledger, LedgerChecks, Part, Row};
+use crate::observation::WaitSource;
 use crate::profile::{BlockedStack, Frame, Profile};
 use crate::subsystem::{Credit, FrameName, Phase, Subsystem, Symbols};
 use crate::trial::{CpuTotals, LatencyError, Trial, TrialKind};
@@ -61,7 +62,8 @@ pub(super) struct Detailed {
     pub blocks: Vec<BlockRows>,
 }
 
-/// The ledger of a point; `None` where no timed trial has exact totals.
+/// The ledger of a point; `None` where no timed trial has exact totals, and nobody was asked what the
+/// backends did.
 ///
 /// # Errors
 /// A damaged latency histogram.
@@ -110,35 +112,74 @@ pub(super) fn of_kind<'a>(
 }
 
 fn blocks(measured: &Measured<'_>) -> Result<Vec<Block>, LatencyError> {
-    let mut by_number: BTreeMap<u32, Vec<(&Trial, CpuTotals)>> = BTreeMap::new();
+    let mut by_number: BTreeMap<u32, Vec<&Trial>> = BTreeMap::new();
+    let is_asked = is_asked(measured);
     for trial in of_kind(measured, TrialKind::Timed) {
-        let counted = |it: &CpuTotals| it.processes > 0 && it.on_cpu_us > 0.0;
-        if let Some(server) = trial.server.filter(counted) {
-            by_number
-                .entry(trial.block)
-                .or_default()
-                .push((trial, server));
+        let is_counted = counted(trial).is_some();
+        if is_counted || is_asked {
+            by_number.entry(trial.block).or_default().push(trial);
         }
     }
-    by_number
-        .into_iter()
-        .map(|(number, trials)| block(number, &trials))
-        .collect()
+    let mut blocks = Vec::new();
+    for (number, trials) in by_number {
+        let mut block = block(number, &trials)?;
+        if is_asked {
+            let in_block = idle_us(trials.iter().copied(), block.exact.whole_us);
+            let in_any = || idle_us(of_kind(measured, TrialKind::Timed), block.exact.whole_us);
+            block.exact.idle_us = in_block.or_else(in_any);
+        }
+        blocks.push(block);
+    }
+    Ok(blocks)
 }
 
-fn block(number: u32, trials: &[(&Trial, CpuTotals)]) -> Result<Block, LatencyError> {
-    let sum = |of: fn(&Trial) -> f64| trials.iter().map(|(trial, _)| of(trial)).sum::<f64>();
-    let of_server = |of: fn(&CpuTotals) -> f64| trials.iter().map(|(_, it)| of(it)).sum::<f64>();
-    let processes = of_server(|it| f64::from(it.processes));
-    let backends_us = trials
-        .iter()
-        .map(|(trial, it)| f64::from(it.processes) * trial.window_us);
+/// A trial's exact totals, where it has any.
+fn counted(trial: &Trial) -> Option<CpuTotals> {
+    let is_counted = |it: &CpuTotals| it.processes > 0 && it.on_cpu_us > 0.0;
+    trial.server.filter(is_counted)
+}
+
+/// Whether all that is known of the backends is what their server answered.
+fn is_asked(measured: &Measured<'_>) -> bool {
+    let of_timed = || of_kind(measured, TrialKind::Timed);
+    let mut asked = of_kind(measured, TrialKind::Profiled).filter_map(|trial| trial.waits.as_ref());
+    of_timed().all(|trial| trial.server.is_none())
+        && asked.any(|it| it.source == WaitSource::PgStatActivity && it.looks() > 0)
+}
+
+/// The part of the whole that is outside of statements, by the server's own account of the time
+/// inside (`pg_stat_database.active_time`, in milliseconds; 14 and later).
+fn idle_us<'a>(trials: impl Iterator<Item = &'a Trial>, whole_us: f64) -> Option<f64> {
+    let (mut active_us, mut transactions) = (0.0, 0);
+    for trial in trials {
+        if let Some(active_ms) = trial.counters.get("pg_stat_database.active_time") {
+            active_us += active_ms * 1e3;
+            transactions += trial.transactions_total;
+        }
+    }
+    (transactions > 0).then(|| (whole_us - active_us / transactions as f64).max(0.0))
+}
+
+fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
+    let sum = |of: fn(&Trial) -> f64| trials.iter().map(|trial| of(trial)).sum::<f64>();
+    let of_server = |of: fn(&CpuTotals) -> f64| {
+        trials
+            .iter()
+            .filter_map(|it| counted(it))
+            .map(|it| of(&it))
+            .sum::<f64>()
+    };
+    // A client has one backend, be it seen or not.
+    let backends = |trial: &Trial| match counted(trial) {
+        Some(server) => f64::from(server.processes),
+        None => trial.client.whole_us() / trial.window_us,
+    };
+    let backends_us = trials.iter().map(|trial| backends(trial) * trial.window_us);
     let in_window = sum(|trial| trial.transactions as f64);
     let all = sum(|trial| trial.transactions_total as f64);
     let window_us = sum(|trial| trial.window_us);
-    let whole_us = backends_us.sum::<f64>() / in_window;
     let (mut latency_us, mut squares_us2) = (0.0, 0.0);
-    for (trial, _) in trials {
+    for trial in trials {
         let latency = trial.latency.histogram()?;
         let (mean_us, sd_us) = (latency.mean() / 1e3, latency.stdev() / 1e3);
         latency_us += mean_us * trial.transactions as f64;
@@ -147,9 +188,10 @@ fn block(number: u32, trials: &[(&Trial, CpuTotals)]) -> Result<Block, LatencyEr
     Ok(Block {
         number,
         exact: Exact {
-            whole_us,
+            whole_us: backends_us.sum::<f64>() / in_window,
             on_cpu_us: of_server(|it| it.on_cpu_us) / all,
             run_queue_us: of_server(|it| it.run_queue_us) / all,
+            idle_us: None,
             client: Some(ClientParts {
                 between_us: sum(|trial| trial.client.between_us) / in_window,
                 asleep_us: sum(|trial| trial.client.asleep_us) / in_window,
@@ -157,7 +199,7 @@ fn block(number: u32, trials: &[(&Trial, CpuTotals)]) -> Result<Block, LatencyEr
                 run_queue_us: sum(|trial| trial.client.run_queue_us) / all,
             }),
         },
-        backends: processes / trials.len() as f64,
+        backends: trials.iter().map(|trial| backends(trial)).sum::<f64>() / trials.len() as f64,
         throughput: in_window / window_us,
         latency_us: latency_us / in_window,
         cut_us: squares_us2 / latency_us.max(f64::MIN_POSITIVE),
@@ -199,7 +241,10 @@ impl Dividers {
 
     fn rows(&self, block: &Block) -> Vec<Row> {
         let cpu = self.cpu.blocks.get(&block.number);
+        // Looks over a connection are few: those of one block may have met no statement.
+        let is_asked = self.blocked_by == Divider::AskedStates;
         let blocked = self.blocked.blocks.get(&block.number);
+        let blocked = blocked.filter(|_| !is_asked);
         rows(
             &block.exact,
             cpu.unwrap_or(&self.cpu.pooled),
@@ -298,13 +343,25 @@ fn blocked_by_stacks(profile: &Profile) -> ByBlock<BlockedWeights> {
 fn blocked_by_events(measured: &Measured<'_>) -> (ByBlock<BlockedWeights>, Divider) {
     let mut weights = no_blocked();
     let mut divider = Divider::Nothing;
+    // Where a total of the time at work is known, looks at it divide nothing: they meet too little.
+    let is_asked = is_asked(measured);
     for trial in of_kind(measured, TrialKind::Profiled) {
         let Some(waits) = &trial.waits else { continue };
+        if is_asked && waits.runnable_samples > 0 {
+            let key = BlockedKey {
+                phase: String::new(),
+                reason: Reason::running(),
+            };
+            weights.add(trial.block, &key, waits.runnable_samples as f64);
+        }
         for event in waits.events.iter().filter(|event| event.samples > 0) {
             let key = blocked_key(&[], &event.kind, &event.name);
             weights.add(trial.block, &key, event.samples as f64);
             divider = waits.source.into();
         }
+    }
+    if is_asked {
+        divider = Divider::AskedStates;
     }
     (weights, divider)
 }

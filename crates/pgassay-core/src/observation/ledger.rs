@@ -3,8 +3,8 @@
 //! The clients are not ours, so what their backends wait for them is one row, idleness included.
 
 use super::Observation;
-use crate::ledger::account::{BlockedWeights, Exact, rows};
-use crate::ledger::{Divider, Row, blocked_key, blocked_weights, cpu_weights};
+use crate::ledger::account::{BlockedKey, BlockedWeights, Exact, rows};
+use crate::ledger::{Divider, Reason, Row, blocked_key, blocked_weights, cpu_weights};
 
 impl Observation {
     /// The backends' time over the whole window by phase and mechanism, the longest row first. The
@@ -12,8 +12,9 @@ impl Observation {
     pub fn ledger(&self) -> Vec<Row> {
         let exact = Exact {
             whole_us: self.backends_present_us,
-            on_cpu_us: self.backends.on_cpu_us,
-            run_queue_us: self.backends.run_queue_us,
+            on_cpu_us: self.on_cpu_us(),
+            run_queue_us: self.backends.map_or(0.0, |it| it.run_queue_us),
+            idle_us: None,
             client: None,
         };
         let major = self.subject.major.as_deref().unwrap_or("devel");
@@ -34,6 +35,7 @@ impl Observation {
     pub fn divided_by(&self) -> (bool, Divider) {
         let blocked_by = match &self.waits {
             _ if self.seen_blocked().is_some() => Divider::Stacks,
+            _ if self.backends.is_none() => Divider::AskedStates,
             Some(waits) if waits.blocked_samples > 0 => waits.source.into(),
             _ => Divider::Nothing,
         };
@@ -43,6 +45,14 @@ impl Observation {
     fn waits_as_weights(&self) -> BlockedWeights {
         let events = self.waits.iter().flat_map(|waits| &waits.events);
         let mut weights = BlockedWeights::new();
+        let running = self.waits.as_ref().map_or(0, |it| it.runnable_samples);
+        if self.backends.is_none() && running > 0 {
+            let key = BlockedKey {
+                phase: String::new(),
+                reason: Reason::running(),
+            };
+            weights.insert(key, running as f64);
+        }
         for event in events.filter(|event| event.samples > 0) {
             let key = blocked_key(&[], &event.kind, &event.name);
             *weights.entry(key).or_default() += event.samples as f64;
@@ -54,7 +64,7 @@ impl Observation {
 #[cfg(test)]
 mod tests {
     use super::super::rows::tests::observation;
-    use super::super::{WaitCount, Waits};
+    use super::super::{WaitCount, WaitSource, Waits};
     use crate::ledger::{Divider, Part, explained_share, tier};
 
     #[test]
@@ -97,8 +107,47 @@ mod tests {
         // Without stacks all that is known of the time on a CPU is that it was.
         observation.profile = None;
         let share = explained_share(&observation.ledger());
-        let on_cpu = observation.backends.on_cpu_us / observation.backends_present_us;
+        let on_cpu = observation.on_cpu_us() / observation.backends_present_us;
         assert!((share - (1.0 - on_cpu)).abs() < 1e-9, "{share}");
         assert!(!observation.divided_by().0);
+    }
+
+    #[test]
+    fn of_a_server_elsewhere_shares_of_looks_stand_for_shares_of_time_in_the_lowest_tier() {
+        let mut observation = observation();
+        let event = |kind: &str, name: &str, samples| WaitCount {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            samples,
+        };
+        observation.profile = None;
+        observation.backends = None;
+        observation.waits = Some(Waits {
+            source: WaitSource::PgStatActivity,
+            blocked_samples: 75,
+            runnable_samples: 25,
+            events: vec![
+                event("Client", "ClientRead", 60),
+                event("Lock", "tuple", 15),
+            ],
+            ..Waits::default()
+        });
+        let whole_us = observation.backends_present_us;
+        let rows = observation.ledger();
+        let share = |part: Part| {
+            let of_part = rows.iter().filter(|row| row.part == part);
+            of_part.map(|row| row.us).sum::<f64>() / whole_us
+        };
+        for (part, expected) in [
+            (Part::Running, 0.25),
+            (Part::Client, 0.6),
+            (Part::Blocked, 0.15),
+        ] {
+            assert!((share(part) - expected).abs() < 1e-9, "{rows:?}");
+        }
+        assert!((explained_share(&rows) - 0.75).abs() < 1e-9);
+        assert!((observation.blocked_us() / whole_us - 0.75).abs() < 1e-9);
+        let (cpu_by_stacks, blocked_by) = observation.divided_by();
+        assert_eq!(tier(cpu_by_stacks, blocked_by), 0);
     }
 }

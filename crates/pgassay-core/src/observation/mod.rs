@@ -44,8 +44,12 @@ pub struct Observation {
     /// nobody could be asked, and where one backend of several is watched.
     pub transactions: Option<u64>,
     /// The exact totals of the backends that were watched, and of the parallel workers that worked
-    /// for them.
-    pub backends: CpuTotals,
+    /// for them; `None` of a server whose processes are not to be seen from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backends: Option<CpuTotals>,
+    /// How many of them there were.
+    #[serde(default)]
+    pub sessions: u32,
     /// How long those processes were there, summed.
     pub backends_present_us: f64,
     /// The server's other processes.
@@ -68,8 +72,12 @@ pub struct Observation {
 /// What was watched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Subject {
-    /// The server's first process.
-    pub postmaster_pid: u32,
+    /// The server's first process; `None` where it is not to be seen from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub postmaster_pid: Option<u32>,
+    /// Where the server was reached that is not to be seen from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     /// The one backend that was watched; `None` if all were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_pid: Option<u32>,
@@ -128,11 +136,15 @@ impl Observation {
         self.profile.as_ref().filter(|profile| profile.total() > 0)
     }
 
+    /// The exact CPU time of the backends; 0 where nothing tells it.
+    pub fn on_cpu_us(&self) -> f64 {
+        self.backends.map_or(0.0, |it| it.on_cpu_us)
+    }
+
     /// The exact CPU time that each sample stands for; 0 without samples.
     pub fn cpu_us_per_sample(&self) -> f64 {
-        self.sampled().map_or(0.0, |profile| {
-            self.backends.on_cpu_us / profile.total() as f64
-        })
+        self.sampled()
+            .map_or(0.0, |profile| self.on_cpu_us() / profile.total() as f64)
     }
 
     /// The stacks of what was blocked (see [`Profile::off_cpu`]), if there is any time among them.
@@ -141,9 +153,19 @@ impl Observation {
         blocked.filter(|profile| profile.total() > 0)
     }
 
-    /// The time that the backends neither had a CPU nor waited for one.
+    /// The time that the backends neither had a CPU nor waited for one. Where nothing tells their
+    /// totals it is as much of their time as of the looks at them that met a wait.
     pub fn blocked_us(&self) -> f64 {
-        let used_us = self.backends.on_cpu_us + self.backends.run_queue_us;
-        (self.backends_present_us - used_us).max(0.0)
+        match (&self.backends, &self.waits) {
+            (Some(exact), _) => {
+                let used_us = exact.on_cpu_us + exact.run_queue_us;
+                (self.backends_present_us - used_us).max(0.0)
+            }
+            (None, Some(waits)) => {
+                let share = waits.blocked_samples as f64 / waits.looks().max(1) as f64;
+                self.backends_present_us * share
+            }
+            (None, None) => 0.0,
+        }
     }
 }

@@ -172,16 +172,18 @@ pub(super) mod tests {
             window_us: 2e6,
             frequency_hz: 99,
             subject: Subject {
-                postmaster_pid: 1,
+                postmaster_pid: Some(1),
+                place: None,
                 backend_pid: None,
                 major: Some("18".to_owned()),
             },
             transactions: Some(100),
-            backends: CpuTotals {
+            backends: Some(CpuTotals {
                 on_cpu_us: 1000.0,
                 run_queue_us: 500.0,
                 processes: 2,
-            },
+            }),
+            sessions: 2,
             backends_present_us: 4e6,
             background: Vec::new(),
             profile: Some(builder.finish()),

@@ -49,6 +49,13 @@ pub struct Waits {
     pub events: Vec<WaitCount>,
 }
 
+impl Waits {
+    /// Looks that told something of a backend.
+    pub fn looks(&self) -> u64 {
+        self.blocked_samples + self.runnable_samples
+    }
+}
+
 /// How often a wait was met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitCount {

@@ -22,10 +22,8 @@ pub(super) fn json(observation: &Observation, profile: &Profile) -> String {
         SamplingInterval::from_nanos(interval_ns),
     );
     let start = Timestamp::from_nanos_since_reference(0);
-    let pid = observation
-        .subject
-        .backend_pid
-        .unwrap_or(observation.subject.postmaster_pid);
+    let subject = &observation.subject;
+    let pid = subject.backend_pid.or(subject.postmaster_pid).unwrap_or(0);
     let process = shown.add_process("postgres", pid, start);
     let thread = shown.add_thread(process, pid, start, true);
     shown.set_thread_name(thread, "backends");

@@ -120,9 +120,10 @@ fn title(observation: &Observation) -> String {
         .major
         .as_ref()
         .map_or_else(String::new, |major| format!(" {major}"));
-    match subject.backend_pid {
-        Some(pid) => format!("PostgreSQL{version}, backend {pid}"),
-        None => format!("PostgreSQL{version}, server {}", subject.postmaster_pid),
+    match (subject.backend_pid, subject.postmaster_pid) {
+        (Some(pid), _) => format!("PostgreSQL{version}, backend {pid}"),
+        (None, Some(pid)) => format!("PostgreSQL{version}, server {pid}"),
+        (None, None) => format!("PostgreSQL{version}"),
     }
 }
 

@@ -219,11 +219,7 @@ fn data(run: &Run) -> Option<Value> {
 fn observed_data(observation: &Observation) -> Option<Value> {
     let blocked = observation.seen_blocked();
     let sides = [
-        (
-            "on a CPU",
-            observation.sampled(),
-            observation.backends.on_cpu_us,
-        ),
+        ("on a CPU", observation.sampled(), observation.on_cpu_us()),
         ("blocked", blocked.as_ref(), observation.blocked_us()),
     ];
     let mut forest = Forest::default();

@@ -12,9 +12,7 @@ use crate::ledger::{
     background, checks, explanation, group_name, ledger, nature_word, row_name, tier_of_run,
 };
 use crate::number;
-use crate::outline::{
-    baseline_name, condition_title, explained_ledger, plus_minus_us, variant_name,
-};
+use crate::outline::{baseline_name, condition_title, explained_ledger, plus_minus, variant_name};
 
 /// More rows than this are summed in the last one.
 const ROWS_MAX: usize = 25;
@@ -63,7 +61,8 @@ const KINDS: [(&str, &str); 5] = [
 
 fn kind(part: Part) -> Option<usize> {
     match part {
-        Part::OnCpu => Some(0),
+        // Not told from waiting for a CPU.
+        Part::OnCpu | Part::Running => Some(0),
         Part::RunQueue => Some(1),
         Part::Blocked => Some(2),
         Part::Client => Some(3),
@@ -140,16 +139,22 @@ fn segments(ledger: &Ledger) -> Vec<(&'static str, String, f64, f64)> {
 
 /// The bar in words.
 fn spoken(ledger: &Ledger) -> String {
-    let part =
-        |part: Part, name: &str| format!("{name} {} µs", number::micros(ledger.part_us(part)));
-    [
+    let part = |part: Part, name: &str| {
+        let us = ledger.part_us(part);
+        (us > 0.0).then(|| format!("{name} {} µs", number::micros(us)))
+    };
+    let parts: Vec<String> = [
         part(Part::OnCpu, "on a CPU"),
+        part(Part::Running, "at work or waiting for a CPU"),
         part(Part::RunQueue, "run queue"),
         part(Part::Blocked, "blocked"),
         part(Part::Client, "client"),
         part(Part::Unresolved, "unresolved"),
     ]
-    .join(", ")
+    .into_iter()
+    .flatten()
+    .collect();
+    parts.join(", ")
 }
 
 fn account(
@@ -173,7 +178,7 @@ fn account(
                 b { (names[1]) } ", " (condition_title(run, comparison.condition)) ": "
                 span.figure {
                     (number::signed_micros(difference.response.difference_us))
-                    " ±" (number::micros(plus_minus_us(&difference.response))) " µs"
+                    " ±" (plus_minus(&difference.response)) " µs"
                 }
             }
             div.charts.wide {
@@ -241,7 +246,7 @@ fn table_row(row: &LedgerRow) -> Markup {
             td.n { (number::micros(cost.baseline_us)) }
             td.n { (number::micros(cost.variant_us)) }
             td.n { (number::signed_micros(cost.difference_us)) }
-            td.n.faint { (number::micros(plus_minus_us(cost))) }
+            td.n.faint { (plus_minus(cost)) }
         }
     }
 }

@@ -31,9 +31,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use pgassay_core::comparison::{Comparison, CostDifference};
 use pgassay_core::run::{Run, WarningKind};
 
-use crate::outline::{
-    Unit, baseline_name, condition_title, explained, plus_minus_us, variant_name,
-};
+use crate::outline::{Unit, baseline_name, condition_title, explained, plus_minus, variant_name};
 use crate::{number, sentence};
 
 const STYLE: &str = include_str!("page.css");
@@ -191,7 +189,7 @@ fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool
                 b { (variant) } ", " (condition_title(run, comparison.condition)) ": "
                 span.figure {
                     (number::signed_micros(cost.total.difference_us))
-                    " ±" (number::micros(plus_minus_us(&cost.total))) " µs/" (Unit::of(run).short())
+                    " ±" (plus_minus(&cost.total)) " µs/" (Unit::of(run).short())
                 }
             }
             div.charts.wide {

@@ -64,20 +64,38 @@ fn limits(observation: &Observation) -> Markup {
     }
 }
 
-/// The three exact totals.
+/// The three exact totals; where they are not known, what the server was seen to do.
 fn time(observation: &Observation) -> Markup {
     let basis = observation.basis();
+    let (source, parts) = match &observation.backends {
+        Some(exact) => (
+            "from the kernel's exact counts",
+            [
+                ("on a CPU", exact.on_cpu_us),
+                ("waiting for a CPU", exact.run_queue_us),
+                ("blocked", observation.blocked_us()),
+            ]
+            .to_vec(),
+        ),
+        None => (
+            "divided as looks at pg_stat_activity found them",
+            [
+                (
+                    "at work or waiting for a CPU",
+                    observation.backends_present_us - observation.blocked_us(),
+                ),
+                ("blocked", observation.blocked_us()),
+            ]
+            .to_vec(),
+        ),
+    };
     html! {
         section #time {
             h2 { "Time" }
             div.scroll { table {
-                caption { "The backends' time, from the kernel's exact counts, in " (basis.unit()) "." }
+                caption { "The backends' time, " (source) ", in " (basis.unit()) "." }
                 tbody {
-                    @for (what, us) in [
-                        ("on a CPU", observation.backends.on_cpu_us),
-                        ("waiting for a CPU", observation.backends.run_queue_us),
-                        ("blocked", observation.blocked_us()),
-                    ] {
+                    @for (what, us) in parts {
                         tr {
                             th scope="row" { (what) }
                             td.n { (number::micros(basis.of(us))) }
@@ -107,7 +125,9 @@ fn waits(observation: &Observation) -> Markup {
                 div.scroll { table {
                     caption {
                         "What the backends waited for, in " (basis.unit())
-                        "; samples divide the exact blocked time."
+                        @if observation.backends.is_some() {
+                            "; samples divide the exact blocked time."
+                        } @else { ", as looks found them." }
                     }
                     tbody {
                         @for row in blocked {
@@ -148,7 +168,7 @@ fn rows(id: &str, title: &str, observation: &Observation, rows: &[Row]) -> Marku
                         tr {
                             th scope="row" { (row.name) }
                             td.n { (number::micros(basis.of(row.self_us))) }
-                            td.n { (share(row.self_us, observation.backends.on_cpu_us)) }
+                            td.n { (share(row.self_us, observation.on_cpu_us())) }
                         }
                     }
                 }
@@ -175,7 +195,7 @@ fn functions(observation: &Observation) -> Markup {
                         tr {
                             th scope="row" { (row.name) } td { (row.object) }
                             td.n { (number::micros(basis.of(row.self_us))) }
-                            td.n { (share(row.self_us, observation.backends.on_cpu_us)) }
+                            td.n { (share(row.self_us, observation.on_cpu_us())) }
                             td.n { (number::micros(basis.of(row.children_us))) }
                             td.n { (number::whole(row.samples as f64)) }
                         }

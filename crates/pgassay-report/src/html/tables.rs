@@ -5,7 +5,7 @@ use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow, Rati
 use pgassay_core::run::Run;
 
 use crate::outline::{
-    Unit, baseline_name, condition_title, per_transaction, plus_minus_us, point, top_rows,
+    Unit, baseline_name, condition_title, per_transaction, plus_minus, point, top_rows,
     variant_name,
 };
 use crate::{number, sentence};
@@ -171,7 +171,7 @@ fn function(row: &CostRow, largest_us: f64) -> Markup {
             td.n { (number::micros(row.baseline_us)) }
             td.n { (number::micros(row.variant_us)) }
             td.n { (number::signed_micros(row.difference_us)) }
-            td.n.faint { (number::micros(plus_minus_us(row))) }
+            td.n.faint { (plus_minus(row)) }
             td.bar { div class=(class) style=(format!("width:{share:.1}%")) {} }
         }
     }

@@ -56,7 +56,7 @@ impl From<&CostRow> for Part {
             name: row.name.clone(),
             difference: row.difference_us,
             interval: Some([row.low_us, row.high_us]),
-            plus_minus: Some(plus_minus_us(row)),
+            plus_minus: plus_minus_us(row),
             resolved: row.change != Change::Unresolved,
         }
     }

@@ -8,7 +8,7 @@ use super::table::{Cell, Ink, Side, Table, bar, cell, cut, inked, paint, visible
 use super::{Style, heading};
 use crate::outline::{
     Unit, baseline_name, coarse_rows, comparison, condition_title, explained, most_telling,
-    plus_minus_us, top_rows, unresolved_us, variant_name,
+    plus_minus, top_rows, unresolved_us, variant_name,
 };
 use crate::{number, sentence};
 
@@ -150,7 +150,7 @@ fn row(mark: &str, name: &str, row: &CostRow, largest_us: f64, style: Style) -> 
         cell(number::micros(row.baseline_us)),
         cell(number::micros(row.variant_us)),
         cell(number::signed_micros(row.difference_us)),
-        inked(number::micros(plus_minus_us(row)), Ink::Faint),
+        inked(plus_minus(row), Ink::Faint),
         inked(
             bar(share, BAR_WIDTH),
             if ink == Ink::Faint { Ink::Faint } else { ink },
@@ -224,7 +224,7 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
         variant_name(run, comparison.variant),
         condition_title(run, comparison.condition),
         number::signed_micros(cost.total.difference_us),
-        number::micros(plus_minus_us(&cost.total)),
+        plus_minus(&cost.total),
         Unit::of(run).short(),
         parts.join(", ")
     );

@@ -10,9 +10,7 @@ use crate::ledger::{
     background, checks, explanation, group_name, ledger, nature_word, tier_of_run,
 };
 use crate::number;
-use crate::outline::{
-    baseline_name, condition_title, explained_ledger, plus_minus_us, variant_name,
-};
+use crate::outline::{baseline_name, condition_title, explained_ledger, plus_minus, variant_name};
 use crate::tail;
 
 /// Rows of the account in full, and named in a line.
@@ -132,7 +130,7 @@ fn line(mark: &str, name: &str, row: &CostRow, largest_us: f64) -> Vec<Cell> {
         cell(number::micros(row.baseline_us)),
         cell(number::micros(row.variant_us)),
         inked(number::signed_micros(row.difference_us), ink),
-        inked(number::micros(plus_minus_us(row)), Ink::Faint),
+        inked(plus_minus(row), Ink::Faint),
         inked(bar(share, BAR_WIDTH), ink),
     ]
 }
@@ -216,7 +214,7 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
         variant_name(run, comparison.variant),
         condition_title(run, comparison.condition),
         number::signed_micros(difference.response.difference_us),
-        number::micros(plus_minus_us(&difference.response)),
+        plus_minus(&difference.response),
         parts.join(", ")
     );
     wrap(&text, style.columns(), "  ", "    ")

@@ -56,14 +56,17 @@ fn opening(observation: &Observation, style: Style) -> String {
     )
 }
 
-/// The three exact totals.
+/// The three exact totals; nothing where they are not known.
 fn time(observation: &Observation, style: Style) -> String {
+    let Some(exact) = &observation.backends else {
+        return String::new();
+    };
     let basis = observation.basis();
     let whole_us = observation.backends_present_us;
     let mut table = Table::new(&[Side::Left, Side::Right, Side::Left, Side::Right]);
     for (what, us) in [
-        ("on a CPU", observation.backends.on_cpu_us),
-        ("waiting for a CPU", observation.backends.run_queue_us),
+        ("on a CPU", exact.on_cpu_us),
+        ("waiting for a CPU", exact.run_queue_us),
         ("blocked", observation.blocked_us()),
     ] {
         let share = if whole_us > 0.0 { us / whole_us } else { 0.0 };
@@ -118,10 +121,10 @@ fn ledger(observation: &Observation, style: Style) -> String {
     heading("LEDGER", &why, style) + &tier + "\n" + &table.render(style.color)
 }
 
-/// The blocked time by its reasons.
+/// The blocked time by its reasons; where looks divided all time, the ledger has told them.
 fn waits(observation: &Observation, style: Style) -> String {
     let rows = observation.blocked();
-    if rows.is_empty() {
+    if rows.is_empty() || observation.backends.is_none() {
         return String::new();
     }
     let whole_us = observation.blocked_us();
@@ -155,7 +158,7 @@ fn division(
         return String::new();
     }
     let mut table = Table::new(&[Side::Left, Side::Right, Side::Right, Side::Left]);
-    let whole_us = observation.backends.on_cpu_us;
+    let whole_us = observation.on_cpu_us();
     let is_large = |row: &&Row| row.self_us >= whole_us * BELOW_SHARE;
     for row in rows.iter().filter(is_large) {
         table.row(vec![
@@ -190,7 +193,7 @@ fn share(part_us: f64, whole_us: f64) -> Cell {
 
 fn functions(observation: &Observation, style: Style) -> String {
     let rows = observation.functions();
-    let whole_us = observation.backends.on_cpu_us;
+    let whole_us = observation.on_cpu_us();
     let mut table = Table::new(&[
         Side::Right,
         Side::Right,

@@ -70,10 +70,19 @@ impl Probes {
                 waits: None,
             });
         }
-        if schedule.profiled > 0 && probes.servers.iter().any(|it| it.live.is_some()) {
-            probes.open_sampler(slices(schedule), warnings);
+        if schedule.profiled > 0 {
+            if probes.servers.iter().any(|it| it.live.is_some()) {
+                probes.open_sampler(slices(schedule), warnings);
+            }
             for (probed, host) in probes.servers.iter_mut().zip(servers.iter()) {
-                let Some(live) = &probed.live else { continue };
+                let Some(live) = &probed.live else {
+                    let asked = exchange(host).and_then(WaitProbe::elsewhere);
+                    let unasked = |error: &anyhow::Error| {
+                        warn(warnings, format!("nothing tells of waits: {error:#}"));
+                    };
+                    probed.waits = asked.inspect_err(unasked).ok();
+                    continue;
+                };
                 let (probe, refusal) = WaitProbe::of(live, Some(|| exchange(host)));
                 if let Some(refusal) = &refusal {
                     let limits = refusal.limits.as_deref().unwrap_or_default();

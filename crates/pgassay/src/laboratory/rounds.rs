@@ -282,7 +282,9 @@ impl Bench<'_> {
         let before = Reading::take(live, &backend_pids, &server_pids)?;
         let probe = probed.and_then(|it| it.waits.clone());
         let waits = probe.filter(|_| is_profiled).map(|probe| {
-            WaitThread::start(WaitSampler::new(probe, WAITS_HZ), backend_pids.clone())
+            // A server that runs elsewhere knows its backends by numbers that mean nothing here.
+            let asked_pids = crew.server_pids();
+            WaitThread::start(WaitSampler::new(probe, WAITS_HZ), asked_pids)
         });
         let parent = servers.and_then(|it| it.live.as_ref());
         let parent = parent.map(|live| live.postmaster_pid);

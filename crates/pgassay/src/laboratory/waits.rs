@@ -40,13 +40,18 @@ impl WaitProbe {
             Ok(reader) => return (Some(Self::Memory(reader)), None),
             Err(refusal) => refusal,
         };
-        let asking = connect.map(|mut connect| Self::asking(connect()?));
+        let asking = connect.map(|mut connect| Self::asking(connect()?, true));
         let check = refused(&refusal, asking.as_ref());
         (asking.and_then(Result::ok), Some(check))
     }
 
-    fn asking(exchange: Exchange<Stream>) -> Result<Self> {
-        let activity = Activity::open(exchange, true)?;
+    /// Of a server whose processes are not to be seen from here: what it says over this connection.
+    pub fn elsewhere(exchange: Exchange<Stream>) -> Result<Self> {
+        Self::asking(exchange, false)
+    }
+
+    fn asking(exchange: Exchange<Stream>, sees_processes: bool) -> Result<Self> {
+        let activity = Activity::open(exchange, sees_processes)?;
         Ok(Self::Server(Arc::new(Mutex::new(activity))))
     }
 
@@ -150,20 +155,25 @@ impl WaitSampler {
             Log::Memory(_, log) => (WaitSource::Memory, log.named(name)),
             Log::Server(_, log) => (WaitSource::PgStatActivity, log),
         };
-        let blocked_samples = log.blocked.values().sum();
-        let events = log.blocked.into_iter().map(|(wait, samples)| WaitCount {
-            kind: wait.kind,
-            name: wait.name,
-            samples,
-        });
-        Waits {
-            source,
-            blocked_samples,
-            runnable_samples: log.runnable,
-            unreadable: log.unreadable,
-            sampling_cpu_us: self.cpu_us,
-            events: events.collect(),
-        }
+        seen(source, log, self.cpu_us)
+    }
+}
+
+/// What a log holds, and the CPU time that it took.
+pub fn seen(source: WaitSource, log: WaitLog<NamedWait>, sampling_cpu_us: f64) -> Waits {
+    let blocked_samples = log.blocked.values().sum();
+    let events = log.blocked.into_iter().map(|(wait, samples)| WaitCount {
+        kind: wait.kind,
+        name: wait.name,
+        samples,
+    });
+    Waits {
+        source,
+        blocked_samples,
+        runnable_samples: log.runnable,
+        unreadable: log.unreadable,
+        sampling_cpu_us,
+        events: events.collect(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use pgassay_profile::LiveServer;
 use pgassay_wire::Exchange;
 use pgassay_wire::conninfo::Request;
@@ -24,30 +24,54 @@ pub struct Connection {
     pub own_pid: u32,
 }
 
-impl Connection {
-    /// Signs in, and finds the server's processes on this machine.
+/// A connection to a server whose processes are not to be seen from here.
+pub struct Elsewhere {
+    /// For questions.
+    pub exchange: Exchange<Stream>,
+    /// Where it answers.
+    pub place: String,
+    /// Why its processes are not seen.
+    pub why: anyhow::Error,
+}
+
+/// Where a connection string leads.
+pub enum Reached {
+    /// To a server on this machine.
+    Here(Connection),
+    /// To another.
+    Elsewhere(Elsewhere),
+}
+
+impl Reached {
+    /// Signs in, and looks for the server's processes on this machine.
     pub fn open(conninfo: &str) -> Result<Self> {
         let (mut exchange, place) = exchange(conninfo)?;
-        let elsewhere = || {
-            format!(
-                "the server at {place} does not run on this machine, or in another container; \
-                 run pgassay where it does, or give its --pid"
-            )
-        };
-        let (server, own_pid) = here::find(&mut exchange).with_context(elsewhere)?;
-        Ok(Self {
-            exchange,
-            server,
-            own_pid,
+        Ok(match here::find(&mut exchange) {
+            Ok((server, own_pid)) => Self::Here(Connection {
+                exchange,
+                server,
+                own_pid,
+            }),
+            Err(why) => Self::Elsewhere(Elsewhere {
+                exchange,
+                place,
+                why,
+            }),
         })
     }
+}
 
-    /// Transactions that ended so far, in all databases. A backend reports its own about once a
-    /// second.
+impl Connection {
+    /// See [`transactions`].
     pub fn transactions(&mut self) -> Result<u64> {
-        let sql = "select sum(xact_commit + xact_rollback) from pg_stat_database";
-        Ok(number(&mut self.exchange, sql)? as u64)
+        transactions(&mut self.exchange)
     }
+}
+
+/// Transactions that ended so far, in all databases. A backend reports its own about once a second.
+pub fn transactions(exchange: &mut Exchange<Stream>) -> Result<u64> {
+    let sql = "select sum(xact_commit + xact_rollback) from pg_stat_database";
+    Ok(number(exchange, sql)? as u64)
 }
 
 /// A connection to wherever the string leads, and what to call that.

@@ -1,5 +1,6 @@
 //! `pgassay profile`: watches a live server without a study.
 
+mod asking;
 mod connection;
 mod watching;
 
@@ -14,7 +15,7 @@ use pgassay_report::Stacks;
 use crate::cli::{ColorWhen, ProfileArgs};
 use crate::interrupt::Interrupt;
 use crate::style;
-use connection::Connection;
+use connection::{Connection, Reached};
 use watching::{Subject, Watch};
 
 /// Watches, then prints what was seen and writes the files that were asked for.
@@ -22,19 +23,22 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     if args.duration.duration().is_zero() {
         bail!("--duration must be longer than nothing");
     }
-    let connection = args.dsn.as_deref().map(Connection::open).transpose()?;
-    let subject = subject(args.pid, connection.as_ref())?;
     let interrupt = Interrupt::watch()?;
-    let observation = Watch {
-        subject,
-        duration: args.duration.duration(),
-        frequency_hz: args.frequency,
-        off_cpu: args.off_cpu,
-        dsn: args.dsn.clone(),
-        own_pids: connection.iter().map(|it| it.own_pid).collect(),
-        connection,
-    }
-    .observe(&interrupt)?;
+    let reached = args.dsn.as_deref().map(Reached::open).transpose()?;
+    let observation = match reached {
+        Some(Reached::Elsewhere(server)) if args.pid.is_some() => {
+            return Err(server.why.context(format!(
+                "the server at {}, where --dsn leads, is none of this machine's or of this \
+                 container's, so --pid cannot be one of its processes",
+                server.place
+            )));
+        }
+        Some(Reached::Elsewhere(server)) => {
+            asking::observe(server, args.duration.duration(), &interrupt)?
+        }
+        Some(Reached::Here(connection)) => watch(args, Some(connection))?.observe(&interrupt)?,
+        None => watch(args, None)?.observe(&interrupt)?,
+    };
     let is_taken = write_files(args, &observation, out)?;
     if args.json {
         out.write_all(pgassay_report::observation_json(&observation).as_bytes())?;
@@ -42,10 +46,23 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
         let style = style::style(color);
         out.write_all(pgassay_report::observation_text(&observation, &style).as_bytes())?;
         if let Some(file) = &args.html {
-            writeln!(out, "\nflame graph: {}", file.display())?;
+            writeln!(out, "\npage: {}", file.display())?;
         }
     }
     Ok(())
+}
+
+/// The look that is asked for, of a server on this machine.
+fn watch(args: &ProfileArgs, connection: Option<Connection>) -> Result<Watch> {
+    Ok(Watch {
+        subject: subject(args.pid, connection.as_ref())?,
+        duration: args.duration.duration(),
+        frequency_hz: args.frequency,
+        off_cpu: args.off_cpu,
+        dsn: args.dsn.clone(),
+        own_pids: connection.iter().map(|it| it.own_pid).collect(),
+        connection,
+    })
 }
 
 /// What `--pid` and `--dsn` mean together.

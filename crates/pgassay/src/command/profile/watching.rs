@@ -64,9 +64,7 @@ impl Watch {
             .extend(probe.as_ref().and_then(WaitProbe::own_pid));
         let mut waits = probe.map(|probe| WaitSampler::new(probe, self.frequency_hz));
         let mut log = CpuLog::default();
-        let started_us = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_micros() as i64);
+        let started_us = unix_us();
         let before = self.transactions()?;
         if let Some(sampler) = &sampler {
             sampler.start()?;
@@ -95,12 +93,14 @@ impl Watch {
             window_us: log.window().as_secs_f64() * 1e6,
             frequency_hz: self.frequency_hz,
             subject: observation::Subject {
-                postmaster_pid: subject.server.postmaster_pid,
+                postmaster_pid: Some(subject.server.postmaster_pid),
+                place: None,
                 backend_pid: subject.backend_pid,
                 major: subject.server.major.clone(),
             },
             transactions: transactions.map(|(before, after)| after.saturating_sub(before)),
-            backends: total(&ours),
+            backends: Some(total(&ours)),
+            sessions: ours.len() as u32,
             backends_present_us: ours.iter().map(|it| it.present.as_secs_f64() * 1e6).sum(),
             background: background(subject, &others),
             waits: waits.map(|waits| waits.finish(subject.server.major.as_deref())),
@@ -199,6 +199,13 @@ impl Watch {
             _ => Ok(None),
         }
     }
+}
+
+/// Now, in microseconds since 1970.
+pub fn unix_us() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as i64)
 }
 
 impl Subject {
