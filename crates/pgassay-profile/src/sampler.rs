@@ -5,8 +5,8 @@
 //! unprofiled trials pay for an open sampler only where they make processes or mappings, of which
 //! the kernel prepares a record before it finds that nobody wants it.
 //!
-//! Measured on two virtual CPUs (select-only prepared, 16 clients, 99 Hz, 30 pairs on a busy machine):
-//! .998 [.984–1.039] of the throughput is kept, and reading takes .3 % of a CPU. 24 KiB of stack
+//! Measured on two virtual CPUs (select-only prepared, 16 clients, 99 Hz, 64 pairs): .972 ±.021 of the
+//! throughput is kept, where nothing at all "keeps" .971 ±.029 (BENCHMARKS.md). 24 KiB of stack
 //! reach the entry in all samples of 9.6, 10, 15 and 18 (so do 16 KiB; 8 KiB in 80 %).
 
 use crate::error::{NotPermitted, SamplerError};

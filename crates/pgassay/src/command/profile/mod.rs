@@ -23,8 +23,8 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     if args.duration.duration().is_zero() {
         bail!("--duration must be longer than nothing");
     }
-    let interrupt = Interrupt::watch()?;
     let reached = args.dsn.as_deref().map(Reached::open).transpose()?;
+    let interrupt = Interrupt::watch()?;
     let observation = match reached {
         Some(Reached::Elsewhere(server)) if args.pid.is_some() => {
             return Err(server.why.context(format!(
