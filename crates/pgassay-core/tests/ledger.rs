@@ -220,6 +220,42 @@ fn stacks_of_blocked_backends_come_before_wait_events() {
 }
 
 #[test]
+fn a_lock_that_only_its_stack_tells_is_named_as_looks_met_its_kind() {
+    const ROW: &str = "main;PostgresMain;exec_simple_query;XactLockTableWait;LockAcquire;ProcSleep";
+    let seen = waits(&[
+        ("Lock", "transactionid", 10),
+        ("Lock", "tuple", 30),
+        ("LWLock", "WALWrite", 40),
+    ]);
+    let trials = trials(3, |_| SPENDS, &seen);
+    let profile = profile(3, 20, 80, &[(READ, 500), (ROW, 500)]);
+    let of = |trials: &[Trial]| {
+        let ledger = ledger(&measured(trials, Some(&profile))).expect("histograms are whole");
+        ledger.expect("there are totals")
+    };
+    let named = of(&trials);
+    let row = |name: &str| us(&named, name);
+    assert!((row("Lock tuple") - 45.0).abs() < 0.1, "{:?}", named.rows);
+    assert!((row("Lock transactionid") - 15.0).abs() < 0.1);
+    assert!(
+        row("Lock") + row("LWLock WALWrite") <= 0.0,
+        "{:?}",
+        named.rows
+    );
+    // Where no look met its kind it keeps the name of that.
+    let unseen = of(&self::trials(
+        3,
+        |_| SPENDS,
+        &waits(&[("Client", "ClientRead", 9)]),
+    ));
+    assert!(
+        (us(&unseen, "Lock") - 60.0).abs() < 0.1,
+        "{:?}",
+        unseen.rows
+    );
+}
+
+#[test]
 fn what_nobody_told_is_unresolved_and_forbids_to_explain() {
     let seen = waits(&[("Client", "ClientRead", 60), ("", "", 40)]);
     let slow = Spends {

@@ -83,6 +83,15 @@ const FILES: &[(&str, &[&str])] = &[
 ];
 
 impl Reason {
+    /// The kinds of locks whose waits a stack shows, but not for which of them.
+    pub(super) const LOCKS: [&str; 2] = ["Lock", "LWLock"];
+
+    /// A particular lock of this kind.
+    pub(super) fn is_lock_of(&self, kind: &str) -> bool {
+        let name = self.mechanism.strip_prefix(kind);
+        self.part == Part::Blocked && name.is_some_and(|name| name.starts_with(' '))
+    }
+
     /// Of a stack, outermost frame first, with the wait event of that time where one is known
     /// (`wait_event_type` and `wait_event`, empty where the backend told none).
     pub fn of_stack(frames: &[FrameName<'_>], kind: &str, event: &str) -> Self {

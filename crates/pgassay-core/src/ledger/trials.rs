@@ -225,7 +225,11 @@ impl Dividers {
         let stacks = measured.profile.map(blocked_by_stacks);
         let stacks = stacks.filter(|weights| !weights.pooled.is_empty());
         let (blocked, blocked_by) = match stacks {
-            Some(stacks) => (stacks, Divider::Stacks),
+            Some(mut stacks) => {
+                let (events, _) = blocked_by_events(measured);
+                stacks.name_locks(&events.pooled);
+                (stacks, Divider::Stacks)
+            }
             None => blocked_by_events(measured),
         };
         let cpu = measured.profile.map(|it| cpu_by_block(it, measured.major));
@@ -374,6 +378,36 @@ fn no_blocked() -> ByBlock<BlockedWeights> {
 }
 
 impl ByBlock<BlockedWeights> {
+    /// Divides the waits for locks that only stacks have told, too short for any look at that place,
+    /// among the locks of their kind, as looks at any time met them.
+    fn name_locks(&mut self, events: &BlockedWeights) {
+        let all = self.blocks.values_mut().chain([&mut self.pooled]);
+        for weights in all {
+            for kind in Reason::LOCKS {
+                let of_kind: Vec<(&Reason, f64)> = events
+                    .iter()
+                    .filter(|(key, _)| key.reason.is_lock_of(kind))
+                    .map(|(key, samples)| (&key.reason, *samples))
+                    .collect();
+                let samples: f64 = of_kind.iter().map(|(_, samples)| samples).sum();
+                if samples <= 0.0 {
+                    continue;
+                }
+                let untold = |key: &BlockedKey, _: &mut f64| key.reason.mechanism == kind;
+                let untold: Vec<(BlockedKey, f64)> = weights.extract_if(.., untold).collect();
+                for (key, weight) in untold {
+                    for (reason, of_reason) in &of_kind {
+                        let named = BlockedKey {
+                            phase: key.phase.clone(),
+                            reason: (*reason).clone(),
+                        };
+                        *weights.entry(named).or_default() += weight * of_reason / samples;
+                    }
+                }
+            }
+        }
+    }
+
     fn add(&mut self, block: u32, key: &BlockedKey, weight: f64) {
         for all in [self.blocks.entry(block).or_default(), &mut self.pooled] {
             *all.entry(key.clone()).or_default() += weight;
