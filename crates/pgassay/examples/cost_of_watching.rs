@@ -275,8 +275,9 @@ impl Stretch<'_> {
         }
     }
 
-    /// Load that is not measured. A machine that was idle for a moment, as while samples of the last
-    /// stretch are made sense of, is the faster for it: two equal stretches of .3 s differed by 4 %.
+    /// Load that is not measured, so that all stretches follow upon the same: after a moment without
+    /// load, as while samples of the last stretch are made sense of, more was done. Two equal
+    /// stretches of .3 s differed by 4 %.
     fn warm_up(&mut self) -> Result<()> {
         self.crew.run(&Window::Timed {
             settle: Duration::ZERO,
