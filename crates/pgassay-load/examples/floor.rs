@@ -196,7 +196,8 @@ fn epoll(mut load: Load, mut meter: Meter) {
                 let index = event.u64 as usize;
                 let fd = load.streams[index].as_raw_fd();
                 let count = libc::recv(fd, buffer.as_mut_ptr().cast(), REPLY_BYTES, 0);
-                if is_ready(&buffer[..count.max(0) as usize]) {
+                assert!(count > 0, "the server closed");
+                if is_ready(&buffer[..count as usize]) {
                     meter.transactions += 1;
                     load.next();
                     send(&load.streams[index], &load.request);
@@ -248,7 +249,8 @@ fn uring(mut load: Load, mut meter: Meter) {
         ring.submit_and_wait(1).unwrap();
         for done in ring.completion() {
             let index = done.user_data() as usize;
-            let count = done.result().max(0) as usize;
+            assert!(done.result() > 0, "the server closed");
+            let count = done.result() as usize;
             if is_ready(&replies[index][..count]) {
                 meter.transactions += 1;
                 ready.push(index);

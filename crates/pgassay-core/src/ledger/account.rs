@@ -68,6 +68,43 @@ pub type CpuWeights = BTreeMap<CpuKey, [f64; 2]>;
 /// Weights of the reasons of blocking.
 pub type BlockedWeights = BTreeMap<BlockedKey, f64>;
 
+impl BlockedKey {
+    /// Of looks at a server elsewhere that met a session at work (see [`Reason::running`]).
+    pub fn running() -> Self {
+        Self {
+            phase: String::new(),
+            reason: Reason::running(),
+        }
+    }
+}
+
+/// Divides the waits for locks that only stacks have told, too short for any look at that place,
+/// among the locks of their kind, as looks at any time met them.
+pub fn name_locks(weights: &mut BlockedWeights, events: &BlockedWeights) {
+    for kind in Reason::LOCKS {
+        let of_kind: Vec<(&Reason, f64)> = events
+            .iter()
+            .filter(|(key, _)| key.reason.is_lock_of(kind))
+            .map(|(key, samples)| (&key.reason, *samples))
+            .collect();
+        let samples: f64 = of_kind.iter().map(|(_, samples)| samples).sum();
+        if samples <= 0.0 {
+            continue;
+        }
+        let untold = |key: &BlockedKey, _: &mut f64| key.reason.mechanism == kind;
+        let untold: Vec<(BlockedKey, f64)> = weights.extract_if(.., untold).collect();
+        for (key, weight) in untold {
+            for (reason, of_reason) in &of_kind {
+                let named = BlockedKey {
+                    phase: key.phase.clone(),
+                    reason: (*reason).clone(),
+                };
+                *weights.entry(named).or_default() += weight * of_reason / samples;
+            }
+        }
+    }
+}
+
 /// The rows, in no particular order. Without weights a total stays one row.
 pub fn rows(exact: &Exact, on_cpu: &CpuWeights, blocked: &BlockedWeights) -> Vec<Row> {
     let mut rows = cpu_rows(exact.on_cpu_us, on_cpu);

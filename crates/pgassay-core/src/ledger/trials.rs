@@ -10,7 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use super::account::{BlockedKey, BlockedWeights, ClientParts, CpuKey, CpuWeights, Exact, rows};
+use super::account::{
+    BlockedKey, BlockedWeights, ClientParts, CpuKey, CpuWeights, Exact, name_locks, rows,
+};
 use super::reason::Reason;
 use super::tail::tail;
 use super::{BackgroundRow, Divider, Ledger, LedgerChecks, Part, Row};
@@ -227,7 +229,8 @@ impl Dividers {
         let (blocked, blocked_by) = match stacks {
             Some(mut stacks) => {
                 let (events, _) = blocked_by_events(measured);
-                stacks.name_locks(&events.pooled);
+                let all = stacks.blocks.values_mut().chain([&mut stacks.pooled]);
+                all.for_each(|weights| name_locks(weights, &events.pooled));
                 (stacks, Divider::Stacks)
             }
             None => blocked_by_events(measured),
@@ -352,11 +355,11 @@ fn blocked_by_events(measured: &Measured<'_>) -> (ByBlock<BlockedWeights>, Divid
     for trial in of_kind(measured, TrialKind::Profiled) {
         let Some(waits) = &trial.waits else { continue };
         if is_asked && waits.runnable_samples > 0 {
-            let key = BlockedKey {
-                phase: String::new(),
-                reason: Reason::running(),
-            };
-            weights.add(trial.block, &key, waits.runnable_samples as f64);
+            weights.add(
+                trial.block,
+                &BlockedKey::running(),
+                waits.runnable_samples as f64,
+            );
         }
         for event in waits.events.iter().filter(|event| event.samples > 0) {
             let key = blocked_key(&[], &event.kind, &event.name);
@@ -378,36 +381,6 @@ fn no_blocked() -> ByBlock<BlockedWeights> {
 }
 
 impl ByBlock<BlockedWeights> {
-    /// Divides the waits for locks that only stacks have told, too short for any look at that place,
-    /// among the locks of their kind, as looks at any time met them.
-    fn name_locks(&mut self, events: &BlockedWeights) {
-        let all = self.blocks.values_mut().chain([&mut self.pooled]);
-        for weights in all {
-            for kind in Reason::LOCKS {
-                let of_kind: Vec<(&Reason, f64)> = events
-                    .iter()
-                    .filter(|(key, _)| key.reason.is_lock_of(kind))
-                    .map(|(key, samples)| (&key.reason, *samples))
-                    .collect();
-                let samples: f64 = of_kind.iter().map(|(_, samples)| samples).sum();
-                if samples <= 0.0 {
-                    continue;
-                }
-                let untold = |key: &BlockedKey, _: &mut f64| key.reason.mechanism == kind;
-                let untold: Vec<(BlockedKey, f64)> = weights.extract_if(.., untold).collect();
-                for (key, weight) in untold {
-                    for (reason, of_reason) in &of_kind {
-                        let named = BlockedKey {
-                            phase: key.phase.clone(),
-                            reason: (*reason).clone(),
-                        };
-                        *weights.entry(named).or_default() += weight * of_reason / samples;
-                    }
-                }
-            }
-        }
-    }
-
     fn add(&mut self, block: u32, key: &BlockedKey, weight: f64) {
         for all in [self.blocks.entry(block).or_default(), &mut self.pooled] {
             *all.entry(key.clone()).or_default() += weight;

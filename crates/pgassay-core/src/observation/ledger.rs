@@ -3,8 +3,8 @@
 //! The clients are not ours, so what their backends wait for them is one row, idleness included.
 
 use super::Observation;
-use crate::ledger::account::{BlockedKey, BlockedWeights, Exact, rows};
-use crate::ledger::{Divider, Reason, Row, blocked_key, blocked_weights, cpu_weights};
+use crate::ledger::account::{BlockedKey, BlockedWeights, Exact, name_locks, rows};
+use crate::ledger::{Divider, Row, blocked_key, blocked_weights, cpu_weights};
 
 impl Observation {
     /// The backends' time over the whole window by phase and mechanism, the longest row first. The
@@ -20,12 +20,13 @@ impl Observation {
         let major = self.subject.major.as_deref().unwrap_or("devel");
         let profile = self.profile.as_ref();
         let on_cpu = profile.map(|it| cpu_weights(it, major)).unwrap_or_default();
-        let stacks = profile.map(blocked_weights).unwrap_or_default();
-        let blocked = if stacks.is_empty() {
-            self.waits_as_weights()
+        let mut blocked = profile.map(blocked_weights).unwrap_or_default();
+        let waits = self.waits_as_weights();
+        if blocked.is_empty() {
+            blocked = waits;
         } else {
-            stacks
-        };
+            name_locks(&mut blocked, &waits);
+        }
         let mut rows = rows(&exact, &on_cpu, &blocked);
         rows.sort_by(|a, b| b.us.total_cmp(&a.us));
         rows
@@ -47,11 +48,7 @@ impl Observation {
         let mut weights = BlockedWeights::new();
         let running = self.waits.as_ref().map_or(0, |it| it.runnable_samples);
         if self.backends.is_none() && running > 0 {
-            let key = BlockedKey {
-                phase: String::new(),
-                reason: Reason::running(),
-            };
-            weights.insert(key, running as f64);
+            weights.insert(BlockedKey::running(), running as f64);
         }
         for event in events.filter(|event| event.samples > 0) {
             let key = blocked_key(&[], &event.kind, &event.name);
@@ -66,15 +63,46 @@ mod tests {
     use super::super::rows::tests::observation;
     use super::super::{WaitCount, WaitSource, Waits};
     use crate::ledger::{Divider, Part, explained_share, tier};
+    use crate::profile::{Frame, ProfileBuilder};
+
+    fn event(kind: &str, name: &str, samples: u64) -> WaitCount {
+        WaitCount {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            samples,
+        }
+    }
+
+    #[test]
+    fn a_lock_that_only_its_stack_tells_is_named_as_looks_met_its_kind() {
+        let mut observation = observation();
+        let mut builder = ProfileBuilder::new(1);
+        let frame = |symbol: &str| Frame {
+            symbol: Some(symbol.to_owned()),
+            object: "postgres".to_owned(),
+            offset: 0,
+            kernel: false,
+        };
+        let stack = ["PostgresMain", "LockAcquire", "ProcSleep"].map(frame);
+        builder.add_blocked(0, stack, ("", ""), 1000);
+        observation.profile = Some(builder.finish());
+        let rows = |observation: &super::Observation| {
+            let blocked = observation.ledger().into_iter();
+            let blocked = blocked.filter(|row| row.part == Part::Blocked);
+            blocked.map(|row| row.mechanism).collect::<Vec<_>>()
+        };
+        assert_eq!(rows(&observation), ["Lock"]);
+        observation.waits = Some(Waits {
+            blocked_samples: 4,
+            events: vec![event("Lock", "tuple", 3), event("Client", "ClientRead", 1)],
+            ..Waits::default()
+        });
+        assert_eq!(rows(&observation), ["Lock tuple"]);
+    }
 
     #[test]
     fn the_rows_add_up_to_the_time_that_the_backends_were_there() {
         let mut observation = observation();
-        let event = |kind: &str, name: &str, samples| WaitCount {
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-            samples,
-        };
         for events in [
             vec![],
             vec![
@@ -115,11 +143,6 @@ mod tests {
     #[test]
     fn of_a_server_elsewhere_shares_of_looks_stand_for_shares_of_time_in_the_lowest_tier() {
         let mut observation = observation();
-        let event = |kind: &str, name: &str, samples| WaitCount {
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-            samples,
-        };
         observation.profile = None;
         observation.backends = None;
         observation.waits = Some(Waits {
