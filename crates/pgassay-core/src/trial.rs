@@ -33,6 +33,9 @@ pub enum TrialKind {
 pub struct Trial {
     /// The round over all points that it belongs to, from 0.
     pub block: u32,
+    /// Which start of the servers it ran on, from 0. Trials of one start share its memory layout.
+    #[serde(default)]
+    pub boot: u32,
     /// Index into the plan's conditions.
     pub condition: usize,
     /// Index into the study's variants.
@@ -178,6 +181,7 @@ pub(crate) mod tests {
     pub(crate) fn trial() -> Trial {
         Trial {
             block: 0,
+            boot: 0,
             condition: 0,
             variant: 0,
             position: 0,

@@ -23,6 +23,40 @@ const SMALL: &str = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select
 [[variant]]\nname = \"v\"\n[[variant]]\nname = \"w\"\n";
 
 #[test]
+fn variants_of_a_block_draw_independent_random_numbers() {
+    let plan = planned(SMALL, &Overrides::default()).unwrap();
+    let seeds: std::collections::BTreeSet<u64> = (0..6)
+        .flat_map(|block| (0..2).map(move |variant| (block, variant)))
+        .map(|(block, variant)| plan.client_seed(block, 0, variant))
+        .collect();
+    assert_eq!(seeds.len(), 12, "equal streams read each other's pages");
+}
+
+#[test]
+fn the_baseline_is_not_always_the_first_to_warm_up() {
+    let plan = planned(SMALL, &Overrides::default()).unwrap();
+    let rounds: Vec<_> = (0..64).map(|block| plan.block(block).remove(0)).collect();
+    let first = rounds.iter().filter(|it| it.warm_up == [0, 1]).count();
+    assert!((16..=48).contains(&first), "{first} of 64");
+    assert!(rounds.iter().all(|it| it.warm_up.len() == 2));
+    // Nor does it tell who runs the first trial.
+    let alike = rounds.iter().filter(|it| it.warm_up[0] == it.timed[0]);
+    assert!((16..=48).contains(&alike.count()));
+}
+
+#[test]
+fn starts_of_the_servers_divide_the_blocks() {
+    let plan = planned(SMALL, &Overrides::default()).unwrap();
+    assert_eq!(plan.schedule.boots(), [0..2, 2..4, 4..6]);
+    let never = format!("{SMALL}[length]\nrestart_every = 0\npairs = 5\n");
+    let plan = planned(&never, &Overrides::default()).unwrap();
+    assert_eq!(plan.schedule.boots(), [0..5]);
+    let uneven = format!("{SMALL}[length]\nrestart_every = 4\npairs = 5\n");
+    let plan = planned(&uneven, &Overrides::default()).unwrap();
+    assert_eq!(plan.schedule.boots(), [0..4, 4..5]);
+}
+
+#[test]
 fn the_founding_study_needs_one_server_and_twenty_seven_points() {
     let plan = planned(FOUNDING, &Overrides::default()).unwrap();
     assert_eq!(

@@ -19,11 +19,14 @@ mod yields;
 
 use std::collections::BTreeMap;
 
+use std::ops::Range;
+
 use pgassay_stats::block_order;
+use pgassay_stats::random::stream_seed;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::study::{DriverKind, Network, Protocol, Span};
+use crate::study::{DriverKind, Maintenance, Network, Protocol, Span};
 
 pub use expand::plan;
 
@@ -262,6 +265,12 @@ pub struct Schedule {
     pub threads: u32,
     /// Seed of the order and of the scripts' random numbers.
     pub seed: u64,
+    /// Blocks between two starts of the servers; 0: one start serves the whole run.
+    #[serde(default)]
+    pub blocks_per_boot: u32,
+    /// When the servers that pgassay starts run checkpoints and vacuum.
+    #[serde(default)]
+    pub maintenance: Maintenance,
 }
 
 /// Blocks that have trials for the processor's own counters: two figures have a spread.
@@ -272,6 +281,9 @@ pub(crate) const COUNTED_BLOCKS: u32 = 2;
 pub struct Round {
     /// Index into [`Plan::conditions`].
     pub condition: usize,
+    /// Variants in the order in which they connect and warm up. It has nothing to do with the order of
+    /// the trials: whoever warms up a shared cache must not be known by its place.
+    pub warm_up: Vec<usize>,
     /// Variants in the order of their timed trials: a permutation, then its mirror image.
     pub timed: Vec<usize>,
     /// Variants in the order of their profiled trials.
@@ -285,6 +297,18 @@ impl Schedule {
     pub(crate) fn trials_of_point(&self) -> u64 {
         let of_block = u64::from(2 + self.profiled);
         u64::from(self.blocks) * of_block + u64::from(self.counted_blocks())
+    }
+
+    /// The blocks that each start of the servers serves, in order.
+    pub fn boots(&self) -> Vec<Range<u32>> {
+        let each = match self.blocks_per_boot {
+            0 => self.blocks.max(1),
+            blocks => blocks,
+        };
+        let firsts = (0..self.blocks).step_by(each as usize);
+        firsts
+            .map(|first| first..(first + each).min(self.blocks))
+            .collect()
     }
 
     /// What profiles a run counts it as well.
@@ -302,8 +326,10 @@ impl Plan {
         let schedule = &self.schedule;
         let variants = self.variants.len();
         let conditions = self.conditions.len();
-        // The condition of number c draws from stream c + 1; stream 0 orders the conditions.
+        // The condition of number c draws from stream c + 1; stream 0 orders the conditions, and
+        // those of the upper half order the warm-up.
         let stream = |number: usize| (number as u64) << 32 | u64::from(block);
+        let of_warm_up = |condition: usize| stream(condition + 1) | 1 << 63;
         block_order(conditions, schedule.seed, stream(0))[..conditions]
             .iter()
             .map(|&condition| {
@@ -311,8 +337,11 @@ impl Plan {
                 let each = || timed.iter().take(variants).rev().copied();
                 let profiled = variants * schedule.profiled as usize;
                 let is_counted = block < schedule.counted_blocks();
+                let mut warm_up = block_order(variants, schedule.seed, of_warm_up(condition));
+                warm_up.truncate(variants);
                 Round {
                     condition,
+                    warm_up,
                     profiled: each().cycle().take(profiled).collect(),
                     counted: each().filter(|_| is_counted).collect(),
                     timed,
@@ -324,6 +353,26 @@ impl Plan {
     /// The point of a variant under a condition.
     pub fn point(&self, condition: usize, variant: usize) -> &Point {
         &self.points[condition * self.variants.len() + variant]
+    }
+
+    /// The seed of the load's random numbers for one variant in one round. Streams of different blocks,
+    /// conditions and variants are independent, and within one each client draws from its own.
+    /// With equal streams, variants that share a server larger than its cache would read in each
+    /// other's pages, and whoever came first would pay for all.
+    pub fn client_seed(&self, block: u32, condition: usize, variant: usize) -> u64 {
+        let name = [u64::from(block), condition as u64, variant as u64];
+        stream_seed(self.schedule.seed, &name)
+    }
+
+    /// Client connections that are open at once on a server under a condition: all variants that share
+    /// the server keep theirs open, since their trials alternate.
+    pub fn open_connections(&self, condition: usize, server: usize) -> u32 {
+        let sharing = self.points.iter().filter(|point| {
+            point.condition == condition
+                && point.server == server
+                && point.driver == DriverKind::Postgres
+        });
+        sharing.count() as u32 * self.conditions[condition].clients
     }
 
     /// Trials per block, but for those of the processor's own counters.

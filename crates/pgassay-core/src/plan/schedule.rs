@@ -66,6 +66,8 @@ pub(super) fn schedule(
         warm_up_cap_us: WARM_UP_CAP_US,
         threads: length.threads,
         seed: overrides.seed,
+        blocks_per_boot: length.restart_every,
+        maintenance: study.maintenance,
     };
     let trials = points as u64 * schedule.trials_of_point();
     // Whole milliseconds read better and cost nothing.

@@ -102,6 +102,10 @@ pub struct Length {
     /// Threads of the load generator per point (pgbench's `-j`).
     #[serde(default = "default_threads")]
     pub threads: u32,
+    /// Blocks between restarts of the servers that pgassay starts; 0 means never. Each start lays out
+    /// memory anew, which alone can change throughput by several percent.
+    #[serde(default = "default_restart_every")]
+    pub restart_every: u32,
 }
 
 impl Default for Length {
@@ -111,8 +115,37 @@ impl Default for Length {
             full: default_full(),
             pairs: default_pairs(),
             threads: default_threads(),
+            restart_every: default_restart_every(),
         }
     }
+}
+
+/// When the servers that pgassay starts run checkpoints and vacuum. A checkpoint or an autovacuum that
+/// falls into some trials only is noise at best, and a false difference at worst. A study that sets
+/// `autovacuum`, `checkpoint_timeout` or `max_wal_size` itself decides for that part; servers that
+/// run already are left as they are configured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Maintenance {
+    /// Checkpoints.
+    #[serde(default)]
+    pub checkpoint: MaintenanceTime,
+    /// Vacuum and analyze of tables that autovacuum's own thresholds select.
+    #[serde(default)]
+    pub vacuum: MaintenanceTime,
+}
+
+/// A time for checkpoints or vacuum.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MaintenanceTime {
+    /// In no trial: pgassay runs what is due before a condition's trials begin.
+    #[default]
+    BetweenTrials,
+    /// In every trial: started as its load starts.
+    InEveryTrial,
+    /// When the server decides.
+    AsConfigured,
 }
 
 fn default_quick() -> Span {
@@ -125,6 +158,10 @@ fn default_full() -> Span {
 
 fn default_pairs() -> u32 {
     6
+}
+
+fn default_restart_every() -> u32 {
+    2
 }
 
 fn default_threads() -> u32 {

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use conditions::{Conditions, Length, Quick};
+pub use conditions::{Conditions, Length, Maintenance, MaintenanceTime, Quick};
 pub use network::Network;
 pub use reading::{Expectation, Reference, ReferenceRow};
 pub use scalar::Scalar;
@@ -56,6 +56,9 @@ pub struct Study {
     /// How long to measure.
     #[serde(default)]
     pub length: Length,
+    /// When checkpoints and vacuum run.
+    #[serde(default)]
+    pub maintenance: Maintenance,
     /// What `--quick` leaves of variants and conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quick: Option<Quick>,

@@ -294,6 +294,10 @@ impl Host for Foreign {
         None
     }
 
+    fn restart(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     fn is_alive(&self) -> Result<()> {
         match &self.live {
             Ok(live) if !live.is_there() => bail!("the server at {} is gone", self.place),

@@ -70,6 +70,9 @@ pub trait Host {
     /// An error if it is gone.
     fn is_alive(&self) -> Result<()>;
 
+    /// Stops it and starts it again on the same data, where it is ours; else leaves it as it is.
+    fn restart(&mut self) -> Result<()>;
+
     /// Removes all that the run has made of it.
     fn stop(self: Box<Self>) -> Result<()>;
 }
@@ -161,6 +164,10 @@ impl Host for Server {
 
     fn is_alive(&self) -> Result<()> {
         Ok(Server::is_alive(self)?)
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        Ok(Server::restart(self)?)
     }
 
     fn stop(self: Box<Self>) -> Result<()> {

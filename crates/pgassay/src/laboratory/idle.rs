@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result};
 use pgassay_core::plan::{Plan, ServerPlan};
-use pgassay_server::{Connection, Server};
+use pgassay_server::Connection;
 
+use super::host::Host;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
@@ -27,7 +28,7 @@ pub fn make_room(plan: &Plan) -> Result<()> {
 
 /// Opens a server's idle connections; they end with what they are put into.
 pub fn open(
-    server: &Server,
+    server: &dyn Host,
     wanted: &ServerPlan,
     interrupt: &Interrupt,
     progress: &mut Progress,
@@ -43,7 +44,7 @@ pub fn open(
     for number in 1..=wanted.idle_connections {
         interrupt.check()?;
         let mut connection = server
-            .connect()
+            .connect(server.database())
             .with_context(|| format!("idle connection {number} of {}", wanted.idle_connections))?;
         // Whoever only signs in has no snapshot, no caches, and is no likeness of a pooled session.
         connection.execute("select count(*) from pg_class")?;

@@ -20,6 +20,7 @@ pub mod scripts;
 mod servers;
 mod statements;
 mod transactions;
+mod upkeep;
 pub mod waits;
 mod warm_up;
 mod watch;
@@ -27,6 +28,7 @@ mod watch;
 pub use watch::{Watched, add_blocked, add_samples};
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
@@ -34,6 +36,7 @@ use pgassay_core::plan::Plan;
 use pgassay_core::profile::Profile;
 use pgassay_core::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 use pgassay_core::statement::ScriptStatements;
+use pgassay_core::study::StudySource;
 use pgassay_core::trial::Trial;
 
 use crate::catalogue::Found;
@@ -45,6 +48,7 @@ use probes::Probes;
 use redis::Redis;
 use rounds::{Bench, Harvest};
 use servers::Servers;
+use upkeep::Upkeep;
 
 /// What a plan gave.
 pub struct Outcome {
@@ -79,26 +83,37 @@ pub fn run(
     interrupt: &Interrupt,
     progress: &mut Progress,
 ) -> Result<Outcome> {
-    let servers = Servers::start(plan, found, args, interrupt, progress)?;
+    let mut servers = Servers::start(plan, found, args, interrupt, progress)?;
     let redis = Redis::start(plan)?;
     let mut warnings = servers.warnings.clone();
-    let probes = Probes::open(&servers, &plan.schedule, &mut warnings)?;
-    let bench = Bench {
-        plan,
-        source: &found.source,
-        servers: &servers,
-        redis: &redis,
-        counters: Counters::open(plan, &servers)?,
-        probes: &probes,
-        interrupt,
-    };
     let mut harvest = Harvest::new(plan);
     let began_us = now_us();
-    let result = bench.run(&mut harvest, progress);
+    let mut result = Ok(());
+    for (boot, blocks) in (0..).zip(boots(plan)) {
+        let site = Site {
+            plan,
+            source: &found.source,
+            redis: &redis,
+            interrupt,
+        };
+        if boot > 0 {
+            result = servers.restart(plan, interrupt, progress);
+        }
+        if result.is_ok() {
+            result = site.serve(
+                &servers,
+                (boot, blocks),
+                &mut harvest,
+                &mut warnings,
+                progress,
+            );
+        }
+        if result.is_err() {
+            break;
+        }
+    }
     let ended_us = now_us();
-    drop(bench);
     let relays = servers.relay_facts();
-    drop(probes);
     let (logs, facts) = (servers.logs(), servers.facts.clone());
     progress.stage("removing what was made for the run");
     drop(redis);
@@ -124,6 +139,49 @@ pub fn run(
     })
 }
 
+/// The blocks of each start of the servers; one start where none of them is ours.
+fn boots(plan: &Plan) -> Vec<Range<u32>> {
+    if plan.servers.iter().all(|server| server.dsn.is_some()) {
+        return vec![0..plan.schedule.blocks];
+    }
+    plan.schedule.boots()
+}
+
+/// What all starts of the servers have in common.
+struct Site<'a> {
+    plan: &'a Plan,
+    source: &'a StudySource,
+    redis: &'a Redis,
+    interrupt: &'a Interrupt,
+}
+
+impl Site<'_> {
+    /// Runs the blocks of one start of the servers, with probes and counters of its own: these hold on
+    /// to processes.
+    fn serve(
+        &self,
+        servers: &Servers,
+        (boot, blocks): (u32, Range<u32>),
+        harvest: &mut Harvest,
+        warnings: &mut Vec<Warning>,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let probes = Probes::open(servers, &self.plan.schedule, warnings)?;
+        let bench = Bench {
+            plan: self.plan,
+            source: self.source,
+            servers,
+            redis: self.redis,
+            boot,
+            upkeep: Upkeep::new(self.plan, servers),
+            counters: Counters::open(self.plan, servers)?,
+            probes: &probes,
+            interrupt: self.interrupt,
+        };
+        bench.run(blocks, harvest, progress)
+    }
+}
+
 fn warn_of_unsteady(plan: &Plan, harvest: &Harvest, warnings: &mut Vec<Warning>) {
     let points: BTreeSet<_> = harvest.unsteady.iter().copied().collect();
     for (condition, variant) in points {
@@ -133,7 +191,7 @@ fn warn_of_unsteady(plan: &Plan, harvest: &Harvest, warnings: &mut Vec<Warning>)
             .filter(|point| **point == (condition, variant))
             .count();
         let message = format!(
-            "\"{}\" with {} was still getting faster when its time to warm up was over, in {times} of {} blocks",
+            "\"{}\" with {} was still getting faster or slower when its time to warm up was over, in {times} of {} blocks",
             plan.variants[variant],
             plan.conditions[condition].title(),
             plan.schedule.blocks,

@@ -1,6 +1,7 @@
 //! The trials themselves: block by block, condition by condition, in the plan's order.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
@@ -18,6 +19,7 @@ use super::probes::{Probes, WAITS_HZ};
 use super::redis::Redis;
 use super::servers::Servers;
 use super::statements::Statements;
+use super::upkeep::Upkeep;
 use super::waits::{WaitSampler, WaitThread};
 use super::warm_up::warm_up;
 use super::watch::{Passed, Profiles, Reading, Watched};
@@ -44,6 +46,10 @@ pub struct Bench<'a> {
     pub servers: &'a Servers,
     /// Where to do it, for clients of Redis.
     pub redis: &'a Redis,
+    /// Which start of the servers this is, from 0.
+    pub boot: u32,
+    /// Checkpoints and vacuum at the times that the study chose.
+    pub upkeep: Upkeep<'a>,
     /// Reads what the servers and the kernel count.
     pub counters: Counters<'a>,
     /// What watches them.
@@ -64,6 +70,9 @@ pub struct Harvest {
     pub unsteady: Vec<(usize, usize)>,
 }
 
+/// Data are read in anew after a start of the servers, which takes longer than what else warms up.
+const FIRST_WARM_UP: u32 = 5;
+
 impl Harvest {
     /// Nothing yet.
     pub fn new(plan: &Plan) -> Self {
@@ -82,13 +91,20 @@ impl Harvest {
 }
 
 impl Bench<'_> {
-    /// Runs all blocks. What was measured before an error or Ctrl-C is in `harvest`.
-    pub fn run(&self, harvest: &mut Harvest, progress: &mut Progress) -> Result<()> {
+    /// Runs blocks. What was measured before an error or Ctrl-C is in `harvest`.
+    pub fn run(
+        &self,
+        blocks: Range<u32>,
+        harvest: &mut Harvest,
+        progress: &mut Progress,
+    ) -> Result<()> {
         let total = self.trials();
+        let first = blocks.start;
         progress.trials(total);
-        for block in 0..self.plan.schedule.blocks {
+        for block in blocks {
             for round in self.plan.block(block) {
                 self.interrupt.check()?;
+                self.upkeep.between_trials(self.interrupt)?;
                 let condition = self.plan.conditions[round.condition].title();
                 let message = format!(
                     "block {} of {}, {condition}",
@@ -96,7 +112,8 @@ impl Bench<'_> {
                     self.plan.schedule.blocks
                 );
                 progress.trial(harvest.trials.len() as u64, total, &message);
-                self.round(block, &round, harvest, &mut |done| {
+                let warm_up_cap = FIRST_WARM_UP.pow(u32::from(block == first));
+                self.round(block, &round, warm_up_cap, harvest, &mut |done| {
                     progress.trial(done, total, &message);
                 })
                 .with_context(|| format!("block {}, {condition}", block + 1))?;
@@ -119,24 +136,30 @@ impl Bench<'_> {
         &self,
         block: u32,
         round: &Round,
+        warm_up_cap: u32,
         harvest: &mut Harvest,
         done: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let (mut crews, mut windows) = (Vec::new(), Vec::new());
-        for variant in 0..self.plan.variants.len() {
+        let mut ready: Vec<Option<(Clients, Duration)>> = Vec::new();
+        ready.resize_with(self.plan.variants.len(), || None);
+        let mut schedule = self.plan.schedule;
+        schedule.warm_up_cap_us *= u64::from(warm_up_cap);
+        for &variant in &round.warm_up {
             let point = self.plan.point(round.condition, variant);
             let mut crew = self.connect(block, point)?;
-            let warmed_up = warm_up(&mut crew, &self.plan.schedule, self.source, point);
+            let warmed_up = warm_up(&mut crew, &schedule, self.source, point);
             let warmed_up = self.blamed(warmed_up, point)?;
-            windows.push(warmed_up.trial);
             if !warmed_up.is_steady {
                 harvest.unsteady.push((round.condition, variant));
             }
-            crews.push(crew);
+            ready[variant] = Some((crew, warmed_up.trial));
         }
+        // Every variant stands in the order of warm-up, so none is missing.
+        let (mut crews, windows): (Vec<_>, Vec<_>) = ready.into_iter().flatten().unzip();
         let mut settled = self.counters.round();
         let place_of = |position, kind, variant: usize| Place {
             block,
+            boot: self.boot,
             condition: round.condition,
             variant,
             position,
@@ -209,8 +232,7 @@ impl Bench<'_> {
 
     fn connect(&self, block: u32, point: &Point) -> Result<Clients> {
         let clients = self.plan.conditions[point.condition].clients;
-        // Every variant of a block draws the same random numbers, every block others.
-        let seed = self.plan.schedule.seed.wrapping_add(u64::from(block));
+        let seed = self.plan.client_seed(block, point.condition, point.variant);
         let size = Size {
             clients,
             threads: self.plan.schedule.threads,
@@ -294,7 +316,9 @@ impl Bench<'_> {
         crew.time_statements(kind == TrialKind::Profiled);
         let keeper = sampler.and_then(|_| crew.keep_transactions());
         let started_us = unix_us();
+        let upkeep = self.upkeep.within_trial(point.server)?;
         let measured = self.blamed(self.measure(crew, point, place.window), point);
+        upkeep.finish()?;
         crew.forget_transactions();
         let waits = waits.map(|waits| waits.stop(major));
         let mut passed = before.passed(live, &backend_pids, &server_pids)?;
@@ -351,6 +375,7 @@ impl Bench<'_> {
 #[derive(Clone, Copy)]
 struct Place {
     block: u32,
+    boot: u32,
     condition: usize,
     variant: usize,
     position: u32,
@@ -364,6 +389,7 @@ fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: Passe
         |field: fn(&ThreadUsage) -> u64| measured.threads.iter().map(field).sum::<u64>() as f64;
     Trial {
         block: place.block,
+        boot: place.boot,
         condition: place.condition,
         variant: place.variant,
         position: place.position,

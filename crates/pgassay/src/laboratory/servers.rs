@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use pgassay_core::plan::{Plan, Point, ServerPlan};
 use pgassay_core::run::{RelayFacts, ServerFacts, Warning, WarningKind};
-use pgassay_core::study::Network;
+use pgassay_core::study::{Maintenance, Network};
 use pgassay_relay::Relay;
 use pgassay_server::{
     Connection, Finder, Installation, Progress as Fetching, Server, ServerConfig, ServerError,
@@ -17,6 +17,7 @@ use super::data;
 use super::foreign::Foreign;
 use super::host::Host;
 use super::idle;
+use super::upkeep;
 use crate::catalogue::Found;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
@@ -38,6 +39,8 @@ pub struct Servers {
     idle: Vec<Connection>,
     /// Names of each one's databases.
     databases: Vec<Vec<String>>,
+    /// When they run checkpoints and vacuum.
+    maintenance: Maintenance,
     /// What each is.
     pub facts: Vec<ServerFacts>,
     /// What the reader must know about them.
@@ -59,6 +62,7 @@ impl Servers {
             relays: Vec::new(),
             idle: Vec::new(),
             databases: Vec::new(),
+            maintenance: plan.schedule.maintenance,
             facts: Vec::new(),
             warnings: Vec::new(),
         };
@@ -79,6 +83,26 @@ impl Servers {
         Ok(all)
     }
 
+    /// Stops those that are ours and starts them again on the same data. Relays go on: a server keeps
+    /// its port.
+    pub fn restart(
+        &mut self,
+        plan: &Plan,
+        interrupt: &Interrupt,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        self.idle.clear();
+        progress.stage("restarting the servers, which lays out their memory anew");
+        for (host, wanted) in self.running.iter_mut().zip(&plan.servers) {
+            interrupt.check()?;
+            if wanted.dsn.is_none() {
+                host.restart()?;
+                idle::open(host.as_ref(), wanted, interrupt, progress, &mut self.idle)?;
+            }
+        }
+        Ok(())
+    }
+
     fn start_own(
         &mut self,
         wanted: &ServerPlan,
@@ -87,6 +111,7 @@ impl Servers {
         interrupt: &Interrupt,
         progress: &mut Progress,
     ) -> Result<Filled> {
+        let wanted = &upkeep::settled(wanted, self.maintenance);
         let server = start_one(wanted, found, args, interrupt, progress)?;
         if let Source::Installed { note } = &server.installation().source {
             self.warnings.push(Warning {

@@ -1,4 +1,4 @@
-//! Warming up fresh connections until their throughput no longer rises.
+//! Warming up fresh connections until their throughput neither rises nor falls.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,10 @@ use pgassay_load::Window;
 use super::crews::Clients;
 use crate::exit::Interrupted;
 
-/// Three windows agree when the last is no more than this above the best of the two before it: a
-/// backend that still fills its caches gets faster, and noise alone goes both ways.
-const STILL_RISING: f64 = 1.05;
+/// Three windows agree when the last is no more than this above the best of the two before it, and no
+/// more than this below the worst: a backend that still fills its caches gets faster, one whose table
+/// grows or whose buffers fill with dirty pages gets slower, and noise alone goes both ways.
+const STILL_MOVING: f64 = 1.05;
 
 /// Transactions of each client that a trial should hold: with fewer, a rate is a matter of luck, since
 /// only those that end inside the window count.
@@ -23,7 +24,7 @@ const TRIAL_MAX: Duration = Duration::from_secs(10);
 /// What warming up found.
 #[derive(Debug, Clone, Copy)]
 pub struct WarmedUp {
-    /// Whether throughput rose no longer.
+    /// Whether throughput neither rose nor fell any longer.
     pub is_steady: bool,
     /// How long a trial should be: as planned, or longer where transactions are slow.
     pub trial: Duration,
@@ -70,13 +71,20 @@ fn is_steady(transactions: &[f64]) -> bool {
     let [.., first, second, last] = transactions else {
         return false;
     };
-    let best = first.max(*second);
-    best > 0.0 && *last <= STILL_RISING * best
+    let (best, worst) = (first.max(*second), first.min(*second));
+    best > 0.0 && *last <= STILL_MOVING * best && *last >= worst / STILL_MOVING
 }
 
 #[cfg(test)]
 mod tests {
     use super::is_steady;
+
+    #[test]
+    fn a_falling_rate_does_not_pass_as_steady() {
+        assert!(!is_steady(&[140.0, 120.0, 100.0]));
+        assert!(!is_steady(&[100.0, 100.0, 90.0]));
+        assert!(is_steady(&[100.0, 104.0, 98.0]));
+    }
 
     #[test]
     fn a_rise_is_not_steady_and_noise_is() {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use pgassay_core::study::{
-    Conditions, Data, Length, Protocol, Scalar, Script, ServerChoice, Study, StudySource, Variant,
+    Conditions, Data, Length, Maintenance, Protocol, Scalar, Script, ServerChoice, Study,
+    StudySource, Variant,
 };
 use pgassay_script::{Builtin, Names, Options};
 use pgassay_server::VersionRequest;
@@ -67,6 +68,7 @@ pub fn study(args: &CountArgs) -> Result<Found> {
         variant: variants,
         conditions: Conditions::default(),
         length: Length::default(),
+        maintenance: Maintenance::default(),
         quick: None,
         floor: None,
         explain: None,

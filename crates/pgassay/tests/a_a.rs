@@ -1,0 +1,73 @@
+//! A against A: what enters the pairs must not depend on who is measured, nor when.
+
+mod support;
+
+use pgassay_core::run::Run;
+use pgassay_core::trial::{Trial, TrialKind};
+use support::Place;
+
+/// Two variants that differ in nothing the server looks at, and a table four times the cache.
+const LARGER_THAN_CACHE: &str = r#"question = "Does a setting that does nothing make a difference?"
+[server]
+version = "15"
+settings = { shared_buffers = "16MB" }
+[data]
+setup = """
+create table t (id int primary key, filler text);
+insert into t select g, repeat('x', 900) from generate_series(1, 60000) g;
+vacuum analyze t;
+"""
+[[script]]
+name = "s"
+text = '''
+\set id random(1, 60000)
+select filler from t where id = :id;
+'''
+[[variant]]
+name = "a"
+[[variant]]
+name = "b"
+session = { application_name = "b" }
+[conditions]
+clients = [4]
+[length]
+full = "3s"
+pairs = 6
+"#;
+
+fn blocks_read(trial: &Trial) -> f64 {
+    trial.counters["pg_stat_database.blks_read"] / trial.transactions_total as f64
+}
+
+/// With equal random numbers, whoever comes second finds the other's pages: single trials read less
+/// than half of what others read, by their place in the block.
+#[test]
+fn blocks_read_depend_on_neither_variant_nor_place_in_the_block() {
+    if pgassay_server::testing::installation("15").is_none() {
+        return;
+    }
+    let place = Place::new();
+    let finished = place.run(LARGER_THAN_CACHE, &["--json", "--seed", "7"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    place.assert_nothing_left();
+    let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+    let counted = run.trials.iter().filter(|it| !it.counters.is_empty());
+    let trials: Vec<&Trial> = counted
+        .filter(|it| it.kind != TrialKind::Counted && it.transactions_total >= 100)
+        .collect();
+    assert!(trials.len() >= 12, "{} trials to look at", trials.len());
+    let read = trials.iter().map(|trial| blocks_read(trial));
+    let (low, high) = read.fold((f64::MAX, 0.0f64), |(low, high), each| {
+        (low.min(each), high.max(each))
+    });
+    // With 100 transactions each share has a standard deviation of .04; misses are three in four.
+    assert!(
+        low > 0.55 && high < 0.95,
+        "{low} to {high} blocks read per transaction"
+    );
+    let boots: Vec<u32> = run.trials.iter().map(|trial| trial.boot).collect();
+    assert_eq!(boots.last(), Some(&2), "two restarts in six blocks");
+    assert!(boots.is_sorted());
+    let of_boot = |trial: &Trial| trial.block / 2;
+    assert!(run.trials.iter().all(|it| it.boot == of_boot(it)));
+}
