@@ -11,6 +11,7 @@
 //!
 //! Nothing here does I/O or reads a clock; everything is a value that can be tested.
 
+pub mod calibration;
 pub mod comparison;
 pub mod counters;
 pub mod finding;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::calibration::CalibrationSummary;
 use crate::comparison::{Comparison, PointSummary};
 use crate::finding::Finding;
 use crate::instructions::InstructionCosts;
@@ -84,6 +85,9 @@ pub struct Run {
     /// The figures of the study's source beside those found here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<ReferenceTable>,
+    /// What A/A comparisons on this machine found before, where there were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<CalibrationSummary>,
     /// Inclusive shares of the functions that the study watches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watched: Vec<WatchedFunction>,
@@ -170,6 +174,12 @@ pub enum WarningKind {
     ClientLimited,
     /// A point had not settled when its time to warm up was over.
     NotSteady,
+    /// A load that writes is not put back before each trial, so that trials start from different states.
+    StateChanges,
+    /// Checkpoints or autovacuum fell into some trials and not into others.
+    Maintenance,
+    /// Variants keep their connections open on a server on which each makes snapshots dearer.
+    OpenConnections,
     /// The hypervisor gave a noticeable share of the machine to others.
     Steal,
     /// Other programs used a noticeable share of the machine.

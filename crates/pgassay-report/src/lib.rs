@@ -6,6 +6,7 @@
 //! was decided when the run was assessed.
 
 mod belief;
+mod calibration;
 mod export;
 mod html;
 mod instructions;
@@ -18,6 +19,7 @@ mod statement;
 mod tail;
 mod terminal;
 
+pub use calibration::false_positives;
 pub use export::{ExportFormat, Stacks, export, export_counted};
 pub use html::{counted_html, html, observation_html};
 pub use json::{json, observation_json, observation_schema, run_schema, study_schema};

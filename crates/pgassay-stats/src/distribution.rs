@@ -84,6 +84,13 @@ pub(crate) fn binomial_interval(hits: u64, trials: u64, level: f64) -> (f64, f64
     (low, high)
 }
 
+/// The interval of a share at a confidence level: Clopper and Pearson's, which never promises too
+/// much ("The use of confidence or fiducial limits illustrated in the case of the binomial", 1934).
+/// `None` without trials.
+pub fn share_interval(hits: u64, trials: u64, level: f64) -> Option<(f64, f64)> {
+    (trials > 0 && hits <= trials).then(|| binomial_interval(hits, trials, level))
+}
+
 /// Two-sided exact binomial p-value of `hits` among `trials` at `share`: twice the smaller tail.
 pub(crate) fn binomial_two_sided(hits: u64, trials: u64, share: f64) -> f64 {
     // P(X ≥ h) = I_p(h, n-h+1), the beta form of the binomial's tail.
@@ -127,6 +134,15 @@ mod tests {
         ] {
             close(t_quantile(p, df), expected, 5e-4);
         }
+    }
+
+    #[test]
+    fn twenty_of_four_hundred_are_three_to_eight_percent() {
+        let (low, high) = share_interval(20, 400, 0.95).unwrap();
+        close(low, 0.0308, 1e-4);
+        close(high, 0.0762, 1e-4);
+        assert_eq!(share_interval(0, 0, 0.95), None);
+        assert_eq!(share_interval(2, 1, 0.95), None);
     }
 
     #[test]

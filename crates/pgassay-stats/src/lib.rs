@@ -39,6 +39,7 @@ pub use cost::{
     RowCounts, TrialTotals, cost_difference, grouped_cost_difference,
 };
 pub use dispersion::Dispersion;
+pub use distribution::share_interval;
 pub use error::StatsError;
 pub use looks::{Look, Looks, Step};
 pub use means::{Mean, mean_difference, standard_deviation, welch};

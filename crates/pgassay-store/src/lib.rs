@@ -11,6 +11,7 @@
 //! Invariants: a directory appears under its name only when everything in it has reached the disk;
 //! two programs that save at once both succeed; nothing here prints.
 
+mod calibrations;
 mod error;
 mod headline;
 mod id;

@@ -94,7 +94,10 @@ fn write_all(
     })
 }
 
-fn write(path: &Path, content: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), StoreError> {
+pub(crate) fn write(
+    path: &Path,
+    content: impl FnOnce(&mut File) -> io::Result<()>,
+) -> Result<(), StoreError> {
     let attempt = || {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;

@@ -1,5 +1,6 @@
 //! The machine's check-up, as kept with every result and printed by `doctor`.
 
+use pgassay_core::calibration::machine_key;
 use pgassay_core::run::Check;
 use pgassay_profile::{Access, Conditions, CountedEvent, EventCounter, Tier};
 
@@ -62,6 +63,25 @@ pub fn all() -> Vec<Check> {
         counter(),
         hardware_counters(),
     ]
+}
+
+/// The machine as calibrations know it.
+pub struct Machine {
+    /// In words: processor and number of CPUs.
+    pub name: String,
+    /// What tells it from others: a digest, so that a result which is mailed tells nobody its name.
+    pub key: String,
+}
+
+/// This machine.
+pub fn machine() -> Machine {
+    let conditions = Conditions::read();
+    let model = conditions.cpu_model.as_deref().unwrap_or("unknown CPU");
+    let name = format!("{model}, {} CPUs", conditions.cpus);
+    // systemd's machine-id(5) asks for a digest where an id leaves the machine.
+    let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let key = machine_key(&format!("{name} {}", id.trim()));
+    Machine { name, key }
 }
 
 /// How deep we may look, and what grants the next tier.

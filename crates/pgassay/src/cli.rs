@@ -49,6 +49,9 @@ pub enum Command {
     Profile(Box<ProfileArgs>),
     /// Count what a transaction costs in instructions: exact, whatever else the machine does.
     Count(Box<crate::command::count::CountArgs>),
+    /// Compare loads with themselves, and count how often a difference is found where there is none
+    /// (A/A). Later answers on this machine show the figure.
+    Calibrate(crate::command::calibrate::CalibrateArgs),
     /// Run a benchmark as pgbench does: its options, scripts, report and exit codes
     /// (`pgassay bench --help`; a link named pgbench does the same).
     #[command(disable_help_flag = true)]

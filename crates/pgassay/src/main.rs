@@ -63,6 +63,7 @@ fn dispatch(cli: &Cli) -> Result<()> {
     match &cli.command {
         Command::Run(args) => command::run::run(args, cli.color, &mut out)?,
         Command::Profile(args) => command::profile::profile(args, cli.color, &mut out)?,
+        Command::Calibrate(args) => command::calibrate::calibrate(args, &mut out)?,
         Command::Count(args) => command::count::count(args, &mut out)?,
         Command::Studies(args) => command::studies::studies(args, &mut out)?,
         Command::Study(command) => command::study::study(command, &mut out)?,

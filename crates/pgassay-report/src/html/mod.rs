@@ -32,7 +32,7 @@ use pgassay_core::comparison::{Comparison, CostDifference};
 use pgassay_core::run::{Run, WarningKind};
 
 use crate::outline::{Unit, baseline_name, condition_title, explained, plus_minus, variant_name};
-use crate::{number, sentence};
+use crate::{calibration, number, sentence};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -109,6 +109,9 @@ fn opening(run: &Run) -> Markup {
                 }
             }
             p.faint { (sentence::what_was_run(run)) }
+            @if let Some(found) = calibration::calibration(run) {
+                p.faint { (found) }
+            }
         }
     }
 }

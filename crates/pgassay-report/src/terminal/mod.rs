@@ -22,7 +22,7 @@ pub use observation::observation_text;
 
 use pgassay_core::run::Run;
 
-use crate::{outline, sentence};
+use crate::{calibration, outline, sentence};
 use table::{Ink, paint, wrap};
 
 /// How to write for a terminal.
@@ -93,10 +93,15 @@ fn opening(run: &Run, style: Style) -> String {
         let text = format!("No verdict: {why}. The figures below are descriptive only.");
         out.push_str(&wrap(&text, width, "→ ", "  "));
     }
-    let text = sentence::what_was_run(run);
-    for line in wrap(&text, width, "  ", "  ").lines() {
-        out.push_str(&paint(line, Ink::Faint, style.color));
-        out.push('\n');
+    let context = [
+        Some(sentence::what_was_run(run)),
+        calibration::calibration(run),
+    ];
+    for text in context.into_iter().flatten() {
+        for line in wrap(&text, width, "  ", "  ").lines() {
+            out.push_str(&paint(line, Ink::Faint, style.color));
+            out.push('\n');
+        }
     }
     out
 }

@@ -1,6 +1,7 @@
 //! One file per subcommand.
 
 pub mod bench;
+pub mod calibrate;
 pub mod count;
 pub mod doctor;
 pub mod list;

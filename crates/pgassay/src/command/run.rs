@@ -1,11 +1,13 @@
 //! `pgassay run`: from a question to an explained answer.
 
 mod remedies;
+mod warnings;
 
 use std::collections::BTreeSet;
 use std::io::Write;
 
 use anyhow::{Context, Result};
+use pgassay_core::calibration::CalibrationSummary;
 use pgassay_core::comparison::assess;
 use pgassay_core::finding::diagnose;
 use pgassay_core::instructions::InstructionCosts;
@@ -27,13 +29,6 @@ use crate::progress::Progress;
 use crate::style::style;
 use crate::{checks, results};
 
-/// Shares of the machine that others may take before the reader is told.
-const STEAL_NOTICEABLE: f64 = 0.02;
-const FOREIGN_NOTICEABLE: f64 = 0.05;
-/// A point is called client-limited when the generator set the pace in this share of its trials.
-const CLIENT_LIMITED_NOTICEABLE: f64 = 0.5;
-/// Below this share of user stacks unwound to the process's entry, the reader is told.
-const UNWOUND_EXPECTED: f64 = 0.95;
 /// As `pgassay count` has them.
 const COUNTED_SEED: u64 = 1;
 const COUNTED_ROUNDS: u32 = 3;
@@ -214,10 +209,11 @@ pub fn assemble(
         expectations: readings.expectations,
         reference: readings.reference,
         watched: readings.watched,
+        calibration: calibration(store),
     };
     run.findings = diagnose(&run);
     run.warnings
-        .extend(warnings(&run, outcome.ended_early.as_ref()));
+        .extend(warnings::of(&run, outcome.ended_early.as_ref()));
     run.warnings.sort_by_key(|warning| warning.kind);
     let text = found.source.text.clone();
     Ok((run, (text, outcome.logs), outcome.ended_early))
@@ -234,92 +230,13 @@ pub(crate) fn major_of(version: &str) -> String {
     }
 }
 
-fn warnings(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
-    let mut found = Vec::new();
-    let mut warn = |kind, message: String| found.push(Warning { kind, message });
-    if let Some(error) = ended_early {
-        let all = run.plan.trials();
-        warn(
-            WarningKind::Incomplete,
-            format!(
-                "ended after {} of {all} trials: {error:#}",
-                run.trials.len()
-            ),
-        );
-    }
-    let limited: Vec<String> = run
-        .points
-        .iter()
-        .filter(|point| point.client_limited >= CLIENT_LIMITED_NOTICEABLE)
-        .map(|point| {
-            format!(
-                "{} ({})",
-                run.plan.variants[point.variant],
-                run.plan.conditions[point.condition].title()
-            )
-        })
-        .collect();
-    if !limited.is_empty() {
-        warn(
-            WarningKind::ClientLimited,
-            format!(
-                "client-limited: the load generator, not the server, set the pace of {}; give it more threads, or a machine of its own",
-                limited.join("; ")
-            ),
-        );
-    }
-    let for_answer = || run.trials.iter().filter(|it| it.kind != TrialKind::Counted);
-    let mean = |share: fn(&Trial) -> f64| {
-        for_answer().map(share).sum::<f64>() / for_answer().count().max(1) as f64
-    };
-    let (steal, foreign) = (mean(|trial| trial.steal), mean(|trial| trial.foreign));
-    if steal > STEAL_NOTICEABLE {
-        warn(
-            WarningKind::Steal,
-            format!(
-                "the hypervisor gave {:.0} % of the machine's time to others",
-                steal * 100.0
-            ),
-        );
-    }
-    if foreign > FOREIGN_NOTICEABLE {
-        warn(
-            WarningKind::ForeignLoad,
-            format!(
-                "other programs used about {:.0} % of the machine",
-                foreign * 100.0
-            ),
-        );
-    }
-    warn_of_profiles(run, &mut warn);
+/// What A/A comparisons found here; a calibration that cannot be read is none.
+fn calibration(store: &Store) -> Option<CalibrationSummary> {
+    let key = checks::machine().key;
+    let found = store.calibration(&key, env!("CARGO_PKG_VERSION"));
     found
-}
-
-fn warn_of_profiles(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
-    let sum = |count: fn(&pgassay_core::profile::Quality) -> u64| {
-        run.profiles
-            .iter()
-            .map(|profile| count(&profile.quality))
-            .sum::<u64>()
-    };
-    let (user, unwound, lost) = (
-        sum(|q| q.user_samples),
-        sum(|q| q.unwound_to_entry),
-        sum(|q| q.lost),
-    );
-    if lost > 0 {
-        warn(
-            WarningKind::ProfileQuality,
-            format!("{lost} samples were lost because the machine was too busy to read them"),
-        );
-    }
-    if user > 0 && (unwound as f64) < UNWOUND_EXPECTED * user as f64 {
-        let share = 100.0 * unwound as f64 / user as f64;
-        warn(
-            WarningKind::ProfileQuality,
-            format!("only {share:.1} % of the user stacks could be unwound to the process's entry"),
-        );
-    }
+        .inspect_err(|error| tracing::warn!(%error, "the calibration"))
+        .ok()?
 }
 
 fn keep(run: &Run, (text, mut files): (String, Logs), store: &Store) -> Result<std::path::PathBuf> {

@@ -113,7 +113,7 @@ fn shown(dsn: &str) -> Result<String> {
 }
 
 /// Any seed will do, as long as it is printed and runs differ in it.
-fn seed_of_now() -> u64 {
+pub fn seed_of_now() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

@@ -1,0 +1,183 @@
+//! A/A comparisons: how often this program finds a difference on this machine where there is none.
+//!
+//! Each comparison takes the same way as a study's: blocks, pairs, verdict at 95%. Its two sides are
+//! equal, so every "faster" and "slower" is a false positive, of which 5% are to be expected at most.
+
+use pgassay_stats::random::stream_seed;
+use pgassay_stats::share_interval;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::comparison::{Verdict, assess};
+use crate::plan::Plan;
+use crate::trial::{LatencyError, Trial, TrialKind};
+
+/// The value of [`Calibration::schema`] that this version writes.
+pub const SCHEMA: &str = "pgassay.calibration/1";
+/// Confidence of the interval of a share.
+const LEVEL: f64 = 0.95;
+
+/// What tells a machine from others: 16 hexadecimal digits that depend on every letter of its
+/// description, the same in every release.
+pub fn machine_key(description: &str) -> String {
+    let letters: Vec<u64> = description.bytes().map(u64::from).collect();
+    format!("{:016x}", stream_seed(letters.len() as u64, &letters))
+}
+
+/// The A/A comparisons of one `pgassay calibrate`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Calibration {
+    /// Name and version of this form.
+    pub schema: String,
+    /// Version of pgassay.
+    pub pgassay: String,
+    /// The machine, in words.
+    pub machine: String,
+    /// What tells it from other machines.
+    pub machine_key: String,
+    /// When it began, microseconds since 1970.
+    pub started_us: i64,
+    /// When it ended.
+    pub ended_us: i64,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Pairs per comparison.
+    pub pairs: u32,
+    /// Length of a trial's window in microseconds, as planned.
+    pub trial_us: u64,
+    /// Share of the machine's time that other programs used, and that the hypervisor gave to others.
+    pub others: f64,
+    /// Every comparison.
+    pub comparisons: Vec<AaComparison>,
+}
+
+/// One comparison of a variant with itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AaComparison {
+    /// The load, in words.
+    pub load: String,
+    /// Concurrent connections of each side.
+    pub clients: u32,
+    /// Whether both sides share a server (1) or have one each (2).
+    pub servers: u32,
+    /// Throughput of one side over that of the other.
+    pub ratio: f64,
+    /// Lower end of its interval.
+    pub low: f64,
+    /// Upper end of its interval.
+    pub high: f64,
+    /// Standard deviation of the pairs' log ratios.
+    pub pair_sd: f64,
+    /// The verdict; anything but faster and slower is right.
+    pub verdict: Verdict,
+}
+
+impl AaComparison {
+    /// Whether it is a false positive.
+    pub fn is_different(&self) -> bool {
+        matches!(self.verdict, Verdict::Faster | Verdict::Slower)
+    }
+}
+
+/// How many comparisons differed, with the interval of that share.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CalibrationSummary {
+    /// A/A comparisons on this machine by this version.
+    pub comparisons: u32,
+    /// How many of them found a difference.
+    pub different: u32,
+    /// Lower end of the share's 95% interval (Clopper and Pearson), 0 to 1.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// When the latest ended, microseconds since 1970.
+    pub ended_us: i64,
+}
+
+impl CalibrationSummary {
+    /// Of some comparisons; `None` of none.
+    pub fn of<'a>(
+        comparisons: impl IntoIterator<Item = &'a AaComparison>,
+        ended_us: i64,
+    ) -> Option<Self> {
+        let (mut all, mut different) = (0u32, 0u32);
+        for comparison in comparisons {
+            all += 1;
+            different += u32::from(comparison.is_different());
+        }
+        let (low, high) = share_interval(u64::from(different), u64::from(all), LEVEL)?;
+        Some(Self {
+            comparisons: all,
+            different,
+            low,
+            high,
+            ended_us,
+        })
+    }
+}
+
+/// The comparisons in the trials of an A/A plan of two variants: each condition's blocks, taken
+/// `pairs` at a time. Blocks that are left over, as after Ctrl-C, belong to none.
+///
+/// # Errors
+/// A damaged latency histogram.
+pub fn comparisons(
+    plan: &Plan,
+    majors: &[String],
+    trials: &[Trial],
+    pairs: u32,
+) -> Result<Vec<AaComparison>, LatencyError> {
+    let mut found = Vec::new();
+    for condition in 0..plan.conditions.len() {
+        let alone = of_condition(plan, condition, pairs);
+        for first in (0..plan.schedule.blocks).step_by(pairs.max(1) as usize) {
+            let blocks = first..first + pairs;
+            let of_group: Vec<Trial> = trials
+                .iter()
+                .filter(|it| it.condition == condition && blocks.contains(&it.block))
+                .map(|trial| Trial {
+                    condition: 0,
+                    block: trial.block - first,
+                    ..trial.clone()
+                })
+                .collect();
+            let timed = of_group.iter().filter(|it| it.kind == TrialKind::Timed);
+            if timed.count() < 4 * pairs as usize {
+                continue;
+            }
+            let assessed = assess(&alone, majors, &of_group, &[])?;
+            found.extend(assessed.comparisons.iter().map(|it| AaComparison {
+                load: load(plan, condition),
+                clients: plan.conditions[condition].clients,
+                servers: plan.servers.len() as u32,
+                ratio: it.tps.ratio,
+                low: it.tps.low,
+                high: it.tps.high,
+                pair_sd: it.tps.pair_sd,
+                verdict: it.verdict,
+            }));
+        }
+    }
+    Ok(found)
+}
+
+fn load(plan: &Plan, condition: usize) -> String {
+    let condition = &plan.conditions[condition];
+    condition
+        .values
+        .get("script")
+        .unwrap_or(&condition.label)
+        .clone()
+}
+
+/// A plan of one condition: a comparison alone, with no others to correct for.
+fn of_condition(plan: &Plan, condition: usize, pairs: u32) -> Plan {
+    let mut alone = plan.clone();
+    alone.conditions = vec![plan.conditions[condition].clone()];
+    alone.points.retain(|point| point.condition == condition);
+    for point in &mut alone.points {
+        point.condition = 0;
+    }
+    alone.schedule.blocks = pairs;
+    alone
+}

@@ -1,0 +1,42 @@
+//! What A/A comparisons found, in words.
+
+use pgassay_core::calibration::CalibrationSummary;
+use pgassay_core::run::Run;
+
+/// What A/A comparisons on this machine found, where there were any.
+pub(crate) fn calibration(run: &Run) -> Option<String> {
+    let found = run.calibration.as_ref()?;
+    Some(format!("A/A on this machine: {}.", false_positives(found)))
+}
+
+/// A share of false positives with its interval: `9 of 200 comparisons differed, 4.5% (95% CI 2.1% to
+/// 8.4%)`.
+pub fn false_positives(found: &CalibrationSummary) -> String {
+    let (different, all) = (found.different, found.comparisons);
+    let share = 100.0 * f64::from(different) / f64::from(all.max(1));
+    format!(
+        "{different} of {all} comparisons differed, {share:.1}% (95% CI {:.1}% to {:.1}%)",
+        found.low * 100.0,
+        found.high * 100.0,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_false_positives_has_its_interval() {
+        let found = CalibrationSummary {
+            comparisons: 200,
+            different: 9,
+            low: 0.0207,
+            high: 0.0837,
+            ended_us: 0,
+        };
+        assert_eq!(
+            false_positives(&found),
+            "9 of 200 comparisons differed, 4.5% (95% CI 2.1% to 8.4%)"
+        );
+    }
+}

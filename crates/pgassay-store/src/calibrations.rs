@@ -1,0 +1,65 @@
+//! What `pgassay calibrate` found, a file each, in `<root>/calibration`.
+
+use std::fs;
+
+use pgassay_core::calibration::{AaComparison, Calibration, CalibrationSummary};
+
+use crate::error::StoreError;
+use crate::{Store, save};
+
+const DIRECTORY: &str = "calibration";
+
+impl Store {
+    /// Keeps a calibration that holds any comparison.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn save_calibration(&self, calibration: &Calibration) -> Result<(), StoreError> {
+        if calibration.comparisons.is_empty() {
+            return Ok(());
+        }
+        let directory = self.root.join(DIRECTORY);
+        let name = format!("{}-{}", calibration.machine_key, calibration.started_us);
+        let partial = directory.join(format!(".{name}-{}", std::process::id()));
+        let path = directory.join(format!("{name}.json"));
+        let written = save::write(&partial, |file| {
+            serde_json::to_writer_pretty(file, calibration).map_err(Into::into)
+        });
+        written.and_then(|()| {
+            fs::rename(&partial, &path).map_err(|source| StoreError::writing(&path, source))
+        })
+    }
+
+    /// The A/A comparisons of a machine by a version of pgassay, all calibrations together; `None`
+    /// where there are none. Files that cannot be read are left out: no run fails for their sake.
+    ///
+    /// # Errors
+    /// A directory that is there and cannot be listed.
+    pub fn calibration(
+        &self,
+        machine_key: &str,
+        pgassay: &str,
+    ) -> Result<Option<CalibrationSummary>, StoreError> {
+        let directory = self.root.join(DIRECTORY);
+        if !directory.is_dir() {
+            return Ok(None);
+        }
+        let reading = |source| StoreError::reading(&directory, source);
+        let mut found: Vec<AaComparison> = Vec::new();
+        let mut ended_us = 0;
+        for entry in fs::read_dir(&directory).map_err(reading)? {
+            let path = entry.map_err(reading)?.path();
+            let Ok(text) = fs::read_to_string(&path) else {
+                continue;
+            };
+            let Ok(one) = serde_json::from_str::<Calibration>(&text) else {
+                continue;
+            };
+            if one.machine_key == machine_key && one.pgassay == pgassay {
+                ended_us = ended_us.max(one.ended_us);
+                found.extend(one.comparisons);
+            }
+        }
+        Ok(CalibrationSummary::of(&found, ended_us))
+    }
+}

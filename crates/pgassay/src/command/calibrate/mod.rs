@@ -1,0 +1,246 @@
+//! `pgassay calibrate`: compares each of several loads with itself, and counts how often a difference
+//! is found where there is none.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use pgassay_core::calibration::{
+    AaComparison, Calibration, CalibrationSummary, SCHEMA, comparisons,
+};
+use pgassay_core::plan::{Overrides, Plan, plan};
+use pgassay_core::study::StudySource;
+
+use crate::catalogue::Found;
+use crate::cli::{ResultsArgs, ServerArgs};
+use crate::command::run::major_of;
+use crate::command::study::seed_of_now;
+use crate::exit::{Interrupted, Partial};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::{checks, laboratory, results};
+
+/// As many as a study has by default.
+const PAIRS: u32 = 6;
+/// Short: what is calibrated is the way to a verdict, not a fine verdict.
+const TRIAL_US: u64 = 100_000;
+/// The studies, as `(name, text)`: both sides on one server, and on two.
+const STUDIES: [(&str, &str); 2] = [
+    ("one-server", include_str!("one-server.toml")),
+    ("two-servers", include_str!("two-servers.toml")),
+];
+
+/// Flags of `pgassay calibrate`.
+#[derive(Debug, Args)]
+pub struct CalibrateArgs {
+    /// At least this many A/A comparisons (200 take about half an hour). The share of false
+    /// positives of 200 is known to about 3 points either way, of 400 to 2.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 200,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
+    pub comparisons: u32,
+
+    /// One comparison of each load: about two minutes, and a rough figure.
+    #[arg(long, conflicts_with = "comparisons")]
+    pub quick: bool,
+
+    /// PostgreSQL version: 18, 9.6, 10.23.
+    #[arg(long = "server", value_name = "VERSION", default_value = "18")]
+    pub version: String,
+
+    /// Seed of the order of trials and of the random numbers; printed with the result.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    #[command(flatten)]
+    pub server: ServerArgs,
+
+    #[command(flatten)]
+    pub results: ResultsArgs,
+
+    /// Print every comparison as JSON instead of the summary.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the comparisons, keeps them for this machine, prints the share of false positives.
+pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
+    let store = results::open(&args.results)?;
+    let interrupt = Interrupt::watch()?;
+    let mut progress = Progress::on_stderr();
+    let machine = checks::machine();
+    let mut calibration = Calibration {
+        schema: SCHEMA.to_owned(),
+        pgassay: env!("CARGO_PKG_VERSION").to_owned(),
+        machine: machine.name,
+        machine_key: machine.key,
+        started_us: 0,
+        ended_us: 0,
+        seed: args.seed.unwrap_or_else(seed_of_now),
+        pairs: PAIRS,
+        trial_us: TRIAL_US,
+        others: 0.0,
+        comparisons: Vec::new(),
+    };
+    let planned = planned(args, calibration.seed)?;
+    let seconds: u64 = planned
+        .iter()
+        .map(|(_, plan)| plan.estimated_us() / 1_000_000)
+        .sum();
+    let each: usize = planned.iter().map(|(_, plan)| plan.conditions.len()).sum();
+    let rounds = planned
+        .first()
+        .map_or(0, |(_, plan)| plan.schedule.blocks / PAIRS);
+    progress.note(&format!(
+        "{} A/A comparisons of {PAIRS} pairs, about {} s once the data are set up; seed {}",
+        each * rounds as usize,
+        seconds,
+        calibration.seed,
+    ));
+    let ended_early = measure(args, &planned, &mut calibration, &interrupt, &mut progress)?;
+    progress.finish();
+    store.save_calibration(&calibration)?;
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &calibration)?;
+        writeln!(out)?;
+    } else {
+        let known = store.calibration(&calibration.machine_key, &calibration.pgassay)?;
+        out.write_all(text(&calibration, known.as_ref()).as_bytes())?;
+    }
+    out.flush()?;
+    match ended_early {
+        None => Ok(()),
+        Some(error) if error.is::<Interrupted>() => Err(error),
+        Some(error) => Err(Partial {
+            reason: format!("{error:#}"),
+            id: "the calibration".to_owned(),
+        }
+        .into()),
+    }
+}
+
+/// The studies with as many blocks as the comparisons need.
+fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(Found, Plan)>> {
+    let studies = STUDIES.map(|(name, text)| -> Result<(Found, Plan)> {
+        let source = StudySource {
+            file: format!("{name}.toml"),
+            text: text.to_owned(),
+        };
+        let found = Found::new(name, source.clone(), source.parse()?)?;
+        let mut overrides = Overrides {
+            versions: vec![args.version.clone()],
+            seed,
+            without_profile: true,
+            ..Overrides::default()
+        };
+        // Every study has the same conditions, so the first plan tells how many comparisons a round is.
+        let each = plan(&found.study, &source, &overrides)?.conditions.len() * STUDIES.len();
+        let wanted = if args.quick { 1 } else { args.comparisons };
+        let rounds = wanted.div_ceil(each as u32);
+        overrides.pairs = Some(rounds * PAIRS);
+        let mut plan = plan(&found.study, &source, &overrides)?;
+        plan.schedule.trial_us = TRIAL_US;
+        Ok((found, plan))
+    });
+    studies.into_iter().collect()
+}
+
+/// Runs the studies one after the other; gives what ended them early.
+fn measure(
+    args: &CalibrateArgs,
+    planned: &[(Found, Plan)],
+    calibration: &mut Calibration,
+    interrupt: &Interrupt,
+    progress: &mut Progress,
+) -> Result<Option<anyhow::Error>> {
+    for (found, plan) in planned {
+        let outcome = match laboratory::run(plan, found, &args.server, interrupt, progress) {
+            Ok(outcome) => outcome,
+            // What the study before found is kept.
+            Err(error) if !calibration.comparisons.is_empty() => return Ok(Some(error)),
+            Err(error) => return Err(error),
+        };
+        let (began_us, ended_us) = outcome.span_us;
+        if calibration.started_us == 0 {
+            calibration.started_us = began_us;
+        }
+        calibration.ended_us = ended_us;
+        let used = outcome.trials.iter().map(|it| it.foreign + it.steal);
+        let mean = used.sum::<f64>() / outcome.trials.len().max(1) as f64;
+        calibration.others = calibration.others.max(mean);
+        let majors = outcome.servers.iter().map(|it| major_of(&it.version));
+        let majors: Vec<String> = majors.collect();
+        let found = comparisons(plan, &majors, &outcome.trials, PAIRS);
+        let found = found.context("the trials of a calibration")?;
+        calibration.comparisons.extend(found);
+        if let Some(error) = outcome.ended_early {
+            return Ok(Some(error));
+        }
+    }
+    Ok(None)
+}
+
+/// The summary for people.
+fn text(calibration: &Calibration, known: Option<&CalibrationSummary>) -> String {
+    let mut out = String::from(
+        "A/A comparisons: both sides are equal, so every difference found is a false positive.\n\n",
+    );
+    let mut line = |load: &str, clients: &str, servers: &str, of: &[&AaComparison]| {
+        let different = of.iter().filter(|it| it.is_different()).count();
+        let mut widths: Vec<f64> = of.iter().map(|it| (it.high / it.low).ln() / 2.0).collect();
+        widths.sort_by(f64::total_cmp);
+        let width = widths.get(widths.len() / 2).map_or(0.0, |it| it * 100.0);
+        _ = writeln!(
+            out,
+            "{load:<34}{clients:>8}{servers:>8}{:>12}{different:>10}{:>9}",
+            of.len(),
+            format!("±{width:.1}%"),
+        );
+    };
+    let all: Vec<&AaComparison> = calibration.comparisons.iter().collect();
+    let mut told: Vec<(&str, u32, u32)> = Vec::new();
+    for it in &all {
+        let row = (it.load.as_str(), it.clients, it.servers);
+        if told.contains(&row) {
+            continue;
+        }
+        told.push(row);
+        let same =
+            |other: &&&AaComparison| (other.load.as_str(), other.clients, other.servers) == row;
+        let of: Vec<&AaComparison> = all.iter().filter(same).copied().collect();
+        line(row.0, &row.1.to_string(), &row.2.to_string(), &of);
+    }
+    line("all", "", "", &all);
+    let head = format!(
+        "{:<34}{:>8}{:>8}{:>12}{:>10}{:>9}\n",
+        "load", "clients", "servers", "comparisons", "different", "95% CI"
+    );
+    let at = out.find("\n\n").map_or(0, |at| at + 2);
+    out.insert_str(at, &head);
+    if let Some(it) = CalibrationSummary::of(all.iter().copied(), calibration.ended_us) {
+        _ = writeln!(
+            out,
+            "\nFalse positives: {} (at most 5% are expected). \"95% CI\" above is the median half-width of a comparison.",
+            pgassay_report::false_positives(&it),
+        );
+    }
+    if let Some(known) = known.filter(|it| it.comparisons as usize > all.len()) {
+        _ = writeln!(
+            out,
+            "With earlier calibrations of this machine: {}.",
+            pgassay_report::false_positives(known),
+        );
+    }
+    _ = writeln!(
+        out,
+        "Machine: {}; others used {:.0}% of it. Seed {}. Later runs on this machine show this figure.",
+        calibration.machine,
+        calibration.others * 100.0,
+        calibration.seed,
+    );
+    out
+}
