@@ -181,3 +181,84 @@ fn of_condition(plan: &Plan, condition: usize, pairs: u32) -> Plan {
     alone.schedule.blocks = pairs;
     alone
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Overrides, plan};
+    use crate::study::StudySource;
+    use crate::trial::Latency;
+    use crate::trial::tests::trial;
+
+    const STUDY: &str = "question = \"?\"\n[[script]]\nname = \"s\"\ntext = \"select 1\"\n\
+[[script]]\nname = \"t\"\ntext = \"select 2\"\n[[variant]]\nname = \"A\"\n[[variant]]\nname = \"A again\"\n\
+[conditions]\nscript = [\"s\", \"t\"]\nclients = [1]\n[length]\npairs = 7\n";
+
+    fn of_study() -> Plan {
+        let source = StudySource {
+            file: "s.toml".to_owned(),
+            text: STUDY.to_owned(),
+        };
+        plan(&source.parse().unwrap(), &source, &Overrides::default()).unwrap()
+    }
+
+    /// Two trials of each point in each block; `faster` makes the second variant of script `t` differ.
+    fn trials(plan: &Plan, faster: u64) -> Vec<Trial> {
+        let mut histogram = hdrhistogram::Histogram::<u64>::new(3).unwrap();
+        histogram.record(1_000).unwrap();
+        let mut all = Vec::new();
+        for block in 0..plan.schedule.blocks {
+            for (condition, variant) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                for again in 0..2u64 {
+                    let of_noise = u64::from(block) * 7 % 5 + again * 3 + variant as u64;
+                    let gain = if (condition, variant) == (1, 1) {
+                        faster
+                    } else {
+                        0
+                    };
+                    all.push(Trial {
+                        block,
+                        condition,
+                        variant,
+                        transactions: 10_000 + of_noise + gain,
+                        transactions_total: 11_000,
+                        latency: Latency::from_histogram(&histogram),
+                        ..trial()
+                    });
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn blocks_that_make_no_whole_comparison_belong_to_none() {
+        let plan = of_study();
+        let majors = vec!["18".to_owned()];
+        let found = comparisons(&plan, &majors, &trials(&plan, 0), 3).unwrap();
+        // Seven blocks are two comparisons of three pairs for each of two conditions.
+        assert_eq!(found.len(), 4);
+        assert!(found.iter().all(|it| !it.is_different()), "{found:?}");
+        let loads: Vec<&str> = found.iter().map(|it| it.load.as_str()).collect();
+        assert_eq!(loads, ["s", "s", "t", "t"]);
+    }
+
+    #[test]
+    fn a_difference_is_a_false_positive_of_its_own_load() {
+        let plan = of_study();
+        let majors = vec!["18".to_owned()];
+        let found = comparisons(&plan, &majors, &trials(&plan, 1_000), 3).unwrap();
+        let different: Vec<bool> = found.iter().map(AaComparison::is_different).collect();
+        assert_eq!(different, [false, false, true, true]);
+        let summary = CalibrationSummary::of(&found, 0).unwrap();
+        assert_eq!((summary.different, summary.comparisons), (2, 4));
+        assert!(summary.low < 0.5 && summary.high > 0.5);
+        assert_eq!(CalibrationSummary::of(&[], 0), None);
+    }
+
+    #[test]
+    fn a_machine_is_known_by_every_letter() {
+        assert_eq!(machine_key("a").len(), 16);
+        assert_ne!(machine_key("EPYC, 2 CPUs"), machine_key("EPYC, 4 CPUs"));
+    }
+}

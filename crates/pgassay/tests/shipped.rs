@@ -107,6 +107,29 @@ fn every_study_runs_on_real_servers() {
     });
 }
 
+/// Whole, but as short as it goes: twelve comparisons, of which a correct program finds more than four
+/// different once in 2,000 runs (binomial, 5%).
+#[test]
+#[ignore = "slow: cargo test -p pgassay --test shipped -- --ignored"]
+fn a_quick_calibration_finds_few_differences_and_later_answers_show_it() {
+    if pgassay_server::testing::installation("18").is_none() {
+        return;
+    }
+    let place = Place::new();
+    let finished = command(&place, &["calibrate", "--quick", "--json"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    place.assert_nothing_left();
+    let found: Value = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+    let comparisons = found["comparisons"].as_array().unwrap();
+    assert_eq!(comparisons.len(), 12);
+    let is_different = |it: &&Value| it["verdict"] == "faster" || it["verdict"] == "slower";
+    let different = comparisons.iter().filter(is_different).count();
+    assert!(different <= 4, "{comparisons:#?}");
+    let answer = place.run(support::SMALL, &[]);
+    let expected = format!("A/A on this machine: {different} of 12 comparisons differed");
+    assert!(answer.stdout.contains(&expected), "{}", answer.stdout);
+}
+
 fn runs(name: &str) {
     let place = Place::new();
     let text = command(&place, &["study", "show", name]).stdout;

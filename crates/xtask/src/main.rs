@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use xtask::presence::{Major, Presence};
-use xtask::{a_a, licences, source_tree, tables};
+use xtask::{licences, source_tree, tables};
 
 const USAGE: &str = "\
 usage:
@@ -19,9 +19,6 @@ usage:
       Writes a packed table's rows to standard output.
   xtask tables --check
       Fails unless the committed tables are what packing their rows gives.
-  xtask a-a PROGRAM [RUNS]
-      Runs benchmarks/a-a.toml RUNS times (20) with a built pgassay and counts how
-      often it finds a difference between a variant and itself.
   xtask licences
       Fails unless every dependency's licence is allowed by deny.toml.
 ";
@@ -57,26 +54,9 @@ fn run(arguments: &[&str]) -> Result<()> {
             print(&tables::dump_wait_events(&stored("wait-events.zlib")?)?)
         }
         ["tables", "--check"] => tables::check(),
-        ["a-a", program] => a_a(program, "20"),
-        ["a-a", program, runs] => a_a(program, runs),
         ["licences"] => print(&format!("{}\n", licences::check()?)),
         _ => bail!("unknown arguments\n{USAGE}"),
     }
-}
-
-fn a_a(program: &str, runs: &str) -> Result<()> {
-    let runs: u32 = runs
-        .parse()
-        .with_context(|| format!("RUNS is a number, not {runs:?}"))?;
-    let mut say = |line: &str| {
-        // Lines come minutes apart; a reader who has gone must not end the series.
-        let _ = print(&format!("{line}\n"));
-    };
-    let tally = a_a::repeat(Path::new(program), runs, &mut say)?;
-    print(&format!(
-        "{} of {} intervals contain 1\n",
-        tally.containing_one, tally.comparisons
-    ))
 }
 
 fn symbols(mut presence: Presence, trees: &[&str]) -> Result<()> {

@@ -273,6 +273,9 @@ pub struct Schedule {
     pub maintenance: Maintenance,
 }
 
+/// What stopping and starting a server takes, most of it the checkpoint at its end.
+const RESTART_US: u64 = 1_000_000;
+
 /// Blocks that have trials for the processor's own counters: two figures have a spread.
 pub(crate) const COUNTED_BLOCKS: u32 = 2;
 
@@ -390,12 +393,14 @@ impl Plan {
         self.trials() * self.schedule.trial_us
     }
 
-    /// About how long the whole takes once the servers are up, in microseconds: measuring, settling
-    /// and what warm-up usually needs (six windows a point and block).
+    /// About how long the whole takes once the servers are up, in microseconds: measuring, settling,
+    /// what warm-up usually needs (six windows a point and block), and restarts of the servers.
     pub fn estimated_us(&self) -> u64 {
         let blocks = u64::from(self.schedule.blocks);
         let warm_up = blocks * self.points.len() as u64 * 6 * self.schedule.warm_up_window_us;
         let settle = self.trials() * self.schedule.settle_us;
-        self.measuring_us() + warm_up + settle
+        let own = self.servers.iter().filter(|it| it.dsn.is_none()).count() as u64;
+        let restarts = (self.schedule.boots().len() as u64).saturating_sub(1) * own;
+        self.measuring_us() + warm_up + settle + restarts * RESTART_US
     }
 }
