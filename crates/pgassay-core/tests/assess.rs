@@ -30,6 +30,7 @@ fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> 
         .record_n((8e9 / tps) as u64, transactions)
         .expect("the histogram grows");
     Trial {
+        boot: 0,
         block,
         condition: 0,
         variant,

@@ -50,7 +50,7 @@ fn starts_of_the_servers_divide_the_blocks() {
     assert_eq!(plan.schedule.boots(), [0..2, 2..4, 4..6]);
     let never = format!("{SMALL}[length]\nrestart_every = 0\npairs = 5\n");
     let plan = planned(&never, &Overrides::default()).unwrap();
-    assert_eq!(plan.schedule.boots(), [0..5]);
+    assert!(plan.schedule.boots().into_iter().eq(std::iter::once(0..5)));
     let uneven = format!("{SMALL}[length]\nrestart_every = 4\npairs = 5\n");
     let plan = planned(&uneven, &Overrides::default()).unwrap();
     assert_eq!(plan.schedule.boots(), [0..4, 4..5]);

@@ -142,7 +142,7 @@ pub fn run(
 /// The blocks of each start of the servers; one start where none of them is ours.
 fn boots(plan: &Plan) -> Vec<Range<u32>> {
     if plan.servers.iter().all(|server| server.dsn.is_some()) {
-        return vec![0..plan.schedule.blocks];
+        return std::iter::once(0..plan.schedule.blocks).collect();
     }
     plan.schedule.boots()
 }
