@@ -47,6 +47,10 @@ pub(crate) trait Driver {
     fn wait(&mut self, until_ns: u64) -> io::Result<()>;
     /// The next arrival of what the last wait found.
     fn next(&mut self) -> io::Result<Option<Arrival>>;
+    /// A wait that finds so many arrivals may have left some over.
+    fn harvest_max(&self) -> usize {
+        usize::MAX
+    }
     /// The bytes of the arrival that was taken last.
     fn received(&self, client: usize, count: usize) -> &[u8];
     /// Closes a connection after what was given to be sent; nothing arrives from it any more.
@@ -131,6 +135,13 @@ impl Driver for Io {
         match self {
             Self::Epoll(driver) => driver.next(),
             Self::Uring(driver) => driver.next(),
+        }
+    }
+
+    fn harvest_max(&self) -> usize {
+        match self {
+            Self::Epoll(driver) => driver.harvest_max(),
+            Self::Uring(driver) => driver.harvest_max(),
         }
     }
 

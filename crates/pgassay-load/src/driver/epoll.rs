@@ -297,6 +297,10 @@ impl Driver for EpollDriver {
         Ok(None)
     }
 
+    fn harvest_max(&self) -> usize {
+        EVENTS_MAX as usize
+    }
+
     #[inline]
     fn received(&self, _client: usize, count: usize) -> &[u8] {
         &self.buffer[..count]

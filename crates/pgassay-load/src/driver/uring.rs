@@ -40,6 +40,8 @@ const POLL_FIRST: u16 = 1;
 /// How long giving the connections away waits for the kernel at most.
 const QUIESCE_NS: u64 = 5_000_000_000;
 const TICK_NS: u64 = 20_000_000;
+/// So much deferred work the kernel does at a time since Linux 6.14 (`IO_LOCAL_TW_DEFAULT_MAX`).
+const HARVEST_MAX: usize = 20;
 /// How often the kernel may be short of memory in a row.
 const SHORTAGES_MAX: u32 = 10_000;
 
@@ -497,6 +499,10 @@ impl Driver for UringDriver {
         self.completions.clear();
         self.taken = 0;
         Ok(None)
+    }
+
+    fn harvest_max(&self) -> usize {
+        HARVEST_MAX
     }
 
     #[inline]
