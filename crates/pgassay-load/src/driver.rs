@@ -35,6 +35,15 @@ pub(crate) enum Arrival {
     },
 }
 
+/// What a driver's waits are like, for those who tell what was waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Harvests {
+    /// A wait that finds so many arrivals may have left some over.
+    pub max: usize,
+    /// A wait that lasts longer than this, waiting for a processor left out, has slept.
+    pub work_ns: u64,
+}
+
 /// Moves bytes and tells the time.
 pub(crate) trait Driver {
     /// The monotonic clock, in ns.
@@ -47,9 +56,12 @@ pub(crate) trait Driver {
     fn wait(&mut self, until_ns: u64) -> io::Result<()>;
     /// The next arrival of what the last wait found.
     fn next(&mut self) -> io::Result<Option<Arrival>>;
-    /// A wait that finds so many arrivals may have left some over.
-    fn harvest_max(&self) -> usize {
-        usize::MAX
+    /// What its waits are like.
+    fn harvests(&self) -> Harvests {
+        Harvests {
+            max: usize::MAX,
+            work_ns: 0,
+        }
     }
     /// The bytes of the arrival that was taken last.
     fn received(&self, client: usize, count: usize) -> &[u8];
@@ -138,10 +150,10 @@ impl Driver for Io {
         }
     }
 
-    fn harvest_max(&self) -> usize {
+    fn harvests(&self) -> Harvests {
         match self {
-            Self::Epoll(driver) => driver.harvest_max(),
-            Self::Uring(driver) => driver.harvest_max(),
+            Self::Epoll(driver) => driver.harvests(),
+            Self::Uring(driver) => driver.harvests(),
         }
     }
 

@@ -84,7 +84,7 @@ fn run_one(
         let read = Box::new(clock::thread_run_queue_reader());
         Box::new(Account::new(
             worker.clients.len(),
-            worker.driver.harvest_max(),
+            worker.driver.harvests(),
             is_alone,
             read,
         ))

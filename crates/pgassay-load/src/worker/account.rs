@@ -21,12 +21,11 @@
 //! [`GAP_NS`] in which the clock was not read; what is waited in shorter ones is found by the
 //! next reading. A thread with a single client reads it twice in a run.
 
+use crate::driver::Harvests;
 use crate::recorder::Recorder;
 
 /// Shorter stretches hold no delay worth a system call.
 const GAP_NS: u64 = 20_000;
-/// A wait that took longer than this without waiting for a processor has slept.
-const SLEPT_NS: u64 = 10_000;
 
 /// Reads how long the thread has waited for a processor in its life, in ns.
 pub(crate) type ReadDelay = Box<dyn FnMut() -> Option<u64> + Send>;
@@ -35,8 +34,7 @@ pub(crate) type ReadDelay = Box<dyn FnMut() -> Option<u64> + Send>;
 pub(crate) struct Account {
     read: ReadDelay,
     clients: Vec<Asked>,
-    /// A harvest of so many clients may have left some over.
-    harvest_max: usize,
+    harvests: Harvests,
     /// Clients of the last harvest, so far.
     found: usize,
     /// Whether every delay is the only client's, so that no harvest has to be looked at.
@@ -71,13 +69,13 @@ struct Asked {
 
 impl Account {
     /// Of so many clients. `is_alone` says that nothing but a reply ever wakes the thread.
-    pub fn new(clients: usize, harvest_max: usize, is_alone: bool, mut read: ReadDelay) -> Self {
+    pub fn new(clients: usize, harvests: Harvests, is_alone: bool, mut read: ReadDelay) -> Self {
         let first = read();
         let delay_ns = first.unwrap_or(0);
         Self {
             read,
             clients: vec![Asked::default(); clients],
-            harvest_max,
+            harvests,
             found: 0,
             is_of_one: is_alone && clients == 1,
             delay_ns,
@@ -132,10 +130,10 @@ impl Account {
         }
         self.stamp(now_ns);
         let delayed_ns = self.delay_ns - self.delay_at_wait_ns;
-        let has_slept = (now_ns - self.wait_ns).saturating_sub(delayed_ns) > SLEPT_NS;
+        let has_slept = (now_ns - self.wait_ns).saturating_sub(delayed_ns) > self.harvests.work_ns;
         if has_slept {
             self.delay_since_ns = self.delay_at_wait_ns;
-        } else if self.found < self.harvest_max {
+        } else if self.found < self.harvests.max {
             self.delay_since_ns = self.delay_at_harvest_ns;
         }
         self.found = 0;
@@ -208,6 +206,10 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
+    const HARVESTS: Harvests = Harvests {
+        max: 256,
+        work_ns: 10_000,
+    };
 
     /// An account of some clients whose thread's delay the test sets.
     fn account(clients: usize) -> (Account, Recorder, Arc<AtomicU64>) {
@@ -216,7 +218,7 @@ mod tests {
         let read = Box::new(move || Some(told.load(Ordering::Relaxed)));
         let mut recorder = Recorder::new(1, clients);
         recorder.reset(0, u64::MAX);
-        (Account::new(clients, 256, true, read), recorder, delay)
+        (Account::new(clients, HARVESTS, true, read), recorder, delay)
     }
 
     /// One thread, 64 clients: every client that is ready waits through the thread's delay, and
@@ -300,7 +302,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_a_run_queue_that_the_kernel_does_not_tell() {
-        let account = Account::new(3, 256, false, Box::new(|| None));
+        let account = Account::new(3, HARVESTS, false, Box::new(|| None));
         assert_eq!((account.run_queue_ns(), account.turn_ns()), (None, 0));
     }
 }

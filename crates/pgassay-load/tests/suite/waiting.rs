@@ -241,7 +241,6 @@ fn a_hog_beside_64_clients_of_one_thread_is_seen_64_times() {
         let threads_own_us = measured.threads[0].run_queue_wait_us.unwrap() as f64;
         assert!(accounted_us <= measured.time.in_transaction_us as f64);
         seen.push((waited_us, turn_us, run_queue_us, threads_own_us));
-        eprintln!("{:?} {}", seen.last(), measured.transactions);
         let is_right = (0.9..1.1).contains(&(accounted_us / waited_us));
         // The hog is what they wait for, and once is not 64 times.
         let is_of_all = run_queue_us as f64 > 0.8 * waited_us && threads_own_us < 0.1 * waited_us;
