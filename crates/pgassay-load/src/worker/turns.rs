@@ -85,6 +85,7 @@ impl<D: Driver> Worker<D> {
         now_ns: u64,
         shared: &Shared<'_>,
     ) -> Result<Option<Step>, LoadError> {
+        self.clients[index].run.turned_ns = now_ns;
         if shared.connector.is_some() {
             return self.connect(index, shared).map(|()| None);
         }
@@ -187,6 +188,9 @@ impl<D: Driver> Worker<D> {
                         run.stage = Stage::Reply;
                     }
                     run.asked_ns = self.now_ns;
+                    if let Some(account) = &mut self.account {
+                        account.asked(index);
+                    }
                     if let Some(hook) = &shared.program.before_request {
                         let backend = self.clients[index].session.backend();
                         hook(backend.map_or(0, |key| key.pid));
@@ -245,6 +249,7 @@ impl<D: Driver> Worker<D> {
             script: run.script,
             begin_ns: run.scheduled_ns,
             started_ns: run.begin_ns,
+            turned_ns: run.turned_ns,
             end_ns: now_ns,
             failed: failed.is_some(),
         });
