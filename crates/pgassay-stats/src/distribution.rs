@@ -8,6 +8,7 @@
 //! counts; public entry points check that before they come here.
 
 use statrs::distribution::{Beta, ContinuousCDF, Gamma, Normal, StudentsT};
+use statrs::function::gamma::ln_gamma;
 use statrs::function::{beta::beta_reg, erf::erfc};
 
 /// Beyond this many degrees of freedom, t and normal quantiles agree to 5 digits.
@@ -23,6 +24,33 @@ pub(crate) fn normal_quantile(probability: f64) -> f64 {
 /// P(|Z| ≥ |z|) for a standard normal Z.
 pub(crate) fn normal_two_sided(z: f64) -> f64 {
     erfc(z.abs() / std::f64::consts::SQRT_2)
+}
+
+/// P(Z ≤ z) for a standard normal Z.
+pub(crate) fn normal_below(z: f64) -> f64 {
+    0.5 * erfc(-z / std::f64::consts::SQRT_2)
+}
+
+/// Density of s/σ, where s is a standard deviation from `df` degrees of freedom.
+pub(crate) fn chi_density(ratio: f64, df: f64) -> f64 {
+    let half = df / 2.0;
+    let log = half * half.ln() - ln_gamma(half) + (df - 1.0) * ratio.ln() - half * ratio * ratio;
+    2.0 * log.exp()
+}
+
+/// Quantile of chi-square with `df` degrees of freedom.
+pub(crate) fn chi_square_quantile(probability: f64, df: f64) -> f64 {
+    Gamma::new(df / 2.0, 0.5)
+        .expect("degrees of freedom are positive")
+        .inverse_cdf(probability)
+}
+
+/// Quantile of the ratio of two variances, each from `df` degrees of freedom (Fisher's F).
+pub(crate) fn variance_ratio_quantile(probability: f64, df: f64) -> f64 {
+    let share = Beta::new(df / 2.0, df / 2.0)
+        .expect("degrees of freedom are positive")
+        .inverse_cdf(probability);
+    share / (1.0 - share)
 }
 
 /// Quantile of Student's t with `df` degrees of freedom (infinite: the normal's).
@@ -127,6 +155,16 @@ mod tests {
         ] {
             close(t_quantile(p, df), expected, 5e-4);
         }
+    }
+
+    #[test]
+    fn spreads_are_those_of_the_printed_tables() {
+        close(chi_square_quantile(0.9, 5.0), 9.236, 1e-3);
+        close(chi_square_quantile(0.1, 5.0), 1.610, 1e-3);
+        close(variance_ratio_quantile(0.95, 5.0), 5.050, 1e-3);
+        // With one degree of freedom s/σ is |Z|.
+        close(chi_density(1.0, 1.0), 2.0 * 0.241_971, 1e-5);
+        close(normal_below(1.644_854), 0.95, 1e-6);
     }
 
     #[test]
