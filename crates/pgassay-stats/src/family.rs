@@ -10,7 +10,7 @@
 //!
 //! Invariants: an interval is printed at the level at which its word was reached, so that both
 //! agree; one without a word at the strictest level that any open comparison is held to. What
-//! ranks contradict or resolution limits has no word, whatever its interval.
+//! ranks contradict has no word, and neither have pairs that are all the same figure.
 
 use crate::multiplicity::{Step, holm_steps};
 use crate::pairs::{Comparison, Estimate};
@@ -26,7 +26,8 @@ pub enum Inconclusive {
     Noise,
     /// The interval has a verdict that ranks contradict, as with an outlier.
     RanksDisagree,
-    /// The pairs vary by less than the steps in which the figures are read.
+    /// The pairs do not vary at all, or by less than the steps in which the figures are read, and the
+    /// interval that allows for the steps has no verdict.
     BelowResolution,
 }
 
@@ -94,10 +95,14 @@ fn judged(estimate: &Estimate, sign: Step, equivalence: Step, direction: Directi
     } else {
         (Verdict::Unresolved, sign.alpha.min(equivalence.alpha))
     };
-    let inconclusive = if estimate.below_resolution() {
+    let inconclusive = if estimate.is_constant() {
         Some(Inconclusive::BelowResolution)
     } else if word == Verdict::Unresolved {
-        Some(Inconclusive::Noise)
+        Some(if estimate.below_resolution() {
+            Inconclusive::BelowResolution
+        } else {
+            Inconclusive::Noise
+        })
     } else {
         let agreement = agreement(&estimate.rank, estimate, alpha);
         (agreement == RankAgreement::Disagrees).then_some(Inconclusive::RanksDisagree)

@@ -11,7 +11,7 @@
 //! While the pairs vary by more than half a step, rounding behaves like noise and is in their
 //! standard deviation (Widrow and Kollár, "Quantization noise", 2008). Below that the same error
 //! repeats in every pair, where no interval from pairs can see it. Then the interval is widened
-//! by the step, which bounds the error, and [`Estimate::below_resolution`] is set.
+//! by the steps, which bound the error ([`Estimate::below_resolution`]).
 //!
 //! Invariants: one pair never gets an interval ([`Comparison::Descriptive`]); the interval and
 //! the p-value come from the same t, so one excludes 1 exactly when the other is ≤ α; no interval
@@ -94,6 +94,11 @@ impl Estimate {
     /// Whether the pairs vary by less than the steps in which the figures are read.
     pub fn below_resolution(&self) -> bool {
         self.widened_log > 0.0
+    }
+
+    /// Whether all pairs are the same figure, so that nothing is known of their noise.
+    pub fn is_constant(&self) -> bool {
+        self.pair_sd_log <= STEP_MIN
     }
 
     /// The interval at another confidence `level`.
