@@ -1,18 +1,28 @@
 //! From trials to verdicts: what counts, what must not, and that every list adds up.
 
 use hdrhistogram::Histogram;
-use pgassay_core::comparison::{Assessment, Change, CostRow, Verdict, assess};
+use pgassay_core::comparison::{
+    Assessment, Change, CostRow, Inconclusive, UnitOfAnalysis, Verdict, assess,
+};
 use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::profile::{Frame, Profile, ProfileBuilder};
 use pgassay_core::study::StudySource;
 use pgassay_core::trial::{ClientTotals, CpuTotals, Latency, Trial, TrialKind};
 
 fn two_variants() -> Plan {
+    planned("")
+}
+
+fn nine_conditions() -> Plan {
+    planned("[conditions]\nclients = [1, 2, 3, 4, 5, 6, 7, 8, 9]\n")
+}
+
+fn planned(more: &str) -> Plan {
     let text = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n\
                 [[variant]]\nname = \"simple\"\n[[variant]]\nname = \"prepared\"\n";
     let source = StudySource {
         file: "s.toml".to_owned(),
-        text: text.to_owned(),
+        text: format!("{text}{more}"),
     };
     plan(
         &source.parse().expect("the study is valid"),
@@ -271,4 +281,113 @@ fn a_server_whose_cpu_time_is_not_known_has_a_verdict_and_no_figure_of_it() {
         (None, None)
     );
     assert_eq!(assessment.ledgers, []);
+}
+
+/// Six blocks in which every trial counts the same whole number of transactions.
+fn constant_trials(of_baseline: u64, of_variant: u64) -> Vec<Trial> {
+    let mut all = Vec::new();
+    for block in 0..6 {
+        for (variant, count) in [
+            (0, of_baseline),
+            (1, of_variant),
+            (1, of_variant),
+            (0, of_baseline),
+        ] {
+            let mut trial = trial(block, variant, TrialKind::Timed, 20_000.0, 50.0);
+            trial.transactions = count;
+            all.push(trial);
+        }
+    }
+    all
+}
+
+#[test]
+fn no_interval_has_a_width_of_zero_and_equal_counts_are_inconclusive() {
+    // Eight clients, ten transactions each: 30.0 against 30.1 ms give the same count in every trial.
+    let comparison = &assessed(&constant_trials(80, 80), &[]).comparisons[0];
+    assert_eq!(comparison.verdict, Verdict::Unresolved);
+    assert_eq!(comparison.inconclusive, Some(Inconclusive::BelowResolution));
+    assert!(comparison.tps.low < 30.0 / 30.1 && comparison.tps.high > 1.0);
+    // "×0.900 [0.900, 0.900]" where the latencies say ×0.916.
+    let comparison = &assessed(&constant_trials(80, 72), &[]).comparisons[0];
+    assert_eq!(comparison.verdict, Verdict::Unresolved);
+    assert!(comparison.tps.low < 0.9 && comparison.tps.high > 0.916);
+    for ratio in [
+        &comparison.tps,
+        &comparison.latency_mean,
+        &comparison.latency_p50,
+        &comparison.latency_p95,
+        &comparison.latency_p99,
+    ] {
+        assert!(ratio.high > ratio.low && ratio.widened > 0.0, "{ratio:?}");
+    }
+    // With many transactions per client the same rounding cannot hide such a difference.
+    let mut trials = constant_trials(80_000, 40_000);
+    for trial in trials.iter_mut().filter(|trial| trial.variant == 1) {
+        trial.transactions += u64::from(trial.block);
+    }
+    let comparison = &assessed(&trials, &[]).comparisons[0];
+    assert_eq!(comparison.verdict, Verdict::Slower);
+    assert!(comparison.tps.widened > 0.0);
+}
+
+#[test]
+fn a_verdict_that_its_rank_test_contradicts_is_inconclusive() {
+    // Two modes: in half of the blocks B is 8% faster, in the others just slower. The t-test finds a
+    // difference in the mean, the rank test finds none.
+    let shifts = [1.083, 0.997, 1.081, 0.998, 1.079, 0.999];
+    let plan = {
+        let mut plan = two_variants();
+        plan.schedule.blocks = 12;
+        plan
+    };
+    let mut trials = Vec::new();
+    for block in 0..12 {
+        let shift = shifts[block as usize % 6] + 1e-4 * f64::from(block);
+        for _ in 0..2 {
+            trials.push(trial(block, 0, TrialKind::Timed, 200_000.0, 50.0));
+            trials.push(trial(block, 1, TrialKind::Timed, 200_000.0 * shift, 50.0));
+        }
+    }
+    let assessment = assess(&plan, &["18".to_owned()], &trials, &[]).expect("it is whole");
+    let comparison = &assessment.comparisons[0];
+    assert!(comparison.tps.low > 1.0 && comparison.tps.ranks_disagree);
+    assert_eq!(comparison.verdict, Verdict::Unresolved);
+    assert_eq!(comparison.inconclusive, Some(Inconclusive::RanksDisagree));
+}
+
+#[test]
+fn the_minimum_detectable_effect_is_a_range_at_the_level_in_use() {
+    let comparison = &assessed(&trials(1.4), &[]).comparisons[0];
+    let basis = comparison.basis.expect("there are six pairs");
+    assert_eq!((basis.unit, basis.units), (UnitOfAnalysis::Pair, 6));
+    assert_eq!((basis.boots, basis.family), (1, 1));
+    let [low, high] = comparison
+        .tps
+        .detectable_range
+        .expect("there are six pairs");
+    let detectable = comparison.tps.detectable.expect("there are six pairs");
+    assert!(
+        low < detectable && detectable < high && high > 2.0 * low,
+        "{low} {detectable} {high}"
+    );
+    // The same figures under nine conditions: each is held to a stricter level.
+    let plan = nine_conditions();
+    let mut all = Vec::new();
+    for condition in 0..9 {
+        let of_condition = trials(1.0 + 0.001 * condition as f64);
+        all.extend(of_condition.into_iter().map(|it| Trial { condition, ..it }));
+    }
+    let assessment = assess(&plan, &["18".to_owned()], &all, &[]).expect("it is whole");
+    let strictest = assessment.comparisons.iter().map(|it| it.tps.level);
+    let strictest = strictest.fold(0.0, f64::max);
+    assert!((strictest - (1.0 - 0.05 / 9.0)).abs() < 1e-9, "{strictest}");
+    assert!(
+        assessment
+            .comparisons
+            .iter()
+            .all(|it| it.basis.is_some_and(|it| it.family == 9))
+    );
+    let of_first = assessment.comparisons[0].tps.detectable.expect("six pairs");
+    assert!(of_first > 1.2 * detectable, "{of_first} {detectable}");
 }

@@ -14,6 +14,7 @@ mod json;
 mod ledger;
 mod number;
 mod outline;
+mod reliability;
 mod sentence;
 mod statement;
 mod tail;

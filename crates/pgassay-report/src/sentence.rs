@@ -10,6 +10,7 @@ use pgassay_core::run::{Check, RelayFacts, Run};
 
 use crate::number;
 use crate::outline::{BAND, baseline_name, condition_title, variant_name};
+use crate::reliability;
 
 /// Whether the log is whole, where it is of a form that can show it.
 pub(crate) fn log_entries(run: &Run) -> Option<String> {
@@ -92,10 +93,10 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
         Verdict::Same => {
             format!("{name} is as fast as {baseline} within ±2\u{a0}%: throughput {figures}.")
         }
-        Verdict::Unresolved => format!(
-            "Cannot tell whether {name} is faster or slower than {baseline}: throughput {figures}. {}",
-            needs("It", tps)
-        ),
+        Verdict::Unresolved => {
+            let why = reliability::reason(comparison).unwrap_or_else(|| needs("It", tps));
+            format!("{name} vs {baseline} is inconclusive: throughput {figures}. {why}")
+        }
     }
 }
 
@@ -142,7 +143,12 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
             format!("{words} {place}: {}", range(with))
         })
         .collect();
-    format!("{} is {}.", variant_name(run, variant), clauses.join("; "))
+    let why = reliability::reasons(comparisons);
+    format!(
+        "{} is {}.{why}",
+        variant_name(run, variant),
+        clauses.join("; ")
+    )
 }
 
 /// The span of the ratios. Intervals are left to the tables: one for several would mean nothing.
@@ -175,7 +181,7 @@ pub(crate) fn needed(run: &Run) -> Option<String> {
     let unresolved = || {
         run.comparisons
             .iter()
-            .filter(|it| it.verdict == Verdict::Unresolved)
+            .filter(|it| reliability::needs_pairs(it))
     };
     let hardest = unresolved().max_by_key(|it| pairs_needed(&it.tps))?;
     let subject = if unresolved().count() > 1 {

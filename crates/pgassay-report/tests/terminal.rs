@@ -6,6 +6,7 @@
 
 mod fixture;
 
+use pgassay_core::comparison::{Inconclusive, Verdict};
 use pgassay_core::ledger::Divider;
 use pgassay_core::run::Run;
 use pgassay_report::{Style, terminal};
@@ -172,4 +173,33 @@ fn indices_that_point_nowhere_are_shown_as_unknown() {
     run.plan.conditions.clear();
     run.comparisons[0].variant = 7;
     assert!(terminal(&run, &PLAIN).contains(&run.study.question));
+}
+
+#[test]
+fn a_contradicted_and_a_rounded_verdict_are_visible_everywhere() {
+    let mut run = fixture::run();
+    for (comparison, reason) in run
+        .comparisons
+        .iter_mut()
+        .zip([Inconclusive::RanksDisagree, Inconclusive::BelowResolution])
+    {
+        comparison.verdict = Verdict::Unresolved;
+        comparison.inconclusive = Some(reason);
+        comparison.tps.ranks_disagree = reason == Inconclusive::RanksDisagree;
+        comparison.tps.widened = 0.025;
+    }
+    let text = terminal(&run, &PLAIN);
+    let page = pgassay_report::html(&run);
+    for shown in [&text, &page] {
+        let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(shown.contains("* The rank test contradicts the mean"));
+        assert!(shown.contains("† The pairs vary by less than the resolution"));
+        assert!(shown.contains("because the rank test contradicts the interval"));
+        assert!(shown.contains("because the pairs vary by less than the resolution"));
+    }
+    assert!(text.contains(" †\n") && text.contains(" *\n"));
+    let json = pgassay_report::json(&run);
+    for kept in ["\"ranks_disagree\"", "\"below_resolution\"", "\"widened\""] {
+        assert!(json.contains(kept), "{kept}");
+    }
 }

@@ -9,6 +9,9 @@
 //! A subsystem is also opened when its sum is unchanged but its functions are not (Simes' test):
 //! a cost that only moved from one function to another is a finding too.
 //!
+//! A row is marked only if two of three blocks agree about its sign, and a function that comes in
+//! bursts is judged by its own noise ([`crate::dispersion::prior`]): a burst in one block is no change.
+//!
 //! Invariants: one trial of a variant gives figures without intervals ([`Class::Descriptive`]);
 //! rows keep the caller's order; trial j of A and trial j of B are neighbours. Formulas are
 //! named in [`change`] and [`crate::dispersion`].
@@ -16,13 +19,13 @@
 pub mod change;
 mod side;
 
-use crate::dispersion::{Dispersion, Spread, moderated, pooled};
+use crate::dispersion::{Dispersion, Noise, Prior, Spread, prior};
 use crate::distribution::t_quantile;
 use crate::error::{StatsError, check_probability};
 use crate::multiplicity::{benjamini_hochberg, holm, simes};
 use crate::pairs::Interval;
 use change::Row;
-use side::{Side, check_rows};
+use side::{Side, check_rows, most_blocks_agree};
 
 /// A row this much cheaper on one side (or without samples there) counts as new or gone: the
 /// 2 % leave room for the odd sample of a warm-up or of another session.
@@ -269,6 +272,8 @@ struct Draft {
     difference: CostDifference,
     /// Degrees of freedom of each row's standard error.
     df: Vec<f64>,
+    /// Whether most blocks agree about each row's sign.
+    steady: Vec<bool>,
     alpha: f64,
 }
 
@@ -288,17 +293,20 @@ impl Draft {
             })
             .collect();
         let judged = a.trials().min(b.trials()) >= 2;
-        let dispersion = if judged {
-            Some(pooled(&spreads.concat()).unwrap_or(Dispersion { cv2: 0.0, df: 1.0 }))
-        } else {
-            None
-        };
-        let (mut rows, mut df) = (Vec::new(), Vec::new());
-        for (counts, spread) in table.rows.iter().zip(&spreads) {
-            let (row, row_df) = untried_row(&a, &b, counts, spread, dispersion, level);
+        let prior = prior(&spreads).unwrap_or(Prior {
+            usual: Dispersion { cv2: 0.0, df: 1.0 },
+            bursty_cv2: 1.0,
+            bursty_share: 0.0,
+        });
+        let (mut rows, mut df, mut steady) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, counts) in table.rows.iter().enumerate() {
+            let noise = judged.then(|| prior.noise(&spreads[index]));
+            let (row, row_df) = untried_row(&a, &b, counts, noise, level);
             rows.push(row);
             df.push(row_df);
+            steady.push(most_blocks_agree(&a, &b, counts));
         }
+        let dispersion = judged.then_some(prior.usual);
         let total = change::total_change(&a, &b, level);
         let (total_a_us, total_b_us) = (a.us_per_transaction, b.us_per_transaction);
         Ok(Self {
@@ -310,6 +318,7 @@ impl Draft {
                 dispersion,
             },
             df,
+            steady,
             alpha,
         })
     }
@@ -331,12 +340,12 @@ impl Draft {
         };
         let claims = adjusted.iter().filter(|p_value| **p_value <= alpha).count();
         let held_to = correction.effective_alpha(self.alpha, family.len(), claims);
-        for (row, p_adjusted) in family.iter().zip(adjusted) {
+        for (index, p_adjusted) in family.iter().zip(adjusted) {
             let resolvable =
-                t_quantile(1.0 - held_to / 2.0, self.df[*row]) + t_quantile(0.8, self.df[*row]);
-            let row = &mut self.difference.rows[*row];
+                t_quantile(1.0 - held_to / 2.0, self.df[*index]) + t_quantile(0.8, self.df[*index]);
+            let row = &mut self.difference.rows[*index];
             row.p_adjusted = p_adjusted;
-            row.class = if opened && p_adjusted <= alpha {
+            row.class = if opened && p_adjusted <= alpha && self.steady[*index] {
                 changed(row.a.us, row.b.us)
             } else {
                 Class::Same {
@@ -351,8 +360,7 @@ fn untried_row(
     a: &Side,
     b: &Side,
     counts: &RowCounts,
-    spread: &[Spread],
-    dispersion: Option<Dispersion>,
+    noise: Option<[Noise; 2]>,
     level: f64,
 ) -> (CostRow, f64) {
     let (count_a, count_b) = (counts.a.iter().sum::<u64>(), counts.b.iter().sum::<u64>());
@@ -364,16 +372,15 @@ fn untried_row(
         us: count_b as f64 * b.us_per_sample(),
         samples: count_b,
     };
-    let (change, p_value, df) = match dispersion {
+    let (change, p_value, df) = match noise {
         None => (change::descriptive(&cost_a, &cost_b), 1.0, 1.0),
-        Some(pool) => {
-            let dispersion = moderated(spread, pool);
+        Some(noise) => {
             let tested = Row {
                 a,
                 b,
                 count_a,
                 count_b,
-                dispersion,
+                noise,
             }
             .test(level);
             (tested.change, tested.p_value, tested.df)

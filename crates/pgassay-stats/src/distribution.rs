@@ -8,7 +8,10 @@
 //! counts; public entry points check that before they come here.
 
 use statrs::distribution::{Beta, ContinuousCDF, Gamma, Normal, StudentsT};
-use statrs::function::{beta::beta_reg, erf::erfc};
+use statrs::function::beta::{beta_reg, ln_beta};
+use statrs::function::erf::erfc;
+use statrs::function::factorial::ln_binomial;
+use statrs::function::gamma::ln_gamma;
 
 /// Beyond this many degrees of freedom, t and normal quantiles agree to 5 digits.
 const NORMAL_FROM_DF: f64 = 1e5;
@@ -23,6 +26,33 @@ pub(crate) fn normal_quantile(probability: f64) -> f64 {
 /// P(|Z| ≥ |z|) for a standard normal Z.
 pub(crate) fn normal_two_sided(z: f64) -> f64 {
     erfc(z.abs() / std::f64::consts::SQRT_2)
+}
+
+/// P(Z ≤ z) for a standard normal Z.
+pub(crate) fn normal_below(z: f64) -> f64 {
+    0.5 * erfc(-z / std::f64::consts::SQRT_2)
+}
+
+/// Density of s/σ, where s is a standard deviation from `df` degrees of freedom.
+pub(crate) fn chi_density(ratio: f64, df: f64) -> f64 {
+    let half = df / 2.0;
+    let log = half * half.ln() - ln_gamma(half) + (df - 1.0) * ratio.ln() - half * ratio * ratio;
+    2.0 * log.exp()
+}
+
+/// Quantile of chi-square with `df` degrees of freedom.
+pub(crate) fn chi_square_quantile(probability: f64, df: f64) -> f64 {
+    Gamma::new(df / 2.0, 0.5)
+        .expect("degrees of freedom are positive")
+        .inverse_cdf(probability)
+}
+
+/// Quantile of the ratio of two variances, each from `df` degrees of freedom (Fisher's F).
+pub(crate) fn variance_ratio_quantile(probability: f64, df: f64) -> f64 {
+    let share = Beta::new(df / 2.0, df / 2.0)
+        .expect("degrees of freedom are positive")
+        .inverse_cdf(probability);
+    share / (1.0 - share)
 }
 
 /// Quantile of Student's t with `df` degrees of freedom (infinite: the normal's).
@@ -111,6 +141,37 @@ pub(crate) fn binomial_two_sided(hits: u64, trials: u64, share: f64) -> f64 {
     (2.0 * at_least(hits).min(at_most(hits))).min(1.0)
 }
 
+/// Two-sided p-value of `hits` among `trials` where the share varies around `share` with the variance
+/// `logit_variance` of its logarithm's odds: a beta-binomial, twice the smaller tail.
+pub(crate) fn beta_binomial_two_sided(
+    hits: u64,
+    trials: u64,
+    share: f64,
+    logit_variance: f64,
+) -> f64 {
+    // Var(share) ≈ (share·(1 − share))²·v, and a beta's is share·(1 − share)/(a + b + 1).
+    let weight = 1.0 / (share * (1.0 - share) * logit_variance) - 1.0;
+    if logit_variance <= 0.0 || weight > 1e9 {
+        return binomial_two_sided(hits, trials, share);
+    }
+    let weight = weight.max(1.0);
+    let (a, b) = (share * weight, (1.0 - share) * weight);
+    // From the side with fewer hits, so that few terms are summed.
+    let (fewer, a, b) = if 2 * hits > trials {
+        (trials - hits, b, a)
+    } else {
+        (hits, a, b)
+    };
+    let whole = ln_beta(a, b);
+    let chance = |k: u64| {
+        let log = ln_binomial(trials, k) + ln_beta(k as f64 + a, (trials - k) as f64 + b) - whole;
+        log.exp()
+    };
+    let below: f64 = (0..fewer).map(chance).sum();
+    let here = chance(fewer);
+    (2.0 * (below + here).min(1.0 - below)).min(1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +207,16 @@ mod tests {
     }
 
     #[test]
+    fn spreads_are_those_of_the_printed_tables() {
+        close(chi_square_quantile(0.9, 5.0), 9.236, 1e-3);
+        close(chi_square_quantile(0.1, 5.0), 1.610, 1e-3);
+        close(variance_ratio_quantile(0.95, 5.0), 5.050, 1e-3);
+        // With one degree of freedom s/σ is |Z|.
+        close(chi_density(1.0, 1.0), 2.0 * 0.241_971, 1e-5);
+        close(normal_below(1.644_854), 0.95, 1e-6);
+    }
+
+    #[test]
     fn tails_keep_their_digits() {
         close(t_two_sided(t_quantile(0.975, 7.0), 7.0), 0.05, 1e-9);
         let tiny = normal_two_sided(12.0);
@@ -167,6 +238,30 @@ mod tests {
         close(interval.1, 0.3085, 1e-4);
         close(binomial_interval(20, 400, 0.95).0, 0.0308, 2e-4);
         close(binomial_interval(20, 400, 0.95).1, 0.0762, 2e-4);
+    }
+
+    #[test]
+    fn a_beta_binomial_is_a_binomial_without_variation_and_wider_with_it() {
+        for (hits, trials, share) in [(2, 10, 0.5), (0, 30, 0.2), (17, 20, 0.5)] {
+            let exact = binomial_two_sided(hits, trials, share);
+            close(
+                beta_binomial_two_sided(hits, trials, share, 0.0),
+                exact,
+                1e-12,
+            );
+            close(
+                beta_binomial_two_sided(hits, trials, share, 1e-7),
+                exact,
+                1e-4,
+            );
+            assert!(beta_binomial_two_sided(hits, trials, share, 0.5) > 2.0 * exact);
+        }
+        // a = b = 1 gives every number of hits the same chance: 3 of 11, twice.
+        close(
+            beta_binomial_two_sided(2, 10, 0.5, 4.0 / 3.0),
+            6.0 / 11.0,
+            1e-9,
+        );
     }
 
     #[test]

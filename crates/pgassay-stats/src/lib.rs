@@ -4,6 +4,8 @@
 //! trials or counts of samples and gets estimates, intervals and verdicts back.
 //!
 //! - [`pairs`]: the ratio B/A of neighbouring trials with a t-interval, checked by ranks;
+//! - [`unit`]: what varies independently, pairs or starts of the servers;
+//! - [`family`]: the verdicts of all comparisons of a study, which share one error rate;
 //! - [`verdict`]: faster, slower, same or unresolved against an equivalence band;
 //! - [`power`]: what a run can detect, before it is run;
 //! - [`mean_difference`], [`welch`]: differences of means, for figures that may be 0;
@@ -22,6 +24,7 @@ pub mod cost;
 pub mod dispersion;
 mod distribution;
 mod error;
+pub mod family;
 pub mod looks;
 mod means;
 pub mod multiplicity;
@@ -32,6 +35,7 @@ pub mod random;
 pub mod rank;
 #[cfg(test)]
 mod sampling;
+pub mod unit;
 pub mod verdict;
 
 pub use cost::{
@@ -41,9 +45,12 @@ pub use cost::{
 pub use dispersion::Dispersion;
 pub use distribution::share_interval;
 pub use error::StatsError;
+pub use family::{Inconclusive, Judged, judge};
 pub use looks::{Look, Looks, Step};
 pub use means::{Mean, mean_difference, standard_deviation, welch};
 pub use order::{block_order, pairs_in_block};
-pub use pairs::{Comparison, Estimate, Interval, Pair, compare};
+pub use pairs::{Background, Comparison, Estimate, Interval, Pair, compare, compare_within};
+pub use power::Detectable;
 pub use rank::{RankAgreement, RankCheck};
+pub use unit::Unit;
 pub use verdict::{Band, Direction, Verdict};

@@ -23,6 +23,41 @@ pub fn holm(p_values: &[f64]) -> Vec<f64> {
     adjusted
 }
 
+/// One test of Holm's step-down procedure.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    /// The α at which it was tested: a smaller one for the clearest.
+    pub alpha: f64,
+    /// Whether its p-value is at most that.
+    pub claimed: bool,
+}
+
+/// Holm's procedure as the levels of its tests, so that an interval at a test's level excludes the
+/// tested value exactly where the procedure claims. After the first that is not claimed, all the rest are
+/// held to its level.
+pub fn holm_steps(p_values: &[f64], alpha: f64) -> Vec<Step> {
+    let mut steps = vec![
+        Step {
+            alpha,
+            claimed: false
+        };
+        p_values.len()
+    ];
+    let mut still_open = p_values.len();
+    for index in by_size(p_values) {
+        let held_to = alpha / still_open as f64;
+        let claimed = tidy(p_values[index]) <= held_to;
+        steps[index] = Step {
+            alpha: held_to,
+            claimed,
+        };
+        if claimed && still_open > 1 {
+            still_open -= 1;
+        }
+    }
+    steps
+}
+
 /// Benjamini and Hochberg's adjusted p-values: claim where the result is ≤ the wanted share of
 /// false discoveries. Holds for independent and positively dependent tests.
 pub fn benjamini_hochberg(p_values: &[f64]) -> Vec<f64> {
@@ -72,6 +107,26 @@ mod tests {
         near(&holm(&[0.01, 0.04, 0.03, 0.005]), &[0.03, 0.06, 0.06, 0.02]);
         near(&holm(&[]), &[]);
         near(&holm(&[0.7, f64::NAN]), &[1.0, 1.0]);
+    }
+
+    #[test]
+    fn holm_tests_the_clearest_first_and_strictest() {
+        let steps = |p_values: &[f64]| -> Vec<(f64, bool)> {
+            let steps = holm_steps(p_values, 0.05);
+            steps.iter().map(|it| (it.alpha, it.claimed)).collect()
+        };
+        assert_eq!(steps(&[0.5]), [(0.05, false)]);
+        assert_eq!(steps(&[0.001, 0.02]), [(0.025, true), (0.05, true)]);
+        assert_eq!(steps(&[0.03, 0.001]), [(0.05, true), (0.025, true)]);
+        assert_eq!(steps(&[0.03, 0.04]), [(0.025, false), (0.025, false)]);
+        assert_eq!(steps(&[0.02, f64::NAN]), [(0.025, true), (0.05, false)]);
+        assert_eq!(steps(&[]), []);
+        // Claims are those of the adjusted p-values.
+        let p_values = [0.01, 0.04, 0.03, 0.005, 0.012];
+        let adjusted = holm(&p_values);
+        for (step, adjusted) in holm_steps(&p_values, 0.05).iter().zip(adjusted) {
+            assert_eq!(step.claimed, adjusted <= 0.05);
+        }
     }
 
     #[test]

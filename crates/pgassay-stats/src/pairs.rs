@@ -4,14 +4,29 @@
 //! interval. Pairs, because the machine's drift hits both trials of a pair alike; logarithms,
 //! because B/A and A/B must tell the same story and effects multiply.
 //!
+//! Pairs that share a start of the servers share its memory layout, so with enough starts the unit
+//! is the start and not the pair ([`crate::unit`]).
+//!
+//! A figure is read in steps: a rate from an integer count in steps of one transaction per client.
+//! While the pairs vary by more than half a step, rounding behaves like noise and is in their
+//! standard deviation (Widrow and Kollár, "Quantization noise", 2008). Below that the same error
+//! repeats in every pair, where no interval from pairs can see it. Then the interval is widened
+//! by the steps, which bound the error ([`Estimate::below_resolution`]).
+//!
 //! Invariants: one pair never gets an interval ([`Comparison::Descriptive`]); the interval and
-//! the p-value come from the same t, so one excludes 1 exactly when the other is ≤ α.
+//! the p-value come from the same t, so one excludes 1 exactly when the other is ≤ α; no interval
+//! has a width of zero.
 //! Sources: Kalibera and Jones, "Rigorous benchmarking in reasonable time" (2013); Bulej et
 //! al., "Duet benchmarking" (ICPE 2020).
 
 use crate::distribution::{t_quantile, t_two_sided};
 use crate::error::{StatsError, check_probability};
 use crate::rank::{self, RankCheck};
+use crate::unit::{Unit, units};
+
+/// The least step of any figure: what is left of a clock that reads microseconds in a window of
+/// seconds.
+const STEP_MIN: f64 = 1e-6;
 
 /// One figure (tps, a latency, a cost per transaction) of two neighbouring trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,9 +66,20 @@ pub struct Estimate {
     pub pairs: usize,
     /// Standard deviation of ln(B/A) between pairs (.01 is about 1 %).
     pub pair_sd_log: f64,
+    /// What varies independently: pairs, or starts of the servers.
+    pub unit: Unit,
+    /// Number of units; the interval has one degree of freedom less.
+    pub units: usize,
+    /// Standard deviation of ln(B/A) between units.
+    pub unit_sd_log: f64,
+    /// Different starts of the servers among the pairs.
+    pub boots: usize,
     /// Standard error of the mean of ln(B/A).
     pub std_err_log: f64,
-    /// Two-sided p-value of the t-test against a ratio of 1.
+    /// By how much the interval of ln(B/A) was widened at each end for the steps of the figures; 0
+    /// where rounding is part of the pairs' noise.
+    pub widened_log: f64,
+    /// Two-sided p-value of the t-test against a ratio of 1, the widening included.
     pub p_value: f64,
     /// The same question asked by ranks.
     pub rank: RankCheck,
@@ -63,6 +89,37 @@ impl Estimate {
     /// Whether the interval leaves a ratio of 1 outside.
     pub fn excludes_one(&self) -> bool {
         !self.interval.contains(1.0)
+    }
+
+    /// Whether the pairs vary by less than the steps in which the figures are read.
+    pub fn below_resolution(&self) -> bool {
+        self.widened_log > 0.0
+    }
+
+    /// Whether all pairs are the same figure, so that nothing is known of their noise.
+    pub fn is_constant(&self) -> bool {
+        self.pair_sd_log <= STEP_MIN
+    }
+
+    /// The interval at another confidence `level`.
+    pub fn interval_at(&self, level: f64) -> Interval {
+        let quantile = t_quantile(f64::midpoint(1.0, level), (self.units - 1) as f64);
+        let half_width = quantile * self.std_err_log + self.widened_log;
+        let mean = self.ratio.ln();
+        Interval {
+            low: (mean - half_width).exp(),
+            high: (mean + half_width).exp(),
+            level,
+        }
+    }
+
+    /// The smallest α at which the interval lies within ± `margin_log` (two one-sided tests).
+    pub(crate) fn equivalence_p_value(&self, margin_log: f64) -> f64 {
+        let room = margin_log - self.ratio.ln().abs() - self.widened_log;
+        if room <= 0.0 {
+            return 1.0;
+        }
+        p_value_of_mean(room, self.std_err_log, (self.units - 1) as f64)
     }
 }
 
@@ -96,33 +153,76 @@ impl Comparison {
     }
 }
 
-/// Compares `pairs` at the confidence `level` (.95).
+/// What is known of the pairs beside their figures.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Background<'a> {
+    /// Which start of the servers each pair ran on; empty where all ran on one.
+    pub boots: &'a [u32],
+    /// The steps in which the baseline's and the variant's figures are read, as shares of them.
+    pub steps: [f64; 2],
+}
+
+/// Compares `pairs` of one start of the servers, read in no steps, at the confidence `level` (.95).
 pub fn compare(pairs: &[Pair], level: f64) -> Result<Comparison, StatsError> {
+    compare_within(pairs, Background::default(), level)
+}
+
+/// Compares `pairs` at the confidence `level` (.95), with what is known of their background.
+pub fn compare_within(
+    pairs: &[Pair],
+    background: Background<'_>,
+    level: f64,
+) -> Result<Comparison, StatsError> {
     check_probability("the confidence level", level)?;
     let log_ratios = log_ratios(pairs)?;
     if let [only] = log_ratios[..] {
         return Ok(Comparison::Descriptive { ratio: only.exp() });
     }
-    let (mean, pair_sd_log) = mean_and_sd(&log_ratios);
-    let count = log_ratios.len();
-    let std_err_log = pair_sd_log / (count as f64).sqrt();
-    let df = (count - 1) as f64;
-    let half_width = t_quantile(f64::midpoint(1.0, level), df) * std_err_log;
-    let p_value = p_value_of_mean(mean, std_err_log, df);
-    let (low, high) = (mean - half_width, mean + half_width);
-    Ok(Comparison::Estimated(Estimate {
+    let (_, pair_sd_log) = mean_and_sd(&log_ratios);
+    let grouped = units(&log_ratios, background.boots);
+    let (mean, unit_sd_log) = mean_and_sd(&grouped.log_ratios);
+    let count = grouped.log_ratios.len();
+    let std_err_log = unit_sd_log / (count as f64).sqrt();
+    let widened_log = widening(pair_sd_log, background.steps);
+    let mut estimate = Estimate {
         ratio: mean.exp(),
         interval: Interval {
-            low: low.exp(),
-            high: high.exp(),
+            low: 0.0,
+            high: 0.0,
             level,
         },
-        pairs: count,
+        pairs: log_ratios.len(),
         pair_sd_log,
+        unit: grouped.unit,
+        units: count,
+        unit_sd_log,
+        boots: grouped.boots,
         std_err_log,
-        p_value,
-        rank: rank::check(&log_ratios, p_value, low, high, 1.0 - level),
-    }))
+        widened_log,
+        p_value: p_value_of_mean(
+            (mean.abs() - widened_log).max(0.0),
+            std_err_log,
+            (count - 1) as f64,
+        ),
+        rank: rank::RankCheck::none(),
+    };
+    estimate.interval = estimate.interval_at(level);
+    estimate.rank = rank::check(&grouped.log_ratios, &estimate, 1.0 - level);
+    Ok(Comparison::Estimated(estimate))
+}
+
+/// How far ln(B/A) may be wrong by rounding that repeats in every pair; 0 where the pairs vary
+/// enough to turn rounding into noise.
+///
+/// A pair holds two figures, so its steps add up as independent errors do. With a standard
+/// deviation of half a step what rounding leaves of a bias is 0.2% of the step.
+fn widening(pair_sd_log: f64, steps: [f64; 2]) -> f64 {
+    let [of_baseline, of_variant] = steps.map(|step| step.max(STEP_MIN));
+    if pair_sd_log >= of_baseline.hypot(of_variant) / 2.0 {
+        0.0
+    } else {
+        of_baseline + of_variant
+    }
 }
 
 /// ln(B/A) of each pair.
@@ -203,7 +303,9 @@ mod tests {
         assert!((estimate.interval.low - (mean - half).exp()).abs() < 1e-7);
         assert!((estimate.interval.high - (mean + half).exp()).abs() < 1e-7);
         assert!(estimate.excludes_one() && estimate.p_value < 1e-3);
-        assert_eq!(estimate.rank.agreement, RankAgreement::TooFewPairs);
+        assert_eq!(estimate.rank.agreement, RankAgreement::Agrees);
+        let four = estimate_of(&pairs_of(&[1.10, 1.12, 1.08, 1.11]), 0.95);
+        assert_eq!(four.rank.agreement, RankAgreement::TooFewPairs);
     }
 
     #[test]
@@ -245,9 +347,23 @@ mod tests {
     }
 
     #[test]
-    fn identical_pairs_have_a_point_for_an_interval() {
+    fn identical_pairs_have_no_interval_of_width_zero() {
         let same = estimate_of(&pairs_of(&[1.0, 1.0, 1.0]), 0.95);
         assert!(!same.excludes_one() && same.p_value >= 1.0);
+        assert!(same.below_resolution() && same.interval.low < 1.0 && same.interval.high > 1.0);
+        // Ten transactions a client on either side: a tenth is the least that can be seen.
+        let background = Background {
+            boots: &[],
+            steps: [0.1, 0.1],
+        };
+        let found = compare_within(&pairs_of(&[0.9; 6]), background, 0.95).unwrap();
+        let found = found.estimate().unwrap();
+        assert!(found.below_resolution() && found.interval.contains(0.916));
+        assert!((found.interval.high / 0.9 - 0.2f64.exp()).abs() < 1e-9);
+        // Pairs that vary by more than half a step need no widening.
+        let noisy = pairs_of(&[0.9, 1.1, 1.0, 0.85, 1.15, 0.95]);
+        let found = compare_within(&noisy, background, 0.95).unwrap();
+        assert!(!found.estimate().unwrap().below_resolution());
     }
 
     #[test]

@@ -1,12 +1,20 @@
 //! What a run can detect, told before it is run.
 //!
-//! All figures are on the log scale (.01 is about 1 %). Half-width = t(1−α/2, n−1)·s/√n; the
+//! All figures are on the log scale (.01 is about 1 %). Half-width = t(1−α/2, n−1)·s/√n. Before a run the
 //! smallest effect found with a wanted power = (t(1−α/2, n−1) + t(power, n−1))·s/√n, the usual
 //! approximation of the non-central t, with s the standard deviation between pairs.
 //!
+//! After a run s is an estimate from few pairs, and the approximation is poor at the strict levels
+//! of many comparisons. [`DetectableFactors`] has the minimum detectable effect of a further run like
+//! this one: power 0.8 on average over what s may have come out as. Its range is that of the true
+//! standard deviation: 80%, by chi-square.
+//!
 //! Invariant: fewer than two pairs detect nothing, so the answer is infinite, never a guess.
 
-use crate::distribution::{normal_quantile, t_quantile};
+use crate::distribution::{
+    chi_density, chi_square_quantile, normal_below, normal_quantile, t_quantile,
+    variance_ratio_quantile,
+};
 use crate::error::{StatsError, check_positive, check_probability};
 
 /// The largest number of pairs that [`pairs_needed`] considers.
@@ -34,11 +42,125 @@ pub fn detectable_log(
     }))
 }
 
-/// MDE80: the smallest |ln(B/A)| found with 80 % power at α = 5 %.
-pub fn mde80_log(pair_sd_log: f64, pairs: usize) -> f64 {
-    scaled(pair_sd_log, pairs, |df| {
-        t_quantile(0.975, df) + t_quantile(0.8, df)
-    })
+/// Confidence of the range of a minimum detectable effect.
+const RANGE_LEVEL: f64 = 0.8;
+/// Beyond this critical t the test's own normal noise is negligible against that of s.
+const STRICT_T: f64 = 20.0;
+/// Points of the quadrature over s/σ.
+const POINTS: usize = 128;
+
+/// A minimum detectable effect: |ln(B/A)|.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Detectable {
+    /// Found by a further run like this one with the wanted power, on average.
+    pub effect_log: f64,
+    /// The same if the standard deviation is at the lower end of its 80% interval.
+    pub low_log: f64,
+    /// The same at the upper end.
+    pub high_log: f64,
+}
+
+/// Minimum detectable effects in units of the standard error s/√n; they depend on the number of units, the
+/// level and the power alone.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DetectableFactors {
+    units: usize,
+    effect: f64,
+    low: f64,
+    high: f64,
+}
+
+impl DetectableFactors {
+    /// For a two-sided t-test of `units` at `alpha` that finds an effect with probability `power`; `None` of
+    /// fewer than two units.
+    pub fn new(units: usize, alpha: f64, power: f64) -> Result<Option<Self>, StatsError> {
+        check_probability("alpha", alpha)?;
+        check_probability("the power", power)?;
+        if units < 2 {
+            return Ok(None);
+        }
+        let df = (units - 1) as f64;
+        let critical = t_quantile(1.0 - alpha / 2.0, df);
+        let s = Spread::new(df);
+        let tail = (1.0 - RANGE_LEVEL) / 2.0;
+        let known = root(power, critical, |effect| s.power_if_known(effect, critical));
+        let effect = if critical > STRICT_T {
+            critical * variance_ratio_quantile(power, df).sqrt()
+        } else {
+            root(power, known, |factor| {
+                s.power_if_estimated(factor, critical)
+            })
+        };
+        Ok(Some(Self {
+            units,
+            effect,
+            low: known * (df / chi_square_quantile(1.0 - tail, df)).sqrt(),
+            high: known * (df / chi_square_quantile(tail, df)).sqrt(),
+        }))
+    }
+
+    /// Of units with this standard deviation.
+    pub fn of(&self, unit_sd_log: f64) -> Detectable {
+        let std_err = unit_sd_log / (self.units as f64).sqrt();
+        Detectable {
+            effect_log: self.effect * std_err,
+            low_log: self.low * std_err,
+            high_log: self.high * std_err,
+        }
+    }
+}
+
+/// The distribution of s/σ as points with weights that add up to 1.
+struct Spread {
+    points: Vec<(f64, f64)>,
+}
+
+impl Spread {
+    fn new(df: f64) -> Self {
+        let reach = 9.0 / (2.0 * df).sqrt();
+        let (low, high) = ((1.0 - reach).max(0.0), 1.0 + reach);
+        let step = (high - low) / POINTS as f64;
+        // At midpoints, since with one degree of freedom the density does not vanish at 0.
+        let points: Vec<(f64, f64)> = (0..POINTS)
+            .map(|index| low + (index as f64 + 0.5) * step)
+            .map(|s| (s, chi_density(s, df)))
+            .collect();
+        let whole: f64 = points.iter().map(|(_, density)| density).sum();
+        Self {
+            points: points.iter().map(|(s, it)| (*s, it / whole)).collect(),
+        }
+    }
+
+    /// P(Z + effect > critical·s/σ): the effect is in true standard errors.
+    fn power_if_known(&self, effect: f64, critical: f64) -> f64 {
+        let of_point = |(s, weight): &(f64, f64)| weight * normal_below(effect - critical * s);
+        self.points.iter().map(of_point).sum()
+    }
+
+    /// The same where the effect is in standard errors that another run has estimated.
+    fn power_if_estimated(&self, factor: f64, critical: f64) -> f64 {
+        let of_point =
+            |(s, weight): &(f64, f64)| weight * self.power_if_known(factor * s, critical);
+        self.points.iter().map(of_point).sum()
+    }
+}
+
+/// Where a growing function of a positive number reaches `wanted`, from near `start` on.
+fn root(wanted: f64, start: f64, of: impl Fn(f64) -> f64) -> f64 {
+    let (mut low, mut high) = (0.0, start.max(0.1));
+    while of(high) < wanted && high < 1e6 {
+        low = high;
+        high *= 1.5;
+    }
+    for _ in 0..24 {
+        let middle = f64::midpoint(low, high);
+        if of(middle) < wanted {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    f64::midpoint(low, high)
 }
 
 /// The fewest pairs that find an effect of `effect_log`; `None` above [`MOST_PAIRS`].
@@ -93,6 +215,9 @@ fn scaled(pair_sd_log: f64, pairs: usize, quantiles: impl Fn(f64) -> f64) -> f64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pairs::mean_and_sd;
+    use crate::random::SplitMix64;
+    use crate::sampling::normal;
 
     #[test]
     fn the_table_of_the_design_is_met() {
@@ -126,7 +251,7 @@ mod tests {
                 } else {
                     0.065
                 };
-                let found = 100.0 * mde80_log(pair_sd / 100.0, pairs);
+                let found = 100.0 * detectable_log(pair_sd / 100.0, pairs, 0.05, 0.8).unwrap();
                 assert!(
                     (found - mde).abs() < tolerance,
                     "{pair_sd} {pairs}: {found}"
@@ -152,6 +277,63 @@ mod tests {
         // Inside 300 functions of which three move, BH works at α = 3/300 of 5 %.
         let found = 100.0 * detectable_by_samples_log(400, 0.05 * 3.0 / 300.0, 0.8).unwrap();
         assert!((found - 30.7).abs() < 0.3, "{found}");
+    }
+
+    #[test]
+    fn factors_are_those_of_the_non_central_t() {
+        // Where the non-central t of 5 and of 23 degrees of freedom exceeds its critical value in 80%.
+        for (units, expected) in [(6, 3.514), (24, 2.929)] {
+            let factors = DetectableFactors::new(units, 0.05, 0.8).unwrap().unwrap();
+            let df = (units - 1) as f64;
+            let known = factors.high * (chi_square_quantile(0.1, df) / df).sqrt();
+            assert!((known - expected).abs() < 0.01, "{units}: {known}");
+            assert!(factors.effect > known && factors.low < factors.effect);
+            assert!(factors.effect < factors.high, "{factors:?}");
+        }
+        assert_eq!(DetectableFactors::new(1, 0.05, 0.8).unwrap(), None);
+    }
+
+    #[test]
+    fn the_power_at_the_printed_mde_is_080_also_at_the_level_of_many_comparisons() {
+        let mut stream = SplitMix64::new(64);
+        for (units, alpha) in [
+            (3, 0.05),
+            (6, 0.05),
+            (6, 0.05 / 3.0),
+            (6, 0.05 / 18.0),
+            (24, 0.05 / 27.0),
+        ] {
+            let critical = t_quantile(1.0 - alpha / 2.0, (units - 1) as f64);
+            let factors = DetectableFactors::new(units, alpha, 0.8).unwrap().unwrap();
+            let (mut found, mut without_level, mut in_range, runs) = (0, 0, 0, 8_000);
+            // What the true standard deviation would give.
+            let truth = factors.of(1.0).high_log
+                * (chi_square_quantile(0.1, (units - 1) as f64) / (units - 1) as f64).sqrt();
+            for _ in 0..runs {
+                let mut run = || -> (f64, f64) {
+                    let values: Vec<f64> = (0..units).map(|_| normal(&mut stream)).collect();
+                    mean_and_sd(&values)
+                };
+                // One run prints, another one like it looks for the effect.
+                let ((_, printed_sd), (mean, sd)) = (run(), run());
+                let printed = factors.of(printed_sd);
+                let told = |effect: f64| (mean + effect) * (units as f64).sqrt() / sd > critical;
+                found += u32::from(told(printed.effect_log));
+                let old = detectable_log(printed_sd, units, 0.05, 0.8).unwrap();
+                without_level += u32::from(told(old));
+                in_range += u32::from((printed.low_log..=printed.high_log).contains(&truth));
+            }
+            let share = |count: u32| f64::from(count) / f64::from(runs);
+            assert!(
+                (share(found) - 0.8).abs() < 0.015,
+                "{units} {alpha}: {}",
+                share(found)
+            );
+            assert!((share(in_range) - 0.8).abs() < 0.02, "{}", share(in_range));
+            if alpha < 0.02 {
+                assert!(share(without_level) < 0.7, "{}", share(without_level));
+            }
+        }
     }
 
     #[test]

@@ -5,9 +5,15 @@
 //! differences and the normal approximation with tie and continuity correction above.
 //!
 //! Invariants: the check never replaces the t-interval; it only says whether both tell the same
-//! story. Below six pairs at 95 % the test cannot reject whatever the data, and says so.
+//! story. Below five pairs the test cannot find anything whatever the data, and says so.
 
 use crate::distribution::normal_two_sided;
+use crate::pairs::Estimate;
+
+/// A p-value above this finds nothing, at whatever level the other test found something. Between
+/// it and α two tests of the same truth often fall on different sides: if that counted as a
+/// contradiction, sound verdicts would be taken back (see `benchmarks/simulations`).
+pub const CLEARLY_NOT: f64 = 0.1;
 
 /// The largest number of differences whose exact distribution is computed.
 pub const EXACT_UP_TO: usize = 50;
@@ -15,10 +21,11 @@ pub const EXACT_UP_TO: usize = 50;
 /// Whether ranks tell the same story as the t-interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RankAgreement {
-    /// Both find a difference, or neither does, and the median lies inside the t-interval.
+    /// No contradiction: see below.
     Agrees,
-    /// One finds a difference and the other does not, or the median lies outside of the
-    /// t-interval: outliers or two modes, look at the pairs.
+    /// One finds a difference at the level in use and the other finds nothing at all (a p-value
+    /// above [`CLEARLY_NOT`]), or the median lies outside of the t-interval: outliers or two
+    /// modes, look at the pairs.
     Disagrees,
     /// With so few pairs the rank test cannot reject whatever the data.
     TooFewPairs,
@@ -33,6 +40,17 @@ pub struct RankCheck {
     pub p_value: f64,
     /// Whether the two tell the same story.
     pub agreement: RankAgreement,
+}
+
+impl RankCheck {
+    /// Before anything was checked.
+    pub(crate) fn none() -> Self {
+        Self {
+            ratio: 1.0,
+            p_value: 1.0,
+            agreement: RankAgreement::TooFewPairs,
+        }
+    }
 }
 
 /// The median of all Walsh averages of `values`; 0 when there are none.
@@ -118,28 +136,32 @@ fn approximate_p_value(count: f64, positive: f64, tie_sum: f64) -> f64 {
     normal_two_sided(distance / variance.sqrt())
 }
 
-/// The check of `log_ratios` beside a t-test with this p-value and this interval of the log.
-pub(crate) fn check(
-    log_ratios: &[f64],
-    t_p_value: f64,
-    t_low: f64,
-    t_high: f64,
-    alpha: f64,
-) -> RankCheck {
-    let median = hodges_lehmann(log_ratios);
-    let p_value = signed_rank_p_value(log_ratios);
-    let least_possible = 2.0 * 0.5f64.powi(i32::try_from(log_ratios.len()).unwrap_or(i32::MAX));
-    let agreement = if least_possible > alpha {
-        RankAgreement::TooFewPairs
-    } else if (p_value <= alpha) == (t_p_value <= alpha) && (t_low..=t_high).contains(&median) {
-        RankAgreement::Agrees
-    } else {
-        RankAgreement::Disagrees
+/// The check of `log_ratios` beside the `estimate` from the same units at `alpha`.
+pub(crate) fn check(log_ratios: &[f64], estimate: &Estimate, alpha: f64) -> RankCheck {
+    let mut rank = RankCheck {
+        ratio: hodges_lehmann(log_ratios).exp(),
+        p_value: signed_rank_p_value(log_ratios),
+        agreement: RankAgreement::TooFewPairs,
     };
-    RankCheck {
-        ratio: median.exp(),
-        p_value,
-        agreement,
+    rank.agreement = agreement(&rank, estimate, alpha);
+    rank
+}
+
+/// Whether ranks tell the same story as the `estimate` at `alpha`.
+pub(crate) fn agreement(rank: &RankCheck, estimate: &Estimate, alpha: f64) -> RankAgreement {
+    let least_possible = 2.0 * 0.5f64.powi(i32::try_from(estimate.units).unwrap_or(i32::MAX));
+    let contradicts = if estimate.p_value <= alpha {
+        rank.p_value > CLEARLY_NOT
+    } else {
+        rank.p_value <= alpha && estimate.p_value > CLEARLY_NOT
+    };
+    let inside = estimate.interval_at(1.0 - alpha).contains(rank.ratio);
+    if least_possible > CLEARLY_NOT {
+        RankAgreement::TooFewPairs
+    } else if contradicts || !inside {
+        RankAgreement::Disagrees
+    } else {
+        RankAgreement::Agrees
     }
 }
 

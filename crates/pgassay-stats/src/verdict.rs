@@ -1,5 +1,8 @@
 //! The verdict: a word for an interval, against a band inside which nobody cares.
 //!
+//! [`crate::family`] gives the words of a study, whose comparisons share their error rate; here is
+//! the rule for one interval.
+//!
 //! Invariants: `same` is a finding (the whole interval lies inside the band), `unresolved` is
 //! the lack of one; the two are never mixed up. Swapping A and B turns faster into slower and
 //! leaves same and unresolved alone, because the band is symmetric in logarithms.
@@ -14,6 +17,17 @@ pub enum Direction {
     HigherIsBetter,
     /// As latency or cost per transaction.
     LowerIsBetter,
+}
+
+impl Direction {
+    /// The word for a ratio above 1, or for one below.
+    pub(crate) fn word(self, above: bool) -> Verdict {
+        if above == (self == Self::HigherIsBetter) {
+            Verdict::Faster
+        } else {
+            Verdict::Slower
+        }
+    }
 }
 
 /// Ratios so near to 1 that they count as the same.
@@ -82,14 +96,10 @@ impl Verdict {
         if band.holds(interval) {
             return Self::Same;
         }
-        let (above, below) = match direction {
-            Direction::HigherIsBetter => (Self::Faster, Self::Slower),
-            Direction::LowerIsBetter => (Self::Slower, Self::Faster),
-        };
         if interval.low > 1.0 {
-            above
+            direction.word(true)
         } else if interval.high < 1.0 {
-            below
+            direction.word(false)
         } else {
             Self::Unresolved
         }

@@ -1,19 +1,17 @@
 //! From trials to summaries, ratios and verdicts.
 
 use hdrhistogram::Histogram;
-use pgassay_stats as stats;
 
 use super::cost::{Side, cost_difference};
-use super::{Comparison, PointSummary, Ratio, Verdict};
+use super::figures::{Figures, TPS, figures, geometric_mean};
+use super::pairing::compared;
+use super::{Comparison, PointSummary};
 use crate::counters::Counted;
 use crate::ledger::{self, Ledger, Measured};
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::study::DriverKind;
 use crate::trial::{LatencyError, Trial, TrialKind};
-
-/// Confidence of all intervals of one condition together.
-const LEVEL: f64 = 0.95;
 
 /// Figures of every point, and every variant against the baseline.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,19 +42,21 @@ pub fn assess(
         comparisons: Vec::new(),
         ledgers: Vec::new(),
     };
-    for condition in 0..plan.conditions.len() {
-        let variants: Vec<Vec<Figures>> = (0..plan.variants.len())
-            .map(|variant| {
-                let units = plan.point(condition, variant).per_transaction();
-                figures(trials, condition, variant, units as f64)
-            })
-            .collect::<Result<_, _>>()?;
+    let by_condition: Vec<Vec<Vec<Figures>>> = (0..plan.conditions.len())
+        .map(|condition| figures_of_condition(plan, trials, condition))
+        .collect::<Result<_, _>>()?;
+    // All conditions at once: the verdicts of a study share their error rate.
+    let mut all = compared(plan.schedule.blocks, &by_condition)
+        .into_iter()
+        .peekable();
+    for (condition, variants) in by_condition.iter().enumerate() {
         let mut summaries = Vec::new();
         for (variant, figures) in variants.iter().enumerate() {
             let units = plan.point(condition, variant).per_transaction();
             summaries.push(summary(trials, condition, variant, figures, units as f64)?);
         }
-        let mut comparisons = compared(condition, plan.schedule.blocks, &variants);
+        let mut comparisons: Vec<Comparison> =
+            std::iter::from_fn(|| all.next_if(|it| it.condition == condition)).collect();
         let measured = |variant: usize| {
             let point = plan.point(condition, variant);
             // The account is one of PostgreSQL's backends.
@@ -101,45 +101,18 @@ pub fn assess(
     Ok(assessment)
 }
 
-/// What one timed trial says; the order of [`METRICS`].
-#[derive(Debug, Clone, Copy)]
-struct Figures {
-    block: u32,
-    /// `None` where it could not be read.
-    values: [Option<f64>; METRICS],
-}
-
-/// Throughput, mean, p50, p95, p99 of latency, server CPU per transaction; throughput and server CPU
-/// in the study's unit, where it has one.
-const METRICS: usize = 6;
-const TPS: usize = 0;
-const SERVER_CPU: usize = 5;
-
-fn figures(
+/// The timed trials' figures of each variant.
+fn figures_of_condition(
+    plan: &Plan,
     trials: &[Trial],
     condition: usize,
-    variant: usize,
-    units: f64,
-) -> Result<Vec<Figures>, LatencyError> {
-    timed(trials, condition, variant)
-        .filter(|trial| trial.transactions > 0)
-        .map(|trial| {
-            let latency = trial.latency.histogram()?;
-            let quantile = |q: f64| latency.value_at_quantile(q).max(1) as f64 / 1e3;
-            let values = [
-                Some(trial.tps() * units),
-                Some(latency.mean().max(1.0) / 1e3),
-                Some(quantile(0.5)),
-                Some(quantile(0.95)),
-                Some(quantile(0.99)),
-                trial.server_cpu_us_per_tx().map(|us| us / units),
-            ];
-            Ok(Figures {
-                block: trial.block,
-                values,
-            })
-        })
-        .collect()
+) -> Result<Vec<Vec<Figures>>, LatencyError> {
+    let clients = plan.conditions[condition].clients;
+    let of_variant = |variant: usize| {
+        let units = plan.point(condition, variant).per_transaction();
+        figures(timed(trials, condition, variant), clients, units as f64)
+    };
+    (0..plan.variants.len()).map(of_variant).collect()
 }
 
 /// The counters of all trials, the profiled ones included.
@@ -155,23 +128,6 @@ fn of_point(trials: &[Trial], condition: usize, variant: usize) -> impl Iterator
 
 fn timed(trials: &[Trial], condition: usize, variant: usize) -> impl Iterator<Item = &Trial> {
     of_point(trials, condition, variant).filter(|trial| trial.kind == TrialKind::Timed)
-}
-
-/// The geometric mean of one metric in each block; `None` where the block has no trial.
-fn metric_by_block(figures: &[Figures], metric: usize, blocks: u32) -> Vec<Option<f64>> {
-    (0..blocks)
-        .map(|block| {
-            let of_block = figures.iter().filter(|figures| figures.block == block);
-            geometric_mean(of_block.filter_map(|figures| figures.values[metric]))
-        })
-        .collect()
-}
-
-fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (count, sum) = values.fold((0u32, 0.0), |(count, sum), value| {
-        (count + 1, sum + value.ln())
-    });
-    (count > 0).then(|| (sum / f64::from(count)).exp())
 }
 
 fn summary(
@@ -229,148 +185,4 @@ fn summary(
         },
         counted: counted(trials, condition, variant).figures(),
     })
-}
-
-/// Every variant against the baseline, with Holm's correction over the condition's comparisons.
-fn compared(condition: usize, blocks: u32, variants: &[Vec<Figures>]) -> Vec<Comparison> {
-    let Some((baseline, others)) = variants.split_first() else {
-        return Vec::new();
-    };
-    let pairs_of = |variant: &[Figures], metric: usize| -> Vec<stats::Pair> {
-        let of_baseline = metric_by_block(baseline, metric, blocks);
-        let of_variant = metric_by_block(variant, metric, blocks);
-        of_baseline
-            .into_iter()
-            .zip(of_variant)
-            .filter_map(|(a, b)| {
-                Some(stats::Pair {
-                    baseline: a?,
-                    variant: b?,
-                })
-            })
-            .collect()
-    };
-    let p_values: Vec<f64> = others
-        .iter()
-        .map(|variant| p_value(&pairs_of(variant, TPS)))
-        .collect();
-    let levels = holm_levels(&p_values);
-    others
-        .iter()
-        .zip(levels)
-        .enumerate()
-        .filter_map(|(index, (figures, level))| {
-            let ratio = |metric: usize| ratio(&pairs_of(figures, metric), level);
-            let tps = ratio(TPS)?;
-            Some(Comparison {
-                condition,
-                variant: index + 1,
-                verdict: verdict(&tps),
-                tps,
-                latency_mean: ratio(1)?,
-                latency_p50: ratio(2)?,
-                latency_p95: ratio(3)?,
-                latency_p99: ratio(4)?,
-                server_cpu: ratio(SERVER_CPU),
-                cost: None,
-                counted: Vec::new(),
-                ledger: None,
-            })
-        })
-        .collect()
-}
-
-fn p_value(pairs: &[stats::Pair]) -> f64 {
-    let comparison = stats::compare(pairs, LEVEL).ok();
-    comparison
-        .as_ref()
-        .and_then(stats::Comparison::estimate)
-        .map_or(1.0, |estimate| estimate.p_value)
-}
-
-/// The confidence level at which Holm's step-down procedure tests each comparison, so that an
-/// interval excludes 1 exactly when the procedure rejects (Holm 1979, "A simple sequentially
-/// rejective multiple test procedure").
-fn holm_levels(p_values: &[f64]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..p_values.len()).collect();
-    order.sort_by(|&a, &b| p_values[a].total_cmp(&p_values[b]));
-    let mut levels = vec![LEVEL; p_values.len()];
-    let mut still_open = p_values.len();
-    for index in order {
-        let alpha = (1.0 - LEVEL) / still_open as f64;
-        levels[index] = 1.0 - alpha;
-        // After the first that is not rejected, all the rest are tested at its level.
-        if p_values[index] <= alpha && still_open > 1 {
-            still_open -= 1;
-        }
-    }
-    levels
-}
-
-/// `None` where there are no pairs, or figures that have no ratio (a cost of 0).
-fn ratio(pairs: &[stats::Pair], level: f64) -> Option<Ratio> {
-    let by_pair: Vec<f64> = pairs
-        .iter()
-        .map(|pair| pair.variant / pair.baseline)
-        .collect();
-    let alone = |ratio: f64, by_pair: Vec<f64>| Ratio {
-        ratio,
-        low: ratio,
-        high: ratio,
-        level,
-        pair_sd: 0.0,
-        detectable: None,
-        ranks_disagree: false,
-        by_pair,
-    };
-    Some(match stats::compare(pairs, level).ok()? {
-        stats::Comparison::Descriptive { ratio } => alone(ratio, by_pair),
-        stats::Comparison::Estimated(estimate) => Ratio {
-            ratio: estimate.ratio,
-            low: estimate.interval.low,
-            high: estimate.interval.high,
-            level,
-            pair_sd: estimate.pair_sd_log,
-            detectable: Some(stats::power::mde80_log(
-                estimate.pair_sd_log,
-                estimate.pairs,
-            )),
-            ranks_disagree: estimate.rank.agreement == stats::RankAgreement::Disagrees,
-            by_pair,
-        },
-    })
-}
-
-fn verdict(tps: &Ratio) -> Verdict {
-    if tps.by_pair.len() < 2 {
-        return Verdict::Unresolved;
-    }
-    let interval = stats::Interval {
-        low: tps.low,
-        high: tps.high,
-        level: tps.level,
-    };
-    match stats::Verdict::of(
-        &interval,
-        stats::Direction::HigherIsBetter,
-        stats::Band::default(),
-    ) {
-        stats::Verdict::Faster => Verdict::Faster,
-        stats::Verdict::Slower => Verdict::Slower,
-        stats::Verdict::Same => Verdict::Same,
-        stats::Verdict::Unresolved => Verdict::Unresolved,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn holm_tests_the_clearest_first_and_strictest() {
-        assert_eq!(holm_levels(&[0.5]), [0.95]);
-        assert_eq!(holm_levels(&[0.001, 0.02]), [0.975, 0.95]);
-        assert_eq!(holm_levels(&[0.03, 0.001]), [0.95, 0.975]);
-        assert_eq!(holm_levels(&[0.03, 0.04]), [0.975, 0.975]);
-    }
 }

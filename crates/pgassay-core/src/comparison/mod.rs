@@ -3,10 +3,12 @@
 //!
 //! The unit of every interval is the pair (one per block), never a second inside a trial. Verdicts
 //! come from timed trials only; profiles say where the time goes, and the exact on-CPU totals of
-//! the timed trials say how much of it there is.
+//! the timed trials say how much of it there is. All comparisons of a study share one error rate.
 
 mod assess;
 mod cost;
+mod figures;
+mod pairing;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -65,6 +67,13 @@ pub struct Comparison {
     pub variant: usize,
     /// The answer, from throughput.
     pub verdict: Verdict,
+    /// Why the answer is none; `None` beside a verdict, and in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inconclusive: Option<Inconclusive>,
+    /// What the intervals rest on; `None` of one pair, and in results of older versions, whose
+    /// intervals were corrected for the variants of one condition only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basis: Option<Basis>,
     /// Throughput, in the study's unit where it has one; above 1 is better.
     pub tps: Ratio,
     /// Mean latency; below 1 is better.
@@ -104,6 +113,46 @@ pub enum Verdict {
     Unresolved,
 }
 
+/// Why there is no verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Inconclusive {
+    /// One pair tells no noise.
+    OnePair,
+    /// The interval holds 1 and reaches out of the margin.
+    Noise,
+    /// The rank test contradicts the interval, as with an outlier.
+    RanksDisagree,
+    /// The pairs do not vary at all, or by less than the steps in which the rate is read, so that rounding
+    /// may repeat in every pair; and the interval, widened by the steps, has no verdict.
+    BelowResolution,
+}
+
+/// What an interval rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Basis {
+    /// What varies independently.
+    pub unit: UnitOfAnalysis,
+    /// How many there are; the interval has one degree of freedom less.
+    pub units: u32,
+    /// Different starts of the servers among the pairs. With pairs as units the verdict is about these
+    /// starts only.
+    pub boots: u32,
+    /// Comparisons of the study that share the error rate: the chance of any false `faster` or `slower`
+    /// among them is 5% at most, and so is that of any false `same`.
+    pub family: u32,
+}
+
+/// What varies independently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum UnitOfAnalysis {
+    /// Pairs of trials, one a block.
+    Pair,
+    /// Starts of the servers, each with the mean of its pairs.
+    Boot,
+}
+
 /// Variant over baseline, from pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ratio {
@@ -113,14 +162,22 @@ pub struct Ratio {
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
-    /// Confidence level of the interval, after correction for several variants.
+    /// Confidence level of the interval: the one at which the verdict was reached, after correction for
+    /// all comparisons of the study.
     pub level: f64,
     /// Standard deviation of the pairs' ratios, as a share of the ratio (.01 is 1 %).
     pub pair_sd: f64,
-    /// The smallest effect that this many pairs of this noise find in 4 of 5 runs (.01 is 1 %);
-    /// `None` where one pair tells no noise.
+    /// The minimum detectable effect (MDE): what a further run like this one finds in 4 of 5 cases, at
+    /// the level of this comparison (0.01 is 1%); `None` where one pair tells no noise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
+    /// Its range: the MDE at both ends of the 80% interval of the standard deviation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detectable_range: Option<[f64; 2]>,
+    /// By how much each end of the interval was moved because the pairs vary by less than the steps in
+    /// which the figures are read (0.01 is 1%); 0 where rounding is part of their noise.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub widened: f64,
     /// Whether ranks tell another story than the mean, as with an outlier.
     pub ranks_disagree: bool,
     /// The ratio of each pair, in the order of the blocks.
@@ -183,4 +240,12 @@ pub enum Change {
     Gone,
     /// Any difference is below what can be told from noise.
     Unresolved,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it by reference"
+)]
+fn is_zero(value: &f64) -> bool {
+    *value <= 0.0
 }

@@ -9,7 +9,7 @@ use pgassay_core::run::Run;
 
 use super::scale::{Scale, percent, tick_label};
 use crate::outline::{BAND, Group, baseline_name, clients, comparison, groups, variant_name};
-use crate::{number, sentence};
+use crate::{number, reliability, sentence};
 
 /// The section; the caller leaves it out where nothing was compared.
 pub(super) fn section(run: &Run) -> Markup {
@@ -77,7 +77,7 @@ fn row(run: &Run, comparison: &Comparison, scale: Scale, first: bool) -> Markup 
             span.variant role="cell" { (variant_name(run, comparison.variant)) }
             span.strip role="presentation" { (strip(comparison, scale)) }
             span.figure role="cell" { (sentence::ratio_in_words(&comparison.tps)) }
-            span role="cell" { span class={ "verdict " (word) } { (word) } }
+            span role="cell" { span class={ "verdict " (word) } { (word) } (reliability::mark(comparison)) }
         }
     }
 }
@@ -140,11 +140,7 @@ fn remarks(run: &Run) -> Markup {
                 "±2\u{a0}%. " (needed)
             }
         }
-        @if run.comparisons.iter().any(|it| it.tps.ranks_disagree) {
-            p {
-                "Where ranks tell another story than the mean (marked * below, under “The pairs”), "
-                "look at the pairs for an outlier."
-            }
-        }
+        @for note in reliability::footnotes(run) { p { (note) } }
+        @if let Some(basis) = reliability::basis(run) { p { (basis) } }
     }
 }

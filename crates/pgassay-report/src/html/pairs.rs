@@ -5,8 +5,8 @@ use pgassay_core::comparison::{Comparison, Ratio};
 use pgassay_core::run::Run;
 
 use super::scale::{Scale, px};
-use crate::number;
 use crate::outline::{condition_title, variant_name};
+use crate::{number, reliability};
 
 const WIDTH: f64 = 220.0;
 const HEIGHT: f64 = 78.0;
@@ -53,10 +53,10 @@ fn chart(run: &Run, comparison: &Comparison) -> Markup {
                 (condition_title(run, comparison.condition)) br;
                 span.faint {
                     "mean " (number::ratio(tps.ratio)) ", SD " (number::noise(tps.pair_sd))
-                    @if let Some(detectable) = tps.detectable {
-                        ", " span.figure { "detects ≥ " (number::noise(detectable)) }
+                    @if let Some(detectable) = reliability::detectable(tps) {
+                        ", " span.figure { (detectable) }
                     }
-                    @if tps.ranks_disagree { " *" }
+                    (reliability::mark(comparison))
                     "; " span.figure { "height ±" (number::noise(spread)) }
                 }
             }

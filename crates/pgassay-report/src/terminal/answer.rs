@@ -6,7 +6,7 @@ use pgassay_core::run::Run;
 use super::table::{Ink, Side, Table, cell, inked, name, wrap};
 use super::{Style, clients, heading};
 use crate::outline::{Unit, baseline_name, comparison, groups, variant_name};
-use crate::{number, sentence};
+use crate::{number, reliability, sentence};
 
 /// The section, or nothing where nothing was compared.
 pub(super) fn section(run: &Run, style: Style) -> String {
@@ -103,23 +103,20 @@ fn pairs(comparison: &Comparison, noise: Noise) -> String {
         };
     }
     let sd = number::noise(tps.pair_sd);
-    let limit = tps
-        .detectable
-        .map(|share| format!("≥ {}", number::noise(share)));
-    let detects = limit
-        .as_ref()
-        .map_or(String::new(), |limit| format!(", detects {limit}"));
-    // A star sends the reader to the line that explains it, below the table.
-    let star = if tps.ranks_disagree { " *" } else { "" };
+    let detectable = reliability::detectable(tps);
+    let detectable = detectable.map_or(String::new(), |it| format!(", {it}"));
+    // A mark sends the reader to the line that explains it, below the table.
+    let mark = reliability::mark(comparison);
     match noise {
-        Noise::Words => format!("{pairs}, pair SD {sd}{detects}{star}"),
-        Noise::Short => format!("{pairs}, SD {sd}{detects}{star}"),
-        Noise::Figures => format!("SD {sd}, {}{star}", limit.unwrap_or_default()),
-        Noise::None => star.trim().to_owned(),
+        Noise::Words => format!("{pairs}, pair SD {sd}{detectable}{mark}"),
+        Noise::Short => format!("{pairs}, SD {sd}{detectable}{mark}"),
+        Noise::Figures => format!("SD {sd}{detectable}{mark}"),
+        Noise::None => mark.trim().to_owned(),
     }
 }
 
-/// What an unresolved verdict needs, said once for the neediest, and what a star means.
+/// What an unresolved verdict needs, said once for the neediest; what the marks mean, and what all
+/// verdicts rest on.
 fn unresolved(run: &Run, style: Style) -> String {
     let mut out = String::new();
     if let Some(needed) = sentence::needed(run) {
@@ -128,10 +125,11 @@ fn unresolved(run: &Run, style: Style) -> String {
         );
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));
     }
-    if run.comparisons.iter().any(|it| it.tps.ranks_disagree) {
-        let text = "* ranks tell another story than the mean here, as with an outlier: look at the \
-                    pairs.";
-        out.push_str(&wrap(text, style.columns(), "  ", "  "));
+    for note in reliability::footnotes(run)
+        .iter()
+        .chain(&reliability::basis(run))
+    {
+        out.push_str(&wrap(note, style.columns(), "  ", "  "));
     }
     out
 }

@@ -1,21 +1,26 @@
 //! The change of one row: its size in µs, how sure it is, and the test against no change.
 //!
 //! With enough samples on both sides: Var(ln cost) of a side = (1 − p)/k + cv²·Σw² (the first
-//! term is 1/k for small shares p, the second cv²/n for equal trials), so that
+//! term is 1/k for small shares p, the second cv²/n for equal trials), times the scale that the
+//! function's own sum of squares tells, and never below the first term. So
 //! Var(ln ratio) = 1/kA + 1/kB + 2·cv²/n plus the totals' own. The difference in µs has the
 //! variance a²·Var(ln share a) + b²·Var(ln share b) + Var(b·ln total B − a·ln total A).
 //!
-//! Below [`EXACT_BELOW`] samples on a side logarithms fail: the test is the exact conditional
-//! binomial (kB among kA + kB, given how many µs a sample stands for on each side), the interval
-//! of the difference combines each side's own (Garwood's, where few) by Zou and Donner's MOVER:
-//! "Construction of confidence limits about effect measures" (2008). There counting noise
-//! outweighs the noise between trials, so the test leaves that out.
+//! All this under each of the two kinds of noise that [`crate::dispersion`] knows: p-values and
+//! variances are their means, weighted by how probable each kind is for the row.
+//!
+//! Below [`EXACT_BELOW`] samples on a side logarithms fail: the test is the conditional
+//! beta-binomial (kB among kA + kB, given how many µs a sample stands for on each side, and a share
+//! that varies beyond counting as above), the interval of the difference combines each side's own
+//! (Garwood's, where few) by Zou and Donner's MOVER: "Construction of confidence limits about
+//! effect measures" (2008). That interval leaves out the noise between trials, the test does not.
 
 use super::side::{Side, combined, totals_variance};
 use super::{Change, Cost};
-use crate::dispersion::Dispersion;
+use crate::dispersion::Noise;
 use crate::distribution::{
-    binomial_interval, binomial_two_sided, poisson_interval, t_quantile, t_two_sided,
+    beta_binomial_two_sided, binomial_interval, normal_quantile, poisson_interval, t_quantile,
+    t_two_sided,
 };
 use crate::pairs::Interval;
 
@@ -28,7 +33,8 @@ pub(super) struct Row<'a> {
     pub(super) b: &'a Side,
     pub(super) count_a: u64,
     pub(super) count_b: u64,
-    pub(super) dispersion: Dispersion,
+    /// As either kind of function.
+    pub(super) noise: [Noise; 2],
 }
 
 /// A change with its test and the degrees of freedom of its standard error.
@@ -48,24 +54,35 @@ impl Row<'_> {
         }
     }
 
-    /// Variance of ln(share) of one side, split into counting noise and noise between trials.
-    fn share_variance(&self, side: &Side, count: u64) -> (f64, f64) {
+    /// Variance of ln(share) of one side under one kind of noise, split into counting noise and what is
+    /// beyond it.
+    fn share_variance(side: &Side, count: u64, noise: Noise) -> (f64, f64) {
         let share = count as f64 / side.samples as f64;
-        (
-            (1.0 - share) / count as f64,
-            self.dispersion.cv2 * side.weight_squares,
-        )
+        let counting = (1.0 - share) / count as f64;
+        let whole = noise.scale * (counting + noise.cv2 * side.weight_squares);
+        (counting, (whole - counting).max(0.0))
     }
 
-    /// Variance and degrees of freedom of `wb`·ln(cost B) − `wa`·ln(cost A).
-    fn weighted_variance(&self, wa: f64, wb: f64) -> (f64, f64) {
-        let (counting_a, trials_a) = self.share_variance(self.a, self.count_a);
-        let (counting_b, trials_b) = self.share_variance(self.b, self.count_b);
+    /// Variance and degrees of freedom of `wb`·ln(cost B) − `wa`·ln(cost A) under one kind of noise.
+    fn weighted_variance(&self, wa: f64, wb: f64, noise: Noise) -> (f64, f64) {
+        let (counting_a, beyond_a) = Self::share_variance(self.a, self.count_a, noise);
+        let (counting_b, beyond_b) = Self::share_variance(self.b, self.count_b, noise);
         combined(&[
             (wa * wa * counting_a + wb * wb * counting_b, f64::INFINITY),
-            (wa * wa * trials_a + wb * wb * trials_b, self.dispersion.df),
+            (wa * wa * beyond_a + wb * wb * beyond_b, noise.df),
             totals_variance(self.a, self.b, wa, wb),
         ])
+    }
+
+    /// The mean over both kinds of noise of a variance with its degrees of freedom.
+    fn over_kinds(&self, of_kind: impl Fn(Noise) -> (f64, f64)) -> (f64, f64) {
+        let parts = self.noise.map(|noise| (noise.probability, of_kind(noise)));
+        let variance: f64 = parts.iter().map(|(weight, (it, _))| weight * it).sum();
+        let inverse: f64 = parts
+            .iter()
+            .map(|(weight, (it, df))| weight * it / variance.max(f64::MIN_POSITIVE) / df)
+            .sum();
+        (variance, (1.0 / inverse).max(1.0))
     }
 
     fn costs(&self) -> (f64, f64) {
@@ -78,21 +95,26 @@ impl Row<'_> {
     fn large(&self, level: f64) -> Tested {
         let (cost_a, cost_b) = self.costs();
         let log_ratio = (cost_b / cost_a).ln();
-        let (variance, df) = self.weighted_variance(1.0, 1.0);
+        let (variance, df) = self.over_kinds(|noise| self.weighted_variance(1.0, 1.0, noise));
         let half = t_quantile(f64::midpoint(1.0, level), df) * variance.sqrt();
         let ratio_interval = Interval {
             low: (log_ratio - half).exp(),
             high: (log_ratio + half).exp(),
             level,
         };
-        let (variance_us, df_us) = self.weighted_variance(cost_a, cost_b);
+        let (variance_us, df_us) =
+            self.over_kinds(|noise| self.weighted_variance(cost_a, cost_b, noise));
         let half_us = t_quantile(f64::midpoint(1.0, level), df_us) * variance_us.sqrt();
         let delta_us = cost_b - cost_a;
-        let p_value = if variance > 0.0 {
-            t_two_sided(log_ratio / variance.sqrt(), df)
-        } else {
-            1.0
+        let of_kind = |noise: &Noise| match self.weighted_variance(1.0, 1.0, *noise) {
+            (variance, df) if variance > 0.0 => t_two_sided(log_ratio / variance.sqrt(), df),
+            _ => 1.0,
         };
+        let p_value = self
+            .noise
+            .iter()
+            .map(|it| it.probability * of_kind(it))
+            .sum();
         Tested {
             change: Change {
                 delta_us,
@@ -138,7 +160,20 @@ impl Row<'_> {
             return 1.0;
         }
         let (per_us_a, per_us_b) = (1.0 / self.a.us_per_sample(), 1.0 / self.b.us_per_sample());
-        binomial_two_sided(self.count_b, trials, per_us_b / (per_us_a + per_us_b))
+        let share = per_us_b / (per_us_a + per_us_b);
+        let counting = 1.0 / (trials as f64 * share * (1.0 - share));
+        let squares = self.a.weight_squares + self.b.weight_squares;
+        let of_kind = |noise: &Noise| {
+            let beyond = (noise.scale * (counting + noise.cv2 * squares) - counting).max(0.0);
+            let alone = beta_binomial_two_sided(self.count_b, trials, share, beyond);
+            // As many standard errors, which are not known exactly.
+            let (_, df) = combined(&[(counting, f64::INFINITY), (beyond, noise.df)]);
+            t_two_sided(normal_quantile((alone / 2.0).max(f64::MIN_POSITIVE)), df)
+        };
+        self.noise
+            .iter()
+            .map(|it| it.probability * of_kind(it))
+            .sum()
     }
 
     /// Clopper and Pearson's share of B, turned into a ratio of costs; the upper end is infinite
@@ -164,13 +199,15 @@ impl Row<'_> {
             let (low, high) = poisson_interval(count, level);
             return (low * side.us_per_sample(), high * side.us_per_sample());
         }
-        let (counting, trials) = self.share_variance(side, count);
         let own_df = (side.trials() - 1) as f64;
-        let (variance, df) = combined(&[
-            (counting, f64::INFINITY),
-            (trials, self.dispersion.df),
-            (side.total_log_variance(), own_df),
-        ]);
+        let (variance, df) = self.over_kinds(|noise| {
+            let (counting, beyond) = Self::share_variance(side, count, noise);
+            combined(&[
+                (counting, f64::INFINITY),
+                (beyond, noise.df),
+                (side.total_log_variance(), own_df),
+            ])
+        });
         let factor = (t_quantile(f64::midpoint(1.0, level), df) * variance.sqrt()).exp();
         let cost = count as f64 * side.us_per_sample();
         (cost / factor, cost * factor)

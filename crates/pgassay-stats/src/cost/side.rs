@@ -66,6 +66,11 @@ impl Side {
         self.us_per_transaction / self.samples as f64
     }
 
+    /// What one trial's `count` stands for, µs per transaction.
+    pub(super) fn cost_in_trial(&self, trial: usize, count: u64) -> f64 {
+        count as f64 / self.samples_by_trial[trial] as f64 * self.log_totals[trial].exp()
+    }
+
     pub(super) fn trials(&self) -> usize {
         self.log_totals.len()
     }
@@ -146,4 +151,18 @@ pub(super) fn check_rows(table: &CostTable) -> Result<(), StatsError> {
         }
     }
     Ok(())
+}
+
+/// Whether the difference of two neighboring trials has the sign of the whole in most of the blocks: in two of
+/// three at least. A burst in one block moves the whole and no other block.
+pub(super) fn most_blocks_agree(a: &Side, b: &Side, row: &RowCounts) -> bool {
+    let blocks = a.trials().min(b.trials());
+    let delta =
+        |trial: usize| b.cost_in_trial(trial, row.b[trial]) - a.cost_in_trial(trial, row.a[trial]);
+    let whole = row.b.iter().sum::<u64>() as f64 * b.us_per_sample()
+        - row.a.iter().sum::<u64>() as f64 * a.us_per_sample();
+    let agreeing = (0..blocks)
+        .filter(|trial| delta(*trial) * whole > 0.0)
+        .count();
+    3 * agreeing >= 2 * blocks
 }

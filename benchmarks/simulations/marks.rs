@@ -1,0 +1,130 @@
+//! Marks of functions: how often an A/A comparison marks any function.
+
+use pgassay_stats::{
+    Class, CostRow, CostTable, GroupedDifference, RowCounts, TrialTotals, grouped_cost_difference,
+};
+
+use crate::world::Draws;
+
+pub const FUNCTIONS: usize = 300;
+const GROUPS: usize = 20;
+
+/// What is simulated.
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub blocks: usize,
+    /// Samples of a side, all blocks together.
+    pub samples: f64,
+    /// Between blocks, of an ordinary function.
+    pub cv: f64,
+    /// Every how many functions one varies by 100%; 0 for none.
+    pub bursty_every: usize,
+}
+
+/// Draws a comparison; every tenth function (from the fifth on) costs `effect` times as much in B.
+pub fn draw(draws: &mut Draws, case: Case, effect: f64) -> CostTable {
+    let norm: f64 = (1..=FUNCTIONS).map(|rank| 1.0 / rank as f64).sum();
+    let mut table = CostTable {
+        a: Vec::new(),
+        b: Vec::new(),
+        rows: vec![RowCounts::default(); FUNCTIONS],
+    };
+    for _ in 0..case.blocks {
+        for is_b in [false, true] {
+            let costs: Vec<f64> = (0..FUNCTIONS)
+                .map(|function| {
+                    let is_bursty = case.bursty_every > 0
+                        && function % case.bursty_every == case.bursty_every / 2;
+                    let cv = if is_bursty { 1.0 } else { case.cv };
+                    let moved = if is_b && function % 10 == 4 {
+                        effect
+                    } else {
+                        1.0
+                    };
+                    100.0 / norm / (function + 1) as f64 * draws.factor(cv) * moved
+                })
+                .collect();
+            let total: f64 = costs.iter().sum();
+            let per_trial = case.samples / case.blocks as f64;
+            let counts: Vec<u64> = costs
+                .iter()
+                .map(|cost| draws.poisson(per_trial * cost / total))
+                .collect();
+            let totals = TrialTotals {
+                on_cpu_us: total * 10_000.0 * draws.factor(0.005),
+                transactions: 10_000,
+                samples: counts.iter().sum::<u64>().max(1),
+            };
+            if is_b { &mut table.b } else { &mut table.a }.push(totals);
+            for (row, count) in table.rows.iter_mut().zip(counts) {
+                if is_b { &mut row.b } else { &mut row.a }.push(count);
+            }
+        }
+    }
+    table
+}
+
+/// As `pgassay run` marks functions.
+pub fn judged(table: &CostTable) -> GroupedDifference {
+    let group_of: Vec<usize> = (0..FUNCTIONS).map(|function| function % GROUPS).collect();
+    grouped_cost_difference(table, &group_of, GROUPS, 0.05).expect("the table is whole")
+}
+
+/// Whether a row is marked: changed, and its interval does not hold 0.
+pub fn is_marked(row: &CostRow) -> bool {
+    let changed = !matches!(row.class, Class::Same { .. } | Class::Descriptive);
+    let interval = row.change.delta_interval_us;
+    let beyond = interval.is_some_and(|it| {
+        let delta = row.change.delta_us;
+        delta.abs() > (it.high - delta).max(delta - it.low)
+    });
+    changed && beyond
+}
+
+pub fn tables(runs: u32) {
+    println!(
+        "| blocks | samples a side | cv | bursty | comparisons with a false mark | of functions ×1.5 found |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for (blocks, samples, cv, bursty_every) in [
+        (6, 6_000.0, 0.05, 0),
+        (6, 6_000.0, 0.05, 20),
+        (3, 6_000.0, 0.05, 0),
+        (3, 6_000.0, 0.05, 20),
+        (6, 40_000.0, 0.05, 0),
+        (6, 40_000.0, 0.05, 20),
+        (3, 40_000.0, 0.05, 20),
+        (12, 12_000.0, 0.1, 20),
+    ] {
+        let case = Case {
+            blocks,
+            samples,
+            cv,
+            bursty_every,
+        };
+        let mut draws = Draws::new(8);
+        let (mut marked, mut found, mut visible) = (0, 0, 0);
+        for _ in 0..runs {
+            let null = judged(&draw(&mut draws, case, 1.0));
+            marked += u32::from(null.rows.rows.iter().any(is_marked));
+        }
+        for _ in 0..runs / 8 {
+            let moved = judged(&draw(&mut draws, case, 1.5));
+            for row in moved.rows.rows.iter().skip(4).step_by(10) {
+                visible += 1;
+                found += u32::from(is_marked(row));
+            }
+        }
+        println!(
+            "| {blocks} | {samples} | {:.0}% | {} | {:.1}% | {:.1}% |",
+            cv * 100.0,
+            if bursty_every > 0 {
+                "one in 20"
+            } else {
+                "none"
+            },
+            100.0 * f64::from(marked) / f64::from(runs),
+            100.0 * f64::from(found) / f64::from(visible),
+        );
+    }
+}

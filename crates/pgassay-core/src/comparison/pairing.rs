@@ -1,0 +1,197 @@
+//! From the figures of trials to pairs, and from all pairs of a study to its verdicts.
+//!
+//! One pair per block and comparison. The words are those of `pgassay_stats::family`: the chance of any
+//! false `faster` or `slower` in the whole study is 5% at most, and so is that of any false `same`.
+
+use pgassay_stats as stats;
+use stats::power::DetectableFactors;
+
+use super::figures::{Figures, METRICS, SERVER_CPU, TPS, geometric_mean};
+use super::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
+
+/// Chance of any false sign among all comparisons of a study, and of any false equivalence.
+const ALPHA: f64 = 0.05;
+/// With this chance a further run like this one finds the minimum detectable effect.
+const POWER: f64 = 0.8;
+
+/// A variant's pairs with the baseline, before anything is judged.
+struct Draft<'a> {
+    condition: usize,
+    variant: usize,
+    sides: [&'a [Figures]; 2],
+    blocks: u32,
+}
+
+/// One metric's pairs, and what is known of them.
+struct Pairs {
+    pairs: Vec<stats::Pair>,
+    boots: Vec<u32>,
+    steps: [f64; 2],
+}
+
+/// Every variant against the baseline under every condition, as one family; `by_condition` has the
+/// figures of each variant.
+pub(super) fn compared(blocks: u32, by_condition: &[Vec<Vec<Figures>>]) -> Vec<Comparison> {
+    let mut drafts = Vec::new();
+    for (condition, variants) in by_condition.iter().enumerate() {
+        let Some((baseline, others)) = variants.split_first() else {
+            continue;
+        };
+        for (index, figures) in others.iter().enumerate() {
+            let draft = Draft {
+                condition,
+                variant: index + 1,
+                sides: [baseline, figures],
+                blocks,
+            };
+            let rate = draft.pairs(TPS).compare(1.0 - ALPHA);
+            drafts.extend(rate.map(|rate| (draft, rate)));
+        }
+    }
+    let rates: Vec<&stats::Comparison> = drafts.iter().map(|(_, rate)| rate).collect();
+    let direction = stats::Direction::HigherIsBetter;
+    let judged = stats::judge(&rates, direction, stats::Band::default(), ALPHA);
+    let family = rates.iter().filter(|it| it.estimate().is_some()).count() as u32;
+    let both = drafts.iter().zip(judged);
+    both.filter_map(|((draft, rate), judged)| draft.comparison(rate, judged, family))
+        .collect()
+}
+
+impl Draft<'_> {
+    fn pairs(&self, metric: usize) -> Pairs {
+        let mut found = Pairs {
+            pairs: Vec::new(),
+            boots: Vec::new(),
+            steps: self.sides.map(|figures| step(figures, metric)),
+        };
+        for block in 0..self.blocks {
+            let of_block = |side: usize| {
+                let figures = self.sides[side].iter();
+                figures.filter(move |figures| figures.block == block)
+            };
+            let mean =
+                |side: usize| geometric_mean(of_block(side).filter_map(|it| it.values[metric]));
+            if let (Some(baseline), Some(variant)) = (mean(0), mean(1)) {
+                found.pairs.push(stats::Pair { baseline, variant });
+                // All trials of a block run on one start of the servers.
+                found.boots.extend(of_block(0).next().map(|it| it.boot));
+            }
+        }
+        found
+    }
+
+    fn comparison(
+        &self,
+        rate: &stats::Comparison,
+        judged: stats::Judged,
+        family: u32,
+    ) -> Option<Comparison> {
+        let estimate = rate.estimate();
+        let factors = estimate
+            .and_then(|it| DetectableFactors::new(it.units, judged.sign_alpha, POWER).ok())
+            .flatten();
+        let ratio = |metric: usize| ratio(&self.pairs(metric), judged.level, factors);
+        Some(Comparison {
+            condition: self.condition,
+            variant: self.variant,
+            verdict: verdict(judged.verdict),
+            inconclusive: judged.inconclusive.map(inconclusive),
+            basis: estimate.map(|it| basis(it, family)),
+            tps: ratio(TPS)?,
+            latency_mean: ratio(1)?,
+            latency_p50: ratio(2)?,
+            latency_p95: ratio(3)?,
+            latency_p99: ratio(4)?,
+            server_cpu: ratio(SERVER_CPU),
+            cost: None,
+            counted: Vec::new(),
+            ledger: None,
+        })
+    }
+}
+
+impl Pairs {
+    /// `None` where there are no pairs, or figures that have no ratio (a cost of 0).
+    fn compare(&self, level: f64) -> Option<stats::Comparison> {
+        let background = stats::Background {
+            boots: &self.boots,
+            steps: self.steps,
+        };
+        stats::compare_within(&self.pairs, background, level).ok()
+    }
+}
+
+/// The coarsest step of a side's trials: a bound must hold for each of them.
+fn step(figures: &[Figures], metric: usize) -> f64 {
+    debug_assert!(metric < METRICS);
+    let steps = figures.iter().map(|figures| figures.steps[metric]);
+    steps.fold(0.0, f64::max)
+}
+
+fn ratio(pairs: &Pairs, level: f64, factors: Option<DetectableFactors>) -> Option<Ratio> {
+    let by_pair: Vec<f64> = pairs
+        .pairs
+        .iter()
+        .map(|pair| pair.variant / pair.baseline)
+        .collect();
+    Some(match pairs.compare(level)? {
+        stats::Comparison::Descriptive { ratio } => Ratio {
+            ratio,
+            low: ratio,
+            high: ratio,
+            level,
+            pair_sd: 0.0,
+            detectable: None,
+            detectable_range: None,
+            widened: 0.0,
+            ranks_disagree: false,
+            by_pair,
+        },
+        stats::Comparison::Estimated(estimate) => {
+            let detectable = factors.map(|factors| factors.of(estimate.unit_sd_log));
+            Ratio {
+                ratio: estimate.ratio,
+                low: estimate.interval.low,
+                high: estimate.interval.high,
+                level,
+                pair_sd: estimate.pair_sd_log,
+                detectable: detectable.map(|it| it.effect_log + estimate.widened_log),
+                detectable_range: detectable
+                    .map(|it| [it.low_log, it.high_log].map(|log| log + estimate.widened_log)),
+                widened: estimate.widened_log,
+                ranks_disagree: estimate.rank.agreement == stats::RankAgreement::Disagrees,
+                by_pair,
+            }
+        }
+    })
+}
+
+fn basis(estimate: &stats::Estimate, family: u32) -> Basis {
+    Basis {
+        unit: match estimate.unit {
+            stats::Unit::Pair => UnitOfAnalysis::Pair,
+            stats::Unit::Boot => UnitOfAnalysis::Boot,
+        },
+        units: estimate.units as u32,
+        boots: estimate.boots as u32,
+        family,
+    }
+}
+
+fn verdict(verdict: stats::Verdict) -> Verdict {
+    match verdict {
+        stats::Verdict::Faster => Verdict::Faster,
+        stats::Verdict::Slower => Verdict::Slower,
+        stats::Verdict::Same => Verdict::Same,
+        stats::Verdict::Unresolved => Verdict::Unresolved,
+    }
+}
+
+fn inconclusive(reason: stats::Inconclusive) -> Inconclusive {
+    match reason {
+        stats::Inconclusive::OnePair => Inconclusive::OnePair,
+        stats::Inconclusive::Noise => Inconclusive::Noise,
+        stats::Inconclusive::RanksDisagree => Inconclusive::RanksDisagree,
+        stats::Inconclusive::BelowResolution => Inconclusive::BelowResolution,
+    }
+}
