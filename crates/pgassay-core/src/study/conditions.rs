@@ -160,6 +160,17 @@ fn default_pairs() -> u32 {
     6
 }
 
+impl MaintenanceTime {
+    /// As prose has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BetweenTrials => "between trials",
+            Self::InEveryTrial => "in every trial",
+            Self::AsConfigured => "as configured",
+        }
+    }
+}
+
 fn default_restart_every() -> u32 {
     2
 }

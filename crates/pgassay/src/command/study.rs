@@ -167,6 +167,20 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
         seconds(plan.measuring_us()),
         seconds(plan.estimated_us())
     )?;
+    if plan.servers.iter().any(|server| server.dsn.is_none()) {
+        let restarts = match schedule.blocks_per_boot {
+            0 => "never".to_owned(),
+            1 => "after every block".to_owned(),
+            blocks => format!("after every {blocks} blocks"),
+        };
+        let maintenance = schedule.maintenance;
+        writeln!(
+            out,
+            "servers restart {restarts}; checkpoints {}, vacuum {}, unless the settings above decide",
+            maintenance.checkpoint.as_str(),
+            maintenance.vacuum.as_str(),
+        )?;
+    }
     for block in 0..schedule.blocks {
         writeln!(out, "block {}:", block + 1)?;
         for round in plan.block(block) {
