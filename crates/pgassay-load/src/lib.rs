@@ -45,6 +45,7 @@ mod reconnecting;
 mod recorder;
 mod redis;
 mod socket;
+mod timing;
 mod worker;
 
 pub use conduct::{
@@ -62,3 +63,4 @@ pub use measurement::{
 pub use redis::{RedisCrew, RedisError};
 pub use socket::endpoints;
 pub use socket::raise_open_files;
+pub use timing::Timing;

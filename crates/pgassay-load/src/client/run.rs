@@ -108,7 +108,9 @@ impl Run {
     /// What the client is doing, for messages.
     pub fn describe(&self, program: &Program) -> String {
         match self.stage {
-            Stage::Idle | Stage::Throttled { .. } => "between transactions".into(),
+            Stage::Idle | Stage::Postponed | Stage::Throttled { .. } => {
+                "between transactions".into()
+            }
             Stage::Connecting => "signing in".into(),
             Stage::Aborted => "no more".into(),
             Stage::RollingBack => "in the ROLLBACK of a failed transaction".into(),

@@ -351,16 +351,17 @@ impl<D: Driver> Worker<D> {
                 }
             }
             Stage::Connecting => self.connect(index, shared),
+            Stage::Postponed => self.begin(index, now_ns, shared),
             // A client that was lost, or stopped, in its sleep.
             _ => Ok(()),
         }
     }
 
-    /// Clients that wait for their next transaction to be due have nothing to wait for any more.
+    /// Clients that wait for their first or next transaction to be due have nothing to wait for any more.
     pub(super) fn release_throttled(&mut self) {
         for index in 0..self.clients.len() {
-            if matches!(self.clients[index].run.stage, Stage::Throttled { .. }) {
-                let run = &mut self.clients[index].run;
+            let run = &mut self.clients[index].run;
+            if matches!(run.stage, Stage::Throttled { .. } | Stage::Postponed) {
                 self.recorder
                     .book(Doing::Between, run.since_ns, self.now_ns);
                 run.since_ns = self.now_ns;
