@@ -357,7 +357,8 @@ impl<D: Driver> Worker<D> {
         }
     }
 
-    /// Clients that wait for their first or next transaction to be due have nothing to wait for any more.
+    /// Clients that wait for their first or next transaction to be due have nothing to wait for any
+    /// more.
     pub(super) fn release_throttled(&mut self) {
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
