@@ -2,7 +2,7 @@
 
 mod threads;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -178,7 +178,8 @@ impl Crew {
     }
 
     /// From now on the clients begin spread over this time, at moments that the seed decides, rather
-    /// than together: clients in step end their transactions together, too.
+    /// than together: clients in step end their transactions together, too. And nobody rests until
+    /// the transactions in which a window ends have ended: the rest would make them shorter.
     pub fn spread_starts(&mut self, spread: Duration, seed: u64) {
         let clients = self.workers.iter().map(|worker| worker.clients.len());
         self.starts = timing::starts(clients.sum(), spread, seed);
@@ -234,6 +235,7 @@ impl Crew {
             conduct: &self.conduct,
             connector: self.connector.as_ref(),
             starts: &self.starts,
+            straddling: AtomicUsize::new(self.starts.len()),
         };
         let start = Start {
             begin_ns: AtomicU64::new(0),

@@ -12,7 +12,7 @@ mod turns;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pgassay_script::Rng;
 
@@ -54,6 +54,9 @@ pub(crate) struct Shared<'a> {
     pub connector: Option<&'a Connector>,
     /// By client: how long after the run's begin it begins, in ns; none if all begin together.
     pub starts: &'a [u64],
+    /// Clients of all threads that are in the transaction in which the run ends. Until there are
+    /// none, the others go on: if they stopped, those would end the sooner.
+    pub straddling: AtomicUsize,
 }
 
 /// A thread's clients and what they need.
@@ -109,6 +112,7 @@ impl<D: Driver> Worker<D> {
             let run = &mut self.clients[index].run;
             run.ended = 0;
             run.has_finished = false;
+            run.is_past_end = false;
             run.since_ns = begin_ns;
             if let Some(start_ns) = shared.starts.get(run.id as usize) {
                 run.stage = Stage::Postponed;

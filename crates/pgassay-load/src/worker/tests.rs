@@ -235,6 +235,7 @@ impl Bench {
             conduct: &conduct,
             connector: None,
             starts: &self.starts,
+            straddling: AtomicUsize::new(self.starts.len()),
         };
         self.worker.recorder.reset(window_ns.start, window_ns.end);
         let begin_ns = self.worker.driver.now_ns;
@@ -435,6 +436,7 @@ fn a_reply_that_does_not_come_is_an_error() {
         conduct: &Conduct::default(),
         connector: None,
         starts: &[],
+        straddling: AtomicUsize::new(0),
     };
     let error = bench.worker.run(1, &shared).unwrap_err();
     let LoadError::Unanswered {

@@ -53,6 +53,34 @@ fn clients_that_begin_apart_do_not_end_together() {
     assert_eq!(bench.worker.recorder.timer_lag.wakeups, 0, "none has slept");
 }
 
+/// Without a load beside them, the transactions in which the window ends would end sooner, and count
+/// for too much.
+#[test]
+fn nobody_rests_before_the_windows_last_transactions_have_ended() {
+    let text = "\\if :client_id = 1\n\\sleep 6 us\n\\endif\nSELECT 1;\n";
+    for (starts, begun_after) in [(vec![], 0), (vec![0, 0], 6)] {
+        let mut bench = Bench::new(2, Protocol::Simple, &[(text, 1)]);
+        for client in &mut bench.worker.clients {
+            let id = pgassay_script::Value::Int(i64::from(client.run.id));
+            client.run.set_variable(Names::CLIENT_ID, id);
+        }
+        let kept = observed(&mut bench);
+        bench.starts = starts;
+        // The second client's transactions end at 7001 and 14001.
+        assert_eq!(bench.run(1..9_001, None, false).unwrap(), 0);
+        let transactions = &kept.0.lock().unwrap().0;
+        let after = transactions.iter().filter(|it| it.begin_ns >= 9_001);
+        assert!(
+            after
+                .clone()
+                .all(|it| it.client == 0 && it.begin_ns <= 14_001)
+        );
+        assert_eq!(after.count(), begun_after);
+        let credited = bench.worker.recorder.credited_transactions();
+        assert!((credited - (9.0 + 9.0 / 7.0)).abs() < 1e-9, "{credited}");
+    }
+}
+
 #[test]
 fn a_stop_releases_those_that_have_not_begun() {
     let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;", 1)]);
