@@ -23,7 +23,7 @@ use pgassay_wire::{Event, Execution, Session, TransactionStatus, WireError};
 use crate::conduct::FailureKind;
 use crate::error::{AbortCause, LoadError, Place};
 use crate::program::Program;
-pub(crate) use run::Run;
+pub(crate) use run::{Progress, Run};
 
 /// The token of ROLLBACK, which no command made; a command's token is its index.
 const TOKEN_ROLLBACK: u32 = u32::MAX;

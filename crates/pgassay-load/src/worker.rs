@@ -18,7 +18,7 @@ use pgassay_script::Rng;
 
 pub(crate) use account::Account;
 
-use crate::client::{Abort, Client, Stage};
+use crate::client::{Abort, Client, Progress, Stage};
 use crate::conduct::{Conduct, Observer};
 use crate::config::Limits;
 use crate::driver::{Arrival, Driver};
@@ -111,8 +111,7 @@ impl<D: Driver> Worker<D> {
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
             run.ended = 0;
-            run.has_finished = false;
-            run.is_past_end = false;
+            run.progress = Progress::Running;
             run.since_ns = begin_ns;
             if let Some(start_ns) = shared.starts.get(run.id as usize) {
                 run.stage = Stage::Postponed;

@@ -7,7 +7,7 @@ use pgassay_wire::Session;
 use pgassay_wire::conninfo::Failure;
 
 use super::{Shared, Worker, aborted};
-use crate::client::{Run, Stage, Step};
+use crate::client::{Progress, Run, Stage, Step};
 use crate::conduct::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
 use crate::driver::Driver;
 use crate::error::LoadError;
@@ -99,7 +99,7 @@ impl<D: Driver> Worker<D> {
     fn finish(&mut self, index: usize) {
         let run = &mut self.clients[index].run;
         run.stage = Stage::Idle;
-        run.has_finished = true;
+        run.progress = Progress::Finished;
         self.active -= 1;
     }
 
@@ -503,7 +503,7 @@ impl<D: Driver> Worker<D> {
         shared: &Shared<'_>,
     ) -> Result<(), LoadError> {
         let run = &self.clients[index].run;
-        if run.has_finished && shared.conduct.on_abort == OnAbort::EndClient {
+        if run.progress == Progress::Finished && shared.conduct.on_abort == OnAbort::EndClient {
             // It has no use for the connection that it lost.
             self.driver.close(index);
             return Ok(());
@@ -531,7 +531,8 @@ impl<D: Driver> Worker<D> {
 /// load for those of others.
 #[cold]
 fn is_past_end(run: &mut Run, shared: &Shared<'_>) -> bool {
-    if !std::mem::replace(&mut run.is_past_end, true) {
+    if run.progress == Progress::Running {
+        run.progress = Progress::PastEnd;
         let left = shared.straddling.load(Ordering::Relaxed).min(1);
         shared.straddling.fetch_sub(left, Ordering::Relaxed);
     }
