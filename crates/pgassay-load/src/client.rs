@@ -23,7 +23,7 @@ use pgassay_wire::{Event, Execution, Session, TransactionStatus, WireError};
 use crate::conduct::FailureKind;
 use crate::error::{AbortCause, LoadError, Place};
 use crate::program::Program;
-pub(crate) use run::Run;
+pub(crate) use run::{Progress, Run};
 
 /// The token of ROLLBACK, which no command made; a command's token is its index.
 const TOKEN_ROLLBACK: u32 = u32::MAX;
@@ -34,10 +34,16 @@ const TOKEN_PREPARE: u32 = 1 << 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Idle,
+    /// Its first transaction is yet to begin.
+    Postponed,
     Reply,
-    Asleep { due_ns: u64 },
+    Asleep {
+        due_ns: u64,
+    },
     RollingBack,
-    Throttled { due_ns: u64 },
+    Throttled {
+        due_ns: u64,
+    },
     Connecting,
     Aborted,
 }

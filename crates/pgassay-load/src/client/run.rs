@@ -14,6 +14,16 @@ use crate::config::DebugSink;
 use crate::error::{AbortCause, Place};
 use crate::program::Program;
 
+/// How far a client is in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Running,
+    /// The transaction in which the run ended has ended; it keeps up the load for others'.
+    PastEnd,
+    /// It has come to its end.
+    Finished,
+}
+
 /// All of a client but its session, so that events, which borrow that, can change it.
 pub(crate) struct Run {
     /// The client, counted from 0 over all threads.
@@ -38,8 +48,7 @@ pub(crate) struct Run {
     /// the server was ready for it.
     pub connected_ns: u64,
     pub first_query_since_ns: Option<u64>,
-    /// Whether it has come to its end in this run.
-    pub has_finished: bool,
+    pub progress: Progress,
     /// Transactions ended in this run, whatever their outcome.
     pub ended: u64,
     /// What was tried to connect it, where each transaction has a connection of its own.
@@ -87,7 +96,7 @@ impl Run {
             asked_ns: 0,
             connected_ns: 0,
             first_query_since_ns: None,
-            has_finished: false,
+            progress: Progress::Running,
             ended: 0,
             attempts: None,
             last_words: None,
@@ -108,7 +117,9 @@ impl Run {
     /// What the client is doing, for messages.
     pub fn describe(&self, program: &Program) -> String {
         match self.stage {
-            Stage::Idle | Stage::Throttled { .. } => "between transactions".into(),
+            Stage::Idle | Stage::Postponed | Stage::Throttled { .. } => {
+                "between transactions".into()
+            }
             Stage::Connecting => "signing in".into(),
             Stage::Aborted => "no more".into(),
             Stage::RollingBack => "in the ROLLBACK of a failed transaction".into(),
