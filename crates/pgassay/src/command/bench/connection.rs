@@ -79,6 +79,14 @@ impl Setup {
         }
     }
 
+    /// Runs a query, or tells what is wrong; the first value of its answer.
+    pub fn value(&mut self, sql: &str) -> Result<Option<String>, Exit> {
+        let answer = self.query(sql).map_err(|error| failed(&error, sql))?;
+        self.tell_notices();
+        let first = answer.rows.into_iter().next();
+        Ok(first.and_then(|row| row.into_iter().next()).flatten())
+    }
+
     /// Tells what the server noted, as libpq does on its own.
     fn tell_notices(&mut self) {
         for notice in self.exchange.take_notices() {

@@ -9,7 +9,7 @@ use pgassay_load::{
     Conduct, Crew, CrewConfig, Limits, LoadError, Measurement, Observer, OnAbort, WeightedScript,
     Window,
 };
-use pgassay_script::{Names, Options, Script};
+use pgassay_script::{Compat, Names, Options, Script};
 use pgassay_wire::conninfo::Target;
 
 use super::connection::{self, Setup, sqlstate};
@@ -177,7 +177,12 @@ fn look_at_tables(setup: &mut Setup, settings: &Settings, database: &str) -> Res
         });
     };
     if found.rows.is_empty() {
-        let exit = fatal("no pgbench_accounts table found in search_path");
+        let setting = if settings.compat >= Compat::V17 {
+            "\"search_path\""
+        } else {
+            "search_path"
+        };
+        let exit = fatal(&format!("no pgbench_accounts table found in {setting}"));
         hint();
         return Err(exit);
     }
