@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pgassay_wire::conninfo::{Request, Target};
+use pgassay_wire::conninfo::{Address, Request, Target};
 use pgassay_wire::{Answer, Exchange, ExchangeError, Password, WireError};
 
 use super::message::{self, Exit, fatal};
@@ -47,6 +47,7 @@ pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
 /// The connection.
 pub struct Setup {
     exchange: Exchange<Stream>,
+    address: Address,
 }
 
 impl Setup {
@@ -63,10 +64,18 @@ impl Setup {
             }
             tried = open(target);
         }
-        tried.map(|exchange| Self { exchange }).map_err(|error| {
+        tried.map_err(|error| {
             message::error(&error.words(|error| message::of_exchange(error, None)));
             Exit(1)
         })
+    }
+
+    /// The host, or the socket's directory, and the port that it is connected to.
+    pub fn place(&self) -> (&str, u16) {
+        match &self.address {
+            Address::Unix { directory, port } => (directory, *port),
+            Address::Tcp { host, port, .. } => (host, *port),
+        }
     }
 
     /// Runs a statement, or tells what is wrong.
@@ -157,7 +166,11 @@ pub fn sqlstate(error: &ExchangeError) -> Option<&str> {
     }
 }
 
-fn open(target: &Target) -> Result<Exchange<Stream>, ConnectError> {
+fn open(target: &Target) -> Result<Setup, ConnectError> {
     let limit = target.connect_timeout_s.map(u64::from);
-    connect(target, limit.map(Duration::from_secs)).map(|(exchange, _)| exchange)
+    let (exchange, endpoint) = connect(target, limit.map(Duration::from_secs))?;
+    Ok(Setup {
+        exchange,
+        address: endpoint.address,
+    })
 }

@@ -184,7 +184,8 @@ impl Report<'_> {
             writeln!(out, "latency average = {mean_ms:.3} ms{including}")?;
         }
         if settings.rate_per_s.is_some() {
-            let mean_ms = total.lag_sum_us / total.done.max(1) as f64 / 1000.0;
+            // NaN where none was done, as PostgreSQL's printf has it.
+            let mean_ms = total.lag_sum_us / total.done as f64 / 1000.0;
             writeln!(
                 out,
                 "rate limit schedule lag: avg {mean_ms:.3} (max {:.3}) ms",

@@ -52,6 +52,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     if !settings.json {
         banner(setup.server_version(), settings);
     }
+    trace_parameters(&setup, settings, &target.database);
     let tables = if settings.uses_builtin {
         look_at_tables(&mut setup, settings, &target.database)?
     } else {
@@ -105,6 +106,19 @@ fn banner(server: &str, settings: &Settings) {
     } else {
         print(&format!("pgbench ({version}, server {server})\n"));
     }
+}
+
+/// What `--debug` says of a run before it begins.
+fn trace_parameters(setup: &Setup, settings: &Settings, database: &str) {
+    let (host, port) = setup.place();
+    let (what, length) = match (settings.duration_s, settings.transactions) {
+        (Some(duration_s), _) => ("duration", duration_s),
+        (None, count) => ("nxacts", count.unwrap_or_default()),
+    };
+    message::debug(&format!(
+        "pghost: {host} pgport: {port} nclients: {} {what}: {length} dbName: {database}",
+        settings.clients
+    ));
 }
 
 /// Prints to stdout at once, since shells that scripts start write there too.
