@@ -71,7 +71,7 @@ impl Setup {
     }
 
     /// The host, or the socket's directory, and the port that it is connected to.
-    pub fn place(&self) -> (&str, u16) {
+    pub fn host_and_port(&self) -> (&str, u16) {
         match &self.address {
             Address::Unix { directory, port } => (directory, *port),
             Address::Tcp { host, port, .. } => (host, *port),

@@ -150,11 +150,12 @@ impl Initialization<'_> {
         }
     }
 
-    /// Whether the standard tables are unlogged; partitions are whenever it was asked for.
+    /// Whether the four standard tables are unlogged. Partitions are unlogged whenever that was
+    /// asked for.
     ///
-    /// Since 18 pgbench leaves all four tables logged when accounts are partitioned, whatever the
-    /// server. Older ones made all of them unlogged, which a server from 18 on refuses for the
-    /// partitioned table; there their successor is followed instead of failing.
+    /// pgbench 18 makes all four tables permanent if accounts are partitioned, on every server.
+    /// Older ones make all four unlogged. Servers from 18 on refuse that for the partitioned table;
+    /// there the older ones fail, and this program does what pgbench 18 does.
     fn tables_are_unlogged(&self) -> bool {
         let settings = self.settings;
         let parent_may_be_unlogged =

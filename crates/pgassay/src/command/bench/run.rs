@@ -108,9 +108,9 @@ fn banner(server: &str, settings: &Settings) {
     }
 }
 
-/// What `--debug` says of a run before it begins.
+/// The line that `--debug` prints before a run.
 fn trace_parameters(setup: &Setup, settings: &Settings, database: &str) {
-    let (host, port) = setup.place();
+    let (host, port) = setup.host_and_port();
     let (what, length) = match (settings.duration_s, settings.transactions) {
         (Some(duration_s), _) => ("duration", duration_s),
         (None, count) => ("nxacts", count.unwrap_or_default()),

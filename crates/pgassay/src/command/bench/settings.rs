@@ -522,8 +522,8 @@ fn try_help() -> Exit {
     Exit(1)
 }
 
-/// Refuses clients that there cannot be files for. As pgbench since 18 does, the engine raises the
-/// limit as far as is needed and allowed.
+/// Refuses more clients than files may be open. The engine raises the limit as far as is needed and
+/// allowed, as pgbench does since 18.
 fn check_open_files(clients: i32) -> Result<(), Exit> {
     let needed = i64::from(clients) + FILES_BESIDE_CLIENTS;
     let most = open_files_max().map_err(|error| fatal(&format!("getrlimit failed: {error}")))?;
