@@ -59,7 +59,7 @@ impl Program {
                     continue;
                 }
                 let statement = *known.entry(sql.statement().into()).or_insert_with(|| {
-                    let name = format!("P{}", statements.len()).into_bytes();
+                    let name = format!("P_{}", statements.len()).into_bytes();
                     statements.push(Statement {
                         name,
                         sql: sql.statement().into(),

@@ -93,6 +93,19 @@ fn read_clock(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// How many files may be open at once, once the limit is raised as far as allowed.
+pub fn open_files_max() -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is to our rlimit.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(limit.rlim_max)
+}
+
 /// Asks on the terminal for a password, which is not shown.
 pub fn ask_password() -> io::Result<String> {
     use io::{BufRead, Write};

@@ -4,153 +4,21 @@
 
 #[path = "../../pgassay-wire/tests/support/certificates.rs"]
 mod certificates;
+#[path = "support/pgbench.rs"]
+mod pgbench;
 #[path = "support/refusal.rs"]
 mod refusal;
 #[path = "../../pgassay-wire/tests/support/mod.rs"]
 mod server;
 
 use std::io::Write;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use pgbench::{Finished, Place};
 use refusal::refuse;
 use server::Server;
-
-/// A folder with scripts, and the program under the name pgbench.
-struct Place {
-    directory: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let link = directory.path().join("pgbench");
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_pgassay"), link).unwrap();
-        Self { directory }
-    }
-
-    fn path(&self) -> &Path {
-        self.directory.path()
-    }
-
-    fn script(&self, name: &str, text: &str) {
-        std::fs::write(self.path().join(name), text).unwrap();
-    }
-
-    fn command(&self, program: &Path, compat: &str, server: Option<&Server>) -> Command {
-        let mut command = Command::new(program);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("PG") {
-                command.env_remove(name);
-            }
-        }
-        command
-            .arg0("pgbench")
-            .env("PGASSAY_PGBENCH_COMPAT", compat)
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .current_dir(self.path());
-        if let Some(server) = server {
-            command
-                .env("PGHOST", server.socket_directory())
-                .env("PGUSER", "tester")
-                .env("PGDATABASE", "postgres");
-        }
-        command
-    }
-
-    fn ours(&self, server: Option<&Server>, arguments: &str) -> Finished {
-        self.ours_as("18", server, arguments)
-    }
-
-    fn ours_as(&self, compat: &str, server: Option<&Server>, arguments: &str) -> Finished {
-        self.run(&self.path().join("pgbench"), compat, server, arguments)
-    }
-
-    fn run(
-        &self,
-        program: &Path,
-        compat: &str,
-        server: Option<&Server>,
-        arguments: &str,
-    ) -> Finished {
-        let words = arguments.split_whitespace();
-        let output = self
-            .command(program, compat, server)
-            .args(words)
-            .output()
-            .unwrap();
-        Finished::from(&output)
-    }
-}
-
-#[derive(Debug, PartialEq)]
-struct Finished {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl From<&Output> for Finished {
-    fn from(output: &Output) -> Self {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Self {
-            code: output.status.code(),
-            out: text(&output.stdout),
-            err: text(&output.stderr),
-        }
-    }
-}
-
-impl Finished {
-    fn has(&self, code: i32, out: &[&str], err: &[&str]) {
-        assert_eq!(self.code, Some(code), "{self:?}");
-        for line in out {
-            assert!(self.out.contains(line), "no {line:?} in {self:?}");
-        }
-        for line in err {
-            assert!(self.err.contains(line), "no {line:?} in {self:?}");
-        }
-    }
-
-    /// With every number replaced, and without what names the program's own version.
-    fn without_numbers(mut self) -> Self {
-        for text in [&mut self.out, &mut self.err] {
-            let lines = text.lines().filter(|line| {
-                !line.starts_with("pgbench (") && !line.starts_with("client-limited")
-            });
-            // The C library names the program by the path that it was started by.
-            let nameless = |line: &str| match line.split_once("/pgbench: ") {
-                Some((path, rest)) if !path.contains(' ') => format!("pgbench: {rest}"),
-                _ => line.to_owned(),
-            };
-            *text = lines
-                .map(|line| numberless(&nameless(line)) + "\n")
-                .collect();
-        }
-        self
-    }
-}
-
-fn numberless(line: &str) -> String {
-    let mut out = String::new();
-    let mut was_number = false;
-    for letter in line.chars() {
-        let is_number =
-            letter.is_ascii_digit() || was_number && letter == '.' || letter == ' ' && was_number;
-        if !is_number {
-            out.push(letter);
-        } else if !was_number {
-            // Columns are padded: their blanks belong to the number.
-            out.truncate(out.trim_end().len());
-            out.push('N');
-        }
-        was_number = is_number;
-    }
-    out
-}
 
 fn skip(why: &str) {
     assert!(
@@ -161,46 +29,56 @@ fn skip(why: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// The real pgbench 15, as whose twin we answer.
-fn real() -> Option<PathBuf> {
+/// The real pgbenches here, as whose twins we answer: each with the version to be like.
+fn reals() -> Vec<(&'static str, PathBuf)> {
+    const VERSIONS: [&str; 3] = ["15", "17", "18"];
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    folders.push("/usr/lib/postgresql/15/bin".into());
-    for folder in folders {
-        let program = folder.join("pgbench");
-        let version = Command::new(&program).arg("-V").output();
-        if version.is_ok_and(|version| {
-            String::from_utf8_lossy(&version.stdout).starts_with("pgbench (PostgreSQL) 15.")
-        }) {
-            return Some(program);
-        }
+    let on_path: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let found = VERSIONS.into_iter().filter_map(|version| {
+        let beside: PathBuf = format!("/usr/lib/postgresql/{version}/bin").into();
+        let programs = on_path.iter().chain([&beside]);
+        let is_it = |program: &PathBuf| {
+            let told = Command::new(program).arg("-V").output();
+            let begin = format!("pgbench (PostgreSQL) {version}.");
+            told.is_ok_and(|told| String::from_utf8_lossy(&told.stdout).starts_with(&begin))
+        };
+        let mut programs = programs.map(|folder| folder.join("pgbench"));
+        Some((version, programs.find(is_it)?))
+    });
+    let found: Vec<_> = found.collect();
+    if !found.is_empty() {
+        return found;
     }
     if Command::new("pgbench").arg("-V").output().is_ok() {
         // Other versions word things otherwise; that is nothing a machine could be blamed for.
-        let _ = std::io::stderr().write_all(b"SKIPPED: comparison with pgbench: it is no 15\n");
+        let _ = std::io::stderr().write_all(b"SKIPPED: comparison with pgbench: another version\n");
     } else {
-        skip("no pgbench 15");
+        skip("no pgbench 15, 17 or 18");
     }
-    None
+    found
 }
 
-fn twins_agree(place: &Place, real: &Path, server: Option<&Server>, lines: &[&str]) {
-    for arguments in lines {
-        let theirs = place.run(real, "15", server, arguments).without_numbers();
-        let ours = place.ours_as("15", server, arguments).without_numbers();
-        assert_eq!(ours, theirs, "{arguments}");
+fn twins_agree(place: &Place, server: Option<&Server>, lines: &[&str]) {
+    for (compat, real) in reals() {
+        for arguments in lines {
+            let theirs = place.run(&real, compat, server, arguments);
+            let ours = place.ours_as(compat, server, arguments);
+            assert_eq!(
+                ours.without_numbers(),
+                theirs.without_numbers(),
+                "{arguments} as {compat}"
+            );
+        }
     }
 }
 
 #[test]
 fn refusals_against_the_real_pgbench() {
-    let Some(real) = real() else { return };
     let place = Place::new();
     place.script("bad.sql", "select 1;\n\\set x 1 +\n");
     place.script("empty.sql", "-- nothing\n");
     twins_agree(
         &place,
-        &real,
         None,
         &[
             "--bad-option",
@@ -210,6 +88,7 @@ fn refusals_against_the_real_pgbench() {
             "--log=1",
             "--pro 5",
             "-c three",
+            "-c 2000000000",
             "-j 0",
             "-s 99999999999",
             "-t zil",
@@ -254,7 +133,6 @@ fn refusals_against_the_real_pgbench() {
 
 #[test]
 fn runs_against_the_real_pgbench() {
-    let Some(real) = real() else { return };
     let Some(server) = Server::trusting() else {
         return skip("no server");
     };
@@ -277,6 +155,12 @@ fn runs_against_the_real_pgbench() {
             "pipe.sql",
             "\\startpipeline\nselect 1;\nselect 2;\n\\endpipeline\n",
         ),
+        ("s.sql", "select 1;\n"),
+        ("failing.sql", FAILING),
+        (
+            "retried.sql",
+            "\\startpipeline\nselect 1;\ndo $$begin raise sqlstate '40001'; end$$;\n\\endpipeline\n",
+        ),
         (
             "gone.sql",
             "select pg_terminate_backend(pg_backend_pid());\n",
@@ -289,7 +173,6 @@ fn runs_against_the_real_pgbench() {
     place.ours(Some(&server), "-i -q").has(0, &[], &[notice]);
     twins_agree(
         &place,
-        &real,
         Some(&server),
         &[
             "-i -q --foreign-keys",
@@ -313,8 +196,59 @@ fn runs_against_the_real_pgbench() {
             "-n -f pipe.sql -M extended -t 3",
             "-n -f gone.sql",
             "-n no-such-database",
+            "-n -f s.sql@1 -f zero.sql@0 -t 10 -r",
+            "-n -f s.sql@1 -f zero.sql@0 -t 10 -R 1000 -L 500 --failures-detailed --max-tries=2",
+            "-n -f failing.sql -t 3 --failures-detailed",
+            "-n -f failing.sql -t 3 --max-tries=3 -r",
+            "-n -f failing.sql -t 3 -R 1000 -L 500",
+            "-n -f failing.sql -t 3 -C",
+            "-n -f failing.sql@1 -f s.sql@0 -t 3",
+            "-n -f retried.sql -M prepared -t 2 --max-tries=2 --verbose-errors",
         ],
     );
+}
+
+/// Each transaction fails as one that may be retried.
+const FAILING: &str = "do $$begin raise sqlstate '40001'; end$$;\n";
+
+#[test]
+fn the_report_of_18_ends_before_the_latency_where_all_transactions_failed() {
+    let Some(server) = Server::trusting() else {
+        return skip("no server");
+    };
+    let place = Place::new();
+    place.script("failing.sql", FAILING);
+    let run = place.ours(Some(&server), "-n -f failing.sql -t 3");
+    let lines = ["number of failed transactions: 3 (100.000%)\nlatency average = "];
+    run.has(0, &[lines[0], "tps = 0.000000"], &[]);
+    let older = place.ours_as("17", Some(&server), "-n -f failing.sql -t 3");
+    assert!(
+        older.out.ends_with("failed transactions: 3 (100.000%)\n"),
+        "{older:?}"
+    );
+}
+
+#[test]
+fn the_report_of_18_counts_only_what_a_script_has_done() {
+    let Some(server) = Server::trusting() else {
+        return skip("no server");
+    };
+    let place = Place::new();
+    place.script("s.sql", "select 1;\n");
+    place.script("failing.sql", FAILING);
+    let run = place.ours(Some(&server), "-n -f failing.sql@1 -f s.sql@0 -t 4");
+    let all = " - weight: 1 (targets 100.0% of total)\n - 4 transactions (100.0% of total)\n \
+               - number of transactions actually processed: 0 (tps = 0.000000)\n \
+               - number of failed transactions: 4 (100.000%)\n";
+    // A script that never ran has no more lines.
+    assert!(
+        run.out
+            .ends_with("(targets 0.0% of total)\n - 0 transactions (0.0% of total)\n"),
+        "{run:?}"
+    );
+    run.has(0, &[all], &[]);
+    let older = place.ours_as("15", Some(&server), "-n -f s.sql@1 -f failing.sql@0 -t 4");
+    older.has(0, &[" - 4 transactions (100.0% of total, tps = "], &[]);
 }
 
 #[test]
@@ -439,7 +373,15 @@ fn names_and_versions() {
         Finished::from(&command.arg("bench").args(arguments).output().unwrap())
     };
     bench(&["--version"]).has(0, &["pgbench (PostgreSQL) 18"], &[]);
-    bench(&["--help"]).has(0, &["-d, --dbname=DBNAME", "--exit-on-abort"], &[]);
+    let help = bench(&["--help"]);
+    help.has(0, &["-d, --dbname=DBNAME", "--exit-on-abort"], &[]);
+    // It came after 18, so that it is ours under that name.
+    let (of_pgbench, ours) = help
+        .out
+        .split_once("Options that pgbench does not have")
+        .unwrap();
+    assert!(!of_pgbench.contains("--continue-on-error"), "{of_pgbench}");
+    assert!(ours.contains("--continue-on-error"), "{ours}");
     let older = bench(&["--compat=15", "-S", "--exit-on-abort"]);
     older.has(1, &[], &["unrecognized option '--exit-on-abort'"]);
     bench(&["--compat", "14"]).has(1, &[], &["expecting 15, 17 or 18"]);

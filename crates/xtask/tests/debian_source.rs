@@ -28,8 +28,9 @@ fn source() -> Result<(PathBuf, Option<tempfile::TempDir>), String> {
         return Ok((folder.into(), None));
     }
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci/postgresql-15-source");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci/postgresql-source");
     let fetched = Command::new(script)
+        .arg("15")
         .arg(folder.path())
         .output()
         .map_err(|error| error.to_string())?;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pgassay_wire::conninfo::{Request, Target};
+use pgassay_wire::conninfo::{Address, Request, Target};
 use pgassay_wire::{Answer, Exchange, ExchangeError, Password, WireError};
 
 use super::message::{self, Exit, fatal};
@@ -47,6 +47,7 @@ pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
 /// The connection.
 pub struct Setup {
     exchange: Exchange<Stream>,
+    address: Address,
 }
 
 impl Setup {
@@ -63,10 +64,18 @@ impl Setup {
             }
             tried = open(target);
         }
-        tried.map(|exchange| Self { exchange }).map_err(|error| {
+        tried.map_err(|error| {
             message::error(&error.words(|error| message::of_exchange(error, None)));
             Exit(1)
         })
+    }
+
+    /// The host, or the socket's directory, and the port that it is connected to.
+    pub fn host_and_port(&self) -> (&str, u16) {
+        match &self.address {
+            Address::Unix { directory, port } => (directory, *port),
+            Address::Tcp { host, port, .. } => (host, *port),
+        }
     }
 
     /// Runs a statement, or tells what is wrong.
@@ -77,6 +86,14 @@ impl Setup {
             Ok(_) => Ok(()),
             Err(error) => Err(failed(&error, sql)),
         }
+    }
+
+    /// Runs a query, or tells what is wrong; the first value of its answer.
+    pub fn value(&mut self, sql: &str) -> Result<Option<String>, Exit> {
+        let answer = self.query(sql).map_err(|error| failed(&error, sql))?;
+        self.tell_notices();
+        let first = answer.rows.into_iter().next();
+        Ok(first.and_then(|row| row.into_iter().next()).flatten())
     }
 
     /// Tells what the server noted, as libpq does on its own.
@@ -149,7 +166,11 @@ pub fn sqlstate(error: &ExchangeError) -> Option<&str> {
     }
 }
 
-fn open(target: &Target) -> Result<Exchange<Stream>, ConnectError> {
+fn open(target: &Target) -> Result<Setup, ConnectError> {
     let limit = target.connect_timeout_s.map(u64::from);
-    connect(target, limit.map(Duration::from_secs)).map(|(exchange, _)| exchange)
+    let (exchange, endpoint) = connect(target, limit.map(Duration::from_secs))?;
+    Ok(Setup {
+        exchange,
+        address: endpoint.address,
+    })
 }

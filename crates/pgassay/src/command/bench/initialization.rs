@@ -1,7 +1,8 @@
 //! `-i`: makes the standard tables and fills them.
 //!
 //! Source: `runInitSteps` and what it calls in pgbench.c. Up to 16 only accounts came by COPY and
-//! progress did not name the table; what the tables hold is the same.
+//! progress did not name the table; what the tables hold is the same. With partitions, pgbench 18
+//! makes only the partitions unlogged, see [`Initialization::tables_are_unlogged`].
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -25,6 +26,8 @@ const TOLD_ROWS: i64 = 100_000;
 const MESSAGE_BYTES: usize = 32 << 10;
 /// `COPY … FREEZE` is of use since this version, where it sets the visibility map.
 const FREEZE_MAJOR: u32 = 14;
+/// Servers refuse an unlogged partitioned table since this version.
+const NO_UNLOGGED_PARENT_MAJOR: u32 = 18;
 
 struct Initialization<'a> {
     setup: Setup,
@@ -101,7 +104,7 @@ impl Initialization<'_> {
     fn create_tables(&mut self) -> Result<(), Exit> {
         say("creating tables...\n");
         let settings = self.settings;
-        let unlogged = self.unlogged();
+        let unlogged = unlogged(self.tables_are_unlogged());
         let aid = if settings.scale >= SCALE_OF_BIGINT {
             "bigint"
         } else {
@@ -147,17 +150,23 @@ impl Initialization<'_> {
         }
     }
 
-    fn unlogged(&self) -> &'static str {
-        if self.settings.unlogged {
-            " unlogged"
-        } else {
-            ""
-        }
+    /// Whether the four standard tables are unlogged. Partitions are unlogged whenever that was
+    /// asked for.
+    ///
+    /// pgbench 18 makes all four tables permanent if accounts are partitioned, on every server.
+    /// Older ones make all four unlogged. Servers from 18 on refuse that for the partitioned table;
+    /// there the older ones fail, and this program does what pgbench 18 does.
+    fn tables_are_unlogged(&self) -> bool {
+        let settings = self.settings;
+        let parent_may_be_unlogged =
+            settings.compat < Compat::V18 && self.setup.server_major() < NO_UNLOGGED_PARENT_MAJOR;
+        settings.unlogged && (settings.partition_method.is_none() || parent_may_be_unlogged)
     }
 
     /// Ranges are open at both ends, so that any key has a place.
     fn create_partitions(&mut self, method: PartitionMethod) -> Result<(), Exit> {
-        let (count, unlogged) = (i64::from(self.settings.partitions), self.unlogged());
+        let count = i64::from(self.settings.partitions);
+        let unlogged = unlogged(self.settings.unlogged);
         say(&format!("creating {count} partitions...\n"));
         let size = (ACCOUNTS * i64::from(self.settings.scale) + count - 1) / count;
         for number in 1..=count {
@@ -215,8 +224,7 @@ impl Initialization<'_> {
         rows_per_scale: i64,
         push: impl Fn(&mut Vec<u8>, i64),
     ) -> Result<(), Exit> {
-        let is_partitioned = table == "pgbench_accounts" && self.settings.partitions > 0;
-        let freeze = if !is_partitioned && self.setup.server_major() >= FREEZE_MAJOR {
+        let freeze = if self.setup.server_major() >= FREEZE_MAJOR && self.is_ordinary(table)? {
             " with (freeze on)"
         } else {
             ""
@@ -236,6 +244,17 @@ impl Initialization<'_> {
             })?;
         progress.end();
         Ok(())
+    }
+
+    /// Whether it is an ordinary table, which alone takes `COPY … FREEZE`. The server is asked,
+    /// since an earlier run may have made the tables.
+    fn is_ordinary(&mut self, table: &str) -> Result<bool, Exit> {
+        let sql = format!(
+            "select relkind from pg_catalog.pg_class \
+             where oid = '{table}'::pg_catalog.regclass"
+        );
+        let kind = self.setup.value(&sql)?;
+        Ok(kind.as_deref() == Some("r"))
     }
 
     fn generate_there(&mut self) -> Result<(), Exit> {
@@ -293,6 +312,11 @@ impl Initialization<'_> {
     }
 }
 
+/// SQL's word for it, before `table`.
+fn unlogged(is_unlogged: bool) -> &'static str {
+    if is_unlogged { " unlogged" } else { "" }
+}
+
 fn push_row(out: &mut Vec<u8>, values: &[i64], end: &str) {
     for (index, value) in values.iter().enumerate() {
         if index > 0 {
@@ -318,6 +342,8 @@ struct Progress {
     told_s: f64,
     line_end: char,
     width: usize,
+    /// Whether a terminal's line is cleared at the end, as since 17, or kept.
+    clears: bool,
 }
 
 impl Progress {
@@ -338,6 +364,7 @@ impl Progress {
                 '\n'
             },
             width: 0,
+            clears: settings.compat >= Compat::V17,
         }
     }
 
@@ -368,8 +395,14 @@ impl Progress {
         self.width = line.len();
     }
 
+    /// Leaves the cursor where the next message belongs.
     fn end(&self) {
-        if self.line_end != '\n' && self.width > 0 {
+        if self.line_end == '\n' || self.width == 0 {
+            return;
+        }
+        if self.clears {
+            say(&format!("{:width$}\r", "", width = self.width));
+        } else {
             say("\n");
         }
     }

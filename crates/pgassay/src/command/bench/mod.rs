@@ -38,8 +38,8 @@ const COMPAT_VARIABLE: &str = "PGASSAY_PGBENCH_COMPAT";
 fn version(compat: Compat) -> &'static str {
     match compat {
         Compat::V15 => "15.18",
-        Compat::V17 => "17.6",
-        Compat::V18 => "18.0",
+        Compat::V17 => "17.11",
+        Compat::V18 => "18.6",
     }
 }
 

@@ -2,8 +2,9 @@
 //! options after arguments, its messages word for word.
 //!
 //! Source: the option table of `main` in pgbench.c; 15 has `-d` for `--debug`, 17 and later for
-//! `--dbname`; `--exit-on-abort` came with 17 and `--continue-on-error` after 18. Options of our
-//! own have to be spelt out, so that they never make an abbreviation of pgbench's ambiguous.
+//! `--dbname`; `--exit-on-abort` came with 17. Options of our own have to be spelt out, so that they
+//! never make an abbreviation of pgbench's ambiguous; `--continue-on-error`, which pgbench has
+//! after 18, is one of them for the versions that are known here.
 
 use pgassay_script::Compat;
 
@@ -148,8 +149,8 @@ const KNOWN: [Known; 50] = [
     known(Opt::VerboseErrors, "verbose-errors", ' ', Nothing),
     known(Opt::ExitOnAbort, "exit-on-abort", ' ', Nothing),
     known(Opt::Debug, "debug", ' ', Nothing),
-    known(Opt::ContinueOnError, "continue-on-error", ' ', Nothing),
     own(Opt::Compat, "compat", Value),
+    own(Opt::ContinueOnError, "continue-on-error", Nothing),
     own(Opt::HdrLog, "hdr-log", Value),
     own(Opt::Json, "json", Nothing),
     own(Opt::LatencyPercentiles, "latency-percentiles", MaybeValue),
@@ -379,6 +380,16 @@ mod tests {
              '--progress-timestamp'"
         );
         assert!(read("--jso", Compat::V18).is_err(), "ours are spelt out");
+    }
+
+    #[test]
+    fn an_option_that_came_after_18_makes_none_of_18_ambiguous() {
+        assert_eq!(options("--con"), [is(Opt::Connect, "")]);
+        assert_eq!(
+            options("--continue-on-error"),
+            [is(Opt::ContinueOnError, "")]
+        );
+        assert!(read("--cont", Compat::V18).is_err(), "ours are spelt out");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The report on stdout, line for line pgbench's; what we add comes after it (`additions`).
 //!
-//! Source: `printResults` in pgbench.c, 15 to 18; the line of other failures came with
-//! `--continue-on-error`.
+//! Source: `printResults` in pgbench.c, 15 to 18. Since 18 a report ends early only where no
+//! transaction at all is counted, and a script's share is one of all that are counted; until 17 it
+//! ended where none was done or skipped, and the share was one of those done. The line of other
+//! failures came after 18, with `--continue-on-error`.
 
 use std::fmt::Write;
 
@@ -70,13 +72,18 @@ impl Report<'_> {
                 writeln!(out, "number of transactions actually processed: {done}")?;
             }
         }
-        if total.total() == 0 && settings.compat >= Compat::V18 {
-            return Ok(());
+        if settings.compat >= Compat::V18 {
+            if total.total() == 0 {
+                return Ok(());
+            }
+            self.write_failures(out, &total, "")?;
+        } else {
+            self.write_failures(out, &total, "")?;
+            if total.done + total.skipped == 0 {
+                return Ok(());
+            }
         }
-        self.write_failures(out, &total, "", true)?;
-        if total.total() == 0 || total.done + total.skipped == 0 && !settings.continue_on_error {
-            return Ok(());
-        }
+        self.write_skipped(out, &total, "")?;
         self.write_latency(out, &total)?;
         self.write_connections(out, &total)?;
         if self.scripts.len() > 1 || settings.per_command {
@@ -111,7 +118,6 @@ impl Report<'_> {
         out: &mut String,
         figures: &Figures,
         prefix: &str,
-        is_total: bool,
     ) -> std::fmt::Result {
         let settings = self.settings;
         let total = figures.total();
@@ -134,16 +140,19 @@ impl Report<'_> {
             line("transactions retried", figures.retried)?;
             writeln!(out, "{prefix}total number of retries: {}", figures.retries)?;
         }
-        let is_skipping = settings.rate_per_s.is_some() && settings.latency_limit_us.is_some();
-        if is_skipping && total > 0 && (!is_total || figures.done + figures.skipped > 0) {
-            let skipped = figures.skipped;
-            let share = percent(skipped, total);
-            writeln!(
-                out,
-                "{prefix}number of transactions skipped: {skipped} ({share})"
-            )?;
-        }
         Ok(())
+    }
+
+    fn write_skipped(&self, out: &mut String, figures: &Figures, prefix: &str) -> std::fmt::Result {
+        let (settings, skipped) = (self.settings, figures.skipped);
+        if settings.rate_per_s.is_none() || settings.latency_limit_us.is_none() {
+            return Ok(());
+        }
+        let share = percent(skipped, figures.total());
+        writeln!(
+            out,
+            "{prefix}number of transactions skipped: {skipped} ({share})"
+        )
     }
 
     fn write_latency(&self, out: &mut String, total: &Figures) -> std::fmt::Result {
@@ -175,7 +184,8 @@ impl Report<'_> {
             writeln!(out, "latency average = {mean_ms:.3} ms{including}")?;
         }
         if settings.rate_per_s.is_some() {
-            let mean_ms = total.lag_sum_us / total.done.max(1) as f64 / 1000.0;
+            // NaN where none was done, as PostgreSQL's printf has it.
+            let mean_ms = total.lag_sum_us / total.done as f64 / 1000.0;
             writeln!(
                 out,
                 "rate limit schedule lag: avg {mean_ms:.3} (max {:.3}) ms",
@@ -215,14 +225,7 @@ impl Report<'_> {
                     " - weight: {weight} (targets {:.1}% of total)",
                     100.0 * f64::from(*weight) / weights as f64
                 )?;
-                writeln!(
-                    out,
-                    " - {} transactions ({:.1}% of total, tps = {:.6})",
-                    figures.done,
-                    100.0 * figures.done as f64 / total.done.max(1) as f64,
-                    figures.done as f64 / (self.elapsed_us() / 1e6)
-                )?;
-                self.write_failures(out, &figures, " - ", false)?;
+                self.write_share(out, &figures, total)?;
                 write_mean(out, " - latency", &figures)?;
             }
             if self.settings.per_command {
@@ -231,6 +234,42 @@ impl Report<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What a script has of all transactions, and what became of its own.
+    fn write_share(
+        &self,
+        out: &mut String,
+        figures: &Figures,
+        total: &Figures,
+    ) -> std::fmt::Result {
+        let counted = figures.total();
+        let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+        let tps = figures.done as f64 / (self.elapsed_us() / 1e6);
+        if self.settings.compat >= Compat::V18 {
+            let share = share(counted, total.total());
+            writeln!(out, " - {counted} transactions ({share:.1}% of total)")?;
+            if counted == 0 {
+                return Ok(());
+            }
+            writeln!(
+                out,
+                " - number of transactions actually processed: {} (tps = {tps:.6})",
+                figures.done
+            )?;
+        } else {
+            let share = share(figures.done, total.done);
+            writeln!(
+                out,
+                " - {} transactions ({share:.1}% of total, tps = {tps:.6})",
+                figures.done
+            )?;
+        }
+        self.write_failures(out, figures, " - ")?;
+        if counted == 0 {
+            return Ok(());
+        }
+        self.write_skipped(out, figures, " - ")
     }
 
     fn write_commands(

@@ -9,7 +9,7 @@ use pgassay_load::{
     Conduct, Crew, CrewConfig, Limits, LoadError, Measurement, Observer, OnAbort, WeightedScript,
     Window,
 };
-use pgassay_script::{Names, Options, Script};
+use pgassay_script::{Compat, Names, Options, Script};
 use pgassay_wire::conninfo::Target;
 
 use super::connection::{self, Setup, sqlstate};
@@ -52,6 +52,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     if !settings.json {
         banner(setup.server_version(), settings);
     }
+    trace_parameters(&setup, settings, &target.database);
     let tables = if settings.uses_builtin {
         look_at_tables(&mut setup, settings, &target.database)?
     } else {
@@ -105,6 +106,19 @@ fn banner(server: &str, settings: &Settings) {
     } else {
         print(&format!("pgbench ({version}, server {server})\n"));
     }
+}
+
+/// The line that `--debug` prints before a run.
+fn trace_parameters(setup: &Setup, settings: &Settings, database: &str) {
+    let (host, port) = setup.host_and_port();
+    let (what, length) = match (settings.duration_s, settings.transactions) {
+        (Some(duration_s), _) => ("duration", duration_s),
+        (None, count) => ("nxacts", count.unwrap_or_default()),
+    };
+    message::debug(&format!(
+        "pghost: {host} pgport: {port} nclients: {} {what}: {length} dbName: {database}",
+        settings.clients
+    ));
 }
 
 /// Prints to stdout at once, since shells that scripts start write there too.
@@ -177,7 +191,12 @@ fn look_at_tables(setup: &mut Setup, settings: &Settings, database: &str) -> Res
         });
     };
     if found.rows.is_empty() {
-        let exit = fatal("no pgbench_accounts table found in search_path");
+        let setting = if settings.compat >= Compat::V17 {
+            "\"search_path\""
+        } else {
+            "search_path"
+        };
+        let exit = fatal(&format!("no pgbench_accounts table found in {setting}"));
         hint();
         return Err(exit);
     }

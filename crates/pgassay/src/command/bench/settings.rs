@@ -9,11 +9,14 @@ use super::number::{integer, leading_double, leading_integer};
 use super::options::{Found, Opt, Reader};
 use super::scripts::{find_builtin, list_builtins, parse, read_script, show_script, weight};
 use super::seed::seed;
+use crate::surroundings::open_files_max;
 
 /// Steps that `-I` knows.
 const INIT_STEPS: &str = "dtgGvpf";
 const INIT_STEPS_DEFAULT: &str = "dtgvp";
 const TRANSACTIONS_DEFAULT: u32 = 10;
+/// What pgbench has open besides a socket for each client.
+const FILES_BESIDE_CLIENTS: i64 = 3;
 
 /// How `pgbench_accounts` is cut up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,6 +289,7 @@ impl Settings {
                     "-c/--client"
                 };
                 self.clients = integer(value, name, 1, i32::MAX)?;
+                check_open_files(self.clients)?;
             }
             Opt::Jobs => self.threads = integer(value, "-j/--jobs", 1, i32::MAX)?,
             Opt::Connect => self.connects = true,
@@ -516,6 +520,21 @@ fn try_help() -> Exit {
         message::program()
     ));
     Exit(1)
+}
+
+/// Refuses more clients than files may be open. The engine raises the limit as far as is needed and
+/// allowed, as pgbench does since 18.
+fn check_open_files(clients: i32) -> Result<(), Exit> {
+    let needed = i64::from(clients) + FILES_BESIDE_CLIENTS;
+    let most = open_files_max().map_err(|error| fatal(&format!("getrlimit failed: {error}")))?;
+    if u64::try_from(needed).is_ok_and(|needed| needed <= most) {
+        return Ok(());
+    }
+    message::error(&format!(
+        "need at least {needed} open files, but system limit is {most}"
+    ));
+    message::hint("Reduce number of clients, or use limit/ulimit to increase the system limit.");
+    Err(Exit(1))
 }
 
 fn check_init_steps(steps: &str) -> Result<(), Exit> {

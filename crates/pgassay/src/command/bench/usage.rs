@@ -53,7 +53,15 @@ const SECTIONS: &[(&str, &[Line])] = &[
         "Initialization options",
         &[
             all("-i, --initialize", "invokes initialization mode"),
-            all(
+            (
+                Compat::V15,
+                Compat::V15,
+                "-I, --init-steps=[dtgGvpf]+ (default \"dtgvp\")",
+                "run selected initialization steps",
+            ),
+            (
+                Compat::V17,
+                Compat::V18,
                 "-I, --init-steps=[dtgGvpf]+ (default \"dtgvp\")",
                 "run selected initialization steps, in the specified order\n\
                  d: drop any existing pgbench tables\n\
@@ -164,12 +172,6 @@ const SECTIONS: &[(&str, &[Line])] = &[
                 "aggregate data over NUM seconds",
             ),
             (
-                Compat::V18,
-                Compat::V18,
-                "--continue-on-error",
-                "continue running after an SQL error",
-            ),
-            (
                 Compat::V17,
                 Compat::V18,
                 "--exit-on-abort",
@@ -209,6 +211,12 @@ const SECTIONS: &[(&str, &[Line])] = &[
             all(
                 "--compat=15|17|18",
                 "be like this version of pgbench (default: 18)",
+            ),
+            (
+                Compat::V18,
+                Compat::V18,
+                "--continue-on-error",
+                "continue running after an SQL error (pgbench has it after 18)",
             ),
             all(
                 "--hdr-log=FILE",
