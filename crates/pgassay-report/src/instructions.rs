@@ -104,6 +104,7 @@ pub(crate) fn doubt(difference: &Difference) -> Option<&'static str> {
         Verdict::Differs => None,
         Verdict::NoDifference => Some("no difference"),
         Verdict::NotLinear => Some("not linear"),
+        Verdict::TooFewRounds => Some("no verdict"),
     }
 }
 

@@ -20,7 +20,9 @@
 //! of backends alone, found by the number that the server tells its client.
 
 mod lockstep;
+mod machine;
 mod names;
+mod order;
 mod paths;
 mod segment;
 mod valgrind;
@@ -31,14 +33,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pgassay_core::instructions::{
-    Build, CallTree, ConditionCount, Counts, Machine, NOT_LINEAR, Repeat, SCHEMA, VariantCount,
+    CallTree, ConditionCount, Counts, NOT_LINEAR, Repeat, SCHEMA, VariantCount,
 };
 use pgassay_core::plan::{Plan, ServerPlan};
 use pgassay_count::{OutFile, Tally, variant_count};
-use pgassay_profile::Conditions;
 use pgassay_server::Server;
 
 use self::names::Names;
+use self::order::Order;
 use self::segment::{Bench, larger};
 use self::valgrind::Detail;
 pub use self::valgrind::Valgrind;
@@ -79,8 +81,6 @@ pub struct Options<'a> {
 /// What one point gave so far.
 #[derive(Default)]
 struct Point {
-    /// A size of the shortest segment by what the transactions cost.
-    unit: Option<u64>,
     segments: Option<[u64; 3]>,
     /// Each round's figures.
     rounds: Vec<VariantCount>,
@@ -89,21 +89,21 @@ struct Point {
 
 /// One round of one point.
 struct Counted {
-    segments: [u64; 3],
     files: [OutFile; 3],
 }
 
 impl Counted {
-    fn repeat(&self) -> Repeat {
+    fn repeat(&self, position: u32) -> Repeat {
         Repeat {
+            position,
             instructions: [0, 1, 2].map(|at: usize| self.files[at].totals.instructions),
         }
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self, segments: [u64; 3]) -> Tally {
         let [first, _, last] = &self.files;
         let mut tally = Tally::default();
-        tally.add(first, last, self.segments[2] - self.segments[0]);
+        tally.add(first, last, segments[2] - segments[0]);
         tally
     }
 }
@@ -133,6 +133,7 @@ pub fn count(
         interrupt,
         valgrind: &valgrind,
         points: plan.points.iter().map(|_| Point::default()).collect(),
+        position: 0,
         names: RefCell::default(),
     };
     for cluster in clusters(&plan.servers) {
@@ -142,7 +143,7 @@ pub fn count(
         schema: SCHEMA.to_owned(),
         question: found.study.question.clone(),
         seed: plan.schedule.seed,
-        machine: machine(&valgrind),
+        machine: machine::machine(&valgrind),
         left_out: options.left_out.clone(),
         conditions: laboratory.conditions()?,
     })
@@ -185,6 +186,8 @@ struct Laboratory<'a> {
     interrupt: &'a Interrupt,
     valgrind: &'a Valgrind,
     points: Vec<Point>,
+    /// Which point of its round is being counted, from 1.
+    position: u32,
     names: RefCell<Names>,
 }
 
@@ -227,17 +230,20 @@ impl Laboratory<'_> {
             .any(|it| cluster.contains(&self.plan.points[it].server) && self.fixed(it).is_none())
         {
             let stage = "choosing the segments";
-            self.each(cluster, server, detail, (stage, progress), Self::choose)?;
+            let order = Order::of_plan(self.plan, cluster);
+            self.each(&order, server, detail, (stage, progress), Self::choose)?;
         }
         for round in 1..=self.options.repeats {
             let stage = format!("counting, round {round} of {}", self.options.repeats);
-            self.each(cluster, server, detail, (&stage, progress), Self::point)?;
+            let order = Order::of_round(self.plan, cluster, round);
+            self.each(&order, server, detail, (&stage, progress), Self::point)?;
         }
         // Without names a chain of callers is one of wrong names.
         if self.options.call_paths && has_names {
             let stage = "counting call paths";
+            let order = Order::of_plan(self.plan, cluster);
             let paths = Self::paths;
-            self.each(cluster, server, Detail::CallPaths, (stage, progress), paths)?;
+            self.each(&order, server, Detail::CallPaths, (stage, progress), paths)?;
         }
         Ok(())
     }
@@ -245,23 +251,22 @@ impl Laboratory<'_> {
     /// Starts every server of a cluster again, in turn, and does something at each of its points.
     fn each(
         &mut self,
-        cluster: &[usize],
+        order: &Order,
         server: &mut Server,
         detail: Detail,
         (stage, progress): (&str, &mut Progress),
         does: fn(&mut Self, usize, &Server) -> Result<()>,
     ) -> Result<()> {
-        for &index in cluster {
+        self.position = 0;
+        for (index, points) in &order.servers {
             self.interrupt.check()?;
-            self.restart(server, &self.plan.servers[index], detail)
+            self.restart(server, &self.plan.servers[*index], detail)
                 .map_err(|error| servers::at_setting(self.found, error))
-                .with_context(|| self.variants_of(index))?;
+                .with_context(|| self.variants_of(*index))?;
             let mut databases = BTreeSet::new();
-            for point in 0..self.plan.points.len() {
+            for &point in points {
+                self.position += 1;
                 let planned = &self.plan.points[point];
-                if planned.server != index {
-                    continue;
-                }
                 let variant = &self.plan.variants[planned.variant];
                 progress.stage(&format!(
                     "{stage}, PostgreSQL {}: {}{variant}",
@@ -339,54 +344,51 @@ impl Laboratory<'_> {
         }
     }
 
-    /// One repeat of one point.
+    /// One round of one point.
     fn point(&mut self, index: usize, server: &Server) -> Result<()> {
-        let bench = self.bench(index, server);
-        let counted = match self.segments(index)? {
-            Segments::Fixed(segments) => once(&bench, segments)?,
-            Segments::AtLeast(segments) => until_linear(&bench, segments)?,
-        };
+        let segments = self.points[index].segments.or_else(|| self.fixed(index));
+        let segments = segments.context("it is counted before its segments were chosen")?;
+        let counted = once(&self.bench(index, server), segments)?;
         let planned = &self.plan.points[index];
         let mut settings = self.plan.servers[planned.server].settings.clone();
         settings.extend(planned.session.clone());
         let round = variant_count(
             &self.plan.variants[planned.variant],
-            build(server),
+            machine::build(server),
             settings,
-            counted.segments,
-            vec![counted.repeat()],
-            &counted.tally(),
+            segments,
+            vec![counted.repeat(self.position)],
+            &counted.tally(segments),
         );
         let point = &mut self.points[index];
-        point.segments = Some(counted.segments);
+        point.segments = Some(segments);
         point.rounds.push(round);
         Ok(())
     }
 
-    /// Finds out how many transactions the shortest segment of a point has.
+    /// Finds out how many transactions the segments of a point have: as many as its baseline's, unless
+    /// it is much dearer, and more until the cost is linear.
     fn choose(&mut self, index: usize, server: &Server) -> Result<()> {
         if self.fixed(index).is_none() {
-            self.points[index].unit = Some(self.bench(index, server).unit()?);
+            let bench = self.bench(index, server);
+            let unit = bench.unit()?;
+            let first = match self.segments_of_baseline(index) {
+                Some(segments) if unit * DEARER >= segments[0] => segments,
+                _ => of_unit(unit),
+            };
+            let segments = until_linear(&bench, first)?;
+            self.points[index].segments = Some(segments);
         }
         Ok(())
     }
 
-    /// The segments of a point: as they are fixed, as the baseline's, or by its cost.
-    fn segments(&self, index: usize) -> Result<Segments> {
-        if let Some(segments) = self.points[index].segments.or_else(|| self.fixed(index)) {
-            return Ok(Segments::Fixed(segments));
-        }
-        let unit = self.points[index].unit;
-        let unit = unit.context("it is counted before its segments were chosen")?;
+    /// The segments of the first point under the same condition, once they are chosen.
+    fn segments_of_baseline(&self, index: usize) -> Option<[u64; 3]> {
         let condition = self.plan.points[index].condition;
-        let baseline = self.plan.points.iter().zip(&self.points);
-        let baseline = baseline
-            .filter(|(other, _)| other.condition == condition)
-            .find_map(|(_, point)| point.segments);
-        Ok(Segments::AtLeast(match baseline {
-            Some(segments) if unit * DEARER >= segments[0] => segments,
-            _ => of_unit(unit),
-        }))
+        let mut points = self.plan.points.iter().zip(&self.points);
+        points
+            .find(|(other, _)| other.condition == condition)
+            .and_then(|(_, point)| point.segments)
     }
 
     /// The segments of a point as an earlier count had them, or as the user says.
@@ -434,12 +436,6 @@ impl Laboratory<'_> {
     }
 }
 
-/// How many transactions the segments have.
-enum Segments {
-    Fixed([u64; 3]),
-    AtLeast([u64; 3]),
-}
-
 fn of_unit(unit: u64) -> [u64; 3] {
     [unit, 2 * unit, 4 * unit]
 }
@@ -452,61 +448,22 @@ fn once(bench: &Bench<'_>, segments: [u64; 3]) -> Result<Counted> {
         bench.segment(segments[1])?,
         bench.segment(segments[2])?,
     ];
-    Ok(Counted { segments, files })
+    Ok(Counted { files })
 }
 
-/// As [`once`], with longer segments until the cost is linear, or they take too long.
-fn until_linear(bench: &Bench<'_>, segments: [u64; 3]) -> Result<Counted> {
-    let mut segments = segments;
+/// These segments, or longer ones with which the cost is linear, or the longest for which we have time.
+fn until_linear(bench: &Bench<'_>, first: [u64; 3]) -> Result<[u64; 3]> {
+    let mut segments = first;
     loop {
         let start = Instant::now();
-        let counted = once(bench, segments)?;
-        let is_linear = counted.repeat().bend(segments).abs() <= NOT_LINEAR;
+        let repeat = once(bench, segments)?.repeat(0);
+        let is_linear = repeat.bend(segments).abs() <= NOT_LINEAR;
         match larger(segments[0]) {
             Some(unit) if !is_linear && start.elapsed() < LINEAR_PATIENCE => {
                 segments = of_unit(unit);
             }
-            _ => return Ok(counted),
+            _ => return Ok(segments),
         }
-    }
-}
-
-fn build(server: &Server) -> Build {
-    let installation = server.installation();
-    let facts = &installation.build;
-    let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "not recorded".to_owned());
-    Build {
-        version: installation.version.to_string(),
-        configure: known(&facts.configure),
-        cflags: known(&facts.cflags),
-        compiler: known(&facts.compiler),
-    }
-}
-
-/// Those features by which libc and PostgreSQL choose among functions.
-const FEATURES: [&str; 12] = [
-    "sse2", "ssse3", "sse4_1", "sse4_2", "popcnt", "avx", "avx2", "bmi1", "bmi2", "fma", "erms",
-    "avx512f",
-];
-
-fn machine(valgrind: &Valgrind) -> Machine {
-    // Without it there are no features to name, and none to differ in.
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = text.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        matches!(name.trim(), "flags" | "Features").then_some(value)
-    });
-    let flags: Vec<&str> = flags.unwrap_or_default().split_whitespace().collect();
-    Machine {
-        counter: valgrind.version.clone(),
-        cpu: Conditions::read()
-            .cpu_model
-            .unwrap_or_else(|| "not known".to_owned()),
-        cpu_features: FEATURES
-            .into_iter()
-            .filter(|feature| flags.contains(feature))
-            .map(str::to_owned)
-            .collect(),
     }
 }
 
