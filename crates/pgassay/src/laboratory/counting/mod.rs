@@ -35,7 +35,8 @@ use anyhow::{Context, Result, bail};
 use pgassay_core::instructions::{
     CallTree, ConditionCount, Counts, NOT_LINEAR, Repeat, SCHEMA, VariantCount,
 };
-use pgassay_core::plan::{Plan, ServerPlan};
+use pgassay_core::plan::{Plan, Point as PlannedPoint, ServerPlan};
+use pgassay_core::study::Network;
 use pgassay_count::{OutFile, Tally, variant_count};
 use pgassay_server::Server;
 
@@ -118,14 +119,7 @@ pub fn count(
     progress: &mut Progress,
 ) -> Result<Counts> {
     let valgrind = Valgrind::find()?;
-    if plan
-        .servers
-        .iter()
-        .any(|server| server.idle_connections > 0)
-    {
-        bail!("`idle_connections` cannot be counted: each would be a process under valgrind");
-    }
-    refuse_dsn(plan, found)?;
+    refuse(plan, found)?;
     let mut laboratory = Laboratory {
         plan,
         found,
@@ -149,8 +143,34 @@ pub fn count(
     })
 }
 
+/// An error where a plan asks for what cannot be counted.
+pub fn refuse(plan: &Plan, found: &Found) -> Result<()> {
+    refuse_dsn(plan, found)?;
+    let idles = |point: &&PlannedPoint| plan.servers[point.server].idle_connections > 0;
+    let names: BTreeSet<&str> = plan
+        .points
+        .iter()
+        .filter(idles)
+        .map(|point| plan.variants[point.variant].as_str())
+        .collect();
+    if !names.is_empty() {
+        let names: Vec<&str> = names.into_iter().collect();
+        bail!(
+            "`idle_connections` cannot be counted: each would be a process under valgrind; choose variants without it with --variant (they are in \"{}\")",
+            names.join("\", \"")
+        );
+    }
+    if let Some(point) = plan.points.iter().find(|it| it.reconnects) {
+        bail!(
+            "variant \"{}\" cannot be counted: its transactions reconnect, and the start of a process is not in PostgresMain, where counting begins",
+            plan.variants[point.variant]
+        );
+    }
+    Ok(())
+}
+
 /// An error where a plan names a server of the user's own.
-pub fn refuse_dsn(plan: &Plan, found: &Found) -> Result<()> {
+fn refuse_dsn(plan: &Plan, found: &Found) -> Result<()> {
     let Some(dsn) = plan.servers.iter().find_map(|server| server.dsn.as_ref()) else {
         return Ok(());
     };
@@ -164,8 +184,9 @@ pub fn refuse_dsn(plan: &Plan, found: &Found) -> Result<()> {
 fn clusters(servers: &[ServerPlan]) -> Vec<Vec<usize>> {
     let mut clusters: Vec<Vec<usize>> = Vec::new();
     let alike = |a: &ServerPlan, b: &ServerPlan| {
-        (&a.version, &a.binaries, &a.databases, a.data_checksums)
-            == (&b.version, &b.binaries, &b.databases, b.data_checksums)
+        let ways = (a.tcp, a.tls) == (b.tcp, b.tls);
+        (ways && a.data_checksums == b.data_checksums)
+            && (&a.version, &a.binaries, &a.databases) == (&b.version, &b.binaries, &b.databases)
     };
     for (index, server) in servers.iter().enumerate() {
         match clusters
@@ -248,7 +269,8 @@ impl Laboratory<'_> {
         Ok(())
     }
 
-    /// Starts every server of a cluster again, in turn, and does something at each of its points.
+    /// Starts every server of a cluster again, in turn, with its data as they were set up, and does
+    /// something at each of its points.
     fn each(
         &mut self,
         order: &Order,
@@ -259,11 +281,8 @@ impl Laboratory<'_> {
     ) -> Result<()> {
         self.position = 0;
         for (index, points) in &order.servers {
-            self.interrupt.check()?;
-            self.restart(server, &self.plan.servers[*index], detail)
-                .map_err(|error| servers::at_setting(self.found, error))
-                .with_context(|| self.variants_of(*index))?;
             let mut databases = BTreeSet::new();
+            let mut is_fresh = false;
             for &point in points {
                 self.position += 1;
                 let planned = &self.plan.points[point];
@@ -273,6 +292,17 @@ impl Laboratory<'_> {
                     server.installation().version,
                     self.title(planned.condition),
                 ));
+                // What writes leaves traces that no reset removes; so it has data of its own, and leaves them
+                // to nobody.
+                let writes = !planned.resets.is_empty();
+                if writes || !is_fresh {
+                    self.interrupt.check()?;
+                    self.restart(server, &self.plan.servers[*index], detail)
+                        .map_err(|error| servers::at_setting(self.found, error))
+                        .with_context(|| self.variants_of(*index))?;
+                    databases.clear();
+                }
+                is_fresh = !writes;
                 let arrived = if databases.insert(planned.database) {
                     self.bench(point, server).arrive()
                 } else {
@@ -314,7 +344,7 @@ impl Laboratory<'_> {
         detail: Detail,
     ) -> Result<(), pgassay_server::ServerError> {
         let launcher = self.valgrind.launcher(server.own_dir(), detail);
-        server.restart_with(|config| {
+        server.restart_afresh(|config| {
             config.launcher = launcher;
             config.start_timeout = START_TIMEOUT;
             config.environment.clone_from(&wanted.environment);
@@ -334,8 +364,10 @@ impl Laboratory<'_> {
             place: Place {
                 host: server,
                 database: &self.plan.servers[planned.server].databases[planned.database].name,
-                // Instructions of a backend do not depend on the way to it.
-                address: None,
+                address: match planned.network {
+                    Network::Unix => None,
+                    _ => server.tcp_address(),
+                },
             },
             source: &self.found.source,
             seed: self.plan.schedule.seed,
@@ -418,7 +450,7 @@ impl Laboratory<'_> {
     }
 
     /// The median round of a point, with what all rounds gave.
-    fn variant(&self, planned: &pgassay_core::plan::Point, point: &Point) -> Result<VariantCount> {
+    fn variant(&self, planned: &PlannedPoint, point: &Point) -> Result<VariantCount> {
         let mut rounds: Vec<&VariantCount> = point.rounds.iter().collect();
         rounds.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
         let Some(median) = rounds.get(rounds.len().saturating_sub(1) / 2) else {
