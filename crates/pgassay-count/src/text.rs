@@ -109,7 +109,7 @@ pub(crate) fn how(baseline: &VariantCount, comparisons: usize) -> String {
     match (margin::factor(rounds, comparisons), comparisons) {
         (_, 0) => figures,
         (None, _) => format!(
-            "{figures} No verdict from fewer than {} rounds (--repeats): ± of a difference is both of these together.",
+            "{figures} No verdict from fewer than {} rounds (--repeats).",
             margin::ROUNDS_MIN
         ),
         (Some(factor), _) => format!(
@@ -142,19 +142,26 @@ fn in_order<'a>(
 }
 
 fn cost(variant: &VariantCount) -> String {
+    let spread = match variant.repeats.len() {
+        // One round does not differ from itself: that says nothing.
+        0 | 1 => "–".to_owned(),
+        _ => grouped(variant.spread()),
+    };
     format!(
-        "{:>13}  {:>8}  {:>9.2}",
+        "{:>13}  {spread:>8}  {:>9.2}",
         grouped(variant.cost()),
-        grouped(variant.spread()),
         variant.system_calls_each()
     )
 }
 
 fn change(difference: &Difference) -> String {
+    let margin = match difference.verdict {
+        Verdict::TooFewRounds => "–".to_owned(),
+        _ => grouped(difference.repeatability),
+    };
     let words = format!(
-        "{:>12}  {:>8}  {:>9}",
+        "{:>12}  {margin:>8}  {:>9}",
         signed(difference.per_transaction),
-        grouped(difference.repeatability),
         ratio(difference.ratio)
     );
     match difference.verdict {

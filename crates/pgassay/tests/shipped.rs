@@ -214,7 +214,7 @@ fn every_study_is_counted_or_says_why_it_cannot_be() {
 fn counts(name: &str) {
     let place = Place::new();
     let arguments = counted_briefly(name);
-    let mut words = vec!["count", name, "-t", "10", "--repeats", "2", "--json"];
+    let mut words = vec!["count", name, "-t", "10", "--repeats", "1", "--json"];
     words.extend(little_data(&place, name));
     words.extend(arguments.unwrap_or_default());
     let finished = command(&place, &words);
@@ -259,7 +259,7 @@ fn partitions_over_plain(version: &str, transactions: &str) -> f64 {
         "-t",
         transactions,
         "--repeats",
-        "2",
+        "1",
         "--json",
     ];
     let finished = command(&place, &[&words[..], &variants[..]].concat());

@@ -1,11 +1,13 @@
 //! Counting: follows a plan under valgrind, one client at a time.
 //!
 //! Servers that differ in settings only share a data directory: it is made and filled once, without
-//! valgrind, and started again with each one's settings, so that nothing else differs. Rounds go
-//! over all of them, so that a drift shows as a spread. Within a round a point runs its warm-up
-//! and then three segments of one, two and four units, each on a connection of its own, with the
-//! same seed: a longer segment repeats a shorter one and goes on. Units grow until the cost is
-//! linear, because what a connection touches for the first time must be in the shortest segment.
+//! valgrind, and started again with each one's settings, so that nothing else differs. Each start begins
+//! with a copy of the data as they were filled; a point that writes has a start for itself. Rounds go
+//! over all of them, so that a drift shows as a spread, each in an order of its own. Within a round a point
+//! runs its warm-up and then three segments of one, two and four units, each on a connection of its own,
+//! with the same seed: a longer segment repeats a shorter one and goes on. Before the rounds, units are
+//! chosen: they grow until the cost is linear, because what a connection touches for the first time must
+//! be in the shortest segment.
 //!
 //! A point's figures are those of its median round. Segments are subtracted within a round only: a
 //! backend's start can differ from one start of the server to the next.
@@ -13,8 +15,8 @@
 //! Two things that time decides would show otherwise. Backends hand statistics over once a second:
 //! that is not collected, and segments are kept short, so that most end before it. And where a backend's
 //! data lie in memory depends on the backends that the server had before, some of which leave something
-//! behind; so each round has the same ones in the same order, one after the other, and none is run
-//! again.
+//! behind; so they follow one after the other, as many in each round, and none is run again. Which points
+//! they served before depends on the round's order, and what that changes is part of the spread.
 //!
 //! Invariants: nothing that valgrind writes lies outside of the server's own directory; figures are
 //! of backends alone, found by the number that the server tells its client.
