@@ -160,7 +160,7 @@ fn runs(name: &str) {
     place.assert_nothing_left();
 }
 
-/// Two variants of every study, of one script: enough to see that its set-up, its reset and its scripts can
+/// Variants of every study, of one script: enough to see that its set-up, its reset and its scripts can
 /// be counted. Or why it cannot be.
 fn counted_briefly(name: &str) -> Result<&'static [&'static str], &'static str> {
     Ok(match name {
@@ -176,7 +176,8 @@ fn counted_briefly(name: &str) -> Result<&'static [&'static str], &'static str> 
         "index-count" => &["--variant=0 indexes,1 index", "--script=insert"],
         // Where everything is compiled, valgrind translates for minutes.
         "jit" => &["--variant=off,default costs", "--script=look-up"],
-        "parallel-query" => &["--variant=0 workers,1 worker", "--script=small"],
+        // Each query of the others starts workers, which takes seconds under valgrind.
+        "parallel-query" => &["--variant=0 workers", "--script=small"],
         "partition-insert" => &["--variant=plain table,16 range", "--server=18"],
         "pipeline" => &["--variant=pipeline,many rows"],
         "prepared-vs-simple" => &["--variant=simple,prepared", "--script=plain"],
@@ -230,7 +231,7 @@ fn counts(name: &str) {
     let result: Value = serde_json::from_str(&finished.stdout).expect("JSON");
     for condition in result["counts"]["conditions"].as_array().unwrap() {
         let variants = condition["variants"].as_array().unwrap();
-        assert_eq!(variants.len(), 2, "{name}: {condition}");
+        assert!(!variants.is_empty(), "{name}: {condition}");
         for variant in variants {
             assert!(
                 variant["instructions"].as_i64().unwrap() > 0,

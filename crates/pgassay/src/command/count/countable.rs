@@ -4,7 +4,7 @@
 //! the backend itself does), scripts that reconnect, servers that are not PostgreSQL, variants that cannot
 //! run here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
 use pgassay_core::plan::{Overrides, Plan, plan};
@@ -69,10 +69,25 @@ pub fn countable(
     for point in &counted.points {
         scripts::parse(point, &found.source)?;
     }
+    if is_parallel(&counted) {
+        left_out.push(
+            "what parallel workers execute: only the client's own backend is counted".to_owned(),
+        );
+    }
     Ok(Countable {
         plan: counted,
         left_out,
     })
+}
+
+/// Whether a variant asks for parallel workers.
+fn is_parallel(plan: &Plan) -> bool {
+    let wanted = |settings: &BTreeMap<String, String>| {
+        let workers = settings.get("max_parallel_workers_per_gather");
+        workers.is_some_and(|number| number.trim() != "0")
+    };
+    let mut points = plan.points.iter();
+    points.any(|point| wanted(&point.session) || wanted(&plan.servers[point.server].settings))
 }
 
 /// A backend executes the same whatever way requests come, but for TLS: that is its own work. Where TLS is
