@@ -3,7 +3,7 @@
 //! Counts repeat on one machine and one build; where either changed, a difference says nothing
 //! about the code, so such counts are not compared at all.
 
-use pgassay_core::instructions::{Counts, Difference, VariantCount};
+use pgassay_core::instructions::{Counts, Difference, VariantCount, Verdict, margin};
 
 /// What came of comparing one variant.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +28,7 @@ pub struct Comparison {
 /// Compares every variant of `now` with that of the same name. `tolerance` is a share.
 pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<Comparison> {
     let reason = machines_differ(then, now);
+    let all: usize = now.conditions.iter().map(|it| it.variants.len()).sum();
     let mut comparisons = Vec::new();
     for condition in &now.conditions {
         for variant in &condition.variants {
@@ -49,7 +50,7 @@ pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<Comparison> {
             let outcome = match (&reason, earlier) {
                 (Some(reason), _) => Outcome::NotComparable(reason.clone()),
                 (None, None) => Outcome::NotComparable("the file does not have it".to_owned()),
-                (None, Some(earlier)) => one(earlier, variant, tolerance),
+                (None, Some(earlier)) => one(earlier, variant, all, tolerance),
             };
             comparisons.push(Comparison { title, outcome });
         }
@@ -57,11 +58,18 @@ pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<Comparison> {
     comparisons
 }
 
-fn one(then: &VariantCount, now: &VariantCount, tolerance: f64) -> Outcome {
+fn one(then: &VariantCount, now: &VariantCount, comparisons: usize, tolerance: f64) -> Outcome {
     if let Some(reason) = variants_differ(then, now) {
         return Outcome::NotComparable(reason);
     }
-    let difference = Difference::between(then, now);
+    let difference = Difference::between(then, now, comparisons);
+    if difference.verdict == Verdict::TooFewRounds {
+        let (then, now) = (then.repeats.len(), now.repeats.len());
+        return Outcome::NotComparable(format!(
+            "it was counted in {then} rounds, now in {now}; a verdict takes {} on both sides (--repeats)",
+            margin::ROUNDS_MIN
+        ));
+    }
     // What repeating alone changes is no fault of the code.
     let allowed = (tolerance * then.cost()).max(difference.repeatability);
     if difference.per_transaction > allowed {

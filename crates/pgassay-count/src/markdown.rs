@@ -9,7 +9,7 @@ use pgassay_core::instructions::{
     Build, ConditionCount, Counts, Difference, VariantCount, Verdict,
 };
 
-use crate::text::{grouped, ratio, signed};
+use crate::text::{grouped, how, ratio, signed};
 
 /// All conditions' tables.
 pub fn tables(counts: &Counts) -> String {
@@ -23,7 +23,7 @@ pub fn tables(counts: &Counts) -> String {
         beside(&mut out, counts);
     } else {
         for condition in &counts.conditions {
-            listed(&mut out, condition);
+            listed(&mut out, condition, counts.comparisons());
         }
     }
     out
@@ -55,25 +55,24 @@ fn builds(counts: &Counts) -> String {
 }
 
 /// The variants of one build, the dearest first.
-fn listed(out: &mut String, condition: &ConditionCount) {
+fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
     let Some((baseline, others)) = condition.variants.split_first() else {
         return;
     };
     if !condition.title.is_empty() {
         _ = writeln!(out, "\n### {}", condition.title);
     }
-    let segments = baseline.segments.map(|count| count.to_string()).join(", ");
     _ = writeln!(
         out,
-        "\n`{}`: {} ± {} instructions; the median of {} rounds, segments of {segments} transactions. ± of a difference is both spreads (largest less smallest) together.\n",
+        "\n`{}`: {} ± {} instructions. {}\n",
         baseline.name,
         grouped(baseline.cost()),
         grouped(baseline.spread()),
-        baseline.repeats.len()
+        how(baseline, comparisons)
     );
     let mut rows: Vec<(&VariantCount, Difference)> = others
         .iter()
-        .map(|variant| (variant, Difference::between(baseline, variant)))
+        .map(|variant| (variant, Difference::between(baseline, variant, comparisons)))
         .collect();
     rows.sort_by(|(_, a), (_, b)| b.per_transaction.total_cmp(&a.per_transaction));
     let (none, some): (Vec<_>, Vec<_>) = rows
@@ -88,10 +87,10 @@ fn listed(out: &mut String, condition: &ConditionCount) {
             out,
             "| `{}`{} | {} | {} | {} |",
             variant.name,
-            if difference.verdict == Verdict::NotLinear {
-                "\\*"
-            } else {
-                ""
+            match difference.verdict {
+                Verdict::NotLinear => "\\*",
+                Verdict::TooFewRounds => " (no verdict)",
+                Verdict::Differs | Verdict::NoDifference => "",
             },
             signed(difference.per_transaction),
             grouped(difference.repeatability),
@@ -110,7 +109,7 @@ fn listed(out: &mut String, condition: &ConditionCount) {
         names.sort();
         _ = writeln!(
             out,
-            "\n**No difference** beyond what repeating was seen to change (the largest of them {} ± {}): {}.",
+            "\n**No difference** beyond what repeating changes (the largest of them {} ± {}): {}.",
             signed(largest.per_transaction),
             grouped(largest.repeatability),
             names.join(", ")
@@ -179,6 +178,7 @@ mod tests {
     fn variant(name: &str, version: &str, cost: u64) -> VariantCount {
         let repeat = Repeat {
             instructions: [100, 200, 400].map(|count| 1_000 + count * cost),
+            position: 1,
         };
         VariantCount {
             name: name.to_owned(),

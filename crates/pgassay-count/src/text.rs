@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use pgassay_core::instructions::{
     Build, CallTally, ConditionCount, Counts, Difference, VariantCount, Verdict, base_name,
-    is_clock,
+    is_clock, margin,
 };
 
 use crate::against::{Comparison, Outcome};
@@ -26,14 +26,15 @@ pub fn answer(counts: &Counts, rows: usize) -> String {
     for what in &counts.left_out {
         let _ = writeln!(out, "Left out: {what}.");
     }
+    let comparisons = counts.comparisons();
     for condition in &counts.conditions {
         out.push('\n');
-        one_condition(&mut out, condition, rows);
+        one_condition(&mut out, condition, comparisons, rows);
     }
     out
 }
 
-fn one_condition(out: &mut String, condition: &ConditionCount, rows: usize) {
+fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usize, rows: usize) {
     if !condition.title.is_empty() {
         let _ = writeln!(out, "{}", condition.title);
     }
@@ -52,7 +53,7 @@ fn one_condition(out: &mut String, condition: &ConditionCount, rows: usize) {
         return;
     };
     let _ = writeln!(out, "  {:width$}  {}", baseline.name, cost(baseline));
-    let others = in_order(baseline, others);
+    let others = in_order(baseline, others, comparisons);
     for (variant, difference) in &others {
         let _ = writeln!(
             out,
@@ -72,12 +73,7 @@ fn one_condition(out: &mut String, condition: &ConditionCount, rows: usize) {
             );
         }
     }
-    let segments = baseline.segments.map(|count| count.to_string()).join(", ");
-    let _ = writeln!(
-        out,
-        "  The median of {} rounds; ± is what their figures were seen to differ by, largest less smallest. Segments of {segments} transactions.",
-        baseline.repeats.len()
-    );
+    let _ = writeln!(out, "  {}", how(baseline, comparisons));
     builds(out, &condition.variants);
     if others.is_empty() {
         one_variant(out, baseline, rows);
@@ -102,15 +98,37 @@ fn one_condition(out: &mut String, condition: &ConditionCount, rows: usize) {
     }
 }
 
+/// How figures and verdicts come about.
+pub(crate) fn how(baseline: &VariantCount, comparisons: usize) -> String {
+    let segments = baseline.segments.map(|count| count.to_string()).join(", ");
+    let rounds = baseline.repeats.len();
+    let figures = format!(
+        "The median of {rounds} rounds, segments of {segments} transactions; ± of a cost is the largest less the smallest of them."
+    );
+    let chance = 100.0 * margin::ERROR;
+    match (margin::factor(rounds, comparisons), comparisons) {
+        (_, 0) => figures,
+        (None, _) => format!(
+            "{figures} No verdict from fewer than {} rounds (--repeats).",
+            margin::ROUNDS_MIN
+        ),
+        (Some(factor), _) => format!(
+            "{figures} ± of a difference is {factor:.2} times the larger of both: noise exceeds that in at most {chance}% of counts, for {comparisons} comparison{} together.",
+            if comparisons == 1 { "" } else { "s" }
+        ),
+    }
+}
+
 /// A few variants, and builds, in the study's order; many of one build by what they cost more, and
 /// those of no difference at the end.
 fn in_order<'a>(
     baseline: &VariantCount,
     others: &'a [VariantCount],
+    comparisons: usize,
 ) -> Vec<(&'a VariantCount, Difference)> {
     let mut rows: Vec<_> = others
         .iter()
-        .map(|variant| (variant, Difference::between(baseline, variant)))
+        .map(|variant| (variant, Difference::between(baseline, variant, comparisons)))
         .collect();
     let one_build = others.iter().all(|variant| variant.build == baseline.build);
     if one_build && others.len() > EXPLAINED_MAX {
@@ -124,25 +142,33 @@ fn in_order<'a>(
 }
 
 fn cost(variant: &VariantCount) -> String {
+    let spread = match variant.repeats.len() {
+        // One round does not differ from itself: that says nothing.
+        0 | 1 => "–".to_owned(),
+        _ => grouped(variant.spread()),
+    };
     format!(
-        "{:>13}  {:>8}  {:>9.2}",
+        "{:>13}  {spread:>8}  {:>9.2}",
         grouped(variant.cost()),
-        grouped(variant.spread()),
         variant.system_calls_each()
     )
 }
 
 fn change(difference: &Difference) -> String {
+    let margin = match difference.verdict {
+        Verdict::TooFewRounds => "–".to_owned(),
+        _ => grouped(difference.repeatability),
+    };
     let words = format!(
-        "{:>12}  {:>8}  {:>9}",
+        "{:>12}  {margin:>8}  {:>9}",
         signed(difference.per_transaction),
-        grouped(difference.repeatability),
         ratio(difference.ratio)
     );
     match difference.verdict {
         Verdict::Differs => words,
         Verdict::NoDifference => format!("{words}  no difference"),
         Verdict::NotLinear => format!("{words}  not linear"),
+        Verdict::TooFewRounds => format!("{words}  no verdict"),
     }
 }
 

@@ -133,6 +133,7 @@ fn counted(few: &Node, many: &Node, transactions: u64) -> (VariantCount, Tally) 
     ];
     let repeats = vec![Repeat {
         instructions: totals,
+        position: 1,
     }];
     let segments = [1, 1 + transactions / 2, 1 + transactions];
     (
@@ -181,7 +182,7 @@ proptest! {
         let functions: i64 = a.functions.iter().map(|row| row.instructions).sum();
         let subsystems: i64 = a.subsystems.iter().map(|row| row.instructions).sum();
         prop_assert_eq!((functions, subsystems), (tally.instructions, tally.instructions));
-        let difference = Difference::between(&a, &b);
+        let difference = Difference::between(&a, &b, 1);
         let functions: i64 = difference.functions.iter().map(|row| row.instructions).sum();
         let subsystems: i64 = difference.subsystems.iter().map(|row| row.instructions).sum();
         prop_assert_eq!(functions, difference.instructions);

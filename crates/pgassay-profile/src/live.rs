@@ -60,6 +60,15 @@ pub struct LiveProcess {
 }
 
 impl LiveServer {
+    /// The server of a postmaster that is known to be one, whatever the kernel calls its process: under
+    /// valgrind it has that program's name.
+    pub fn of_postmaster(postmaster_pid: u32) -> Self {
+        Self {
+            postmaster_pid,
+            major: major(postmaster_pid),
+        }
+    }
+
     /// The server that a process belongs to: its postmaster, or any child of one.
     pub fn of_process(pid: u32) -> Result<Self, LiveError> {
         let unreadable = |source: io::Error| match source.kind() {
@@ -78,10 +87,7 @@ impl LiveServer {
             Ok(command) if is_postgres(&command) => parent_pid,
             _ => pid,
         };
-        Ok(Self {
-            postmaster_pid,
-            major: major(postmaster_pid),
-        })
+        Ok(Self::of_postmaster(postmaster_pid))
     }
 
     /// The postmaster's children as they are now.

@@ -49,7 +49,7 @@ fn timed<'a>(run: &'a Run, label: &str, name: &str) -> Option<Timed<'a>> {
     let variant = run.plan.variants.iter().position(|it| it == name)?;
     let conditions = run.plan.conditions.iter().enumerate();
     let (condition, _) = conditions
-        .filter(|(_, it)| without_network(&it.label) == label)
+        .filter(|(_, it)| it.label == label || without_network(&it.label) == label)
         .min_by_key(|(_, it)| it.clients)?;
     Some(Timed {
         clients: clients(run, condition),
@@ -104,6 +104,7 @@ pub(crate) fn doubt(difference: &Difference) -> Option<&'static str> {
         Verdict::Differs => None,
         Verdict::NoDifference => Some("no difference"),
         Verdict::NotLinear => Some("not linear"),
+        Verdict::TooFewRounds => Some("no verdict"),
     }
 }
 

@@ -4,6 +4,7 @@
 //! nobody else reaches, and no TCP unless asked. It ends with the value that stands for it, and
 //! with our process however that ends (see `keeper`).
 
+mod kept;
 mod large_log;
 mod starting;
 

@@ -370,6 +370,30 @@ fn a_restart_can_change_settings_and_what_the_server_runs_under() {
 }
 
 #[test]
+fn a_fresh_restart_takes_back_what_was_written_since_the_first() {
+    let Some(mut server) = testing::server("18") else {
+        return;
+    };
+    let execute = |server: &pgassay_server::Server, sql: &str| {
+        server.connect().unwrap().execute(sql).unwrap();
+    };
+    let rows = |server: &pgassay_server::Server| {
+        let mut connection = server.connect().unwrap();
+        connection.value("select count(*)::text from t").unwrap()
+    };
+    execute(&server, "create table t as select 7 as i");
+    for _ in 0..2 {
+        server.restart_afresh(|_| {}).unwrap();
+        assert_eq!(rows(&server).as_deref(), Some("1"));
+        execute(&server, "insert into t values (8)");
+        assert_eq!(rows(&server).as_deref(), Some("2"));
+    }
+    let directory = server.own_dir().to_owned();
+    server.stop().unwrap();
+    assert!(!directory.exists());
+}
+
+#[test]
 fn a_server_under_valgrind_ends_with_its_value() {
     let valgrind = std::path::Path::new("/usr/bin/valgrind");
     if !valgrind.exists() {

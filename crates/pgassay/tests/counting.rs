@@ -120,7 +120,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     }
     let place = Place::new();
     fs::write(place.path().join("script.sql"), "select 1;\n").unwrap();
-    let script = ["-f", "script.sql", "--repeats", "2", "-t", "50"];
+    let script = ["-f", "script.sql", "-t", "50"];
     let run = |more: &[&str]| count(&place, &[&script[..], more].concat());
     let kept = run(&["--save", "kept.json"]);
     assert_eq!(kept.code, Some(0), "{kept:?}");
@@ -152,6 +152,91 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     let finished = run(&["--against", &other_build]);
     assert_eq!(finished.code, Some(4), "{finished:?}");
     assert!(finished.stdout.contains("another build"), "{finished:?}");
+    let too_few = run(&["--against", "kept.json", "--repeats", "2"]);
+    assert_eq!(too_few.code, Some(4), "{too_few:?}");
+    let reason = "in 3 rounds, now in 2";
+    assert!(too_few.stdout.contains(reason), "{too_few:?}");
+    place.assert_nothing_left();
+}
+
+/// A load that writes, and what puts its data back.
+const WRITING: &str = r#"
+question = "What does an index cost an insert?"
+[data]
+setup = "create table plain (id int, v text); create table keyed (id int primary key, v text)"
+reset = "truncate ${table}"
+[[script]]
+name = "insert"
+text = """
+\\set id random(1, 1000000000)
+insert into ${table} values (:id, 'x');
+"""
+[[variant]]
+name = "plain"
+parameters = { table = "plain" }
+[[variant]]
+name = "keyed"
+parameters = { table = "keyed" }
+"#;
+
+/// It was `process N is no PostgreSQL server but "callgrind-amd64"`.
+#[test]
+fn a_study_that_resets_its_data_is_counted_and_the_same_each_time() {
+    if !can_count() {
+        return;
+    }
+    let place = Place::new();
+    fs::write(place.path().join("study.toml"), WRITING).unwrap();
+    let finished = count(&place, &["study.toml", "-t", "50", "--json"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let result: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let counts: pgassay_core::instructions::Counts =
+        serde_json::from_value(result["counts"].clone()).unwrap();
+    let [plain, keyed] = &counts.conditions[0].variants[..] else {
+        panic!("{finished:?}");
+    };
+    for variant in [plain, keyed] {
+        // Without the reset rows of earlier segments would make the index larger.
+        let spread = variant.spread() / variant.cost();
+        assert!(spread < 0.01, "{}: {:?}", variant.name, variant.slopes());
+        let mut positions: Vec<u32> = variant.repeats.iter().map(|it| it.position).collect();
+        positions.dedup();
+        assert!(
+            positions.iter().all(|it| [1, 2].contains(it)),
+            "{positions:?}"
+        );
+    }
+    assert_eq!(result["differences"][0]["difference"]["comparisons"], 1);
+    assert_eq!(result["differences"][0]["difference"]["verdict"], "differs");
+    assert!(keyed.cost() > plain.cost());
+    place.assert_nothing_left();
+}
+
+/// It was `the server did not tell its backend's process`.
+#[test]
+fn what_cannot_be_counted_is_refused_with_its_reason_before_a_server_starts() {
+    if !can_count() {
+        return;
+    }
+    let place = Place::new();
+    for (arguments, reason) in [
+        (
+            ["tls-cost", "--script", "connection"],
+            "TLS handshake included",
+        ),
+        (
+            ["connection-count", "--seed", "1"],
+            "each would be a process under valgrind",
+        ),
+    ] {
+        let finished = count(&place, &arguments);
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        assert!(finished.complaint().contains(reason), "{finished:?}");
+        assert!(
+            !finished.stderr.contains("starting PostgreSQL"),
+            "{finished:?}"
+        );
+    }
     place.assert_nothing_left();
 }
 

@@ -3,28 +3,30 @@
 //! A cost per transaction is a fraction; two of them are brought to one denominator, so that rows
 //! are whole numbers and add up to the total exactly.
 //!
-//! A difference counts when it is larger than both variants' spreads together. With three repeats
-//! or more, two variants of the same cost come that far apart less than once in a hundred times.
+//! A difference counts when it exceeds what chance does with the rounds' spreads, over all variants that
+//! are compared; how much that is says [`super::margin`].
+//!
+//! Invariant: a function is credited to one subsystem on both sides, so that a subsystem's change is
+//! the sum of its functions' changes.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::margin::margin;
 use super::{VariantCount, base_name, is_address};
-
-/// Differences below half an instruction are not told even where repeats agree to the digit: a
-/// different settings file alone may shift a hash table's place.
-const RESOLUTION: f64 = 0.5;
 
 /// What can be said of two variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// They differ by more than repeating was seen to change.
+    /// They differ by more than chance does in 1% of counts, all compared variants together.
     Differs,
     /// They do not.
     NoDifference,
+    /// Nothing: one of them has fewer than three rounds.
+    TooFewRounds,
     /// One of them has no cost per transaction, because twice the work is not twice the cost.
     NotLinear,
 }
@@ -39,8 +41,14 @@ pub struct Difference {
     pub per_transaction: f64,
     /// The variant's cost by the other's.
     pub ratio: f64,
-    /// What repeating was seen to change, in instructions per transaction: both spreads together.
+    /// What a difference has to exceed, in instructions per transaction: the larger of the spreads, times
+    /// a factor by the number of rounds and of comparisons. With too few rounds for a verdict, and in
+    /// files of earlier versions, the two spreads together.
     pub repeatability: f64,
+    /// How many variants were compared at the same time, for which 1% holds together; 0 in files of
+    /// earlier versions, where it held for none.
+    #[serde(default)]
+    pub comparisons: usize,
     /// The denominator of all rows.
     pub transactions: i64,
     /// The difference in so many transactions: what the rows add up to.
@@ -78,31 +86,34 @@ pub struct FunctionChange {
 }
 
 impl Difference {
-    /// How `variant` differs from `baseline`.
-    pub fn between(baseline: &VariantCount, variant: &VariantCount) -> Self {
+    /// How `variant` differs from `baseline`, as one of so many `comparisons`.
+    pub fn between(baseline: &VariantCount, variant: &VariantCount, comparisons: usize) -> Self {
         let transactions = common_multiple(baseline.transactions, variant.transactions);
         let (down, up) = (
             -transactions / signed(baseline.transactions),
             transactions / signed(variant.transactions),
         );
-        let repeatability = (baseline.spread() + variant.spread()).max(RESOLUTION);
+        let spreads = [baseline.spread(), variant.spread()];
+        let rounds = baseline.repeats.len().min(variant.repeats.len());
+        let margin = margin(spreads, rounds, comparisons);
         let per_transaction = variant.cost() - baseline.cost();
-        let verdict = if !baseline.is_linear() || !variant.is_linear() {
-            Verdict::NotLinear
-        } else if per_transaction.abs() > repeatability {
-            Verdict::Differs
-        } else {
-            Verdict::NoDifference
+        let verdict = match margin {
+            _ if !baseline.is_linear() || !variant.is_linear() => Verdict::NotLinear,
+            None => Verdict::TooFewRounds,
+            Some(margin) if per_transaction.abs() > margin => Verdict::Differs,
+            Some(_) => Verdict::NoDifference,
         };
+        let functions = functions([(baseline, down), (variant, up)]);
         Self {
             verdict,
             per_transaction,
             ratio: variant.cost() / baseline.cost(),
-            repeatability,
+            repeatability: margin.unwrap_or(spreads[0] + spreads[1]),
+            comparisons,
             transactions,
             instructions: down * baseline.instructions + up * variant.instructions,
-            subsystems: subsystems([(baseline, down), (variant, up)]),
-            functions: functions([(baseline, down), (variant, up)]),
+            subsystems: subsystems(&functions),
+            functions,
         }
     }
 
@@ -114,12 +125,12 @@ impl Difference {
 
 type Sides<'a> = [(&'a VariantCount, i64); 2];
 
-fn subsystems(sides: Sides<'_>) -> Vec<SubsystemChange> {
+/// Sums of the functions' changes. Not the difference of the variants' own sums: whoever is credited
+/// with a function may depend on who calls it, and that can change where its cost does not.
+fn subsystems(functions: &[FunctionChange]) -> Vec<SubsystemChange> {
     let mut sums: BTreeMap<&str, i64> = BTreeMap::new();
-    for (variant, factor) in sides {
-        for row in &variant.subsystems {
-            *sums.entry(&row.name).or_default() += factor * row.instructions;
-        }
+    for row in functions {
+        *sums.entry(&row.subsystem).or_default() += row.instructions;
     }
     let changed = sums
         .into_iter()

@@ -6,6 +6,7 @@
 //! instructions add up to the variant's, and so do the subsystems'; rows of a difference likewise.
 
 mod difference;
+pub mod margin;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -68,6 +69,7 @@ pub struct VariantDifference {
 impl InstructionCosts {
     /// Compares what was counted.
     pub fn of(counts: Counts) -> Self {
+        let comparisons = counts.comparisons();
         let differences = counts
             .conditions
             .iter()
@@ -77,7 +79,7 @@ impl InstructionCosts {
                     condition: condition.title.clone(),
                     baseline: baseline.name.clone(),
                     variant: variant.name.clone(),
-                    difference: Difference::between(baseline, variant),
+                    difference: Difference::between(baseline, variant, comparisons),
                 })
             })
             .collect();
@@ -92,6 +94,14 @@ impl InstructionCosts {
         let mut all = self.differences.iter();
         let found = all.find(|it| it.condition == condition && it.variant == variant);
         found.map(|it| &it.difference)
+    }
+}
+
+impl Counts {
+    /// How many differences are told of: every variant's, under every condition, against its baseline.
+    pub fn comparisons(&self) -> usize {
+        let others = self.conditions.iter().map(|it| it.variants.len());
+        others.map(|variants| variants.saturating_sub(1)).sum()
     }
 }
 
@@ -137,6 +147,10 @@ pub struct Build {
 pub struct Repeat {
     /// Instructions of each segment's backend, its start and end included.
     pub instructions: [u64; 3],
+    /// Which point of its round it was, from 1: the order is another in each round. 0 in files of
+    /// earlier versions, where it was the plan's.
+    #[serde(default)]
+    pub position: u32,
 }
 
 impl Repeat {

@@ -38,7 +38,7 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     let all = planned(&args.study, &args.choice)?;
     if args.counted {
         // Better now than after all trials.
-        counting::refuse_dsn(&all.plan, &all.found)?;
+        counting::refuse(&all.plan, &all.found)?;
         counting::Valgrind::find()?;
     }
     let store = results::open(&args.results)?;

@@ -136,8 +136,8 @@ impl Host for Server {
     }
 
     fn live(&self) -> Result<Option<LiveServer>> {
-        let found = LiveServer::of_process(self.postmaster_pid().cast_unsigned())?;
-        Ok(Some(found))
+        let postmaster_pid = self.postmaster_pid().cast_unsigned();
+        Ok(Some(LiveServer::of_postmaster(postmaster_pid)))
     }
 
     fn own_pids(&self) -> Vec<u32> {

@@ -37,7 +37,7 @@ pub struct CountArgs {
     #[arg(long, value_name = "CHOICE")]
     pub vs: Vec<String>,
 
-    /// PostgreSQL version of the baseline: 18, 9.6, 10.23.
+    /// PostgreSQL version of the baseline: 18, 9.6, 10.23; of a study, or several with commas between.
     #[arg(long = "server", value_name = "VERSION")]
     pub version: Option<String>,
 
@@ -58,8 +58,9 @@ pub struct CountArgs {
     #[arg(long = "param", value_name = "NAME=VALUE", requires = "study")]
     pub parameters: Vec<String>,
 
-    /// Rounds, each with the server started afresh. Their spread is the ± of every figure.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..))]
+    /// Rounds, each with the server started afresh. Their spread is the ± of every figure; fewer than 3
+    /// give no verdict.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
 
     /// Transactions of the shortest segment; the others have two and four times as many

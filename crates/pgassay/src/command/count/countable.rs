@@ -1,9 +1,10 @@
 //! What of a study can be counted: whatever is a matter of one client's work in user space.
 //!
-//! The rest is left out and named: numbers of clients, ways between client and server, servers that
-//! are not PostgreSQL, variants that cannot run here.
+//! The rest is left out and named: numbers of clients, ways between client and server (but for TLS, which
+//! the backend itself does), scripts that reconnect, servers that are not PostgreSQL, variants that cannot
+//! run here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
 use pgassay_core::plan::{Overrides, Plan, plan};
@@ -32,7 +33,7 @@ pub fn countable(
     args: &ServerArgs,
     progress: &mut Progress,
 ) -> Result<Countable> {
-    let (study, mut left_out) = without_network(&found.study);
+    let (mut study, mut left_out) = without_network(&found.study);
     if *clients != [1] {
         let numbers: Vec<String> = clients.iter().map(u32::to_string).collect();
         let numbers = numbers.join(", ");
@@ -47,8 +48,9 @@ pub fn countable(
         ..overrides
     };
     only_postgresql(found, &mut overrides, &mut left_out)?;
+    without_reconnecting(&mut study, &mut overrides, &mut left_out)?;
     let mut counted = plan(&study, &found.source, &overrides)?;
-    counting::refuse_dsn(&counted, found)?;
+    counting::refuse(&counted, found)?;
     let unmet = requirements::unmet(&counted, found, args, progress)?;
     if !unmet.is_empty() {
         let is_met = |name: &&String| !unmet.iter().any(|unmet| unmet.variant == **name);
@@ -67,27 +69,52 @@ pub fn countable(
     for point in &counted.points {
         scripts::parse(point, &found.source)?;
     }
+    if is_parallel(&counted) {
+        left_out.push(
+            "what parallel workers execute: only the client's own backend is counted".to_owned(),
+        );
+    }
     Ok(Countable {
         plan: counted,
         left_out,
     })
 }
 
-/// A backend executes the same whatever way requests come.
+/// Whether a variant asks for parallel workers.
+fn is_parallel(plan: &Plan) -> bool {
+    let wanted = |settings: &BTreeMap<String, String>| {
+        let workers = settings.get("max_parallel_workers_per_gather");
+        workers.is_some_and(|number| number.trim() != "0")
+    };
+    let mut points = plan.points.iter();
+    points.any(|point| wanted(&point.session) || wanted(&plan.servers[point.server].settings))
+}
+
+/// A backend executes the same whatever way requests come, but for TLS: that is its own work. Where TLS is
+/// among the ways, those without a relay stay.
 fn without_network(study: &Study) -> (Study, Vec<String>) {
     let mut study = study.clone();
-    let mut ways: BTreeSet<String> = study
-        .conditions
-        .network
-        .iter()
-        .map(Network::to_string)
-        .collect();
-    study.conditions.network.clear();
+    let of_variants = study.variant.iter().filter_map(|it| it.network);
+    let has_tls = of_variants
+        .chain(study.conditions.network.iter().copied())
+        .any(|it| it == Network::Tls);
+    let stays = |way: &Network| has_tls && way.delay().is_none();
+    let mut ways: BTreeSet<String> = BTreeSet::new();
+    let mut drops = |way: &Network| {
+        let is_dropped = !stays(way);
+        if is_dropped {
+            ways.insert(way.to_string());
+        }
+        is_dropped
+    };
+    study.conditions.network.retain(|way| !drops(way));
     if let Some(quick) = &mut study.quick {
         quick.network = None;
     }
     for variant in &mut study.variant {
-        ways.extend(variant.network.take().iter().map(Network::to_string));
+        if variant.network.as_ref().is_some_and(&mut drops) {
+            variant.network = None;
+        }
     }
     let ways: Vec<String> = ways.into_iter().collect();
     let left_out = if ways.is_empty() {
@@ -99,6 +126,41 @@ fn without_network(study: &Study) -> (Study, Vec<String>) {
         )]
     };
     (study, left_out)
+}
+
+/// Leaves scripts out whose transactions each have a backend of their own.
+fn without_reconnecting(
+    study: &mut Study,
+    overrides: &mut Overrides,
+    left_out: &mut Vec<String>,
+) -> Result<()> {
+    let reconnecting: BTreeSet<String> = study
+        .script
+        .iter()
+        .filter(|it| it.reconnects)
+        .map(|it| it.name.clone())
+        .collect();
+    let reason = "each of its transactions has a process of its own, whose start, TLS handshake included, is not in PostgresMain, where counting begins";
+    let chosen = overrides.scripts.as_mut();
+    let scripts = chosen.unwrap_or(&mut study.conditions.script);
+    let left: Vec<String> = scripts
+        .iter()
+        .filter(|it| reconnecting.contains(*it))
+        .cloned()
+        .collect();
+    scripts.retain(|it| !reconnecting.contains(it));
+    if (scripts.is_empty() && !left.is_empty()) || study.script.iter().all(|it| it.reconnects) {
+        let names: Vec<String> = reconnecting.into_iter().collect();
+        bail!(
+            "script \"{}\" cannot be counted: {reason}",
+            names.join("\", \"")
+        );
+    }
+    left_out.extend(
+        left.into_iter()
+            .map(|name| format!("script \"{name}\": {reason}")),
+    );
+    Ok(())
 }
 
 /// Chooses only variants that PostgreSQL answers.

@@ -110,12 +110,10 @@ fn overrides(args: &CountArgs, found: &Found) -> Result<Overrides> {
         variants: args.variant.as_deref().map(|it| found.variants(it)),
         scripts: args.scripts.as_deref().map(|it| found.scripts(it)),
         parameters,
-        versions: args
-            .study
-            .as_ref()
-            .and(args.version.clone())
-            .into_iter()
-            .collect(),
+        versions: match (&args.study, &args.version) {
+            (Some(_), Some(versions)) => versions.split(',').map(str::to_owned).collect(),
+            _ => Vec::new(),
+        },
         binaries: args.study.as_ref().and(args.binaries.clone()),
         dsn: None,
         seed: args.seed,

@@ -1,11 +1,13 @@
 //! Counting: follows a plan under valgrind, one client at a time.
 //!
 //! Servers that differ in settings only share a data directory: it is made and filled once, without
-//! valgrind, and started again with each one's settings, so that nothing else differs. Rounds go
-//! over all of them, so that a drift shows as a spread. Within a round a point runs its warm-up
-//! and then three segments of one, two and four units, each on a connection of its own, with the
-//! same seed: a longer segment repeats a shorter one and goes on. Units grow until the cost is
-//! linear, because what a connection touches for the first time must be in the shortest segment.
+//! valgrind, and started again with each one's settings, so that nothing else differs. Each start begins
+//! with a copy of the data as they were filled; a point that writes has a start for itself. Rounds go
+//! over all of them, so that a drift shows as a spread, each in an order of its own. Within a round a point
+//! runs its warm-up and then three segments of one, two and four units, each on a connection of its own,
+//! with the same seed: a longer segment repeats a shorter one and goes on. Before the rounds, units are
+//! chosen: they grow until the cost is linear, because what a connection touches for the first time must
+//! be in the shortest segment.
 //!
 //! A point's figures are those of its median round. Segments are subtracted within a round only: a
 //! backend's start can differ from one start of the server to the next.
@@ -13,14 +15,16 @@
 //! Two things that time decides would show otherwise. Backends hand statistics over once a second:
 //! that is not collected, and segments are kept short, so that most end before it. And where a backend's
 //! data lie in memory depends on the backends that the server had before, some of which leave something
-//! behind; so each round has the same ones in the same order, one after the other, and none is run
-//! again.
+//! behind; so they follow one after the other, as many in each round, and none is run again. Which points
+//! they served before depends on the round's order, and what that changes is part of the spread.
 //!
 //! Invariants: nothing that valgrind writes lies outside of the server's own directory; figures are
 //! of backends alone, found by the number that the server tells its client.
 
 mod lockstep;
+mod machine;
 mod names;
+mod order;
 mod paths;
 mod segment;
 mod valgrind;
@@ -31,14 +35,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pgassay_core::instructions::{
-    Build, CallTree, ConditionCount, Counts, Machine, NOT_LINEAR, Repeat, SCHEMA, VariantCount,
+    CallTree, ConditionCount, Counts, NOT_LINEAR, Repeat, SCHEMA, VariantCount,
 };
-use pgassay_core::plan::{Plan, ServerPlan};
+use pgassay_core::plan::{Plan, Point as PlannedPoint, ServerPlan};
+use pgassay_core::study::Network;
 use pgassay_count::{OutFile, Tally, variant_count};
-use pgassay_profile::Conditions;
 use pgassay_server::Server;
 
 use self::names::Names;
+use self::order::Order;
 use self::segment::{Bench, larger};
 use self::valgrind::Detail;
 pub use self::valgrind::Valgrind;
@@ -79,8 +84,6 @@ pub struct Options<'a> {
 /// What one point gave so far.
 #[derive(Default)]
 struct Point {
-    /// A size of the shortest segment by what the transactions cost.
-    unit: Option<u64>,
     segments: Option<[u64; 3]>,
     /// Each round's figures.
     rounds: Vec<VariantCount>,
@@ -89,21 +92,21 @@ struct Point {
 
 /// One round of one point.
 struct Counted {
-    segments: [u64; 3],
     files: [OutFile; 3],
 }
 
 impl Counted {
-    fn repeat(&self) -> Repeat {
+    fn repeat(&self, position: u32) -> Repeat {
         Repeat {
+            position,
             instructions: [0, 1, 2].map(|at: usize| self.files[at].totals.instructions),
         }
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self, segments: [u64; 3]) -> Tally {
         let [first, _, last] = &self.files;
         let mut tally = Tally::default();
-        tally.add(first, last, self.segments[2] - self.segments[0]);
+        tally.add(first, last, segments[2] - segments[0]);
         tally
     }
 }
@@ -118,14 +121,7 @@ pub fn count(
     progress: &mut Progress,
 ) -> Result<Counts> {
     let valgrind = Valgrind::find()?;
-    if plan
-        .servers
-        .iter()
-        .any(|server| server.idle_connections > 0)
-    {
-        bail!("`idle_connections` cannot be counted: each would be a process under valgrind");
-    }
-    refuse_dsn(plan, found)?;
+    refuse(plan, found)?;
     let mut laboratory = Laboratory {
         plan,
         found,
@@ -133,6 +129,7 @@ pub fn count(
         interrupt,
         valgrind: &valgrind,
         points: plan.points.iter().map(|_| Point::default()).collect(),
+        position: 0,
         names: RefCell::default(),
     };
     for cluster in clusters(&plan.servers) {
@@ -142,14 +139,40 @@ pub fn count(
         schema: SCHEMA.to_owned(),
         question: found.study.question.clone(),
         seed: plan.schedule.seed,
-        machine: machine(&valgrind),
+        machine: machine::machine(&valgrind),
         left_out: options.left_out.clone(),
         conditions: laboratory.conditions()?,
     })
 }
 
+/// An error where a plan asks for what cannot be counted.
+pub fn refuse(plan: &Plan, found: &Found) -> Result<()> {
+    refuse_dsn(plan, found)?;
+    let idles = |point: &&PlannedPoint| plan.servers[point.server].idle_connections > 0;
+    let names: BTreeSet<&str> = plan
+        .points
+        .iter()
+        .filter(idles)
+        .map(|point| plan.variants[point.variant].as_str())
+        .collect();
+    if !names.is_empty() {
+        let names: Vec<&str> = names.into_iter().collect();
+        bail!(
+            "`idle_connections` cannot be counted: each would be a process under valgrind; choose variants without it with --variant (they are in \"{}\")",
+            names.join("\", \"")
+        );
+    }
+    if let Some(point) = plan.points.iter().find(|it| it.reconnects) {
+        bail!(
+            "variant \"{}\" cannot be counted: its transactions reconnect, and the start of a process is not in PostgresMain, where counting begins",
+            plan.variants[point.variant]
+        );
+    }
+    Ok(())
+}
+
 /// An error where a plan names a server of the user's own.
-pub fn refuse_dsn(plan: &Plan, found: &Found) -> Result<()> {
+fn refuse_dsn(plan: &Plan, found: &Found) -> Result<()> {
     let Some(dsn) = plan.servers.iter().find_map(|server| server.dsn.as_ref()) else {
         return Ok(());
     };
@@ -163,8 +186,9 @@ pub fn refuse_dsn(plan: &Plan, found: &Found) -> Result<()> {
 fn clusters(servers: &[ServerPlan]) -> Vec<Vec<usize>> {
     let mut clusters: Vec<Vec<usize>> = Vec::new();
     let alike = |a: &ServerPlan, b: &ServerPlan| {
-        (&a.version, &a.binaries, &a.databases, a.data_checksums)
-            == (&b.version, &b.binaries, &b.databases, b.data_checksums)
+        let ways = (a.tcp, a.tls) == (b.tcp, b.tls);
+        (ways && a.data_checksums == b.data_checksums)
+            && (&a.version, &a.binaries, &a.databases) == (&b.version, &b.binaries, &b.databases)
     };
     for (index, server) in servers.iter().enumerate() {
         match clusters
@@ -185,6 +209,8 @@ struct Laboratory<'a> {
     interrupt: &'a Interrupt,
     valgrind: &'a Valgrind,
     points: Vec<Point>,
+    /// Which point of its round is being counted, from 1.
+    position: u32,
     names: RefCell<Names>,
 }
 
@@ -227,47 +253,58 @@ impl Laboratory<'_> {
             .any(|it| cluster.contains(&self.plan.points[it].server) && self.fixed(it).is_none())
         {
             let stage = "choosing the segments";
-            self.each(cluster, server, detail, (stage, progress), Self::choose)?;
+            let order = Order::of_plan(self.plan, cluster);
+            self.each(&order, server, detail, (stage, progress), Self::choose)?;
         }
         for round in 1..=self.options.repeats {
             let stage = format!("counting, round {round} of {}", self.options.repeats);
-            self.each(cluster, server, detail, (&stage, progress), Self::point)?;
+            let order = Order::of_round(self.plan, cluster, round);
+            self.each(&order, server, detail, (&stage, progress), Self::point)?;
         }
         // Without names a chain of callers is one of wrong names.
         if self.options.call_paths && has_names {
             let stage = "counting call paths";
+            let order = Order::of_plan(self.plan, cluster);
             let paths = Self::paths;
-            self.each(cluster, server, Detail::CallPaths, (stage, progress), paths)?;
+            self.each(&order, server, Detail::CallPaths, (stage, progress), paths)?;
         }
         Ok(())
     }
 
-    /// Starts every server of a cluster again, in turn, and does something at each of its points.
+    /// Starts every server of a cluster again, in turn, with its data as they were set up, and does
+    /// something at each of its points.
     fn each(
         &mut self,
-        cluster: &[usize],
+        order: &Order,
         server: &mut Server,
         detail: Detail,
         (stage, progress): (&str, &mut Progress),
         does: fn(&mut Self, usize, &Server) -> Result<()>,
     ) -> Result<()> {
-        for &index in cluster {
-            self.interrupt.check()?;
-            self.restart(server, &self.plan.servers[index], detail)
-                .map_err(|error| servers::at_setting(self.found, error))
-                .with_context(|| self.variants_of(index))?;
+        self.position = 0;
+        for (index, points) in &order.servers {
             let mut databases = BTreeSet::new();
-            for point in 0..self.plan.points.len() {
+            let mut is_fresh = false;
+            for &point in points {
+                self.position += 1;
                 let planned = &self.plan.points[point];
-                if planned.server != index {
-                    continue;
-                }
                 let variant = &self.plan.variants[planned.variant];
                 progress.stage(&format!(
                     "{stage}, PostgreSQL {}: {}{variant}",
                     server.installation().version,
                     self.title(planned.condition),
                 ));
+                // What writes leaves traces that no reset removes; so it has data of its own, and leaves them
+                // to nobody.
+                let writes = !planned.resets.is_empty();
+                if writes || !is_fresh {
+                    self.interrupt.check()?;
+                    self.restart(server, &self.plan.servers[*index], detail)
+                        .map_err(|error| servers::at_setting(self.found, error))
+                        .with_context(|| self.variants_of(*index))?;
+                    databases.clear();
+                }
+                is_fresh = !writes;
                 let arrived = if databases.insert(planned.database) {
                     self.bench(point, server).arrive()
                 } else {
@@ -309,7 +346,7 @@ impl Laboratory<'_> {
         detail: Detail,
     ) -> Result<(), pgassay_server::ServerError> {
         let launcher = self.valgrind.launcher(server.own_dir(), detail);
-        server.restart_with(|config| {
+        server.restart_afresh(|config| {
             config.launcher = launcher;
             config.start_timeout = START_TIMEOUT;
             config.environment.clone_from(&wanted.environment);
@@ -329,8 +366,10 @@ impl Laboratory<'_> {
             place: Place {
                 host: server,
                 database: &self.plan.servers[planned.server].databases[planned.database].name,
-                // Instructions of a backend do not depend on the way to it.
-                address: None,
+                address: match planned.network {
+                    Network::Unix => None,
+                    _ => server.tcp_address(),
+                },
             },
             source: &self.found.source,
             seed: self.plan.schedule.seed,
@@ -339,54 +378,51 @@ impl Laboratory<'_> {
         }
     }
 
-    /// One repeat of one point.
+    /// One round of one point.
     fn point(&mut self, index: usize, server: &Server) -> Result<()> {
-        let bench = self.bench(index, server);
-        let counted = match self.segments(index)? {
-            Segments::Fixed(segments) => once(&bench, segments)?,
-            Segments::AtLeast(segments) => until_linear(&bench, segments)?,
-        };
+        let segments = self.points[index].segments.or_else(|| self.fixed(index));
+        let segments = segments.context("it is counted before its segments were chosen")?;
+        let counted = once(&self.bench(index, server), segments)?;
         let planned = &self.plan.points[index];
         let mut settings = self.plan.servers[planned.server].settings.clone();
         settings.extend(planned.session.clone());
         let round = variant_count(
             &self.plan.variants[planned.variant],
-            build(server),
+            machine::build(server),
             settings,
-            counted.segments,
-            vec![counted.repeat()],
-            &counted.tally(),
+            segments,
+            vec![counted.repeat(self.position)],
+            &counted.tally(segments),
         );
         let point = &mut self.points[index];
-        point.segments = Some(counted.segments);
+        point.segments = Some(segments);
         point.rounds.push(round);
         Ok(())
     }
 
-    /// Finds out how many transactions the shortest segment of a point has.
+    /// Finds out how many transactions the segments of a point have: as many as its baseline's, unless
+    /// it is much dearer, and more until the cost is linear.
     fn choose(&mut self, index: usize, server: &Server) -> Result<()> {
         if self.fixed(index).is_none() {
-            self.points[index].unit = Some(self.bench(index, server).unit()?);
+            let bench = self.bench(index, server);
+            let unit = bench.unit()?;
+            let first = match self.segments_of_baseline(index) {
+                Some(segments) if unit * DEARER >= segments[0] => segments,
+                _ => of_unit(unit),
+            };
+            let segments = until_linear(&bench, first)?;
+            self.points[index].segments = Some(segments);
         }
         Ok(())
     }
 
-    /// The segments of a point: as they are fixed, as the baseline's, or by its cost.
-    fn segments(&self, index: usize) -> Result<Segments> {
-        if let Some(segments) = self.points[index].segments.or_else(|| self.fixed(index)) {
-            return Ok(Segments::Fixed(segments));
-        }
-        let unit = self.points[index].unit;
-        let unit = unit.context("it is counted before its segments were chosen")?;
+    /// The segments of the first point under the same condition, once they are chosen.
+    fn segments_of_baseline(&self, index: usize) -> Option<[u64; 3]> {
         let condition = self.plan.points[index].condition;
-        let baseline = self.plan.points.iter().zip(&self.points);
-        let baseline = baseline
-            .filter(|(other, _)| other.condition == condition)
-            .find_map(|(_, point)| point.segments);
-        Ok(Segments::AtLeast(match baseline {
-            Some(segments) if unit * DEARER >= segments[0] => segments,
-            _ => of_unit(unit),
-        }))
+        let mut points = self.plan.points.iter().zip(&self.points);
+        points
+            .find(|(other, _)| other.condition == condition)
+            .and_then(|(_, point)| point.segments)
     }
 
     /// The segments of a point as an earlier count had them, or as the user says.
@@ -416,7 +452,7 @@ impl Laboratory<'_> {
     }
 
     /// The median round of a point, with what all rounds gave.
-    fn variant(&self, planned: &pgassay_core::plan::Point, point: &Point) -> Result<VariantCount> {
+    fn variant(&self, planned: &PlannedPoint, point: &Point) -> Result<VariantCount> {
         let mut rounds: Vec<&VariantCount> = point.rounds.iter().collect();
         rounds.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
         let Some(median) = rounds.get(rounds.len().saturating_sub(1) / 2) else {
@@ -434,12 +470,6 @@ impl Laboratory<'_> {
     }
 }
 
-/// How many transactions the segments have.
-enum Segments {
-    Fixed([u64; 3]),
-    AtLeast([u64; 3]),
-}
-
 fn of_unit(unit: u64) -> [u64; 3] {
     [unit, 2 * unit, 4 * unit]
 }
@@ -452,61 +482,22 @@ fn once(bench: &Bench<'_>, segments: [u64; 3]) -> Result<Counted> {
         bench.segment(segments[1])?,
         bench.segment(segments[2])?,
     ];
-    Ok(Counted { segments, files })
+    Ok(Counted { files })
 }
 
-/// As [`once`], with longer segments until the cost is linear, or they take too long.
-fn until_linear(bench: &Bench<'_>, segments: [u64; 3]) -> Result<Counted> {
-    let mut segments = segments;
+/// These segments, or longer ones with which the cost is linear, or the longest for which we have time.
+fn until_linear(bench: &Bench<'_>, first: [u64; 3]) -> Result<[u64; 3]> {
+    let mut segments = first;
     loop {
         let start = Instant::now();
-        let counted = once(bench, segments)?;
-        let is_linear = counted.repeat().bend(segments).abs() <= NOT_LINEAR;
+        let repeat = once(bench, segments)?.repeat(0);
+        let is_linear = repeat.bend(segments).abs() <= NOT_LINEAR;
         match larger(segments[0]) {
             Some(unit) if !is_linear && start.elapsed() < LINEAR_PATIENCE => {
                 segments = of_unit(unit);
             }
-            _ => return Ok(counted),
+            _ => return Ok(segments),
         }
-    }
-}
-
-fn build(server: &Server) -> Build {
-    let installation = server.installation();
-    let facts = &installation.build;
-    let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "not recorded".to_owned());
-    Build {
-        version: installation.version.to_string(),
-        configure: known(&facts.configure),
-        cflags: known(&facts.cflags),
-        compiler: known(&facts.compiler),
-    }
-}
-
-/// Those features by which libc and PostgreSQL choose among functions.
-const FEATURES: [&str; 12] = [
-    "sse2", "ssse3", "sse4_1", "sse4_2", "popcnt", "avx", "avx2", "bmi1", "bmi2", "fma", "erms",
-    "avx512f",
-];
-
-fn machine(valgrind: &Valgrind) -> Machine {
-    // Without it there are no features to name, and none to differ in.
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = text.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        matches!(name.trim(), "flags" | "Features").then_some(value)
-    });
-    let flags: Vec<&str> = flags.unwrap_or_default().split_whitespace().collect();
-    Machine {
-        counter: valgrind.version.clone(),
-        cpu: Conditions::read()
-            .cpu_model
-            .unwrap_or_else(|| "not known".to_owned()),
-        cpu_features: FEATURES
-            .into_iter()
-            .filter(|feature| flags.contains(feature))
-            .map(str::to_owned)
-            .collect(),
     }
 }
 
