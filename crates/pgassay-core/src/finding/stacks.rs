@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::profile::{Frame, Profile};
+use crate::profile::{Frame, Node, Profile};
 use crate::subsystem::{FrameName, Phase};
 
 /// A point's CPU stacks, each sample worth an equal part of the exact CPU time per transaction.
@@ -20,7 +20,23 @@ pub(super) struct Stacks {
 impl Stacks {
     /// Divides `cpu_us` per transaction among a profile's stacks; nothing without samples.
     pub fn new(profile: &Profile, cpu_us: f64) -> Self {
-        let total = profile.total();
+        Self::of(profile, cpu_us, Node::total)
+    }
+
+    /// The same by the samples of one block; by all of them where the block has none.
+    pub fn of_block(profile: &Profile, cpu_us: f64, block: u32) -> Self {
+        let in_block = |node: &Node| {
+            let samples = node.samples.get(block as usize);
+            u64::from(samples.copied().unwrap_or(0))
+        };
+        if profile.nodes.iter().all(|node| in_block(node) == 0) {
+            return Self::new(profile, cpu_us);
+        }
+        Self::of(profile, cpu_us, in_block)
+    }
+
+    fn of(profile: &Profile, cpu_us: f64, samples: impl Fn(&Node) -> u64) -> Self {
+        let total: u64 = profile.nodes.iter().map(&samples).sum();
         if total == 0 {
             return Self::default();
         }
@@ -37,17 +53,17 @@ impl Stacks {
         let mut phases: BTreeMap<&'static str, f64> = BTreeMap::new();
         for (index, node) in (0u32..)
             .zip(&profile.nodes)
-            .filter(|(_, it)| it.total() > 0)
+            .filter(|(_, it)| samples(it) > 0)
         {
             let names: Vec<FrameName<'_>> = profile.stack(index).into_iter().map(name).collect();
             *phases.entry(Phase::of(&names).name()).or_default() +=
-                node.total() as f64 * us_per_sample;
+                samples(node) as f64 * us_per_sample;
         }
         Self {
             nodes: profile
                 .nodes
                 .iter()
-                .map(|node| (node.parent, node.frame, node.total() as f64 * us_per_sample))
+                .map(|node| (node.parent, node.frame, samples(node) as f64 * us_per_sample))
                 .collect(),
             by_name,
             frames: profile.frames.len(),

@@ -1,0 +1,606 @@
+//! Every signature beside a load that resembles it and is healthy: the one is found, the other is
+//! not. A signature without such a look-alike fails the test, and docs/findings.md lists them all.
+//!
+//! A load is 100 µs of CPU time per transaction and what it waits for; its stacks are percent of the
+//! CPU time, and what they leave is execution.
+
+use std::collections::BTreeMap;
+
+use super::diagnosis::of_point;
+use super::evidence::Evidence;
+use super::signatures;
+use super::stacks::{Stacks, tests::profile};
+use crate::study::Protocol;
+
+struct Case {
+    id: &'static str,
+    /// What the healthy load is, in the words of docs/findings.md.
+    lookalike: &'static str,
+    sick: Evidence,
+    healthy: Evidence,
+}
+
+fn load(stacks: &[(&str, u32)], waits: &[(&str, f64)], counters: &[(&str, f64)]) -> Evidence {
+    let named: u32 = stacks.iter().map(|(_, percent)| percent).sum();
+    let executing = ("PostgresMain;PortalRun;ExecutePlan", 100 - named);
+    let stacks = [stacks, &[executing]].concat();
+    let owned = |pairs: &[(&str, f64)]| -> BTreeMap<String, f64> {
+        let pairs = pairs.iter().map(|(name, us)| ((*name).to_owned(), *us));
+        pairs.collect()
+    };
+    let waited: f64 = waits.iter().map(|(_, us)| us).sum();
+    Evidence {
+        major: 18,
+        clients: 8.0,
+        protocol: Some(Protocol::Prepared),
+        response_us: 100.0 + waited,
+        cpu_us: 100.0,
+        tps: 1000.0,
+        stacks: Stacks::new(&profile(&stacks), 100.0),
+        blocked: owned(waits),
+        counters: owned(counters),
+        ..Evidence::default()
+    }
+}
+
+fn stacks(stacks: &[(&str, u32)]) -> Evidence {
+    load(stacks, &[], &[])
+}
+
+fn waits(waits: &[(&str, f64)]) -> Evidence {
+    load(&[], waits, &[])
+}
+
+fn counted(counters: &[(&str, f64)]) -> Evidence {
+    load(&[], &[], counters)
+}
+
+fn with_settings(evidence: Evidence, settings: &[(&str, &str)]) -> Evidence {
+    let settings = settings.iter();
+    Evidence {
+        settings: settings
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        ..evidence
+    }
+}
+
+fn at_major(major: u32, evidence: Evidence) -> Evidence {
+    Evidence { major, ..evidence }
+}
+
+fn case(
+    id: &'static str,
+    lookalike: &'static str,
+    sick: Evidence,
+    healthy: Evidence,
+) -> Case {
+    Case {
+        id,
+        lookalike,
+        sick,
+        healthy,
+    }
+}
+
+const PLAN: &str = "PostgresMain;exec_simple_query;pg_plan_query;standard_planner";
+const PARSE: &str = "PostgresMain;exec_simple_query;pg_parse_query;raw_parser";
+
+fn of_statements() -> Vec<Case> {
+    let simple = |evidence| Evidence {
+        protocol: Some(Protocol::Simple),
+        ..evidence
+    };
+    let in_function = [("fmgr_sql;init_sql_fcache;pg_plan_query", 30)];
+    let jit = [("ExecInitExpr;jit_compile_expr;llvm_compile_expr", 10)];
+    let long = |evidence| Evidence {
+        response_us: 2e6,
+        cpu_us: 2e6,
+        stacks: Stacks::new(
+            &profile(&[("jit_compile_expr;llvm_compile_expr", 10), ("ExecutePlan", 90)]),
+            2e6,
+        ),
+        ..evidence
+    };
+    let workers = |useful: f64| {
+        let wait = useful / 2.0;
+        load(
+            &[("ExecGather;LaunchParallelWorkers", 30)],
+            &[("IPC BgworkerShutdown", 200.0), ("IPC ExecuteGather", wait)],
+            &[
+                ("pg_stat_database.parallel_workers_launched", 2.0),
+                ("background(ended processes).cpu_us", useful),
+            ],
+        )
+    };
+    vec![
+        case(
+            "parse-and-plan",
+            "an analytical query sent as text, whose planning is a tenth of its execution",
+            simple(stacks(&[(PARSE, 20), (PLAN, 30)])),
+            simple(stacks(&[(PARSE, 2), (PLAN, 8)])),
+        ),
+        case(
+            "custom-plans",
+            "a prepared statement that is planned for its first five executions only",
+            stacks(&[(PLAN, 40)]),
+            stacks(&[(PLAN, 5)]),
+        ),
+        case(
+            "sql-function-planned-inside",
+            "an SQL function on 18, whose plans are cached",
+            at_major(17, stacks(&in_function)),
+            stacks(&in_function),
+        ),
+        case(
+            "cached-plan-locks",
+            "a table with many partitions, pruned when planned: the plan locks one of them",
+            stacks(&[("GetCachedPlan;AcquireExecutorLocks;LockRelationOid", 40)]),
+            stacks(&[("GetCachedPlan;AcquireExecutorLocks;LockRelationOid", 3)]),
+        ),
+        case(
+            "partition-routing",
+            "inserts through many partitions on 12 or later, where only the target is opened",
+            at_major(10, stacks(&[("ExecSetupPartitionTupleRouting;find_all_inheritors", 60)])),
+            stacks(&[("ExecInsert;ExecFindPartition", 10)]),
+        ),
+        case(
+            "jit",
+            "compilation in a query of seconds, a tenth of its time",
+            stacks(&jit),
+            long(stacks(&[])),
+        ),
+        case(
+            "parallel-start",
+            "a parallel query whose workers compute while the leader waits for their rows",
+            workers(3000.0),
+            workers(60_000.0),
+        ),
+        case(
+            "catalog-churn",
+            "catalog caches that are filled again after a reset, without DDL in the load",
+            stacks(&[("DefineRelation", 20), ("RelationBuildDesc", 20)]),
+            stacks(&[("PreCommit_on_commit_actions", 1), ("RelationBuildDesc", 40)]),
+        ),
+        case(
+            "foreign-key-checks",
+            "inserts with a foreign key, whose check is a small part of the statement",
+            stacks(&[("AfterTriggerExecute;RI_FKey_check_ins;ri_PerformCheck", 40)]),
+            stacks(&[("AfterTriggerExecute;RI_FKey_check_ins;ri_PerformCheck", 8)]),
+        ),
+    ]
+}
+
+fn of_client() -> Vec<Case> {
+    let trips = |count: f64| {
+        let switches = [("backends.voluntary_switches", count)];
+        load(&[], &[("client", 400.0)], &switches)
+    };
+    let limited = |share: f64| Evidence {
+        client_limited: share,
+        client_cpu_us: 90.0,
+        ..stacks(&[])
+    };
+    vec![
+        case(
+            "round-trips",
+            "one statement per transaction from a client that thinks: a long wait, one round trip",
+            trips(12.0),
+            trips(1.0),
+        ),
+        case(
+            "client-limited",
+            "a generator that uses much CPU time and has reserve in nearly all trials",
+            limited(1.0),
+            limited(0.1),
+        ),
+        case(
+            "connection-churn",
+            "parallel workers, which are processes that start and end, for no client",
+            stacks(&[("BackendStartup;InitPostgres;RelationCacheInitializePhase3", 40)]),
+            stacks(&[("BackgroundWorkerMain;InitPostgres;RelationCacheInitializePhase3", 40)]),
+        ),
+        case(
+            "tls",
+            "encrypted connections that are kept, under statements that compute",
+            stacks(&[("secure_read;be_tls_read", 20)]),
+            stacks(&[("secure_read;be_tls_read", 4)]),
+        ),
+    ]
+}
+
+/// Waits for another transaction, in these functions.
+fn conflict(function: &str, counter: &str) -> Evidence {
+    let stack = format!("ExecModifyTable;{function};XactLockTableWait;LockAcquire");
+    load(
+        &[(stack.as_str(), 10)],
+        &[("Lock transactionid", 900.0)],
+        &[(counter, 1.0)],
+    )
+}
+
+fn of_row_and_table_locks() -> Vec<Case> {
+    let content = |nextval: u32| {
+        let stack = [("nextval_internal;LWLockAcquire", nextval)];
+        load(&stack, &[("LWLock BufferContent", 100.0)], &[])
+    };
+    vec![
+        case(
+            "hot-row",
+            "inserts of equal keys, which wait for each other's transaction to learn whether the \
+             key is taken",
+            conflict("heap_update", "pg_stat_database.tup_updated"),
+            conflict("_bt_doinsert;_bt_check_unique", "pg_stat_database.tup_inserted"),
+        ),
+        case(
+            "sequence-page",
+            "an identity column: nextval for each row, and nobody waits for the sequence's page",
+            content(30),
+            stacks(&[("nextval_internal", 10)]),
+        ),
+        case(
+            "hot-page",
+            "waits for the page of a sequence, which is a finding of its own",
+            content(0),
+            content(30),
+        ),
+        case(
+            "lock-manager",
+            "many relation locks by the fast path, for which nobody waits",
+            waits(&[("LWLock LockManager", 100.0)]),
+            load(&[("LockAcquireExtended", 30)], &[("client", 50.0)], &[]),
+        ),
+        case(
+            "strong-lock",
+            "relation locks by the fast path, which nobody takes away",
+            stacks(&[("LockAcquireExtended;FastPathTransferRelationLocks", 5)]),
+            stacks(&[("LockAcquireExtended;FastPathGrantRelationLock", 5)]),
+        ),
+        case(
+            "relation-lock",
+            "waits for rows, which are waits for transactions and no table's",
+            waits(&[("Lock relation", 300.0)]),
+            waits(&[("Lock transactionid", 300.0)]),
+        ),
+        case(
+            "buffer-pin",
+            "VACUUM that waits for a pin now and then",
+            waits(&[("BufferPin BufferPin", 50.0)]),
+            waits(&[("BufferPin BufferPin", 1.0)]),
+        ),
+    ]
+}
+
+fn of_shared_structures() -> Vec<Case> {
+    let lookups = |count: f64| {
+        let name = "pg_stat_slru(subtransaction).blks_hit";
+        load(&[("SubTransGetTopmostTransaction", 5)], &[], &[(name, count)])
+    };
+    vec![
+        case(
+            "snapshots",
+            "short queries on 14 or later, a tenth of whose CPU time is the snapshot",
+            at_major(13, stacks(&[("GetTransactionSnapshot;GetSnapshotData", 10)])),
+            stacks(&[("GetTransactionSnapshot;GetSnapshotData", 10)]),
+        ),
+        case(
+            "subtransactions",
+            "a savepoint per transaction, within what a backend publishes",
+            lookups(200.0),
+            counted(&[("pg_stat_slru(subtransaction).blks_hit", 2.0)]),
+        ),
+        case(
+            "multixacts",
+            "parents of foreign keys that one transaction at a time locks",
+            stacks(&[("heap_lock_tuple;MultiXactIdExpand;GetMultiXactIdMembers", 10)]),
+            stacks(&[("heap_lock_tuple;GetMultiXactIdMembers", 1)]),
+        ),
+        case(
+            "transaction-status",
+            "rows that are read once after a load and get their hint bits then",
+            stacks(&[("HeapTupleSatisfiesMVCC;TransactionIdGetStatus", 20)]),
+            stacks(&[("HeapTupleSatisfiesMVCC;TransactionIdGetStatus", 3)]),
+        ),
+        case(
+            "spinlocks",
+            "a full machine that preempts backends, none of which spins",
+            stacks(&[("LWLockAcquire;s_lock;perform_spin_delay", 10)]),
+            counted(&[("backends.involuntary_switches", 2.0)]),
+        ),
+    ]
+}
+
+fn of_wal() -> Vec<Case> {
+    let synced = || load(&[("issue_xlog_fsync", 3)], &[("WAL sync", 500.0)], &[]);
+    let images = |bytes: f64, records: f64| {
+        let counters = [
+            ("pg_stat_wal.wal_fpi", 0.2),
+            ("pg_stat_wal.wal_records", records),
+            ("wal.insert_bytes", bytes),
+        ];
+        load(&[("XLogInsert", 30)], &[], &counters)
+    };
+    let full = |count: f64| {
+        let counters = [("pg_stat_wal.wal_buffers_full", count)];
+        load(&[("AdvanceXLInsertBuffer", 5)], &[], &counters)
+    };
+    vec![
+        case(
+            "commit-sync",
+            "synchronous_commit=off, where a backend writes WAL only when its buffers are full",
+            synced(),
+            with_settings(synced(), &[("synchronous_commit", "off")]),
+        ),
+        case(
+            "full-page-images",
+            "inserts of large rows, which fill the WAL with few full-page images",
+            images(2000.0, 3.0),
+            images(20_000.0, 10.0),
+        ),
+        case(
+            "wal-insertion",
+            "a load that writes much WAL and waits for none of it",
+            waits(&[("LWLock WALInsert", 100.0)]),
+            load(&[("XLogInsert;WALInsertLockAcquire", 2)], &[], &[("wal.insert_bytes", 1e5)]),
+        ),
+        case(
+            "wal-buffers",
+            "a bulk load that finds the WAL buffers full once in a hundred transactions",
+            full(1.0),
+            full(0.01),
+        ),
+        case(
+            "synchronous-replication",
+            "commits that wait for the local disk beside an asynchronous standby",
+            waits(&[("IPC SyncRep", 300.0)]),
+            waits(&[("WAL sync", 300.0)]),
+        ),
+    ]
+}
+
+fn of_storage() -> Vec<Case> {
+    let reads = |read: f64, hit: f64| {
+        let counters = [
+            ("pg_stat_database.blks_read", read),
+            ("pg_stat_database.blks_hit", hit),
+        ];
+        load(&[("WaitReadBuffers;mdreadv", 10)], &[("data file read", 100.0)], &counters)
+    };
+    let sort = |stacks: &[(&str, u32)], bytes: f64| {
+        load(stacks, &[], &[("pg_stat_database.temp_bytes", bytes)])
+    };
+    let vacuum = |us: f64| counted(&[("background(autovacuum worker).cpu_us", us)]);
+    vec![
+        case(
+            "data-reads",
+            "a cold block now and then in a cache that holds the rest",
+            reads(5.0, 5.0),
+            reads(0.1, 9.9),
+        ),
+        case(
+            "buffer-mapping",
+            "reads from disk for which nobody waits at the buffer table",
+            waits(&[("LWLock BufferMapping", 100.0)]),
+            waits(&[("data file read", 100.0)]),
+        ),
+        case(
+            "backend-writes",
+            "a bulk load, which extends its table and evicts nothing",
+            stacks(&[("GetVictimBuffer;FlushBuffer;mdwrite", 20)]),
+            stacks(&[("ExtendBufferedRelBy;mdzeroextend", 8)]),
+        ),
+        case(
+            "relation-extension",
+            "COPY on 16 or later, which extends by many blocks at a time",
+            stacks(&[("RelationAddBlocks;ExtendBufferedRelBy;mdzeroextend", 30)]),
+            stacks(&[("RelationAddBlocks;ExtendBufferedRelBy;mdzeroextend", 5)]),
+        ),
+        case(
+            "temporary-files",
+            "a large sort that fits into work_mem",
+            sort(&[("tuplesort_performsort;BufFileWrite", 20)], 1e6),
+            sort(&[("tuplesort_performsort;qsort_tuple", 60)], 0.0),
+        ),
+        case(
+            "checksums",
+            "checksums on blocks that stay in shared buffers",
+            stacks(&[("WaitReadBuffers;PageIsVerified;pg_checksum_page", 10)]),
+            stacks(&[("WaitReadBuffers;PageIsVerified;pg_checksum_page", 1)]),
+        ),
+        case(
+            "pruning",
+            "HOT updates, which prune their own page as they should",
+            stacks(&[("heap_page_prune_opt;heap_page_prune_and_freeze", 30)]),
+            stacks(&[("heap_page_prune_opt;heap_page_prune_and_freeze", 6)]),
+        ),
+        case(
+            "autovacuum",
+            "autovacuum that keeps up with 5% of the backends' CPU time",
+            vacuum(40.0),
+            vacuum(5.0),
+        ),
+    ]
+}
+
+fn of_machine() -> Vec<Case> {
+    let queued = |busy_us: f64| Evidence {
+        response_us: 200.0,
+        run_queue_us: 60.0,
+        ..counted(&[
+            ("machine.busy_us", busy_us),
+            ("machine.idle_us", 400.0 - busy_us),
+        ])
+    };
+    let raised = |lines: f64| load(&[("errfinish;EmitErrorReport", 20)], &[], &[("log.lines", lines)]);
+    let clock = |source: &str| Evidence {
+        clock_source: source.to_owned(),
+        ..stacks(&[("InstrStartNode;clock_gettime", 20)])
+    };
+    let faults = |stack: &str| load(&[(stack, 30)], &[], &[("backends.minor_faults", 50.0)]);
+    let stolen = |us: f64| {
+        counted(&[
+            ("machine.busy_us", 200.0 - us),
+            ("machine.steal_us", us),
+        ])
+    };
+    vec![
+        case(
+            "cpu-saturation",
+            "short waits in the run queue, as after each wake-up, on processors that are half idle",
+            queued(396.0),
+            queued(200.0),
+        ),
+        case(
+            "logging",
+            "errors that PL/pgSQL catches, of which nothing is logged",
+            raised(1.0),
+            raised(0.0),
+        ),
+        case(
+            "slow-clock",
+            "EXPLAIN ANALYZE with tsc, which asks for the time often and cheaply",
+            clock("hpet"),
+            clock("tsc"),
+        ),
+        case(
+            "statistics",
+            "pg_stat_statements around a query that computes: its hooks hold the query itself",
+            stacks(&[("pgss_ExecutorEnd;pgss_store", 10)]),
+            stacks(&[("pgss_ExecutorRun;standard_ExecutorRun", 60)]),
+        ),
+        case(
+            "page-faults",
+            "a sort whose memory comes fresh from the system each time",
+            faults("ReadBuffer_common;PinBuffer;asm_exc_page_fault;do_shared_fault"),
+            faults("ExecSort;tuplesort_puttupleslot;asm_exc_page_fault;do_anonymous_page"),
+        ),
+        case(
+            "throttled",
+            "a hypervisor that takes 1% of the time",
+            stolen(40.0),
+            stolen(2.0),
+        ),
+    ]
+}
+
+fn cases() -> Vec<Case> {
+    [
+        of_statements(),
+        of_client(),
+        of_row_and_table_locks(),
+        of_shared_structures(),
+        of_wal(),
+        of_storage(),
+        of_machine(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn is_found(id: &str, evidence: &Evidence) -> bool {
+    let found = of_point(evidence, (None, None));
+    found.iter().any(|finding| finding.id == id)
+}
+
+#[test]
+fn every_signature_has_a_healthy_look_alike_in_which_it_is_not_found() {
+    let cases = cases();
+    let mut wrong = Vec::new();
+    for signature in signatures() {
+        let of_it: Vec<&Case> = cases.iter().filter(|it| it.id == signature.id).collect();
+        if of_it.is_empty() {
+            wrong.push(format!("{}: has no look-alike", signature.id));
+        }
+        for case in of_it {
+            if !is_found(case.id, &case.sick) {
+                wrong.push(format!("{}: is not found where it is", case.id));
+            }
+            if is_found(case.id, &case.healthy) {
+                wrong.push(format!("{}: is found in {}", case.id, case.lookalike));
+            }
+        }
+    }
+    for case in &cases {
+        if !signatures().any(|it| it.id == case.id) {
+            wrong.push(format!("{}: is no signature", case.id));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_page_of_findings_lists_every_signature_and_its_look_alike() {
+    let page = include_str!("../../../../docs/findings.md");
+    let mut missing = Vec::new();
+    for case in cases() {
+        let mut rows = page.lines();
+        let row = rows.find(|line| line.starts_with(&format!("| `{}` | ", case.id)));
+        if !row.is_some_and(|row| row.contains(case.lookalike)) {
+            missing.push((case.id, case.lookalike));
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn equal_evidence_of_checksums_is_equally_sure_on_17_and_18() {
+    let read = || {
+        let stack = [("WaitReadBuffers;PageIsVerified;pg_checksum_page", 10)];
+        let confidence = |evidence: &Evidence| {
+            let found = of_point(evidence, (None, None));
+            let found = found.iter().find(|it| it.id == "checksums");
+            found.expect("it is found").confidence
+        };
+        [17, 18].map(|major| confidence(&at_major(major, stacks(&stack))))
+    };
+    let [old, new] = read();
+    assert_eq!(old, new);
+    assert_eq!(new, super::Confidence::Hint, "stacks alone");
+}
+
+#[test]
+fn full_processors_are_told_by_the_ledgers_own_share() {
+    // The run queue is longer than the CPU time, and 44.5% of the response time.
+    let evidence = Evidence {
+        response_us: 400.0,
+        run_queue_us: 178.0,
+        ..counted(&[("machine.busy_us", 400.0), ("machine.idle_us", 1.0)])
+    };
+    let found = of_point(&evidence, (None, None));
+    let full = found.iter().find(|it| it.id == "cpu-saturation");
+    let share = full.expect("it is found").share;
+    assert!((share - 0.445).abs() < 1e-9, "{share}");
+}
+
+#[test]
+fn waits_of_inserts_for_equal_keys_are_no_hot_row_without_stacks_either() {
+    let waited = |counter: &str| {
+        let counters = [(counter, 1.0)];
+        load(&[], &[("Lock transactionid", 900.0)], &counters)
+    };
+    assert!(!is_found("hot-row", &waited("pg_stat_database.tup_inserted")));
+    assert!(is_found("hot-row", &waited("pg_stat_database.tup_updated")));
+}
+
+#[test]
+fn page_images_are_weighed_by_their_bytes_where_the_version_counts_them() {
+    let counters = |fpi_bytes: Option<f64>| {
+        let mut all = vec![
+            ("pg_stat_wal.wal_fpi", 1.0),
+            ("pg_stat_wal.wal_records", 3.0),
+            ("wal.insert_bytes", 8000.0),
+        ];
+        all.extend(fpi_bytes.map(|bytes| ("pg_stat_wal.wal_fpi_bytes", bytes)));
+        load(&[("XLogInsert", 30)], &[], &all)
+    };
+    let estimated = of_point(&counters(None), (None, None));
+    let estimated = estimated.iter().find(|it| it.id == "full-page-images");
+    let estimated = estimated.expect("it is found");
+    assert!(estimated.against[0].contains("estimate"), "{estimated:?}");
+    let measured = of_point(&counters(Some(6000.0)), (None, None));
+    let measured = measured.iter().find(|it| it.id == "full-page-images");
+    assert!(measured.expect("it is found").against.is_empty());
+    // Compressed images are many and small.
+    assert!(!is_found("full-page-images", &counters(Some(900.0))));
+}
