@@ -5,6 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
+use pgassay_core::comparison::Verdict;
 use pgassay_core::finding::Confidence;
 use pgassay_core::run::{Run, WarningKind};
 use support::Place;
@@ -251,10 +252,17 @@ fn a_remedy_is_tried_as_another_variant_of_the_same_study() {
     );
     let finding = run.findings.iter().find(|it| it.id == "parse-and-plan");
     let finding = finding.expect("it was found");
-    let proved = tried
-        .findings
-        .iter()
-        .any(|it| it.confidence == Confidence::Confirmed);
+    let fix = finding.tried.as_ref().expect("its fix was run");
+    assert_eq!(fix.name, "protocol=prepared");
+    // In the second stage a comparison shows what moved; only the finding whose fix was run is
+    // confirmed by it.
+    let in_stage = tried.findings.iter();
+    let surest = in_stage.map(|it| it.confidence).max();
+    assert!(surest <= Some(Confidence::Moved), "{:?}", tried.findings);
+    let moved = tried.findings.iter().any(|it| {
+        it.id == finding.id && it.confidence == Confidence::Moved && it.difference_us < Some(0.0)
+    });
+    let proved = moved && comparison.verdict == Verdict::Faster;
     assert_eq!(finding.confidence == Confidence::Confirmed, proved);
 }
 

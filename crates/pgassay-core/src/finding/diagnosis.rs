@@ -112,7 +112,7 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
 
 /// The surest first, among those the heaviest. Among those that moved with a verdict service time
 /// stands above queueing, which moves with it.
-fn sort(findings: &mut [Finding]) {
+pub(super) fn sort(findings: &mut [Finding]) {
     let is_derived = |it: &Finding| it.confidence == Confidence::Moved && it.queueing;
     findings.sort_by(|a, b| {
         let sure = b.confidence.cmp(&a.confidence);
@@ -173,7 +173,7 @@ fn finding(
 
 /// What weighs differently under the variant than under the baseline, and which queueing follows
 /// from which service time.
-fn between(comparison: &Comparison, baseline: &Side, variant: &Side) -> Vec<Finding> {
+pub(super) fn between(comparison: &Comparison, baseline: &Side, variant: &Side) -> Vec<Finding> {
     let mut findings: Vec<Finding> = signatures()
         .filter(|it| !OF_THE_MACHINE.contains(&it.id))
         .filter_map(|signature| changed(comparison, signature, baseline, variant))
@@ -225,13 +225,16 @@ fn changed(
     let difference_us = of_variant.weight_us - of_baseline.weight_us;
     let is_less = of_variant.weight_us.min(of_baseline.weight_us)
         <= LEFT_MAX * of_variant.weight_us.max(of_baseline.weight_us);
-    let heavier = if difference_us > 0.0 {
-        of_variant
+    let (heavier, its) = if difference_us > 0.0 {
+        (of_variant, b)
     } else {
-        of_baseline
+        (of_baseline, a)
     };
+    // Queueing may be many times the service that it waits for.
+    let is_matched = heavier.matched
+        || !heavier.is_queueing() && (signature.measure)(&its.without_queues()).matched;
     let enough = difference_us.abs() >= CHANGE_MIN * a.cpu_us.min(a.response_us);
-    if !heavier.matched || heavier.facts.is_empty() || !enough {
+    if !is_matched || heavier.facts.is_empty() || !enough {
         return None;
     }
     let accounts = moved_us.iter().any(|moved| {

@@ -122,8 +122,7 @@ impl Evidence {
             rows.iter().filter(|it| wanted(it)).map(|it| it.us).sum()
         };
         let is_queue = |row: &Row| {
-            row.part == Part::RunQueue
-                || row.part == Part::Blocked && row.nature == Nature::Queue
+            row.part == Part::RunQueue || row.part == Part::Blocked && row.nature == Nature::Queue
         };
         Self {
             response_us: sum(&|row| row.part != Part::Between),
@@ -148,6 +147,17 @@ impl Evidence {
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
             ..Self::default()
+        }
+    }
+
+    /// The same, with all but the time in queues as its response time: of a long queue's cause
+    /// little is left in a share of the whole.
+    pub(super) fn without_queues(&self) -> Self {
+        Self {
+            response_us: (self.response_us - self.queued_us).max(self.cpu_us),
+            run_queue_us: 0.0,
+            queued_us: 0.0,
+            ..self.clone()
         }
     }
 

@@ -129,8 +129,7 @@ fn share_of_rows(e: &Evidence) -> f64 {
 fn hot_row(e: &Evidence) -> Measure {
     let of_rows = share_of_rows(e);
     let waited = e.blocked(&["Lock tuple"]) + of_rows * e.blocked(&["Lock transactionid"]);
-    let us = e.path(&[&ROW_LOCKERS, &TRANSACTION_WAITS])
-        + e.with(&["heap_acquire_tuplock"]);
+    let us = e.path(&[&ROW_LOCKERS, &TRANSACTION_WAITS]) + e.with(&["heap_acquire_tuplock"]);
     let spread = e.latency_p99_us / e.latency_p50_us.max(1.0);
     // Without wait events only stacks and the tail of the latencies tell.
     let unseen = e.blocked.is_empty() && e.of_cpu(us) >= 0.05 && spread >= 4.0;

@@ -20,7 +20,11 @@ struct Case {
     healthy: Evidence,
 }
 
-fn load(stacks: &[(&str, u32)], waits: &[(&str, f64)], counters: &[(&str, f64)]) -> Evidence {
+pub(super) fn load(
+    stacks: &[(&str, u32)],
+    waits: &[(&str, f64)],
+    counters: &[(&str, f64)],
+) -> Evidence {
     let named: u32 = stacks.iter().map(|(_, percent)| percent).sum();
     let executing = ("PostgresMain;PortalRun;ExecutePlan", 100 - named);
     let stacks = [stacks, &[executing]].concat();
@@ -43,7 +47,7 @@ fn load(stacks: &[(&str, u32)], waits: &[(&str, f64)], counters: &[(&str, f64)])
     }
 }
 
-fn stacks(stacks: &[(&str, u32)]) -> Evidence {
+pub(super) fn stacks(stacks: &[(&str, u32)]) -> Evidence {
     load(stacks, &[], &[])
 }
 
@@ -51,7 +55,7 @@ fn waits(waits: &[(&str, f64)]) -> Evidence {
     load(&[], waits, &[])
 }
 
-fn counted(counters: &[(&str, f64)]) -> Evidence {
+pub(super) fn counted(counters: &[(&str, f64)]) -> Evidence {
     load(&[], &[], counters)
 }
 
@@ -65,16 +69,11 @@ fn with_settings(evidence: Evidence, settings: &[(&str, &str)]) -> Evidence {
     }
 }
 
-fn at_major(major: u32, evidence: Evidence) -> Evidence {
+pub(super) fn at_major(major: u32, evidence: Evidence) -> Evidence {
     Evidence { major, ..evidence }
 }
 
-fn case(
-    id: &'static str,
-    lookalike: &'static str,
-    sick: Evidence,
-    healthy: Evidence,
-) -> Case {
+fn case(id: &'static str, lookalike: &'static str, sick: Evidence, healthy: Evidence) -> Case {
     Case {
         id,
         lookalike,
@@ -97,7 +96,10 @@ fn of_statements() -> Vec<Case> {
         response_us: 2e6,
         cpu_us: 2e6,
         stacks: Stacks::new(
-            &profile(&[("jit_compile_expr;llvm_compile_expr", 10), ("ExecutePlan", 90)]),
+            &profile(&[
+                ("jit_compile_expr;llvm_compile_expr", 10),
+                ("ExecutePlan", 90),
+            ]),
             2e6,
         ),
         ..evidence
@@ -141,7 +143,10 @@ fn of_statements() -> Vec<Case> {
         case(
             "partition-routing",
             "inserts through many partitions on 12 or later, where only the target is opened",
-            at_major(10, stacks(&[("ExecSetupPartitionTupleRouting;find_all_inheritors", 60)])),
+            at_major(
+                10,
+                stacks(&[("ExecSetupPartitionTupleRouting;find_all_inheritors", 60)]),
+            ),
             stacks(&[("ExecInsert;ExecFindPartition", 10)]),
         ),
         case(
@@ -160,7 +165,10 @@ fn of_statements() -> Vec<Case> {
             "catalog-churn",
             "catalog caches that are filled again after a reset, without DDL in the load",
             stacks(&[("DefineRelation", 20), ("RelationBuildDesc", 20)]),
-            stacks(&[("PreCommit_on_commit_actions", 1), ("RelationBuildDesc", 40)]),
+            stacks(&[
+                ("PreCommit_on_commit_actions", 1),
+                ("RelationBuildDesc", 40),
+            ]),
         ),
         case(
             "foreign-key-checks",
@@ -197,8 +205,14 @@ fn of_client() -> Vec<Case> {
         case(
             "connection-churn",
             "parallel workers, which are processes that start and end, for no client",
-            stacks(&[("BackendStartup;InitPostgres;RelationCacheInitializePhase3", 40)]),
-            stacks(&[("BackgroundWorkerMain;InitPostgres;RelationCacheInitializePhase3", 40)]),
+            stacks(&[(
+                "BackendStartup;InitPostgres;RelationCacheInitializePhase3",
+                40,
+            )]),
+            stacks(&[(
+                "BackgroundWorkerMain;InitPostgres;RelationCacheInitializePhase3",
+                40,
+            )]),
         ),
         case(
             "tls",
@@ -230,7 +244,10 @@ fn of_row_and_table_locks() -> Vec<Case> {
             "inserts of equal keys, which wait for each other's transaction to learn whether the \
              key is taken",
             conflict("heap_update", "pg_stat_database.tup_updated"),
-            conflict("_bt_doinsert;_bt_check_unique", "pg_stat_database.tup_inserted"),
+            conflict(
+                "_bt_doinsert;_bt_check_unique",
+                "pg_stat_database.tup_inserted",
+            ),
         ),
         case(
             "sequence-page",
@@ -274,13 +291,20 @@ fn of_row_and_table_locks() -> Vec<Case> {
 fn of_shared_structures() -> Vec<Case> {
     let lookups = |count: f64| {
         let name = "pg_stat_slru(subtransaction).blks_hit";
-        load(&[("SubTransGetTopmostTransaction", 5)], &[], &[(name, count)])
+        load(
+            &[("SubTransGetTopmostTransaction", 5)],
+            &[],
+            &[(name, count)],
+        )
     };
     vec![
         case(
             "snapshots",
             "short queries on 14 or later, a tenth of whose CPU time is the snapshot",
-            at_major(13, stacks(&[("GetTransactionSnapshot;GetSnapshotData", 10)])),
+            at_major(
+                13,
+                stacks(&[("GetTransactionSnapshot;GetSnapshotData", 10)]),
+            ),
             stacks(&[("GetTransactionSnapshot;GetSnapshotData", 10)]),
         ),
         case(
@@ -292,7 +316,10 @@ fn of_shared_structures() -> Vec<Case> {
         case(
             "multixacts",
             "parents of foreign keys that one transaction at a time locks",
-            stacks(&[("heap_lock_tuple;MultiXactIdExpand;GetMultiXactIdMembers", 10)]),
+            stacks(&[(
+                "heap_lock_tuple;MultiXactIdExpand;GetMultiXactIdMembers",
+                10,
+            )]),
             stacks(&[("heap_lock_tuple;GetMultiXactIdMembers", 1)]),
         ),
         case(
@@ -341,7 +368,11 @@ fn of_wal() -> Vec<Case> {
             "wal-insertion",
             "a load that writes much WAL and waits for none of it",
             waits(&[("LWLock WALInsert", 100.0)]),
-            load(&[("XLogInsert;WALInsertLockAcquire", 2)], &[], &[("wal.insert_bytes", 1e5)]),
+            load(
+                &[("XLogInsert;WALInsertLockAcquire", 2)],
+                &[],
+                &[("wal.insert_bytes", 1e5)],
+            ),
         ),
         case(
             "wal-buffers",
@@ -364,7 +395,11 @@ fn of_storage() -> Vec<Case> {
             ("pg_stat_database.blks_read", read),
             ("pg_stat_database.blks_hit", hit),
         ];
-        load(&[("WaitReadBuffers;mdreadv", 10)], &[("data file read", 100.0)], &counters)
+        load(
+            &[("WaitReadBuffers;mdreadv", 10)],
+            &[("data file read", 100.0)],
+            &counters,
+        )
     };
     let sort = |stacks: &[(&str, u32)], bytes: f64| {
         load(stacks, &[], &[("pg_stat_database.temp_bytes", bytes)])
@@ -431,18 +466,19 @@ fn of_machine() -> Vec<Case> {
             ("machine.idle_us", 400.0 - busy_us),
         ])
     };
-    let raised = |lines: f64| load(&[("errfinish;EmitErrorReport", 20)], &[], &[("log.lines", lines)]);
+    let raised = |lines: f64| {
+        load(
+            &[("errfinish;EmitErrorReport", 20)],
+            &[],
+            &[("log.lines", lines)],
+        )
+    };
     let clock = |source: &str| Evidence {
         clock_source: source.to_owned(),
         ..stacks(&[("InstrStartNode;clock_gettime", 20)])
     };
     let faults = |stack: &str| load(&[(stack, 30)], &[], &[("backends.minor_faults", 50.0)]);
-    let stolen = |us: f64| {
-        counted(&[
-            ("machine.busy_us", 200.0 - us),
-            ("machine.steal_us", us),
-        ])
-    };
+    let stolen = |us: f64| counted(&[("machine.busy_us", 200.0 - us), ("machine.steal_us", us)]);
     vec![
         case(
             "cpu-saturation",
@@ -498,7 +534,7 @@ fn cases() -> Vec<Case> {
     .collect()
 }
 
-fn is_found(id: &str, evidence: &Evidence) -> bool {
+pub(super) fn is_found(id: &str, evidence: &Evidence) -> bool {
     let found = of_point(evidence, (None, None));
     found.iter().any(|finding| finding.id == id)
 }
@@ -541,66 +577,4 @@ fn the_page_of_findings_lists_every_signature_and_its_look_alike() {
         }
     }
     assert!(missing.is_empty(), "{missing:#?}");
-}
-
-#[test]
-fn equal_evidence_of_checksums_is_equally_sure_on_17_and_18() {
-    let read = || {
-        let stack = [("WaitReadBuffers;PageIsVerified;pg_checksum_page", 10)];
-        let confidence = |evidence: &Evidence| {
-            let found = of_point(evidence, (None, None));
-            let found = found.iter().find(|it| it.id == "checksums");
-            found.expect("it is found").confidence
-        };
-        [17, 18].map(|major| confidence(&at_major(major, stacks(&stack))))
-    };
-    let [old, new] = read();
-    assert_eq!(old, new);
-    assert_eq!(new, super::Confidence::Hint, "stacks alone");
-}
-
-#[test]
-fn full_processors_are_told_by_the_ledgers_own_share() {
-    // The run queue is longer than the CPU time, and 44.5% of the response time.
-    let evidence = Evidence {
-        response_us: 400.0,
-        run_queue_us: 178.0,
-        ..counted(&[("machine.busy_us", 400.0), ("machine.idle_us", 1.0)])
-    };
-    let found = of_point(&evidence, (None, None));
-    let full = found.iter().find(|it| it.id == "cpu-saturation");
-    let share = full.expect("it is found").share;
-    assert!((share - 0.445).abs() < 1e-9, "{share}");
-}
-
-#[test]
-fn waits_of_inserts_for_equal_keys_are_no_hot_row_without_stacks_either() {
-    let waited = |counter: &str| {
-        let counters = [(counter, 1.0)];
-        load(&[], &[("Lock transactionid", 900.0)], &counters)
-    };
-    assert!(!is_found("hot-row", &waited("pg_stat_database.tup_inserted")));
-    assert!(is_found("hot-row", &waited("pg_stat_database.tup_updated")));
-}
-
-#[test]
-fn page_images_are_weighed_by_their_bytes_where_the_version_counts_them() {
-    let counters = |fpi_bytes: Option<f64>| {
-        let mut all = vec![
-            ("pg_stat_wal.wal_fpi", 1.0),
-            ("pg_stat_wal.wal_records", 3.0),
-            ("wal.insert_bytes", 8000.0),
-        ];
-        all.extend(fpi_bytes.map(|bytes| ("pg_stat_wal.wal_fpi_bytes", bytes)));
-        load(&[("XLogInsert", 30)], &[], &all)
-    };
-    let estimated = of_point(&counters(None), (None, None));
-    let estimated = estimated.iter().find(|it| it.id == "full-page-images");
-    let estimated = estimated.expect("it is found");
-    assert!(estimated.against[0].contains("estimate"), "{estimated:?}");
-    let measured = of_point(&counters(Some(6000.0)), (None, None));
-    let measured = measured.iter().find(|it| it.id == "full-page-images");
-    assert!(measured.expect("it is found").against.is_empty());
-    // Compressed images are many and small.
-    assert!(!is_found("full-page-images", &counters(Some(900.0))));
 }

@@ -62,7 +62,10 @@ fn cpu_saturation(e: &Evidence) -> Measure {
         .share(Source::Counters, "of the machine's processors in use", busy)
         .context(|it| {
             let switches = e.counter("backends.involuntary_switches");
-            it.counter("times that a processor was taken away (preemptions)", switches)
+            it.counter(
+                "times that a processor was taken away (preemptions)",
+                switches,
+            )
         })
         .against(
             e.foreign >= FOREIGN,

@@ -35,6 +35,8 @@ mod side;
 mod stacks;
 mod statements;
 mod storage;
+#[cfg(test)]
+mod symptoms;
 mod wal;
 
 use schemars::JsonSchema;
@@ -110,8 +112,8 @@ pub enum Confidence {
     Likely,
     /// It moved with the verdict.
     Moved,
-    /// Its suggested fix was run and helped. (Results of before 2026-11-23 call so what moved with
-    /// the verdict; these have a `difference_us`.)
+    /// Its suggested fix was run and helped. In results of older versions, with a `difference_us`: it
+    /// moved with the verdict.
     Confirmed,
 }
 

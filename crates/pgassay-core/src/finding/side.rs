@@ -34,11 +34,7 @@ impl Side {
 
 /// The interval of variant minus baseline of what a signature weighs; `None` with fewer than two
 /// blocks on both sides, or where nothing varies: a width of 0 is no knowledge.
-pub(super) fn interval(
-    signature: &Signature,
-    baseline: &Side,
-    variant: &Side,
-) -> Option<[f64; 2]> {
+pub(super) fn interval(signature: &Signature, baseline: &Side, variant: &Side) -> Option<[f64; 2]> {
     let weight = |evidence: &Evidence| (signature.measure)(evidence).weight_us;
     let differences: Vec<f64> = baseline
         .blocks

@@ -63,7 +63,13 @@ impl Stacks {
             nodes: profile
                 .nodes
                 .iter()
-                .map(|node| (node.parent, node.frame, samples(node) as f64 * us_per_sample))
+                .map(|node| {
+                    (
+                        node.parent,
+                        node.frame,
+                        samples(node) as f64 * us_per_sample,
+                    )
+                })
                 .collect(),
             by_name,
             frames: profile.frames.len(),

@@ -224,7 +224,10 @@ fn jit(e: &Evidence) -> Measure {
         .when(e.of_cpu(us) >= enough)
         .stacks("compiling and optimizing with LLVM", us)
         .condition(e.since(12), "jit is on by default since 12")
-        .against(is_long, "the queries are long: the compiled code may pay for itself")
+        .against(
+            is_long,
+            "the queries are long: the compiled code may pay for itself",
+        )
         .remedy(
             "A cost estimate above jit_above_cost starts the compiler, which takes tens to \
              hundreds of milliseconds. Set jit=off for this load, or raise jit_above_cost; see \
