@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pgassay_core::comparison::Verdict;
 use pgassay_core::finding::Confidence;
+use pgassay_core::ledger::Row;
 use pgassay_core::run::{Run, WarningKind};
 use support::Place;
 
@@ -208,6 +209,34 @@ fn a_server_that_is_set_badly_is_told_by_its_reads_writes_and_log() {
             ("logged", &["logging"], &[]),
         ],
     );
+}
+
+/// What each healthy load resembles. It must not be found there, whatever else the machine does.
+const RESEMBLES: [(&str, &[&str]); 5] = [
+    ("keys", &["hot-row"]),
+    ("parallel", &["parallel-start"]),
+    ("sort", &["temporary-files"]),
+    ("asynchronous", &["commit-sync"]),
+    ("pruned", &["cached-plan-locks", "partition-routing"]),
+];
+
+#[test]
+fn healthy_loads_are_not_taken_for_what_they_resemble() {
+    let study = include_str!("findings/healthy.toml");
+    let Some(run) = run("18", study, &[]) else {
+        return;
+    };
+    // The inserts do wait for each other, or the first of these would prove nothing.
+    let keys = run.ledgers.iter().find(|it| it.variant == 0);
+    let waited = |it: &&Row| it.mechanism == "Lock transactionid";
+    let rows = &keys.expect("its backends are ours").rows;
+    assert!(rows.iter().any(|it| waited(&it)), "{rows:?}");
+    for (name, ids) in RESEMBLES {
+        let variant = run.plan.variants.iter().position(|it| it == name);
+        let found = found(&run, variant.expect("it is in the study"));
+        let wrong: Vec<&&str> = ids.iter().filter(|id| found.contains(*id)).collect();
+        assert!(wrong.is_empty(), "{name}: {wrong:?} in {:?}", run.findings);
+    }
 }
 
 const SIMPLE: &str = r#"question = "How fast is a look-up?"

@@ -58,8 +58,24 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
 /// in which it was: confirmed where throughput rose and the cause shrank, no more than a hint where
 /// the fix made no difference or a worse one.
 pub fn confirm(run: &mut Run, stage: &SecondStage) {
-    let Some(tried) = &run.remedies else { return };
-    for comparison in &tried.comparisons {
+    if let Some(tried) = &run.remedies {
+        judge(
+            &mut run.findings,
+            stage,
+            &tried.comparisons,
+            &tried.findings,
+        );
+    }
+}
+
+/// The same, by the comparisons and the findings of the second stage.
+pub(super) fn judge(
+    findings: &mut [Finding],
+    stage: &SecondStage,
+    comparisons: &[Comparison],
+    found: &[Finding],
+) {
+    for comparison in comparisons {
         let id = comparison
             .variant
             .checked_sub(1)
@@ -67,7 +83,7 @@ pub fn confirm(run: &mut Run, stage: &SecondStage) {
         let (Some(id), Some(&condition)) = (id, stage.conditions.get(comparison.condition)) else {
             continue;
         };
-        let shrank = tried.findings.iter().any(|it| {
+        let shrank = found.iter().any(|it| {
             let at = (it.condition, it.variant);
             at == (Some(comparison.condition), Some(comparison.variant))
                 && it.id == *id
@@ -79,7 +95,7 @@ pub fn confirm(run: &mut Run, stage: &SecondStage) {
             tps_ratio: comparison.tps.ratio,
             interval: [comparison.tps.low, comparison.tps.high],
         };
-        let its_own = run.findings.iter_mut().filter(|it| {
+        let its_own = findings.iter_mut().filter(|it| {
             it.id == *id
                 && it.difference_us.is_none()
                 && (it.condition, it.variant) == (Some(condition), Some(stage.variant))
@@ -97,7 +113,7 @@ pub fn confirm(run: &mut Run, stage: &SecondStage) {
             }
         }
     }
-    sort(&mut run.findings);
+    sort(findings);
 }
 
 /// All findings about a live server, the strongest first. Without transactions there are none.

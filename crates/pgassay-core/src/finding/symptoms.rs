@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::diagnosis::{between, of_point, sort};
+use super::diagnosis::{between, judge, of_point, sort};
 use super::evidence::Evidence;
 use super::lookalikes::{at_major, counted, is_found, load, stacks};
 use super::side::Side;
-use super::{Confidence, Finding};
+use super::{Confidence, Finding, SecondStage};
 use crate::comparison::{Comparison, Ratio, Verdict};
 
 fn ratio(ratio: f64) -> Ratio {
@@ -164,6 +164,57 @@ fn nothing_is_confirmed_by_a_comparison_alone_nor_moved_by_an_unclear_one() {
         };
         assert_eq!(surest, expected, "{verdict:?}");
     }
+}
+
+fn stage() -> SecondStage {
+    let text = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n\
+                [[variant]]\nname = \"v\"\n";
+    let source = crate::study::StudySource {
+        file: "s.toml".to_owned(),
+        text: text.to_owned(),
+    };
+    let overrides = crate::plan::Overrides::default();
+    let study = source.parse().expect("a study");
+    SecondStage {
+        plan: crate::plan::plan(&study, &source, &overrides).expect("a plan"),
+        variant: 2,
+        ids: vec!["commit-sync".to_owned()],
+        fixes: vec!["synchronous_commit=off".to_owned()],
+        conditions: vec![5],
+    }
+}
+
+/// What a second stage with this verdict makes of a finding at a condition, where the cause shrank
+/// or stayed.
+fn after_the_fix(verdict: Verdict, shrank: bool, condition: usize) -> Finding {
+    let point = side(1200.0, 0.0, QUIET).whole;
+    let mut findings = of_point(&point, (Some(condition), Some(2)));
+    findings.retain(|it| it.id == "commit-sync");
+    let left = if shrank { 300.0 } else { 1200.0 };
+    let (sick, treated) = (side(1200.0, 0.0, QUIET), side(left, 0.0, OTHERWISE));
+    let comparison = slower(verdict);
+    let found = between(&comparison, &sick, &treated);
+    judge(&mut findings, &stage(), &[comparison], &found);
+    findings.remove(0)
+}
+
+#[test]
+fn only_a_fix_that_was_run_and_helped_confirms_its_finding_where_it_was_run() {
+    let confirmed = after_the_fix(Verdict::Faster, true, 5);
+    assert_eq!(confirmed.confidence, Confidence::Confirmed);
+    let fix = confirmed.tried.expect("it was run");
+    assert_eq!(fix.name, "synchronous_commit=off");
+    // Faster, but not by this cause; run, but under another condition; run without a clear answer.
+    for other in [
+        after_the_fix(Verdict::Faster, false, 5),
+        after_the_fix(Verdict::Faster, true, 4),
+        after_the_fix(Verdict::Unresolved, true, 5),
+    ] {
+        assert_eq!(other.confidence, Confidence::Likely, "{other:?}");
+    }
+    let useless = after_the_fix(Verdict::Same, true, 5);
+    assert_eq!(useless.confidence, Confidence::Hint);
+    assert_eq!(useless.against.len(), 1);
 }
 
 #[test]

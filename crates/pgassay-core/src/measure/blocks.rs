@@ -179,12 +179,8 @@ mod tests {
             kernel: false,
         };
         for (block, samples) in [(0, 40), (1, 50), (2, 60)] {
-            builder.add(
-                block,
-                [frame("main"), frame("sort.isra.0")].into_iter(),
-                samples,
-            );
-            builder.add(block, [frame("main")].into_iter(), 100 - samples);
+            builder.add(block, [frame("main"), frame("sort.isra.0")], samples);
+            builder.add(block, [frame("main")], 100 - samples);
         }
         let profile = builder.finish();
         let share = inclusive_share(&profile, "sort").unwrap();

@@ -241,10 +241,9 @@ impl Measured<'_> {
         let both: Vec<String> = both.into_iter().flatten().collect();
         let of_list = |rows: &[CostRow]| leads(rows, name);
         let outcome = match (of_list(&cost.phases), of_list(&cost.subsystems)) {
-            (None, None) => Outcome::NotMet,
             (Some(one), None) | (None, Some(one)) => one,
             (Some(Outcome::Met), _) | (_, Some(Outcome::Met)) => Outcome::Met,
-            (Some(Outcome::NotMet), Some(Outcome::NotMet)) => Outcome::NotMet,
+            (None, None) | (Some(Outcome::NotMet), Some(Outcome::NotMet)) => Outcome::NotMet,
             _ => Outcome::Inconclusive,
         };
         Some((both.join(", "), outcome))
