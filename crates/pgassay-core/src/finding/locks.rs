@@ -17,19 +17,19 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "sequence-page",
-        title: "A sequence's page is fought over or logged often",
+        title: "Contention on a sequence's page, or frequent logging of it",
         manual: "SQL Commands: CREATE SEQUENCE (CACHE)",
         measure: sequence,
     },
     Signature {
         id: "hot-page",
-        title: "Backends fight over the content of a page",
+        title: "Contention on the content of a page",
         manual: "Monitoring: Wait Events of Type LWLock (BufferContent)",
         measure: hot_page,
     },
     Signature {
         id: "lock-manager",
-        title: "The lock manager's shared table is fought over",
+        title: "Contention on the shared lock table",
         manual: "Server Configuration: Lock Management, max_locks_per_transaction",
         measure: lock_manager,
     },
@@ -47,7 +47,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "snapshots",
-        title: "Snapshots are dear",
+        title: "Taking snapshots is expensive",
         manual: "Release Notes of 14 (scalability of GetSnapshotData)",
         measure: snapshots,
     },

@@ -41,7 +41,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "throttled",
-        title: "The machine gives its time to others",
+        title: "CPU steal or a CPU quota takes processor time away",
         manual: "Server Setup and Operation: Managing Kernel Resources",
         measure: throttled,
     },
@@ -265,7 +265,7 @@ fn throttled(e: &Evidence) -> Measure {
         .when(stolen >= 0.05 || e.of_response(quota) >= 0.05)
         .share(
             Source::Counters,
-            "of the machine's time that the hypervisor gave to others",
+            "of the machine's time was CPU steal",
             Some(stolen),
         )
         .micros("kept off the processor by a quota (cgroup)", Some(quota))

@@ -17,7 +17,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "buffer-mapping",
-        title: "The table of buffers is fought over",
+        title: "Contention on the buffer table",
         manual: "Monitoring: Wait Events of Type LWLock (BufferMapping)",
         measure: buffer_mapping,
     },

@@ -12,7 +12,7 @@ pub(super) fn section(run: &Run) -> Markup {
     html! {
         @if run.reference.is_some() || !run.expectations.is_empty() || !run.watched.is_empty() {
             section #belief {
-                h2 { "Beside what was believed" }
+                h2 { "Expected vs measured" }
                 (reference(run))
                 (expectations(run))
                 (watched(run))
