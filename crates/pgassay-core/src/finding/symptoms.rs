@@ -281,3 +281,15 @@ fn page_images_are_weighed_by_their_bytes_where_the_version_counts_them() {
     // Compressed images are many and small.
     assert!(!is_found("full-page-images", &counters(Some(900.0))));
 }
+
+#[test]
+fn findings_of_older_versions_open() {
+    let old = r#"{"id": "hot-row", "title": "t", "condition": 0, "variant": 1, "difference_us": 2700.0,
+        "confidence": "confirmed", "weight_us": 3600.0, "share": 0.5,
+        "facts": [{"source": "waits", "what": "Lock tuple", "value": 1.0, "unit": "share"}],
+        "remedy": "r", "manual": "m"}"#;
+    let finding: Finding = serde_json::from_str(old).expect("it opens");
+    assert!(!finding.queueing && finding.tried.is_none() && !finding.facts[0].context);
+    let moved = serde_json::to_value(Confidence::Moved).expect("it is written");
+    assert_eq!(moved, "moved");
+}

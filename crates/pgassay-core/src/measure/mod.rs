@@ -255,3 +255,29 @@ pub struct WatchedFunction {
     /// `None` where the point has no profile.
     pub shares: Vec<Option<f64>>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expectations_of_older_versions_open_with_what_they_said() {
+        let old = r#"{"that": "t", "check": "a.tps > 1", "met": false, "readings": [
+            {"condition": 0, "left": "2", "right": "1", "met": true},
+            {"condition": 1, "left": "0.5", "right": "1", "met": false}]}"#;
+        let old: ExpectationOutcome = serde_json::from_str(old).expect("it opens");
+        assert_eq!(old.outcome(), Some(Outcome::NotMet));
+        let readings: Vec<Outcome> = old.readings.iter().map(Reading::outcome).collect();
+        assert_eq!(readings, [Outcome::Met, Outcome::NotMet]);
+    }
+
+    #[test]
+    fn one_condition_decides_against_and_any_open_one_leaves_it_open() {
+        use Outcome::{Inconclusive, Met, NotMet};
+        let of = |outcomes: &[Outcome]| Outcome::of_all(outcomes.iter().copied());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[Met, Met]), Some(Met));
+        assert_eq!(of(&[Met, Inconclusive]), Some(Inconclusive));
+        assert_eq!(of(&[Inconclusive, NotMet, Met]), Some(NotMet));
+    }
+}

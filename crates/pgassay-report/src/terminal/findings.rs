@@ -109,3 +109,42 @@ fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style
     out.push_str(&wrap(&fix, columns, INDENT, &format!("{INDENT}  ")));
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(text: &str) -> Finding {
+        serde_json::from_str(text).expect("a finding")
+    }
+
+    const CAUSE: &str = r#"{"id": "commit-sync", "title": "Each commit waits for the disk",
+        "difference_us": 900.0, "difference_interval_us": [700.0, 1100.0], "confidence": "moved",
+        "weight_us": 1200.0, "share": 0.2, "facts": [], "remedy": "Use one transaction.",
+        "manual": "m"}"#;
+    const QUEUE: &str = r#"{"id": "hot-row", "title": "Transactions wait for row locks",
+        "difference_us": 2700.0, "confidence": "moved", "queueing": true, "follows": "commit-sync",
+        "weight_us": 3600.0, "share": 0.6, "facts": [], "remedy": "Spread the counter.",
+        "manual": "m"}"#;
+
+    #[test]
+    fn a_queue_that_follows_from_a_service_time_advises_to_fix_that() {
+        let style = Style {
+            color: false,
+            width: 100,
+        };
+        let text = observed(&[finding(CAUSE), finding(QUEUE)], style);
+        let told = "Queueing that follows from \"Each commit waits for the disk\": fix that first.";
+        assert!(text.contains(told), "{text}");
+        assert!(!text.contains("Spread the counter"), "{text}");
+        assert_eq!(text.matches("moved with it").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn what_an_older_version_called_confirmed_without_a_fix_has_moved() {
+        let old = CAUSE.replace("moved", "confirmed");
+        assert_eq!(sentence::confidence_word(&finding(&old)), "moved with it");
+        let own = old.replace("\"difference_us\": 900.0,", "");
+        assert_eq!(sentence::confidence_word(&finding(&own)), "confirmed");
+    }
+}
