@@ -9,7 +9,6 @@ use pgassay_stats as stats;
 
 use super::evidence::Evidence;
 use super::measure::Signature;
-use super::stacks::Stacks;
 use crate::counters::{Counted, per_transaction};
 use crate::ledger::{self, Measured};
 use crate::run::Run;
@@ -85,7 +84,7 @@ fn blocks(
             for (name, value) in per_transaction(&counted) {
                 counters.insert(name.to_owned(), value);
             }
-            let stacks = profile.map(|it| Stacks::of_block(it, cpu_us, number));
+            let stacks = profile.map(|it| whole.stacks.in_block(it, cpu_us, number));
             let evidence = Evidence {
                 cpu_us,
                 stacks: stacks.unwrap_or_default(),
