@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use pgassay_core::comparison::Verdict;
 use pgassay_core::finding::Confidence;
 use pgassay_core::ledger::Row;
-use pgassay_core::run::{Run, WarningKind};
+use pgassay_core::run::{Run, Warning, WarningKind};
 use support::Place;
 
 /// States of the machine, which other programs bring about as well: one that is full takes the
@@ -66,8 +66,11 @@ fn check(version: &str, study: &str, expected: &[Expected]) -> Option<Run> {
         .flat_map(|(name, must, _)| must.iter().map(move |id| (*name, *id)))
         .collect();
     let mut wrong = BTreeSet::new();
+    let mut had_the_machine = false;
     for _ in 0..TRIES {
         let run = run(version, study, &[])?;
+        let is_foreign = |it: &Warning| it.kind == WarningKind::ForeignLoad;
+        had_the_machine |= !run.warnings.iter().any(is_foreign);
         for (name, must, may) in expected {
             let variant = run.plan.variants.iter().position(|it| it == name);
             let found = found(&run, variant.expect("the variant is in the study"));
@@ -82,7 +85,10 @@ fn check(version: &str, study: &str, expected: &[Expected]) -> Option<Run> {
             return Some(run);
         }
     }
-    panic!("not found in {TRIES} runs: {missed:?}")
+    assert!(!had_the_machine, "not found in {TRIES} runs: {missed:?}");
+    let reason = format!("other programs filled the machine: {missed:?} not found");
+    pgassay_server::testing::skip_unless_ci("findings", &reason);
+    None
 }
 
 /// What parallel workers use is no time of the backend that waits for them: it stands beside.
