@@ -254,7 +254,8 @@ impl<'a> Counted<'a> {
         self.trials.iter().copied().filter(is_counted)
     }
 
-    fn per_trial(&self, name: &str) -> Vec<f64> {
+    /// A counter per transaction in each trial that counted it.
+    pub fn per_trial(&self, name: &str) -> Vec<f64> {
         let of_trial = |trial: &Trial| {
             trial.counters.get(name).copied().unwrap_or(0.0) / trial.transactions_total as f64
         };

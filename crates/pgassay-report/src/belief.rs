@@ -1,36 +1,72 @@
 //! What became of an expectation, in words.
 
-use pgassay_core::measure::{ExpectationOutcome, Reading};
+use pgassay_core::measure::{ExpectationOutcome, Outcome, Reading};
 use pgassay_core::run::Run;
 
+use crate::number;
 use crate::outline::condition_title;
 
 /// Readings that are told one by one.
 const TOLD_MAX: usize = 4;
 
-/// `1.332 against 1.2 (plain, 1 client); …`, and where it does not hold.
-pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
-    let told = |readings: &[&Reading]| -> String {
-        let one = |reading: &&Reading| {
-            format!(
-                "{} against {} ({})",
-                reading.left,
-                reading.right,
-                condition_title(run, reading.condition)
-            )
-        };
-        let mut parts: Vec<String> = readings.iter().take(TOLD_MAX).map(one).collect();
-        if readings.len() > TOLD_MAX {
-            parts.push(format!("{} more", readings.len() - TOLD_MAX));
-        }
-        parts.join("; ")
-    };
-    let (held, failed): (Vec<&Reading>, Vec<&Reading>) =
-        it.readings.iter().partition(|reading| reading.met);
-    match (held.len(), failed.len()) {
-        (0, 0) => "not measured in this run".to_owned(),
-        (_, 0) => told(&held),
-        (0, _) => told(&failed),
-        (others, _) => format!("{}; met under {others} other", told(&failed)),
+/// The word for what it came to.
+pub(crate) fn word(it: &ExpectationOutcome) -> &'static str {
+    match it.outcome() {
+        Some(Outcome::Met) => "met",
+        Some(Outcome::NotMet) => "not met",
+        Some(Outcome::Inconclusive) => "inconclusive",
+        None => "not measured",
     }
+}
+
+/// `1.332 [1.290, 1.375] vs 1.2 (plain, 1 client); …`: where it is not met, else where that is
+/// inconclusive, else all.
+pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
+    let Some(outcome) = it.outcome() else {
+        return "not measured in this run".to_owned();
+    };
+    let of_outcome = |reading: &&Reading| reading.outcome() == outcome;
+    let decisive: Vec<&Reading> = it.readings.iter().filter(of_outcome).collect();
+    let mut parts: Vec<String> = decisive
+        .iter()
+        .take(TOLD_MAX)
+        .map(|reading| one(run, reading))
+        .collect();
+    if decisive.len() > TOLD_MAX {
+        parts.push(format!("{} more", decisive.len() - TOLD_MAX));
+    }
+    let met = it.readings.iter().filter(|it| it.outcome() == Outcome::Met);
+    if outcome != Outcome::Met {
+        match met.count() {
+            0 => {}
+            count => parts.push(format!("met under {count} other")),
+        }
+    }
+    parts.join("; ")
+}
+
+fn one(run: &Run, reading: &Reading) -> String {
+    let side = |value: &str, interval: Option<[f64; 2]>| match interval {
+        Some([low, high]) => {
+            format!(
+                "{value}\u{a0}[{}, {}]",
+                number::plain(low),
+                number::plain(high)
+            )
+        }
+        None => value.to_owned(),
+    };
+    let without = reading.left_interval.is_none() && reading.right_interval.is_none();
+    let is_open = reading.outcome() == Outcome::Inconclusive;
+    format!(
+        "{} vs {} ({}{})",
+        side(&reading.left, reading.left_interval),
+        side(&reading.right, reading.right_interval),
+        condition_title(run, reading.condition),
+        if without && is_open {
+            ", no interval"
+        } else {
+            ""
+        }
+    )
 }

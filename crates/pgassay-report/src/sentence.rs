@@ -445,12 +445,39 @@ pub(crate) fn cut_by_ends(run: &Run) -> Option<String> {
 }
 
 /// The word for how sure a finding is.
-pub(crate) fn confidence_word(confidence: Confidence) -> &'static str {
-    match confidence {
+pub(crate) fn confidence_word(finding: &Finding) -> &'static str {
+    match finding.confidence {
         Confidence::Hint => "hint",
         Confidence::Likely => "likely",
+        Confidence::Moved => "moved with it",
+        // Results of older versions call so what no fix was run for.
+        Confidence::Confirmed if finding.difference_us.is_some() => "moved with it",
         Confidence::Confirmed => "confirmed",
     }
+}
+
+/// What a queue follows from, in place of what would shorten the queue itself: `Queueing that follows
+/// from "Each commit waits for the disk": fix that first.`
+pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String> {
+    let id = finding.follows.as_ref()?;
+    let cause = findings.iter().find(|it| it.id == *id)?;
+    Some(format!(
+        "Queueing that follows from \"{}\": fix that first.",
+        cause.title
+    ))
+}
+
+/// What became of a finding's own fix: `work_mem=64MB was run: throughput ×1.595 [1.490, 1.707]`.
+pub(crate) fn tried(finding: &Finding) -> Option<String> {
+    let fix = finding.tried.as_ref()?;
+    let [low, high] = fix.interval;
+    Some(format!(
+        "{} was run: throughput {} [{}, {}]",
+        fix.name,
+        number::ratio(fix.tps_ratio),
+        number::decimals(low, 3),
+        number::decimals(high, 3)
+    ))
 }
 
 /// Where a finding was made: `simple, plain, 8 clients`, or `prepared against simple, 1 client`.
@@ -461,8 +488,9 @@ pub(crate) fn place(run: &Run, finding: &Finding) -> String {
     let (name, title) = (variant_name(run, variant), condition_title(run, condition));
     match finding.difference_us {
         Some(difference_us) => format!(
-            "{} µs/tx under {name} against {}, {title}",
+            "{}{} µs/tx under {name} vs {}, {title}",
             number::signed_micros(difference_us),
+            interval(finding),
             baseline_name(run)
         ),
         None => format!("{name}, {title}"),
@@ -472,9 +500,25 @@ pub(crate) fn place(run: &Run, finding: &Finding) -> String {
 /// What a finding weighs: as a difference where two points are compared.
 pub(crate) fn weight(finding: &Finding) -> String {
     match finding.difference_us {
-        Some(difference_us) => number::signed_micros(difference_us),
+        Some(difference_us) => {
+            format!(
+                "{}{}",
+                number::signed_micros(difference_us),
+                interval(finding)
+            )
+        }
         None => number::micros(finding.weight_us),
     }
+}
+
+/// The interval of a finding's difference, or nothing.
+fn interval(finding: &Finding) -> String {
+    finding
+        .difference_interval_us
+        .map_or_else(String::new, |it| {
+            let [low, high] = it.map(number::signed_micros);
+            format!(" [{low}, {high}]")
+        })
 }
 
 /// The first facts of a finding, each with its figure.

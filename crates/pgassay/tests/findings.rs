@@ -5,8 +5,10 @@ mod support;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
+use pgassay_core::comparison::Verdict;
 use pgassay_core::finding::Confidence;
-use pgassay_core::run::{Run, WarningKind};
+use pgassay_core::ledger::Row;
+use pgassay_core::run::{Run, Warning, WarningKind};
 use support::Place;
 
 /// States of the machine, which other programs bring about as well: one that is full takes the
@@ -53,25 +55,40 @@ fn found(run: &Run, variant: usize) -> BTreeSet<&str> {
         .collect()
 }
 
-/// What must be found is, and nothing else.
+/// A machine that others fill lengthens the response time, of which a cause is then a smaller share:
+/// what is missed in one run is looked for in another.
+const TRIES: u32 = 3;
+
+/// What must be found is, in one of a few runs, and nothing else in any.
 fn check(version: &str, study: &str, expected: &[Expected]) -> Option<Run> {
-    let run = run(version, study, &[])?;
+    let mut missed: BTreeSet<(&str, &str)> = expected
+        .iter()
+        .flat_map(|(name, must, _)| must.iter().map(move |id| (*name, *id)))
+        .collect();
     let mut wrong = BTreeSet::new();
-    for (name, must, may) in expected {
-        let variant = run.plan.variants.iter().position(|it| it == name);
-        let found = found(&run, variant.expect("the variant is in the study"));
-        for id in must.iter().filter(|id| !found.contains(*id)) {
-            wrong.insert(format!("{name}: {id} was not found"));
-        }
-        for id in &found {
+    let mut had_the_machine = false;
+    for _ in 0..TRIES {
+        let run = run(version, study, &[])?;
+        let is_foreign = |it: &Warning| it.kind == WarningKind::ForeignLoad;
+        had_the_machine |= !run.warnings.iter().any(is_foreign);
+        for (name, must, may) in expected {
+            let variant = run.plan.variants.iter().position(|it| it == name);
+            let found = found(&run, variant.expect("the variant is in the study"));
+            missed.retain(|(of, id)| of != name || !found.contains(id));
             let allowed = [*must, *may, &OF_THE_MACHINE[..]].concat();
-            if !allowed.contains(id) {
+            for id in found.iter().filter(|id| !allowed.contains(id)) {
                 wrong.insert(format!("{name}: {id} is not there"));
             }
         }
+        assert!(wrong.is_empty(), "{wrong:?}: {:?}", run.findings);
+        if missed.is_empty() {
+            return Some(run);
+        }
     }
-    assert!(wrong.is_empty(), "{wrong:?}: {:?}", run.findings);
-    Some(run)
+    assert!(!had_the_machine, "not found in {TRIES} runs: {missed:?}");
+    let reason = format!("other programs filled the machine: {missed:?} not found");
+    pgassay_server::testing::skip_unless_ci("findings", &reason);
+    None
 }
 
 /// What parallel workers use is no time of the backend that waits for them: it stands beside.
@@ -209,6 +226,34 @@ fn a_server_that_is_set_badly_is_told_by_its_reads_writes_and_log() {
     );
 }
 
+/// What each healthy load resembles. It must not be found there, whatever else the machine does.
+const RESEMBLES: [(&str, &[&str]); 5] = [
+    ("keys", &["hot-row"]),
+    ("parallel", &["parallel-start"]),
+    ("sort", &["temporary-files"]),
+    ("asynchronous", &["commit-sync"]),
+    ("pruned", &["cached-plan-locks", "partition-routing"]),
+];
+
+#[test]
+fn healthy_loads_are_not_taken_for_what_they_resemble() {
+    let study = include_str!("findings/healthy.toml");
+    let Some(run) = run("18", study, &[]) else {
+        return;
+    };
+    // The inserts do wait for each other, or the first of these would prove nothing.
+    let keys = run.ledgers.iter().find(|it| it.variant == 0);
+    let waited = |it: &&Row| it.mechanism == "Lock transactionid";
+    let rows = &keys.expect("its backends are ours").rows;
+    assert!(rows.iter().any(|it| waited(&it)), "{rows:?}");
+    for (name, ids) in RESEMBLES {
+        let variant = run.plan.variants.iter().position(|it| it == name);
+        let found = found(&run, variant.expect("it is in the study"));
+        let wrong: Vec<&&str> = ids.iter().filter(|id| found.contains(*id)).collect();
+        assert!(wrong.is_empty(), "{name}: {wrong:?} in {:?}", run.findings);
+    }
+}
+
 const SIMPLE: &str = r#"question = "How fast is a look-up?"
 [server]
 version = "18"
@@ -251,10 +296,17 @@ fn a_remedy_is_tried_as_another_variant_of_the_same_study() {
     );
     let finding = run.findings.iter().find(|it| it.id == "parse-and-plan");
     let finding = finding.expect("it was found");
-    let proved = tried
-        .findings
-        .iter()
-        .any(|it| it.confidence == Confidence::Confirmed);
+    let fix = finding.tried.as_ref().expect("its fix was run");
+    assert_eq!(fix.name, "protocol=prepared");
+    // In the second stage a comparison shows what moved; only the finding whose fix was run is
+    // confirmed by it.
+    let in_stage = tried.findings.iter();
+    let surest = in_stage.map(|it| it.confidence).max();
+    assert!(surest <= Some(Confidence::Moved), "{:?}", tried.findings);
+    let moved = tried.findings.iter().any(|it| {
+        it.id == finding.id && it.confidence == Confidence::Moved && it.difference_us < Some(0.0)
+    });
+    let proved = moved && comparison.verdict == Verdict::Faster;
     assert_eq!(finding.confidence == Confidence::Confirmed, proved);
 }
 

@@ -4,6 +4,7 @@
 
 mod support;
 
+use pgassay_core::measure::Outcome;
 use pgassay_core::run::Run;
 use support::{Finished, Place};
 
@@ -56,9 +57,13 @@ fn the_page_s_own_study_of_two_weighted_scripts_and_two_settings_runs_as_it_stan
             "one of ten transactions updates, by weight: {updated}"
         );
     }
-    let met: Vec<Option<bool>> = run.expectations.iter().map(|it| it.met).collect();
+    // How many of ten transactions are counted is random, too: four trials may leave it open.
+    let outcomes: Vec<Option<Outcome>> = run.expectations.iter().map(|it| it.outcome).collect();
     assert!(
-        matches!(met[..], [Some(_), Some(true)]),
+        matches!(
+            outcomes[..],
+            [Some(_), Some(Outcome::Met | Outcome::Inconclusive)]
+        ),
         "{:?}",
         run.expectations
     );

@@ -2,6 +2,7 @@
 
 mod support;
 
+use pgassay_core::measure::Outcome;
 use pgassay_core::run::{Run, WarningKind};
 use pgassay_core::study::DriverKind;
 use support::Place;
@@ -108,13 +109,12 @@ fn data_ways_and_requirements_are_as_the_study_says() {
         "{:?}",
         run.points
     );
-    let met: Vec<Option<bool>> = run.expectations.iter().map(|it| it.met).collect();
-    assert_eq!(
-        met,
-        [Some(true), Some(false), None],
-        "{:?}",
-        run.expectations
-    );
+    let outcomes: Vec<Option<Outcome>> = run.expectations.iter().map(|it| it.outcome).collect();
+    // Two blocks on a busy machine may leave the first open, but do not miss it.
+    let [Some(delayed), Some(Outcome::NotMet), None] = outcomes[..] else {
+        panic!("{:?}", run.expectations)
+    };
+    assert_ne!(delayed, Outcome::NotMet, "{:?}", run.expectations);
     let rows = &run.reference.as_ref().expect("the study has one").rows;
     assert_eq!(
         (rows[1].was_ratio, rows[0].is_ratio),

@@ -75,13 +75,15 @@ fn client_limited(e: &Evidence) -> Measure {
             "trials in which a thread of the generator had no reserve",
             Some(e.client_limited),
         )
-        .clock("the generator's CPU", e.client_cpu_us)
-        .clock("the server's CPU", e.cpu_us)
-        .share(
-            Source::Counters,
-            "of the machine's processors in use",
-            e.busy(),
-        )
+        .context(|it| {
+            it.clock("the generator's CPU", e.client_cpu_us)
+                .clock("the server's CPU", e.cpu_us)
+                .share(
+                    Source::Counters,
+                    "of the machine's processors in use",
+                    e.busy(),
+                )
+        })
         .remedy(
             "The figures are the generator's own. Give it more threads ([length] threads, -j), or \
              a machine of its own; simplify the script's expressions.",

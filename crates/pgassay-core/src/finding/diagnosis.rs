@@ -1,8 +1,11 @@
 //! From evidence to findings: each signature at each point, and between points.
 
+use std::collections::BTreeMap;
+
 use super::evidence::Evidence;
 use super::measure::{Measure, Signature};
-use super::{Confidence, Finding, SecondStage, signatures};
+use super::side::{Side, interval};
+use super::{Confidence, Finding, SecondStage, TriedFix, signatures};
 use crate::comparison::{Comparison, Verdict};
 use crate::observation::Observation;
 use crate::run::Run;
@@ -11,10 +14,14 @@ use crate::run::Run;
 const NOTICEABLE: f64 = 0.02;
 /// A change of weight below this share of the baseline's response time is no finding.
 const CHANGE_MIN: f64 = 0.05;
-/// It must account for this share of the difference in time to be called its cause, …
+/// It must account for this share of the difference in time to have moved with it, …
 const PART_MIN: f64 = 0.2;
 /// … and weigh less than this share of itself on the other side.
 const LEFT_MAX: f64 = 0.7;
+/// In a closed loop a client waits for at most all the others, so a queue grows by no more than
+/// (clients − 1) times the service it waits for; beyond this multiple of that it has a cause of
+/// its own. Both figures have errors.
+const FOLLOWS_SLACK: f64 = 1.5;
 
 /// States of the machine: they change with whatever else does, and cause no difference.
 const OF_THE_MACHINE: [&str; 3] = ["cpu-saturation", "client-limited", "throttled"];
@@ -23,21 +30,22 @@ const OF_THE_MACHINE: [&str; 3] = ["cpu-saturation", "client-limited", "throttle
 pub fn diagnose(run: &Run) -> Vec<Finding> {
     let mut findings = Vec::new();
     for condition in 0..run.plan.conditions.len() {
-        let points: Vec<Option<Evidence>> = (0..run.plan.variants.len())
-            .map(|variant| Evidence::of_point(run, condition, variant))
-            .collect();
-        for (variant, evidence) in points.iter().enumerate() {
-            let Some(evidence) = evidence else { continue };
+        let mut sides: BTreeMap<usize, Side> = BTreeMap::new();
+        for variant in 0..run.plan.variants.len() {
+            let Some(evidence) = Evidence::of_point(run, condition, variant) else {
+                continue;
+            };
             let at = (Some(condition), Some(variant));
-            findings.extend(of_point(evidence, evidence.response_us, at));
+            findings.extend(of_point(&evidence, at));
+            sides.insert(variant, Side::new(run, evidence, condition, variant));
         }
         for comparison in run
             .comparisons
             .iter()
             .filter(|it| it.condition == condition)
         {
-            let sides = (points.first(), points.get(comparison.variant));
-            if let (Some(Some(baseline)), Some(Some(variant))) = sides {
+            if let (Some(baseline), Some(variant)) = (sides.get(&0), sides.get(&comparison.variant))
+            {
                 findings.extend(between(comparison, baseline, variant));
             }
         }
@@ -46,24 +54,66 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
     findings
 }
 
-/// Raises what the second stage has proved: a finding whose remedy moved the throughput with it.
+/// Judges the findings whose suggested fixes the second stage has run, each under the conditions
+/// in which it was: confirmed where throughput rose and the cause shrank, no more than a hint where
+/// the fix made no difference or a worse one.
 pub fn confirm(run: &mut Run, stage: &SecondStage) {
-    let Some(tried) = &run.remedies else { return };
-    let proved: Vec<&str> = tried
-        .findings
-        .iter()
-        .filter(|it| it.confidence == Confidence::Confirmed)
-        .filter_map(|it| {
-            let of_remedy = stage.ids.get(it.variant?.checked_sub(1)?)?;
-            (*of_remedy == it.id).then_some(it.id.as_str())
-        })
-        .collect();
-    for finding in &mut run.findings {
-        if finding.variant == Some(stage.variant) && proved.contains(&finding.id.as_str()) {
-            finding.confidence = Confidence::Confirmed;
+    if let Some(tried) = &run.remedies {
+        judge(
+            &mut run.findings,
+            stage,
+            &tried.comparisons,
+            &tried.findings,
+        );
+    }
+}
+
+/// The same, by the comparisons and the findings of the second stage.
+pub(super) fn judge(
+    findings: &mut [Finding],
+    stage: &SecondStage,
+    comparisons: &[Comparison],
+    found: &[Finding],
+) {
+    for comparison in comparisons {
+        let id = comparison
+            .variant
+            .checked_sub(1)
+            .and_then(|at| stage.ids.get(at));
+        let (Some(id), Some(&condition)) = (id, stage.conditions.get(comparison.condition)) else {
+            continue;
+        };
+        let shrank = found.iter().any(|it| {
+            let at = (it.condition, it.variant);
+            at == (Some(comparison.condition), Some(comparison.variant))
+                && it.id == *id
+                && it.confidence == Confidence::Moved
+                && it.difference_us < Some(0.0)
+        });
+        let fix = TriedFix {
+            name: stage.fixes[comparison.variant - 1].clone(),
+            tps_ratio: comparison.tps.ratio,
+            interval: [comparison.tps.low, comparison.tps.high],
+        };
+        let its_own = findings.iter_mut().filter(|it| {
+            it.id == *id
+                && it.difference_us.is_none()
+                && (it.condition, it.variant) == (Some(condition), Some(stage.variant))
+        });
+        for finding in its_own {
+            finding.tried = Some(fix.clone());
+            match comparison.verdict {
+                Verdict::Faster if shrank => finding.confidence = Confidence::Confirmed,
+                Verdict::Same | Verdict::Slower => {
+                    finding.confidence = Confidence::Hint;
+                    let words = "its suggested fix was run and throughput did not rise";
+                    finding.against.push(words.to_owned());
+                }
+                Verdict::Faster | Verdict::Unresolved => {}
+            }
         }
     }
-    sort(&mut run.findings);
+    sort(findings);
 }
 
 /// All findings about a live server, the strongest first. Without transactions there are none.
@@ -71,33 +121,36 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
     let Some(evidence) = Evidence::of_observation(observation) else {
         return Vec::new();
     };
-    let mut findings = of_point(&evidence, evidence.response_us, (None, None));
+    let mut findings = of_point(&evidence, (None, None));
     sort(&mut findings);
     findings
 }
 
-/// The surest first, among those the heaviest.
-fn sort(findings: &mut [Finding]) {
+/// The surest first, among those the heaviest. Among those that moved with a verdict service time
+/// stands above queueing, which moves with it.
+pub(super) fn sort(findings: &mut [Finding]) {
+    let is_derived = |it: &Finding| it.confidence == Confidence::Moved && it.queueing;
     findings.sort_by(|a, b| {
         let sure = b.confidence.cmp(&a.confidence);
-        sure.then(b.share.total_cmp(&a.share))
+        sure.then(is_derived(a).cmp(&is_derived(b)))
+            .then(b.share.total_cmp(&a.share))
             .then_with(|| a.id.cmp(&b.id))
     });
 }
 
 type Place = (Option<usize>, Option<usize>);
 
-fn of_point(evidence: &Evidence, whole_us: f64, at: Place) -> Vec<Finding> {
+pub(super) fn of_point(evidence: &Evidence, at: Place) -> Vec<Finding> {
     signatures()
         .filter_map(|signature| {
             let measure = (signature.measure)(evidence);
             let confidence = measure.confidence();
             // Queueing for a processor inflates the response time, but nothing's weight.
-            let whole_us = evidence.cpu_us.min(whole_us - evidence.run_queue_us);
-            let noticeable_us = NOTICEABLE * whole_us;
+            let at_work_us = evidence.response_us - evidence.run_queue_us;
+            let noticeable_us = NOTICEABLE * evidence.cpu_us.min(at_work_us);
             let is_seen =
                 measure.matched && !measure.facts.is_empty() && measure.weight_us >= noticeable_us;
-            is_seen.then(|| finding(signature, measure, confidence, whole_us, at))
+            is_seen.then(|| finding(signature, measure, confidence, evidence.response_us, at))
         })
         .collect()
 }
@@ -115,12 +168,16 @@ fn finding(
         condition,
         variant,
         difference_us: None,
+        difference_interval_us: None,
         confidence,
         share: if whole_us > 0.0 {
             (measure.weight_us / whole_us).min(1.0)
         } else {
             0.0
         },
+        queueing: measure.is_queueing(),
+        follows: None,
+        tried: None,
         weight_us: measure.weight_us,
         facts: measure.facts,
         against: measure.against,
@@ -130,54 +187,96 @@ fn finding(
     }
 }
 
-/// What weighs differently under the variant than under the baseline.
+/// What weighs differently under the variant than under the baseline, and which queueing follows
+/// from which service time.
+pub(super) fn between(comparison: &Comparison, baseline: &Side, variant: &Side) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = signatures()
+        .filter(|it| !OF_THE_MACHINE.contains(&it.id))
+        .filter_map(|signature| changed(comparison, signature, baseline, variant))
+        .collect();
+    let moved = |it: &&Finding| it.confidence == Confidence::Moved;
+    let services: Vec<(String, f64)> = findings
+        .iter()
+        .filter(moved)
+        .filter(|it| !it.queueing)
+        .filter_map(|it| Some((it.id.clone(), it.difference_us?)))
+        .collect();
+    let clients = baseline.whole.clients.max(variant.whole.clients);
+    let reach = FOLLOWS_SLACK * (clients - 1.0).max(1.0);
+    for queue in findings.iter_mut().filter(|it| it.queueing) {
+        let Some(queue_us) = queue.difference_us else {
+            continue;
+        };
+        // All that moved moved with the verdict, and so in one direction.
+        let service_us: f64 = services.iter().map(|(_, us)| us).sum();
+        let largest = services
+            .iter()
+            .max_by(|a, b| a.1.abs().total_cmp(&b.1.abs()));
+        if queue.confidence == Confidence::Moved && queue_us.abs() <= reach * service_us.abs() {
+            queue.follows = largest.map(|(id, _)| id.clone());
+        }
+    }
+    findings
+}
+
+/// One signature under both variants; `None` where it is no cause on the heavier side, or where too
+/// little changed.
 ///
-/// It is confirmed where the verdict is clear, the weight went with it, and it accounts for a good
-/// part of the difference in CPU or in response time.
-fn between(comparison: &Comparison, baseline: &Evidence, variant: &Evidence) -> Vec<Finding> {
+/// It has moved with the verdict where that is clear, the weight went the same way with an
+/// interval that excludes 0, and it accounts for a good part of the difference in response time, in
+/// CPU time, or in the time that is left without queueing, which others' service times lengthen.
+fn changed(
+    comparison: &Comparison,
+    signature: &Signature,
+    baseline: &Side,
+    variant: &Side,
+) -> Option<Finding> {
+    let (a, b) = (&baseline.whole, &variant.whole);
     let moved_us = [
-        variant.response_us - baseline.response_us,
-        variant.cpu_us - baseline.cpu_us,
+        b.response_us - a.response_us,
+        b.cpu_us - a.cpu_us,
+        (b.response_us - b.queued_us) - (a.response_us - a.queued_us),
     ];
-    let is_clear = matches!(comparison.verdict, Verdict::Faster | Verdict::Slower);
-    let found = |signature: &Signature| {
-        if OF_THE_MACHINE.contains(&signature.id) {
-            return None;
-        }
-        let (of_baseline, of_variant) =
-            ((signature.measure)(baseline), (signature.measure)(variant));
-        let difference_us = of_variant.weight_us - of_baseline.weight_us;
-        let is_less = of_variant.weight_us.min(of_baseline.weight_us)
-            <= LEFT_MAX * of_variant.weight_us.max(of_baseline.weight_us);
-        let heavier = if difference_us > 0.0 {
-            of_variant
-        } else {
-            of_baseline
-        };
-        let enough = difference_us.abs() >= CHANGE_MIN * baseline.cpu_us.min(baseline.response_us);
-        if !heavier.matched || heavier.facts.is_empty() || !enough {
-            return None;
-        }
-        let accounts = moved_us.iter().any(|moved| {
-            moved.signum() == difference_us.signum()
-                && difference_us.abs() >= PART_MIN * moved.abs()
-        });
-        let went_with_it = (comparison.verdict == Verdict::Slower) == (difference_us > 0.0);
-        let confidence = if is_clear && went_with_it && accounts && is_less {
-            Confidence::Confirmed
-        } else {
-            heavier.confidence()
-        };
-        let whole_us = baseline.response_us.max(variant.response_us);
-        let at = (Some(comparison.condition), Some(comparison.variant));
-        let mut finding = finding(signature, heavier, confidence, whole_us, at);
-        finding.share = (difference_us.abs() / whole_us).min(1.0);
-        finding.difference_us = Some(difference_us);
-        // The comparison has tried it already.
-        finding.variants.clear();
-        Some(finding)
+    let (of_baseline, of_variant) = ((signature.measure)(a), (signature.measure)(b));
+    let difference_us = of_variant.weight_us - of_baseline.weight_us;
+    let is_less = of_variant.weight_us.min(of_baseline.weight_us)
+        <= LEFT_MAX * of_variant.weight_us.max(of_baseline.weight_us);
+    let (heavier, its) = if difference_us > 0.0 {
+        (of_variant, b)
+    } else {
+        (of_baseline, a)
     };
-    signatures().filter_map(found).collect()
+    // Queueing may be many times the service that it waits for.
+    let is_matched = heavier.matched
+        || !heavier.is_queueing() && (signature.measure)(&its.without_queues()).matched;
+    let enough = difference_us.abs() >= CHANGE_MIN * a.cpu_us.min(a.response_us);
+    if !is_matched || heavier.facts.is_empty() || !enough {
+        return None;
+    }
+    let accounts = moved_us.iter().any(|moved| {
+        moved.signum() == difference_us.signum() && difference_us.abs() >= PART_MIN * moved.abs()
+    });
+    let went_with_it = match comparison.verdict {
+        Verdict::Slower => difference_us > 0.0,
+        Verdict::Faster => difference_us < 0.0,
+        Verdict::Same | Verdict::Unresolved => false,
+    };
+    let interval_us = interval(signature, baseline, variant);
+    let is_beyond_noise = interval_us.is_some_and(|[low, high]| low > 0.0 || high < 0.0);
+    let confidence = if went_with_it && accounts && is_less && is_beyond_noise {
+        Confidence::Moved
+    } else {
+        heavier.confidence()
+    };
+    let whole_us = a.response_us.max(b.response_us);
+    let at = (Some(comparison.condition), Some(comparison.variant));
+    let mut finding = finding(signature, heavier, confidence, whole_us, at);
+    finding.share = (difference_us.abs() / whole_us).min(1.0);
+    finding.difference_us = Some(difference_us);
+    finding.difference_interval_us = interval_us;
+    // The comparison has tried it already.
+    finding.variants.clear();
+    Some(finding)
 }
 
 #[cfg(test)]
@@ -200,7 +299,7 @@ mod tests {
     }
 
     fn ids(evidence: &Evidence) -> Vec<String> {
-        of_point(evidence, evidence.response_us, (None, None))
+        of_point(evidence, (None, None))
             .into_iter()
             .map(|finding| finding.id)
             .collect()
@@ -260,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_alone_are_a_hint_and_the_protocol_makes_it_likely() {
+    fn stacks_alone_are_a_hint_and_the_protocol_measures_nothing() {
         let stacks = [
             (
                 "PostgresMain;exec_simple_query;pg_parse_query;raw_parser",
@@ -273,17 +372,17 @@ mod tests {
             ("PostgresMain;exec_simple_query;PortalRun;ExecutePlan", 50),
         ];
         let simple = evidence(&stacks, Protocol::Simple);
-        let found = of_point(&simple, 150.0, (None, None));
+        let found = of_point(&simple, (None, None));
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].id, "parse-and-plan");
-        assert_eq!(found[0].confidence, Confidence::Likely);
+        assert_eq!(found[0].confidence, Confidence::Hint);
         assert!((found[0].weight_us - 50.0).abs() < 1e-9);
         assert_eq!(found[0].variants[0].name, "protocol=prepared");
         let unknown = Evidence {
             protocol: None,
             ..simple
         };
-        let found = of_point(&unknown, 150.0, (None, None));
+        let found = of_point(&unknown, (None, None));
         assert_eq!(found[0].confidence, Confidence::Hint);
         assert!(found[0].variants.is_empty(), "a live server has no study");
         assert_eq!(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::stacks::Stacks;
 use crate::comparison::PointSummary;
 use crate::counters;
-use crate::ledger::{Divider, Ledger, Part, Reason};
+use crate::ledger::{Divider, Ledger, Nature, Part, Reason, Row};
 use crate::observation::Observation;
 use crate::run::Run;
 use crate::study::Protocol;
@@ -35,6 +35,8 @@ pub struct Evidence {
     pub cpu_us: f64,
     /// Their time in a run queue.
     pub run_queue_us: f64,
+    /// Time in a run queue or blocked for somebody else's work, as for a lock.
+    pub queued_us: f64,
     /// The load generator's CPU time.
     pub client_cpu_us: f64,
     /// Share of the trials in which the generator set the pace.
@@ -94,12 +96,11 @@ impl Evidence {
         }
         let foreign: f64 = trials().map(|trial| trial.foreign).sum();
         let scripts: Vec<&str> = point.scripts.iter().map(|it| it.text.as_str()).collect();
-        Some(Self {
+        let evidence = Self {
             major: major(version.unwrap_or_default()),
             clients: f64::from(run.plan.conditions[condition].clients),
             protocol: Some(point.protocol),
             settings,
-            blocked: ledger.map(blocked_of).unwrap_or_default(),
             foreign: foreign / trials().count().max(1) as f64,
             scripts: scripts.join("\n").to_lowercase(),
             clock_source: clock.map_or_else(String::new, |check| check.value.clone()),
@@ -107,7 +108,29 @@ impl Evidence {
             cpu_us,
             run_queue_us,
             ..Self::of_summary(summary)
+        };
+        Some(match ledger {
+            Some(it) => evidence.with_rows(&it.rows, it.blocked_by),
+            None => evidence,
         })
+    }
+
+    /// With the times that a ledger's rows tell, so that a finding and the ledger print the same
+    /// figure for the same wait.
+    pub(super) fn with_rows(self, rows: &[Row], blocked_by: Divider) -> Self {
+        let sum = |wanted: &dyn Fn(&Row) -> bool| -> f64 {
+            rows.iter().filter(|it| wanted(it)).map(|it| it.us).sum()
+        };
+        let is_queue = |row: &Row| {
+            row.part == Part::RunQueue || row.part == Part::Blocked && row.nature == Nature::Queue
+        };
+        Self {
+            response_us: sum(&|row| row.part != Part::Between),
+            run_queue_us: sum(&|row| row.part == Part::RunQueue),
+            queued_us: sum(&is_queue),
+            blocked: blocked_of(rows, blocked_by),
+            ..self
+        }
     }
 
     fn of_summary(summary: &PointSummary) -> Self {
@@ -124,6 +147,17 @@ impl Evidence {
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
             ..Self::default()
+        }
+    }
+
+    /// The same, with all but the time in queues as its response time: of a long queue's cause
+    /// little is left in a share of the whole.
+    pub(super) fn without_queues(&self) -> Self {
+        Self {
+            response_us: (self.response_us - self.queued_us).max(self.cpu_us),
+            run_queue_us: 0.0,
+            queued_us: 0.0,
+            ..self.clone()
         }
     }
 
@@ -161,6 +195,7 @@ impl Evidence {
             response_us: (per_transaction(observation.backends_present_us) - idle_us).max(0.0),
             cpu_us,
             run_queue_us,
+            queued_us: run_queue_us,
             tps: transactions / (observation.window_us / 1e6),
             stacks: observation
                 .sampled()
@@ -263,12 +298,12 @@ fn major(version: &str) -> u32 {
 }
 
 /// The blocked time of a ledger by reason; empty where nothing divided it.
-fn blocked_of(ledger: &Ledger) -> BTreeMap<String, f64> {
+fn blocked_of(rows: &[Row], blocked_by: Divider) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
-    if ledger.blocked_by == Divider::Nothing {
+    if blocked_by == Divider::Nothing {
         return sums;
     }
-    for row in &ledger.rows {
+    for row in rows {
         let reason = match row.part {
             Part::Blocked => row.mechanism.as_str(),
             // A generator that waits for a processor is no matter of round trips.

@@ -11,25 +11,25 @@ use super::remedy::RemedyVariant;
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "hot-row",
-        title: "Transactions wait for each other's row",
+        title: "Transactions wait for row locks",
         manual: "Concurrency Control: Row-Level Locks",
         measure: hot_row,
     },
     Signature {
         id: "sequence-page",
-        title: "A sequence's page is fought over or logged often",
+        title: "Contention on a sequence's page, or frequent logging of it",
         manual: "SQL Commands: CREATE SEQUENCE (CACHE)",
         measure: sequence,
     },
     Signature {
         id: "hot-page",
-        title: "Backends fight over the content of a page",
+        title: "Contention on the content of a page",
         manual: "Monitoring: Wait Events of Type LWLock (BufferContent)",
         measure: hot_page,
     },
     Signature {
         id: "lock-manager",
-        title: "The lock manager's shared table is fought over",
+        title: "Contention on the shared lock table",
         manual: "Server Configuration: Lock Management, max_locks_per_transaction",
         measure: lock_manager,
     },
@@ -47,7 +47,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "snapshots",
-        title: "Snapshots are dear",
+        title: "Taking snapshots is expensive",
         manual: "Release Notes of 14 (scalability of GetSnapshotData)",
         measure: snapshots,
     },
@@ -86,27 +86,66 @@ pub(super) const SIGNATURES: &[Signature] = &[
 /// A page of `pg_subtrans` is also looked at when a subtransaction begins, so some are harmless.
 const LOOKUPS_MIN: f64 = 30.0;
 
+/// What locks a row that is there already.
+const ROW_LOCKERS: [&str; 7] = [
+    "heap_update",
+    "heap_delete",
+    "heap_lock_tuple",
+    "heap_acquire_tuplock",
+    "heapam_tuple_lock",
+    "heapam_tuple_update",
+    "heapam_tuple_delete",
+];
+/// What looks whether a key is there already.
+const KEY_CHECKS: [&str; 4] = [
+    "_bt_doinsert",
+    "_bt_check_unique",
+    "check_exclusion_or_unique_constraint",
+    "check_exclusion_constraint",
+];
+/// Waiting for another transaction to end, whatever for.
+const TRANSACTION_WAITS: [&str; 4] = [
+    "XactLockTableWait",
+    "ConditionalXactLockTableWait",
+    "SpeculativeInsertionWait",
+    "MultiXactIdWait",
+];
+
+/// The share of the waits for other transactions that are waits for their rows: the event's name is
+/// the same where an insert waits to learn whether another's equal key will stay. Stacks tell these
+/// apart; without them, rows that were inserted and none that was changed are waits for keys.
+fn share_of_rows(e: &Evidence) -> f64 {
+    let rows = e.path(&[&ROW_LOCKERS, &TRANSACTION_WAITS]);
+    let keys = e.path(&[&KEY_CHECKS, &TRANSACTION_WAITS]);
+    if rows + keys > 0.0 {
+        return rows / (rows + keys);
+    }
+    let counted = |name: &str| e.counter(&format!("pg_stat_database.{name}"));
+    let changed = counted("tup_updated").unwrap_or(0.0) + counted("tup_deleted").unwrap_or(0.0);
+    let only_inserts = counted("tup_inserted").is_some_and(|rows| rows > changed) && changed < 0.05;
+    if only_inserts { 0.0 } else { 1.0 }
+}
+
 fn hot_row(e: &Evidence) -> Measure {
-    let waited = e.blocked(&["Lock transactionid", "Lock tuple"]);
-    let us = e.with(&[
-        "XactLockTableWait",
-        "heap_lock_tuple",
-        "heap_acquire_tuplock",
-        "DeadLockCheck",
-    ]);
+    let of_rows = share_of_rows(e);
+    let waited = e.blocked(&["Lock tuple"]) + of_rows * e.blocked(&["Lock transactionid"]);
+    let us = e.path(&[&ROW_LOCKERS, &TRANSACTION_WAITS]) + e.with(&["heap_acquire_tuplock"]);
     let spread = e.latency_p99_us / e.latency_p50_us.max(1.0);
     // Without wait events only stacks and the tail of the latencies tell.
     let unseen = e.blocked.is_empty() && e.of_cpu(us) >= 0.05 && spread >= 4.0;
     Measure::of(waited.max(us))
+        .queueing(waited)
         .when(e.of_response(waited) >= 0.1 || unseen)
-        .waits("Lock transactionid and tuple", waited)
-        .stacks("queueing for rows", us)
-        .clock("99th percentile of latency", e.latency_p99_us)
-        .counter("deadlocks", e.counter("pg_stat_database.deadlocks"))
+        .waits("Lock transactionid and Lock tuple", waited)
+        .stacks("waiting for row locks", us)
+        .context(|it| {
+            it.clock("99th percentile of latency", e.latency_p99_us)
+                .counter("deadlocks", e.counter("pg_stat_database.deadlocks"))
+        })
         .remedy(
-            "One row is updated by many. Make the transactions shorter and touch that row last; \
-             spread the counter over several rows and sum them; queue workers take SELECT … FOR \
-             UPDATE SKIP LOCKED; count by inserting and add up later.",
+            "Shorten the transactions that update the same rows, and update these rows last. \
+             Spread a counter over several rows and sum them, or insert and add up later; take \
+             jobs from a queue with SELECT … FOR UPDATE SKIP LOCKED.",
         )
 }
 
@@ -123,6 +162,7 @@ fn sequence(e: &Evidence) -> Measure {
     let waited = e.blocked(&["LWLock BufferContent", "LWLock buffer_content"]);
     let is_hot = e.of_cpu(us) >= 0.05 && e.of_response(waited) >= 0.05;
     Measure::of(us + waited)
+        .queueing(waited)
         .when(is_hot || e.of_cpu(us) >= 0.4)
         .stacks("nextval", us)
         .stacks("of it logging a batch of values", logged)
@@ -143,6 +183,7 @@ fn hot_page(e: &Evidence) -> Measure {
     let waited = e.blocked(&["LWLock BufferContent", "LWLock buffer_content"]);
     let index = e.with(&["_bt_doinsert", "_bt_insertonpg"]);
     Measure::of(waited)
+        .queueing(waited)
         .when(e.of_response(waited) >= 0.05 && e.of_cpu(e.with(&["nextval_internal"])) < 0.05)
         .waits("LWLock BufferContent", waited)
         .stacks(
@@ -172,6 +213,7 @@ fn lock_manager(e: &Evidence) -> Measure {
          partitions, prepare statements; 18 has as many slots as max_locks_per_transaction."
     };
     Measure::of(waited + us)
+        .queueing(waited)
         .when(e.of_response(waited) >= 0.05 || unseen)
         .waits("LWLock LockManager", waited)
         .stacks("taking and releasing relation locks", us)
@@ -191,6 +233,7 @@ fn strong_lock(e: &Evidence) -> Measure {
     let us = e.with(&["FastPathTransferRelationLocks"]);
     let waited = e.blocked(&["LWLock LockFastPath", "LWLock lock_fastpath", "LWLock proc"]);
     Measure::of(us + waited)
+        .queueing(waited)
         .when(e.of_cpu(us) >= 0.01)
         .stacks("FastPathTransferRelationLocks", us)
         .waits("LWLock LockFastPath", waited)
@@ -210,6 +253,7 @@ fn relation_lock(e: &Evidence) -> Measure {
         "Lock userlock",
     ]);
     Measure::of(waited)
+        .queueing(waited)
         .when(e.of_response(waited) >= 0.05)
         .waits("Lock relation, object or advisory", waited)
         .condition(
@@ -236,6 +280,7 @@ fn snapshots(e: &Evidence) -> Measure {
     let waited = e.blocked(&["LWLock ProcArray"]);
     let enough = if e.until(13) { 0.06 } else { 0.12 };
     Measure::of(us + waited)
+        .queueing(waited)
         .when(e.of_cpu(us) >= enough || e.of_response(waited) >= 0.05)
         .stacks("GetSnapshotData", us)
         .waits("LWLock ProcArray", waited)
@@ -269,6 +314,7 @@ fn subtransactions(e: &Evidence) -> Measure {
     ]);
     let nested = e.scripts.contains("savepoint") || e.scripts.contains("exception");
     Measure::of(us + waited)
+        .queueing(waited)
         .when(e.of_cpu(us) >= 0.02 || e.of_response(waited) >= 0.05 || lookups >= LOOKUPS_MIN)
         .stacks("looking up parents of subtransactions", us)
         .counter("pages of pg_subtrans that were looked at", Some(lookups))
@@ -310,6 +356,7 @@ fn multixacts(e: &Evidence) -> Measure {
         "LWLock MultiXactOffsetBuffer",
     ]);
     Measure::of(us + waited)
+        .queueing(waited)
         .when(e.of_cpu(us) >= 0.03 || e.of_response(waited) >= 0.05)
         .stacks("making and reading MultiXacts", us)
         .counter("pages of members that were looked at", Some(made))
@@ -337,6 +384,7 @@ fn transaction_status(e: &Evidence) -> Measure {
         "LWLock clog",
     ]);
     Measure::of(us + waited)
+        .queueing(waited)
         .when(e.of_cpu(us) >= 0.08 || missed >= 0.1 || e.of_response(waited) >= 0.05)
         .stacks("reading transactions' status", us)
         .counter("pages of pg_xact read from disk", Some(missed))
@@ -350,6 +398,7 @@ fn transaction_status(e: &Evidence) -> Measure {
 fn buffer_pin(e: &Evidence) -> Measure {
     let waited = e.blocked(&["BufferPin BufferPin", "buffer pin"]);
     Measure::of(waited)
+        .queueing(waited)
         .when(e.of_response(waited) >= 0.02)
         .waits("BufferPin", waited)
         .stacks("LockBufferForCleanup", e.with(&["LockBufferForCleanup"]))
@@ -362,11 +411,13 @@ fn buffer_pin(e: &Evidence) -> Measure {
 fn spinlocks(e: &Evidence) -> Measure {
     let us = e.with(&["s_lock", "perform_spin_delay"]);
     let waited = e.blocked(&["Timeout SpinDelay", "spinlock delay"]);
+    // Spinning is waiting, too, though it takes CPU time.
     Measure::of(us + waited)
+        .queueing(us + waited)
         .when(e.of_cpu(us) >= 0.03 || e.of_response(waited) >= 0.03)
         .stacks("s_lock", us)
         .waits("Timeout SpinDelay", waited)
-        .counter("preemptions", e.counter("backends.involuntary_switches"))
+        .context(|it| it.counter("preemptions", e.counter("backends.involuntary_switches")))
         .remedy(
             "Backends burn CPU for locks that are held for nanoseconds, or whose holder lost its \
              CPU. Have fewer active connections than processors (a pooler), bind the server to \

@@ -35,13 +35,13 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "page-faults",
-        title: "Memory is touched for the first time",
+        title: "Processes touch shared memory for the first time",
         manual: "Server Setup and Operation: Linux Huge Pages",
         measure: page_faults,
     },
     Signature {
         id: "throttled",
-        title: "The machine gives its time to others",
+        title: "CPU steal or a CPU quota takes processor time away",
         manual: "Server Setup and Operation: Managing Kernel Resources",
         measure: throttled,
     },
@@ -56,21 +56,25 @@ fn cpu_saturation(e: &Evidence) -> Measure {
     let busy = e.busy();
     let is_full = busy.map_or(e.of_response(e.run_queue_us) >= 0.3, |share| share >= FULL);
     Measure::of(e.run_queue_us)
+        .queueing(e.run_queue_us)
         .when(is_full && e.of_response(e.run_queue_us) >= 0.15)
-        .clock("backends wait for a processor", e.run_queue_us)
+        .clock("backends wait in the run queue", e.run_queue_us)
         .share(Source::Counters, "of the machine's processors in use", busy)
-        .counter(
-            "times that a processor was taken away (preemptions)",
-            e.counter("backends.involuntary_switches"),
-        )
+        .context(|it| {
+            let switches = e.counter("backends.involuntary_switches");
+            it.counter(
+                "times that a processor was taken away (preemptions)",
+                switches,
+            )
+        })
         .against(
             e.foreign >= FOREIGN,
             "other programs used a good part of the machine meanwhile",
         )
         .remedy(
-            "More connections want a processor than there are: more of them only queue. Have about \
-             as many active connections as processors (a pooler in transaction mode); then only \
-             less work per transaction, or more processors, help.",
+            "Reduce active connections to about the number of processors, with a pooler in \
+             transaction mode: more of them only queue. Beyond that, only less work per \
+             transaction or more processors help.",
         )
 }
 
@@ -190,27 +194,57 @@ fn statistics(e: &Evidence) -> Measure {
         )
 }
 
+/// Where the kernel begins with a page fault.
+const FAULTS: [&str; 5] = [
+    "asm_exc_page_fault",
+    "exc_page_fault",
+    "do_user_addr_fault",
+    "handle_mm_fault",
+    "do_page_fault",
+];
+/// A process's own memory, as the kernel gives it: new and zeroed.
+const ANONYMOUS: [&str; 5] = [
+    "do_anonymous_page",
+    "alloc_anon_folio",
+    "vma_alloc_zeroed_movable_folio",
+    "do_huge_pmd_anonymous_page",
+    "alloc_zeroed_user_highpage_movable",
+];
+/// What fills a process's own memory: allocators, sorts and hash tables. None of these calls what
+/// touches shared buffers.
+#[rustfmt::skip]
+const OWN_MEMORY: [&str; 30] = [
+    "AllocSetAlloc", "AllocSetAllocFromNewBlock", "AllocSetAllocLarge", "AllocSetRealloc",
+    "AllocSetContextCreateInternal", "GenerationAlloc", "BumpAlloc", "SlabAlloc",
+    "palloc", "palloc0", "repalloc", "MemoryContextAlloc", "MemoryContextAllocHuge",
+    "MemoryContextAllocExtended", "malloc", "__libc_malloc", "_int_malloc", "realloc", "sysmalloc",
+    "tuplesort_begin_common", "tuplesort_puttuple_common", "tuplesort_puttupleslot",
+    "tuplesort_putdatum", "tuplesort_performsort", "tuplesort_gettupleslot", "grow_memtuples",
+    "ExecHashTableInsert", "ExecHashTableCreate", "tuplestore_puttuple_common",
+    "LookupTupleHashEntry",
+];
+
 fn page_faults(e: &Evidence) -> Measure {
-    let us = e.with(&[
-        "asm_exc_page_fault",
-        "exc_page_fault",
-        "do_user_addr_fault",
-        "handle_mm_fault",
-        "do_page_fault",
-    ]);
+    let all = e.with(&FAULTS);
+    // Huge pages serve the shared memory; a sort's memory comes back as faults with them, too.
+    let own = e
+        .path(&[&FAULTS, &ANONYMOUS])
+        .max(e.path(&[&OWN_MEMORY, &FAULTS]));
+    let us = (all - own).max(0.0);
     let faults = e.counter("backends.minor_faults");
     Measure::of(us)
         .when(e.of_cpu(us) >= 0.08 && faults.is_none_or(|count| count >= 0.5))
-        .stacks("page faults", us)
+        .stacks("page faults on shared memory and files", us)
+        .context(|it| it.stacks("page faults on memory of the process's own", own))
         .counter("page faults", faults)
         .counter(
             "page faults that read from disk",
             e.counter("backends.major_faults"),
         )
         .remedy(
-            "Each process maps the shared buffers page by page as it first touches them, and \
-             memory that is freed to the system comes back as faults. Keep connections; set \
-             huge_pages=try with pages reserved (vm.nr_hugepages); warm up longer; pg_prewarm.",
+            "Keep connections open: each process maps the shared buffers page by page as it first \
+             touches them. Set huge_pages=try with pages reserved (vm.nr_hugepages), and warm up \
+             longer.",
         )
 }
 
@@ -231,11 +265,11 @@ fn throttled(e: &Evidence) -> Measure {
         .when(stolen >= 0.05 || e.of_response(quota) >= 0.05)
         .share(
             Source::Counters,
-            "of the machine's time that the hypervisor gave to others",
+            "of the machine's time was CPU steal",
             Some(stolen),
         )
         .micros("kept off the processor by a quota (cgroup)", Some(quota))
-        .clock("backends wait for a processor", e.run_queue_us)
+        .context(|it| it.clock("backends wait in the run queue", e.run_queue_us))
         .remedy(
             "What is measured here is the neighbours, too. Raise the quota (cpu.max), or take a \
              machine with processors of its own; believe only ratios of interleaved trials.",

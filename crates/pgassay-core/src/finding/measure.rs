@@ -21,6 +21,8 @@ pub struct Signature {
 pub struct Measure {
     /// Time per transaction that it accounts for.
     pub weight_us: f64,
+    /// Of it: waiting for somebody else's work to end.
+    pub queue_us: f64,
     /// Whether that is enough, and all conditions hold, for a finding.
     pub matched: bool,
     /// What showed it.
@@ -42,6 +44,28 @@ impl Measure {
         }
     }
 
+    /// So much of the weight is queueing.
+    pub(super) fn queueing(mut self, us: f64) -> Self {
+        self.queue_us = us;
+        self
+    }
+
+    /// Whether most of the weight is queueing.
+    pub(super) fn is_queueing(&self) -> bool {
+        self.queue_us > 0.5 * self.weight_us
+    }
+
+    /// The facts that this adds are shown for context and are no evidence: they would be there
+    /// without the cause, too.
+    pub(super) fn context(self, add: impl FnOnce(Self) -> Self) -> Self {
+        let before = self.facts.len();
+        let mut measure = add(self);
+        for fact in &mut measure.facts[before..] {
+            fact.context = true;
+        }
+        measure
+    }
+
     /// It matches where this holds.
     pub(super) fn when(mut self, holds: bool) -> Self {
         self.matched = holds;
@@ -54,6 +78,7 @@ impl Measure {
             what: what.to_owned(),
             value,
             unit,
+            context: false,
         });
         self
     }
@@ -155,9 +180,11 @@ impl Measure {
         self
     }
 
-    /// By the rule of the family: independent sources, and nothing against it.
+    /// By the rule of the family: independent sources that measured it, and nothing against it.
     pub fn confidence(&self) -> Confidence {
-        let mut sources: Vec<Source> = self.facts.iter().map(|fact| fact.source).collect();
+        let is_evidence = |fact: &&Fact| !fact.context && fact.source != Source::Conditions;
+        let evidence = self.facts.iter().filter(is_evidence);
+        let mut sources: Vec<Source> = evidence.map(|fact| fact.source).collect();
         sources.sort();
         sources.dedup();
         if sources.len() >= 2 && self.against.is_empty() {
@@ -179,6 +206,17 @@ mod tests {
         let two = one.counter("c", Some(1.0));
         assert_eq!(two.confidence(), Confidence::Likely);
         assert_eq!(two.against(true, "but").confidence(), Confidence::Hint);
+    }
+
+    #[test]
+    fn a_condition_or_a_fact_for_context_is_no_second_source() {
+        let one = || Measure::of(5.0).stacks("a", 3.0);
+        let told = one().condition(true, "version 18");
+        assert_eq!(told.confidence(), Confidence::Hint);
+        let beside = one().context(|it| it.clock("99th percentile", 9.0));
+        assert_eq!(beside.facts.len(), 2);
+        assert_eq!(beside.confidence(), Confidence::Hint);
+        assert_eq!(beside.waits("b", 1.0).confidence(), Confidence::Likely);
     }
 
     #[test]

@@ -6,11 +6,17 @@
 //! point, or one whose weight changed between two points.
 //!
 //! How sure a finding is follows one rule and no judgement of the signature's author:
-//! - [`Confidence::Confirmed`]: two points differ in it, throughput moved with it, and it accounts
-//!   for a good part of the difference. Only a comparison proves a cause.
-//! - [`Confidence::Likely`]: at least two independent sources agree (stacks, waits, counters,
-//!   conditions of the run, the clients' clock), and nothing speaks against it.
+//! - [`Confidence::Confirmed`]: its suggested fix was run ([`second_stage`]), throughput rose, and
+//!   the cause shrank with an interval that excludes 0. Only an experiment proves a cause.
+//! - [`Confidence::Moved`]: two variants differ in it with an interval that excludes 0, the verdict
+//!   is clear and in the same direction, and it accounts for a good part of the difference. That is
+//!   a correlation: a queue moves with whatever lengthens the service that it waits for.
+//! - [`Confidence::Likely`]: at least two independent sources measured it (stacks, waits, counters,
+//!   clocks), and nothing speaks against it. A version, a protocol or a setting measures nothing,
+//!   nor does a fact that is shown for context.
 //! - [`Confidence::Hint`]: one source alone, or something speaks against it.
+//!
+//! Among findings that moved, service time ranks above queueing ([`Finding::queueing`]).
 //!
 //! Invariants: no finding without a row that can be checked in the report; a figure that was not
 //! measured matches nothing.
@@ -19,13 +25,18 @@ mod client;
 mod diagnosis;
 mod evidence;
 mod locks;
+#[cfg(test)]
+mod lookalikes;
 mod machine;
 mod measure;
 mod remedy;
 mod second_stage;
+mod side;
 mod stacks;
 mod statements;
 mod storage;
+#[cfg(test)]
+mod symptoms;
 mod wal;
 
 use schemars::JsonSchema;
@@ -54,12 +65,27 @@ pub struct Finding {
     /// In a comparison: variant minus baseline of what it weighs, in µs per transaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub difference_us: Option<f64>,
+    /// The 95% interval of `difference_us`, from the blocks that both sides have; `None` with fewer
+    /// than two, and in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub difference_interval_us: Option<[f64; 2]>,
     /// How sure it is.
     pub confidence: Confidence,
     /// What it weighs, in µs per transaction; in a comparison, on the side where it weighs more.
     pub weight_us: f64,
-    /// That over the mean response time (over CPU time on a live server), 0 to 1.
+    /// That (in a comparison the difference) over the mean response time as the ledger has it, 0 to
+    /// 1; on a live server over the time in which sessions were at work.
     pub share: f64,
+    /// Most of it is waiting for somebody else's work to end: a lock, a processor.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub queueing: bool,
+    /// In a comparison: the signature whose service time moved too and that this queueing follows
+    /// from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<String>,
+    /// The run of its suggested fix, where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tried: Option<TriedFix>,
     /// What showed it.
     pub facts: Vec<Fact>,
     /// What speaks against it.
@@ -84,8 +110,22 @@ pub enum Confidence {
     Hint,
     /// Independent sources agree.
     Likely,
-    /// A comparison proves it.
+    /// It moved with the verdict.
+    Moved,
+    /// Its suggested fix was run and helped. In results of older versions, with a `difference_us`: it
+    /// moved with the verdict.
     Confirmed,
+}
+
+/// A suggested fix that was run as a variant, against the variant that had the trouble.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TriedFix {
+    /// Its name, as `work_mem=64MB`.
+    pub name: String,
+    /// Throughput with the fix over that without.
+    pub tps_ratio: f64,
+    /// The interval of that.
+    pub interval: [f64; 2],
 }
 
 /// One row that showed something.
@@ -100,6 +140,9 @@ pub struct Fact {
     pub value: Option<f64>,
     /// Of what.
     pub unit: FactUnit,
+    /// It is shown to judge the others by, and is no evidence itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub context: bool,
 }
 
 /// Where a fact comes from. Facts of one source do not confirm each other.

@@ -23,6 +23,10 @@ pub struct SecondStage {
     pub variant: usize,
     /// The findings' signatures, one for each variant of the plan but its baseline.
     pub ids: Vec<String>,
+    /// The suggested fixes' names, likewise.
+    pub fixes: Vec<String>,
+    /// The first stage's conditions, one for each of the plan.
+    pub conditions: Vec<usize>,
 }
 
 /// The second stage of a run; `None` where no finding has a remedy that can be run as a variant.
@@ -50,6 +54,8 @@ pub fn second_stage(run: &Run) -> Option<SecondStage> {
         plan: plan(&run.plan, treated, &wanted, &remedies),
         variant: treated,
         ids: chosen.iter().map(|(it, _)| it.id.clone()).collect(),
+        fixes: chosen.iter().map(|(_, fix)| fix.name.clone()).collect(),
+        conditions: wanted.iter().copied().collect(),
     })
 }
 

@@ -1,8 +1,9 @@
 //! CPU time of functions by name, with what they called.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::profile::{Frame, Profile};
+use crate::profile::{Frame, Node, Profile};
 use crate::subsystem::{FrameName, Phase};
 
 /// A point's CPU stacks, each sample worth an equal part of the exact CPU time per transaction.
@@ -10,21 +11,23 @@ use crate::subsystem::{FrameName, Phase};
 pub(super) struct Stacks {
     /// Parent, frame and own time of each node, callers first.
     nodes: Vec<(Option<u32>, u32, f64)>,
+    /// Time by phase.
+    phases: BTreeMap<&'static str, f64>,
+    names: Arc<Names>,
+}
+
+/// What the names of a profile mean: the same for all its blocks.
+#[derive(Debug, Default)]
+struct Names {
     /// Indices of frames by name, without what compilers append.
     by_name: BTreeMap<String, Vec<u32>>,
     frames: usize,
-    /// Time by phase.
-    phases: BTreeMap<&'static str, f64>,
+    /// The phase of each node's stack; empty for nodes in which no sample ended.
+    phases: Vec<&'static str>,
 }
 
-impl Stacks {
-    /// Divides `cpu_us` per transaction among a profile's stacks; nothing without samples.
-    pub fn new(profile: &Profile, cpu_us: f64) -> Self {
-        let total = profile.total();
-        if total == 0 {
-            return Self::default();
-        }
-        let us_per_sample = cpu_us / total as f64;
+impl Names {
+    fn of(profile: &Profile) -> Self {
         let mut by_name: BTreeMap<String, Vec<u32>> = BTreeMap::new();
         for (index, frame) in (0..).zip(&profile.frames) {
             let names = frame.symbol.as_deref().map(bare);
@@ -34,24 +37,67 @@ impl Stacks {
                 by_name.entry(name.to_owned()).or_default().push(index);
             }
         }
-        let mut phases: BTreeMap<&'static str, f64> = BTreeMap::new();
-        for (index, node) in (0u32..)
-            .zip(&profile.nodes)
-            .filter(|(_, it)| it.total() > 0)
-        {
+        let phase = |(index, node): (u32, &Node)| {
+            if node.total() == 0 {
+                return "";
+            }
             let names: Vec<FrameName<'_>> = profile.stack(index).into_iter().map(name).collect();
-            *phases.entry(Phase::of(&names).name()).or_default() +=
-                node.total() as f64 * us_per_sample;
+            Phase::of(&names).name()
+        };
+        Self {
+            by_name,
+            frames: profile.frames.len(),
+            phases: (0u32..).zip(&profile.nodes).map(phase).collect(),
+        }
+    }
+}
+
+impl Stacks {
+    /// Divides `cpu_us` per transaction among a profile's stacks; nothing without samples.
+    pub fn new(profile: &Profile, cpu_us: f64) -> Self {
+        Self::of(profile, cpu_us, Arc::new(Names::of(profile)), Node::total)
+    }
+
+    /// The same by the samples of one block of that profile; by all of them where the block has
+    /// none.
+    pub fn in_block(&self, profile: &Profile, cpu_us: f64, block: u32) -> Self {
+        let in_block = |node: &Node| {
+            let samples = node.samples.get(block as usize);
+            u64::from(samples.copied().unwrap_or(0))
+        };
+        let names = Arc::clone(&self.names);
+        if profile.nodes.iter().all(|node| in_block(node) == 0) {
+            return Self::of(profile, cpu_us, names, Node::total);
+        }
+        Self::of(profile, cpu_us, names, in_block)
+    }
+
+    fn of(
+        profile: &Profile,
+        cpu_us: f64,
+        names: Arc<Names>,
+        samples: impl Fn(&Node) -> u64,
+    ) -> Self {
+        let total: u64 = profile.nodes.iter().map(&samples).sum();
+        if total == 0 {
+            return Self::default();
+        }
+        let us_per_sample = cpu_us / total as f64;
+        let own_us = |node: &Node| samples(node) as f64 * us_per_sample;
+        let mut phases: BTreeMap<&'static str, f64> = BTreeMap::new();
+        for (node, phase) in profile.nodes.iter().zip(&names.phases) {
+            if samples(node) > 0 {
+                *phases.entry(phase).or_default() += own_us(node);
+            }
         }
         Self {
             nodes: profile
                 .nodes
                 .iter()
-                .map(|node| (node.parent, node.frame, node.total() as f64 * us_per_sample))
+                .map(|node| (node.parent, node.frame, own_us(node)))
                 .collect(),
-            by_name,
-            frames: profile.frames.len(),
             phases,
+            names,
         }
     }
 
@@ -92,10 +138,10 @@ impl Stacks {
     }
 
     fn flags(&self, names: &[&str]) -> Vec<bool> {
-        let mut flags = vec![false; self.frames];
+        let mut flags = vec![false; self.names.frames];
         let indices: BTreeSet<u32> = names
             .iter()
-            .filter_map(|name| self.by_name.get(*name))
+            .filter_map(|name| self.names.by_name.get(*name))
             .flatten()
             .copied()
             .collect();

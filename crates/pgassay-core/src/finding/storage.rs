@@ -17,7 +17,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "buffer-mapping",
-        title: "The table of buffers is fought over",
+        title: "Contention on the buffer table",
         manual: "Monitoring: Wait Events of Type LWLock (BufferMapping)",
         measure: buffer_mapping,
     },
@@ -139,6 +139,7 @@ fn buffer_mapping(e: &Evidence) -> Measure {
         "LWLock BufMapping",
     ]);
     Measure::of(waited)
+        .queueing(waited)
         .when(e.of_response(waited) >= 0.05)
         .waits("LWLock BufferMapping", waited)
         .counter("blocks read", e.counter("pg_stat_database.blks_read"))
@@ -183,6 +184,7 @@ fn relation_extension(e: &Evidence) -> Measure {
     ]);
     let extended = e.counter("pg_stat_io(client backend, relation).extends");
     Measure::of(waited + us)
+        .queueing(e.blocked(&["Lock extend", "LWLock RelationMapping"]))
         .when(e.of_response(waited) >= 0.05 || e.of_cpu(us) >= 0.1)
         .waits("Lock extend", waited)
         .stacks("extending tables", us)
@@ -232,8 +234,8 @@ fn temporary_files(e: &Evidence) -> Measure {
         .stacks("writing and reading temporary files", us)
         .waits("BufFileRead and BufFileWrite", waited)
         .remedy(
-            "A sort or hash did not fit into work_mem. Raise it for this query or role (it counts \
-             per node and per worker); hash tables may take hash_mem_multiplier times as much (13 \
+            "Increase work_mem for this query or role: a sort or hash spilled to disk. It counts \
+             per node and per worker; hash tables may take hash_mem_multiplier times as much (13 \
              and later); an index that gives the order needs no sort.",
         )
         .variant(Some(RemedyVariant::session(&[(
@@ -256,8 +258,9 @@ fn checksums(e: &Evidence) -> Measure {
         .condition(e.since(18), "initdb of 18 turns checksums on by default")
         .counter("blocks read", e.counter("pg_stat_database.blks_read"))
         .remedy(
-            "Every block that is read or written is checked. Compare versions with the same \
-             setting (initdb --no-data-checksums in 18); more shared_buffers mean fewer blocks.",
+            "Raise shared_buffers: every block that is read or written is checked. Compare \
+             versions with the same setting: initdb enables checksums by default in 18 \
+             (--no-data-checksums).",
         )
         .variant(larger_shared_buffers(e))
 }

@@ -55,6 +55,7 @@ fn commit_sync(e: &Evidence) -> Measure {
     let unseen = e.blocked.is_empty()
         && us > 0.0
         && e.of_response(e.response_us - e.cpu_us - e.run_queue_us) >= 0.5;
+    // Who waits for another's write waits for the same disk: no queue of its own cause.
     let weight_us = synced + waited + us;
     Measure::of(weight_us)
         .when((e.of_response(synced + waited) >= 0.2 || unseen) && !is_off)
@@ -74,12 +75,31 @@ fn commit_sync(e: &Evidence) -> Measure {
         )])))
 }
 
+/// A block, which an image is at most.
+const BLOCK_BYTES: f64 = 8192.0;
+/// More than a WAL record without an image and without a large row takes.
+const RECORD_BYTES: f64 = 256.0;
+
+/// The share of the WAL that is full-page images: by their bytes where the version counts them, else
+/// no more than whole blocks, and no more than what records of ordinary size leave.
+fn images_share(
+    images: Option<f64>,
+    records: Option<f64>,
+    bytes: Option<f64>,
+    measured: Option<f64>,
+) -> f64 {
+    let bytes = bytes.unwrap_or(0.0).max(1.0);
+    let whole_blocks = images.unwrap_or(0.0) * BLOCK_BYTES;
+    let beyond_records = (bytes - records.unwrap_or(0.0) * RECORD_BYTES).max(0.0);
+    measured.unwrap_or(whole_blocks.min(beyond_records)) / bytes
+}
+
 fn full_page_images(e: &Evidence) -> Measure {
     let images = e.counter("pg_stat_wal.wal_fpi");
     let records = e.counter("pg_stat_wal.wal_records");
     let bytes = e.counter("wal.insert_bytes");
-    // An image is up to a page; holes are left out of it.
-    let of_images = images.unwrap_or(0.0) * 6000.0 / bytes.unwrap_or(0.0).max(1.0);
+    let measured = e.counter("pg_stat_wal.wal_fpi_bytes");
+    let of_images = images_share(images, records, bytes, measured);
     let us = e.with(&["XLogInsert", "XLogRecordAssemble", "XLogInsertRecord"]);
     // Where they are off, there are those of new pages still, which no checkpoint brings.
     let is_off = matches!(
@@ -89,18 +109,22 @@ fn full_page_images(e: &Evidence) -> Measure {
     Measure::of(us)
         .when(!is_off && images.is_some_and(|count| count >= 0.05) && of_images >= 0.4)
         .counter("full-page images", images)
+        .bytes("full-page images", measured)
         .counter("WAL records", records)
         .bytes("WAL written", bytes)
-        .stacks("assembling and inserting WAL", us)
+        .context(|it| it.stacks("assembling and inserting WAL", us))
+        .against(
+            measured.is_none(),
+            "the size of the images is an estimate: before 19 PostgreSQL counts them, not their bytes",
+        )
         .condition(
             e.setting("checkpoint_timeout").is_some() || e.setting("max_wal_size").is_some(),
             "the study sets how often checkpoints come",
         )
         .remedy(
-            "The first change of a page after a checkpoint writes the whole page. Make \
-             checkpoints rare (max_wal_size, checkpoint_timeout) and compress the images \
-             (wal_compression; lz4 or zstd from 15). In a benchmark have a checkpoint in every \
-             trial or in none.",
+            "Raise max_wal_size and checkpoint_timeout: the first change of a page after a \
+             checkpoint writes the whole page to the WAL. Compress the images (wal_compression; \
+             lz4 or zstd from 15). In a benchmark have a checkpoint in every trial or in none.",
         )
         .variant(Some(RemedyVariant::session(&[("wal_compression", "on")])))
 }
@@ -109,10 +133,11 @@ fn wal_insertion(e: &Evidence) -> Measure {
     let waited = e.blocked(&["LWLock WALInsert", "LWLock wal_insert"]);
     let us = e.with(&["WALInsertLockAcquire", "WaitXLogInsertionsToFinish"]);
     Measure::of(waited + us)
+        .queueing(waited)
         .when(e.of_response(waited) >= 0.05 || e.of_cpu(us) >= 0.05)
         .waits("LWLock WALInsert", waited)
         .stacks("WAL insertion locks", us)
-        .bytes("WAL written", e.counter("wal.insert_bytes"))
+        .context(|it| it.bytes("WAL written", e.counter("wal.insert_bytes")))
         .remedy(
             "Eight locks guard the insertion of WAL. Write less of it: fewer indexes, HOT \
              updates, larger transactions, COPY; 17 made the waiting cheaper.",
@@ -124,6 +149,7 @@ fn wal_buffers(e: &Evidence) -> Measure {
     let full = e.counter("pg_stat_wal.wal_buffers_full");
     let us = e.with(&["AdvanceXLInsertBuffer"]);
     Measure::of(waited + us)
+        .queueing(waited)
         .when(e.of_response(waited) >= 0.03 || full.is_some_and(|count| count >= 0.05))
         .waits("LWLock WALBufMapping", waited)
         .counter("times that WAL had to be written for room", full)

@@ -73,6 +73,17 @@ pub fn ledger(measured: &Measured<'_>) -> Result<Option<Ledger>, LatencyError> {
     Ok(detailed(measured)?.map(|it| it.ledger))
 }
 
+/// The rows of each block, which the ledger's are the mean of, by the block's number.
+///
+/// # Errors
+/// A damaged latency histogram.
+pub(crate) fn rows_by_block(
+    measured: &Measured<'_>,
+) -> Result<BTreeMap<u32, Vec<Row>>, LatencyError> {
+    let blocks = detailed(measured)?.map_or_else(Vec::new, |it| it.blocks);
+    Ok(blocks.into_iter().map(|it| (it.number, it.rows)).collect())
+}
+
 pub(super) fn detailed(measured: &Measured<'_>) -> Result<Option<Detailed>, LatencyError> {
     let exact = blocks(measured)?;
     if exact.is_empty() {

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use super::blocks::{inclusive_share, of_counter, of_trials};
+use super::interval::{Value, outcome};
 use super::parse;
 use super::{
-    Check, ExpectationOutcome, Expression, Figure, Percentile, RatioFigure, Reading,
+    Check, ExpectationOutcome, Expression, Figure, Outcome, Percentile, RatioFigure, Reading,
     ReferenceFigure, ReferenceTable, Relation, WatchedFunction, Where,
 };
 use crate::comparison::{Comparison, CostRow, PointSummary};
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::study::Study;
+use crate::trial::Trial;
 
 /// What a study's expectations and references came to.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -26,6 +29,7 @@ pub struct Readings {
 /// What expressions are about.
 struct Measured<'a> {
     plan: &'a Plan,
+    trials: &'a [Trial],
     points: &'a [PointSummary],
     comparisons: &'a [Comparison],
     profiles: &'a [Profile],
@@ -35,12 +39,14 @@ struct Measured<'a> {
 pub fn read(
     study: &Study,
     plan: &Plan,
+    trials: &[Trial],
     points: &[PointSummary],
     comparisons: &[Comparison],
     profiles: &[Profile],
 ) -> Readings {
     let measured = Measured {
         plan,
+        trials,
         points,
         comparisons,
         profiles,
@@ -50,11 +56,12 @@ pub fn read(
             Ok(check) => measured.readings(&check),
             Err(_) => Vec::new(),
         };
-        let met = (!readings.is_empty()).then(|| readings.iter().all(|reading| reading.met));
+        let outcome = Outcome::of_all(readings.iter().map(Reading::outcome));
         ExpectationOutcome {
             that: expected.that.clone(),
             check: expected.check.clone(),
-            met,
+            met: outcome.and_then(Outcome::met),
+            outcome,
             readings,
         }
     });
@@ -77,29 +84,28 @@ impl Measured<'_> {
 
     fn reading(&self, check: &Check, condition: usize) -> Option<Reading> {
         if let Relation::Is(name) = &check.relation {
-            let leading = self.leading(&check.left, condition)?;
+            let (leading, outcome) = self.leading(&check.left, condition, name)?;
             return Some(Reading {
                 condition,
-                met: leading.contains(name),
-                left: leading.join(", "),
+                left: leading,
                 right: name.clone(),
+                left_interval: None,
+                right_interval: None,
+                met: outcome == Outcome::Met,
+                outcome: Some(outcome),
             });
         }
         let left = self.value(&check.left, condition)?;
         let right = self.value(check.right.as_ref()?, condition)?;
-        let met = match check.relation {
-            Relation::Less => left < right,
-            Relation::LessOrEqual => left <= right,
-            Relation::More => left > right,
-            Relation::MoreOrEqual => left >= right,
-            Relation::About(share) => (left / right - 1.0).abs() <= share,
-            Relation::Is(_) => false,
-        };
+        let outcome = outcome(left, &check.relation, right);
         Some(Reading {
             condition,
-            left: figure(left),
-            right: figure(right),
-            met,
+            left: figure(left.point),
+            right: figure(right.point),
+            left_interval: left.interval(),
+            right_interval: right.interval(),
+            met: outcome == Outcome::Met,
+            outcome: Some(outcome),
         })
     }
 
@@ -118,20 +124,16 @@ impl Measured<'_> {
         conditions.position(|other| other.values == wanted)
     }
 
-    fn value(&self, expression: &Expression, condition: usize) -> Option<f64> {
+    fn value(&self, expression: &Expression, condition: usize) -> Option<Value> {
         let value = match expression {
-            Expression::Number(value) => *value,
+            Expression::Number(value) => Value::exact(*value),
             Expression::Condition(name) => {
-                leading_number(self.plan.conditions[condition].values.get(name)?)?
+                let value = self.plan.conditions[condition].values.get(name)?;
+                Value::exact(leading_number(value)?)
             }
             Expression::Binary(left, sign, right) => {
                 let (left, right) = (self.value(left, condition)?, self.value(right, condition)?);
-                match sign {
-                    '+' => left + right,
-                    '-' => left - right,
-                    '*' => left * right,
-                    _ => left / right,
-                }
+                left.combined(*sign, right)
             }
             Expression::Figure {
                 variant,
@@ -143,7 +145,7 @@ impl Measured<'_> {
                 self.figure(figure, condition, variant)?
             }
         };
-        value.is_finite().then_some(value)
+        value.point.is_finite().then_some(value)
     }
 
     fn variant(&self, name: &str) -> Option<usize> {
@@ -151,7 +153,7 @@ impl Measured<'_> {
         variants.position(|variant| variant == name)
     }
 
-    fn figure(&self, figure: &Figure, condition: usize, variant: usize) -> Option<f64> {
+    fn figure(&self, figure: &Figure, condition: usize, variant: usize) -> Option<Value> {
         if let Figure::Ratio(of) = figure {
             return self.ratio(*of, condition, variant);
         }
@@ -164,23 +166,27 @@ impl Measured<'_> {
         let counted = |name: &str| {
             let mut counters = point.counted.iter();
             let found = counters.find(|counter| counter.name == name)?;
-            Some(found.per_transaction)
+            Some(of_counter(self.trials, condition, variant, found))
         };
+        let of_blocks = |value: f64| of_trials(self.trials, condition, variant, figure, value);
         match figure {
-            Figure::Tps => Some(point.tps),
-            Figure::Rate => Some(point.tps * units),
-            Figure::PerDay => Some(point.tps * units * 86_400.0),
-            Figure::LatencyMs(Percentile::Mean) => Some(point.latency_mean_us / 1e3),
-            Figure::LatencyMs(Percentile::P50) => Some(point.latency_p50_us / 1e3),
-            Figure::LatencyMs(Percentile::P95) => Some(point.latency_p95_us / 1e3),
-            Figure::LatencyMs(Percentile::P99) => Some(point.latency_p99_us / 1e3),
-            Figure::CpuUs => Some(point.server_cpu_us? / units),
+            Figure::Tps => Some(of_blocks(point.tps)),
+            Figure::Rate => Some(of_blocks(point.tps * units)),
+            Figure::PerDay => Some(of_blocks(point.tps * units * 86_400.0)),
+            Figure::LatencyMs(Percentile::Mean) => Some(of_blocks(point.latency_mean_us / 1e3)),
+            Figure::LatencyMs(Percentile::P50) => Some(of_blocks(point.latency_p50_us / 1e3)),
+            Figure::LatencyMs(Percentile::P95) => Some(of_blocks(point.latency_p95_us / 1e3)),
+            Figure::LatencyMs(Percentile::P99) => Some(of_blocks(point.latency_p99_us / 1e3)),
+            Figure::CpuUs => Some(of_blocks(point.server_cpu_us? / units)),
             Figure::Share(function) => {
                 let index = condition * self.plan.variants.len() + variant;
                 inclusive_share(self.profiles.get(index)?, function)
             }
             Figure::Counted(name) => counted(name),
-            Figure::PerSecond(name) => Some(counted(name)? * point.tps),
+            Figure::PerSecond(name) => {
+                let tps = self.figure(&Figure::Tps, condition, variant)?;
+                Some(counted(name)?.combined('*', tps))
+            }
             Figure::Ratio(_) | Figure::Leading => None,
         }
     }
@@ -190,9 +196,10 @@ impl Measured<'_> {
         comparisons.find(|it| (it.condition, it.variant) == (condition, variant))
     }
 
-    fn ratio(&self, of: RatioFigure, condition: usize, variant: usize) -> Option<f64> {
+    /// As the report prints it: with the interval at the level at which it was tested.
+    fn ratio(&self, of: RatioFigure, condition: usize, variant: usize) -> Option<Value> {
         if variant == 0 {
-            return Some(1.0);
+            return Some(Value::exact(1.0));
         }
         let comparison = self.comparison(condition, variant)?;
         let ratio = match of {
@@ -202,11 +209,24 @@ impl Measured<'_> {
             RatioFigure::P99 => Some(&comparison.latency_p99),
             RatioFigure::Cpu => comparison.server_cpu.as_ref(),
         };
-        ratio.map(|ratio| ratio.ratio)
+        ratio.map(|it| {
+            // With one pair both ends are the ratio itself.
+            if it.low < it.high {
+                Value::within(it.ratio, [it.low, it.high])
+            } else {
+                Value::without_interval(it.ratio)
+            }
+        })
     }
 
-    /// The phase and the subsystem with the largest difference.
-    fn leading(&self, expression: &Expression, condition: usize) -> Option<Vec<String>> {
+    /// The phase and the subsystem with the largest difference, and whether the one that is named
+    /// is one of them.
+    fn leading(
+        &self,
+        expression: &Expression,
+        condition: usize,
+        name: &str,
+    ) -> Option<(String, Outcome)> {
         let Expression::Figure { variant, at, .. } = expression else {
             return None;
         };
@@ -218,7 +238,15 @@ impl Measured<'_> {
             largest.map(|row| row.name.clone())
         };
         let both = [largest(&cost.phases), largest(&cost.subsystems)];
-        Some(both.into_iter().flatten().collect())
+        let both: Vec<String> = both.into_iter().flatten().collect();
+        let of_list = |rows: &[CostRow]| leads(rows, name);
+        let outcome = match (of_list(&cost.phases), of_list(&cost.subsystems)) {
+            (Some(one), None) | (None, Some(one)) => one,
+            (Some(Outcome::Met), _) | (_, Some(Outcome::Met)) => Outcome::Met,
+            (None, None) | (Some(Outcome::NotMet), Some(Outcome::NotMet)) => Outcome::NotMet,
+            _ => Outcome::Inconclusive,
+        };
+        Some((both.join(", "), outcome))
     }
 
     fn reference(&self, reference: &crate::study::Reference) -> ReferenceTable {
@@ -253,7 +281,7 @@ impl Measured<'_> {
         let (expression, wanted) = parse::expression(text).ok()?;
         let values: Vec<f64> = (0..self.plan.conditions.len())
             .filter(|condition| self.is_at(*condition, &wanted))
-            .filter_map(|condition| self.value(&expression, condition))
+            .filter_map(|condition| Some(self.value(&expression, condition)?.point))
             .collect();
         match values[..] {
             [] => None,
@@ -266,7 +294,7 @@ impl Measured<'_> {
     fn watched(&self, names: &[String]) -> Vec<WatchedFunction> {
         let share = |name: &str, index: usize| {
             let profile = self.profiles.get(index)?;
-            inclusive_share(profile, name)
+            Some(inclusive_share(profile, name)?.point)
         };
         let watched = |name: &String| WatchedFunction {
             name: name.clone(),
@@ -286,25 +314,34 @@ fn figure_of(text: &str) -> Option<Figure> {
     }
 }
 
-/// Per cent of a profile's samples with this function anywhere on their stacks; `None` without
-/// samples. Clones that compilers make (`f.constprop.0`) count as the function.
-fn inclusive_share(profile: &Profile, function: &str) -> Option<f64> {
-    let total = profile.total();
-    let is_it = |symbol: &Option<String>| {
-        let name = symbol.as_deref().unwrap_or_default();
-        name.split('.').next() == Some(function)
+/// Whether the row of this name has the largest difference of its list, by the intervals of all;
+/// `None` where there is no such row.
+fn leads(rows: &[CostRow], name: &str) -> Option<Outcome> {
+    // The least and the most that a row's difference may be, either way.
+    let reach = |row: &CostRow| {
+        let (low, high) = (row.low_us.abs(), row.high_us.abs());
+        let has_interval = row.low_us < row.high_us;
+        let least = if !has_interval || row.low_us * row.high_us <= 0.0 {
+            0.0
+        } else {
+            low.min(high)
+        };
+        let most = if has_interval {
+            low.max(high)
+        } else {
+            f64::INFINITY
+        };
+        (least, most)
     };
-    let frames: Vec<bool> = profile.frames.iter().map(|it| is_it(&it.symbol)).collect();
-    let mut under = Vec::with_capacity(profile.nodes.len());
-    let mut samples = 0;
-    for node in &profile.nodes {
-        // Callers come before callees.
-        let of_caller = node.parent.is_some_and(|parent| under[parent as usize]);
-        let is_under = of_caller || frames[node.frame as usize];
-        under.push(is_under);
-        samples += if is_under { node.total() } else { 0 };
-    }
-    (total > 0).then(|| 100.0 * samples as f64 / total as f64)
+    let (least, most) = reach(rows.iter().find(|row| row.name == name)?);
+    let others = || rows.iter().filter(|row| row.name != name).map(reach);
+    Some(if others().all(|(_, of_other)| of_other < least) {
+        Outcome::Met
+    } else if others().any(|(of_other, _)| of_other > most) {
+        Outcome::NotMet
+    } else {
+        Outcome::Inconclusive
+    })
 }
 
 /// The number that a value begins with: 0.1 of `0.1ms`.
@@ -319,4 +356,36 @@ fn leading_number(text: &str) -> Option<f64> {
 fn figure(value: f64) -> String {
     let digits = 3 - (value.abs().max(1e-9).log10().floor() as i32).clamp(0, 3);
     format!("{value:.*}", digits as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comparison::Change;
+
+    fn row(name: &str, low_us: f64, high_us: f64) -> CostRow {
+        CostRow {
+            name: name.to_owned(),
+            object: String::new(),
+            baseline_us: 0.0,
+            variant_us: 0.0,
+            difference_us: f64::midpoint(low_us, high_us),
+            low_us,
+            high_us,
+            change: Change::Unresolved,
+        }
+    }
+
+    #[test]
+    fn the_leading_row_leads_by_its_interval() {
+        let rows = [row("plan", -20.0, -10.0), row("execute", -2.0, 5.0)];
+        assert_eq!(leads(&rows, "plan"), Some(Outcome::Met));
+        assert_eq!(leads(&rows, "execute"), Some(Outcome::NotMet));
+        assert_eq!(leads(&rows, "parse"), None);
+        // It is larger in the mean, and may be smaller.
+        let near = [row("plan", -20.0, -4.0), row("execute", -2.0, 5.0)];
+        assert_eq!(leads(&near, "plan"), Some(Outcome::Inconclusive));
+        let without = [row("plan", -12.0, -12.0), row("execute", -2.0, 5.0)];
+        assert_eq!(leads(&without, "plan"), Some(Outcome::Inconclusive));
+    }
 }

@@ -12,8 +12,14 @@
 //!
 //! The comparison that a report is to explain is named alike: `VARIANT where clients = 8`.
 
+//!
+//! A check is *met* where the whole interval of its figures meets it, *not met* where all of it
+//! misses, and else *inconclusive*, whatever the best estimates say: see [`Outcome`].
+
+mod blocks;
 mod evaluate;
 mod explained;
+mod interval;
 mod parse;
 
 use schemars::JsonSchema;
@@ -129,12 +135,66 @@ pub struct ExpectationOutcome {
     pub that: String,
     /// The check, as written.
     pub check: String,
-    /// Whether it held under all conditions that it is about; `None` where nothing of it was
-    /// measured.
+    /// Whether it is met under all conditions that it is about; `None` where it is inconclusive, and
+    /// where nothing of it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub met: Option<bool>,
+    /// What it came to; `None` where nothing of it was measured, and in results of older versions,
+    /// whose `met` is by the point estimates alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
     /// Under each of them.
     pub readings: Vec<Reading>,
+}
+
+/// What a check came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The whole interval meets it; under several conditions, under each of them.
+    Met,
+    /// The whole interval misses it, under one condition at least.
+    NotMet,
+    /// Part of the interval meets it, or there is no interval.
+    Inconclusive,
+}
+
+impl Outcome {
+    /// Of a check that must hold under several conditions; `None` without any.
+    fn of_all(outcomes: impl Iterator<Item = Self>) -> Option<Self> {
+        outcomes.reduce(|all, one| match (all, one) {
+            (Self::NotMet, _) | (_, Self::NotMet) => Self::NotMet,
+            (Self::Inconclusive, _) | (_, Self::Inconclusive) => Self::Inconclusive,
+            (Self::Met, Self::Met) => Self::Met,
+        })
+    }
+
+    fn of_met(met: bool) -> Self {
+        if met { Self::Met } else { Self::NotMet }
+    }
+
+    fn met(self) -> Option<bool> {
+        match self {
+            Self::Met => Some(true),
+            Self::NotMet => Some(false),
+            Self::Inconclusive => None,
+        }
+    }
+}
+
+impl ExpectationOutcome {
+    /// What it came to, in results of older versions by the point estimates; `None` where nothing
+    /// was measured.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.outcome.or_else(|| self.met.map(Outcome::of_met))
+    }
+}
+
+impl Reading {
+    /// What the check came to under this condition.
+    pub fn outcome(&self) -> Outcome {
+        self.outcome.unwrap_or_else(|| Outcome::of_met(self.met))
+    }
 }
 
 /// A check under one condition.
@@ -146,8 +206,17 @@ pub struct Reading {
     pub left: String,
     /// The right side.
     pub right: String,
-    /// Whether it held.
+    /// The interval of the left side; `None` where it is exact, a name, or without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_interval: Option<[f64; 2]>,
+    /// That of the right side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub right_interval: Option<[f64; 2]>,
+    /// Whether it is met.
     pub met: bool,
+    /// What it came to; `None` in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
 }
 
 /// The source's figures beside ours.
@@ -185,4 +254,30 @@ pub struct WatchedFunction {
     /// Per cent of the server's CPU time in it and what it calls, in the plan's order of points;
     /// `None` where the point has no profile.
     pub shares: Vec<Option<f64>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expectations_of_older_versions_open_with_what_they_said() {
+        let old = r#"{"that": "t", "check": "a.tps > 1", "met": false, "readings": [
+            {"condition": 0, "left": "2", "right": "1", "met": true},
+            {"condition": 1, "left": "0.5", "right": "1", "met": false}]}"#;
+        let old: ExpectationOutcome = serde_json::from_str(old).expect("it opens");
+        assert_eq!(old.outcome(), Some(Outcome::NotMet));
+        let readings: Vec<Outcome> = old.readings.iter().map(Reading::outcome).collect();
+        assert_eq!(readings, [Outcome::Met, Outcome::NotMet]);
+    }
+
+    #[test]
+    fn one_condition_decides_against_and_any_open_one_leaves_it_open() {
+        use Outcome::{Inconclusive, Met, NotMet};
+        let of = |outcomes: &[Outcome]| Outcome::of_all(outcomes.iter().copied());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[Met, Met]), Some(Met));
+        assert_eq!(of(&[Met, Inconclusive]), Some(Inconclusive));
+        assert_eq!(of(&[Inconclusive, NotMet, Met]), Some(NotMet));
+    }
 }

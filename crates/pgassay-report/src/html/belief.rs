@@ -1,6 +1,7 @@
 //! What the study's author believed, what the source found, and the functions that the study watches.
 
 use maud::{Markup, html};
+use pgassay_core::measure::Outcome;
 use pgassay_core::run::Run;
 
 use crate::outline::{condition_title, variant_name};
@@ -11,7 +12,7 @@ pub(super) fn section(run: &Run) -> Markup {
     html! {
         @if run.reference.is_some() || !run.expectations.is_empty() || !run.watched.is_empty() {
             section #belief {
-                h2 { "Beside what was believed" }
+                h2 { "Expected vs measured" }
                 (reference(run))
                 (expectations(run))
                 (watched(run))
@@ -60,14 +61,17 @@ fn expectations(run: &Run) -> Markup {
     html! {
         @if !run.expectations.is_empty() {
             div.scroll { table {
-                caption { "What the study's author expects, and whether it shows here." }
+                caption {
+                    "What the study expects. Met: the whole interval meets it. Not met: the whole "
+                    "interval misses it. Else inconclusive."
+                }
                 tbody {
                     @for it in &run.expectations {
                         tr {
-                            td { @match it.met {
-                                Some(true) => span.change.down { "met" },
-                                Some(false) => span.change.up { "not met" },
-                                None => span.change.noise { "not measured" },
+                            td { @match it.outcome() {
+                                Some(Outcome::Met) => span.change.down { (belief::word(it)) },
+                                Some(Outcome::NotMet) => span.change.up { (belief::word(it)) },
+                                _ => span.change.noise { (belief::word(it)) },
                             } }
                             td { (it.that) br; code.faint { (it.check) } }
                             td { (belief::readings(run, it)) }

@@ -1,6 +1,6 @@
 //! What the study's author believed, what the source found, and the functions that the study watches.
 
-use pgassay_core::measure::ExpectationOutcome;
+use pgassay_core::measure::{ExpectationOutcome, Outcome};
 use pgassay_core::run::Run;
 
 use super::table::{Ink, Side, Table, cell, inked, paint, wrap};
@@ -53,7 +53,7 @@ pub(super) fn expectations(run: &Run, style: Style) -> String {
     if run.expectations.is_empty() {
         return String::new();
     }
-    let explanation = "what the study's author believes, and whether it shows here";
+    let explanation = "what the study expects; met or not met only where the whole interval is";
     let mut out = heading("EXPECTED", explanation, style);
     for it in &run.expectations {
         out.push_str(&expectation(run, it, style));
@@ -62,14 +62,17 @@ pub(super) fn expectations(run: &Run, style: Style) -> String {
 }
 
 fn expectation(run: &Run, it: &ExpectationOutcome, style: Style) -> String {
-    let (word, ink) = match it.met {
-        Some(true) => ("met    ", Ink::Good),
-        Some(false) => ("not met", Ink::Bad),
-        None => ("–      ", Ink::Faint),
+    let ink = match it.outcome() {
+        Some(Outcome::Met) => Ink::Good,
+        Some(Outcome::NotMet) => Ink::Bad,
+        Some(Outcome::Inconclusive) => Ink::Caution,
+        None => Ink::Faint,
     };
+    let word = format!("{:<12}", belief::word(it));
     let text = format!("{}: {}", it.that, belief::readings(run, it));
-    let text = wrap(&text, style.columns(), "  _______  ", "           ");
-    text.replacen("_______", &paint(word, ink, style.color), 1)
+    let indent = " ".repeat(word.len() + 4);
+    let text = wrap(&text, style.columns(), "  ____________  ", &indent);
+    text.replacen("____________", &paint(&word, ink, style.color), 1)
 }
 
 /// The watched functions, under each condition for the variant that spends the most in them; the

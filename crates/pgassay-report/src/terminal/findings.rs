@@ -10,7 +10,7 @@ use crate::{number, sentence};
 /// More is left to the page: who reads the answer wants to know where to begin.
 const SHOWN_MAX: usize = 3;
 const FACTS_MAX: usize = 3;
-const INDENT: &str = "             ";
+const INDENT: &str = "                 ";
 
 /// The section of a run, or nothing where nothing was found.
 pub(super) fn section(run: &Run, style: Style) -> String {
@@ -50,12 +50,14 @@ fn told(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) 
     }
     let mut out = heading(
         "FINDINGS",
-        "known causes of lost time, the surest and heaviest first",
+        "known causes of lost time, by confidence and cost",
         style,
     );
     for finding in strongest.iter().take(SHOWN_MAX) {
         let elsewhere = findings.iter().filter(|it| it.id == finding.id).count() - 1;
-        out.push_str(&one(finding, &place(finding), elsewhere, style));
+        let fix = sentence::cause_of(findings, finding);
+        let fix = fix.unwrap_or_else(|| suggested(finding));
+        out.push_str(&one(finding, &place(finding), elsewhere, &fix, style));
     }
     if let Some(rest) = strongest.get(SHOWN_MAX..).filter(|rest| !rest.is_empty()) {
         let titles: Vec<&str> = rest.iter().map(|it| it.title.as_str()).collect();
@@ -67,11 +69,18 @@ fn told(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) 
     out
 }
 
-fn one(finding: &Finding, place: &str, elsewhere: usize, style: Style) -> String {
-    let word = sentence::confidence_word(finding.confidence);
+fn suggested(finding: &Finding) -> String {
+    format!(
+        "Suggested fix: {}",
+        sentence::first_sentences(&finding.remedy)
+    )
+}
+
+fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style) -> String {
+    let word = sentence::confidence_word(finding);
     let ink = match finding.confidence {
         Confidence::Confirmed => Ink::Strong,
-        Confidence::Likely => Ink::Caution,
+        Confidence::Moved | Confidence::Likely => Ink::Caution,
         Confidence::Hint => Ink::Faint,
     };
     let more = match elsewhere {
@@ -84,16 +93,58 @@ fn one(finding: &Finding, place: &str, elsewhere: usize, style: Style) -> String
     } else {
         format!("{}: {place}{more}", finding.title)
     };
-    let first = format!("  {word:<9}  ");
+    let first = format!("  {word:<13}  ");
     let text = wrap(&title, style.columns(), &first, INDENT);
     let mut out = text.replacen(word, &paint(word, ink, style.color), 1);
     let mut facts = sentence::facts(finding, FACTS_MAX);
+    if let Some(tried) = sentence::tried(finding) {
+        facts = format!("{tried}; {facts}");
+    }
     if let Some(against) = finding.against.first() {
         facts = format!("{facts}; but {against}");
     }
     let columns = style.columns();
     out.push_str(&wrap(&facts, columns, INDENT, INDENT));
-    let remedy = format!("→ {}", sentence::first_sentences(&finding.remedy));
-    out.push_str(&wrap(&remedy, columns, INDENT, &format!("{INDENT}  ")));
+    let fix = format!("→ {fix}");
+    out.push_str(&wrap(&fix, columns, INDENT, &format!("{INDENT}  ")));
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(text: &str) -> Finding {
+        serde_json::from_str(text).expect("a finding")
+    }
+
+    const CAUSE: &str = r#"{"id": "commit-sync", "title": "Each commit waits for the disk",
+        "difference_us": 900.0, "difference_interval_us": [700.0, 1100.0], "confidence": "moved",
+        "weight_us": 1200.0, "share": 0.2, "facts": [], "remedy": "Use one transaction.",
+        "manual": "m"}"#;
+    const QUEUE: &str = r#"{"id": "hot-row", "title": "Transactions wait for row locks",
+        "difference_us": 2700.0, "confidence": "moved", "queueing": true, "follows": "commit-sync",
+        "weight_us": 3600.0, "share": 0.6, "facts": [], "remedy": "Spread the counter.",
+        "manual": "m"}"#;
+
+    #[test]
+    fn a_queue_that_follows_from_a_service_time_advises_to_fix_that() {
+        let style = Style {
+            color: false,
+            width: 100,
+        };
+        let text = observed(&[finding(CAUSE), finding(QUEUE)], style);
+        let told = "Queueing that follows from \"Each commit waits for the disk\": fix that first.";
+        assert!(text.contains(told), "{text}");
+        assert!(!text.contains("Spread the counter"), "{text}");
+        assert_eq!(text.matches("moved with it").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn what_an_older_version_called_confirmed_without_a_fix_has_moved() {
+        let old = CAUSE.replace("moved", "confirmed");
+        assert_eq!(sentence::confidence_word(&finding(&old)), "moved with it");
+        let own = old.replace("\"difference_us\": 900.0,", "");
+        assert_eq!(sentence::confidence_word(&finding(&own)), "confirmed");
+    }
 }

@@ -175,6 +175,7 @@ pub fn assemble(
     let readings = measure::read(
         &found.study,
         &plan,
+        &outcome.trials,
         &assessment.points,
         &assessment.comparisons,
         &outcome.profiles,

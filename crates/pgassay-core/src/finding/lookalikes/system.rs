@@ -1,0 +1,186 @@
+//! WAL, storage, and the machine.
+
+use super::super::evidence::Evidence;
+use super::{Case, case, counted, load, stacks, waits, with_settings};
+
+pub(super) fn of_wal() -> Vec<Case> {
+    let synced = || load(&[("issue_xlog_fsync", 3)], &[("WAL sync", 500.0)], &[]);
+    let images = |bytes: f64, records: f64| {
+        let counters = [
+            ("pg_stat_wal.wal_fpi", 0.2),
+            ("pg_stat_wal.wal_records", records),
+            ("wal.insert_bytes", bytes),
+        ];
+        load(&[("XLogInsert", 30)], &[], &counters)
+    };
+    let full = |count: f64| {
+        let counters = [("pg_stat_wal.wal_buffers_full", count)];
+        load(&[("AdvanceXLInsertBuffer", 5)], &[], &counters)
+    };
+    vec![
+        case(
+            "commit-sync",
+            "synchronous_commit=off, where a backend writes WAL only when its buffers are full",
+            synced(),
+            with_settings(synced(), &[("synchronous_commit", "off")]),
+        ),
+        case(
+            "full-page-images",
+            "inserts of large rows, which fill the WAL with few full-page images",
+            images(2000.0, 3.0),
+            images(20_000.0, 10.0),
+        ),
+        case(
+            "wal-insertion",
+            "a load that writes much WAL and waits for none of it",
+            waits(&[("LWLock WALInsert", 100.0)]),
+            load(
+                &[("XLogInsert;WALInsertLockAcquire", 2)],
+                &[],
+                &[("wal.insert_bytes", 1e5)],
+            ),
+        ),
+        case(
+            "wal-buffers",
+            "a bulk load that finds the WAL buffers full once in a hundred transactions",
+            full(1.0),
+            full(0.01),
+        ),
+        case(
+            "synchronous-replication",
+            "commits that wait for the local disk beside an asynchronous standby",
+            waits(&[("IPC SyncRep", 300.0)]),
+            waits(&[("WAL sync", 300.0)]),
+        ),
+    ]
+}
+
+pub(super) fn of_storage() -> Vec<Case> {
+    let reads = |read: f64, hit: f64| {
+        let counters = [
+            ("pg_stat_database.blks_read", read),
+            ("pg_stat_database.blks_hit", hit),
+        ];
+        load(
+            &[("WaitReadBuffers;mdreadv", 10)],
+            &[("data file read", 100.0)],
+            &counters,
+        )
+    };
+    let sort = |stacks: &[(&str, u32)], bytes: f64| {
+        load(stacks, &[], &[("pg_stat_database.temp_bytes", bytes)])
+    };
+    let vacuum = |us: f64| counted(&[("background(autovacuum worker).cpu_us", us)]);
+    vec![
+        case(
+            "data-reads",
+            "a cold block now and then in a cache that holds the rest",
+            reads(5.0, 5.0),
+            reads(0.1, 9.9),
+        ),
+        case(
+            "buffer-mapping",
+            "reads from disk for which nobody waits at the buffer table",
+            waits(&[("LWLock BufferMapping", 100.0)]),
+            waits(&[("data file read", 100.0)]),
+        ),
+        case(
+            "backend-writes",
+            "a bulk load, which extends its table and evicts nothing",
+            stacks(&[("GetVictimBuffer;FlushBuffer;mdwrite", 20)]),
+            stacks(&[("ExtendBufferedRelBy;mdzeroextend", 8)]),
+        ),
+        case(
+            "relation-extension",
+            "COPY on 16 or later, which extends by many blocks at a time",
+            stacks(&[("RelationAddBlocks;ExtendBufferedRelBy;mdzeroextend", 30)]),
+            stacks(&[("RelationAddBlocks;ExtendBufferedRelBy;mdzeroextend", 5)]),
+        ),
+        case(
+            "temporary-files",
+            "a large sort that fits into work_mem",
+            sort(&[("tuplesort_performsort;BufFileWrite", 20)], 1e6),
+            sort(&[("tuplesort_performsort;qsort_tuple", 60)], 0.0),
+        ),
+        case(
+            "checksums",
+            "checksums on blocks that stay in shared buffers",
+            stacks(&[("WaitReadBuffers;PageIsVerified;pg_checksum_page", 10)]),
+            stacks(&[("WaitReadBuffers;PageIsVerified;pg_checksum_page", 1)]),
+        ),
+        case(
+            "pruning",
+            "HOT updates, which prune their own page as they should",
+            stacks(&[("heap_page_prune_opt;heap_page_prune_and_freeze", 30)]),
+            stacks(&[("heap_page_prune_opt;heap_page_prune_and_freeze", 6)]),
+        ),
+        case(
+            "autovacuum",
+            "autovacuum that keeps up with 5% of the backends' CPU time",
+            vacuum(40.0),
+            vacuum(5.0),
+        ),
+    ]
+}
+
+pub(super) fn of_machine() -> Vec<Case> {
+    let queued = |busy_us: f64| Evidence {
+        response_us: 200.0,
+        run_queue_us: 60.0,
+        ..counted(&[
+            ("machine.busy_us", busy_us),
+            ("machine.idle_us", 400.0 - busy_us),
+        ])
+    };
+    let raised = |lines: f64| {
+        load(
+            &[("errfinish;EmitErrorReport", 20)],
+            &[],
+            &[("log.lines", lines)],
+        )
+    };
+    let clock = |source: &str| Evidence {
+        clock_source: source.to_owned(),
+        ..stacks(&[("InstrStartNode;clock_gettime", 20)])
+    };
+    let faults = |stack: &str| load(&[(stack, 30)], &[], &[("backends.minor_faults", 50.0)]);
+    let stolen = |us: f64| counted(&[("machine.busy_us", 200.0 - us), ("machine.steal_us", us)]);
+    vec![
+        case(
+            "cpu-saturation",
+            "short waits in the run queue, as after each wake-up, on processors that are half idle",
+            queued(396.0),
+            queued(200.0),
+        ),
+        case(
+            "logging",
+            "errors that PL/pgSQL catches, of which nothing is logged",
+            raised(1.0),
+            raised(0.0),
+        ),
+        case(
+            "slow-clock",
+            "EXPLAIN ANALYZE with tsc, which asks for the time often and cheaply",
+            clock("hpet"),
+            clock("tsc"),
+        ),
+        case(
+            "statistics",
+            "pg_stat_statements around a query that computes: its hooks hold the query itself",
+            stacks(&[("pgss_ExecutorEnd;pgss_store", 10)]),
+            stacks(&[("pgss_ExecutorRun;standard_ExecutorRun", 60)]),
+        ),
+        case(
+            "page-faults",
+            "a sort whose memory comes fresh from the system each time",
+            faults("ReadBuffer_common;PinBuffer;asm_exc_page_fault;do_shared_fault"),
+            faults("ExecSort;tuplesort_puttupleslot;asm_exc_page_fault;do_anonymous_page"),
+        ),
+        case(
+            "throttled",
+            "a hypervisor that takes 1% of the time",
+            stolen(40.0),
+            stolen(2.0),
+        ),
+    ]
+}

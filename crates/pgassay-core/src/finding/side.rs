@@ -1,0 +1,107 @@
+//! One side of a comparison: what is known of the point over all blocks, and in each of them.
+//!
+//! A signature weighs each block as it weighs the whole, so that the difference of its weight has
+//! an interval of paired blocks, as a verdict has.
+
+use std::collections::BTreeMap;
+
+use pgassay_stats as stats;
+
+use super::evidence::Evidence;
+use super::measure::Signature;
+use crate::counters::{Counted, per_transaction};
+use crate::ledger::{self, Measured};
+use crate::run::Run;
+use crate::trial::{Trial, TrialKind};
+
+/// Confidence of each interval.
+const LEVEL: f64 = 0.95;
+
+/// A point as evidence, and each of its blocks.
+pub(super) struct Side {
+    pub whole: Evidence,
+    pub blocks: BTreeMap<u32, Evidence>,
+}
+
+impl Side {
+    /// `whole` is the evidence of the same point.
+    pub fn new(run: &Run, whole: Evidence, condition: usize, variant: usize) -> Self {
+        let blocks = blocks(run, &whole, condition, variant);
+        Self { whole, blocks }
+    }
+}
+
+/// The interval of variant minus baseline of what a signature weighs; `None` with fewer than two
+/// blocks on both sides, or where nothing varies: a width of 0 is no knowledge.
+pub(super) fn interval(signature: &Signature, baseline: &Side, variant: &Side) -> Option<[f64; 2]> {
+    let weight = |evidence: &Evidence| (signature.measure)(evidence).weight_us;
+    let differences: Vec<f64> = baseline
+        .blocks
+        .iter()
+        .filter_map(|(number, of_baseline)| {
+            let of_variant = variant.blocks.get(number)?;
+            Some(weight(of_variant) - weight(of_baseline))
+        })
+        .collect();
+    let mean = stats::mean_difference(&differences, LEVEL).ok()?;
+    let interval = mean.interval?;
+    (interval.high > interval.low).then_some([interval.low, interval.high])
+}
+
+fn blocks(
+    run: &Run,
+    whole: &Evidence,
+    condition: usize,
+    variant: usize,
+) -> BTreeMap<u32, Evidence> {
+    let trials: Vec<&Trial> = run
+        .trials
+        .iter()
+        .filter(|it| (it.condition, it.variant) == (condition, variant))
+        .collect();
+    let mut points = run.plan.points.iter();
+    let place = points.position(|it| (it.condition, it.variant) == (condition, variant));
+    let profile = place.and_then(|place| run.profiles.get(place));
+    let mut ledgers = run.ledgers.iter();
+    let ledger = ledgers.find(|it| (it.condition, it.variant) == (condition, variant));
+    let blocked_by = ledger.map(|it| it.blocked_by).unwrap_or_default();
+    let major = whole.major.to_string();
+    let measured = Measured {
+        condition,
+        variant,
+        trials: trials.clone(),
+        profile,
+        major: &major,
+    };
+    // A damaged histogram has been reported by the assessment.
+    let rows = ledger::rows_by_block(&measured).unwrap_or_default();
+    rows.into_iter()
+        .filter_map(|(number, rows)| {
+            let of_block = || trials.iter().copied().filter(|it| it.block == number);
+            let cpu_us = cpu_us(of_block())?;
+            let counted = Counted::new(of_block()).figures();
+            let mut counters = whole.counters.clone();
+            for (name, value) in per_transaction(&counted) {
+                counters.insert(name.to_owned(), value);
+            }
+            let stacks = profile.map(|it| whole.stacks.in_block(it, cpu_us, number));
+            let evidence = Evidence {
+                cpu_us,
+                stacks: stacks.unwrap_or_default(),
+                counters,
+                ..whole.clone()
+            };
+            Some((number, evidence.with_rows(&rows, blocked_by)))
+        })
+        .collect()
+}
+
+/// The backends' CPU time per transaction of the timed trials.
+fn cpu_us<'a>(trials: impl Iterator<Item = &'a Trial>) -> Option<f64> {
+    let (mut on_cpu_us, mut transactions) = (0.0, 0);
+    for trial in trials.filter(|it| it.kind == TrialKind::Timed) {
+        on_cpu_us += trial.server?.on_cpu_us;
+        transactions += trial.transactions_total;
+    }
+    (transactions > 0).then(|| on_cpu_us / transactions as f64)
+}

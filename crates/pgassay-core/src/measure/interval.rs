@@ -1,0 +1,171 @@
+//! Figures with their intervals, and what a relation between two of them comes to.
+//!
+//! Several figures are combined by interval arithmetic, as if their errors could all be at their
+//! worst at once. So an expression's interval is never too narrow, and a check is sooner
+//! inconclusive than wrong.
+
+use super::{Outcome, Relation};
+
+/// A figure and where it may lie.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Value {
+    /// The best estimate.
+    pub point: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Value {
+    /// A number without error.
+    pub fn exact(point: f64) -> Self {
+        Self {
+            point,
+            low: point,
+            high: point,
+        }
+    }
+
+    /// A figure whose noise is not known: it may lie anywhere.
+    pub fn without_interval(point: f64) -> Self {
+        Self {
+            point,
+            low: f64::NEG_INFINITY,
+            high: f64::INFINITY,
+        }
+    }
+
+    /// A figure with an interval, which holds it.
+    pub fn within(point: f64, [low, high]: [f64; 2]) -> Self {
+        Self {
+            point,
+            low: low.min(point),
+            high: high.max(point),
+        }
+    }
+
+    /// The interval, where it has two finite ends that differ.
+    pub fn interval(&self) -> Option<[f64; 2]> {
+        let is_one = self.low.is_finite() && self.high.is_finite() && self.low < self.high;
+        is_one.then_some([self.low, self.high])
+    }
+
+    /// `+`, `-`, `*` or `/`.
+    pub fn combined(self, sign: char, other: Self) -> Self {
+        match sign {
+            '+' => self.ends(other, |a, b| a + b),
+            '-' => self.ends(other, |a, b| a - b),
+            '*' => self.ends(other, |a, b| a * b),
+            // Dividing by what may be 0 may give anything.
+            _ if other.low <= 0.0 && other.high >= 0.0 => {
+                Self::without_interval(self.point / other.point)
+            }
+            _ => self.ends(other, |a, b| a / b),
+        }
+    }
+
+    fn ends(self, other: Self, of: fn(f64, f64) -> f64) -> Self {
+        let all = [
+            of(self.low, other.low),
+            of(self.low, other.high),
+            of(self.high, other.low),
+            of(self.high, other.high),
+        ];
+        let point = of(self.point, other.point);
+        // Of infinite ends some have no value.
+        if all.iter().any(|end| end.is_nan()) {
+            return Self::without_interval(point);
+        }
+        Self {
+            point,
+            low: all.iter().copied().fold(f64::INFINITY, f64::min),
+            high: all.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+}
+
+/// Met where the whole interval meets the relation, not met where all of it misses.
+pub(super) fn outcome(left: Value, relation: &Relation, right: Value) -> Outcome {
+    let (met, missed) = match relation {
+        Relation::Less => (left.high < right.low, left.low >= right.high),
+        Relation::LessOrEqual => (left.high <= right.low, left.low > right.high),
+        Relation::More => (left.low > right.high, left.high <= right.low),
+        Relation::MoreOrEqual => (left.low >= right.high, left.high < right.low),
+        Relation::About(share) => {
+            let ratio = left.combined('/', right);
+            let (least, most) = (1.0 - share, 1.0 + share);
+            let is_inside = ratio.low >= least && ratio.high <= most;
+            (is_inside, ratio.high < least || ratio.low > most)
+        }
+        Relation::Is(_) => (false, false),
+    };
+    match (met, missed) {
+        (true, _) => Outcome::Met,
+        (_, true) => Outcome::NotMet,
+        _ => Outcome::Inconclusive,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn within(point: f64, low: f64, high: f64) -> Value {
+        Value::within(point, [low, high])
+    }
+
+    /// The note's case: 2.05 "meets" a limit of 1.2 while it may lie anywhere from 0.17 to 24.9.
+    #[test]
+    fn a_point_estimate_inside_is_inconclusive_while_its_interval_reaches_out() {
+        let limit = Value::exact(1.2);
+        let wide = within(2.05, 0.17, 24.9);
+        assert_eq!(outcome(wide, &Relation::More, limit), Outcome::Inconclusive);
+        assert_eq!(outcome(wide, &Relation::Less, limit), Outcome::Inconclusive);
+        let narrow = within(2.05, 1.9, 2.2);
+        assert_eq!(outcome(narrow, &Relation::More, limit), Outcome::Met);
+        assert_eq!(outcome(narrow, &Relation::Less, limit), Outcome::NotMet);
+        let unknown = Value::without_interval(2.05);
+        let outcome = outcome(unknown, &Relation::More, limit);
+        assert_eq!(outcome, Outcome::Inconclusive);
+    }
+
+    #[test]
+    fn nearness_needs_the_whole_interval_inside_or_outside() {
+        let near = Relation::About(0.2);
+        let one = Value::exact(1.0);
+        assert_eq!(outcome(within(1.0, 0.9, 1.1), &near, one), Outcome::Met);
+        let reaching = within(1.0, 0.7, 1.1);
+        assert_eq!(outcome(reaching, &near, one), Outcome::Inconclusive);
+        assert_eq!(outcome(within(1.5, 1.3, 1.7), &near, one), Outcome::NotMet);
+    }
+
+    #[test]
+    fn exact_figures_meet_or_miss_at_the_limit_itself() {
+        let (zero, one) = (Value::exact(0.0), Value::exact(1.0));
+        assert_eq!(outcome(zero, &Relation::LessOrEqual, zero), Outcome::Met);
+        assert_eq!(outcome(zero, &Relation::Less, zero), Outcome::NotMet);
+        assert_eq!(outcome(one, &Relation::MoreOrEqual, one), Outcome::Met);
+        assert_eq!(outcome(one, &Relation::LessOrEqual, zero), Outcome::NotMet);
+    }
+
+    #[test]
+    fn arithmetic_keeps_the_worst_of_both() {
+        let (a, b) = (within(2.0, 1.0, 3.0), within(4.0, 2.0, 8.0));
+        assert_eq!(a.combined('+', b).interval(), Some([3.0, 11.0]));
+        assert_eq!(a.combined('-', b).interval(), Some([-7.0, 1.0]));
+        assert_eq!(a.combined('*', b).interval(), Some([2.0, 24.0]));
+        assert_eq!(a.combined('/', b).interval(), Some([0.125, 1.5]));
+        let around_0 = within(0.5, -1.0, 1.0);
+        assert_eq!(a.combined('/', around_0).interval(), None);
+        let unknown = Value::without_interval(5.0);
+        let product = Value::exact(0.0).combined('*', unknown);
+        assert_eq!((product.point, product.interval()), (0.0, None));
+        assert_eq!(
+            Value::exact(2.0)
+                .combined('+', Value::exact(3.0))
+                .interval(),
+            None
+        );
+    }
+}
