@@ -1,7 +1,8 @@
 //! What each measurement defect costs, before and after, by simulation with fixed seeds.
 //!
 //! `cargo run --release -p pgassay-stats --example simulations` prints the tables of
-//! `docs/simulations.md` and fails where one does not hold; a first argument is the number of runs.
+//! `docs/simulations.md` and fails where one does not hold; the first argument is the number of runs, the second one section
+//! (`families`, `ways`, `starts`, `counts`, `caches` or `marks`).
 //! `cargo test` runs short forms.
 #![allow(missing_docs)]
 
@@ -41,10 +42,18 @@ fn row(cells: &[&str]) {
 fn main() {
     let first = std::env::args().nth(1).and_then(|it| it.parse().ok());
     let runs: u32 = first.unwrap_or(5_000);
-    families::tables(runs / 2);
-    ways::tables(runs);
-    starts::tables(runs);
-    counts::tables(runs / 10);
-    caches::tables(runs / 20);
-    marks::tables(runs / 10);
+    let section = std::env::args().nth(2);
+    let tables: [(&str, fn(u32), u32); 6] = [
+        ("families", families::tables, runs / 2),
+        ("ways", ways::tables, runs),
+        ("starts", starts::tables, runs),
+        ("counts", counts::tables, runs / 10),
+        ("caches", caches::tables, runs / 20),
+        ("marks", marks::tables, runs / 10),
+    ];
+    for (name, print, runs) in tables {
+        if section.as_deref().is_none_or(|wanted| wanted == name) {
+            print(runs);
+        }
+    }
 }
