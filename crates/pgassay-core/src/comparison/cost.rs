@@ -61,9 +61,9 @@ pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option
         let mut named = rows.named(&judged);
         if !naming.stacks_are_comparable {
             // Names that one side lacks put the same stacks into different rows.
-            named
-                .iter_mut()
-                .for_each(|row| row.change = Change::Unresolved);
+            for row in &mut named {
+                row.change = Change::Unresolved;
+            }
         }
         Some(named)
     };
