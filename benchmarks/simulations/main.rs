@@ -1,12 +1,59 @@
-//! Seeded simulations behind docs/method.md: what each measurement defect costs, before and after.
+//! What each measurement defect costs, before and after, by simulation with fixed seeds.
+//!
+//! `cargo run --release -p pgassay-stats --example simulations` prints the tables of
+//! `docs/simulations.md` and fails where one does not hold; the first argument is the number of runs, the second one section
+//! (`families`, `ways`, `starts`, `counts`, `caches` or `marks`).
+//! `cargo test` runs short forms.
 #![allow(missing_docs)]
+
+mod caches;
+mod counts;
+mod families;
 mod marks;
+mod starts;
+mod ways;
 mod world;
 
+/// A share of runs, printed in percent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Share(pub f64);
+
+impl Share {
+    fn of(hits: usize, runs: u32) -> Self {
+        Self(hits as f64 / f64::from(runs))
+    }
+
+    fn complement(self) -> Self {
+        Self(1.0 - self.0)
+    }
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{:.1}%", 100.0 * self.0)
+    }
+}
+
+/// A row of a Markdown table.
+fn row(cells: &[&str]) {
+    println!("| {} |", cells.join(" | "));
+}
+
 fn main() {
-    let runs = std::env::args()
-        .nth(1)
-        .and_then(|it| it.parse().ok())
-        .unwrap_or(400);
-    marks::tables(runs);
+    let first = std::env::args().nth(1).and_then(|it| it.parse().ok());
+    let runs: u32 = first.unwrap_or(5_000);
+    let section = std::env::args().nth(2);
+    let tables: [(&str, fn(u32), u32); 6] = [
+        ("families", families::tables, runs / 2),
+        ("ways", ways::tables, runs),
+        ("starts", starts::tables, runs),
+        ("counts", counts::tables, runs / 10),
+        ("caches", caches::tables, runs / 20),
+        ("marks", marks::tables, runs / 10),
+    ];
+    for (name, print, runs) in tables {
+        if section.as_deref().is_none_or(|wanted| wanted == name) {
+            print(runs);
+        }
+    }
 }

@@ -1,7 +1,9 @@
 //! How far a verdict can be trusted, in words: why there is none, what it could have found, how many
 //! comparisons share its error rate, and which starts of the servers it is about.
 
-use pgassay_core::comparison::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
+use pgassay_core::comparison::{
+    Basis, Comparison, CostDifference, Inconclusive, Ratio, UnitOfAnalysis, Verdict,
+};
 use pgassay_core::run::Run;
 
 use crate::number;
@@ -127,4 +129,15 @@ pub(crate) fn needs_pairs(comparison: &Comparison) -> bool {
         Some(Inconclusive::RanksDisagree | Inconclusive::BelowResolution)
     );
     comparison.verdict == Verdict::Unresolved && by_pairs
+}
+
+/// Why some rows bear no marks: one side's programs lack symbols that the other's have.
+pub(crate) fn naming(cost: &CostDifference) -> Option<String> {
+    let objects = cost.unevenly_named.join(", ");
+    (!objects.is_empty()).then(|| {
+        format!(
+            "One side has more symbols of {objects} than the other, as a stripped build has fewer: functions \
+             with a name on one side only share one row, and phases and subsystems are not marked."
+        )
+    })
 }

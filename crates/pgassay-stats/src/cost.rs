@@ -9,7 +9,7 @@
 //! A subsystem is also opened when its sum is unchanged but its functions are not (Simes' test):
 //! a cost that only moved from one function to another is a finding too.
 //!
-//! A row is marked only if two of three blocks agree about its sign, and a function that comes in
+//! A row is marked only if three of four blocks agree about its sign, and a function that comes in
 //! bursts is judged by its own noise ([`crate::dispersion::prior`]): a burst in one block is no change.
 //!
 //! Invariants: one trial of a variant gives figures without intervals ([`Class::Descriptive`]);
@@ -231,7 +231,8 @@ pub fn grouped_cost_difference(
         .collect();
     let moved_inside = holm(&inside);
     for (group, rows) in members.iter().enumerate() {
-        let opened = by_group.rows[group].p_adjusted <= alpha || moved_inside[group] <= alpha;
+        // Two ways to open a group share the error rate.
+        let opened = by_group.rows[group].p_adjusted.min(moved_inside[group]) <= alpha / 2.0;
         // A closed group is judged at an α that nothing can reach, which leaves it all the same.
         draft.judge(
             rows,
@@ -409,5 +410,7 @@ fn changed(cost_a_us: f64, cost_b_us: f64) -> Class {
     }
 }
 
+#[cfg(test)]
+mod bursts;
 #[cfg(test)]
 mod tests;

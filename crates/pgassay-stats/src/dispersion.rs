@@ -35,6 +35,9 @@ const BURSTY_SHARE_MIN: f64 = 0.01;
 /// The least cv² of the bursty kind: a variation of 70%.
 const BURSTY_CV2_MIN: f64 = 0.5;
 
+/// How often the weights of a kind are computed anew before its functions are.
+const INNER_ROUNDS: usize = 3;
+
 /// How often the weights are computed anew; they settle to 4 digits in about 5 rounds.
 const ROUNDS: usize = 12;
 
@@ -197,7 +200,7 @@ fn pooled(functions: &[&[Spread]], weights: &[f64], guess: f64) -> Dispersion {
         each.flat_map(|(spreads, weight)| spreads.iter().map(move |spread| (spread, *weight)))
     };
     let mut cv2 = guess;
-    for _ in 0..ROUNDS {
+    for _ in 0..INNER_ROUNDS {
         let (mut sum, mut weighted) = (0.0, 0.0);
         for (spread, weight) in spreads() {
             let weight = weight * spread.weight(cv2);

@@ -47,7 +47,7 @@ const RANGE_LEVEL: f64 = 0.8;
 /// Beyond this critical t the test's own normal noise is negligible against that of s.
 const STRICT_T: f64 = 20.0;
 /// Points of the quadrature over s/σ.
-const POINTS: usize = 128;
+const POINTS: usize = 64;
 
 /// A minimum detectable effect: |ln(B/A)|.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,10 +5,11 @@
 //! false positives with 2 pairs a start, 22% with 6, and 54% where all ran on one start. So from
 //! [`BOOTS_MIN`] starts on the unit is the mean of the pairs of a start.
 //!
-//! Two or three starts are too few for an interval: two leave one degree of freedom. There pairs stay the
-//! units, and the interval is about these starts of the servers only. A mixed model estimated
-//! from so few starts does not help: where it estimates their variance as 0 it falls back to
-//! pairs, and covers the truth in 83 to 90% of cases (`benchmarks/simulations`).
+//! Two or three starts are too few: an interval of their means has one or two degrees of freedom, and at
+//! the level of many comparisons finds next to nothing. There pairs stay the units, and the interval
+//! is about these starts of the servers only. A mixed model keeps its promise there (3 to 5% false
+//! positives, `docs/simulations.md`), but with one or two degrees of freedom wherever it finds that starts
+//! differ.
 //!
 //! Source: Kalibera and Jones, "Rigorous benchmarking in reasonable time" (2013).
 

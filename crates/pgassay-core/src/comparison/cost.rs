@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pgassay_stats as stats;
 
+use super::naming::{Key, Naming};
 use super::{Change, CostDifference, CostRow};
 use crate::plan::Plan;
 use crate::profile::{Frame, Profile};
@@ -46,16 +47,26 @@ type Counts<K> = BTreeMap<K, Vec<u64>>;
 /// inside those subsystems in which something changed.
 pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option<CostDifference> {
     let blocks = common_blocks(plan, a, b);
+    let naming = Naming::of(a.profile, b.profile);
     let rows =
-        |counts: fn(&Side<'_>) -> Counts<Key>| Rows::new(a, b, &blocks, counts(a), counts(b));
-    let functions = rows(by_function).with_rare_ones_merged();
-    let (group_of, groups) = functions.groups(&[a, b]);
+        |counts: &dyn Fn(&Side<'_>) -> Counts<Key>| Rows::new(a, b, &blocks, counts(a), counts(b));
+    let functions = rows(&|side| by_function(side, &naming)).with_rare_ones_merged();
+    let (group_of, groups) = functions.groups(&[a, b], &naming);
     let of_functions = stats::grouped_cost_difference(&functions.table, &group_of, groups, ALPHA)
         .ok()?
         .rows;
-    let (phases, subsystems) = (rows(by_phase), rows(by_subsystem));
-    let judge =
-        |rows: &Rows| stats::cost_difference(&rows.table, stats::Correction::Holm, ALPHA).ok();
+    let (phases, subsystems) = (rows(&by_phase), rows(&by_subsystem));
+    let judge = |rows: &Rows| -> Option<Vec<CostRow>> {
+        let judged = stats::cost_difference(&rows.table, stats::Correction::Holm, ALPHA).ok()?;
+        let mut named = rows.named(&judged);
+        if !naming.stacks_are_comparable {
+            // Names that one side lacks put the same stacks into different rows.
+            for row in &mut named {
+                row.change = Change::Unresolved;
+            }
+        }
+        Some(named)
+    };
     let total = &of_functions.total;
     Some(CostDifference {
         total: CostRow {
@@ -74,23 +85,15 @@ pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option
         },
         resolvable_us: median_resolvable(&of_functions),
         functions: functions.named(&of_functions),
-        phases: phases.named(&judge(&phases)?),
-        subsystems: subsystems.named(&judge(&subsystems)?),
+        phases: judge(&phases)?,
+        subsystems: judge(&subsystems)?,
+        unevenly_named: naming.uneven(),
         profiled_tps_ratio: profiled_tps_ratio(a, b),
     })
 }
 
-/// A row's name and, for functions, its program or library.
-type Key = (String, String);
-
-fn by_function(side: &Side<'_>) -> Counts<Key> {
-    counted(side.profile, function)
-}
-
-/// The row of a stack's innermost function.
-fn function(stack: &[&Frame]) -> Key {
-    let leaf = stack.last().map(|leaf| (leaf.label(), leaf.object.clone()));
-    leaf.unwrap_or_else(|| ("[no stack]".to_owned(), String::new()))
+fn by_function(side: &Side<'_>, naming: &Naming) -> Counts<Key> {
+    counted(side.profile, |stack| naming.row(stack))
 }
 
 fn by_phase(side: &Side<'_>) -> Counts<Key> {
@@ -280,7 +283,7 @@ impl Rows {
 
     /// For each row the number of its subsystem, and how many there are. A function that serves
     /// several, as `memcpy` does, belongs to the one with most of its samples.
-    fn groups(&self, sides: &[&Side<'_>]) -> (Vec<usize>, usize) {
+    fn groups(&self, sides: &[&Side<'_>], naming: &Naming) -> (Vec<usize>, usize) {
         let mut samples: BTreeMap<Key, BTreeMap<String, u64>> = BTreeMap::new();
         for side in sides {
             let symbols = Symbols::for_major(side.major);
@@ -289,7 +292,7 @@ impl Rows {
                 .filter(|(_, node)| node.total() > 0)
             {
                 let stack = side.profile.stack(index);
-                let of_function = samples.entry(function(&stack)).or_default();
+                let of_function = samples.entry(naming.row(&stack)).or_default();
                 *of_function.entry(subsystem(&symbols, &stack)).or_default() += node.total();
             }
         }

@@ -8,6 +8,7 @@
 mod assess;
 mod cost;
 mod figures;
+mod naming;
 mod pairing;
 
 use schemars::JsonSchema;
@@ -198,6 +199,11 @@ pub struct CostDifference {
     pub phases: Vec<CostRow>,
     /// By subsystem of PostgreSQL.
     pub subsystems: Vec<CostRow>,
+    /// Programs and libraries of which one side has more symbols than the other, as a stripped build beside
+    /// an unstripped one. Of these, functions with a name on one side only share one row; phases and
+    /// subsystems bear no marks where such an object matters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unevenly_named: Vec<String>,
     /// A function's difference below this cannot be told from noise here.
     pub resolvable_us: f64,
     /// Throughput of the variants' profiled trials over that of their timed ones: what watching cost.

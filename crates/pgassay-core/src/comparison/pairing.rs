@@ -24,7 +24,7 @@ struct Draft<'a> {
 
 /// One metric's pairs, and what is known of them.
 struct Pairs {
-    pairs: Vec<stats::Pair>,
+    figures: Vec<stats::Pair>,
     boots: Vec<u32>,
     steps: [f64; 2],
 }
@@ -60,7 +60,7 @@ pub(super) fn compared(blocks: u32, by_condition: &[Vec<Vec<Figures>>]) -> Vec<C
 impl Draft<'_> {
     fn pairs(&self, metric: usize) -> Pairs {
         let mut found = Pairs {
-            pairs: Vec::new(),
+            figures: Vec::new(),
             boots: Vec::new(),
             steps: self.sides.map(|figures| step(figures, metric)),
         };
@@ -72,7 +72,7 @@ impl Draft<'_> {
             let mean =
                 |side: usize| geometric_mean(of_block(side).filter_map(|it| it.values[metric]));
             if let (Some(baseline), Some(variant)) = (mean(0), mean(1)) {
-                found.pairs.push(stats::Pair { baseline, variant });
+                found.figures.push(stats::Pair { baseline, variant });
                 // All trials of a block run on one start of the servers.
                 found.boots.extend(of_block(0).next().map(|it| it.boot));
             }
@@ -117,7 +117,7 @@ impl Pairs {
             boots: &self.boots,
             steps: self.steps,
         };
-        stats::compare_within(&self.pairs, background, level).ok()
+        stats::compare_within(&self.figures, background, level).ok()
     }
 }
 
@@ -130,7 +130,7 @@ fn step(figures: &[Figures], metric: usize) -> f64 {
 
 fn ratio(pairs: &Pairs, level: f64, factors: Option<DetectableFactors>) -> Option<Ratio> {
     let by_pair: Vec<f64> = pairs
-        .pairs
+        .figures
         .iter()
         .map(|pair| pair.variant / pair.baseline)
         .collect();

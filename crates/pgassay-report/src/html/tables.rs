@@ -8,7 +8,7 @@ use crate::outline::{
     Unit, baseline_name, condition_title, per_transaction, plus_minus, point, top_rows,
     variant_name,
 };
-use crate::{number, sentence};
+use crate::{number, reliability, sentence};
 
 /// More functions than this are summed in the last row.
 const FUNCTIONS_MAX: usize = 25;
@@ -130,6 +130,7 @@ pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
                 "By function, itself only, µs per transaction. Below "
                 (number::micros(cost.resolvable_us)) " µs a function’s difference cannot be told "
                 "from noise here."
+                @if let Some(note) = reliability::naming(cost) { " " (note) }
             }
             thead { tr {
                 th scope="col" { "" } th scope="col" { "function" }

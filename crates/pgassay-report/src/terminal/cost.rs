@@ -10,7 +10,7 @@ use crate::outline::{
     Unit, baseline_name, coarse_rows, comparison, condition_title, explained, most_telling,
     plus_minus, top_rows, unresolved_us, variant_name,
 };
-use crate::{number, sentence};
+use crate::{number, reliability, sentence};
 
 /// Rows of the coarse account, and of functions.
 const COARSE_ROWS: usize = 5;
@@ -170,6 +170,8 @@ fn below_noise(cost: &CostDifference, style: Style) -> String {
     } else {
         format!("No function's difference can be told from noise (below {limit} µs).")
     };
+    let text = [text].into_iter().chain(reliability::naming(cost));
+    let text = text.collect::<Vec<_>>().join(" ");
     let text = wrap(&text, style.columns(), "  ", "  ");
     paint(text.trim_end(), Ink::Faint, style.color) + "\n"
 }

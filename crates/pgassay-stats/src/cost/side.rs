@@ -153,7 +153,7 @@ pub(super) fn check_rows(table: &CostTable) -> Result<(), StatsError> {
     Ok(())
 }
 
-/// Whether the difference of two neighboring trials has the sign of the whole in most of the blocks: in two of
+/// Whether the difference of two neighboring trials has the sign of the whole in most of the blocks: in three of
 /// three at least. A burst in one block moves the whole and no other block.
 pub(super) fn most_blocks_agree(a: &Side, b: &Side, row: &RowCounts) -> bool {
     let blocks = a.trials().min(b.trials());
@@ -164,5 +164,5 @@ pub(super) fn most_blocks_agree(a: &Side, b: &Side, row: &RowCounts) -> bool {
     let agreeing = (0..blocks)
         .filter(|trial| delta(*trial) * whole > 0.0)
         .count();
-    3 * agreeing >= 2 * blocks
+    4 * agreeing >= 3 * blocks
 }

@@ -1,0 +1,129 @@
+//! Whole studies: error rates over all conditions, and what six pairs can find.
+
+use pgassay_stats::power::DetectableFactors;
+use pgassay_stats::{
+    Band, Comparison, Direction, Inconclusive, Interval, Judged, Pair, Verdict, compare, judge,
+};
+
+use crate::world::Draws;
+use crate::{Share, row};
+
+fn drawn(draws: &mut Draws, truth: f64, sd: f64, pairs: usize) -> Comparison {
+    let pairs: Vec<Pair> = (0..pairs)
+        .map(|_| Pair {
+            baseline: 1.0,
+            variant: (truth + sd * draws.normal()).exp(),
+        })
+        .collect();
+    compare(&pairs, 0.95).expect("figures are positive")
+}
+
+fn judged(study: &[Comparison]) -> Vec<Judged> {
+    let all: Vec<&Comparison> = study.iter().collect();
+    judge(&all, Direction::HigherIsBetter, Band::default(), 0.05)
+}
+
+fn is_sign(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Faster | Verdict::Slower)
+}
+
+/// Each comparison at its own 5%, as if it were the only one.
+fn alone(comparison: &Comparison) -> Verdict {
+    let interval: Interval = comparison.estimate().expect("several pairs").interval;
+    Verdict::of(&interval, Direction::HigherIsBetter, Band::default())
+}
+
+/// Studies of conditions without a difference that have any false word: together, and each alone.
+pub fn false_words(conditions: usize, sd: f64, pairs: usize, runs: u32) -> (Share, Share) {
+    let mut draws = Draws::new(27);
+    let (mut together, mut each_alone) = (0, 0);
+    for _ in 0..runs {
+        let study: Vec<Comparison> = (0..conditions)
+            .map(|_| drawn(&mut draws, 0.0, sd, pairs))
+            .collect();
+        together += usize::from(judged(&study).iter().any(|it| is_sign(it.verdict)));
+        each_alone += usize::from(study.iter().any(|it| is_sign(alone(it))));
+    }
+    (Share::of(together, runs), Share::of(each_alone, runs))
+}
+
+/// Of sound verdicts at the minimum detectable effect, the share that the rank test takes back.
+fn taken_back(pairs: usize, comparisons: usize, runs: u32) -> (Share, Share) {
+    let alpha = 0.05 / comparisons as f64;
+    let factors = DetectableFactors::new(pairs, alpha, 0.8).expect("it is a level");
+    let factors = factors.expect("several pairs");
+    let mut draws = Draws::new(5);
+    let (mut found, mut back) = (0, 0);
+    for _ in 0..runs {
+        // One run prints the effect, another one like it looks for it.
+        let printed = drawn(&mut draws, 0.0, 0.03, pairs);
+        let sd = printed.estimate().expect("several pairs").unit_sd_log;
+        let effect = factors.of(sd).effect_log;
+        // The others have no difference, and hold this one to the strictest level.
+        let mut study = vec![drawn(&mut draws, effect, 0.03, pairs)];
+        study.extend((1..comparisons).map(|_| drawn(&mut draws, 0.0, 0.03, pairs)));
+        let first = judged(&study)[0];
+        found += usize::from(is_sign(first.verdict));
+        back += usize::from(first.inconclusive == Some(Inconclusive::RanksDisagree));
+    }
+    (Share::of(found, runs), Share::of(back, runs))
+}
+
+pub fn tables(runs: u32) {
+    println!("## Studies of many conditions\n");
+    println!("Studies without any difference that have a false faster or slower.\n");
+    row(&["comparisons", "pairs", "each at 5%", "Holm over the study"]);
+    row(&["---"; 4]);
+    for (conditions, pairs) in [(1, 6), (6, 6), (18, 6), (27, 6), (27, 12)] {
+        let (together, each_alone) = false_words(conditions, 0.03, pairs, runs);
+        row(&[
+            &conditions.to_string(),
+            &pairs.to_string(),
+            &each_alone.to_string(),
+            &together.to_string(),
+        ]);
+        assert!(together.0 <= 0.06, "{conditions}");
+        assert!(
+            conditions < 18 || each_alone.0 > 0.5,
+            "each at 5% must fail"
+        );
+    }
+    println!("\nThe power at the minimum detectable effect, and verdicts that ranks take back.\n");
+    row(&["comparisons", "pairs", "found", "taken back"]);
+    row(&["---"; 4]);
+    for (comparisons, pairs) in [(1, 6), (18, 6), (1, 12), (18, 12), (18, 24)] {
+        let (found, back) = taken_back(pairs, comparisons, runs.min(3_000));
+        assert!(
+            (found.0 - 0.8).abs() <= 0.03 && back.0 <= 0.02,
+            "{found} {back}"
+        );
+        let cells = [
+            comparisons.to_string(),
+            pairs.to_string(),
+            found.to_string(),
+            back.to_string(),
+        ];
+        row(&cells.each_ref().map(String::as_str));
+    }
+    println!("\nThe minimum detectable effect at a pair SD of 1%; others in proportion.\n");
+    row(&["comparisons", "6 pairs", "12", "24", "48"]);
+    row(&["---"; 5]);
+    for comparisons in [1, 3, 6, 9, 18, 27] {
+        let mut cells = vec![comparisons.to_string()];
+        for pairs in [6, 12, 24, 48] {
+            let factors = DetectableFactors::new(pairs, 0.05 / f64::from(comparisons), 0.8);
+            let found = factors
+                .expect("it is a level")
+                .expect("several pairs")
+                .of(0.01);
+            cells.push(format!(
+                "{:.2}% ({:.2} to {:.2})",
+                100.0 * found.effect_log,
+                100.0 * found.low_log,
+                100.0 * found.high_log
+            ));
+        }
+        row(&cells.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    println!();
+}

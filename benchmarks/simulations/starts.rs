@@ -1,0 +1,128 @@
+//! Starts of the servers, each of which has an effect on B/A of its own.
+
+use pgassay_stats::{Background, Estimate, Pair, Unit, compare_within};
+
+use crate::world::Draws;
+use crate::{Share, row};
+
+const PAIR_SD: f64 = 0.02;
+
+/// How the level of the starts enters the interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Way {
+    /// As `pgassay run`: means of starts from four starts on.
+    Rule,
+    /// Pairs as units, as it was.
+    Pairs,
+    /// A mixed model: the larger of the two mean squares, Satterthwaite's degrees of freedom.
+    MixedModel,
+}
+
+fn estimate(pairs: &[Pair], boots: &[u32]) -> Estimate {
+    let background = Background {
+        boots,
+        steps: [0.0; 2],
+    };
+    let found = compare_within(pairs, background, 0.95).expect("figures are positive");
+    found.estimate().expect("there are several pairs").clone()
+}
+
+/// Whether the interval of one run holds no difference; the truth about any start is none.
+fn holds_one(draws: &mut Draws, way: Way, boots: u32, each: u32, boot_sd: f64) -> (bool, Unit) {
+    let (mut pairs, mut of_pair) = (Vec::new(), Vec::new());
+    for boot in 0..boots {
+        let effect = boot_sd * draws.normal();
+        for _ in 0..each {
+            pairs.push(Pair {
+                baseline: 1.0,
+                variant: (PAIR_SD * (effect + draws.normal())).exp(),
+            });
+            of_pair.push(boot);
+        }
+    }
+    let (by_pairs, by_rule) = (estimate(&pairs, &[]), estimate(&pairs, &of_pair));
+    let found = match way {
+        Way::Pairs => by_pairs,
+        Way::Rule => by_rule,
+        Way::MixedModel => {
+            // Where the starts vary no more than their pairs do, their variance is estimated as 0.
+            let of_start = |pairs: &[Pair]| Pair {
+                baseline: 1.0,
+                variant: pairs
+                    .iter()
+                    .map(|it| it.variant)
+                    .product::<f64>()
+                    .powf(1.0 / f64::from(each)),
+            };
+            let means: Vec<Pair> = pairs.chunks(each as usize).map(of_start).collect();
+            let by_means = (boots > 1).then(|| estimate(&means, &[]));
+            let is_larger = |it: &Estimate| it.std_err_log > by_pairs.std_err_log;
+            by_means.filter(is_larger).unwrap_or(by_pairs)
+        }
+    };
+    (!found.excludes_one(), found.unit)
+}
+
+pub fn false_positives(way: Way, boots: u32, each: u32, boot_sd: f64, runs: u32) -> (Share, Unit) {
+    let mut draws = Draws::new(4);
+    let mut unit = Unit::Pair;
+    let hits = (0..runs).filter(|_| {
+        let (holds, of_run) = holds_one(&mut draws, way, boots, each, boot_sd);
+        unit = of_run;
+        holds
+    });
+    let share = Share::of(hits.count(), runs).complement();
+    (share, unit)
+}
+
+pub fn tables(runs: u32) {
+    println!("## Starts of the servers\n");
+    println!(
+        "False positives about any start; the SD of the starts is a share of that of the pairs.\n"
+    );
+    row(&[
+        "starts × pairs",
+        "SD of starts",
+        "pairs as units",
+        "mixed model",
+        "the rule",
+        "its unit",
+    ]);
+    row(&["---"; 6]);
+    for (boots, each) in [(1, 6), (2, 3), (3, 2), (4, 2), (6, 1), (6, 2), (12, 2)] {
+        for boot_sd in [0.0, 0.25, 0.5] {
+            let of_way = |way: Way| false_positives(way, boots, each, boot_sd, runs);
+            let (rule, unit) = of_way(Way::Rule);
+            row(&[
+                &format!("{boots} × {each}"),
+                &boot_sd.to_string(),
+                &of_way(Way::Pairs).0.to_string(),
+                &of_way(Way::MixedModel).0.to_string(),
+                &rule.to_string(),
+                &format!("{unit:?}"),
+            ]);
+            if unit == Unit::Boot {
+                let chance = 2.0 * (0.05 * 0.95 / f64::from(runs)).sqrt();
+                assert!(rule.0 <= 0.055 + chance, "{boots} × {each}, {boot_sd}");
+            }
+        }
+    }
+    assert!(
+        false_positives(Way::Pairs, 4, 6, 0.5, runs).0.0 > 0.055,
+        "pairs as units must fail"
+    );
+    println!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_starts_carry_an_interval_and_their_pairs_do_not() {
+        let rule = false_positives(Way::Rule, 4, 6, 0.5, 1_000).0;
+        assert!(rule.0 <= 0.07, "{rule}");
+        let pairs = false_positives(Way::Pairs, 4, 6, 0.5, 1_000).0;
+        assert!(pairs.0 > 0.15, "{pairs}");
+    }
+}
