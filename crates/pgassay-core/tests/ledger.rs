@@ -74,6 +74,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             },
         }],
         waits: None,
+        second: None,
         counters: std::collections::BTreeMap::new(),
     }
 }
