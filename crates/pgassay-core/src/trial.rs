@@ -28,7 +28,8 @@ pub enum TrialKind {
 ///
 /// Identities: `transactions_total ≥ transactions`; the processor's totals cover the whole run,
 /// from idle to idle, and so divide by `transactions_total`; throughput is
-/// `transactions / window_us`.
+/// `credited_transactions / window_us`, and a client's time per transaction is its time in the
+/// window divided by `credited_transactions`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trial {
     /// The round over all points that it belongs to, from 0.
@@ -47,6 +48,12 @@ pub struct Trial {
     pub window_us: f64,
     /// Transactions that ended inside the window.
     pub transactions: u64,
+    /// Transactions by the share of their duration that lies inside the window: 1 for one that lies
+    /// inside as a whole, a fraction for one that straddles an end of it. Unlike the count of those
+    /// that end inside, this does not jump by 1 where a transaction ends a little earlier or later.
+    /// `None` in results of older versions, which did not keep it; see [`Trial::credited`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credited_transactions: Option<f64>,
     /// Transactions from the first to the last, settling and draining included.
     pub transactions_total: u64,
     /// Latencies of the transactions that ended inside the window.
@@ -111,9 +118,16 @@ pub struct SecondReadings {
 }
 
 impl Trial {
+    /// Transactions by the share of their duration inside the window; in results of older versions
+    /// those that ended inside it.
+    pub fn credited(&self) -> f64 {
+        let counted = self.transactions as f64;
+        self.credited_transactions.unwrap_or(counted)
+    }
+
     /// Transactions per second inside the window.
     pub fn tps(&self) -> f64 {
-        self.transactions as f64 / (self.window_us / 1e6)
+        self.credited() / (self.window_us / 1e6)
     }
 
     /// On-CPU time of the server's backends per transaction, in microseconds, where it is known.
@@ -136,7 +150,9 @@ pub struct CpuTotals {
 /// What the load generator itself used (over the whole run), and where its clients' time in the
 /// window went.
 ///
-/// Identity: `in_transaction_us + between_us + asleep_us = clients × window_us` within 1 %.
+/// Identities: `in_transaction_us + between_us + asleep_us = clients × window_us` within 1 %;
+/// `turn_us + ready_run_queue_us ≤ in_transaction_us`, since both are parts of the time between a
+/// request and the reading of its reply, and exclude each other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientTotals {
     /// Processor time of the generator's threads.
@@ -149,6 +165,18 @@ pub struct ClientTotals {
     pub between_us: f64,
     /// Sum over clients: asleep as the script asks, or waiting for their schedule.
     pub asleep_us: f64,
+    /// Sum over clients, in the window: a reply had been reported, and the generator's thread was on a
+    /// processor for other clients before it read this one. `None` where it was not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_us: Option<f64>,
+    /// Sum over clients, in the window: the generator's thread waited for a processor while a client
+    /// of it had something to be read. A client counts with what its thread waited between its
+    /// request and the reading of its reply, as far back as the last time that the thread asked for
+    /// arrivals: all of it was lost to a client whose reply was there before, so this is an upper
+    /// bound. `None` where it was not kept. Not to be confused with `run_queue_us`, which is the
+    /// threads' own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_run_queue_us: Option<f64>,
     /// Whether a generator thread was so busy that it, not the server, set the pace.
     pub client_limited: bool,
 }
@@ -214,6 +242,7 @@ pub(crate) mod tests {
             started_us: 0,
             window_us: 1e6,
             transactions: 100,
+            credited_transactions: None,
             transactions_total: 100,
             latency: Latency {
                 hdr_v2_ns: String::new(),
@@ -239,6 +268,14 @@ pub(crate) mod tests {
         }
         let kept = Latency::from_histogram(&histogram);
         assert_eq!(kept.histogram().unwrap(), histogram);
+    }
+
+    #[test]
+    fn a_rate_follows_the_credit_and_without_one_the_count() {
+        let mut trial = trial();
+        assert_eq!((trial.credited(), trial.tps()), (100.0, 100.0));
+        trial.credited_transactions = Some(100.25);
+        assert_eq!((trial.credited(), trial.tps()), (100.25, 100.25));
     }
 
     #[test]

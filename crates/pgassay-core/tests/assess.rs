@@ -38,6 +38,7 @@ fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> 
         started_us: 0,
         window_us: 1e5,
         transactions,
+        credited_transactions: None,
         transactions_total: transactions + 10,
         latency: Latency::from_histogram(&latency),
         server: Some(CpuTotals {

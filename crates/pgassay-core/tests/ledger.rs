@@ -47,6 +47,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
         started_us: 0,
         window_us: WINDOW_US,
         transactions,
+        credited_transactions: None,
         transactions_total: all as u64,
         latency: Latency::from_histogram(&latency),
         server: Some(CpuTotals {
@@ -60,6 +61,8 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             in_transaction_us: latency_us * transactions as f64,
             between_us: spends.between * transactions as f64,
             asleep_us: 0.0,
+            turn_us: None,
+            ready_run_queue_us: None,
             client_limited: false,
         },
         steal: 0.0,

@@ -26,7 +26,7 @@ use crate::measurement::{
 use crate::opening::{self, Opening};
 use crate::program::Program;
 use crate::reconnecting::Connector;
-use crate::recorder::latency_histogram;
+use crate::recorder::{Recorder, latency_histogram};
 use crate::socket;
 use crate::worker::{Shared, Worker};
 
@@ -320,6 +320,7 @@ impl Crew {
             instants,
             window_us: (instants.window_end_ns - instants.window_begin_ns) / 1000,
             transactions: clients.iter().sum(),
+            credited_transactions: recorders().map(Recorder::credited_transactions).sum(),
             transactions_total: recorders()
                 .map(|recorder| recorder.transactions_total)
                 .sum(),

@@ -18,6 +18,11 @@ pub struct Measurement {
     pub window_us: u64,
     /// Transactions that ended well in the window.
     pub transactions: u64,
+    /// Transactions that ended well, by the share of their duration that lies in the window: what a
+    /// rate is to be computed from where single transactions matter. A duration lasts from when the
+    /// client turned to the transaction (opening its own connection included; under pacing, when it
+    /// began rather than when it was due) until it ended. `transactions` counts as pgbench does.
+    pub credited_transactions: f64,
     /// Transactions that ended well from the run's begin to its end, between which the server
     /// was idle before and after: what the server's processor time is to be divided by.
     pub transactions_total: u64,

@@ -32,6 +32,8 @@ pub(crate) struct Ended {
     pub begin_ns: u64,
     /// When it began, if it was due before.
     pub started_ns: u64,
+    /// When its client turned to it: with a connection of its own, when that was begun.
+    pub turned_ns: u64,
     pub end_ns: u64,
     pub failed: bool,
 }
@@ -52,6 +54,9 @@ pub(crate) struct Recorder {
     pub settle_transactions: u64,
     pub transactions_total: u64,
     pub failed_total: u64,
+    /// What the transactions that straddle an end of the window count more, or less, by the share
+    /// of their duration inside than by whether they end inside.
+    credit_at_ends: f64,
     pub in_transaction_ns: u64,
     pub asleep_ns: u64,
     pub between_ns: u64,
@@ -82,6 +87,7 @@ impl Recorder {
             settle_transactions: 0,
             transactions_total: 0,
             failed_total: 0,
+            credit_at_ends: 0.0,
             in_transaction_ns: 0,
             asleep_ns: 0,
             between_ns: 0,
@@ -114,6 +120,7 @@ impl Recorder {
         self.settle_transactions = 0;
         self.transactions_total = 0;
         self.failed_total = 0;
+        self.credit_at_ends = 0.0;
         self.in_transaction_ns = 0;
         self.asleep_ns = 0;
         self.between_ns = 0;
@@ -148,6 +155,30 @@ impl Recorder {
         } else if ended.end_ns < self.window_begin_ns {
             self.settle_transactions += 1;
         }
+        if ended.turned_ns < self.window_begin_ns || ended.end_ns >= self.window_end_ns {
+            self.credit_at_end(ended, is_measured);
+        }
+    }
+
+    /// Counts a transaction that does not lie inside the window as a whole by the share of it that
+    /// does.
+    ///
+    /// A client's transactions follow each other without a gap, so this integrates 1 / duration over
+    /// the window, whose mean is the rate wherever the window lies.
+    #[cold]
+    fn credit_at_end(&mut self, ended: Ended, is_measured: bool) {
+        let inside_ns = ended
+            .end_ns
+            .min(self.window_end_ns)
+            .saturating_sub(ended.turned_ns.max(self.window_begin_ns));
+        let duration_ns = ended.end_ns.saturating_sub(ended.turned_ns).max(1);
+        self.credit_at_ends += inside_ns as f64 / duration_ns as f64;
+        self.credit_at_ends -= f64::from(u8::from(is_measured));
+    }
+
+    /// Transactions by the share of their duration inside the window.
+    pub fn credited_transactions(&self) -> f64 {
+        self.clients.iter().sum::<u64>() as f64 + self.credit_at_ends
     }
 
     /// Books a stretch of a client's time, as far as it lies in the window.
@@ -181,6 +212,7 @@ mod tests {
             script: 0,
             begin_ns,
             started_ns: begin_ns,
+            turned_ns: begin_ns,
             end_ns,
             failed,
         }
@@ -201,6 +233,43 @@ mod tests {
         assert_eq!(recorder.scripts[0].latency_ns.len(), 2);
         assert_eq!(recorder.scripts[0].latency_ns.max(), 149);
         assert_eq!((recorder.scripts[0].failed, recorder.failed_total), (1, 2));
+    }
+
+    #[test]
+    fn transactions_count_by_their_share_in_the_window() {
+        let credit = |transactions: &[(u64, u64)]| {
+            let mut recorder = Recorder::new(1, 1);
+            recorder.reset(100, 200);
+            for (begin_ns, end_ns) in transactions {
+                recorder.end(ended(*begin_ns, *end_ns, false));
+            }
+            recorder.credited_transactions()
+        };
+        for (begin_ns, end_ns, expected) in [
+            (0, 99, 0.0),
+            (0, 100, 0.0),
+            (80, 120, 0.5),
+            (100, 150, 1.0),
+            (100, 200, 1.0),
+            (150, 200, 1.0),
+            (190, 230, 0.25),
+            (200, 230, 0.0),
+            (50, 250, 0.5),
+            (0, 400, 0.25),
+        ] {
+            let credited = credit(&[(begin_ns, end_ns)]);
+            assert!((credited - expected).abs() < 1e-12, "{begin_ns}..{end_ns}");
+        }
+        // Transactions of 30 without a gap: 100 / 30 of them, whatever the phase.
+        for phase in 0..30 {
+            let chain = (0..10).map(|i| (phase + i * 30, phase + (i + 1) * 30));
+            let credited = credit(&chain.collect::<Vec<_>>());
+            assert!((credited - 100.0 / 30.0).abs() < 1e-9, "{phase}");
+        }
+        let mut recorder = Recorder::new(1, 1);
+        recorder.reset(100, 200);
+        recorder.end(ended(90, 110, true));
+        assert_eq!(recorder.credited_transactions(), 0.0);
     }
 
     #[test]

@@ -98,6 +98,8 @@ struct Counts {
     total: u64,
     settle: u64,
     in_transaction_ns: u64,
+    /// Transactions by the share of their duration inside the window.
+    credited: f64,
     last_end_ns: u64,
 }
 
@@ -165,6 +167,7 @@ impl RedisCrew {
             total: 0,
             settle: 0,
             in_transaction_ns: 0,
+            credited: 0.0,
             last_end_ns: begin_ns,
         };
         let (cpu_ns, wait_ns) = (clock::thread_cpu_ns(), clock::thread_run_queue_wait_ns());
@@ -259,6 +262,7 @@ impl RedisCrew {
             },
             window_us,
             transactions: of_clients.iter().sum(),
+            credited_transactions: counts.credited,
             transactions_total: counts.total,
             settle_transactions: counts.settle,
             failed: 0,
@@ -303,6 +307,8 @@ impl Counts {
             .min(to_ns)
             .saturating_sub(client.began_ns.max(from_ns));
         self.in_transaction_ns += inside;
+        let duration_ns = now_ns.saturating_sub(client.began_ns).max(1);
+        self.credited += inside as f64 / duration_ns as f64;
         if now_ns < from_ns {
             self.settle += 1;
         } else if now_ns < to_ns {
@@ -427,6 +433,10 @@ mod tests {
         assert_eq!(measured.latency_ns.len(), measured.transactions);
         let time = measured.time;
         assert_eq!(time.in_transaction_us + time.between_us, measured.window_us);
+        // One client: at each end of the window at most one transaction counts otherwise.
+        let credited = measured.credited_transactions;
+        assert!((credited - measured.transactions as f64).abs() < 1.0);
+        assert!(credited.fract() != 0.0, "{credited}");
         drop(crew);
         server.join().unwrap();
     }

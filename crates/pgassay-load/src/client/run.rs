@@ -24,6 +24,8 @@ pub(crate) struct Run {
     pub begin_ns: u64,
     /// When it was due; without pacing, when it began.
     pub scheduled_ns: u64,
+    /// When the client turned to it: when it began, or a connection of its own was begun for it.
+    pub turned_ns: u64,
     /// Tries of the current transaction.
     pub tries: u32,
     /// The times of commands, where they are wanted.
@@ -78,6 +80,7 @@ impl Run {
             script: 0,
             begin_ns: 0,
             scheduled_ns: 0,
+            turned_ns: 0,
             tries: 1,
             times: None,
             since_ns: 0,

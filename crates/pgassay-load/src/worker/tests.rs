@@ -281,6 +281,21 @@ fn a_window_counts_what_ends_in_it() {
 }
 
 #[test]
+fn a_rate_does_not_depend_on_where_the_window_cuts() {
+    for offset_ns in [0, 1, 250, 999] {
+        let mut bench = Bench::new(3, Protocol::Simple, &[("select 1;", 1)]);
+        // 8.5 transactions of each client, of which 8 or 9 end in the window.
+        let begin_ns = 2_001 + offset_ns;
+        bench.run(begin_ns..begin_ns + 8_500, None, false).unwrap();
+        let credited = bench.worker.recorder.credited_transactions();
+        assert!(
+            (credited - 3.0 * 8.5).abs() < 1e-9,
+            "{offset_ns}: {credited}"
+        );
+    }
+}
+
+#[test]
 fn runs_follow_each_other() {
     let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;", 1)]);
     for _ in 0..3 {

@@ -85,6 +85,7 @@ impl<D: Driver> Worker<D> {
         now_ns: u64,
         shared: &Shared<'_>,
     ) -> Result<Option<Step>, LoadError> {
+        self.clients[index].run.turned_ns = now_ns;
         if shared.connector.is_some() {
             return self.connect(index, shared).map(|()| None);
         }
@@ -245,6 +246,7 @@ impl<D: Driver> Worker<D> {
             script: run.script,
             begin_ns: run.scheduled_ns,
             started_ns: run.begin_ns,
+            turned_ns: run.turned_ns,
             end_ns: now_ns,
             failed: failed.is_some(),
         });
