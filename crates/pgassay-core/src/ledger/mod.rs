@@ -180,9 +180,10 @@ pub struct LedgerChecks {
     pub coverage: f64,
     /// `|N − X(R + Z)| / N`, with R the mean of the latencies.
     pub little_error: f64,
-    /// The mean length of the transactions that a window's ends cut, over the window's own: E\[R²\] /
-    /// E\[R\], since an instant falls into long ones more often. They count in one of the two figures
-    /// only, which may so differ by this much and mean nothing.
+    /// What transactions that a window's ends cut may make of these two figures. Their mean length is
+    /// E\[R²\] / E\[R\], since an instant falls into long ones more often. Where transactions count
+    /// by their ends, it is this length over the window's; where they count by their share of the
+    /// window, that over the root of the number of clients' windows.
     pub edge: f64,
     /// Share of the machine's time that was neither idle nor stolen nor used by a process that can be
     /// seen; negative where these are more than there was. `None` where it was not kept.

@@ -43,6 +43,10 @@ pub(super) struct Block {
     number: u32,
     pub exact: Exact,
     pub backends: f64,
+    /// Windows of clients: backends, summed over the trials.
+    pub stretches: f64,
+    /// Whether transactions count by their share of the window.
+    pub is_credited: bool,
     /// Transactions in the window per µs.
     pub throughput: f64,
     /// Mean of the latencies' histogram.
@@ -195,7 +199,12 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
         None => trial.client.whole_us() / trial.window_us,
     };
     let backends_us = trials.iter().map(|trial| backends(trial) * trial.window_us);
-    let in_window = sum(|trial| trial.transactions as f64);
+    let in_window = sum(Trial::credited);
+    let ended = sum(|trial| trial.transactions as f64);
+    let optional = |of: fn(&Trial) -> Option<f64>| -> Option<f64> {
+        let parts: Option<Vec<f64>> = trials.iter().map(|trial| of(trial)).collect();
+        Some(parts?.iter().sum::<f64>() / in_window)
+    };
     let all = sum(|trial| trial.transactions_total as f64);
     let window_us = sum(|trial| trial.window_us);
     let (mut latency_us, mut squares_us2) = (0.0, 0.0);
@@ -217,13 +226,15 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
                 asleep_us: sum(|trial| trial.client.asleep_us) / in_window,
                 cpu_us: sum(|trial| trial.client.cpu_us) / all,
                 run_queue_us: sum(|trial| trial.client.run_queue_us) / all,
-                ready_run_queue_us: None,
-                turn_us: None,
+                ready_run_queue_us: optional(|trial| trial.client.ready_run_queue_us),
+                turn_us: optional(|trial| trial.client.turn_us),
             }),
         },
         backends: trials.iter().map(|trial| backends(trial)).sum::<f64>() / trials.len() as f64,
+        stretches: trials.iter().map(|trial| backends(trial)).sum(),
+        is_credited: trials.iter().all(|it| it.credited_transactions.is_some()),
         throughput: in_window / window_us,
-        latency_us: latency_us / in_window,
+        latency_us: latency_us / ended,
         cut_us: squares_us2 / latency_us.max(f64::MIN_POSITIVE),
         window_us: window_us / trials.len() as f64,
     })
