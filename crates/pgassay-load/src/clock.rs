@@ -3,6 +3,8 @@
 //! Everything the load times is in nanoseconds of `CLOCK_MONOTONIC`, which other observers of the
 //! same machine can read too.
 
+use std::os::unix::fs::FileExt as _;
+
 /// A moment on `CLOCK_MONOTONIC`, in ns.
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
@@ -24,6 +26,18 @@ fn read(clock: libc::clockid_t) -> u64 {
     // cannot fail.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Opens what tells how long the calling thread was ready to run but had no processor, for being
+/// read often; none where the kernel does not tell.
+pub(crate) fn thread_run_queue_reader() -> impl FnMut() -> Option<u64> + Send + 'static {
+    let file = std::fs::File::open("/proc/thread-self/schedstat").ok();
+    move || {
+        let mut text = [0; 80];
+        let count = file.as_ref()?.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..count]).ok()?;
+        text.split_ascii_whitespace().nth(1)?.parse().ok()
+    }
 }
 
 /// How long the calling thread was ready to run but had no processor, in ns, where the kernel

@@ -28,7 +28,7 @@ use crate::program::Program;
 use crate::reconnecting::Connector;
 use crate::recorder::{Recorder, latency_histogram};
 use crate::socket;
-use crate::worker::{Shared, Worker};
+use crate::worker::{Account, Shared, Worker};
 
 /// Open files besides the clients' connections, generously.
 const OTHER_FILES: u64 = 64;
@@ -48,6 +48,7 @@ pub struct Crew {
     /// Opens connections, where each transaction has its own.
     connector: Option<Connector>,
     stop: Arc<AtomicBool>,
+    keeps_account: bool,
     /// Whether a failed or stopped run left connections in an unknown state.
     pub(crate) is_spent: bool,
 }
@@ -106,6 +107,7 @@ impl Crew {
             command_records: Vec::new(),
             connector: config.conduct.reconnects.then_some(connector),
             stop,
+            keeps_account: false,
             is_spent: false,
         };
         crew.time_commands(config.conduct.times_commands);
@@ -172,6 +174,13 @@ impl Crew {
         }
     }
 
+    /// From now on keeps what clients wait for their own threads ([`ClientTime::turn_us`] and
+    /// [`ClientTime::ready_run_queue_us`]), or no longer does. It costs the threads a clock reading
+    /// for each reply, and a system call for most waits.
+    pub fn keep_account(&mut self, is_wanted: bool) {
+        self.keeps_account = is_wanted;
+    }
+
     /// The threads that the clients run on.
     pub fn threads(&self) -> usize {
         self.workers.len()
@@ -221,6 +230,7 @@ impl Crew {
             measure_ns: measure.map(nanoseconds),
             barrier: Barrier::new(self.workers.len()),
             wants_uring: self.io.is_uring,
+            keeps_account: self.keeps_account,
             refusal: Mutex::default(),
         };
         self.is_spent = true;
@@ -416,10 +426,18 @@ impl Crew {
             }
         }
         let [in_transaction_us, asleep_us, between_us] = time_ns.map(|ns: u64| ns / 1000);
+        let accounts = || {
+            let of_threads = self.workers.iter();
+            of_threads.map(|worker| worker.account.as_deref())
+        };
+        let turn_ns: Option<u64> = accounts().map(|it| it.map(Account::turn_ns)).sum();
+        let run_queue_ns: Option<u64> = accounts().map(|it| it?.run_queue_ns()).sum();
         ClientTime {
             in_transaction_us,
             asleep_us,
             between_us,
+            turn_us: turn_ns.map(|ns| ns / 1000),
+            ready_run_queue_us: run_queue_ns.map(|ns| ns / 1000),
         }
     }
 }

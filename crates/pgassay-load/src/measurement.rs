@@ -233,6 +233,13 @@ pub struct ClientTime {
     pub asleep_us: u64,
     /// Between transactions.
     pub between_us: u64,
+    /// A part of the time in transactions: a reply was known to be there, and the thread served other
+    /// clients before. None where it was not kept.
+    pub turn_us: Option<u64>,
+    /// Another part of it: a client was ready, and its thread waited for a processor. An upper
+    /// bound, exact for replies that were there before the thread waited. None where it was not kept
+    /// or the kernel does not tell.
+    pub ready_run_queue_us: Option<u64>,
 }
 
 /// What one of the load's threads used.

@@ -37,6 +37,8 @@ pub(crate) struct Program {
     pub notices: Option<NoticeSink>,
     /// Whether an error of SQL only fails its transaction.
     pub continues_on_error: bool,
+    /// Whether a script sleeps.
+    pub has_sleep: bool,
     total_weight: u64,
 }
 
@@ -78,6 +80,8 @@ impl Program {
                 what: "total script weight must not be zero, nor exceed 63 bits".into(),
             });
         }
+        let mut commands = parts.iter().flat_map(|part: &Part| part.script.commands());
+        let has_sleep = commands.any(|command| matches!(command.kind, CommandKind::Sleep(_)));
         Ok(Self {
             parts,
             statements,
@@ -89,6 +93,7 @@ impl Program {
             shell: config.conduct.shell.clone(),
             notices: config.conduct.notices.clone(),
             continues_on_error: config.conduct.continues_on_error,
+            has_sleep,
             total_weight,
         })
     }

@@ -136,7 +136,7 @@ impl Recorder {
     #[inline]
     pub fn end(&mut self, ended: Ended) {
         self.last_end_ns = self.last_end_ns.max(ended.end_ns);
-        let is_measured = (self.window_begin_ns..self.window_end_ns).contains(&ended.end_ns);
+        let is_measured = self.is_in_window(ended.end_ns);
         let script = &mut self.scripts[ended.script];
         if ended.failed {
             self.failed_total += 1;
@@ -179,6 +179,12 @@ impl Recorder {
     /// Transactions by the share of their duration inside the window.
     pub fn credited_transactions(&self) -> f64 {
         self.clients.iter().sum::<u64>() as f64 + self.credit_at_ends
+    }
+
+    /// Whether a moment lies in the window.
+    #[inline]
+    pub fn is_in_window(&self, now_ns: u64) -> bool {
+        (self.window_begin_ns..self.window_end_ns).contains(&now_ns)
     }
 
     /// Books a stretch of a client's time, as far as it lies in the window.

@@ -281,6 +281,8 @@ impl RedisCrew {
                 in_transaction_us,
                 asleep_us: 0,
                 between_us: all_us.saturating_sub(in_transaction_us),
+                turn_us: None,
+                ready_run_queue_us: None,
             },
             client_limited: is_client_limited(&threads),
             threads,

@@ -6,6 +6,7 @@
 //! is lost in between, and what the loop itself needs counts as latency, which is what a user of
 //! such a client would see.
 
+mod account;
 mod turns;
 
 use std::cmp::Reverse;
@@ -14,6 +15,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pgassay_script::Rng;
+
+pub(crate) use account::Account;
 
 use crate::client::{Abort, Client, Stage};
 use crate::conduct::{Conduct, Observer};
@@ -59,6 +62,8 @@ pub(crate) struct Worker<D> {
     /// Draws the gaps between this thread's transactions, and their mean in µs.
     pub pace: Option<(Rng, f64)>,
     pub observer: Option<Box<dyn Observer>>,
+    /// What the clients wait for this thread, where that is kept.
+    pub account: Option<Box<Account>>,
     /// When the last paced transaction was due.
     due_ns: u64,
     /// Chooses scripts.
@@ -80,6 +85,7 @@ impl<D: Driver> Worker<D> {
             recorder: Recorder::new(program.parts.len(), clients.len()),
             pace: None,
             observer: None,
+            account: None,
             due_ns: 0,
             choose,
             sleepers: BinaryHeap::new(),
@@ -110,6 +116,9 @@ impl<D: Driver> Worker<D> {
             if self.supervise(shared)? {
                 break;
             }
+            if let Some(account) = &mut self.account {
+                account.waits(self.driver.now_ns());
+            }
             self.driver
                 .wait(self.wake_ns())
                 .map_err(|source| LoadError::System {
@@ -117,6 +126,9 @@ impl<D: Driver> Worker<D> {
                     source,
                 })?;
             self.now_ns = self.driver.now_ns();
+            if let Some(account) = &mut self.account {
+                account.harvested(self.now_ns, &self.recorder);
+            }
             self.arrivals(shared)?;
             self.wake_sleepers(shared)?;
             for _ in 0..self.runnable.len() {
@@ -126,6 +138,9 @@ impl<D: Driver> Worker<D> {
                     self.contain(index, begun, shared)?;
                 }
             }
+        }
+        if let Some(account) = &mut self.account {
+            account.ends(&self.recorder);
         }
         let unfinished = self.settle_accounts(shared);
         self.count_unserved(shared);
@@ -224,6 +239,11 @@ impl<D: Driver> Worker<D> {
         let client = &mut self.clients[index];
         if client.run.stage == Stage::Connecting {
             return self.receive_sign_in(index, count, shared);
+        }
+        if let Some(account) = &mut self.account
+            && matches!(client.run.stage, Stage::Reply | Stage::RollingBack)
+        {
+            account.reads(index, self.driver.now_ns(), &self.recorder);
         }
         let is_answered = client
             .receive(self.driver.received(index, count), shared.program)

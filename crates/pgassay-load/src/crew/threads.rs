@@ -7,7 +7,7 @@ use crate::clock;
 use crate::driver::{self, Io};
 use crate::error::LoadError;
 use crate::measurement::ThreadUsage;
-use crate::worker::{Shared, Worker};
+use crate::worker::{Account, Shared, Worker};
 
 /// How threads begin together.
 pub(super) struct Start {
@@ -16,6 +16,8 @@ pub(super) struct Start {
     pub measure_ns: Option<u64>,
     pub barrier: Barrier,
     pub wants_uring: bool,
+    /// Whether what clients wait for their threads is kept.
+    pub keeps_account: bool,
     /// Why a thread could not have `io_uring` after all.
     pub refusal: Mutex<Option<String>>,
 }
@@ -75,6 +77,13 @@ fn run_one(
     worker.recorder.window_begin_ns = begin_ns + start.settle_ns;
     worker.recorder.window_end_ns = shared.end_ns.load(Ordering::Relaxed);
     let (cpu_ns, wait_ns) = (clock::thread_cpu_ns(), clock::thread_run_queue_wait_ns());
+    worker.account = start.keeps_account.then(|| {
+        let is_alone = !shared.program.has_sleep
+            && shared.conduct.rate_per_s.is_none()
+            && shared.connector.is_none();
+        let read = Box::new(clock::thread_run_queue_reader());
+        Box::new(Account::new(worker.clients.len(), is_alone, read))
+    });
     let ran = worker.run(begin_ns, shared);
     if ran.is_err() {
         shared.failed.store(true, Ordering::Relaxed);

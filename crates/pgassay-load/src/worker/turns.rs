@@ -188,6 +188,9 @@ impl<D: Driver> Worker<D> {
                         run.stage = Stage::Reply;
                     }
                     run.asked_ns = self.now_ns;
+                    if let Some(account) = &mut self.account {
+                        account.asked(index);
+                    }
                     if let Some(hook) = &shared.program.before_request {
                         let backend = self.clients[index].session.backend();
                         hook(backend.map_or(0, |key| key.pid));

@@ -139,7 +139,10 @@ pub fn connect(
         // The same everywhere, so that runs on two machines differ in the server only.
         io: IoChoice::Epoll,
     };
-    Crew::connect(&config, interrupt.flag()).map_err(|error| told(error, source, point))
+    let mut crew =
+        Crew::connect(&config, interrupt.flag()).map_err(|error| told(error, source, point))?;
+    crew.keep_account(true);
+    Ok(crew)
 }
 
 /// An error of the load: Ctrl-C told apart, a script's failure with its line in the study.
