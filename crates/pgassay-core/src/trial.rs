@@ -109,6 +109,10 @@ pub struct SecondReadings {
     /// [`ClientTotals::cpu_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_process_us: Option<f64>,
+    /// CPU time that reading took at the end of the run: part of the machine's time, but not of
+    /// `client_process_us`.
+    #[serde(default)]
+    pub reading_us: f64,
     /// The machine's time: that of all its processors, of which `busy` and `foreign` are shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_us: Option<f64>,

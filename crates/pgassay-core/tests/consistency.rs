@@ -155,6 +155,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             backends_ticks_us: Some(spends.on_cpu * all * 1.01),
             tick_us: 10_000.0,
             client_process_us: Some(spends.client_cpu * all + 500.0),
+            reading_us: 0.0,
             machine_us: Some(machine_us),
             run_us: Some(WINDOW_US * RUN),
         }),

@@ -249,6 +249,12 @@ pub(crate) fn monotonic_ns() -> u64 {
     read_clock(libc::CLOCK_MONOTONIC).cast_unsigned()
 }
 
+/// CPU time of this process, all its threads together, those that have ended included
+/// (`CLOCK_PROCESS_CPUTIME_ID`).
+pub fn own_cpu_ns() -> u64 {
+    read_clock(libc::CLOCK_PROCESS_CPUTIME_ID).cast_unsigned()
+}
+
 fn by_system_call() -> i64 {
     let mut time = libc::timespec {
         tv_sec: 0,

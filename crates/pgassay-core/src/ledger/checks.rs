@@ -204,6 +204,7 @@ fn machine(
         used_us += of_machine * (trial.busy - trial.foreign);
         let roles = trial.background.iter();
         background_us += roles.map(|it| it.cpu.on_cpu_us).sum::<f64>();
+        background_us += trial.second.map_or(0.0, |it| it.reading_us);
     }
     let named_us = timed.on_cpu_us + client_us + background_us;
     Some(check((used_us - named_us) / machine_us))
