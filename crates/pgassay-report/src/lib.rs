@@ -6,6 +6,7 @@
 //! was decided when the run was assessed.
 
 mod belief;
+mod consistency;
 mod export;
 mod html;
 mod instructions;
