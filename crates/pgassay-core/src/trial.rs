@@ -93,18 +93,15 @@ pub struct Trial {
 
 /// Second figures of a trial: each is read from another place than the figure that it checks.
 ///
-/// Ticks and `schedstat` are two of the kernel's files over one scheduler clock, so they tell a figure
-/// that was misread, or a process that was missed, but not a clock that is wrong; samples, context
-/// switches and the machine's idle time come from other clocks.
+/// CPU clocks and `schedstat` are two of the kernel's interfaces to one scheduler's account, so they
+/// tell a figure that was misread, or a process that was missed, but not an account that is wrong;
+/// samples, context switches and the machine's idle time come from other clocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SecondReadings {
-    /// User and system time of the backends (`utime` and `stime` in proc(5)), over the whole run as
+    /// CPU time of the backends by their CPU clocks (`clock_getcpuclockid(3)`), over the whole run as
     /// [`CpuTotals::on_cpu_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backends_ticks_us: Option<f64>,
-    /// The step in which these are told.
-    #[serde(default)]
-    pub tick_us: f64,
+    pub backends_clock_us: Option<f64>,
     /// CPU time of the load generator's whole process by its own clock, over the whole run as
     /// [`ClientTotals::cpu_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use pgassay_core::ledger::{
-    CheckName, LedgerDifference, Measured, Part, difference, explained_share, ledger,
+    CheckName, LedgerDifference, LedgerRow, Measured, Part, difference, explained_share, ledger,
 };
 use pgassay_core::observation::Background;
 use pgassay_core::profile::{Frame, Profile, ProfileBuilder};
@@ -152,8 +152,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
         }],
         waits: None,
         second: Some(SecondReadings {
-            backends_ticks_us: Some(spends.on_cpu * all * 1.01),
-            tick_us: 10_000.0,
+            backends_clock_us: Some(spends.on_cpu * all * 1.01),
             client_process_us: Some(spends.client_cpu * all + 500.0),
             reading_us: 0.0,
             machine_us: Some(machine_us),
@@ -557,7 +556,39 @@ fn a_difference_of_before_there_were_checks_still_loads() {
     assert!(old.checks.is_empty() && old.explained_share.is_none());
     let text = serde_json::to_string(&difference).expect("it is plain");
     assert!(
-        text.contains("\"name\":\"cpu_ticks\""),
+        text.contains("\"name\":\"cpu_clock\""),
         "checks are named in results"
     );
+}
+
+#[test]
+fn a_client_that_accounts_for_more_than_it_was_waited_for_leaves_no_certainty() {
+    // A client's thread works on while its server has begun, by more or less in each block.
+    let overlapping = |spends: Spends, overlaps: [f64; 4]| -> Vec<Trial> {
+        let mut trials = trials(Spends {
+            wire: 0.0,
+            ..spends
+        });
+        for trial in &mut trials {
+            let overlap_us = overlaps[trial.block as usize] * trial.credited();
+            if let Some(turn_us) = &mut trial.client.turn_us {
+                *turn_us += overlap_us;
+            }
+        }
+        trials
+    };
+    let known = Known {
+        trials: [
+            overlapping(A, [10.0, 90.0, 20.0, 110.0]),
+            overlapping(B, [80.0, 15.0, 100.0, 20.0]),
+        ],
+        profiles: Some([A, B].map(|it| profile(Spends { wire: 0.0, ..it }))),
+    };
+    let difference = known.difference();
+    let of_remainder = |row: &&LedgerRow| row.cost.name == "wire and wake-up";
+    let remainder = difference.groups.iter().find(of_remainder);
+    assert!(remainder.is_none_or(|row| row.cost.difference_us.abs() < 1.0));
+    let share = difference.explained_share.expect("there is a difference");
+    let [low, high] = share.interval.expect("four pairs bound it");
+    assert!(high - low > 0.1, "cut rows are no certainty: {share:?}");
 }

@@ -31,12 +31,6 @@ pub struct ProcessCpu {
 }
 
 impl ProcessCpu {
-    /// User and system time together: the same as `on_cpu_ns` in another of the kernel's files, in
-    /// steps of two clock ticks.
-    pub fn ticks_ns(&self) -> u64 {
-        self.user_ns + self.system_ns
-    }
-
     /// Reads a process with all its threads.
     pub fn read(pid: u32) -> io::Result<Self> {
         let stat = ProcessStat::read(pid)?;
@@ -251,11 +245,6 @@ fn parse_schedstat(text: &str) -> Option<ProcessCpu> {
         slices: next()?,
         ..ProcessCpu::default()
     })
-}
-
-/// How long a clock tick is in which proc(5) tells times.
-pub fn tick_ns() -> u64 {
-    1_000_000_000 / ticks_per_second()
 }
 
 /// `USER_HZ`, which is 100 nearly everywhere.

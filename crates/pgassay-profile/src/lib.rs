@@ -72,9 +72,9 @@ mod wait_reader;
 mod wake;
 
 pub use activity::{Activity, NamedWait};
-pub use clock::{Clock, ClockSource, ClockSteps, own_cpu_ns};
+pub use clock::{Clock, ClockSource, ClockSteps, own_cpu_ns, process_cpu_ns};
 pub use conditions::{Conditions, Limit};
-pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu, tick_ns};
+pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu};
 pub use cpu_log::{CpuLog, LoggedProcess, RoleCpu};
 pub use error::{NotPermitted, SamplerError};
 pub use event_counter::{CountedEvent, EventCounter, EventCounterError};

@@ -46,7 +46,7 @@ fn clause(check: &ConsistencyCheck) -> String {
         CheckName::Count => differ("the latencies recorded differ from the transactions counted"),
         CheckName::Rate => differ("the rate in the window differs from that of the whole run"),
         CheckName::ClientClock => differ("the clients' time differs from backends × window"),
-        CheckName::CpuTicks => differ("clock ticks disagree with schedstat on the CPU time"),
+        CheckName::CpuClock => differ("the backends' CPU clocks disagree with schedstat"),
         CheckName::Samples => differ("samples disagree with schedstat"),
         CheckName::ProfiledCpu => {
             differ("the CPU time of profiled trials differs from that of timed ones")

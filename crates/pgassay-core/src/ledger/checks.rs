@@ -4,7 +4,7 @@
 //! |---|---|
 //! | window, transactions | the latencies' histogram, the clients' clock, the rate of the whole run |
 //! | all transactions of a run | the rate in the window |
-//! | on-CPU time | the processes' ticks; samples; context switches; the machine's idle time |
+//! | on-CPU time | the processes' CPU clocks; samples; context switches; the machine's idle time |
 //! | run queue | context switches; the client's account of the time that it waits for the server |
 //! | in statements, waiting for the client | the server's clock; the client's own account |
 //! | the client's CPU time | its process's clock |
@@ -24,18 +24,13 @@ const MACHINE_ERROR_MAX: f64 = 0.05;
 const RATE_ERROR_MAX: f64 = 0.25;
 /// The clients' time and backends × window.
 const CLIENT_CLOCK_ERROR_MAX: f64 = 0.02;
-/// On-CPU time by `schedstat` and by ticks, beside rounding.
-const TICKS_ERROR_MAX: f64 = 0.03;
-/// The standard deviation of what rounding two counters of ticks down at both ends of a trial does
-/// to their sum, in ticks: four uniform errors of variance 1/12.
-const TICKS_ROUNDING: f64 = 0.577;
-/// So many standard deviations are allowed for it.
-const ROUNDING_DEVIATIONS: f64 = 3.0;
+/// On-CPU time by `schedstat` and by CPU clocks; the former may be behind by a tick.
+const CLOCK_ERROR_MAX: f64 = 0.03;
 /// Costs per transaction may differ by this share between timed and profiled trials, beside what
 /// profiling costs.
 const PROFILED_ERROR_MAX: f64 = 0.15;
 /// Slices of context switches are few and short, so shares of them scatter.
-const SWITCHES_ERROR_MAX: f64 = 0.35;
+const SWITCHES_ERROR_MAX: f64 = 0.4;
 /// A run queue below this share of the time is nothing that slices can measure.
 const RUN_QUEUE_SHARE_MIN: f64 = 0.02;
 /// The threads of the load generator and their process, beside what reading `/proc` takes.
@@ -72,7 +67,6 @@ struct Sums {
     all: f64,
     recorded: f64,
     window_us: f64,
-    backends: f64,
     backends_us: f64,
     on_cpu_us: f64,
     run_queue_us: f64,
@@ -91,7 +85,6 @@ impl Sums {
             sums.all += trial.transactions_total as f64;
             sums.recorded += trial.latency.histogram()?.len() as f64;
             sums.window_us += trial.window_us;
-            sums.backends += f64::from(server.processes);
             sums.backends_us += f64::from(server.processes) * trial.window_us;
             sums.on_cpu_us += server.on_cpu_us;
             sums.run_queue_us += server.run_queue_us;
@@ -127,7 +120,7 @@ pub(super) fn consistency(
         let check = ConsistencyCheck::compare(CheckName::ClientClock, first, second, bound);
         all.push(check);
     }
-    all.extend(cpu_ticks(side.measured, &timed));
+    all.extend(cpu_clock(side.measured, &timed));
     all.extend(machine(side.measured, &timed, checks));
     all.extend(client_cpu(side.measured, &timed));
     all.extend(of_profiled(side.measured, &timed, &profiled, checks));
@@ -174,14 +167,15 @@ fn rate(measured: &Measured<'_>, timed: &Sums, checks: &LedgerChecks) -> Option<
     ))
 }
 
-fn cpu_ticks(measured: &Measured<'_>, timed: &Sums) -> Option<ConsistencyCheck> {
-    let ticks_us = second(measured, |it| it.backends_ticks_us)?;
-    let tick_us = second(measured, |it| Some(it.tick_us))? / timed.trials;
-    let rounding_us = ROUNDING_DEVIATIONS * TICKS_ROUNDING * tick_us * timed.backends.sqrt();
-    let bound = TICKS_ERROR_MAX + rounding_us / timed.on_cpu_us.max(ticks_us);
-    let check = ConsistencyCheck::compare(CheckName::CpuTicks, timed.on_cpu_us, ticks_us, bound);
-    // So few ticks that they say nothing.
-    Some(check).filter(ConsistencyCheck::is_second_source)
+fn cpu_clock(measured: &Measured<'_>, timed: &Sums) -> Option<ConsistencyCheck> {
+    let clock_us = second(measured, |it| it.backends_clock_us)?;
+    let (name, bound) = (CheckName::CpuClock, CLOCK_ERROR_MAX);
+    Some(ConsistencyCheck::compare(
+        name,
+        timed.on_cpu_us,
+        clock_us,
+        bound,
+    ))
 }
 
 /// From the machine's idle time and what processes used, where the machine's whole time was kept;
@@ -427,7 +421,7 @@ impl Guards {
             checks.any(ConsistencyCheck::is_second_source)
         };
         let on_cpu = [
-            CheckName::CpuTicks,
+            CheckName::CpuClock,
             CheckName::Samples,
             CheckName::SwitchesCpu,
         ];

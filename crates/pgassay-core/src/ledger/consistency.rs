@@ -29,8 +29,8 @@ pub enum CheckName {
     Rate,
     /// Backends × window against the clients' time in transactions, between them and asleep.
     ClientClock,
-    /// The backends' on-CPU time of `schedstat` against their user and system time in proc(5).
-    CpuTicks,
+    /// The backends' on-CPU time of `schedstat` against their CPU clocks.
+    CpuClock,
     /// The on-CPU time of `schedstat` against the CPU time that the samples stand for, both of
     /// profiled trials.
     Samples,

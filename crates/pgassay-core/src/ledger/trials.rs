@@ -62,6 +62,9 @@ pub(super) struct Block {
 pub(super) struct BlockRows {
     pub number: u32,
     pub rows: Vec<Row>,
+    /// By so much the client's account is longer than the server waited for it: what its rows were
+    /// cut by to fit.
+    pub cut_us: f64,
 }
 
 /// A ledger, and the rows of each block that it is the mean of.
@@ -91,6 +94,7 @@ pub(super) fn detailed(measured: &Measured<'_>) -> Result<Option<Detailed>, Late
         .map(|block| BlockRows {
             number: block.number,
             rows: dividers.rows(block),
+            cut_us: dividers.cut_us(block),
         })
         .collect();
     let rows = mean_rows(&blocks);
@@ -289,6 +293,15 @@ impl Dividers {
         let blocked = self.blocked.blocks.get(&block.number);
         let blocked = blocked.filter(|_| !is_asked);
         blocked.unwrap_or(&self.blocked.pooled)
+    }
+
+    fn cut_us(&self, block: &Block) -> f64 {
+        let client = block.exact.client;
+        let waits = server_waits_for_client_us(&block.exact, self.blocked_of(block));
+        let both = client.zip(waits);
+        both.map_or(0.0, |(client, waits_us)| {
+            (client.accounted_us() - waits_us).max(0.0)
+        })
     }
 
     /// The mean over the blocks; `None` where any has nothing that tells.

@@ -1,5 +1,7 @@
 //! What is read around each trial: exact totals of the server's processes and of the machine.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use pgassay_core::observation::Background;
 use pgassay_core::plan::Plan;
@@ -8,7 +10,7 @@ use pgassay_core::subsystem::wait_event;
 use pgassay_core::trial::{CpuTotals, SecondReadings};
 use pgassay_profile::{
     Blocked, CpuLog, CpuTotals as ProcessTotals, FamiliesCpu, FamilyCpu, LiveServer, MachineCpu,
-    OffCpu, ProcessOffCpu, Role, Samples, Selection, own_cpu_ns, tick_ns,
+    OffCpu, ProcessOffCpu, Role, Samples, Selection, own_cpu_ns, process_cpu_ns,
 };
 
 use super::transactions::Account;
@@ -23,6 +25,8 @@ pub struct Reading {
     /// What the server's processes used that have ended.
     ended: Option<FamilyCpu>,
     machine: MachineCpu,
+    /// The backends' CPU clocks, where they could be read.
+    clocks: BTreeMap<u32, u64>,
     /// CPU time of our own process, by its clock.
     own_ns: u64,
 }
@@ -67,6 +71,7 @@ impl Reading {
             roles,
             ended: ended(server),
             machine,
+            clocks: clocks(backend_pids),
             own_ns: own_cpu_ns(),
         })
     }
@@ -106,9 +111,7 @@ impl Reading {
             idle: (machine.idle_ns + machine.io_wait_ns) as f64 / capacity_ns,
             background: background(&self.roles, ended_ns),
             second: SecondReadings {
-                backends_ticks_us: (!backend_pids.is_empty())
-                    .then(|| total.ticks_ns() as f64 / 1e3),
-                tick_us: tick_ns() as f64 / 1e3,
+                backends_clock_us: clocks_us(&self.clocks, &clocks(backend_pids)),
                 client_process_us: Some(own_ns.saturating_sub(self.own_ns) as f64 / 1e3),
                 reading_us: read_ns as f64 / 1e3,
                 machine_us: Some(machine.total_ns as f64 / 1e3),
@@ -129,6 +132,18 @@ fn totals(
         FamiliesCpu::read(&ours).context("cannot list the processes")?,
         MachineCpu::read().context("cannot read /proc/stat")?,
     ))
+}
+
+fn clocks(pids: &[u32]) -> BTreeMap<u32, u64> {
+    let read = |&pid: &u32| Some((pid, process_cpu_ns(pid)?));
+    pids.iter().filter_map(read).collect()
+}
+
+/// What all of these used between two readings; `None` without any.
+fn clocks_us(before: &BTreeMap<u32, u64>, after: &BTreeMap<u32, u64>) -> Option<f64> {
+    let used_ns = |(pid, ns): (&u32, &u64)| Some(ns.saturating_sub(*before.get(pid)?) as f64);
+    let used_ns: Vec<f64> = after.iter().filter_map(used_ns).collect();
+    (!used_ns.is_empty()).then(|| used_ns.iter().sum::<f64>() / 1e3)
 }
 
 fn ended(server: Option<&LiveServer>) -> Option<FamilyCpu> {
