@@ -348,7 +348,7 @@ fn inputs() -> Vec<(&'static str, fn(&mut Trial, f64))> {
             it.client.turn_us = it.client.turn_us.map(|us| us * by);
         }),
         ("in transactions", |it, by| {
-            it.client.in_transaction_us *= by
+            it.client.in_transaction_us *= by;
         }),
         ("between transactions", |it, by| it.client.between_us *= by),
     ]
