@@ -66,9 +66,9 @@ fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
     let in_response = sum(&|row| row.part != Part::Between);
     let mut explained =
         sum(&|row| row.part != Part::Between && is_explained(row.part, &row.phase, &row.mechanism));
-    // What rows were cut by to fit is an error of theirs like any remainder, of the other sign.
-    for (figures, cut_us) in explained.iter_mut().zip(cut(&a.blocks, &b.blocks)) {
-        *figures = [figures[0] + cut_us[0], figures[1] + cut_us[1]];
+    // What rows were trimmed by to fit is an error of theirs like any remainder, of the other sign.
+    for (figures, trimmed_us) in explained.iter_mut().zip(trimmed(&a.blocks, &b.blocks)) {
+        *figures = [figures[0] + trimmed_us[0], figures[1] + trimmed_us[1]];
     }
     let response = single("response time", &in_response);
     let between = single(
@@ -183,11 +183,11 @@ fn common<'a>(a: &'a [BlockRows], b: &'a [BlockRows]) -> Vec<(&'a [Row], &'a [Ro
         .collect()
 }
 
-/// What was cut in the blocks that both sides have, on both sides.
-fn cut(a: &[BlockRows], b: &[BlockRows]) -> Vec<[f64; 2]> {
+/// What was trimmed in the blocks that both sides have, on both sides.
+fn trimmed(a: &[BlockRows], b: &[BlockRows]) -> Vec<[f64; 2]> {
     let of_b = |number: u32| b.iter().find(|block| block.number == number);
     a.iter()
-        .filter_map(|block| Some([block.cut_us, of_b(block.number)?.cut_us]))
+        .filter_map(|block| Some([block.trimmed_us, of_b(block.number)?.trimmed_us]))
         .collect()
 }
 

@@ -64,7 +64,7 @@ pub(super) struct BlockRows {
     pub rows: Vec<Row>,
     /// By so much the client's account is longer than the server waited for it: what its rows were
     /// cut by to fit.
-    pub cut_us: f64,
+    pub trimmed_us: f64,
 }
 
 /// A ledger, and the rows of each block that it is the mean of.
@@ -94,7 +94,7 @@ pub(super) fn detailed(measured: &Measured<'_>) -> Result<Option<Detailed>, Late
         .map(|block| BlockRows {
             number: block.number,
             rows: dividers.rows(block),
-            cut_us: dividers.cut_us(block),
+            trimmed_us: dividers.trimmed_us(block),
         })
         .collect();
     let rows = mean_rows(&blocks);
@@ -295,7 +295,7 @@ impl Dividers {
         blocked.unwrap_or(&self.blocked.pooled)
     }
 
-    fn cut_us(&self, block: &Block) -> f64 {
+    fn trimmed_us(&self, block: &Block) -> f64 {
         let client = block.exact.client;
         let waits = server_waits_for_client_us(&block.exact, self.blocked_of(block));
         let both = client.zip(waits);
