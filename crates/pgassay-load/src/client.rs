@@ -34,10 +34,16 @@ const TOKEN_PREPARE: u32 = 1 << 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Idle,
+    /// Its first transaction is yet to begin.
+    Postponed,
     Reply,
-    Asleep { due_ns: u64 },
+    Asleep {
+        due_ns: u64,
+    },
     RollingBack,
-    Throttled { due_ns: u64 },
+    Throttled {
+        due_ns: u64,
+    },
     Connecting,
     Aborted,
 }

@@ -2,7 +2,7 @@
 
 mod threads;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use crate::program::Program;
 use crate::reconnecting::Connector;
 use crate::recorder::{Recorder, latency_histogram};
 use crate::socket;
+use crate::timing;
 use crate::worker::{Account, Shared, Worker};
 
 /// Open files besides the clients' connections, generously.
@@ -49,6 +50,7 @@ pub struct Crew {
     connector: Option<Connector>,
     stop: Arc<AtomicBool>,
     keeps_account: bool,
+    starts: Vec<u64>,
     /// Whether a failed or stopped run left connections in an unknown state.
     pub(crate) is_spent: bool,
 }
@@ -108,6 +110,7 @@ impl Crew {
             connector: config.conduct.reconnects.then_some(connector),
             stop,
             keeps_account: false,
+            starts: Vec::new(),
             is_spent: false,
         };
         crew.time_commands(config.conduct.times_commands);
@@ -174,6 +177,14 @@ impl Crew {
         }
     }
 
+    /// From now on the clients begin spread over this time, at moments that the seed decides, rather
+    /// than together: clients in step end their transactions together, too. And nobody rests until
+    /// the transactions in which a window ends have ended: the rest would make them shorter.
+    pub fn spread_starts(&mut self, spread: Duration, seed: u64) {
+        let clients = self.workers.iter().map(|worker| worker.clients.len());
+        self.starts = timing::starts(clients.sum(), spread, seed);
+    }
+
     /// From now on keeps what clients wait for their own threads ([`ClientTime::turn_us`] and
     /// [`ClientTime::ready_run_queue_us`]), or no longer does. It costs the threads a clock reading
     /// for each reply, and a system call for most waits.
@@ -223,6 +234,8 @@ impl Crew {
             failed: AtomicBool::new(false),
             conduct: &self.conduct,
             connector: self.connector.as_ref(),
+            starts: &self.starts,
+            straddling: AtomicUsize::new(self.starts.len()),
         };
         let start = Start {
             begin_ns: AtomicU64::new(0),
@@ -420,7 +433,10 @@ impl Crew {
             // Clients that came to their end before the window did, as in a run by count.
             for client in &worker.clients {
                 let since_ns = client.run.since_ns.max(instants.window_begin_ns);
-                if matches!(client.run.stage, Stage::Idle | Stage::Aborted) {
+                if matches!(
+                    client.run.stage,
+                    Stage::Idle | Stage::Postponed | Stage::Aborted
+                ) {
                     time_ns[2] += instants.window_end_ns.saturating_sub(since_ns);
                 }
             }

@@ -35,6 +35,15 @@ pub(crate) enum Arrival {
     },
 }
 
+/// What a driver's waits are like, for those who tell what was waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Harvests {
+    /// A wait that finds so many arrivals may have left some over.
+    pub max: usize,
+    /// A wait that lasts longer than this, waiting for a processor left out, has slept.
+    pub work_ns: u64,
+}
+
 /// Moves bytes and tells the time.
 pub(crate) trait Driver {
     /// The monotonic clock, in ns.
@@ -47,6 +56,13 @@ pub(crate) trait Driver {
     fn wait(&mut self, until_ns: u64) -> io::Result<()>;
     /// The next arrival of what the last wait found.
     fn next(&mut self) -> io::Result<Option<Arrival>>;
+    /// What its waits are like.
+    fn harvests(&self) -> Harvests {
+        Harvests {
+            max: usize::MAX,
+            work_ns: 0,
+        }
+    }
     /// The bytes of the arrival that was taken last.
     fn received(&self, client: usize, count: usize) -> &[u8];
     /// Closes a connection after what was given to be sent; nothing arrives from it any more.
@@ -131,6 +147,13 @@ impl Driver for Io {
         match self {
             Self::Epoll(driver) => driver.next(),
             Self::Uring(driver) => driver.next(),
+        }
+    }
+
+    fn harvests(&self) -> Harvests {
+        match self {
+            Self::Epoll(driver) => driver.harvests(),
+            Self::Uring(driver) => driver.harvests(),
         }
     }
 

@@ -14,6 +14,8 @@
 //! # Invariants
 //! - The clients' time closes: in transactions, asleep and between them, it sums to clients times
 //!   the window.
+//! - A transaction is credited with the share of its duration in the window, so that a rate depends
+//!   smoothly on durations (`recorder`, `timing`).
 //! - Every wait is bounded: by the window, by [`Limits`], and by the stop flag within 50 ms.
 //! - When [`Crew::run`] begins and when it returns without an error, the server has nothing to do
 //!   for any client.
@@ -26,7 +28,9 @@
 //!
 //! # What costs nothing unless it is asked for
 //! Pacing, retries, reconnecting, times of commands and an [`Observer`] of each transaction, who
-//! may keep logs and figures of his own: see [`Conduct`].
+//! may keep logs and figures of his own: see [`Conduct`]. So are starts that are spread
+//! ([`Crew::spread_starts`]) and the account of what clients wait for their threads
+//! ([`Crew::keep_account`]), which studies ask for and `pgassay bench` does not.
 
 mod asking;
 mod capture;
@@ -45,6 +49,7 @@ mod reconnecting;
 mod recorder;
 mod redis;
 mod socket;
+mod timing;
 mod worker;
 
 pub use conduct::{
@@ -62,3 +67,4 @@ pub use measurement::{
 pub use redis::{RedisCrew, RedisError};
 pub use socket::endpoints;
 pub use socket::raise_open_files;
+pub use timing::Timing;

@@ -13,6 +13,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::clock;
 use crate::config::Window;
@@ -22,6 +23,7 @@ use crate::measurement::{
     TimerLag, is_client_limited,
 };
 use crate::recorder::latency_histogram;
+use crate::timing;
 
 /// How often the stop flag is looked at, at least.
 const STOP_NS: u64 = 50_000_000;
@@ -74,6 +76,8 @@ pub struct RedisCrew {
     commands: usize,
     script: String,
     stop: Arc<AtomicBool>,
+    /// By client: how long after the run's begin it begins, in ns; none if all begin together.
+    starts: Vec<u64>,
 }
 
 /// One connection.
@@ -146,7 +150,13 @@ impl RedisCrew {
             commands: commands.len(),
             script: name.to_owned(),
             stop: Arc::clone(stop),
+            starts: Vec::new(),
         })
+    }
+
+    /// From now on the clients begin spread over this time, at moments that the seed decides.
+    pub fn spread_starts(&mut self, spread: Duration, seed: u64) {
+        self.starts = timing::starts(self.clients.len(), spread, seed);
     }
 
     /// Runs all clients for a window, without a break through settling and measuring; the last
@@ -171,7 +181,7 @@ impl RedisCrew {
             last_end_ns: begin_ns,
         };
         let (cpu_ns, wait_ns) = (clock::thread_cpu_ns(), clock::thread_run_queue_wait_ns());
-        self.drive(&mut counts)?;
+        self.drive(begin_ns, &mut counts)?;
         let waited_ns = clock::thread_run_queue_wait_ns()
             .zip(wait_ns)
             .map(|(end, begin)| end - begin);
@@ -183,20 +193,31 @@ impl RedisCrew {
         Ok(self.measurement(begin_ns, counts, usage))
     }
 
-    fn drive(&mut self, counts: &mut Counts) -> Result<(), RedisError> {
+    fn drive(&mut self, begin_ns: u64, counts: &mut Counts) -> Result<(), RedisError> {
         let lost = |source| RedisError::Lost { source };
-        for client in 0..self.clients.len() {
-            self.clients[client].transactions = 0;
-            self.begin(client, clock::monotonic_ns())?;
-        }
+        let mut postponed: Vec<(u64, usize)> = (0..self.clients.len())
+            .map(|client| {
+                let start_ns = self.starts.get(client).copied().unwrap_or(0);
+                (begin_ns + start_ns, client)
+            })
+            .collect();
+        postponed.sort_unstable_by(|one, other| other.cmp(one));
+        self.clients.iter_mut().for_each(|it| it.transactions = 0);
         let mut open = self.clients.len();
         let mut heard_ns = clock::monotonic_ns();
         while open > 0 {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(RedisError::Stopped);
             }
+            while let Some((due_ns, client)) = postponed.last().copied()
+                && due_ns <= clock::monotonic_ns()
+            {
+                postponed.pop();
+                self.begin(client, clock::monotonic_ns())?;
+            }
+            let next_ns = postponed.last().map_or(u64::MAX, |(due_ns, _)| *due_ns);
             self.driver
-                .wait(clock::monotonic_ns() + STOP_NS)
+                .wait(next_ns.min(clock::monotonic_ns() + STOP_NS))
                 .map_err(lost)?;
             let mut has_heard = false;
             while let Some(arrival) = self.driver.next().map_err(lost)? {
@@ -368,7 +389,6 @@ fn encoded(words: &[&str]) -> Vec<u8> {
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
-    use std::time::Duration;
 
     use super::*;
 
@@ -429,6 +449,7 @@ mod tests {
             settle: Duration::from_millis(5),
             measure: Duration::from_millis(50),
         };
+        crew.spread_starts(Duration::from_millis(2), 1);
         let measured = crew.run(&window).unwrap();
         assert!(measured.transactions > 10);
         assert!(measured.transactions_total > measured.transactions);

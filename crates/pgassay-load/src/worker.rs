@@ -12,7 +12,7 @@ mod turns;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pgassay_script::Rng;
 
@@ -52,6 +52,11 @@ pub(crate) struct Shared<'a> {
     pub conduct: &'a Conduct,
     /// Opens connections, where each transaction has its own.
     pub connector: Option<&'a Connector>,
+    /// By client: how long after the run's begin it begins, in ns; none if all begin together.
+    pub starts: &'a [u64],
+    /// Clients of all threads that are in the transaction in which the run ends. Until there are
+    /// none, the others go on: if they stopped, those would end the sooner.
+    pub straddling: AtomicUsize,
 }
 
 /// A thread's clients and what they need.
@@ -107,7 +112,13 @@ impl<D: Driver> Worker<D> {
             let run = &mut self.clients[index].run;
             run.ended = 0;
             run.has_finished = false;
+            run.is_past_end = false;
             run.since_ns = begin_ns;
+            if let Some(start_ns) = shared.starts.get(run.id as usize) {
+                run.stage = Stage::Postponed;
+                self.sleepers.push(Reverse((begin_ns + start_ns, index)));
+                continue;
+            }
             let now_ns = self.driver.now_ns();
             let begun = self.begin(index, now_ns, shared);
             self.contain(index, begun, shared)?;
@@ -166,7 +177,7 @@ impl<D: Driver> Worker<D> {
             shared
                 .end_ns
                 .fetch_min(stopped_ns + STOP_AHEAD_NS, Ordering::Relaxed);
-            if self.pace.is_some() {
+            if self.pace.is_some() || !shared.starts.is_empty() {
                 self.release_throttled();
             }
             if self.now_ns > stopped_ns + shared.limits.stop.as_nanos() as u64 {
@@ -293,7 +304,7 @@ impl<D: Driver> Worker<D> {
         let mut unfinished = 0;
         for client in &self.clients {
             let doing = match client.run.stage {
-                Stage::Idle | Stage::Aborted => continue,
+                Stage::Idle | Stage::Postponed | Stage::Aborted => continue,
                 Stage::Throttled { .. } | Stage::Connecting => Doing::Between,
                 Stage::Asleep { .. } => Doing::Sleep,
                 Stage::Reply | Stage::RollingBack => Doing::Transaction,

@@ -40,6 +40,8 @@ pub(crate) struct Run {
     pub first_query_since_ns: Option<u64>,
     /// Whether it has come to its end in this run.
     pub has_finished: bool,
+    /// Whether the transaction in which the run ended has ended.
+    pub is_past_end: bool,
     /// Transactions ended in this run, whatever their outcome.
     pub ended: u64,
     /// What was tried to connect it, where each transaction has a connection of its own.
@@ -88,6 +90,7 @@ impl Run {
             connected_ns: 0,
             first_query_since_ns: None,
             has_finished: false,
+            is_past_end: false,
             ended: 0,
             attempts: None,
             last_words: None,
@@ -108,7 +111,9 @@ impl Run {
     /// What the client is doing, for messages.
     pub fn describe(&self, program: &Program) -> String {
         match self.stage {
-            Stage::Idle | Stage::Throttled { .. } => "between transactions".into(),
+            Stage::Idle | Stage::Postponed | Stage::Throttled { .. } => {
+                "between transactions".into()
+            }
             Stage::Connecting => "signing in".into(),
             Stage::Aborted => "no more".into(),
             Stage::RollingBack => "in the ROLLBACK of a failed transaction".into(),

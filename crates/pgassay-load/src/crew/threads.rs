@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 
 use crate::clock;
-use crate::driver::{self, Io};
+use crate::driver::{self, Driver as _, Io};
 use crate::error::LoadError;
 use crate::measurement::ThreadUsage;
 use crate::worker::{Account, Shared, Worker};
@@ -82,7 +82,12 @@ fn run_one(
             && shared.conduct.rate_per_s.is_none()
             && shared.connector.is_none();
         let read = Box::new(clock::thread_run_queue_reader());
-        Box::new(Account::new(worker.clients.len(), is_alone, read))
+        Box::new(Account::new(
+            worker.clients.len(),
+            worker.driver.harvests(),
+            is_alone,
+            read,
+        ))
     });
     let ran = worker.run(begin_ns, shared);
     if ran.is_err() {

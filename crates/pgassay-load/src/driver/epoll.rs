@@ -4,11 +4,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use super::{Arrival, Connection, Driver, checked, raw_receive, send_now, shut_down};
+use super::{Arrival, Connection, Driver, Harvests, checked, raw_receive, send_now, shut_down};
 use crate::clock;
 
 /// How many ready connections one wait reports.
 const EVENTS_MAX: i32 = 256;
+/// Longer than a wait takes that finds something at once.
+const WAIT_WORK_NS: u64 = 10_000;
 /// One buffer serves all clients of a thread.
 const READ_BYTES: usize = 64 << 10;
 /// Only reading is watched, edge-triggered: an idle watch for room to write would double the
@@ -295,6 +297,13 @@ impl Driver for EpollDriver {
             }
         }
         Ok(None)
+    }
+
+    fn harvests(&self) -> Harvests {
+        Harvests {
+            max: EVENTS_MAX as usize,
+            work_ns: WAIT_WORK_NS,
+        }
     }
 
     #[inline]

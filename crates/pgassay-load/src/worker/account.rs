@@ -7,9 +7,10 @@
 //!
 //! - run queue: what the thread waited for a processor since the client's request, or since the
 //!   harvest before if that is later. If the thread slept until this harvest, no reply was there when
-//!   it began to, and only what it waited since then counts. A reply that came in the middle of
-//!   such a stretch waited less, so this is an upper bound; it is exact for replies that were there
-//!   before.
+//!   it began to, and only what it waited since then counts; if the harvest before was as large as
+//!   the driver makes them, this one holds what it left over, and counts from where that did. A
+//!   reply that came in the middle of such a stretch waited less, so this is an upper bound; it is
+//!   exact for replies that were there before.
 //! - turn: the time from the harvest to the reading, less what of it was run queue.
 //!
 //! The two exclude each other, and both lie between the request and the reading of its reply. What a
@@ -20,12 +21,11 @@
 //! [`GAP_NS`] in which the clock was not read; what is waited in shorter ones is found by the
 //! next reading. A thread with a single client reads it twice in a run.
 
+use crate::driver::Harvests;
 use crate::recorder::Recorder;
 
 /// Shorter stretches hold no delay worth a system call.
 const GAP_NS: u64 = 20_000;
-/// A wait that took longer than this without waiting for a processor has slept.
-const SLEPT_NS: u64 = 10_000;
 
 /// Reads how long the thread has waited for a processor in its life, in ns.
 pub(crate) type ReadDelay = Box<dyn FnMut() -> Option<u64> + Send>;
@@ -34,6 +34,9 @@ pub(crate) type ReadDelay = Box<dyn FnMut() -> Option<u64> + Send>;
 pub(crate) struct Account {
     read: ReadDelay,
     clients: Vec<Asked>,
+    harvests: Harvests,
+    /// Clients of the last harvest, so far.
+    found: usize,
     /// Whether every delay is the only client's, so that no harvest has to be looked at.
     is_of_one: bool,
     /// The thread's delay as it was read last, and whether it can be read at all.
@@ -66,12 +69,14 @@ struct Asked {
 
 impl Account {
     /// Of so many clients. `is_alone` says that nothing but a reply ever wakes the thread.
-    pub fn new(clients: usize, is_alone: bool, mut read: ReadDelay) -> Self {
+    pub fn new(clients: usize, harvests: Harvests, is_alone: bool, mut read: ReadDelay) -> Self {
         let first = read();
         let delay_ns = first.unwrap_or(0);
         Self {
             read,
             clients: vec![Asked::default(); clients],
+            harvests,
+            found: 0,
             is_of_one: is_alone && clients == 1,
             delay_ns,
             has_delay: first.is_some(),
@@ -125,12 +130,13 @@ impl Account {
         }
         self.stamp(now_ns);
         let delayed_ns = self.delay_ns - self.delay_at_wait_ns;
-        let has_slept = (now_ns - self.wait_ns).saturating_sub(delayed_ns) > SLEPT_NS;
-        self.delay_since_ns = if has_slept {
-            self.delay_at_wait_ns
-        } else {
-            self.delay_at_harvest_ns
-        };
+        let has_slept = (now_ns - self.wait_ns).saturating_sub(delayed_ns) > self.harvests.work_ns;
+        if has_slept {
+            self.delay_since_ns = self.delay_at_wait_ns;
+        } else if self.found < self.harvests.max {
+            self.delay_since_ns = self.delay_at_harvest_ns;
+        }
+        self.found = 0;
         self.harvest += 1;
         self.harvest_ns = now_ns;
         self.delay_at_harvest_ns = self.delay_ns;
@@ -145,6 +151,7 @@ impl Account {
         self.stamp(now_ns);
         let asked = &mut self.clients[client];
         let is_new = std::mem::replace(&mut asked.harvest, self.harvest) != self.harvest;
+        self.found += usize::from(is_new);
         if !is_new || !recorder.is_in_window(now_ns) {
             return;
         }
@@ -199,6 +206,10 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
+    const HARVESTS: Harvests = Harvests {
+        max: 256,
+        work_ns: 10_000,
+    };
 
     /// An account of some clients whose thread's delay the test sets.
     fn account(clients: usize) -> (Account, Recorder, Arc<AtomicU64>) {
@@ -207,7 +218,7 @@ mod tests {
         let read = Box::new(move || Some(told.load(Ordering::Relaxed)));
         let mut recorder = Recorder::new(1, clients);
         recorder.reset(0, u64::MAX);
-        (Account::new(clients, true, read), recorder, delay)
+        (Account::new(clients, HARVESTS, true, read), recorder, delay)
     }
 
     /// One thread, 64 clients: every client that is ready waits through the thread's delay, and
@@ -264,6 +275,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_harvest_leaves_over_waited_as_long() {
+        let (mut account, recorder, delay) = account(512);
+        (0..512).for_each(|client| account.asked(client));
+        account.waits(0);
+        delay.store(3 * MS, Ordering::Relaxed);
+        for harvest in [0..256, 256..512] {
+            account.harvested(4 * MS, &recorder);
+            harvest.for_each(|client| account.reads(client, 4 * MS, &recorder));
+            account.waits(4 * MS);
+        }
+        assert_eq!(account.run_queue_ns(), Some(512 * 3 * MS));
+    }
+
+    #[test]
     fn one_client_waits_through_all_its_threads_delays_in_the_window() {
         let (mut account, mut recorder, delay) = account(1);
         recorder.reset(10 * MS, 20 * MS);
@@ -277,7 +302,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_a_run_queue_that_the_kernel_does_not_tell() {
-        let account = Account::new(3, false, Box::new(|| None));
+        let account = Account::new(3, HARVESTS, false, Box::new(|| None));
         assert_eq!((account.run_queue_ns(), account.turn_ns()), (None, 0));
     }
 }

@@ -15,6 +15,8 @@ use crate::client::Run;
 use crate::conduct::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
 use crate::config::{CrewConfig, WeightedScript};
 
+mod rates;
+
 /// How long the server takes for a request.
 const SERVICE_NS: u64 = 1_000;
 
@@ -162,6 +164,7 @@ struct Bench {
     worker: Worker<Mock>,
     program: Program,
     conduct: Conduct,
+    starts: Vec<u64>,
 }
 
 impl Bench {
@@ -209,6 +212,7 @@ impl Bench {
             worker,
             program,
             conduct: Conduct::default(),
+            starts: Vec::new(),
         }
     }
 
@@ -230,6 +234,8 @@ impl Bench {
             failed: AtomicBool::new(false),
             conduct: &conduct,
             connector: None,
+            starts: &self.starts,
+            straddling: AtomicUsize::new(self.starts.len()),
         };
         self.worker.recorder.reset(window_ns.start, window_ns.end);
         let begin_ns = self.worker.driver.now_ns;
@@ -259,40 +265,6 @@ fn signed_in() -> Session {
     while session.next(&mut input).unwrap().is_some() {}
     assert!(session.is_started());
     session
-}
-
-#[test]
-fn a_window_counts_what_ends_in_it() {
-    let mut bench = Bench::new(3, Protocol::Simple, &[("select 1;", 1)]);
-    // Transactions end at 1001, 2001, …; the window holds the ends at 2001 … 9001.
-    assert_eq!(bench.run(2_001..10_001, None, false).unwrap(), 0);
-    let recorder = &bench.worker.recorder;
-    assert_eq!(recorder.clients, [8, 8, 8]);
-    assert_eq!(recorder.settle_transactions, 3);
-    // Those that end at 10001 end outside, and none begins then.
-    assert_eq!(recorder.transactions_total, 3 * 10);
-    assert_eq!(bench.worker.driver.requests, 30);
-    let latency = &recorder.scripts[0].latency_ns;
-    assert_eq!(
-        (latency.min(), latency.max(), latency.len()),
-        (SERVICE_NS, SERVICE_NS, 24)
-    );
-    assert_eq!(bench.booked(), [3 * 8_000, 0, 0]);
-}
-
-#[test]
-fn a_rate_does_not_depend_on_where_the_window_cuts() {
-    for offset_ns in [0, 1, 250, 999] {
-        let mut bench = Bench::new(3, Protocol::Simple, &[("select 1;", 1)]);
-        // 8.5 transactions of each client, of which 8 or 9 end in the window.
-        let begin_ns = 2_001 + offset_ns;
-        bench.run(begin_ns..begin_ns + 8_500, None, false).unwrap();
-        let credited = bench.worker.recorder.credited_transactions();
-        assert!(
-            (credited - 3.0 * 8.5).abs() < 1e-9,
-            "{offset_ns}: {credited}"
-        );
-    }
 }
 
 #[test]
@@ -463,6 +435,8 @@ fn a_reply_that_does_not_come_is_an_error() {
         failed: AtomicBool::new(false),
         conduct: &Conduct::default(),
         connector: None,
+        starts: &[],
+        straddling: AtomicUsize::new(0),
     };
     let error = bench.worker.run(1, &shared).unwrap_err();
     let LoadError::Unanswered {

@@ -7,7 +7,7 @@ use pgassay_wire::Session;
 use pgassay_wire::conninfo::Failure;
 
 use super::{Shared, Worker, aborted};
-use crate::client::{Stage, Step};
+use crate::client::{Run, Stage, Step};
 use crate::conduct::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
 use crate::driver::Driver;
 use crate::error::LoadError;
@@ -48,7 +48,7 @@ impl<D: Driver> Worker<D> {
         shared: &Shared<'_>,
     ) -> Result<Option<Step>, LoadError> {
         let run = &mut self.clients[index].run;
-        let is_over = now_ns >= shared.end_ns.load(Ordering::Relaxed)
+        let is_over = (now_ns >= shared.end_ns.load(Ordering::Relaxed) && is_past_end(run, shared))
             || shared
                 .transactions_per_client
                 .is_some_and(|limit| run.ended >= limit);
@@ -351,16 +351,18 @@ impl<D: Driver> Worker<D> {
                 }
             }
             Stage::Connecting => self.connect(index, shared),
+            Stage::Postponed => self.begin(index, now_ns, shared),
             // A client that was lost, or stopped, in its sleep.
             _ => Ok(()),
         }
     }
 
-    /// Clients that wait for their next transaction to be due have nothing to wait for any more.
+    /// Clients that wait for their first or next transaction to be due have nothing to wait for any
+    /// more.
     pub(super) fn release_throttled(&mut self) {
         for index in 0..self.clients.len() {
-            if matches!(self.clients[index].run.stage, Stage::Throttled { .. }) {
-                let run = &mut self.clients[index].run;
+            let run = &mut self.clients[index].run;
+            if matches!(run.stage, Stage::Throttled { .. } | Stage::Postponed) {
                 self.recorder
                     .book(Doing::Between, run.since_ns, self.now_ns);
                 run.since_ns = self.now_ns;
@@ -516,10 +518,22 @@ impl<D: Driver> Worker<D> {
         self.close(index);
         let now_ns = self.driver.now_ns();
         let run = &mut self.clients[index].run;
+        is_past_end(run, shared);
         self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
         run.since_ns = now_ns;
         run.stage = Stage::Aborted;
         self.active -= 1;
         Ok(())
     }
+}
+
+/// Takes note that a client's last transaction of the run has ended; whether it need not keep up the
+/// load for those of others.
+#[cold]
+fn is_past_end(run: &mut Run, shared: &Shared<'_>) -> bool {
+    if !std::mem::replace(&mut run.is_past_end, true) {
+        let left = shared.straddling.load(Ordering::Relaxed).min(1);
+        shared.straddling.fetch_sub(left, Ordering::Relaxed);
+    }
+    shared.straddling.load(Ordering::Relaxed) == 0 || shared.stopped_ns.load(Ordering::Relaxed) > 0
 }

@@ -1,5 +1,7 @@
 //! A point's connected clients.
 
+use std::time::Duration;
+
 use anyhow::{Result, anyhow};
 use pgassay_core::plan::Point;
 use pgassay_core::study::StudySource;
@@ -49,6 +51,14 @@ impl Clients {
                 RedisError::Stopped => Interrupted.into(),
                 other => anyhow!(other),
             }),
+        }
+    }
+
+    /// From now on they begin spread over this time rather than together.
+    pub fn spread_starts(&mut self, spread: Duration, seed: u64) {
+        match self {
+            Self::Postgres(crew) => crew.spread_starts(spread, seed),
+            Self::Redis(crew, _) => crew.spread_starts(spread, seed),
         }
     }
 

@@ -8,7 +8,7 @@ use pgassay_core::plan::{Plan, Point, Round};
 use pgassay_core::profile::Profile;
 use pgassay_core::study::{DriverKind, Span, StudySource};
 use pgassay_core::trial::{ClientTotals, CpuTotals, Latency, SecondReadings, Trial, TrialKind};
-use pgassay_load::{Measurement, ThreadUsage, Window};
+use pgassay_load::{Measurement, ThreadUsage, Timing, Window};
 use pgassay_profile::{CountedEvent, EventCounter, FamilyCpu};
 
 use super::counters::Counters;
@@ -294,7 +294,7 @@ impl Bench<'_> {
         crew.time_statements(kind == TrialKind::Profiled);
         let keeper = sampler.and_then(|_| crew.keep_transactions());
         let started_us = unix_us();
-        let measured = self.blamed(self.measure(crew, point, place.window), point);
+        let measured = self.blamed(self.measure(crew, point, place), point);
         crew.forget_transactions();
         let waits = waits.map(|waits| waits.stop(major));
         let mut passed = before.passed(live, &backend_pids, &server_pids)?;
@@ -328,9 +328,13 @@ impl Bench<'_> {
         })
     }
 
-    fn measure(&self, crew: &mut Clients, point: &Point, measure: Duration) -> Result<Measurement> {
-        let settle = Duration::from_micros(self.plan.schedule.settle_us);
-        let mut measure = measure;
+    fn measure(&self, crew: &mut Clients, point: &Point, place: Place) -> Result<Measurement> {
+        let Timing {
+            spread,
+            settle,
+            mut measure,
+        } = place.window;
+        crew.spread_starts(spread, place.seed(self.plan.schedule.seed));
         for _ in 0..TRIES {
             let measured = crew.run(&Window::Timed { settle, measure }, self.source, point)?;
             self.interrupt.check()?;
@@ -355,8 +359,17 @@ struct Place {
     variant: usize,
     position: u32,
     kind: TrialKind,
-    /// How long it measures.
-    window: Duration,
+    /// How long it measures, and when its clients begin.
+    window: Timing,
+}
+
+impl Place {
+    /// Decides when its clients begin: in no two trials of a run alike.
+    fn seed(&self, of_run: u64) -> u64 {
+        let condition = self.condition as u64;
+        let place = (u64::from(self.block) << 40) ^ (condition << 20) ^ u64::from(self.position);
+        of_run ^ place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
 }
 
 fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: Passed) -> Trial {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pgassay_core::plan::{Point, Schedule};
 use pgassay_core::study::StudySource;
-use pgassay_load::Window;
+use pgassay_load::{Timing, Window};
 
 use super::crews::Clients;
 use crate::exit::Interrupted;
@@ -14,19 +14,13 @@ use crate::exit::Interrupted;
 /// backend that still fills its caches gets faster, and noise alone goes both ways.
 const STILL_RISING: f64 = 1.05;
 
-/// Transactions of each client that a trial should hold: with fewer, a rate is a matter of luck, since
-/// only those that end inside the window count.
-const TRANSACTIONS_MIN: u32 = 8;
-/// No trial is made longer than this for their sake.
-const TRIAL_MAX: Duration = Duration::from_secs(10);
-
 /// What warming up found.
 #[derive(Debug, Clone, Copy)]
 pub struct WarmedUp {
     /// Whether throughput rose no longer.
     pub is_steady: bool,
     /// How long a trial should be: as planned, or longer where transactions are slow.
-    pub trial: Duration,
+    pub trial: Timing,
 }
 
 /// Runs load until three windows agree, or until the cap.
@@ -36,10 +30,11 @@ pub fn warm_up(
     source: &StudySource,
     point: &Point,
 ) -> Result<WarmedUp> {
+    let settle = Duration::from_micros(schedule.settle_us);
     let planned = Duration::from_micros(schedule.trial_us);
     let mut found = WarmedUp {
         is_steady: false,
-        trial: planned,
+        trial: Timing::of(settle, planned, Duration::ZERO),
     };
     let window = Window::Timed {
         settle: Duration::ZERO,
@@ -55,7 +50,7 @@ pub fn warm_up(
         let elapsed_ns = measured.instants.idle_ns - measured.instants.begin_ns;
         let each = measured.transactions_total.max(1) as f64 / measured.clients.len().max(1) as f64;
         let latency = Duration::from_nanos((elapsed_ns as f64 / each) as u64);
-        found.trial = planned.max((latency * TRANSACTIONS_MIN).min(TRIAL_MAX));
+        found.trial = Timing::of(settle, planned, latency);
         history.push(measured.transactions_total as f64);
         if is_steady(&history) {
             found.is_steady = true;

@@ -1,0 +1,93 @@
+//! Rates: what a window credits, and clients that do not begin together.
+
+use super::*;
+
+#[test]
+fn a_window_counts_what_ends_in_it() {
+    let mut bench = Bench::new(3, Protocol::Simple, &[("select 1;", 1)]);
+    // Transactions end at 1001, 2001, …; the window holds the ends at 2001 … 9001.
+    assert_eq!(bench.run(2_001..10_001, None, false).unwrap(), 0);
+    let recorder = &bench.worker.recorder;
+    assert_eq!(recorder.clients, [8, 8, 8]);
+    assert_eq!(recorder.settle_transactions, 3);
+    // Those that end at 10001 end outside, and none begins then.
+    assert_eq!(recorder.transactions_total, 3 * 10);
+    assert_eq!(bench.worker.driver.requests, 30);
+    let latency = &recorder.scripts[0].latency_ns;
+    assert_eq!(
+        (latency.min(), latency.max(), latency.len()),
+        (SERVICE_NS, SERVICE_NS, 24)
+    );
+    assert_eq!(bench.booked(), [3 * 8_000, 0, 0]);
+}
+
+#[test]
+fn a_rate_does_not_depend_on_where_the_window_cuts() {
+    for offset_ns in [0, 1, 250, 999] {
+        let mut bench = Bench::new(3, Protocol::Simple, &[("select 1;", 1)]);
+        // 8.5 transactions of each client, of which 8 or 9 end in the window.
+        let begin_ns = 2_001 + offset_ns;
+        bench.run(begin_ns..begin_ns + 8_500, None, false).unwrap();
+        let credited = bench.worker.recorder.credited_transactions();
+        assert!(
+            (credited - 3.0 * 8.5).abs() < 1e-9,
+            "{offset_ns}: {credited}"
+        );
+    }
+}
+
+#[test]
+fn clients_that_begin_apart_do_not_end_together() {
+    let mut bench = Bench::new(4, Protocol::Simple, &[("select 1;", 1)]);
+    let kept = observed(&mut bench);
+    bench.starts = vec![0, 250, 500, 750];
+    bench.run(2_001..10_001, None, false).unwrap();
+    let transactions = &kept.0.lock().unwrap().0;
+    for (client, start_ns) in (0..).zip(&bench.starts) {
+        let mut of_client = transactions.iter().filter(|it| it.client == client);
+        assert_eq!(of_client.next().unwrap().begin_ns, 1 + start_ns);
+    }
+    let credited = bench.worker.recorder.credited_transactions();
+    assert!((credited - 4.0 * 8.0).abs() < 1e-9, "{credited}");
+    assert_eq!(bench.booked(), [4 * 8_000, 0, 0]);
+    assert_eq!(bench.worker.recorder.timer_lag.wakeups, 0, "none has slept");
+}
+
+/// Without a load beside them, the transactions in which the window ends would end sooner, and count
+/// for too much.
+#[test]
+fn nobody_rests_before_the_windows_last_transactions_have_ended() {
+    let text = "\\if :client_id = 1\n\\sleep 6 us\n\\endif\nSELECT 1;\n";
+    for (starts, begun_after) in [(vec![], 0), (vec![0, 0], 6)] {
+        let mut bench = Bench::new(2, Protocol::Simple, &[(text, 1)]);
+        for client in &mut bench.worker.clients {
+            let id = pgassay_script::Value::Int(i64::from(client.run.id));
+            client.run.set_variable(Names::CLIENT_ID, id);
+        }
+        let kept = observed(&mut bench);
+        bench.starts = starts;
+        // The second client's transactions end at 7001 and 14001.
+        assert_eq!(bench.run(1..9_001, None, false).unwrap(), 0);
+        let transactions = &kept.0.lock().unwrap().0;
+        let after = transactions.iter().filter(|it| it.begin_ns >= 9_001);
+        assert!(
+            after
+                .clone()
+                .all(|it| it.client == 0 && it.begin_ns <= 14_001)
+        );
+        assert_eq!(after.count(), begun_after);
+        let credited = bench.worker.recorder.credited_transactions();
+        assert!((credited - (9.0 + 9.0 / 7.0)).abs() < 1e-9, "{credited}");
+    }
+}
+
+#[test]
+fn a_stop_releases_those_that_have_not_begun() {
+    let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;", 1)]);
+    bench.starts = vec![0, 60_000_000_000];
+    assert_eq!(bench.run(1..u64::MAX, None, true).unwrap(), 0);
+    assert_eq!(bench.worker.driver.now_ns, 1, "nobody waited for them");
+    bench.starts = Vec::new();
+    bench.run(1..5_001, None, false).unwrap();
+    assert_eq!(bench.worker.recorder.clients, [4, 4]);
+}

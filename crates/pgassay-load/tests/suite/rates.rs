@@ -1,0 +1,70 @@
+//! One client whose transactions sleep for 30 ms, in windows of ten and a half of them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../../pgassay-wire/tests/support/mod.rs"]
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use pgassay_load::{Crew, CrewConfig, IoChoice, Window};
+use pgassay_script::{Names, Options, Script};
+use pgassay_wire::conninfo::Target;
+
+const TRIALS: u64 = 7;
+const SLEEP: Duration = Duration::from_millis(30);
+const MEASURE: Duration = Duration::from_millis(315);
+/// Half of what an integer must be wrong by: 10.4 transactions are 10 or 11.
+const TOLERANCE: f64 = 0.017;
+
+fn io() -> IoChoice {
+    if module_path!().ends_with("on_uring") {
+        IoChoice::Auto
+    } else {
+        IoChoice::Epoll
+    }
+}
+
+/// Counting what ended in the window said 10 in trial after trial: ×1.000 [1.000, 1.000] where the
+/// latencies said 3% more. Rate times latency is the number of clients, which is 1.
+#[test]
+fn two_variants_that_differ_by_3_percent_do_not_have_the_same_rate() {
+    let Some(server) = support::Server::trusting() else {
+        return;
+    };
+    let mut names = Names::new();
+    let text = format!("select pg_sleep({});", SLEEP.as_secs_f64());
+    let script = Script::parse("sleep", &text, &Options::default(), &mut names).unwrap();
+    let directory = server.socket_directory();
+    let target = Target::unix(directory.to_str().unwrap(), 5432, "tester", "postgres");
+    let config = CrewConfig {
+        io: io(),
+        ..CrewConfig::new(target, Arc::new(script), Arc::new(names))
+    };
+    let mut crew = Crew::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
+    let (mut errors, mut credits) = (Vec::new(), Vec::new());
+    for trial in 0..TRIALS {
+        crew.spread_starts(SLEEP, trial);
+        let measured = crew
+            .run(&Window::Timed {
+                settle: 2 * SLEEP,
+                measure: MEASURE,
+            })
+            .unwrap();
+        let latency_s = measured.latency_ns.mean() / 1e9;
+        let clients = measured.credited_transactions * latency_s / MEASURE.as_secs_f64();
+        errors.push((clients - 1.0).abs());
+        credits.push(measured.credited_transactions);
+        let ended = measured.transactions as f64;
+        assert!((measured.credited_transactions - ended).abs() <= 1.0);
+    }
+    // Other programs may have delayed single transactions, but not most trials at their ends.
+    errors.sort_by(f64::total_cmp);
+    let middle = errors[errors.len() / 2];
+    assert!(middle < TOLERANCE, "{errors:?} {credits:?}");
+    credits.sort_by(f64::total_cmp);
+    credits.dedup();
+    assert!(credits.len() as u64 >= TRIALS - 1, "{credits:?}");
+}
