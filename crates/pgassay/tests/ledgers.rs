@@ -379,6 +379,9 @@ fn compared(run: &Run, mutate: &dyn Fn(&mut Trial)) -> LedgerDifference {
         .expect("there are totals")
 }
 
+/// Scales an input of a trial.
+type Mutation = fn(&mut Trial, f64);
+
 /// Inputs that a real run measured twice, and the check that compares the two.
 #[test]
 fn a_real_input_that_is_half_or_twice_what_it_was_fails_its_check() {
@@ -386,7 +389,6 @@ fn a_real_input_that_is_half_or_twice_what_it_was_fails_its_check() {
     let Some(run) = run(&study("fsync = false", &[select], BOTH, 8, "4s")) else {
         return;
     };
-    type Mutation = fn(&mut Trial, f64);
     let inputs: [(CheckName, Mutation); 7] = [
         (CheckName::CpuClock, |it, by| {
             it.server.iter_mut().for_each(|it| it.on_cpu_us *= by);
