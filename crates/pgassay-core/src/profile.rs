@@ -134,6 +134,12 @@ pub struct Quality {
     /// Of it: nothing says in which state they were.
     #[serde(default)]
     pub unseen_ns: u64,
+    /// Of it: on a CPU, by the switches themselves; 0 where wake-ups were not observed.
+    #[serde(default)]
+    pub switched_cpu_ns: u64,
+    /// Of it: runnable without a CPU, likewise.
+    #[serde(default)]
+    pub switched_run_queue_ns: u64,
 }
 
 impl Quality {
@@ -148,6 +154,8 @@ impl Quality {
         self.sampled_ns += other.sampled_ns;
         self.observed_ns += other.observed_ns;
         self.unseen_ns += other.unseen_ns;
+        self.switched_cpu_ns += other.switched_cpu_ns;
+        self.switched_run_queue_ns += other.switched_run_queue_ns;
     }
 }
 

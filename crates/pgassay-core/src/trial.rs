@@ -89,6 +89,36 @@ pub struct Trial {
     /// What the backends were seen to wait for; only in profiled trials, and where it could be seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
+    /// What the ledger's inputs are checked against; `None` where it was not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<SecondReadings>,
+}
+
+/// Second figures of a trial: each is read from another place than the figure that it checks.
+///
+/// CPU clocks and `schedstat` are two of the kernel's interfaces to one scheduler's account, so they
+/// tell a figure that was misread, or a process that was missed, but not an account that is wrong;
+/// samples, context switches and the machine's idle time come from other clocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SecondReadings {
+    /// CPU time of the backends by their CPU clocks (`clock_getcpuclockid(3)`), over the whole run as
+    /// [`CpuTotals::on_cpu_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backends_clock_us: Option<f64>,
+    /// CPU time of the load generator's whole process by its own clock, over the whole run as
+    /// [`ClientTotals::cpu_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_process_us: Option<f64>,
+    /// CPU time that reading took at the end of the run: part of the machine's time, but not of
+    /// `client_process_us`.
+    #[serde(default)]
+    pub reading_us: f64,
+    /// The machine's time: that of all its processors, of which `busy` and `foreign` are shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_us: Option<f64>,
+    /// How long the whole run was in which [`Trial::transactions_total`] were done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_us: Option<f64>,
 }
 
 impl Trial {
@@ -230,6 +260,7 @@ pub(crate) mod tests {
             busy: 0.0,
             background: Vec::new(),
             waits: None,
+            second: None,
             counters: BTreeMap::new(),
         }
     }

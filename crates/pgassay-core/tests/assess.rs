@@ -65,6 +65,7 @@ fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> 
         busy: 0.0,
         background: Vec::new(),
         waits: None,
+        second: None,
     }
 }
 

@@ -249,6 +249,30 @@ pub(crate) fn monotonic_ns() -> u64 {
     read_clock(libc::CLOCK_MONOTONIC).cast_unsigned()
 }
 
+/// CPU time of this process, all its threads together, those that have ended included
+/// (`CLOCK_PROCESS_CPUTIME_ID`).
+pub fn own_cpu_ns() -> u64 {
+    read_clock(libc::CLOCK_PROCESS_CPUTIME_ID).cast_unsigned()
+}
+
+/// CPU time of another process since it began, all its threads together, by its CPU clock
+/// (`clock_getcpuclockid(3)`): in nanoseconds, and with what it has used of its present slice. `None`
+/// where there is no such process.
+pub fn process_cpu_ns(pid: u32) -> Option<u64> {
+    let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
+    let mut clock = 0;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both pointers are to values of ours, and a process that has ended is an error.
+    let is_read = unsafe {
+        libc::clock_getcpuclockid(pid, &raw mut clock) == 0
+            && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    is_read.then(|| (time.tv_sec * 1_000_000_000 + time.tv_nsec).cast_unsigned())
+}
+
 fn by_system_call() -> i64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -420,5 +444,20 @@ mod tests {
         let source = ClockSource::read_under(root.path());
         assert_eq!(source.current.as_deref(), Some("hpet"));
         assert_eq!(source.available, ["tsc", "hpet", "acpi_pm"]);
+    }
+
+    #[test]
+    fn our_own_clock_counts_threads_that_have_ended_too() {
+        let before_ns = own_cpu_ns();
+        let busy = || {
+            let until_ns = own_cpu_ns() + 20_000_000;
+            while own_cpu_ns() < until_ns {}
+        };
+        std::thread::spawn(busy).join().unwrap();
+        assert!(own_cpu_ns() - before_ns >= 20_000_000);
+        let from_outside_ns = process_cpu_ns(std::process::id()).unwrap();
+        assert!(from_outside_ns - before_ns >= 20_000_000);
+        assert_eq!(process_cpu_ns(u32::MAX), None);
+        assert_eq!(process_cpu_ns(0), None, "that would be ourselves");
     }
 }

@@ -72,7 +72,7 @@ mod wait_reader;
 mod wake;
 
 pub use activity::{Activity, NamedWait};
-pub use clock::{Clock, ClockSource, ClockSteps};
+pub use clock::{Clock, ClockSource, ClockSteps, own_cpu_ns, process_cpu_ns};
 pub use conditions::{Conditions, Limit};
 pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu};
 pub use cpu_log::{CpuLog, LoggedProcess, RoleCpu};

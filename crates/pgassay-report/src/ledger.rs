@@ -2,12 +2,13 @@
 
 use pgassay_core::ledger::{
     self as core_ledger, Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks, LedgerDifference,
-    LedgerRow, Nature, Part, TOTALS_ERROR_MAX, UNRESOLVED_SHARE_MAX, explained_share,
+    LedgerRow, Nature, Part, SAMPLES_ERROR_MAX, TOTALS_ERROR_MAX, UNRESOLVED_SHARE_MAX,
+    explained_share,
 };
 use pgassay_core::run::{Check, Run};
 
-use crate::number;
 use crate::outline::{condition_title, variant_name};
+use crate::{consistency, number};
 
 /// A group's name, which says where its time was spent.
 pub(crate) fn group_name(part: Part, name: &str) -> String {
@@ -102,10 +103,25 @@ pub(crate) fn explanation(difference: &LedgerDifference) -> String {
     let unresolved = number::micros(difference.unresolved_us);
     let whole = number::signed_micros(difference.response.difference_us);
     let unresolved = format!("{unresolved} µs of {whole} µs are unresolved");
-    match () {
-        () if !difference.differs() => {
-            format!("Nothing to explain: {whole} µs are within the noise of these pairs.")
+    if !difference.differs() {
+        return format!("Nothing to explain: {whole} µs are within the noise of these pairs.");
+    }
+    match &difference.explained_share {
+        Some(share) if difference.explained => {
+            return format!(
+                "Explained: {}; {unresolved}.",
+                consistency::share(share, &whole)
+            );
         }
+        Some(share) if !difference.checks.is_empty() => {
+            let failures = consistency::failures(&difference.checks);
+            let share = consistency::share(share, &whole);
+            return format!("Not explained: {failures}. The rows explain {share}.");
+        }
+        _ => {}
+    }
+    // A result of before these checks.
+    match () {
         () if difference.explained => format!("Explained: {unresolved}."),
         () if !difference.is_resolved() => format!(
             "Not explained: {unresolved}, more than {}.",
@@ -174,7 +190,7 @@ fn machine(checks: &LedgerChecks) -> Option<String> {
 
 fn samples(checks: &LedgerChecks) -> Option<String> {
     let error = checks.samples_error?;
-    let limit = TOTALS_ERROR_MAX + checks.samples_chance;
+    let limit = SAMPLES_ERROR_MAX + checks.samples_chance;
     Some(judged("samples", error, limit))
 }
 

@@ -7,6 +7,7 @@
 
 mod belief;
 mod calibration;
+mod consistency;
 mod export;
 mod html;
 mod instructions;

@@ -8,6 +8,7 @@ use pgassay_core::observation::{Observation, WaitRow, WaitSource, Waits};
 use pgassay_core::profile::{Profile, Quality};
 use pgassay_core::run::{Check, RelayFacts, Run};
 
+use crate::ledger::group_name;
 use crate::number;
 use crate::outline::{BAND, baseline_name, condition_title, variant_name};
 use crate::reliability;
@@ -357,13 +358,9 @@ pub(crate) fn how_observed(observation: &Observation) -> String {
     format!("{}; {when}", parts.join(", "))
 }
 
-/// A wait's type and name as they are shown.
-pub(crate) fn wait(row: &WaitRow) -> (String, String) {
-    if row.name.is_empty() {
-        // What has no wait event, as writing to the log's pipe in 15 and before.
-        return ("no reason told".to_owned(), String::new());
-    }
-    (row.kind.clone(), row.name.clone())
+/// A wait as it is shown: by its name in the ledger, so that both are seen to be one.
+pub(crate) fn wait(row: &WaitRow) -> String {
+    group_name(row.part, &row.mechanism)
 }
 
 /// How waits were read, and what that cost.

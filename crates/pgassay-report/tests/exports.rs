@@ -389,8 +389,8 @@ fn the_summary_divides_the_exact_totals_per_transaction() {
         "  blocked            39 970  µs/tx  99.9 %\n",
         "  execute  14.00  70.0 %",
         "   10.00  50.0 %         10.00       10  ExecScan\n",
-        "  Client  ClientRead  29978  75.0 %",
-        "  no reason told  9992  25.0 %",
+        "  client  29978  75.0 %",
+        "  unresolved (blocked)  9992  25.0 %",
         "  checkpointer  5.00  µs/tx\n",
         "20 samples, 100 % of user stacks unwound",
     ] {

@@ -8,7 +8,10 @@ mod support;
 
 use std::sync::{Mutex, PoisonError};
 
-use pgassay_core::ledger::{Divider, Ledger, Nature, Part, Row, TOTALS_ERROR_MAX};
+use pgassay_core::ledger::{
+    CheckName, Divider, Ledger, LedgerDifference, Measured, Nature, Part, Row, SAMPLES_ERROR_MAX,
+    difference,
+};
 use pgassay_core::observation::WaitSource;
 use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
@@ -125,7 +128,7 @@ fn samples_agree(name: &str, run: &Run, ledger: &Ledger) {
     let limit = if is_shared || is_virtual() {
         LATE_TIMERS
     } else {
-        TOTALS_ERROR_MAX
+        SAMPLES_ERROR_MAX
     };
     assert!(
         error.abs() <= limit + 1.5 * checks.samples_chance,
@@ -352,4 +355,70 @@ fn waits_that_the_server_tells_divide_the_blocked_time_where_its_memory_may_not_
     let page = std::fs::read_to_string(place.kept()[0].join("report.html")).expect("a page");
     let tier = "T1: CPU in one row, blocked time by wait events of pg_stat_activity;";
     assert!(page.contains(tier), "{page}");
+}
+
+/// The two sides of a run's first comparison, from its trials: those of `mutate` are changed.
+fn compared(run: &Run, mutate: &dyn Fn(&mut Trial)) -> LedgerDifference {
+    let comparison = run.comparisons.first().expect("there are two variants");
+    let mut trials = run.trials.clone();
+    trials.iter_mut().for_each(mutate);
+    let variants = run.plan.variants.len();
+    let side = |variant: usize| Measured {
+        condition: comparison.condition,
+        variant,
+        trials: trials
+            .iter()
+            .filter(|it| (it.condition, it.variant) == (comparison.condition, variant))
+            .collect(),
+        profile: run.profiles.get(comparison.condition * variants + variant),
+        major: "18",
+    };
+    let difference = difference(&side(0), &side(comparison.variant));
+    difference
+        .expect("histograms are whole")
+        .expect("there are totals")
+}
+
+/// Scales an input of a trial.
+type Mutation = fn(&mut Trial, f64);
+
+/// Inputs that a real run measured twice, and the check that compares the two.
+#[test]
+fn a_real_input_that_is_half_or_twice_what_it_was_fails_its_check() {
+    let select = ("select-only", "builtin = \"select-only\"");
+    let Some(run) = run(&study("fsync = false", &[select], BOTH, 8, "4s")) else {
+        return;
+    };
+    let inputs: [(CheckName, Mutation); 7] = [
+        (CheckName::CpuClock, |it, by| {
+            it.server.iter_mut().for_each(|it| it.on_cpu_us *= by);
+        }),
+        (CheckName::ClientClock, |it, by| it.window_us *= by),
+        (CheckName::Coverage, |it, by| {
+            it.credited_transactions = it.credited_transactions.map(|credit| credit * by);
+        }),
+        (CheckName::Count, |it, by| {
+            it.transactions = (it.transactions as f64 * by) as u64;
+        }),
+        (CheckName::Rate, |it, by| {
+            it.transactions_total = (it.transactions_total as f64 * by) as u64;
+        }),
+        (CheckName::ClientCpu, |it, by| it.client.cpu_us *= by),
+        (CheckName::ClientClock, |it, by| {
+            it.client.in_transaction_us *= by;
+        }),
+    ];
+    let sound = compared(&run, &|_| ());
+    for (name, mutate) in inputs {
+        let of_name = |difference: &LedgerDifference| -> Vec<bool> {
+            let checks = difference.checks.iter().filter(|it| it.name == name);
+            checks.map(|it| it.passed).collect()
+        };
+        assert_eq!(of_name(&sound), [true; 2], "{name:?} {:#?}", sound.checks);
+        for factor in [0.5, 2.0, 0.02, 3.0] {
+            let mutated = compared(&run, &|it| mutate(it, factor));
+            assert_eq!(of_name(&mutated), [false; 2], "{name:?} × {factor}");
+            assert!(!mutated.explained);
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::stacks::Stacks;
 use crate::comparison::PointSummary;
 use crate::counters;
-use crate::ledger::{Divider, Ledger, Nature, Part, Reason, Row};
+use crate::ledger::{Divider, Ledger, Nature, Part, Row};
 use crate::observation::Observation;
 use crate::run::Run;
 use crate::study::Protocol;
@@ -170,10 +170,8 @@ impl Evidence {
             Some(exact) => exact.on_cpu_us,
             None => observation.backends_present_us - observation.blocked_us(),
         });
-        let blocked = observation.blocked().into_iter().map(|row| {
-            let reason = Reason::of_event(&row.kind, &row.name);
-            (reason.mechanism, per_transaction(row.blocked_us))
-        });
+        let blocked = observation.blocked().into_iter();
+        let blocked = blocked.map(|row| (row.mechanism, per_transaction(row.blocked_us)));
         let mut sums: BTreeMap<String, f64> = BTreeMap::new();
         for (reason, us) in blocked {
             *sums.entry(reason).or_default() += us;

@@ -5,9 +5,10 @@
 //! own figure wherever the blocked time has room for it.
 //!
 //! The time in which the server waits for its client is divided in this order, each part taking
-//! no more than is left: between transactions, asleep, the client's CPU, its run queue; the rest
-//! is wire, wake-up, and waiting for a turn in a thread that serves other clients. Between two
-//! transactions the client's thread is at work too, so that time of its CPU is not counted twice.
+//! no more than is left: between transactions, asleep, the client's CPU, its run queue, its turn
+//! (waiting in a thread that serves other clients first). The rest is wire and wake-up, which
+//! nothing measures: [`is_remainder`]. Between two transactions the client's thread is at work
+//! too, so that time of its CPU is not counted twice.
 
 use std::collections::BTreeMap;
 
@@ -30,6 +31,13 @@ pub struct Exact {
     pub client: Option<ClientParts>,
 }
 
+impl Exact {
+    /// Neither on a CPU nor waiting for one.
+    pub fn blocked_us(&self) -> f64 {
+        (self.whole_us - self.on_cpu_us - self.run_queue_us).max(0.0)
+    }
+}
+
 /// The client's account, per transaction, in µs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ClientParts {
@@ -41,6 +49,36 @@ pub struct ClientParts {
     pub cpu_us: f64,
     /// Its threads were runnable and waited for a CPU.
     pub run_queue_us: f64,
+    /// The same, times the clients that were ready in the thread meanwhile: what clients waited.
+    /// `None` where the load generator did not count them.
+    pub ready_run_queue_us: Option<f64>,
+    /// A ready client waited while its thread handled others; `None` where it was not measured.
+    pub turn_us: Option<f64>,
+}
+
+impl ClientParts {
+    /// What clients waited for a CPU of their threads. Every client that is ready in a thread waits
+    /// through its delay, so the thread's own delay is too little wherever it serves several.
+    pub fn waited_for_cpu_us(&self) -> f64 {
+        self.ready_run_queue_us.unwrap_or(self.run_queue_us)
+    }
+
+    /// The client's whole account of the time in which the server waits for it, each part once.
+    pub fn accounted_us(&self) -> f64 {
+        let cpu_us = (self.cpu_us - self.between_us).max(0.0);
+        let turn_us = self.turn_us.unwrap_or(0.0);
+        self.between_us + self.asleep_us + cpu_us + self.waited_for_cpu_us() + turn_us
+    }
+}
+
+/// What is left of the server's wait for its client where the client's turn was measured.
+const WIRE: &str = "wire and wake-up";
+/// The same where it was not.
+const WIRE_AND_TURN: &str = "wire, wake-up, client's turn";
+
+/// Whether a row is what is left after all that was measured, and so has no source of its own.
+pub fn is_remainder(mechanism: &str) -> bool {
+    matches!(mechanism, WIRE | WIRE_AND_TURN)
 }
 
 /// The name of a row on a CPU.
@@ -114,8 +152,7 @@ pub fn rows(exact: &Exact, on_cpu: &CpuWeights, blocked: &BlockedWeights) -> Vec
         "run queue",
         exact.run_queue_us,
     ));
-    let blocked_us = (exact.whole_us - exact.on_cpu_us - exact.run_queue_us).max(0.0);
-    rows.extend(blocked_rows(blocked_us, blocked, exact));
+    rows.extend(blocked_rows(exact.blocked_us(), blocked, exact));
     rows.retain(|row| row.us > 0.0);
     rows
 }
@@ -153,25 +190,13 @@ fn cpu_rows(on_cpu_us: f64, weights: &CpuWeights) -> Vec<Row> {
 
 fn blocked_rows(blocked_us: f64, weights: &BlockedWeights, exact: &Exact) -> Vec<Row> {
     let client = exact.client.as_ref();
-    let is_client = |key: &BlockedKey| key.reason.part == Part::Client;
-    let all: f64 = weights.values().sum();
-    let for_client: f64 = weights
-        .iter()
-        .filter(|(key, _)| is_client(key))
-        .map(|it| it.1)
-        .sum();
+    let (for_client, all) = client_weight(weights);
     // What the client knows of itself is exact and cannot be anything else.
     let known_us = client
         .map_or(0.0, |it| it.between_us + it.asleep_us)
         .min(blocked_us);
-    let sampled_us = if all > 0.0 {
-        for_client / all * blocked_us
-    } else {
-        0.0
-    };
-    let client_us = exact
-        .idle_us
-        .unwrap_or(sampled_us)
+    let client_us = server_waits_for_client_us(exact, weights)
+        .unwrap_or(0.0)
         .clamp(known_us, blocked_us);
     let mut rows = client_rows(client_us, client);
     let other_us = blocked_us - client_us;
@@ -186,7 +211,7 @@ fn blocked_rows(blocked_us: f64, weights: &BlockedWeights, exact: &Exact) -> Vec
         ));
         return rows;
     }
-    for (key, weight) in weights.iter().filter(|(key, _)| !is_client(key)) {
+    for (key, weight) in weights.iter().filter(|it| !is_client(it.0)) {
         let BlockedKey { phase, reason } = key;
         rows.push(Row {
             phase: phase.clone(),
@@ -199,6 +224,24 @@ fn blocked_rows(blocked_us: f64, weights: &BlockedWeights, exact: &Exact) -> Vec
         });
     }
     rows
+}
+
+/// The server's own account of how long it waited for its client, before any of the client's own
+/// figures: by the samples of blocked backends, or by the server's clock; `None` where neither is.
+pub fn server_waits_for_client_us(exact: &Exact, weights: &BlockedWeights) -> Option<f64> {
+    let (for_client, all) = client_weight(weights);
+    let sampled_us = (all > 0.0).then(|| for_client / all * exact.blocked_us());
+    exact.idle_us.or(sampled_us)
+}
+
+fn is_client(key: &BlockedKey) -> bool {
+    key.reason.part == Part::Client
+}
+
+/// The weight of waiting for the client, and of everything.
+fn client_weight(weights: &BlockedWeights) -> (f64, f64) {
+    let of_client = weights.iter().filter(|(key, _)| is_client(key));
+    (of_client.map(|it| it.1).sum(), weights.values().sum())
 }
 
 fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
@@ -214,7 +257,12 @@ fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
     let between = take(parts.between_us);
     let asleep = take(parts.asleep_us);
     let cpu = take(parts.cpu_us - parts.between_us);
-    let run_queue = take(parts.run_queue_us);
+    let run_queue = take(parts.waited_for_cpu_us());
+    let turn = take(parts.turn_us.unwrap_or(0.0));
+    let remainder = match parts.turn_us {
+        Some(_) => WIRE,
+        None => WIRE_AND_TURN,
+    };
     vec![
         row(
             Part::Between,
@@ -225,12 +273,8 @@ fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
         row(Part::Client, Nature::Think, "client asleep", asleep),
         row(Part::Client, Nature::Demand, "client CPU", cpu),
         row(Part::Client, Nature::Queue, "client run queue", run_queue),
-        row(
-            Part::Client,
-            Nature::Queue,
-            "wire, wake-up, client's turn",
-            left_us,
-        ),
+        row(Part::Client, Nature::Queue, "client's turn", turn),
+        row(Part::Client, Nature::Queue, remainder, left_us),
     ]
 }
 
@@ -268,9 +312,11 @@ mod tests {
     prop_compose! {
         fn exact()(whole_us in time(), on_cpu_us in time(), run_queue_us in time(),
                    client in proptest::option::of([time(), time(), time(), time()]),
-                   idle_us in proptest::option::of(time())) -> Exact {
+                   idle_us in proptest::option::of(time()), measured in any::<bool>()) -> Exact {
             let client = client.map(|[between_us, asleep_us, cpu_us, run_queue_us]| ClientParts {
                 between_us, asleep_us, cpu_us, run_queue_us,
+                ready_run_queue_us: measured.then_some(run_queue_us * 3.0),
+                turn_us: measured.then_some(cpu_us * 2.0),
             });
             Exact { whole_us, on_cpu_us, run_queue_us, idle_us, client }
         }
@@ -310,6 +356,7 @@ mod tests {
                 asleep_us: 0.0,
                 cpu_us: 12.0,
                 run_queue_us: 3.0,
+                ..ClientParts::default()
             }),
         };
         let blocked = BTreeMap::from([(blocked_key(0), 6.0), (blocked_key(1), 1.0)]);
@@ -325,5 +372,42 @@ mod tests {
         assert_eq!(us("client run queue"), Some(3.0));
         assert!((us("Lock tuple").unwrap() - 10.0).abs() < 1e-9);
         assert!((us("wire, wake-up, client's turn").unwrap() - 45.0).abs() < 1e-9);
+    }
+
+    /// One thread serves 64 clients, and a program beside it keeps it from its CPU: the thread's own
+    /// delay per transaction is 28 µs, but 49 clients on average are ready in it and wait through it.
+    #[test]
+    fn every_client_that_is_ready_in_a_delayed_thread_waits_through_its_delay() {
+        let (thread_us, waited_us) = (28.0, 1384.0);
+        let exact = |ready_run_queue_us, turn_us| Exact {
+            whole_us: 1900.0,
+            on_cpu_us: 40.0,
+            run_queue_us: 10.0,
+            idle_us: None,
+            client: Some(ClientParts {
+                between_us: 1.0,
+                cpu_us: 8.0,
+                run_queue_us: thread_us,
+                ready_run_queue_us,
+                turn_us,
+                ..ClientParts::default()
+            }),
+        };
+        let blocked = BTreeMap::from([(blocked_key(0), 1.0)]);
+        let us = |exact: &Exact, mechanism: &str| {
+            let rows = rows(exact, &BTreeMap::new(), &blocked);
+            let row = rows.into_iter().find(|row| row.mechanism == mechanism);
+            row.map_or(0.0, |row| row.us)
+        };
+        let counted = exact(Some(waited_us), Some(400.0));
+        assert!((us(&counted, "client run queue") - waited_us).abs() < 1e-9);
+        assert!((us(&counted, "client's turn") - 400.0).abs() < 1e-9);
+        let left_us = 1900.0 - 50.0 - 8.0 - waited_us - 400.0;
+        assert!((us(&counted, WIRE) - left_us).abs() < 1e-9);
+        // Of a run that did not count them, the remainder says that it holds them.
+        let not_counted = exact(None, None);
+        assert!((us(&not_counted, "client run queue") - thread_us).abs() < 1e-9);
+        assert!(us(&not_counted, WIRE_AND_TURN) > waited_us);
+        assert!(is_remainder(WIRE) && is_remainder(WIRE_AND_TURN));
     }
 }

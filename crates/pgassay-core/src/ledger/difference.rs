@@ -11,8 +11,12 @@ use std::collections::BTreeMap;
 
 use pgassay_stats as stats;
 
+use super::consistency::{CheckName, CheckSide, ConsistencyCheck};
 use super::trials::{BlockRows, Detailed, Measured, detailed};
-use super::{Divider, Ledger, LedgerDifference, LedgerRow, Nature, Part, Row};
+use super::{
+    ExplainedShare, LedgerDifference, LedgerRow, Nature, Part, Row, UNEXPLAINED_SHARE_MAX,
+    UNRESOLVED_SHARE_MAX, is_explained,
+};
 use crate::comparison::{Change, CostRow};
 use crate::trial::LatencyError;
 
@@ -55,18 +59,22 @@ fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
     if blocks.is_empty() {
         return None;
     }
-    let in_response = |part: Part| part != Part::Between;
-    let sum = |wanted: &dyn Fn(Part) -> bool| -> Vec<[f64; 2]> {
-        let side = |rows: &[Row]| {
-            rows.iter()
-                .filter(|it| wanted(it.part))
-                .map(|it| it.us)
-                .sum()
-        };
+    let sum = |wanted: &dyn Fn(&Row) -> bool| -> Vec<[f64; 2]> {
+        let side = |rows: &[Row]| rows.iter().filter(|it| wanted(it)).map(|it| it.us).sum();
         blocks.iter().map(|(a, b)| [side(a), side(b)]).collect()
     };
-    let response = single("response time", &sum(&in_response));
-    let between = single("between transactions", &sum(&|part| part == Part::Between));
+    let in_response = sum(&|row| row.part != Part::Between);
+    let mut explained =
+        sum(&|row| row.part != Part::Between && is_explained(row.part, &row.phase, &row.mechanism));
+    // What rows were trimmed by to fit is an error of theirs like any remainder, of the other sign.
+    for (figures, trimmed_us) in explained.iter_mut().zip(trimmed(&a.blocks, &b.blocks)) {
+        *figures = [figures[0] + trimmed_us[0], figures[1] + trimmed_us[1]];
+    }
+    let response = single("response time", &in_response);
+    let between = single(
+        "between transactions",
+        &sum(&|row| row.part == Part::Between),
+    );
     let groups = judged(&pairs(&blocks, Account::of_group), stats::Correction::Holm);
     let rows = judged(
         &pairs(&blocks, Account::of_row),
@@ -81,19 +89,90 @@ fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
         rows,
         unresolved_us,
         explained: false,
+        explained_share: explained_share(&in_response, &explained),
+        checks: Vec::new(),
     };
-    difference.explained = difference.differs()
-        && difference.is_resolved()
-        && adds_up(&a.ledger)
-        && adds_up(&b.ledger);
+    difference.checks = checks(&difference, a, b);
+    difference.explained =
+        difference.differs() && difference.checks.iter().all(|check| check.passed);
     Some(difference)
 }
 
-/// Nothing is explained by rows that miss what the clients measured, or whose sizes are shares of
-/// looks.
-fn adds_up(ledger: &Ledger) -> bool {
-    let is_divided = !matches!(ledger.blocked_by, Divider::Nothing | Divider::AskedStates);
-    is_divided && ledger.checks.closes()
+/// Those of both sides, and those of the difference.
+fn checks(difference: &LedgerDifference, a: &Detailed, b: &Detailed) -> Vec<ConsistencyCheck> {
+    let of_side = |side: CheckSide, it: &Detailed| {
+        let checks = it.ledger.consistency.clone().into_iter();
+        checks.map(move |check| ConsistencyCheck {
+            side: Some(side),
+            ..check
+        })
+    };
+    let mut checks: Vec<ConsistencyCheck> = of_side(CheckSide::Baseline, a)
+        .chain(of_side(CheckSide::Variant, b))
+        .collect();
+    let whole_us = difference.response.difference_us.abs();
+    let unresolved = difference.unresolved_us / whole_us;
+    let interval = difference.explained_share.and_then(|it| it.interval);
+    let farthest = interval.map_or(f64::INFINITY, |[low, high]| {
+        if (high - 1.0).abs() > (low - 1.0).abs() {
+            high - 1.0
+        } else {
+            low - 1.0
+        }
+    });
+    let part_us = |part: Part| -> f64 {
+        let of_part = difference.rows.iter().filter(|row| row.part == part);
+        of_part.map(|row| row.cost.difference_us).sum()
+    };
+    let single_source_us: f64 = [
+        (Part::OnCpu, a.guards.on_cpu && b.guards.on_cpu),
+        (Part::RunQueue, a.guards.run_queue && b.guards.run_queue),
+    ]
+    .into_iter()
+    .filter(|(_, has_second_source)| !has_second_source)
+    .map(|(part, _)| part_us(part).abs())
+    .sum();
+    checks.extend([
+        ConsistencyCheck::new(CheckName::Unresolved, unresolved, UNRESOLVED_SHARE_MAX),
+        ConsistencyCheck::new(CheckName::Unexplained, farthest, UNEXPLAINED_SHARE_MAX),
+        ConsistencyCheck::new(
+            CheckName::Sources,
+            single_source_us / whole_us,
+            UNRESOLVED_SHARE_MAX,
+        ),
+    ]);
+    checks
+}
+
+/// The explained part's mean difference over the whole's, with Fieller's interval: the ratios ρ at
+/// which `explained − ρ × whole` is not told from 0 by the pairs' t-test (Fieller, "Some problems
+/// in interval estimation", 1954). `None` without any difference.
+fn explained_share(whole: &[[f64; 2]], explained: &[[f64; 2]]) -> Option<ExplainedShare> {
+    let differences =
+        |figures: &[[f64; 2]]| -> Vec<f64> { figures.iter().map(|[a, b]| b - a).collect() };
+    let (whole, explained) = (differences(whole), differences(explained));
+    let sums: Vec<f64> = whole.iter().zip(&explained).map(|(w, e)| w + e).collect();
+    // Squares of t × standard error; that of a sum tells the covariance.
+    let square = |values: &[f64]| -> Option<(f64, f64)> {
+        let mean = stats::mean_difference(values, LEVEL).ok()?;
+        let half = mean.interval.map(|it| (it.high - it.low) / 2.0);
+        Some((mean.mean, half.map_or(f64::INFINITY, |half| half.powi(2))))
+    };
+    let ((whole_us, whole2), (explained_us, explained2)) = (square(&whole)?, square(&explained)?);
+    let (_, sums2) = square(&sums)?;
+    if whole_us.abs() <= f64::MIN_POSITIVE {
+        return None;
+    }
+    let covariance = (sums2 - whole2 - explained2) / 2.0;
+    // ρ² a − 2 ρ b + c ≤ 0.
+    let a = whole_us.powi(2) - whole2;
+    let b = whole_us * explained_us - covariance;
+    let c = explained_us.powi(2) - explained2;
+    let root = (b.powi(2) - a * c).max(0.0).sqrt();
+    Some(ExplainedShare {
+        share: explained_us / whole_us,
+        interval: (a > 0.0 && root.is_finite()).then(|| [(b - root) / a, (b + root) / a]),
+    })
 }
 
 /// The rows of the blocks that both sides have.
@@ -101,6 +180,14 @@ fn common<'a>(a: &'a [BlockRows], b: &'a [BlockRows]) -> Vec<(&'a [Row], &'a [Ro
     let of_b = |number: u32| b.iter().find(|block| block.number == number);
     a.iter()
         .filter_map(|block| Some((&block.rows[..], &of_b(block.number)?.rows[..])))
+        .collect()
+}
+
+/// What was trimmed in the blocks that both sides have, on both sides.
+fn trimmed(a: &[BlockRows], b: &[BlockRows]) -> Vec<[f64; 2]> {
+    let of_b = |number: u32| b.iter().find(|block| block.number == number);
+    a.iter()
+        .filter_map(|block| Some([block.trimmed_us, of_b(block.number)?.trimmed_us]))
         .collect()
 }
 

@@ -18,10 +18,13 @@
 //! a full machine, so no share of samples is ever taken for a share of time. The part in which the
 //! server waits for its client is divided by the client's own totals.
 //!
-//! What no name is known for stands in rows of [`Part::Unresolved`], never left out. The CPU time
-//! of background processes is listed beside the sum, since no transaction waits for it.
+//! What no name is known for stands in rows of [`Part::Unresolved`], never left out. What is left
+//! of the wait for the client after all that the client accounts for is *unexplained* too: a
+//! remainder holds every error of the rows above it. The CPU time of background processes is listed beside the sum, since no transaction waits for it.
 
 pub mod account;
+mod checks;
+mod consistency;
 mod difference;
 mod reason;
 mod tail;
@@ -30,6 +33,7 @@ mod trials;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use consistency::{CheckName, CheckSide, ConsistencyCheck};
 pub use difference::difference;
 pub use reason::Reason;
 pub use tail::{TAIL_TRANSACTIONS_MIN, Tail, TailRow};
@@ -40,11 +44,16 @@ use crate::comparison::{Change, CostRow};
 
 /// Unresolved time beyond this share of a difference forbids to call the difference explained.
 pub const UNRESOLVED_SHARE_MAX: f64 = 0.05;
+/// The ends of the 95% CI of the share explained may be this far from 1.
+pub const UNEXPLAINED_SHARE_MAX: f64 = 0.2;
+/// Samples and exact totals may differ by this share, beside chance: timers of virtual processors
+/// come late.
+pub const SAMPLES_ERROR_MAX: f64 = 0.05;
 /// Rows and the clients' own clock may differ by this share.
 pub const COVERAGE_ERROR_MAX: f64 = 0.01;
 /// Backends may differ from throughput × (response + between) by this share.
 pub const LITTLE_ERROR_MAX: f64 = 0.01;
-/// Exact totals and the machine's ticks, samples and exact totals: they may differ by this share.
+/// Exact totals and the machine's ticks may differ by this share.
 pub const TOTALS_ERROR_MAX: f64 = 0.02;
 
 /// What a backend was doing in a row's time.
@@ -149,6 +158,10 @@ pub struct Ledger {
     pub tail: Option<Tail>,
     /// Whether the sums hold.
     pub checks: LedgerChecks,
+    /// Its inputs against second figures of other sources; empty in results of before there were
+    /// these checks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub consistency: Vec<ConsistencyCheck>,
 }
 
 /// What a kind of background process used.
@@ -167,9 +180,10 @@ pub struct LedgerChecks {
     pub coverage: f64,
     /// `|N − X(R + Z)| / N`, with R the mean of the latencies.
     pub little_error: f64,
-    /// The mean length of the transactions that a window's ends cut, over the window's own: E\[R²\] /
-    /// E\[R\], since an instant falls into long ones more often. They count in one of the two figures
-    /// only, which may so differ by this much and mean nothing.
+    /// What transactions that a window's ends cut may make of these two figures. Their mean length is
+    /// E\[R²\] / E\[R\], since an instant falls into long ones more often. Where transactions count
+    /// by their ends, it is this length over the window's; where they count by their share of the
+    /// window, that over the root of the number of clients' windows.
     pub edge: f64,
     /// Share of the machine's time that was neither idle nor stolen nor used by a process that can be
     /// seen; negative where these are more than there was. `None` where it was not kept.
@@ -201,18 +215,24 @@ pub fn tier(cpu_by_stacks: bool, blocked_by: Divider) -> u8 {
     }
 }
 
-/// The share of an account's time whose rows say what it was for: neither unresolved nor time at work
-/// that nothing divides; 1 without any time.
+/// Whether a row explains its time: it is neither unresolved, nor time at work that nothing divides,
+/// nor what is left after all that was measured.
+pub fn is_explained(part: Part, phase: &str, mechanism: &str) -> bool {
+    match part {
+        Part::Unresolved | Part::Running => false,
+        Part::OnCpu => !phase.is_empty(),
+        Part::Client => !account::is_remainder(mechanism),
+        Part::RunQueue | Part::Blocked | Part::Between => true,
+    }
+}
+
+/// The share of an account's time whose rows explain it (see [`is_explained`]); 1 without any time.
 pub fn explained_share(rows: &[Row]) -> f64 {
-    let untold = |row: &&Row| match row.part {
-        Part::Unresolved | Part::Running => true,
-        Part::OnCpu => row.phase.is_empty(),
-        _ => false,
-    };
-    let untold_us: f64 = rows.iter().filter(untold).map(|row| row.us).sum();
+    let unexplained = |row: &&Row| !is_explained(row.part, &row.phase, &row.mechanism);
+    let unexplained_us: f64 = rows.iter().filter(unexplained).map(|row| row.us).sum();
     let whole_us: f64 = rows.iter().map(|row| row.us).sum();
     if whole_us > 0.0 {
-        1.0 - untold_us / whole_us
+        1.0 - unexplained_us / whole_us
     } else {
         1.0
     }
@@ -233,9 +253,29 @@ pub struct LedgerDifference {
     /// Difference of the rows of [`Part::Unresolved`], and what they may hide: the sum of the
     /// rows' absolute differences.
     pub unresolved_us: f64,
-    /// Whether there is a difference beyond the noise, the unresolved time is small enough, and
-    /// every sum close enough, to say that the rows explain it.
+    /// Whether there is a difference beyond the noise and every check passed, so that the rows may
+    /// be said to explain it.
     pub explained: bool,
+    /// The share of the difference in rows that explain their time (see [`is_explained`]); `None`
+    /// in results of before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explained_share: Option<ExplainedShare>,
+    /// The checks of both sides, and those of the difference itself; empty in results of before
+    /// there were any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<ConsistencyCheck>,
+}
+
+/// How much of a difference is explained.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExplainedShare {
+    /// The explained rows' difference over the whole difference; beyond 1 where the rest went the
+    /// other way.
+    pub share: f64,
+    /// The ends of its 95% CI over the pairs of blocks (Fieller's, of a ratio of two means); `None`
+    /// where the pairs do not bound it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
 }
 
 /// One row on both sides.
@@ -284,7 +324,7 @@ impl LedgerChecks {
     /// Whether samples and exact totals agree; nothing without samples.
     pub fn samples_agree(&self) -> Option<bool> {
         let error = self.samples_error?;
-        Some(error.abs() <= TOTALS_ERROR_MAX + self.samples_chance)
+        Some(error.abs() <= SAMPLES_ERROR_MAX + self.samples_chance)
     }
 
     /// Whether Little's law holds between throughput, latencies and backends.

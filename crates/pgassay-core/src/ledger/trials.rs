@@ -12,10 +12,12 @@ use std::collections::BTreeMap;
 
 use super::account::{
     BlockedKey, BlockedWeights, ClientParts, CpuKey, CpuWeights, Exact, name_locks, rows,
+    server_waits_for_client_us,
 };
+use super::checks::{Guards, Side, consistency, mean};
 use super::reason::Reason;
 use super::tail::tail;
-use super::{BackgroundRow, Divider, Ledger, LedgerChecks, Part, Row};
+use super::{BackgroundRow, Divider, Ledger, Part, Row};
 use crate::observation::WaitSource;
 use crate::profile::{BlockedStack, Frame, Profile};
 use crate::subsystem::{Credit, FrameName, Phase, Subsystem, Symbols};
@@ -37,18 +39,22 @@ pub struct Measured<'a> {
 
 /// Exact figures of one block's timed trials.
 #[derive(Debug, Clone, Copy)]
-struct Block {
+pub(super) struct Block {
     number: u32,
-    exact: Exact,
-    backends: f64,
+    pub exact: Exact,
+    pub backends: f64,
+    /// Windows of clients: backends, summed over the trials.
+    pub stretches: f64,
+    /// Whether transactions count by their share of the window.
+    pub is_credited: bool,
     /// Transactions in the window per µs.
-    throughput: f64,
+    pub throughput: f64,
     /// Mean of the latencies' histogram.
-    latency_us: f64,
+    pub latency_us: f64,
     /// Mean length of the transactions that are under way at an instant.
-    cut_us: f64,
+    pub cut_us: f64,
     /// Mean length of the windows.
-    window_us: f64,
+    pub window_us: f64,
 }
 
 /// One block's rows.
@@ -56,12 +62,16 @@ struct Block {
 pub(super) struct BlockRows {
     pub number: u32,
     pub rows: Vec<Row>,
+    /// By so much the client's account is longer than the server waited for it: what its rows were
+    /// cut by to fit.
+    pub trimmed_us: f64,
 }
 
 /// A ledger, and the rows of each block that it is the mean of.
 pub(super) struct Detailed {
     pub ledger: Ledger,
     pub blocks: Vec<BlockRows>,
+    pub guards: Guards,
 }
 
 /// The ledger of a point; `None` where no timed trial has exact totals, and nobody was asked what the
@@ -95,25 +105,41 @@ pub(super) fn detailed(measured: &Measured<'_>) -> Result<Option<Detailed>, Late
         .map(|block| BlockRows {
             number: block.number,
             rows: dividers.rows(block),
+            trimmed_us: dividers.trimmed_us(block),
         })
         .collect();
     let rows = mean_rows(&blocks);
     let of_between = |row: &&Row| row.part == Part::Between;
     let between_us: f64 = rows.iter().filter(of_between).map(|row| row.us).sum();
     let sum_us: f64 = rows.iter().map(|row| row.us).sum();
+    let side = Side {
+        measured,
+        blocks: &exact,
+        rows: &rows,
+        blocked_by: dividers.blocked_by,
+        server_waits_us: dividers.server_waits_us(&exact),
+    };
+    let checks = side.figures();
+    let consistency = consistency(&side, &checks)?;
+    let guards = Guards::of(&side, &consistency);
     let ledger = Ledger {
         condition: measured.condition,
         variant: measured.variant,
         response_us: sum_us - between_us,
         between_us,
-        checks: checks(measured, &exact, sum_us),
+        checks,
+        consistency,
         rows,
         background: background(measured),
         blocked_by: dividers.blocked_by,
         tail: tail(measured)?,
         cpu_by_stacks: !dividers.cpu.pooled.is_empty(),
     };
-    Ok(Some(Detailed { ledger, blocks }))
+    Ok(Some(Detailed {
+        ledger,
+        blocks,
+        guards,
+    }))
 }
 
 pub(super) fn of_kind<'a>(
@@ -147,7 +173,7 @@ fn blocks(measured: &Measured<'_>) -> Result<Vec<Block>, LatencyError> {
 }
 
 /// A trial's exact totals, where it has any.
-fn counted(trial: &Trial) -> Option<CpuTotals> {
+pub(super) fn counted(trial: &Trial) -> Option<CpuTotals> {
     let is_counted = |it: &CpuTotals| it.processes > 0 && it.on_cpu_us > 0.0;
     trial.server.filter(is_counted)
 }
@@ -188,7 +214,12 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
         None => trial.client.whole_us() / trial.window_us,
     };
     let backends_us = trials.iter().map(|trial| backends(trial) * trial.window_us);
-    let in_window = sum(|trial| trial.transactions as f64);
+    let in_window = sum(Trial::credited);
+    let ended = sum(|trial| trial.transactions as f64);
+    let optional = |of: fn(&Trial) -> Option<f64>| -> Option<f64> {
+        let parts: Option<Vec<f64>> = trials.iter().map(|trial| of(trial)).collect();
+        Some(parts?.iter().sum::<f64>() / in_window)
+    };
     let all = sum(|trial| trial.transactions_total as f64);
     let window_us = sum(|trial| trial.window_us);
     let (mut latency_us, mut squares_us2) = (0.0, 0.0);
@@ -210,11 +241,15 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
                 asleep_us: sum(|trial| trial.client.asleep_us) / in_window,
                 cpu_us: sum(|trial| trial.client.cpu_us) / all,
                 run_queue_us: sum(|trial| trial.client.run_queue_us) / all,
+                ready_run_queue_us: optional(|trial| trial.client.ready_run_queue_us),
+                turn_us: optional(|trial| trial.client.turn_us),
             }),
         },
         backends: trials.iter().map(|trial| backends(trial)).sum::<f64>() / trials.len() as f64,
+        stretches: trials.iter().map(|trial| backends(trial)).sum(),
+        is_credited: trials.iter().all(|it| it.credited_transactions.is_some()),
         throughput: in_window / window_us,
-        latency_us: latency_us / in_window,
+        latency_us: latency_us / ended,
         cut_us: squares_us2 / latency_us.max(f64::MIN_POSITIVE),
         window_us: window_us / trials.len() as f64,
     })
@@ -259,15 +294,32 @@ impl Dividers {
 
     fn rows(&self, block: &Block) -> Vec<Row> {
         let cpu = self.cpu.blocks.get(&block.number);
+        let cpu = cpu.unwrap_or(&self.cpu.pooled);
+        rows(&block.exact, cpu, self.blocked_of(block))
+    }
+
+    fn blocked_of(&self, block: &Block) -> &BlockedWeights {
         // Looks over a connection are few: those of one block may have met no statement.
         let is_asked = self.blocked_by == Divider::AskedStates;
         let blocked = self.blocked.blocks.get(&block.number);
         let blocked = blocked.filter(|_| !is_asked);
-        rows(
-            &block.exact,
-            cpu.unwrap_or(&self.cpu.pooled),
-            blocked.unwrap_or(&self.blocked.pooled),
-        )
+        blocked.unwrap_or(&self.blocked.pooled)
+    }
+
+    fn trimmed_us(&self, block: &Block) -> f64 {
+        let client = block.exact.client;
+        let waits = server_waits_for_client_us(&block.exact, self.blocked_of(block));
+        let both = client.zip(waits);
+        both.map_or(0.0, |(client, waits_us)| {
+            (client.accounted_us() - waits_us).max(0.0)
+        })
+    }
+
+    /// The mean over the blocks; `None` where any has nothing that tells.
+    fn server_waits_us(&self, blocks: &[Block]) -> Option<f64> {
+        let of_block = |it: &Block| server_waits_for_client_us(&it.exact, self.blocked_of(it));
+        let waits: Option<Vec<f64>> = blocks.iter().map(of_block).collect();
+        mean(waits?.into_iter())
     }
 }
 
@@ -418,51 +470,6 @@ fn mean_rows(blocks: &[BlockRows]) -> Vec<Row> {
     }
     rows.sort_by(|a, b| b.us.total_cmp(&a.us));
     rows
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (count, sum) = values.fold((0u32, 0.0), |(count, sum), it| (count + 1, sum + it));
-    (count > 0).then(|| sum / f64::from(count))
-}
-
-fn checks(measured: &Measured<'_>, blocks: &[Block], sum_us: f64) -> LedgerChecks {
-    let over = |of: &dyn Fn(&Block) -> f64| mean(blocks.iter().map(of)).unwrap_or(0.0);
-    let between_us = |it: &Block| it.exact.client.map_or(0.0, |client| client.between_us);
-    let clients_us = over(&|it| it.latency_us + between_us(it));
-    let little = |it: &Block| {
-        let in_flight = it.throughput * (it.latency_us + between_us(it));
-        (it.backends - in_flight).abs() / it.backends
-    };
-    let timed: Vec<&Trial> = of_kind(measured, TrialKind::Timed).collect();
-    let profiled: Vec<&Trial> = of_kind(measured, TrialKind::Profiled).collect();
-    let of_timed = |of: fn(&Trial) -> f64| mean(timed.iter().map(|it| of(it))).unwrap_or(0.0);
-    let sampled_us = measured
-        .profile
-        .map_or(0.0, |it| it.quality.sampled_ns as f64 / 1e3);
-    let samples = measured.profile.map_or(0, |it| it.quality.samples);
-    let exact = profiled.iter().filter_map(|trial| trial.server);
-    let exact_us: f64 = exact.map(|server| server.on_cpu_us).sum();
-    LedgerChecks {
-        coverage: if clients_us > 0.0 {
-            sum_us / clients_us
-        } else {
-            0.0
-        },
-        little_error: over(&little),
-        edge: over(&|it| it.cut_us / it.window_us),
-        machine_error: mean(timed.iter().filter_map(|it| it.unaccounted)),
-        samples_error: (sampled_us > 0.0 && exact_us > 0.0).then(|| sampled_us / exact_us - 1.0),
-        samples_chance: 2.0 / (samples.max(1) as f64).sqrt(),
-        profiled_tps_ratio: tps_ratio(&profiled, &timed),
-        client_limited: of_timed(|trial| f64::from(u8::from(trial.client.client_limited))),
-        steal: of_timed(|trial| trial.steal),
-    }
-}
-
-/// Geometric mean of profiled over that of timed throughput.
-fn tps_ratio(profiled: &[&Trial], timed: &[&Trial]) -> Option<f64> {
-    let mean_log = |trials: &[&Trial]| mean(trials.iter().map(|trial| trial.tps().ln()));
-    Some((mean_log(profiled)? - mean_log(timed)?).exp())
 }
 
 fn background(measured: &Measured<'_>) -> Vec<BackgroundRow> {

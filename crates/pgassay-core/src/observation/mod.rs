@@ -3,7 +3,8 @@
 //! Identities: `cpu_us_per_sample × profile.total() = backends.on_cpu_us` (samples only divide the
 //! exact total), and the rows of [`Observation::subsystems`] add up to it, as do those of
 //! [`Observation::phases`] and the own parts of [`Observation::functions`].
-//! The rows of [`Observation::blocked`] add up to [`Observation::blocked_us`].
+//! The rows of [`Observation::blocked`] are rows of [`Observation::ledger`], and add up to
+//! [`Observation::blocked_us`].
 //!
 //! Invariant: what could not be seen is `None` or stands in `limits`; nothing is estimated for it.
 

@@ -126,14 +126,13 @@ fn waits(observation: &Observation) -> Markup {
                     caption {
                         "What the backends waited for, in " (basis.unit())
                         @if observation.backends.is_some() {
-                            "; samples divide the exact blocked time."
-                        } @else { ", as looks found them." }
+                            "; rows of the ledger, as shares of the exact blocked time."
+                        } @else { ", as samples of pg_stat_activity found them." }
                     }
                     tbody {
                         @for row in blocked {
-                            @let (kind, event) = sentence::wait(&row);
                             tr {
-                                th scope="row" { (kind) } td { (event) }
+                                th scope="row" { (sentence::wait(&row)) }
                                 td.n { (number::micros(basis.of(row.blocked_us))) }
                                 td.n { (share(row.blocked_us, observation.blocked_us())) }
                             }

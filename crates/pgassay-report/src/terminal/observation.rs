@@ -128,19 +128,17 @@ fn waits(observation: &Observation, style: Style) -> String {
         return String::new();
     }
     let whole_us = observation.blocked_us();
-    let mut table = Table::new(&[Side::Left, Side::Left, Side::Right, Side::Right, Side::Left]);
+    let mut table = Table::new(&[Side::Left, Side::Right, Side::Right, Side::Left]);
     for row in rows {
-        let (kind, event) = sentence::wait(&row);
         table.row(vec![
-            cell(kind),
-            cell(event),
+            cell(sentence::wait(&row)),
             cell(number::micros(observation.basis().of(row.blocked_us))),
             share(row.blocked_us, whole_us),
             cell(bar(row.blocked_us / whole_us, BAR_WIDTH)),
         ]);
     }
     let why = format!(
-        "what the backends waited for, {}: samples divide the blocked time",
+        "what the backends waited for, {}: the ledger's rows as shares of the blocked time",
         observation.basis().unit()
     );
     heading("BLOCKED", &why, style) + &table.render(style.color)

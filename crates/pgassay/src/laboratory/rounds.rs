@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use pgassay_core::plan::{Plan, Point, Round};
 use pgassay_core::profile::Profile;
 use pgassay_core::study::{DriverKind, Span, StudySource};
-use pgassay_core::trial::{ClientTotals, CpuTotals, Latency, Trial, TrialKind};
+use pgassay_core::trial::{ClientTotals, CpuTotals, Latency, SecondReadings, Trial, TrialKind};
 use pgassay_load::{Measurement, ThreadUsage, Timing, Window};
 use pgassay_profile::{CountedEvent, EventCounter, FamilyCpu};
 
@@ -431,7 +431,17 @@ fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: Passe
         busy: passed.busy,
         background: passed.background,
         waits: None,
+        second: Some(SecondReadings {
+            run_us: run_us(&measured.threads),
+            ..passed.second
+        }),
     }
+}
+
+/// How long the load ran, by its threads' own clocks.
+fn run_us(threads: &[ThreadUsage]) -> Option<f64> {
+    let sum: f64 = threads.iter().map(|thread| thread.elapsed_us as f64).sum();
+    (!threads.is_empty()).then(|| sum / threads.len() as f64)
 }
 
 /// Whether the generator set the pace: a thread of it was busy nearly all the time, or would have

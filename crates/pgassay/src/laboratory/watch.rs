@@ -1,14 +1,16 @@
 //! What is read around each trial: exact totals of the server's processes and of the machine.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use pgassay_core::observation::Background;
 use pgassay_core::plan::Plan;
 use pgassay_core::profile::{Frame, Profile, ProfileBuilder, Quality};
 use pgassay_core::subsystem::wait_event;
-use pgassay_core::trial::CpuTotals;
+use pgassay_core::trial::{CpuTotals, SecondReadings};
 use pgassay_profile::{
     Blocked, CpuLog, CpuTotals as ProcessTotals, FamiliesCpu, FamilyCpu, LiveServer, MachineCpu,
-    Role, Samples, Selection,
+    OffCpu, ProcessOffCpu, Role, Samples, Selection, own_cpu_ns, process_cpu_ns,
 };
 
 use super::transactions::Account;
@@ -23,6 +25,10 @@ pub struct Reading {
     /// What the server's processes used that have ended.
     ended: Option<FamilyCpu>,
     machine: MachineCpu,
+    /// The backends' CPU clocks, where they could be read.
+    clocks: BTreeMap<u32, u64>,
+    /// CPU time of our own process, by its clock.
+    own_ns: u64,
 }
 
 /// Two clock ticks, in which ended processes' time is told: less is rounding.
@@ -45,6 +51,8 @@ pub struct Passed {
     pub idle: f64,
     /// What the server's processes that serve no client used.
     pub background: Vec<Background>,
+    /// What others of these figures are checked against.
+    pub second: SecondReadings,
 }
 
 impl Reading {
@@ -63,6 +71,8 @@ impl Reading {
             roles,
             ended: ended(server),
             machine,
+            clocks: clocks(backend_pids),
+            own_ns: own_cpu_ns(),
         })
     }
 
@@ -73,7 +83,9 @@ impl Reading {
         backend_pids: &[u32],
         server_pids: &[u32],
     ) -> Result<Passed> {
+        let own_ns = own_cpu_ns();
         let (backends, families, machine) = totals(backend_pids, server_pids)?;
+        let read_ns = own_cpu_ns().saturating_sub(own_ns);
         self.roles
             .read(&server.map(LiveServer::processes).unwrap_or_default());
         let ended_ns = ended(server).zip(self.ended).map_or(0, |(after, before)| {
@@ -98,6 +110,13 @@ impl Reading {
             busy: machine.busy_ns() as f64 / capacity_ns,
             idle: (machine.idle_ns + machine.io_wait_ns) as f64 / capacity_ns,
             background: background(&self.roles, ended_ns),
+            second: SecondReadings {
+                backends_clock_us: clocks_us(&self.clocks, &clocks(backend_pids)),
+                client_process_us: Some(own_ns.saturating_sub(self.own_ns) as f64 / 1e3),
+                reading_us: read_ns as f64 / 1e3,
+                machine_us: Some(machine.total_ns as f64 / 1e3),
+                run_us: None,
+            },
         })
     }
 }
@@ -113,6 +132,18 @@ fn totals(
         FamiliesCpu::read(&ours).context("cannot list the processes")?,
         MachineCpu::read().context("cannot read /proc/stat")?,
     ))
+}
+
+fn clocks(pids: &[u32]) -> BTreeMap<u32, u64> {
+    let read = |&pid: &u32| Some((pid, process_cpu_ns(pid)?));
+    pids.iter().filter_map(read).collect()
+}
+
+/// What all of these used between two readings; `None` without any.
+fn clocks_us(before: &BTreeMap<u32, u64>, after: &BTreeMap<u32, u64>) -> Option<f64> {
+    let used_ns = |(pid, ns): (&u32, &u64)| Some(ns.saturating_sub(*before.get(pid)?) as f64);
+    let used_ns: Vec<f64> = after.iter().filter_map(used_ns).collect();
+    (!used_ns.is_empty()).then(|| used_ns.iter().sum::<f64>() / 1e3)
 }
 
 fn ended(server: Option<&LiveServer>) -> Option<FamilyCpu> {
@@ -285,12 +316,25 @@ pub fn add_blocked(builder: &mut ProfileBuilder, block: usize, watched: &Watched
         builder.add_quality(&Quality {
             observed_ns: process.present_ns,
             unseen_ns: process.unseen_ns,
-            ..Quality::default()
+            ..switched(off_cpu, process)
         });
         for blocked in &process.blocked {
             let (stack, wait) = watched.place(blocked);
             builder.add_blocked(block, stack, wait, blocked.total_ns);
         }
+    }
+}
+
+/// What the switches themselves tell of a process's time. Without wake-ups the wait for a CPU is not
+/// told from what is blocked.
+fn switched(off_cpu: &OffCpu, process: &ProcessOffCpu) -> Quality {
+    if !off_cpu.wake_ups {
+        return Quality::default();
+    }
+    Quality {
+        switched_cpu_ns: process.on_cpu_ns,
+        switched_run_queue_ns: process.preempted_ns + process.woken_ns,
+        ..Quality::default()
     }
 }
 
