@@ -296,7 +296,9 @@ impl Bench<'_> {
         let started_us = unix_us();
         let measured = self.blamed(self.measure(crew, point, place.window), point);
         crew.forget_transactions();
-        let waits = waits.map(|waits| waits.stop(major));
+        let instants = measured.as_ref().ok().map(|it| &it.instants);
+        let window = instants.map(|it| it.window_begin_ns..it.window_end_ns);
+        let waits = waits.map(|waits| waits.stop(major, window.as_ref()));
         let mut passed = before.passed(live, &backend_pids, &server_pids)?;
         if let (Some(pid), Some(before)) = (parent, ended_before) {
             passed.server = Some(CpuTotals {
@@ -310,6 +312,7 @@ impl Bench<'_> {
                 samples: &samples,
                 backend_pids: &backend_pids,
                 major: major.unwrap_or_default(),
+                window,
             };
             let profiles = &mut harvest.profiles;
             profiles.add(condition, variant, place.block, &watched);

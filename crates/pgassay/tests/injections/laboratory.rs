@@ -124,6 +124,18 @@ impl Laboratory {
         let asked_us = f64::from(case.asked_us(clients));
         let loops = (asked_us / burner.us_per_loop()) as u64;
         let before_us = burner.us(loops);
+        let driver = self.driver(case);
+        driver.take_holds();
+        let run = self.measure(case, clients, loops, length);
+        let held = Held {
+            holds: driver.take_holds(),
+            burn_us: f64::midpoint(before_us, burner.us(loops)),
+        };
+        landing(case, clients, &held, &run)
+    }
+
+    /// The comparison itself; `loops` are those of the burning function.
+    pub fn measure(&self, case: Case, clients: u32, loops: u64, length: &Length) -> Run {
         // The relay is the program's own, and so is its server.
         let server = if case == Case::Relay {
             format!(
@@ -135,14 +147,7 @@ impl Laboratory {
         };
         let pipe = self.hogs_pipe().display().to_string();
         let study = case.study(clients, &server, loops, &pipe, length);
-        let driver = self.driver(case);
-        driver.take_holds();
-        let run = self.run(case, &study);
-        let held = Held {
-            holds: driver.take_holds(),
-            burn_us: f64::midpoint(before_us, burner.us(loops)),
-        };
-        landing(case, clients, &held, &run)
+        self.run(case, &study)
     }
 
     fn driver(&self, case: Case) -> &Driver {

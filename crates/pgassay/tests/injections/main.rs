@@ -92,6 +92,37 @@ fn a_client_whose_processor_is_taken_lands_in_its_run_queue() {
     lands(Case::Client, "18");
 }
 
+/// Before the load begins, and once a client has had its last transaction, its backend only waits for
+/// it. Where that counted, a sleep of 20 ms with 64 clients was short by 4 ms, which stood on the wire.
+#[test]
+fn waiting_before_and_after_the_load_is_no_part_of_a_transaction() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !support::look::sampling_is_permitted() {
+        return;
+    }
+    let Some(laboratory) = Laboratory::open("18") else {
+        return;
+    };
+    let length = Length {
+        full: "4s".to_owned(),
+        pairs: 2,
+    };
+    let run = laboratory.measure(Case::Sleep, 64, 0, &length);
+    let clients = run.plan.conditions[0].clients;
+    for profile in &run.profiles {
+        let transactions = profile.transactions.as_ref().expect("slices are observed");
+        let slices_ns = transactions.slices_ns;
+        assert!(slices_ns > 0, "slices lie in every window of this length");
+        let blocked = profile.blocked.iter().flat_map(|it| &it.blocked_ns);
+        let blocked_ns: u64 = blocked.sum();
+        // Each backend is blocked for no longer than the windows' slices last.
+        assert!(
+            blocked_ns <= u64::from(clients) * slices_ns,
+            "{blocked_ns} ns of {clients} times {slices_ns} ns"
+        );
+    }
+}
+
 #[test]
 #[ignore = "takes half an hour; benchmarks/injections runs it"]
 fn every_injection_lands_in_its_row() {
