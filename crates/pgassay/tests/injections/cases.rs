@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use pgassay_core::ledger::{LedgerRow, Part};
 
-use super::laboratory::Held;
+use super::laboratory::{BURN, Held};
 
 /// A place where time is injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +42,6 @@ const NAP_MS: [u32; 2] = [20, 40];
 const SETUP: &str = "
 create table held (id int primary key, n int);
 insert into held select i, 0 from generate_series(1, 64) i;
-create function burn(loops int) returns int language plpgsql as $$
-declare sum bigint := 0;
-begin
-  for i in 1..loops loop sum := sum + i; end loop;
-  return 0;
-end $$;
 create function write_log(hold_us int, messages int) returns int language plpgsql as $$
 begin
   raise log 'hold=% %', hold_us, repeat('x', 3800);
@@ -170,7 +164,7 @@ impl Case {
         let Parts { script, variants } = self.parts(clients, loops, pipe);
         let mut text = format!(
             "question = \"Does {} land in its row?\"\n[server]\n{server}\n\
-             [data]\nsetup = '''{SETUP}'''\n[[script]]\nname = \"script\"\ntext = '''\n{script}'''\n",
+             [data]\nsetup = '''{BURN};{SETUP}'''\n[[script]]\nname = \"script\"\ntext = '''\n{script}'''\n",
             self.name()
         );
         for (name, keys) in ["without", "with"].iter().zip(&variants) {

@@ -25,6 +25,15 @@ const SERVERS_CPU: usize = 1;
 const CALIBRATIONS: usize = 7;
 const CALIBRATION_LOOPS: u64 = 40_000;
 
+/// A function that computes for a time that is known once it has been timed.
+pub const BURN: &str = "\
+create or replace function burn(loops int) returns int language plpgsql as $$
+declare sum bigint := 0;
+begin
+  for i in 1..loops loop sum := sum + i; end loop;
+  return 0;
+end $$";
+
 /// What the injection measured of itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Held {
@@ -194,10 +203,7 @@ struct Burner {
 impl Burner {
     fn new(server: &Server) -> Self {
         let mut connection = server.connect().expect("it lets us in");
-        let sql = "create or replace function burn(loops int) returns int language plpgsql as $$ \
-                   declare sum bigint := 0; begin \
-                   for i in 1..loops loop sum := sum + i; end loop; return 0; end $$";
-        connection.execute(sql).expect("it is ours");
+        connection.execute(BURN).expect("it is ours");
         let pid = connection.backend_pid().expect("the server tells it");
         let schedstat = Path::new("/proc").join(pid.to_string()).join("schedstat");
         Self {

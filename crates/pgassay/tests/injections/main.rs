@@ -10,6 +10,7 @@ mod support;
 mod cases;
 mod drivers;
 mod laboratory;
+mod slowdowns;
 mod table;
 
 use std::sync::{Mutex, PoisonError};
@@ -132,4 +133,15 @@ fn every_injection_lands_in_its_row() {
         missed.is_empty(),
         "not in its row, or elsewhere, too: {missed:?}"
     );
+}
+
+#[test]
+#[ignore = "takes half an hour; benchmarks/slowdowns runs it"]
+fn slowdowns_are_found() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = slowdowns::Options::from_environment();
+    let Some(all) = slowdowns::run(&options) else {
+        return;
+    };
+    assert!(all.iter().all(slowdowns::Power::suffices), "{all:?}");
 }
