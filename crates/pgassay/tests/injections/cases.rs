@@ -146,9 +146,8 @@ impl Case {
             Self::LogPipe if clients > 1 => {
                 f64::from(clients) * held.holds.period_us() - baseline_us
             }
-            Self::LogPipe => held.holds.mean_us(),
             Self::Client if clients > 1 => beside_a_hog_us(clients, held.holds.mean_us()),
-            Self::Client => held.holds.mean_us(),
+            Self::LogPipe | Self::Client => held.holds.mean_us(),
         }
     }
 

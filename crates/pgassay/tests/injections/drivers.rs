@@ -12,12 +12,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What one reads from a pipe at a time, and what a pipe holds at least.
+/// What one reads from a pipe at a time.
 const PAGE: usize = 4096;
+/// What a pipe holds at least.
+const PIPE_BYTES: libc::c_int = 4096;
 /// Between two looks at whether it is time to stop.
 const PATIENCE_MS: libc::c_int = 50;
-/// Holds that follow each other within so many of their own lengths queued for the same driver.
-const QUEUED_WITHIN: u32 = 3;
+/// Holds that follow each other so soon queued for the same driver, which on a busy machine comes late
+/// itself; from one trial to the next it is longer.
+const QUEUED_WITHIN: Duration = Duration::from_millis(30);
 
 /// What a driver measured of its own holds.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,8 +43,8 @@ impl Holds {
         self.period.as_secs_f64() * 1e6 / f64::from(self.periods.max(1))
     }
 
-    fn add(&mut self, wanted: Duration, begun: Instant) {
-        if let Some(last) = self.last.filter(|it| begun - *it < wanted * QUEUED_WITHIN) {
+    fn add(&mut self, begun: Instant) {
+        if let Some(last) = self.last.filter(|it| begun - *it < QUEUED_WITHIN) {
             self.periods += 1;
             self.period += begun - last;
         }
@@ -65,7 +68,7 @@ impl Driver {
     pub fn slow_log_reader(path: &Path) -> Self {
         let pipe = named_pipe(path);
         // SAFETY: an argument of an open pipe. A smaller one would block writers sooner, that is all.
-        unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, PAGE as libc::c_int) };
+        unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
         let asked = |line: &str| number(line.split_once("hold=")?.1);
         Self::start(pipe, || (), asked, thread::sleep)
     }
@@ -111,10 +114,10 @@ impl Driver {
                     let Some(us) = asked.filter(|us| *us > 0) else {
                         continue;
                     };
-                    let (begun, wanted) = (Instant::now(), Duration::from_micros(us));
-                    hold(wanted);
+                    let begun = Instant::now();
+                    hold(Duration::from_micros(us));
                     let mut counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
-                    counted.add(wanted, begun);
+                    counted.add(begun);
                 }
             }
         });
@@ -152,7 +155,13 @@ fn named_pipe(path: &Path) -> File {
     let name = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("a path has no NUL");
     // SAFETY: the name lives until the call returns.
     let made = unsafe { libc::mkfifo(name.as_ptr(), 0o666) };
-    assert_eq!(made, 0, "{path:?}: {}", io::Error::last_os_error());
+    assert_eq!(
+        made,
+        0,
+        "{}: {}",
+        path.display(),
+        io::Error::last_os_error()
+    );
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).expect("its mode");
     let opened = OpenOptions::new().read(true).write(true).open(path);
     opened.expect("our own pipe opens")
