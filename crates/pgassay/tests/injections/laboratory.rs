@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pgassay_core::comparison::Change;
+use pgassay_core::comparison::{Change, CostRow};
 use pgassay_core::ledger::LedgerDifference;
 use pgassay_core::run::Run;
 use pgassay_server::{Connection, Server, ServerConfig, testing};
@@ -60,6 +60,8 @@ pub struct Landing {
     /// Names of the rows besides that are marked as changed.
     pub marked: Vec<String>,
     pub explained: bool,
+    /// Share of the machine's time that other programs, or other guests of its host, took.
+    pub others_share: f64,
     pub ledger: LedgerDifference,
 }
 
@@ -243,10 +245,7 @@ impl Burner {
 fn landing(case: Case, clients: u32, held: &Held, run: &Run) -> Landing {
     let comparison = &run.comparisons[0];
     let ledger = comparison.ledger.clone().expect("both sides have one");
-    let figure = |row: &pgassay_core::comparison::CostRow| Figure {
-        us: row.difference_us,
-        half_width_us: (row.high_us - row.low_us) / 2.0,
-    };
+    let figure = Figure::of;
     let mut named = Figure::default();
     let (mut other, mut marked) = ((String::new(), Figure::default()), Vec::new());
     for group in &ledger.groups {
@@ -271,11 +270,24 @@ fn landing(case: Case, clients: u32, held: &Held, run: &Run) -> Landing {
         marked,
         response: figure(&ledger.response),
         explained: ledger.explained,
+        others_share: run
+            .trials
+            .iter()
+            .map(|it| it.foreign + it.steal)
+            .sum::<f64>()
+            / run.trials.len().max(1) as f64,
         ledger,
     }
 }
 
 impl Figure {
+    pub fn of(row: &CostRow) -> Self {
+        Self {
+            us: row.difference_us,
+            half_width_us: (row.high_us - row.low_us) / 2.0,
+        }
+    }
+
     /// How much of it no noise accounts for.
     pub fn beyond_us(&self) -> f64 {
         (self.us.abs() - self.half_width_us).max(0.0)
