@@ -261,9 +261,11 @@ impl WaitThread {
         let until = Arc::clone(&over);
         let thread = std::thread::spawn(move || {
             let mut stretches = Vec::new();
+            // Each begins with a look.
+            let length = STRETCH.max(sampler.every);
             while !until.load(Ordering::Relaxed) {
                 let begin_ns = monotonic_ns();
-                sampler.sample(&pids, Instant::now() + STRETCH);
+                sampler.sample(&pids, Instant::now() + length);
                 stretches.push(Stretch {
                     time_ns: begin_ns..monotonic_ns(),
                     looks: sampler.log.take(),
