@@ -113,6 +113,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
     let active_us =
         spends.on_cpu * 0.8 + spends.run_queue * 0.3 + spends.wal_sync + spends.row_lock;
     Trial {
+        boot: 0,
         block,
         condition: 0,
         variant: 0,

@@ -38,6 +38,18 @@ impl<W> Default for WaitLog<W> {
     }
 }
 
+impl<W: Ord> WaitLog<W> {
+    /// Adds what another one has found.
+    pub fn add(&mut self, other: Self) {
+        for (wait, samples) in other.blocked {
+            *self.blocked.entry(wait).or_default() += samples;
+        }
+        self.runnable += other.runnable;
+        self.unreadable += other.unreadable;
+        self.sweeps += other.sweeps;
+    }
+}
+
 impl WaitLog<u32> {
     /// Looks at each of these processes once: its state, then its wait. Some 10 µs a process.
     pub fn sweep(&mut self, reader: &WaitReader, pids: impl IntoIterator<Item = u32>) {

@@ -17,6 +17,8 @@ fn ratio(ratio: f64) -> Ratio {
         level: 0.95,
         pair_sd: 0.02,
         detectable: None,
+        detectable_range: None,
+        widened: 0.0,
         ranks_disagree: false,
         by_pair: vec![ratio; 4],
     }
@@ -28,6 +30,8 @@ fn slower(verdict: Verdict) -> Comparison {
         condition: 0,
         variant: 1,
         verdict,
+        inconclusive: None,
+        basis: None,
         tps: ratio(0.3),
         latency_mean: ratio(3.0),
         latency_p50: ratio(3.0),

@@ -140,7 +140,7 @@ impl Bench<'_> {
         harvest: &mut Harvest,
         done: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let mut ready: Vec<Option<(Clients, Duration)>> = Vec::new();
+        let mut ready: Vec<Option<(Clients, Timing)>> = Vec::new();
         ready.resize_with(self.plan.variants.len(), || None);
         let mut schedule = self.plan.schedule;
         schedule.warm_up_cap_us *= u64::from(warm_up_cap);
@@ -320,7 +320,9 @@ impl Bench<'_> {
         let measured = self.blamed(self.measure(crew, point, place), point);
         upkeep.finish()?;
         crew.forget_transactions();
-        let waits = waits.map(|waits| waits.stop(major));
+        let instants = measured.as_ref().ok().map(|it| &it.instants);
+        let window = instants.map(|it| it.window_begin_ns..it.window_end_ns);
+        let waits = waits.map(|waits| waits.stop(major, window.as_ref()));
         let mut passed = before.passed(live, &backend_pids, &server_pids)?;
         if let (Some(pid), Some(before)) = (parent, ended_before) {
             passed.server = Some(CpuTotals {
@@ -334,6 +336,7 @@ impl Bench<'_> {
                 samples: &samples,
                 backend_pids: &backend_pids,
                 major: major.unwrap_or_default(),
+                window,
             };
             let profiles = &mut harvest.profiles;
             profiles.add(condition, variant, place.block, &watched);

@@ -1,6 +1,7 @@
 //! Looks at what the backends wait for: in their memory as often as their CPU is sampled, or, where
 //! that may not be read, in what the server says of them.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -16,6 +17,7 @@ use pgassay_profile::{
 use pgassay_wire::Exchange;
 
 use crate::connector::Stream;
+use crate::surroundings::monotonic_ns;
 
 /// Questions to a server a second, at most: each takes it some tenths of a millisecond.
 pub const ASKED_HZ: u32 = 20;
@@ -234,11 +236,23 @@ fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
 /// A sampler at work in a thread of its own, beside a trial.
 pub struct WaitThread {
     over: Arc<AtomicBool>,
-    thread: JoinHandle<WaitSampler>,
+    thread: JoinHandle<(WaitSampler, Vec<Stretch>)>,
 }
 
-/// How soon the thread notices that it is over.
-const STRETCH: Duration = Duration::from_millis(50);
+/// How soon the thread notices that it is over, and how exactly a window's looks are told from others.
+const STRETCH: Duration = Duration::from_millis(10);
+
+/// What was seen from one instant of `CLOCK_MONOTONIC` to another.
+struct Stretch {
+    time_ns: Range<u64>,
+    looks: Looks,
+}
+
+/// As [`Log`], without where it is from.
+enum Looks {
+    Memory(WaitLog<u32>),
+    Server(WaitLog<NamedWait>),
+}
 
 impl WaitThread {
     /// Looks at these processes from now on.
@@ -246,21 +260,61 @@ impl WaitThread {
         let over = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&over);
         let thread = std::thread::spawn(move || {
+            let mut stretches = Vec::new();
+            // Each begins with a look.
+            let length = STRETCH.max(sampler.every);
             while !until.load(Ordering::Relaxed) {
-                sampler.sample(&pids, Instant::now() + STRETCH);
+                let begin_ns = monotonic_ns();
+                sampler.sample(&pids, Instant::now() + length);
+                stretches.push(Stretch {
+                    time_ns: begin_ns..monotonic_ns(),
+                    looks: sampler.log.take(),
+                });
             }
-            sampler
+            (sampler, stretches)
         });
         Self { over, thread }
     }
 
-    /// What was seen, by the names of this major version.
+    /// What was seen within the trial's window, by the names of this major version; all that was seen
+    /// where that is unknown, or too short. Before the load begins, and once a client has had its last
+    /// transaction, its backend only waits for it: that is no part of any.
     ///
     /// # Panics
     /// Never: looking does not panic.
-    pub fn stop(self, major: Option<&str>) -> Waits {
+    pub fn stop(self, major: Option<&str>, window: Option<&Range<u64>>) -> Waits {
         self.over.store(true, Ordering::Relaxed);
-        let sampler = self.thread.join().expect("looking does not panic");
+        let (mut sampler, mut stretches) = self.thread.join().expect("looking does not panic");
+        let is_within = |it: &Stretch| {
+            window.is_some_and(|window| {
+                window.start <= it.time_ns.start && it.time_ns.end <= window.end
+            })
+        };
+        if stretches.iter().any(is_within) {
+            stretches.retain(is_within);
+        }
+        for stretch in stretches {
+            sampler.log.put_back(stretch.looks);
+        }
         sampler.finish(major)
+    }
+}
+
+impl Log {
+    /// What was seen so far, which is then nothing.
+    fn take(&mut self) -> Looks {
+        match self {
+            Self::Memory(_, log) => Looks::Memory(std::mem::take(log)),
+            Self::Server(_, log) => Looks::Server(std::mem::take(log)),
+        }
+    }
+
+    /// Adds what was taken from it.
+    fn put_back(&mut self, looks: Looks) {
+        match (self, looks) {
+            (Self::Memory(_, log), Looks::Memory(taken)) => log.add(taken),
+            (Self::Server(_, log), Looks::Server(taken)) => log.add(taken),
+            _ => unreachable!("a log's own looks are put back"),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What is read around each trial: exact totals of the server's processes and of the machine.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use anyhow::{Context, Result};
 use pgassay_core::observation::Background;
@@ -10,7 +11,7 @@ use pgassay_core::subsystem::wait_event;
 use pgassay_core::trial::{CpuTotals, SecondReadings};
 use pgassay_profile::{
     Blocked, CpuLog, CpuTotals as ProcessTotals, FamiliesCpu, FamilyCpu, LiveServer, MachineCpu,
-    OffCpu, ProcessOffCpu, Role, Samples, Selection, own_cpu_ns, process_cpu_ns,
+    OffCpu, ProcessOffCpu, Role, Samples, Selection, Span, own_cpu_ns, process_cpu_ns,
 };
 
 use super::transactions::Account;
@@ -185,9 +186,26 @@ pub struct Watched<'a> {
     pub backend_pids: &'a [u32],
     /// Major version of their server.
     pub major: &'a str,
+    /// The trial's window, in nanoseconds of `CLOCK_MONOTONIC`; `None` for all that was observed.
+    pub window: Option<Range<u64>>,
 }
 
 impl<'a> Watched<'a> {
+    /// Where the backends were blocked within the window. Before the load begins, and once a client
+    /// has had its last transaction, its backend only waits for it: that is no part of any.
+    fn blocked(&self, off_cpu: &OffCpu) -> Vec<Blocked> {
+        let Some(window) = &self.window else {
+            let processes = off_cpu.backends(self.backend_pids);
+            return processes.flat_map(|it| &it.blocked).copied().collect();
+        };
+        let span = |&pid: &u32| Span {
+            pid,
+            start_ns: window.start,
+            end_ns: window.end,
+        };
+        off_cpu.within(self.backend_pids.iter().map(span)).blocked
+    }
+
     /// A stack, outermost frame first.
     fn frames(&self, stack: Option<u32>) -> impl Iterator<Item = Frame> + use<'a> {
         let samples = self.samples;
@@ -318,10 +336,10 @@ pub fn add_blocked(builder: &mut ProfileBuilder, block: usize, watched: &Watched
             unseen_ns: process.unseen_ns,
             ..switched(off_cpu, process)
         });
-        for blocked in &process.blocked {
-            let (stack, wait) = watched.place(blocked);
-            builder.add_blocked(block, stack, wait, blocked.total_ns);
-        }
+    }
+    for blocked in watched.blocked(off_cpu) {
+        let (stack, wait) = watched.place(&blocked);
+        builder.add_blocked(block, stack, wait, blocked.total_ns);
     }
 }
 

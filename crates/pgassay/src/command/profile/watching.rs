@@ -261,6 +261,7 @@ fn profile(samples: &Samples, ours: &[&LoggedProcess], major: &str) -> Profile {
         samples,
         backend_pids: &backend_pids,
         major,
+        window: None,
     };
     add_blocked(&mut builder, 0, &watched);
     builder.finish()

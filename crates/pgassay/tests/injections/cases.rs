@@ -1,0 +1,264 @@
+//! What is injected, and the studies that compare a variant with the injection to one without.
+//!
+//! With one client, d is what a transaction is held up for. With 64 on few processors a transaction
+//! is held up by the others, too: there scripts pause between their statements, by the client or in
+//! the server, so that no processor is short, and [`Case::injected_us`] says what d is then.
+
+use std::fmt::Write as _;
+
+use pgassay_core::ledger::{LedgerRow, Part};
+
+use super::laboratory::{BURN, Held};
+
+/// A place where time is injected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Case {
+    /// `pg_sleep` in the statement.
+    Sleep,
+    /// A row that another session keeps locked.
+    RowLock,
+    /// A row that a session keeps locked that is idle in its transaction.
+    IdleHolder,
+    /// A relay between client and server.
+    Relay,
+    /// A function that computes.
+    Cpu,
+    /// A log that nobody reads for a while.
+    LogPipe,
+    /// A client whose processor somebody else has.
+    Client,
+}
+
+/// Milliseconds that clients pause for before each transaction, no two of them equally long, or all
+/// would ask at the same time for ever.
+const PAUSE: &str = "\\set pause 15000 + 150 * :client_id\n\\sleep :pause us\n";
+/// A pair's lock is held for a number of milliseconds of its own, for the same reason.
+const HOLDS: u32 = 11;
+/// Messages of 4 kB that do not fit into the pipes between a session and the reader of the log.
+const MESSAGES: u32 = 30;
+/// What the sessions beside the hog sleep for, in ms.
+const NAP_MS: [u32; 2] = [20, 40];
+
+const SETUP: &str = "
+create table held (id int primary key, n int);
+insert into held select i, 0 from generate_series(1, 64) i;
+create function write_log(hold_us int, messages int) returns int language plpgsql as $$
+begin
+  raise log 'hold=% %', hold_us, repeat('x', 3800);
+  for i in 2..messages loop raise log '%', repeat('x', 3800); end loop;
+  return 0;
+end $$;
+vacuum analyze held;
+";
+
+/// A study's parts that differ from case to case.
+struct Parts {
+    script: String,
+    /// Keys of both variants.
+    variants: [String; 2],
+}
+
+impl Case {
+    pub const ALL: [Self; 7] = [
+        Self::Sleep,
+        Self::RowLock,
+        Self::IdleHolder,
+        Self::Relay,
+        Self::Cpu,
+        Self::LogPipe,
+        Self::Client,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sleep => "pg_sleep",
+            Self::RowLock => "row lock",
+            Self::IdleHolder => "idle in transaction",
+            Self::Relay => "relay",
+            Self::Cpu => "CPU burn",
+            Self::LogPipe => "log pipe",
+            Self::Client => "client descheduled",
+        }
+    }
+
+    /// The row that must grow.
+    pub fn row(self) -> &'static str {
+        match self {
+            Self::Sleep => "sleep",
+            Self::RowLock | Self::IdleHolder => "Lock …",
+            Self::Relay => "wire …",
+            Self::Cpu => "CPU: execute",
+            Self::LogPipe => "logging pipe",
+            Self::Client => "client run queue",
+        }
+    }
+
+    pub fn is_its(self, group: &LedgerRow) -> bool {
+        let name = group.cost.name.as_str();
+        match self {
+            Self::Sleep => {
+                group.part == Part::Blocked && ["sleep", "Timeout PgSleep"].contains(&name)
+            }
+            Self::RowLock | Self::IdleHolder => {
+                group.part == Part::Blocked && (name == "Lock" || name.starts_with("Lock "))
+            }
+            Self::Relay => name.contains("wire"),
+            Self::Cpu => group.part == Part::OnCpu && name == "execute",
+            Self::LogPipe => group.part == Part::Blocked && name == "logging pipe",
+            Self::Client => group.part == Part::Client && name == "client run queue",
+        }
+    }
+
+    /// The client that is held up, and whoever holds it up where that is a session, too.
+    pub fn clients(self, clients: u32) -> u32 {
+        match self {
+            Self::RowLock | Self::IdleHolder => clients.max(2),
+            _ => clients,
+        }
+    }
+
+    /// What the script, the relay or the driver is told, in µs.
+    pub fn asked_us(self, clients: u32) -> u32 {
+        match (self, clients > 1) {
+            (Self::Cpu, _) | (Self::LogPipe, true) => 1000,
+            (Self::Relay, false) => 2000,
+            (Self::Sleep | Self::RowLock | Self::IdleHolder | Self::Client, false) => 5000,
+            (Self::Relay | Self::Client, true) | (Self::LogPipe, false) => 10_000,
+            (Self::RowLock | Self::IdleHolder, true) => 15_000,
+            (Self::Sleep, true) => 20_000,
+        }
+    }
+
+    /// What a transaction is held up for in the mean, by the injection's own account.
+    pub fn injected_us(self, clients: u32, held: &Held, baseline_us: f64) -> f64 {
+        let asked_us = f64::from(self.asked_us(clients));
+        match self {
+            Self::Sleep | Self::Relay => asked_us,
+            // A pair's transactions are as long as its lock is held, so short ones are more.
+            Self::RowLock | Self::IdleHolder => {
+                let pairs = 0..self.clients(clients) / 2;
+                let count = f64::from(pairs.end);
+                let rates = pairs.map(|pair| 1.0 / (asked_us + f64::from(pair % HOLDS) * 1e3));
+                count / rates.sum::<f64>()
+            }
+            Self::Cpu => held.burn_us,
+            // The reader is all that they wait for, and takes one after the other.
+            Self::LogPipe if clients > 1 => {
+                f64::from(clients) * held.holds.period_us() - baseline_us
+            }
+            Self::Client if clients > 1 => beside_a_hog_us(clients, held.holds.mean_us()),
+            Self::LogPipe | Self::Client => held.holds.mean_us(),
+        }
+    }
+
+    /// `server` are keys of the study's server; `loops` burn as long as asked; `pipe` leads to the hog.
+    pub fn study(
+        self,
+        clients: u32,
+        server: &str,
+        loops: u64,
+        pipe: &str,
+        length: &Length,
+    ) -> String {
+        let Parts { script, variants } = self.parts(clients, loops, pipe);
+        let mut text = format!(
+            "question = \"Does {} land in its row?\"\n[server]\n{server}\n\
+             [data]\nsetup = '''{BURN};{SETUP}'''\n[[script]]\nname = \"script\"\ntext = '''\n{script}'''\n",
+            self.name()
+        );
+        for (name, keys) in ["without", "with"].iter().zip(&variants) {
+            write!(text, "[[variant]]\nname = \"{name}\"\n{keys}\n").expect("a string takes it");
+        }
+        let Length { full, pairs } = length;
+        write!(
+            text,
+            "[conditions]\nclients = [{}]\n[length]\nfull = \"{full}\"\npairs = {pairs}\n",
+            self.clients(clients)
+        )
+        .expect("a string takes it");
+        text
+    }
+
+    fn parts(self, clients: u32, loops: u64, pipe: &str) -> Parts {
+        let asked_us = self.asked_us(clients);
+        let many = clients > 1;
+        let pause = if many { PAUSE } else { "" };
+        let parameter = |name: &str, without: &str, with: &str| {
+            [without, with].map(|value| format!("parameters = {{ {name} = \"{value}\" }}"))
+        };
+        let asked = || parameter("us", "0", &asked_us.to_string());
+        // Without the injection each client of a pair has a row of its own.
+        let lock = format!(
+            "\\set id (:client_id / ${{sharing}}) * ${{sharing}} + 1\n\
+             \\set hold {} + (:client_id / 2) % {HOLDS}\n",
+            asked_us / 1000
+        );
+        let update = "update held set n = n + 1 where id = :id";
+        let (script, variants) = match self {
+            Self::Sleep => (format!("{pause}select pg_sleep(${{us}} / 1e6);\n"), asked()),
+            Self::RowLock => (
+                format!("{lock}{update} returning pg_sleep(:hold / 1000.0);\n"),
+                parameter("sharing", "1", "2"),
+            ),
+            Self::IdleHolder => (
+                format!("{lock}begin;\n{update};\n\\sleep :hold ms\ncommit;\n"),
+                parameter("sharing", "1", "2"),
+            ),
+            Self::Relay => (
+                format!("{pause}select 1;\n"),
+                [0, asked_us].map(|us| format!("network = {{ delay = \"{us}us\" }}")),
+            ),
+            Self::Cpu => {
+                let pause = if many {
+                    "\\set pause random(160, 480)\n\\sleep :pause ms\n"
+                } else {
+                    ""
+                };
+                (
+                    format!("{pause}select burn(${{loops}});\n"),
+                    parameter("loops", "0", &loops.to_string()),
+                )
+            }
+            Self::LogPipe => {
+                let messages = if many { 1 } else { MESSAGES };
+                (
+                    format!("{pause}select write_log(${{us}}, {messages});\n"),
+                    asked(),
+                )
+            }
+            Self::Client => {
+                let tell = format!("copy (select ${{us}}) to '{pipe}';\n");
+                let [least, most] = NAP_MS;
+                let script = if many {
+                    format!(
+                        "\\set nap random({least}, {most})\nselect pg_sleep(:nap / 1000.0);\n\
+                         \\if :client_id = 0\n{tell}\\endif\n"
+                    )
+                } else {
+                    format!("{tell}\\sleep 5 ms\n")
+                };
+                (script, asked())
+            }
+        };
+        Parts { script, variants }
+    }
+}
+
+/// One client of many has its thread's processor taken for `hold_us` at the end of each of its
+/// transactions. It waits for all of that; an answer to another, which may come at any time, for half
+/// of it where it falls into it.
+fn beside_a_hog_us(clients: u32, hold_us: f64) -> f64 {
+    let nap_us = f64::from(NAP_MS[0] + NAP_MS[1]) / 2.0 * 1e3;
+    let period_us = nap_us + hold_us;
+    let others_us = hold_us / period_us * hold_us / 2.0;
+    let own_rate = 1.0 / period_us;
+    let others_rate = f64::from(clients - 1) / (nap_us + others_us);
+    (own_rate * hold_us + others_rate * others_us) / (own_rate + others_rate)
+}
+
+/// How long to measure.
+#[derive(Debug, Clone)]
+pub struct Length {
+    pub full: String,
+    pub pairs: u32,
+}

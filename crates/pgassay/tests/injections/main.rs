@@ -1,0 +1,166 @@
+//! A delay of known length, or work of known cost, that is put into one place of a transaction must
+//! lengthen that place's row of the ledger by as much, and no other.
+//!
+//! The short tier runs with the other tests. The long one, over versions and clients, and the power of
+//! verdicts over injected slowdowns, are run by `benchmarks/injections` and `benchmarks/slowdowns`.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cases;
+mod drivers;
+mod laboratory;
+mod slowdowns;
+mod table;
+
+use std::sync::{Mutex, PoisonError};
+
+use cases::{Case, Length};
+use laboratory::{Figure, Laboratory, Landing};
+use pgassay_core::ledger::LedgerRow;
+use pgassay_server::testing;
+
+/// One at a time, since they measure.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// So much of d may be missing, or stand elsewhere, in trials this short.
+const SHARE: f64 = 0.25;
+/// Where others take this share of the machine, transactions wait for processors, and not those of both
+/// variants alike: there the run queues say nothing, rows may miss d by their own interval, too, …
+const OTHERS: f64 = 0.05;
+/// … but most of d must be found all the same.
+const SHARE_MIN: f64 = 0.5;
+/// So often it is tried.
+const TRIES: u32 = 3;
+
+/// Whether d is in its row and nowhere else, as far as the machine lets that be seen.
+fn is_as_injected(case: Case, landing: &Landing) -> bool {
+    let (named, d_us) = (&landing.named, landing.injected_us);
+    let is_shared = landing.others_share > OTHERS;
+    let noise_us = |it: &Figure| if is_shared { it.half_width_us } else { 0.0 };
+    let is_busy = |it: &LedgerRow| is_shared && it.cost.name.ends_with("run queue");
+    let groups = landing.ledger.groups.iter();
+    let mut others = groups.filter(|it| !case.is_its(it) && !is_busy(it));
+    named.us >= SHARE_MIN * d_us
+        && (named.us - d_us).abs() <= SHARE * d_us + noise_us(named)
+        && others.all(|it| {
+            let other = Figure::of(&it.cost);
+            other.us.abs() <= SHARE * d_us + noise_us(&other)
+        })
+}
+
+/// Injects with one client, and again where the machine disturbed it; what it was like at last.
+fn lands(case: Case, version: &str) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !support::look::sampling_is_permitted() {
+        return;
+    }
+    let Some(mut laboratory) = Laboratory::open(version) else {
+        return;
+    };
+    if let Err(why) = laboratory.permits(case) {
+        testing::skip(case.name(), &why);
+        return;
+    }
+    let length = Length {
+        full: "4s".to_owned(),
+        pairs: 3,
+    };
+    let mut seen: Vec<Landing> = Vec::new();
+    for _ in 0..TRIES {
+        let landing = laboratory.inject(case, 1, &length);
+        if is_as_injected(case, &landing) {
+            return;
+        }
+        seen.push(landing);
+    }
+    panic!("{} did not land in {}: {seen:#?}", case.name(), case.row());
+}
+
+#[test]
+fn a_sleep_in_the_statement_lands_in_its_row() {
+    lands(Case::Sleep, "18");
+}
+
+#[test]
+fn a_row_lock_that_another_session_holds_lands_in_its_row() {
+    lands(Case::RowLock, "15");
+}
+
+#[test]
+fn a_lock_of_a_session_that_is_idle_in_its_transaction_lands_in_its_row() {
+    lands(Case::IdleHolder, "10");
+}
+
+#[test]
+fn a_relay_that_delays_lands_on_the_wire() {
+    lands(Case::Relay, "18");
+}
+
+#[test]
+fn work_of_a_function_lands_in_execution() {
+    lands(Case::Cpu, "18");
+}
+
+#[test]
+fn a_log_that_nobody_reads_lands_in_the_logging_pipe() {
+    lands(Case::LogPipe, "10");
+}
+
+#[test]
+fn a_client_whose_processor_is_taken_lands_in_its_run_queue() {
+    lands(Case::Client, "18");
+}
+
+/// Before the load begins, and once a client has had its last transaction, its backend only waits for
+/// it. Where that counted, a sleep of 20 ms with 64 clients was short by 4 ms, which stood on the wire.
+#[test]
+fn waiting_before_and_after_the_load_is_no_part_of_a_transaction() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !support::look::sampling_is_permitted() {
+        return;
+    }
+    let Some(laboratory) = Laboratory::open("18") else {
+        return;
+    };
+    let length = Length {
+        full: "4s".to_owned(),
+        pairs: 2,
+    };
+    let run = laboratory.measure(Case::Sleep, 64, 0, &length);
+    let clients = run.plan.conditions[0].clients;
+    for profile in &run.profiles {
+        let transactions = profile.transactions.as_ref().expect("slices are observed");
+        let slices_ns = transactions.slices_ns;
+        assert!(slices_ns > 0, "slices lie in every window of this length");
+        let blocked = profile.blocked.iter().flat_map(|it| &it.blocked_ns);
+        let blocked_ns: u64 = blocked.sum();
+        // Each backend is blocked for no longer than the windows' slices last.
+        assert!(
+            blocked_ns <= u64::from(clients) * slices_ns,
+            "{blocked_ns} ns of {clients} times {slices_ns} ns"
+        );
+    }
+}
+
+#[test]
+#[ignore = "takes half an hour; benchmarks/injections runs it"]
+fn every_injection_lands_in_its_row() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let missed = table::run(&table::Options::from_environment());
+    assert!(
+        missed.is_empty(),
+        "not in its row, or elsewhere, too: {missed:?}"
+    );
+}
+
+#[test]
+#[ignore = "takes half an hour; benchmarks/slowdowns runs it"]
+fn slowdowns_are_found() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = slowdowns::Options::from_environment();
+    let Some(all) = slowdowns::run(&options) else {
+        return;
+    };
+    assert!(all.iter().all(slowdowns::Power::suffices), "{all:?}");
+}
