@@ -129,7 +129,6 @@ fn an_interval_of_rates_misses_the_truth_in_5_percent_of_comparisons_and_not_in_
         };
         let (counting, counting_without_width) = misses(load, Way::Counting, comparisons);
         let (crediting, without_width) = misses(load, Way::Crediting, comparisons);
-        println!("{load:?}: counting {counting}, crediting {crediting}");
         // 5.5%, and two standard errors of so many comparisons.
         let most = 0.055 + 2.0 * (0.055 * 0.945 / comparisons as f64).sqrt();
         assert!(crediting <= most, "{load:?}: {crediting} beyond {most}");
