@@ -34,6 +34,9 @@ impl std::fmt::Display for Share {
     }
 }
 
+/// Name, what prints its tables, and runs.
+type Section = (&'static str, fn(u32), u32);
+
 /// A row of a Markdown table.
 fn row(cells: &[&str]) {
     println!("| {} |", cells.join(" | "));
@@ -43,7 +46,7 @@ fn main() {
     let first = std::env::args().nth(1).and_then(|it| it.parse().ok());
     let runs: u32 = first.unwrap_or(5_000);
     let section = std::env::args().nth(2);
-    let tables: [(&str, fn(u32), u32); 6] = [
+    let tables: [Section; 6] = [
         ("families", families::tables, runs / 2),
         ("ways", ways::tables, runs),
         ("starts", starts::tables, runs),

@@ -140,7 +140,7 @@ fn equal_counts_of_unequal_variants_are_inconclusive() {
         steps: [0.1, 0.1],
     };
     let equal = compare_within(&pairs_of(&[0.0; 6]), background, 0.95).unwrap();
-    let [judged] = judge_all(&[equal.clone()])[..] else {
+    let [judged] = judge_all(std::slice::from_ref(&equal))[..] else {
         unreachable!()
     };
     assert_eq!(
