@@ -385,9 +385,12 @@ impl Side<'_> {
 /// cut one is longer than the mean is at stake. Clients stall together, so their number does not
 /// make that less.
 fn edge(blocks: &[Block]) -> f64 {
-    let at_stake_us = |it: &Block| match it.is_credited {
-        true => (it.cut_us - it.latency_us).max(0.0),
-        false => it.cut_us,
+    let at_stake_us = |it: &Block| {
+        if it.is_credited {
+            (it.cut_us - it.latency_us).max(0.0)
+        } else {
+            it.cut_us
+        }
     };
     over(blocks, |it| at_stake_us(it) / it.window_us)
 }
