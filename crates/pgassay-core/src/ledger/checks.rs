@@ -381,17 +381,18 @@ impl Side<'_> {
 ///
 /// Where a transaction counts by its end, one that is cut counts in one of the two figures only, and
 /// clients that are in step err all alike: so by the cut transactions' share of the window. Where
-/// it counts by its share of the window, equal ones err by nothing, and of unequal ones the
-/// lengths at both ends of each client's window differ at random: so by that share over the root
-/// of the number of such windows.
+/// it counts by its share of the window, equal ones err by nothing, and of unequal ones only what a
+/// cut one is longer than the mean is at stake. Clients stall together, so their number does not
+/// make that less.
 fn edge(blocks: &[Block]) -> f64 {
-    let cut = over(blocks, |it| it.cut_us / it.window_us);
-    let stretches: f64 = blocks.iter().map(|it| it.stretches).sum();
-    if blocks.iter().all(|it| it.is_credited) {
-        cut / stretches.max(1.0).sqrt()
-    } else {
-        cut
-    }
+    let at_stake_us = |it: &Block| {
+        if it.is_credited {
+            (it.cut_us - it.latency_us).max(0.0)
+        } else {
+            it.cut_us
+        }
+    };
+    over(blocks, |it| at_stake_us(it) / it.window_us)
 }
 
 pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {

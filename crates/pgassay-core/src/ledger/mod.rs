@@ -183,7 +183,7 @@ pub struct LedgerChecks {
     /// What transactions that a window's ends cut may make of these two figures. Their mean length is
     /// E\[R²\] / E\[R\], since an instant falls into long ones more often. Where transactions count
     /// by their ends, it is this length over the window's; where they count by their share of the
-    /// window, that over the root of the number of clients' windows.
+    /// window, only what it exceeds the mean by.
     pub edge: f64,
     /// Share of the machine's time that was neither idle nor stolen nor used by a process that can be
     /// seen; negative where these are more than there was. `None` where it was not kept.

@@ -43,8 +43,6 @@ pub(super) struct Block {
     number: u32,
     pub exact: Exact,
     pub backends: f64,
-    /// Windows of clients: backends, summed over the trials.
-    pub stretches: f64,
     /// Whether transactions count by their share of the window.
     pub is_credited: bool,
     /// Transactions in the window per µs.
@@ -246,7 +244,6 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
             }),
         },
         backends: trials.iter().map(|trial| backends(trial)).sum::<f64>() / trials.len() as f64,
-        stretches: trials.iter().map(|trial| backends(trial)).sum(),
         is_credited: trials.iter().all(|it| it.credited_transactions.is_some()),
         throughput: in_window / window_us,
         latency_us: latency_us / ended,
