@@ -112,7 +112,7 @@ pub(crate) fn doubt(difference: &Difference) -> Option<&'static str> {
 pub(crate) fn how(costs: &InstructionCosts) -> String {
     let counts = &costs.counts;
     format!(
-        "Instructions in user space per transaction, counted by {} with one client, seed {}; ± is what repeats were seen to differ by.",
+        "Instructions in user space per transaction, counted by {} with one client, seed {}; ± is the range observed across repeats, and of a difference the margin that noise alone stays within.",
         counts.machine.counter, counts.seed
     )
 }
