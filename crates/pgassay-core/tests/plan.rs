@@ -47,6 +47,10 @@ fn the_baseline_is_not_always_the_first_to_warm_up() {
 #[test]
 fn starts_of_the_servers_divide_the_blocks() {
     let plan = planned(SMALL, &Overrides::default()).unwrap();
+    let each_block: Vec<_> = (0..6).map(|block| block..block + 1).collect();
+    assert_eq!(plan.schedule.boots(), each_block);
+    let pairs_of = format!("{SMALL}[length]\nrestart_every = 2\n");
+    let plan = planned(&pairs_of, &Overrides::default()).unwrap();
     assert_eq!(plan.schedule.boots(), [0..2, 2..4, 4..6]);
     let never = format!("{SMALL}[length]\nrestart_every = 0\npairs = 5\n");
     let plan = planned(&never, &Overrides::default()).unwrap();

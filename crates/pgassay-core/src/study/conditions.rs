@@ -103,7 +103,8 @@ pub struct Length {
     #[serde(default = "default_threads")]
     pub threads: u32,
     /// Blocks between restarts of the servers that pgassay starts; 0 means never. Each start lays out
-    /// memory anew, which alone can change throughput by several percent.
+    /// memory anew, which alone can change throughput by several percent; with one start per block,
+    /// intervals hold for any start.
     #[serde(default = "default_restart_every")]
     pub restart_every: u32,
 }
@@ -172,7 +173,7 @@ impl MaintenanceTime {
 }
 
 fn default_restart_every() -> u32 {
-    2
+    1
 }
 
 fn default_threads() -> u32 {
