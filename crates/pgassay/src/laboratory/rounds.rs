@@ -147,7 +147,8 @@ impl Bench<'_> {
         for &variant in &round.warm_up {
             let point = self.plan.point(round.condition, variant);
             let mut crew = self.connect(block, point)?;
-            let warmed_up = warm_up(&mut crew, &schedule, self.source, point);
+            let pids = self.backend_pids(&crew, point);
+            let warmed_up = warm_up(&mut crew, &pids, &schedule, self.source, point);
             let warmed_up = self.blamed(warmed_up, point)?;
             if !warmed_up.is_steady {
                 harvest.unsteady.push((round.condition, variant));
