@@ -256,8 +256,6 @@ fn parallel_start(e: &Evidence) -> Measure {
             .unwrap_or(0.0)
     };
     let workers_us = used("parallel worker") + used("ended processes");
-    // Not `ExecuteGather` and `MessageQueueReceive`: in these the leader waits for rows that the
-    // workers are computing.
     let waited = e.blocked(&[
         "IPC BgworkerStartup",
         "IPC BgWorkerStartup",
@@ -265,10 +263,12 @@ fn parallel_start(e: &Evidence) -> Measure {
         "IPC BgworkerShutdown",
         "IPC BgWorkerShutdown",
     ]);
+    // In these the leader waits for rows: for as long as a worker computes, that is no start-up.
     let gathered = e.blocked(&["IPC ExecuteGather", "IPC MessageQueueReceive"]);
     // The workers' CPU time beyond that of being started is work which the leader need not do.
-    let workers = started.unwrap_or(DEFAULT_WORKERS);
+    let workers = started.unwrap_or(DEFAULT_WORKERS).max(1.0);
     let useful_us = (workers_us - workers * WORKER_START_US).max(0.0);
+    let waited = waited + (gathered - workers_us / workers).max(0.0);
     let us = us + waited;
     Measure::of(us)
         .when(us > useful_us && e.of_response(us) >= 0.1 && e.response_us < 100_000.0)
