@@ -348,7 +348,8 @@ fn statements_of_a_pipeline_take_longer_the_later_they_are() {
     let statements = "select pg_sleep(0.002);\n".repeat(10);
     let text = format!("\\startpipeline\n{statements}\\endpipeline\n");
     place.script("p.sql", &text);
-    let run = place.ours(Some(&server), "-n -f p.sql -M prepared -t 3 -r");
+    // Times of one transaction: those of different ones differ by whatever else the machine did.
+    let run = place.ours(Some(&server), "-n -f p.sql -M prepared -t 1 -r");
     run.has(0, &[], &[]);
     let times: Vec<f64> = run
         .out
@@ -357,8 +358,8 @@ fn statements_of_a_pipeline_take_longer_the_later_they_are() {
         .map(|line| line.split_whitespace().next().unwrap().parse().unwrap())
         .collect();
     assert_eq!(times.len(), 10);
-    // A busy machine may read several replies at once, but never one before it was sent.
-    assert!(times.is_sorted_by(|a, b| *b >= a - 0.5), "{times:?}");
+    // A busy machine may read several replies at once, but never one before the one it follows.
+    assert!(times.is_sorted(), "{times:?}");
     for (index, time) in times.iter().enumerate() {
         assert!(*time >= 2.0 * (index + 1) as f64, "{times:?}");
     }
