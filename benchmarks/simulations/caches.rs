@@ -1,5 +1,5 @@
-//! Two variants on one server whose cache is smaller than the table, with equal and with independent streams of
-//! random keys.
+//! Two variants on one server whose cache is smaller than the table, with equal or independent streams of random
+//! keys.
 
 use pgassay_stats::{Pair, block_order, compare};
 
@@ -9,13 +9,13 @@ use crate::{Share, row};
 const PAGES: usize = 40_000;
 const CACHED: usize = 21_000;
 const BLOCKS: u64 = 6;
-/// A trial's and the warm-up's time, in units of A's CPU time per transaction.
+/// Length of a trial and of the warm-up, in units of A's CPU time per transaction.
 const TRIAL: f64 = 600.0;
 const WARM_UP: f64 = 900.0;
-/// What a page that is not in the cache costs.
+/// Cost of a page that is not in the cache, in the same unit.
 const MISS: f64 = 3.85;
 
-/// A clock-sweep cache is near enough to one that evicts the page not used for longest.
+/// An LRU cache, close enough to PostgreSQL's clock sweep.
 struct Cache {
     used: Vec<u64>,
     queue: std::collections::VecDeque<(usize, u64)>,
@@ -33,7 +33,7 @@ impl Cache {
         }
     }
 
-    /// Whether the page had to be read.
+    /// Accesses a page. Returns whether it had to be read.
     fn misses(&mut self, page: usize) -> bool {
         self.now += 1;
         let missed = self.used[page] == 0;
@@ -53,14 +53,14 @@ impl Cache {
     }
 }
 
-/// One variant's connection: its stream of keys and what its transactions cost.
+/// A variant's connection: its stream of keys and the CPU cost of a transaction.
 struct Client {
     keys: Draws,
     cpu: f64,
 }
 
 impl Client {
-    /// Transactions within `time`.
+    /// Runs for `time`. Returns the number of transactions.
     fn run(&mut self, cache: &mut Cache, time: f64) -> f64 {
         let (mut spent, mut transactions) = (0.0, 0.0);
         while spent < time {
@@ -72,7 +72,7 @@ impl Client {
     }
 }
 
-/// B/A of a run, and whether its interval excludes 1.
+/// Simulates a run. Returns B/A and whether its interval excludes 1.
 fn run(seed: u64, saving: f64, equal_streams: bool) -> (f64, bool) {
     let mut cache = Cache::new();
     let mut others = Draws::new(!seed);
@@ -109,12 +109,12 @@ fn run(seed: u64, saving: f64, equal_streams: bool) -> (f64, bool) {
             variant: rates[1].sqrt(),
         });
     }
-    let found = compare(&pairs, 0.95).expect("trials count something");
+    let found = compare(&pairs, 0.95).expect("every trial has transactions");
     let estimate = found.estimate().expect("there are six pairs");
     (estimate.ratio, estimate.excludes_one())
 }
 
-/// Mean B/A, and the share of runs that call a difference.
+/// Mean B/A, and the share of runs that report a difference.
 pub fn shares(saving: f64, equal_streams: bool, runs: u32) -> (f64, Share) {
     let found = (0..runs).map(|seed| run(u64::from(seed), saving, equal_streams));
     let (mut sum, mut different) = (0.0, 0);
@@ -127,7 +127,7 @@ pub fn shares(saving: f64, equal_streams: bool, runs: u32) -> (f64, Share) {
 
 pub fn tables(runs: u32) {
     println!("## Shared caches\n");
-    println!("B/A of two variants on one server, by what B saves of the CPU time.\n");
+    println!("B/A of two variants on one server, by the share of CPU time that B saves.\n");
     row(&[
         "saving",
         "equal streams",

@@ -1,4 +1,4 @@
-//! Rates from counts: clients with regular transactions, in a window that they are in step with.
+//! Rates from transaction counts: clients with regular transactions, in a window in step with them.
 
 use pgassay_stats::{Background, Pair, compare_within};
 
@@ -7,17 +7,17 @@ use crate::{Share, row};
 
 const WINDOW_US: f64 = 300_000.0;
 const BLOCKS: usize = 6;
-/// B's transactions take this much longer: a rate of −2.9%.
+/// B's transactions take this much longer, which lowers the rate by 2.9%.
 const LONGER: f64 = 1.03;
 
-/// How a trial's rate is found.
+/// How a trial's rate is calculated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Way {
-    /// Transactions that end inside the window, as whole ones.
+    /// Transactions that end inside the window count as whole ones.
     Integer,
-    /// The same, with the step of one transaction per client known.
+    /// The same, with intervals widened by one transaction per client.
     IntegerWithSteps,
-    /// Each by the share of its duration inside the window.
+    /// Each transaction counts by the share of its duration inside the window.
     Fractional,
 }
 
@@ -56,9 +56,9 @@ pub const LOADS: [Load; 5] = [
     },
 ];
 
-/// Transactions in the window of one trial: whole ones that end inside, and by their shares.
+/// Transactions in the window of a trial: the number that end inside, and the sum of their shares.
 fn trial(draws: &mut Draws, load: Load, mean_us: f64) -> (f64, f64) {
-    // Clients start together and settle for some transactions before the window opens.
+    // Clients start together and run some transactions before the window opens.
     let opens = 100_000.0;
     let closes = opens + WINDOW_US;
     let (mut whole, mut credited) = (0.0, 0.0);
@@ -74,7 +74,7 @@ fn trial(draws: &mut Draws, load: Load, mean_us: f64) -> (f64, f64) {
     (whole, credited)
 }
 
-/// Whether the interval of a run covers the truth, and its half-width.
+/// Whether the interval of a run covers the true ratio, and its half-width.
 fn covers(draws: &mut Draws, load: Load, way: Way) -> (bool, f64) {
     let (mut pairs, mut fewest) = (Vec::new(), f64::INFINITY);
     for _ in 0..BLOCKS {
@@ -100,7 +100,7 @@ fn covers(draws: &mut Draws, load: Load, way: Way) -> (bool, f64) {
         boots: &[],
         steps: [step; 2],
     };
-    let found = compare_within(&pairs, background, 0.95).expect("trials count something");
+    let found = compare_within(&pairs, background, 0.95).expect("every trial has transactions");
     let interval = found.estimate().expect("there are six pairs").interval;
     (
         interval.contains(1.0 / LONGER),
@@ -120,9 +120,9 @@ pub fn misses(load: Load, way: Way, runs: u32) -> (Share, f64) {
 }
 
 pub fn tables(runs: u32) {
-    println!("## Counts\n");
+    println!("## Counting transactions\n");
     println!(
-        "Intervals that miss the truth, and their mean half-width: 6 pairs, 300 ms, B slower by 2.9%.\n"
+        "Intervals that miss the true value, and their mean half-width: 6 pairs, 300 ms, B slower by 2.9%.\n"
     );
     row(&[
         "load",

@@ -1,4 +1,4 @@
-//! Whole studies: error rates over all conditions, and what six pairs can find.
+//! Whole studies: error rates over all conditions, and which effects six pairs can detect.
 
 use pgassay_stats::power::DetectableFactors;
 use pgassay_stats::{
@@ -27,13 +27,13 @@ fn is_sign(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Faster | Verdict::Slower)
 }
 
-/// Each comparison at its own 5%, as if it were the only one.
+/// The verdict at 5%, as if this were the only comparison.
 fn alone(comparison: &Comparison) -> Verdict {
     let interval: Interval = comparison.estimate().expect("several pairs").interval;
     Verdict::of(&interval, Direction::HigherIsBetter, Band::default())
 }
 
-/// Studies of conditions without a difference that have any false word: together, and each alone.
+/// Shares of studies without a difference that have any false verdict: judged together, and each alone.
 pub fn false_words(conditions: usize, sd: f64, pairs: usize, runs: u32) -> (Share, Share) {
     let mut draws = Draws::new(27);
     let (mut together, mut each_alone) = (0, 0);
@@ -47,7 +47,7 @@ pub fn false_words(conditions: usize, sd: f64, pairs: usize, runs: u32) -> (Shar
     (Share::of(together, runs), Share::of(each_alone, runs))
 }
 
-/// Of sound verdicts at the minimum detectable effect, the share that the rank test takes back.
+/// At the minimum detectable effect: the shares of verdicts that find it, and that the rank test withdraws.
 fn taken_back(pairs: usize, comparisons: usize, runs: u32) -> (Share, Share) {
     let alpha = 0.05 / comparisons as f64;
     let factors = DetectableFactors::new(pairs, alpha, 0.8).expect("it is a level");
@@ -55,11 +55,11 @@ fn taken_back(pairs: usize, comparisons: usize, runs: u32) -> (Share, Share) {
     let mut draws = Draws::new(5);
     let (mut found, mut back) = (0, 0);
     for _ in 0..runs {
-        // One run prints the effect, another one like it looks for it.
+        // One run reports the effect, a similar one tries to detect it.
         let printed = drawn(&mut draws, 0.0, 0.03, pairs);
         let sd = printed.estimate().expect("several pairs").unit_sd_log;
         let effect = factors.of(sd).effect_log;
-        // The others have no difference, and hold this one to the strictest level.
+        // The others have no difference, so this one must meet the strictest level.
         let mut study = vec![drawn(&mut draws, effect, 0.03, pairs)];
         study.extend((1..comparisons).map(|_| drawn(&mut draws, 0.0, 0.03, pairs)));
         let first = judged(&study)[0];
@@ -70,8 +70,8 @@ fn taken_back(pairs: usize, comparisons: usize, runs: u32) -> (Share, Share) {
 }
 
 pub fn tables(runs: u32) {
-    println!("## Studies of many conditions\n");
-    println!("Studies without any difference that have a false faster or slower.\n");
+    println!("## Studies with many conditions\n");
+    println!("Studies without any true difference that report a false *faster* or *slower*.\n");
     row(&["comparisons", "pairs", "each at 5%", "Holm over the study"]);
     row(&["---"; 4]);
     for (conditions, pairs) in [(1, 6), (6, 6), (18, 6), (27, 6), (27, 12)] {
@@ -85,10 +85,12 @@ pub fn tables(runs: u32) {
         assert!(together.0 <= 0.06, "{conditions}");
         assert!(
             conditions < 18 || each_alone.0 > 0.5,
-            "each at 5% must fail"
+            "each at 5% must have too many false positives"
         );
     }
-    println!("\nThe power at the minimum detectable effect, and verdicts that ranks take back.\n");
+    println!(
+        "\nPower at the minimum detectable effect, and verdicts that the rank test withdraws (*taken back*).\n"
+    );
     row(&["comparisons", "pairs", "found", "taken back"]);
     row(&["---"; 4]);
     for (comparisons, pairs) in [(1, 6), (18, 6), (1, 12), (18, 12), (18, 24)] {
@@ -105,7 +107,7 @@ pub fn tables(runs: u32) {
         ];
         row(&cells.each_ref().map(String::as_str));
     }
-    println!("\nThe minimum detectable effect at a pair SD of 1%; others in proportion.\n");
+    println!("\nMinimum detectable effect (MDE) at a pair SD of 1%; others in proportion.\n");
     row(&["comparisons", "6 pairs", "12", "24", "48"]);
     row(&["---"; 5]);
     for comparisons in [1, 3, 6, 9, 18, 27] {

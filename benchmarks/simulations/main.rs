@@ -1,9 +1,9 @@
-//! What each measurement defect costs, before and after, by simulation with fixed seeds.
+//! Error rates of pgassay's statistical methods and of the methods they replaced, by simulation with fixed seeds.
 //!
 //! `cargo run --release -p pgassay-stats --example simulations` prints the tables of
-//! `docs/simulations.md` and fails where one does not hold; the first argument is the number of runs, the second one section
-//! (`families`, `ways`, `starts`, `counts`, `caches` or `marks`).
-//! `cargo test` runs short forms.
+//! `docs/simulations.md` and fails if a claim does not hold. The first argument is the number of runs, the second
+//! selects one section (`families`, `ways`, `starts`, `counts`, `caches` or `marks`).
+//! `cargo test` runs short versions.
 #![allow(missing_docs)]
 
 mod caches;
@@ -14,7 +14,7 @@ mod starts;
 mod ways;
 mod world;
 
-/// A share of runs, printed in percent.
+/// A share of runs, displayed in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share(pub f64);
 
@@ -34,10 +34,10 @@ impl std::fmt::Display for Share {
     }
 }
 
-/// Name, what prints its tables, and runs.
+/// Name, function that prints its tables, and number of runs.
 type Section = (&'static str, fn(u32), u32);
 
-/// A row of a Markdown table.
+/// Prints a row of a Markdown table.
 fn row(cells: &[&str]) {
     println!("| {} |", cells.join(" | "));
 }

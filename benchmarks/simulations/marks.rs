@@ -1,4 +1,4 @@
-//! Marks of functions: how often an A/A comparison marks any function.
+//! Marks of functions: how often an A/A comparison marks any function as changed.
 
 use pgassay_stats::{
     Class, CostRow, CostTable, GroupedDifference, RowCounts, TrialTotals, grouped_cost_difference,
@@ -9,15 +9,15 @@ use crate::world::Draws;
 pub const FUNCTIONS: usize = 300;
 const GROUPS: usize = 20;
 
-/// What is simulated.
+/// A simulated comparison.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub blocks: usize,
-    /// Samples of a side, all blocks together.
+    /// Samples per side, over all blocks.
     pub samples: f64,
-    /// Between blocks, of an ordinary function.
+    /// Coefficient of variation between blocks of an ordinary function.
     pub cv: f64,
-    /// Every how many functions one varies by 100%; 0 for none.
+    /// One in so many functions varies by 100%; 0 for none.
     pub bursty_every: usize,
 }
 
@@ -64,13 +64,13 @@ pub fn draw(draws: &mut Draws, case: Case, effect: f64) -> CostTable {
     table
 }
 
-/// As `pgassay run` marks functions.
+/// Marks functions as `pgassay run` does.
 pub fn judged(table: &CostTable) -> GroupedDifference {
     let group_of: Vec<usize> = (0..FUNCTIONS).map(|function| function % GROUPS).collect();
     grouped_cost_difference(table, &group_of, GROUPS, 0.05).expect("the table is whole")
 }
 
-/// Whether a row is marked: changed, and its interval does not hold 0.
+/// Whether a row is marked: changed, and its interval does not contain 0.
 pub fn is_marked(row: &CostRow) -> bool {
     let changed = !matches!(row.class, Class::Same { .. } | Class::Descriptive);
     let interval = row.change.delta_interval_us;
@@ -82,13 +82,11 @@ pub fn is_marked(row: &CostRow) -> bool {
 }
 
 pub fn tables(runs: u32) {
-    println!("## Marks of functions\n");
+    println!("## Marked functions\n");
     println!(
-        "A/A comparisons of 300 functions in which any is marked; bursty functions vary by 100%.\n"
+        "A/A comparisons of 300 functions in which any is marked. Bursty functions vary by 100% between blocks.\n"
     );
-    println!(
-        "| blocks | samples a side | cv | bursty | comparisons with a false mark | of functions ×1.5 found |"
-    );
+    println!("| blocks | samples a side | cv | bursty | false mark | ×1.5 found |");
     println!("|---|---|---|---|---|---|");
     for (blocks, samples, cv, bursty_every) in [
         (6, 6_000.0, 0.05, 0),

@@ -1,4 +1,4 @@
-//! Starts of the servers, each of which has an effect on B/A of its own.
+//! Server starts, each of which has its own effect on B/A.
 
 use pgassay_stats::{Background, Estimate, Pair, Unit, compare_within};
 
@@ -7,14 +7,14 @@ use crate::{Share, row};
 
 const PAIR_SD: f64 = 0.02;
 
-/// How the level of the starts enters the interval.
+/// How an interval accounts for starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Way {
-    /// As `pgassay run`: means of starts from four starts on.
+    /// As in `pgassay run`: with four starts or more, the means of starts are the units.
     Rule,
-    /// Pairs as units, as it was.
+    /// Pairs are always the units, as in earlier versions.
     Pairs,
-    /// A mixed model: the larger of the two mean squares, Satterthwaite's degrees of freedom.
+    /// A mixed model: the larger of the two mean squares, with Satterthwaite's degrees of freedom.
     MixedModel,
 }
 
@@ -27,7 +27,7 @@ fn estimate(pairs: &[Pair], boots: &[u32]) -> Estimate {
     found.estimate().expect("there are several pairs").clone()
 }
 
-/// Whether the interval of one run holds no difference; the truth about any start is none.
+/// Whether the interval of a run contains no difference, which is the truth over all starts.
 fn holds_one(draws: &mut Draws, way: Way, boots: u32, each: u32, boot_sd: f64) -> (bool, Unit) {
     let (mut pairs, mut of_pair) = (Vec::new(), Vec::new());
     for boot in 0..boots {
@@ -45,7 +45,7 @@ fn holds_one(draws: &mut Draws, way: Way, boots: u32, each: u32, boot_sd: f64) -
         Way::Pairs => by_pairs,
         Way::Rule => by_rule,
         Way::MixedModel => {
-            // Where the starts vary no more than their pairs do, their variance is estimated as 0.
+            // If starts vary no more than their pairs do, their variance is estimated as 0.
             let of_start = |pairs: &[Pair]| Pair {
                 baseline: 1.0,
                 variant: pairs
@@ -76,9 +76,9 @@ pub fn false_positives(way: Way, boots: u32, each: u32, boot_sd: f64, runs: u32)
 }
 
 pub fn tables(runs: u32) {
-    println!("## Starts of the servers\n");
+    println!("## Server starts\n");
     println!(
-        "False positives about any start; the SD of the starts is a share of that of the pairs.\n"
+        "False positives for a verdict about any start. The SD of the starts is given as a share of that of the pairs.\n"
     );
     row(&[
         "starts × pairs",
@@ -109,7 +109,7 @@ pub fn tables(runs: u32) {
     }
     assert!(
         false_positives(Way::Pairs, 4, 6, 0.5, runs).0.0 > 0.055,
-        "pairs as units must fail"
+        "pairs as units must have too many false positives"
     );
     println!();
 }

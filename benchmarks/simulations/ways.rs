@@ -1,4 +1,4 @@
-//! Ways from trials to an interval, right and wrong, under noise that machines have.
+//! Methods from trials to an interval, right and wrong, under realistic noise.
 
 use pgassay_stats::{Pair, block_order, compare, pairs_in_block};
 
@@ -10,7 +10,7 @@ const BLOCKS: u64 = 6;
 /// Standard deviation of a trial.
 const SD: f64 = 0.02;
 
-/// What disturbs the trials beside their own noise.
+/// What disturbs the trials in addition to their own noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Noise {
     Independent,
@@ -28,18 +28,18 @@ pub const ALL: [Noise; 5] = [
     Noise::HeavyTails,
 ];
 
-/// How trials are ordered, and what becomes of them.
+/// How trials are ordered and evaluated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Way {
-    /// As `pgassay run`: random mirrored blocks, one pair a block.
+    /// As in `pgassay run`: random mirrored blocks, one pair per block.
     MirroredPairs,
     /// All of A before all of B.
     OneAfterTheOther,
-    /// Two long runs, their seconds as units.
+    /// Two long runs, whose seconds are the units.
     Seconds,
 }
 
-/// The logarithms of `trials` figures in the order in which they ran.
+/// The logarithms of the results of `trials` trials, in the order in which they ran.
 fn trials(draws: &mut Draws, noise: Noise, trials: usize) -> Vec<f64> {
     let (mut walk, mut neighbor) = (0.0, draws.normal());
     (0..trials)
@@ -91,7 +91,7 @@ fn covers(draws: &mut Draws, noise: Noise, way: Way, truth: f64, run: u64) -> bo
                 .collect()
         }
         Way::Seconds => {
-            // A run of a minute each: seconds are neighbors, and a run has a state of its own.
+            // One run of a minute each: adjacent seconds are correlated, and each run has its own state.
             let state = 0.01 * (draws.normal() - draws.normal());
             let (a, b) = (trials(draws, noise, 60), trials(draws, noise, 60));
             a.iter()
@@ -105,7 +105,7 @@ fn covers(draws: &mut Draws, noise: Noise, way: Way, truth: f64, run: u64) -> bo
     interval.contains(truth.exp())
 }
 
-/// False positives at no difference, and coverage of a difference of 3%.
+/// False positives without a difference, and coverage of a difference of 3%.
 pub fn shares(noise: Noise, way: Way, runs: u32) -> (Share, Share) {
     let mut draws = Draws::new(11);
     let mut share = |truth: f64| {
@@ -116,7 +116,7 @@ pub fn shares(noise: Noise, way: Way, runs: u32) -> (Share, Share) {
 }
 
 pub fn tables(runs: u32) {
-    println!("## Order and units\n");
+    println!("## Order of trials and unit of analysis\n");
     row(&["noise", "way", "false positives", "coverage"]);
     row(&["---"; 4]);
     for noise in ALL {
@@ -143,7 +143,10 @@ pub fn tables(runs: u32) {
         (Noise::Autocorrelated, Way::Seconds),
     ] {
         let (wrong, covered) = shares(noise, way, runs);
-        assert!(wrong.0 > 0.055 && covered.0 < 0.94, "{way:?} must fail");
+        assert!(
+            wrong.0 > 0.055 && covered.0 < 0.94,
+            "{way:?} must fail the limits"
+        );
     }
     println!();
 }
@@ -154,7 +157,7 @@ mod tests {
 
     #[test]
     fn mirrored_pairs_keep_their_promise_and_the_wrong_ways_do_not() {
-        // 1000 runs: 5% is known to ±0.7 points, so 1.5 points more are allowed.
+        // With 1000 runs, 5% has a standard error of 0.7 points, so the limit of 5.5% is 1.5 points higher here.
         for noise in ALL {
             let (wrong, covered) = shares(noise, Way::MirroredPairs, 1_000);
             assert!(

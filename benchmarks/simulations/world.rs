@@ -2,11 +2,11 @@
 
 use pgassay_stats::random::SplitMix64;
 
-/// A stream of random numbers with the distributions that the simulations need.
+/// A stream of random numbers.
 pub struct Draws(SplitMix64);
 
 impl Draws {
-    /// From a seed.
+    /// Creates a stream from a seed.
     pub fn new(seed: u64) -> Self {
         Self(SplitMix64::new(seed))
     }
@@ -16,7 +16,7 @@ impl Draws {
         self.0.next_f64()
     }
 
-    /// Whether something of this chance happens.
+    /// True with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.uniform() < probability
     }
@@ -33,7 +33,7 @@ impl Draws {
         self.normal() / squares.sqrt()
     }
 
-    /// A Poisson number; above a mean of 200 a rounded normal one.
+    /// A Poisson variate; above a mean of 200, a rounded normal one.
     pub fn poisson(&mut self, mean: f64) -> u64 {
         if mean > 200.0 {
             return (mean + mean.sqrt() * self.normal()).round().max(0.0) as u64;

@@ -1,4 +1,4 @@
-//! Whatever a connection string, a service file or a password file says: a target or an error.
+//! Any connection string, service file or password file yields a target or an error.
 //!
 //! The input's lines up to the first zero byte are the connection string; what follows up to the
 //! next is the service file, and the rest the password file.
@@ -59,7 +59,7 @@ fuzz_target!(|text: &str| {
         let _ = target.login(host, &SaltCache::default());
         let _ = host.address.to_string();
     }
-    // Whatever fails, there is an end to what is tried.
+    // Whatever fails, the number of attempts is finite.
     let endpoints: Vec<_> = target
         .hosts
         .iter()

@@ -1,4 +1,4 @@
-//! Whatever a server sends, and however it is cut: an event or an error, never a panic, and the
+//! Any bytes from a server, however they are cut, yield events or an error, never a panic, and the
 //! same events for the same bytes.
 //!
 //! The first byte chooses the size of the pieces, the kind of server that is wanted, and at its

@@ -1,4 +1,4 @@
-//! Whatever a script says: commands or an error, and its expressions and statements without a
+//! Any script yields commands or an error, and its expressions and statements are evaluated without a
 //! panic. The first byte chooses protocol and version.
 
 #![no_main]

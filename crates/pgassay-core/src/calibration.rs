@@ -1,7 +1,7 @@
-//! A/A comparisons: how often this program finds a difference on this machine where there is none.
+//! A/A comparisons: how often pgassay finds a difference on this machine where there is none.
 //!
-//! Each comparison takes the same way as a study's: blocks, pairs, verdict at 95%. Its two sides are
-//! equal, so every "faster" and "slower" is a false positive, of which 5% are to be expected at most.
+//! Each comparison works like a study's: blocks, pairs, a verdict at 95%. Both sides are the same, so
+//! every "faster" and "slower" is a false positive, of which at most 5% are expected.
 
 use pgassay_stats::random::stream_seed;
 use pgassay_stats::share_interval;
@@ -14,11 +14,10 @@ use crate::trial::{LatencyError, Trial, TrialKind};
 
 /// The value of [`Calibration::schema`] that this version writes.
 pub const SCHEMA: &str = "pgassay.calibration/1";
-/// Confidence of the interval of a share.
+/// Confidence level of the interval of a share.
 const LEVEL: f64 = 0.95;
 
-/// What tells a machine from others: 16 hexadecimal digits that depend on every letter of its
-/// description, the same in every release.
+/// Identifies a machine: a hash of its description, as 16 hexadecimal digits. Stable across releases.
 pub fn machine_key(description: &str) -> String {
     let letters: Vec<u64> = description.bytes().map(u64::from).collect();
     format!("{:016x}", stream_seed(letters.len() as u64, &letters))
@@ -27,25 +26,25 @@ pub fn machine_key(description: &str) -> String {
 /// The A/A comparisons of one `pgassay calibrate`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Calibration {
-    /// Name and version of this form.
+    /// Name and version of the schema.
     pub schema: String,
     /// Version of pgassay.
     pub pgassay: String,
-    /// The machine, in words.
+    /// Description of the machine.
     pub machine: String,
-    /// What tells it from other machines.
+    /// Hash that identifies the machine; see [`machine_key`].
     pub machine_key: String,
-    /// When it began, microseconds since 1970.
+    /// Start time, microseconds since 1970.
     pub started_us: i64,
-    /// When it ended.
+    /// End time, microseconds since 1970.
     pub ended_us: i64,
-    /// Seed of everything random.
+    /// Random seed.
     pub seed: u64,
     /// Pairs per comparison.
     pub pairs: u32,
-    /// Length of a trial's window in microseconds, as planned.
+    /// Planned length of a trial's window, µs.
     pub trial_us: u64,
-    /// Share of the machine's time that other programs used, and that the hypervisor gave to others.
+    /// Share of the machine's CPU time used by other programs, plus CPU steal.
     pub others: f64,
     /// Every comparison.
     pub comparisons: Vec<AaComparison>,
@@ -54,21 +53,21 @@ pub struct Calibration {
 /// One comparison of a variant with itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AaComparison {
-    /// The load, in words.
+    /// Name of the load.
     pub load: String,
     /// Concurrent connections of each side.
     pub clients: u32,
-    /// Whether both sides share a server (1) or have one each (2).
+    /// Number of servers: 1 if both sides share a server, 2 if each has its own.
     pub servers: u32,
-    /// Throughput of one side over that of the other.
+    /// Throughput ratio of the two sides.
     pub ratio: f64,
-    /// Lower end of its interval.
+    /// Lower end of the ratio's interval.
     pub low: f64,
-    /// Upper end of its interval.
+    /// Upper end of the ratio's interval.
     pub high: f64,
     /// Standard deviation of the pairs' log ratios.
     pub pair_sd: f64,
-    /// The verdict; anything but faster and slower is right.
+    /// The verdict; faster and slower are false positives.
     pub verdict: Verdict,
 }
 
@@ -79,23 +78,23 @@ impl AaComparison {
     }
 }
 
-/// How many comparisons differed, with the interval of that share.
+/// The number of false positives, with the interval of their share.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CalibrationSummary {
-    /// A/A comparisons on this machine by this version.
+    /// Number of A/A comparisons on this machine with this version.
     pub comparisons: u32,
-    /// How many of them found a difference.
+    /// Number of them with a false positive.
     pub different: u32,
     /// Lower end of the share's 95% interval (Clopper and Pearson), 0 to 1.
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// When the latest ended, microseconds since 1970.
+    /// End time of the latest one, microseconds since 1970.
     pub ended_us: i64,
 }
 
 impl CalibrationSummary {
-    /// Of some comparisons; `None` of none.
+    /// Summarizes comparisons; `None` if there are none.
     pub fn of<'a>(
         comparisons: impl IntoIterator<Item = &'a AaComparison>,
         ended_us: i64,
@@ -116,11 +115,11 @@ impl CalibrationSummary {
     }
 }
 
-/// The comparisons in the trials of an A/A plan of two variants: each condition's blocks, taken
-/// `pairs` at a time. Blocks that are left over, as after Ctrl-C, belong to none.
+/// The comparisons in the trials of an A/A plan with two variants: each condition's blocks, in groups of
+/// `pairs`. Incomplete groups, for example after Ctrl-C, are ignored.
 ///
 /// # Errors
-/// A damaged latency histogram.
+/// A corrupted latency histogram.
 pub fn comparisons(
     plan: &Plan,
     majors: &[String],
@@ -170,7 +169,7 @@ fn load(plan: &Plan, condition: usize) -> String {
         .clone()
 }
 
-/// A plan of one condition: a comparison alone, with no others to correct for.
+/// A plan with a single condition, so that its comparison is not corrected for others.
 fn of_condition(plan: &Plan, condition: usize, pairs: u32) -> Plan {
     let mut alone = plan.clone();
     alone.conditions = vec![plan.conditions[condition].clone()];

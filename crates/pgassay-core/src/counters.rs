@@ -1,13 +1,14 @@
-//! Counted facts: what server and kernel counted during trials, per transaction.
+//! Server and kernel statistics and hardware counters during trials, per transaction.
 //!
-//! A counter is known by its name; PostgreSQL's have the names of its manual, as
-//! `pg_stat_database.tup_fetched`. They cover a whole trial, settling and draining included, and so
-//! divide by [`Trial::transactions_total`]. Profiled trials count as well: a watched transaction
-//! does what any other does. Servers up to 14, which report late, are counted in a few trials only.
+//! Counters are identified by name; PostgreSQL's have the names from its manual, such as
+//! `pg_stat_database.tup_fetched`. They cover the whole trial, including settling and draining, so they
+//! are divided by [`Trial::transactions_total`]. Profiled trials are included: profiling does not change
+//! what a transaction does. For servers up to version 14, which report statistics late, counters are
+//! read in a few trials only.
 //!
-//! Invariants: an empty map of counters means that nothing was read; a counter that other trials of
-//! the run have and a trial that was counted has not was 0 in it, but for the processor's own
-//! (`cpu.`), which are counted in trials of their own, which hold no other.
+//! Invariants: an empty map of counters means that none were read; if other trials of the run have a
+//! counter and a trial with counters does not, it was 0 there. The exception are hardware counters
+//! (`cpu.`), which have separate trials without other counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,32 +18,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::trial::{Trial, TrialKind};
 
-/// Chance of any false claim among the counters of one comparison.
+/// Probability of any false claim among the counters of one comparison.
 const ALPHA: f64 = 0.05;
-/// Differences of less than this share are no news even where they are certain.
+/// Smaller relative differences are not reported, even if significant.
 const NOTEWORTHY: f64 = 0.01;
 
 /// A counter over the trials of one point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CountedFigure {
-    /// The counter.
+    /// Name of the counter.
     pub name: String,
     /// Its sum over the sum of transactions.
     pub per_transaction: f64,
-    /// Standard deviation of the trials' figures; 0 where there is one trial only.
+    /// Standard deviation of the trials' figures; 0 for a single trial.
     pub spread: f64,
-    /// Trials that were counted.
+    /// Number of trials in which it was read.
     pub trials: u32,
 }
 
 /// A counter under two variants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CountedDifference {
-    /// The counter.
+    /// Name of the counter.
     pub name: String,
-    /// Per transaction of the baseline.
+    /// Baseline's figure per transaction.
     pub baseline: f64,
-    /// Per transaction of the variant.
+    /// Variant's figure per transaction.
     pub variant: f64,
     /// Variant minus baseline: the difference of the trials' means.
     pub difference: f64,
@@ -50,26 +51,25 @@ pub struct CountedDifference {
     pub low: f64,
     /// Upper end of the difference's interval.
     pub high: f64,
-    /// Whether they differ: the interval, corrected for the number of counters, excludes 0, and
-    /// the difference is worth telling.
+    /// Whether they differ: the interval, corrected for the number of counters, excludes 0, and the
+    /// difference is large enough to report.
     pub differs: bool,
 }
 
-/// What a counter's numbers are.
+/// Unit of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Times that something happened.
+    /// A number of events.
     Count,
     /// Bytes.
     Bytes,
     /// Microseconds.
     Micros,
-    /// Milliseconds, as PostgreSQL has times.
+    /// Milliseconds, used by PostgreSQL.
     Millis,
 }
 
-/// The counters that reports call by a name for people, the most telling first. Others keep their
-/// own name and come after these.
+/// Titles of counters in reports, most informative first. Other counters follow under their own names.
 #[rustfmt::skip]
 const TITLES: [(&str, &str, Unit); 60] = [
     ("cpu.instructions_user", "instructions in user space", Unit::Count),
@@ -79,7 +79,7 @@ const TITLES: [(&str, &str, Unit); 60] = [
     ("wal.insert_bytes", "WAL written", Unit::Bytes),
     ("pg_stat_wal.wal_records", "WAL records", Unit::Count),
     ("pg_stat_wal.wal_fpi", "WAL full-page images", Unit::Count),
-    ("pg_stat_wal.wal_buffers_full", "WAL buffers found full", Unit::Count),
+    ("pg_stat_wal.wal_buffers_full", "WAL buffers full", Unit::Count),
     ("pg_stat_wal.wal_write", "WAL writes", Unit::Count),
     ("pg_stat_wal.wal_sync", "WAL syncs", Unit::Count),
     ("log.lines", "log lines", Unit::Count),
@@ -90,55 +90,55 @@ const TITLES: [(&str, &str, Unit); 60] = [
     ("pg_stat_database.tup_deleted", "rows deleted", Unit::Count),
     ("pg_stat_database.tup_fetched", "rows fetched by index", Unit::Count),
     ("pg_stat_database.tup_returned", "rows and index entries read", Unit::Count),
-    ("pg_stat_database.blks_hit", "blocks found in shared buffers", Unit::Count),
-    ("pg_stat_database.blks_read", "blocks read in", Unit::Count),
+    ("pg_stat_database.blks_hit", "shared buffer hits", Unit::Count),
+    ("pg_stat_database.blks_read", "blocks read", Unit::Count),
     ("pg_stat_database.temp_files", "temporary files", Unit::Count),
-    ("pg_stat_database.temp_bytes", "temporary files' bytes", Unit::Bytes),
+    ("pg_stat_database.temp_bytes", "temporary file bytes", Unit::Bytes),
     ("pg_stat_database.deadlocks", "deadlocks", Unit::Count),
     ("pg_stat_database.conflicts", "conflicts with recovery", Unit::Count),
     ("pg_stat_database.checksum_failures", "checksum failures", Unit::Count),
-    ("pg_stat_database.sessions", "sessions begun", Unit::Count),
-    ("pg_stat_database.parallel_workers_to_launch", "parallel workers wanted", Unit::Count),
-    ("pg_stat_database.parallel_workers_launched", "parallel workers started", Unit::Count),
-    ("backends.voluntary_switches", "waits (voluntary switches)", Unit::Count),
-    ("backends.involuntary_switches", "preemptions (involuntary switches)", Unit::Count),
-    ("backends.minor_faults", "page faults", Unit::Count),
-    ("backends.major_faults", "page faults that read from disk", Unit::Count),
+    ("pg_stat_database.sessions", "sessions started", Unit::Count),
+    ("pg_stat_database.parallel_workers_to_launch", "parallel workers planned", Unit::Count),
+    ("pg_stat_database.parallel_workers_launched", "parallel workers launched", Unit::Count),
+    ("backends.voluntary_switches", "voluntary context switches", Unit::Count),
+    ("backends.involuntary_switches", "involuntary context switches", Unit::Count),
+    ("backends.minor_faults", "minor page faults", Unit::Count),
+    ("backends.major_faults", "major page faults", Unit::Count),
     ("backends.read_bytes", "read from disk by backends", Unit::Bytes),
     ("backends.write_bytes", "written to disk by backends", Unit::Bytes),
     ("disk.reads", "disk reads", Unit::Count),
     ("disk.writes", "disk writes", Unit::Count),
-    ("disk.read_bytes", "read from the disk", Unit::Bytes),
-    ("disk.write_bytes", "written to the disk", Unit::Bytes),
+    ("disk.read_bytes", "disk bytes read", Unit::Bytes),
+    ("disk.write_bytes", "disk bytes written", Unit::Bytes),
     ("disk.flushes", "disk cache flushes", Unit::Count),
-    ("background(checkpointer).cpu_us", "checkpointer's CPU", Unit::Micros),
-    ("background(background writer).cpu_us", "background writer's CPU", Unit::Micros),
-    ("background(walwriter).cpu_us", "walwriter's CPU", Unit::Micros),
-    ("background(logger).cpu_us", "logger's CPU", Unit::Micros),
-    ("background(stats collector).cpu_us", "stats collector's CPU", Unit::Micros),
-    ("background(autovacuum launcher).cpu_us", "autovacuum launcher's CPU", Unit::Micros),
-    ("background(autovacuum worker).cpu_us", "autovacuum workers' CPU", Unit::Micros),
-    ("background(io worker).cpu_us", "I/O workers' CPU", Unit::Micros),
-    ("background(parallel worker).cpu_us", "parallel workers' CPU", Unit::Micros),
+    ("background(checkpointer).cpu_us", "checkpointer CPU", Unit::Micros),
+    ("background(background writer).cpu_us", "background writer CPU", Unit::Micros),
+    ("background(walwriter).cpu_us", "WAL writer CPU", Unit::Micros),
+    ("background(logger).cpu_us", "logger CPU", Unit::Micros),
+    ("background(stats collector).cpu_us", "statistics collector CPU", Unit::Micros),
+    ("background(autovacuum launcher).cpu_us", "autovacuum launcher CPU", Unit::Micros),
+    ("background(autovacuum worker).cpu_us", "autovacuum worker CPU", Unit::Micros),
+    ("background(io worker).cpu_us", "I/O worker CPU", Unit::Micros),
+    ("background(parallel worker).cpu_us", "parallel worker CPU", Unit::Micros),
     ("pg_stat_bgwriter.buffers_backend", "blocks written by backends", Unit::Count),
     ("pg_stat_io(client backend, relation).evictions", "buffers evicted by backends", Unit::Count),
     ("pg_stat_io(client backend, relation).extends", "relation extensions", Unit::Count),
     ("log.entries", "log entries", Unit::Count),
-    ("background(ended processes).cpu_us", "CPU of processes that ended: parallel workers, autovacuum", Unit::Micros),
+    ("background(ended processes).cpu_us", "CPU of ended processes (parallel workers, autovacuum)", Unit::Micros),
     ("background(checkpointer).write_bytes", "written to disk by the checkpointer", Unit::Bytes),
     ("background(background writer).write_bytes", "written to disk by the background writer", Unit::Bytes),
-    ("background(walwriter).write_bytes", "written to disk by the walwriter", Unit::Bytes),
+    ("background(walwriter).write_bytes", "written to disk by the WAL writer", Unit::Bytes),
     ("background(logger).write_bytes", "written to disk by the logger", Unit::Bytes),
-    ("background(stats collector).write_bytes", "written to disk by the stats collector", Unit::Bytes),
+    ("background(stats collector).write_bytes", "written to disk by the statistics collector", Unit::Bytes),
     ("background(autovacuum worker).write_bytes", "written to disk by autovacuum workers", Unit::Bytes),
     ("background(io worker).write_bytes", "written to disk by I/O workers", Unit::Bytes),
 ];
 
-/// The processor's own counters are read in trials of their own, since that costs the server time.
+/// Prefix of hardware counters. They are read in separate trials, because reading them slows the server.
 const OF_PROCESSOR: &str = "cpu.";
 
-/// Counters that say how long a trial took or how busy the machine was; per transaction they only
-/// mirror the throughput.
+/// Counters of a trial's duration or the machine's utilization; per transaction they only reflect the
+/// throughput.
 const OF_TIME: [&str; 6] = [
     "machine.",
     "cgroup.",
@@ -148,7 +148,7 @@ const OF_TIME: [&str; 6] = [
     "pg_stat_bgwriter.buffers_alloc",
 ];
 
-/// What reports call a counter.
+/// The title of a counter in reports.
 pub fn title(name: &str) -> &str {
     TITLES
         .iter()
@@ -156,12 +156,12 @@ pub fn title(name: &str) -> &str {
         .map_or(name, |(_, title, _)| title)
 }
 
-/// What a counter's numbers are.
+/// The unit of a counter.
 pub fn unit(name: &str) -> Unit {
     if let Some((.., unit)) = TITLES.iter().find(|(known, ..)| *known == name) {
         return *unit;
     }
-    // PostgreSQL's times are in milliseconds, all of them.
+    // All of PostgreSQL's times are in milliseconds.
     let ends = |ending: &str| name.ends_with(ending);
     match () {
         () if ends("bytes") => Unit::Bytes,
@@ -171,7 +171,7 @@ pub fn unit(name: &str) -> Unit {
     }
 }
 
-/// Where a counter stands in a report: the most telling first.
+/// Position of a counter in reports, the most informative first.
 pub fn rank(name: &str) -> usize {
     TITLES
         .iter()
@@ -179,7 +179,7 @@ pub fn rank(name: &str) -> usize {
         .unwrap_or(TITLES.len())
 }
 
-/// Whether a counter says something about a transaction.
+/// Whether a counter is meaningful per transaction.
 pub fn is_about_transactions(name: &str) -> bool {
     !OF_TIME.iter().any(|prefix| name.starts_with(prefix))
 }
@@ -191,7 +191,7 @@ pub(crate) struct Counted<'a> {
 }
 
 impl<'a> Counted<'a> {
-    /// Of those trials that were counted.
+    /// The counters of those trials in which they were read.
     pub fn new(trials: impl Iterator<Item = &'a Trial>) -> Self {
         let counted = |trial: &&Trial| !trial.counters.is_empty() && trial.transactions_total > 0;
         let trials: Vec<&Trial> = trials.filter(counted).collect();
@@ -202,12 +202,12 @@ impl<'a> Counted<'a> {
         }
     }
 
-    /// Figures of every counter, by name.
+    /// The figure of each counter, ordered by name.
     pub fn figures(&self) -> Vec<CountedFigure> {
         self.names.iter().map(|name| self.figure(name)).collect()
     }
 
-    /// Every counter of either against the other's; empty where one was not counted.
+    /// Compares every counter with the baseline's; empty if either side has no counters.
     pub fn against(&self, baseline: &Self) -> Vec<CountedDifference> {
         if self.trials.is_empty() || baseline.trials.is_empty() {
             return Vec::new();
@@ -226,7 +226,7 @@ impl<'a> Counted<'a> {
             let (of_a, of_b) = (baseline.figure(name), self.figure(name));
             let larger = of_a.per_transaction.max(of_b.per_transaction);
             let worth_telling = difference.abs() > NOTEWORTHY * larger;
-            // One trial on either side has no interval, and proves nothing by itself.
+            // With one trial on a side there is no interval, so nothing is certain.
             let is_certain = interval.is_some() && (low > 0.0 || high < 0.0);
             CountedDifference {
                 name: (*name).to_owned(),
@@ -241,7 +241,7 @@ impl<'a> Counted<'a> {
         names.iter().map(row).collect()
     }
 
-    /// The trials in which a counter was counted.
+    /// The trials in which a counter was read.
     fn trials_of(&self, name: &str) -> impl Iterator<Item = &'a Trial> {
         let of_processor = name.starts_with(OF_PROCESSOR);
         let is_counted = move |it: &&Trial| {
@@ -254,7 +254,7 @@ impl<'a> Counted<'a> {
         self.trials.iter().copied().filter(is_counted)
     }
 
-    /// A counter per transaction in each trial that counted it.
+    /// The counter per transaction in each trial that read it.
     pub fn per_trial(&self, name: &str) -> Vec<f64> {
         let of_trial = |trial: &Trial| {
             trial.counters.get(name).copied().unwrap_or(0.0) / trial.transactions_total as f64
@@ -277,7 +277,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-/// A point's counters per transaction, for those who look one up.
+/// The counters of a point per transaction, by name.
 pub fn per_transaction(figures: &[CountedFigure]) -> BTreeMap<&str, f64> {
     figures
         .iter()
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(
             rows.len(),
             1,
-            "the machine's idle time is none of a transaction's"
+            "the machine's idle time does not count per transaction"
         );
         assert!(rows[0].differs && (rows[0].difference - 1.0).abs() < 1e-12);
         assert!(!Counted::new(noisy.iter()).against(&base)[0].differs);

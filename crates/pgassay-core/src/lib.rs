@@ -1,15 +1,15 @@
-//! The nouns of a performance study, their serialised forms, and the pure functions between them.
+//! The data types of a performance study, their serialized forms, and the pure functions between them.
 //!
-//! Data flows one way through this crate, a module a step:
+//! Data flows in one direction through this crate:
 //!
-//! [`study`] (what the user wrote) → [`plan`] (every server, point and trial, in order) →
-//! [`trial`] and [`profile`] (what was measured) → [`ledger`] (where the time went) →
-//! [`comparison`] (what differs) → [`measure`] (what the study says of it) →
-//! [`run`] (all of it, as kept and reported).
+//! [`study`] (what the user wrote) → [`plan`] (servers, points and trials, in order) →
+//! [`trial`] and [`profile`] (the measurements) → [`ledger`] (where the time went) →
+//! [`comparison`] (what differs) → [`finding`] (known causes) → [`measure`] (expectations and
+//! references of the study) → [`run`] (all of it, as stored and reported).
 //!
-//! Beside that way stands [`observation`]: one look at a server that runs without us.
+//! [`observation`] is separate: a single observation of a running server, without a study.
 //!
-//! Nothing here does I/O or reads a clock; everything is a value that can be tested.
+//! Nothing here does I/O or reads a clock.
 
 pub mod calibration;
 pub mod comparison;

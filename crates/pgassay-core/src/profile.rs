@@ -1,7 +1,7 @@
-//! CPU profiles as kept: call trees whose counts are samples, with the quality of the sampling.
+//! Stored CPU profiles: call trees of sample counts, with the quality of the sampling.
 //!
-//! Samples only *divide*: what a function costs is its share of the samples times the exact on-CPU
-//! time of the backends (see [`crate::comparison`]).
+//! Samples only apportion time: the cost of a function is its share of the samples times the exact
+//! on-CPU time of the backends (see [`crate::comparison`]).
 
 use std::collections::HashMap;
 
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::transactions::Transactions;
 
-/// A function, or an address whose function is not known.
+/// A function, or an address whose function is unknown.
 #[derive(
     Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub struct Frame {
-    /// The symbol whose extent holds the address; `None` where no symbol's does.
+    /// The symbol that contains the address; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
     /// File name of the program or library; `[kernel]` for the kernel.
     pub object: String,
-    /// Where no symbol is known: the address within the object, else 0.
+    /// The address within the object if the symbol is unknown, otherwise 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub offset: u64,
-    /// Whether it is the kernel's.
+    /// Whether it belongs to the kernel.
     #[serde(default, skip_serializing_if = "is_false")]
     pub kernel: bool,
 }
 
-// Serde hands fields by reference.
+// Serde passes fields by reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(value: &u64) -> bool {
     *value == 0
@@ -49,95 +49,94 @@ impl Frame {
     }
 }
 
-/// A node of a call tree: a frame under a given caller.
+/// A node of a call tree: a frame with a given caller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Node {
-    /// Index of the caller's node; it is smaller than this node's own. `None` for outermost frames.
+    /// Index of the caller's node, smaller than this node's index. `None` for outermost frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<u32>,
     /// Index into [`Profile::frames`].
     pub frame: u32,
-    /// Samples that ended here (this frame was the leaf), one count per block.
+    /// Samples with this frame as the leaf, by block.
     pub samples: Vec<u32>,
-    /// Of them, all blocks together: within transactions that ended in a trial's window.
+    /// Of which, over all blocks, within transactions that ended in a trial's window.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_transactions: u64,
-    /// Of those: within transactions that took longer than their trial's p99.
+    /// Of which within transactions that took longer than their trial's p99.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_tail: u64,
 }
 
-/// The CPU stacks of one point's backends, all profiled trials together.
+/// The CPU stacks of one point's backends, over all profiled trials.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Profile {
     /// Every distinct frame.
     pub frames: Vec<Frame>,
     /// The call tree, callers before callees.
     pub nodes: Vec<Node>,
-    /// Where the backends were blocked; empty where nothing observed it.
+    /// Where the backends were blocked; empty if not observed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocked: Vec<BlockedStack>,
-    /// What the backends did within transactions; `None` where nothing observed it.
+    /// How the backends spent their time within transactions; `None` if not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transactions: Option<Transactions>,
-    /// How good the sampling was.
+    /// Quality of the sampling.
     pub quality: Quality,
 }
 
-/// Blocked time at one place of the call tree.
+/// Blocked time at one call site.
 ///
-/// It is time within the slices that were observed, so it divides the blocked time of the window and
-/// is none itself.
+/// It is time within the observed slices, so it only apportions the blocked time of the window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BlockedStack {
-    /// Index of the innermost frame's node; `None` where no stack was taken.
+    /// Index of the innermost frame's node; `None` if no stack was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<u32>,
-    /// `wait_event_type` of that time; empty where none was told.
+    /// `wait_event_type` during that time; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wait_kind: String,
-    /// `wait_event`, likewise.
+    /// `wait_event` during that time; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wait_name: String,
-    /// How long, in nanoseconds, one figure per block.
+    /// Blocked time in nanoseconds, by block.
     pub blocked_ns: Vec<u64>,
-    /// Of it, all blocks together: within transactions that ended in a trial's window.
+    /// Of which, over all blocks, within transactions that ended in a trial's window.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_transactions_ns: u64,
-    /// Of that: within those that took longer than their trial's p99.
+    /// Of which within transactions that took longer than their trial's p99.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_tail_ns: u64,
 }
 
-/// How good a profile is; nothing is dropped without being counted here.
+/// Quality of a profile. Everything that is dropped is counted here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Quality {
     /// Samples of the point's backends.
     pub samples: u64,
-    /// Of them: samples with a user stack.
+    /// Of which with a user stack.
     pub user_samples: u64,
-    /// Of those: stacks unwound to the process's entry.
+    /// Of which with a stack unwound to the entry point of the process.
     pub unwound_to_entry: u64,
-    /// Of those that were not: stacks deeper than the copied part.
+    /// Of the others, stacks deeper than the copied part.
     pub truncated: u64,
-    /// Samples that the kernel had to drop because nobody read the ring in time.
+    /// Samples that the kernel dropped because the ring buffer was full.
     pub lost: u64,
-    /// Samples whose leaf lies in no known symbol.
+    /// Samples whose leaf has no known symbol.
     pub unknown_leaf: u64,
-    /// CPU time that the backends' own samples stand for, in nanoseconds, without that of parallel
-    /// workers, whose time is in no exact total of the backends; 0 where it was not kept.
+    /// CPU time that the backends' samples represent, in nanoseconds, excluding parallel workers, whose
+    /// time is not part of the backends' exact totals; 0 if not recorded.
     #[serde(default)]
     pub sampled_ns: u64,
-    /// Time of backends within the slices in which switches were observed, in nanoseconds.
+    /// Time of backends within the slices in which context switches were observed, in nanoseconds.
     #[serde(default)]
     pub observed_ns: u64,
-    /// Of it: nothing says in which state they were.
+    /// Of which in an unknown state.
     #[serde(default)]
     pub unseen_ns: u64,
-    /// Of it: on a CPU, by the switches themselves; 0 where wake-ups were not observed.
+    /// Of which on a CPU according to the context switches; 0 if wake-ups were not observed.
     #[serde(default)]
     pub switched_cpu_ns: u64,
-    /// Of it: runnable without a CPU, likewise.
+    /// Of which in a run queue according to the context switches and wake-ups; 0 if not observed.
     #[serde(default)]
     pub switched_run_queue_ns: u64,
 }
@@ -170,7 +169,7 @@ pub struct ProfileBuilder {
 }
 
 impl ProfileBuilder {
-    /// A builder for counts of `blocks` blocks.
+    /// A builder for `blocks` blocks.
     pub fn new(blocks: usize) -> Self {
         Self {
             blocks,
@@ -178,8 +177,8 @@ impl ProfileBuilder {
         }
     }
 
-    /// Adds `count` samples of one stack (outermost frame first) in one block.
-    /// An empty stack is counted under a frame called `[no stack]`, so that the sum stays whole.
+    /// Adds `count` samples of one stack (outermost frame first) in one block. Counts an empty stack under
+    /// a frame called `[no stack]`, so that the total is complete.
     pub fn add(&mut self, block: usize, stack: impl IntoIterator<Item = Frame>, count: u32) {
         let leaf = match self.leaf(stack) {
             Some(leaf) => leaf,
@@ -196,8 +195,8 @@ impl ProfileBuilder {
         self.profile.nodes[leaf as usize].samples[block] += count;
     }
 
-    /// Adds that so many of the samples of a stack, as of [`Self::add`], were within transactions,
-    /// and within those of the tail. An empty stack has no place.
+    /// Adds the numbers of samples of a stack (see [`Self::add`]) that were within transactions and within
+    /// those of the tail. Ignores empty stacks.
     pub fn add_in_transactions(
         &mut self,
         stack: impl IntoIterator<Item = Frame>,
@@ -210,8 +209,8 @@ impl ProfileBuilder {
         }
     }
 
-    /// Adds blocked time at a stack (outermost frame first, empty where none was taken) with the
-    /// wait event of that time, by the words of `pg_stat_activity`.
+    /// Adds blocked time at a stack (outermost frame first, empty if none was sampled) with its wait event
+    /// type and wait event, as in `pg_stat_activity`.
     pub fn add_blocked(
         &mut self,
         block: usize,
@@ -222,8 +221,8 @@ impl ProfileBuilder {
         self.blocked_at(stack, (kind, name)).blocked_ns[block] += blocked_ns;
     }
 
-    /// Adds that so much of the blocked time at a stack, as of [`Self::add_blocked`], was within
-    /// transactions, and within those of the tail.
+    /// Adds the parts of the blocked time at a stack (see [`Self::add_blocked`]) that were within
+    /// transactions and within those of the tail.
     pub fn add_blocked_in_transactions(
         &mut self,
         stack: impl IntoIterator<Item = Frame>,
@@ -235,7 +234,7 @@ impl ProfileBuilder {
         blocked.in_tail_ns += in_tail_ns;
     }
 
-    /// Adds what else a trial's transactions spent their time on.
+    /// Adds the transaction times of a trial.
     pub fn add_transactions(&mut self, transactions: &Transactions) {
         let sum = &mut self.profile.transactions;
         sum.get_or_insert_default().add(transactions);
@@ -304,13 +303,13 @@ impl ProfileBuilder {
 }
 
 impl Profile {
-    /// Samples of all nodes and blocks.
+    /// Number of samples, over all nodes and blocks.
     pub fn total(&self) -> u64 {
         self.nodes.iter().map(Node::total).sum()
     }
 
-    /// What was blocked, as a call tree whose counts are microseconds of the slices that were
-    /// observed. A stack ends in its wait event, as a frame of the object `[wait]`.
+    /// Blocked time as a call tree whose counts are microseconds within the observed slices. The leaf of a
+    /// stack is its wait event, as a frame of the object `[wait]`.
     #[must_use]
     pub fn off_cpu(&self) -> Self {
         let mut builder = ProfileBuilder::new(1);
@@ -342,7 +341,7 @@ impl Profile {
         frames
     }
 
-    /// The folded form that flame-graph tools read: `outer;inner;leaf count`, a line a stack.
+    /// The folded format of flame-graph tools: one `outer;inner;leaf count` line per stack.
     pub fn folded(&self) -> String {
         let mut lines: Vec<String> = (0u32..)
             .zip(&self.nodes)
@@ -358,7 +357,7 @@ impl Profile {
 }
 
 impl Node {
-    /// Samples of all blocks.
+    /// Number of samples, over all blocks.
     pub fn total(&self) -> u64 {
         self.samples.iter().map(|count| u64::from(*count)).sum()
     }

@@ -1,7 +1,7 @@
-//! A run as kept: the study, its plan, what was measured, and what it means.
+//! A stored run: the study, its plan, the measurements and their evaluation.
 //!
-//! `run.json` of a result directory is this type. The schema is versioned: a field may be added
-//! within a version, and a field's meaning never changes; see `docs/schema`.
+//! `run.json` in a result directory contains this type. The schema is versioned: within a version,
+//! fields may be added, but the meaning of a field never changes; see `docs/schema`.
 
 use std::collections::BTreeMap;
 
@@ -26,75 +26,75 @@ pub const SCHEMA: &str = "pgassay.run/1";
 /// Everything about one run of a study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
-    /// Name and version of this form.
+    /// Name and version of the schema.
     pub schema: String,
-    /// The run's name: its directory's, and what `pgassay show` takes.
+    /// The run ID: the name of its directory, accepted by `pgassay show`.
     pub id: String,
-    /// The study's name: its file's, without ending.
+    /// The study's name: its file name without extension.
     pub study_name: String,
     /// Version of pgassay.
     pub pgassay: String,
-    /// When it began, microseconds since 1970.
+    /// Start time, microseconds since 1970.
     pub started_us: i64,
-    /// When it ended.
+    /// End time, microseconds since 1970.
     pub ended_us: i64,
-    /// Whether every planned trial was run.
+    /// Whether all planned trials were run.
     pub complete: bool,
-    /// The study as it was read.
+    /// The study.
     pub study: Study,
-    /// The plan that was followed.
+    /// The plan.
     pub plan: Plan,
     /// The servers, in the plan's order.
     pub servers: Vec<ServerFacts>,
-    /// The relays that made round trips longer.
+    /// The relays that added network delay.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub relays: Vec<RelayFacts>,
-    /// What limits measurements on this machine.
+    /// Checks for limitations of measurements on this machine.
     pub checks: Vec<Check>,
-    /// What the reader must know before believing a figure.
+    /// Warnings that affect the interpretation of the results.
     pub warnings: Vec<Warning>,
-    /// Every trial, in the order they ran.
+    /// All trials, in the order in which they ran.
     pub trials: Vec<Trial>,
-    /// A profile per point, in the plan's order; empty where sampling was not possible.
+    /// One profile per point, in the plan's order; empty if sampling was not possible.
     pub profiles: Vec<Profile>,
-    /// What each statement takes, for the points whose transactions have several; of profiled trials.
+    /// Latency of each statement, from profiled trials; only for points with several statements per
+    /// transaction.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statements: Vec<ScriptStatements>,
     /// Figures of each point, in the plan's order.
     pub points: Vec<PointSummary>,
-    /// Every variant against the baseline, under every condition.
+    /// The comparison of every variant with the baseline, under every condition.
     pub comparisons: Vec<Comparison>,
-    /// Where each point's transactions spend their time, in the plan's order; points without exact
-    /// totals have none.
+    /// Ledgers of the points, in the plan's order; none for points without exact totals.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ledgers: Vec<Ledger>,
-    /// Known causes of lost time that were seen, the strongest first.
+    /// Known causes of lost time that were found, the strongest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
-    /// What a transaction of every variant costs in instructions, where that was asked for. Its
-    /// conditions are the plan's without the number of clients.
+    /// Instruction counts per transaction of every variant, if requested. Their conditions are the
+    /// plan's without the number of clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<InstructionCosts>,
-    /// The second stage that tried the findings' remedies: a run of its own, whose baseline is the
-    /// variant that had the trouble.
+    /// The run that tried the suggested fixes of the findings. Its baseline is the variant with the
+    /// finding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedies: Option<Box<Run>>,
-    /// What the study's author believes, and whether it shows.
+    /// The study's expectations and their outcomes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expectations: Vec<ExpectationOutcome>,
-    /// The figures of the study's source beside those found here.
+    /// Published figures and the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<ReferenceTable>,
-    /// What A/A comparisons on this machine found before, where there were any.
+    /// Results of earlier A/A comparisons on this machine, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<CalibrationSummary>,
-    /// Inclusive shares of the functions that the study watches.
+    /// Inclusive shares of the functions in the study's `watch_functions`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watched: Vec<WatchedFunction>,
 }
 
 impl Run {
-    /// How a server of the plan is set: by the study, or, where it is the user's own, by its owner.
+    /// The settings of a server of the plan: the study's, or an external server's own.
     pub fn settings_of(&self, server: usize) -> Option<&BTreeMap<String, String>> {
         let planned = self.plan.servers.get(server)?;
         match &planned.dsn {
@@ -104,61 +104,61 @@ impl Run {
     }
 }
 
-/// What a server was.
+/// Facts about a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerFacts {
-    /// Exact version, as `18.1`.
+    /// Exact version, such as `18.1`.
     pub version: String,
-    /// Where its binaries came from, in words.
+    /// Origin of its binaries, for people.
     pub origin: String,
     /// Arguments of `configure`.
     pub configure: String,
     /// Compiler flags.
     pub cflags: String,
-    /// The compiler, as `version()` names it.
+    /// The compiler, as reported by `version()`.
     pub compiler: String,
-    /// What differs from PostgreSQL's own defaults on a server of the user's own, values as `SHOW`
-    /// has them; texts are left out, but for names of libraries, since they may hold secrets.
+    /// Settings of an external server that differ from PostgreSQL's defaults, with values as reported by
+    /// `SHOW`. String values are omitted because they may contain secrets, except names of libraries.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
 }
 
-/// What a relay was asked for, and what it did.
+/// The requested delay of a relay, and its measured behavior.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RelayFacts {
-    /// What it was to add to a round trip.
+    /// Requested delay per round trip.
     pub delay_us: f64,
-    /// Median round trip of one byte between two threads over TCP on loopback, without it.
+    /// Median round-trip time of one byte between two threads over TCP on loopback, without the relay.
     pub direct_us: f64,
-    /// The same through it.
+    /// The same through the relay.
     pub relayed_us: f64,
-    /// How much later than asked pieces left during the run, in the mean.
+    /// Mean lateness of forwarded data during the run.
     pub late_mean_us: f64,
-    /// The latest of them.
+    /// Maximum lateness.
     pub late_max_us: f64,
 }
 
-/// One line of the machine's check-up.
+/// One check of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
-    /// What was looked at, as `kernel.perf_event_paranoid`.
+    /// What was checked, for example `kernel.perf_event_paranoid`.
     pub name: String,
-    /// What was found.
+    /// The value found.
     pub value: String,
-    /// What it limits; `None` when all is well.
+    /// The limitation, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<String>,
-    /// The command that mends it, where there is one.
+    /// The command that removes the limitation, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
 }
 
-/// What the reader must know before believing a figure.
+/// A warning that affects the interpretation of the results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Warning {
-    /// A stable name for programs.
+    /// The kind: a stable name for programs.
     pub kind: WarningKind,
-    /// A sentence for people.
+    /// The message for people.
     pub message: String,
 }
 
@@ -168,38 +168,39 @@ pub struct Warning {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum WarningKind {
-    /// The servers that are compared were built differently.
+    /// The compared servers were built differently.
     BuildsDiffer,
-    /// The load generator set the pace, not the server.
+    /// The load generator was the bottleneck, not the server.
     ClientLimited,
-    /// A point had not settled when its time to warm up was over.
+    /// A point had not reached a steady state by the end of its warm-up.
     NotSteady,
-    /// A load that writes is not put back before each trial, so that trials start from different states.
+    /// A write load is not reset before each trial, so trials start from different states.
     StateChanges,
-    /// Checkpoints or autovacuum fell into some trials and not into others.
+    /// Checkpoints or autovacuum ran during some trials but not others.
     Maintenance,
-    /// Variants keep their connections open on a server on which each makes snapshots dearer.
+    /// Variants keep their connections open on a server where each connection makes snapshots more
+    /// expensive.
     OpenConnections,
-    /// The hypervisor gave a noticeable share of the machine to others.
+    /// Considerable CPU steal (noisy neighbors).
     Steal,
-    /// Other programs used a noticeable share of the machine.
+    /// Other programs used a considerable share of the machine.
     ForeignLoad,
-    /// CPU stacks could not be sampled, or not all of them.
+    /// CPU stacks could not be sampled, or not completely.
     NoProfile,
-    /// Samples were lost or stacks broken off.
+    /// Samples were lost or stacks truncated.
     ProfileQuality,
     /// The run ended before all trials were done.
     Incomplete,
-    /// A variant was left out, since what it requires is not there.
+    /// A variant was skipped because its requirements are not met.
     Skipped,
-    /// Remedies could not be tried, or there were none to try.
+    /// Suggested fixes could not be tried, or there were none.
     Remedies,
-    /// An installed PostgreSQL stood in for one that could not be fetched.
+    /// An installed PostgreSQL replaced a version that could not be downloaded.
     Installed,
-    /// A server of the user's own is set otherwise than the study sets its servers.
+    /// An external server has different settings than the study.
     SettingsDiffer,
-    /// What a server of the user's own used could not be read.
+    /// Resource usage of an external server could not be read.
     NotObserved,
-    /// Databases that an earlier run left on a server of the user's own.
+    /// An earlier run left databases on an external server.
     Leftover,
 }

@@ -1,8 +1,8 @@
-//! What each statement of a script takes, as its client sees it.
+//! Latency of each statement of a script, as seen by the client.
 //!
-//! Outside of a pipeline that is from the statement's begin to the last of its answer. In a pipeline
-//! it is from when the pipeline was sent to the statement's completion, so that it rises from one
-//! statement to the next; what the statement alone took is the step from the one before it.
+//! Outside a pipeline, it lasts from the start of the statement to the end of its result. In a pipeline,
+//! it lasts from sending the pipeline to the completion of the statement, so it increases from one
+//! statement to the next; the time of a single statement is the increase over the previous one.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct ScriptStatements {
     pub variant: usize,
     /// The script's name.
     pub script: String,
-    /// In the script's order; what waits for nothing (`\set`) is not among them.
+    /// The statements in script order, without commands that do not wait for the server (`\set`).
     pub statements: Vec<StatementLatency>,
 }
 
@@ -27,10 +27,10 @@ pub struct StatementLatency {
     pub line: u32,
     /// Its first line, cut at 127 bytes.
     pub text: String,
-    /// Whether it is sent in a pipeline. Then it is timed once in 50 times, drawn at random, and
-    /// followed by a Flush: the server would keep its answer until the pipeline's end otherwise.
+    /// Whether it is sent in a pipeline. If so, pgassay times a random 1 in 50 executions and sends Flush
+    /// after it; otherwise the server would buffer the result until the end of the pipeline.
     pub in_pipeline: bool,
-    /// How often it was timed.
+    /// Number of timed executions.
     pub timed: u64,
     /// Mean latency.
     pub mean_us: f64,
@@ -41,7 +41,7 @@ pub struct StatementLatency {
 }
 
 impl ScriptStatements {
-    /// Those that were sent in a pipeline and were timed, in order.
+    /// The statements that were sent in a pipeline and timed, in order.
     pub fn pipelined(&self) -> impl Iterator<Item = &StatementLatency> {
         let all = self.statements.iter();
         all.filter(|statement| statement.in_pipeline && statement.timed > 0)

@@ -1,8 +1,8 @@
-//! What backends did within the transactions of profiled trials, and within the longest of them.
+//! How backends spent their time during the transactions of profiled trials, and during the longest ones.
 //!
-//! A transaction is its client's: it lasts from when the client began until it had its answer. What
-//! the backend did is known within the slices in which context switches were observed, so these
-//! times are parts of the transactions' whole time; the blocked ones stand beside their stacks
+//! A transaction is seen from its client: from its start there until the client has the result. The
+//! backend's state is known only within the slices in which context switches were observed, so these
+//! times are parts of the transactions' duration. Blocked times are stored with their stacks
 //! ([`crate::profile::BlockedStack`]).
 //!
 //! Identity, in nanoseconds: `covered = on_cpu + run_queue + unseen + Σ blocked`.
@@ -13,41 +13,41 @@ use serde::{Deserialize, Serialize};
 /// The transactions that ended in the windows of a point's profiled trials.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Transactions {
-    /// All of them.
+    /// All transactions.
     pub all: TransactionTimes,
-    /// Those that took longer than their trial's p99.
+    /// Transactions that took longer than their trial's p99.
     pub tail: TransactionTimes,
     /// The p99 of each trial, in nanoseconds.
     pub p99_ns: Vec<u64>,
-    /// The trials' windows, in nanoseconds.
+    /// Total length of the trials' windows, in nanoseconds.
     pub window_ns: u64,
-    /// Of them: within slices.
+    /// Of which within slices.
     pub slices_ns: u64,
-    /// Transactions that were not kept for want of room, and so are not among these.
+    /// Transactions not included because the buffer was full.
     pub dropped: u64,
 }
 
-/// Some transactions, and their time within slices.
+/// A set of transactions, and their time within slices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TransactionTimes {
-    /// How many.
+    /// Number of transactions.
     pub transactions: u64,
-    /// Their latencies, summed, in nanoseconds.
+    /// Sum of their latencies, in nanoseconds.
     pub latency_ns: u64,
-    /// Those that lay in slices, in part at least.
+    /// Number of transactions that overlap slices.
     pub covered: u64,
-    /// Time of theirs within slices, in nanoseconds.
+    /// Their time within slices, in nanoseconds.
     pub covered_ns: u64,
-    /// Of it: on a CPU.
+    /// Of which on a CPU.
     pub on_cpu_ns: u64,
-    /// Runnable without a CPU.
+    /// Of which in a run queue.
     pub run_queue_ns: u64,
-    /// Nothing says in which state.
+    /// Of which in an unknown state.
     pub unseen_ns: u64,
 }
 
 impl Transactions {
-    /// Adds another trial's.
+    /// Adds the transactions of another trial.
     pub fn add(&mut self, other: &Self) {
         self.all.add(&other.all);
         self.tail.add(&other.tail);
@@ -69,13 +69,13 @@ impl TransactionTimes {
         self.unseen_ns += other.unseen_ns;
     }
 
-    /// Their mean latency, in microseconds; 0 without any.
+    /// Mean latency in microseconds; 0 without transactions.
     pub fn mean_us(&self) -> f64 {
         self.latency_ns as f64 / self.transactions.max(1) as f64 / 1e3
     }
 
-    /// What a time within slices is of the whole of a transaction, in microseconds: its share of
-    /// the time within slices, times the mean latency.
+    /// Extrapolates a time within slices to a whole transaction, in microseconds: its share of the time
+    /// within slices, times the mean latency.
     pub fn per_transaction_us(&self, within_slices_ns: u64) -> f64 {
         within_slices_ns as f64 / self.covered_ns.max(1) as f64 * self.mean_us()
     }

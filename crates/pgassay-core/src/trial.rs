@@ -15,115 +15,115 @@ use crate::observation::{Background, Waits};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TrialKind {
-    /// For the verdict: nothing watches but exact counters.
+    /// For verdicts: only exact counters are read.
     Timed,
-    /// For the account of costs: the sampler runs, and takes its share of the machine.
+    /// For the cost breakdown: the sampling profiler runs and uses part of the machine.
     Profiled,
-    /// For the processor's own counters alone. Switching them at every change of process took 60 to
-    /// 72 % of a virtual machine's throughput, so that nothing else in such a trial is true.
+    /// For hardware counters only. Switching them at every context switch reduced the throughput of a
+    /// virtual machine by 60 to 72%, so no other figure of such a trial is valid.
     Counted,
 }
 
-/// One timed run of a point.
+/// One trial of a point.
 ///
-/// Identities: `transactions_total ≥ transactions`; the processor's totals cover the whole run,
-/// from idle to idle, and so divide by `transactions_total`; throughput is
-/// `credited_transactions / window_us`, and a client's time per transaction is its time in the
-/// window divided by `credited_transactions`.
+/// Identities: `transactions_total ≥ transactions`; CPU totals cover the whole trial, from idle to idle,
+/// so per-transaction figures divide by `transactions_total`; throughput is
+/// `credited_transactions / window_us`, and a client's time per transaction is its time in the window
+/// divided by `credited_transactions`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trial {
-    /// The round over all points that it belongs to, from 0.
+    /// The block (round over all points) that it belongs to, from 0.
     pub block: u32,
-    /// Which start of the servers it ran on, from 0. Trials of one start share its memory layout.
+    /// The server start that it ran on, from 0. Trials of one server start share its memory layout.
     #[serde(default)]
     pub boot: u32,
     /// Index into the plan's conditions.
     pub condition: usize,
-    /// Index into the study's variants.
+    /// Index into the plan's variants.
     pub variant: usize,
-    /// Its place in the block's order, from 0 over all kinds.
+    /// Its position in the block, from 0, counting all kinds.
     pub position: u32,
     /// Why it was run.
     pub kind: TrialKind,
-    /// When its window began, microseconds since 1970.
+    /// Start of the measurement window, microseconds since 1970.
     pub started_us: i64,
-    /// Length of the window in which transactions counted.
+    /// Length of the measurement window.
     pub window_us: f64,
-    /// Transactions that ended inside the window.
+    /// Number of transactions that ended inside the window.
     pub transactions: u64,
-    /// Transactions by the share of their duration that lies inside the window: 1 for one that lies
-    /// inside as a whole, a fraction for one that straddles an end of it. Unlike the count of those
-    /// that end inside, this does not jump by 1 where a transaction ends a little earlier or later.
-    /// `None` in results of older versions, which did not keep it; see [`Trial::credited`].
+    /// Transactions, weighted by the share of their duration inside the window: 1 for a transaction
+    /// entirely inside, a fraction for one that overlaps an end. Unlike the count of transactions that
+    /// ended inside, this does not jump by 1 if a transaction ends slightly earlier or later.
+    /// `None` in results of older versions; see [`Trial::credited`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credited_transactions: Option<f64>,
-    /// Transactions from the first to the last, settling and draining included.
+    /// Number of all transactions, including those while settling and draining.
     pub transactions_total: u64,
     /// Latencies of the transactions that ended inside the window.
     pub latency: Latency,
-    /// The processor's account of the server's backends, over the whole run; `None` where it could
-    /// not be read, as of a server on another machine.
+    /// CPU totals of the server's backends, over the whole trial; `None` if not available, for example
+    /// from a server on another machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<CpuTotals>,
-    /// The load generator's own account.
+    /// Totals of the load generator.
     pub client: ClientTotals,
-    /// Share of the machine's processor time that the hypervisor gave to others, 0 to 1.
+    /// CPU steal, as a share of the machine's CPU time, 0 to 1.
     pub steal: f64,
-    /// Share of the machine's processor time that neither the server nor the load generator used
-    /// but other programs did, 0 to 1.
+    /// Share of the machine's CPU time used by other programs than the server and the load generator, 0
+    /// to 1.
     pub foreign: f64,
-    /// Share of it that was neither idle nor stolen nor used by a process that can be seen; may be
-    /// negative, since the kernel tells idle time in ticks. `None` where it was not kept.
+    /// Share of the machine's CPU time that was neither idle nor stolen nor used by a visible process. Can
+    /// be negative, because the kernel counts idle time in ticks. `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted: Option<f64>,
-    /// What server and kernel counted meanwhile, by name (see [`crate::counters`]), over the whole
-    /// run like the processor's totals; empty where that was not read.
+    /// Server and kernel statistics by name (see [`crate::counters`]), over the whole trial like the CPU
+    /// totals; empty if not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, f64>,
-    /// Share of it that was used at all, by whomever, 0 to 1; 0 where it was not kept.
+    /// Share of the machine's CPU time that was used by anything, 0 to 1; 0 if not recorded.
     #[serde(default)]
     pub busy: f64,
-    /// What the server's processes that serve no client used, over the whole run.
+    /// Resource usage of the server's background processes, over the whole trial.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<Background>,
-    /// What the backends were seen to wait for; only in profiled trials, and where it could be seen.
+    /// Sampled waits of the backends; only in profiled trials, if available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
-    /// What the ledger's inputs are checked against; `None` where it was not kept.
+    /// Independent readings that the ledger's inputs are checked against; `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second: Option<SecondReadings>,
 }
 
-/// Second figures of a trial: each is read from another place than the figure that it checks.
+/// Independent readings of a trial, each from a different source than the figure that it checks.
 ///
-/// CPU clocks and `schedstat` are two of the kernel's interfaces to one scheduler's account, so they
-/// tell a figure that was misread, or a process that was missed, but not an account that is wrong;
-/// samples, context switches and the machine's idle time come from other clocks.
+/// CPU clocks and `schedstat` are two kernel interfaces to the same scheduler accounting. They detect a
+/// misread figure or a missed process, but not wrong accounting; samples, context switches and the
+/// machine's idle time come from other clocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SecondReadings {
-    /// CPU time of the backends by their CPU clocks (`clock_getcpuclockid(3)`), over the whole run as
+    /// CPU time of the backends from their CPU clocks (`clock_getcpuclockid(3)`), over the whole trial like
     /// [`CpuTotals::on_cpu_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backends_clock_us: Option<f64>,
-    /// CPU time of the load generator's whole process by its own clock, over the whole run as
+    /// CPU time of the whole load generator process from its CPU clock, over the whole trial like
     /// [`ClientTotals::cpu_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_process_us: Option<f64>,
-    /// CPU time that reading took at the end of the run: part of the machine's time, but not of
+    /// CPU time for these readings at the end of the trial: part of the machine's time, but not of
     /// `client_process_us`.
     #[serde(default)]
     pub reading_us: f64,
-    /// The machine's time: that of all its processors, of which `busy` and `foreign` are shares.
+    /// CPU time of the machine, over all CPUs; `busy` and `foreign` are shares of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_us: Option<f64>,
-    /// How long the whole run was in which [`Trial::transactions_total`] were done.
+    /// Duration of the whole trial, in which [`Trial::transactions_total`] transactions ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_us: Option<f64>,
 }
 
 impl Trial {
-    /// Transactions by the share of their duration inside the window; in results of older versions
-    /// those that ended inside it.
+    /// Transactions, weighted by the share of their duration inside the window; in results of older
+    /// versions, the number that ended inside it.
     pub fn credited(&self) -> f64 {
         let counted = self.transactions as f64;
         self.credited_transactions.unwrap_or(counted)
@@ -134,59 +134,58 @@ impl Trial {
         self.credited() / (self.window_us / 1e6)
     }
 
-    /// On-CPU time of the server's backends per transaction, in microseconds, where it is known.
+    /// On-CPU time of the server's backends per transaction, µs, if available.
     pub fn server_cpu_us_per_tx(&self) -> Option<f64> {
         Some(self.server?.on_cpu_us / self.transactions_total as f64)
     }
 }
 
-/// Exact totals of some processes, from the kernel's `schedstat`.
+/// Exact CPU totals of a group of processes, from the kernel's `schedstat`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuTotals {
-    /// Time on a processor.
+    /// Time on a CPU.
     pub on_cpu_us: f64,
-    /// Time runnable, waiting for a processor.
+    /// Run-queue wait: time runnable but waiting for a CPU.
     pub run_queue_us: f64,
-    /// Processes summed over.
+    /// Number of processes.
     pub processes: u32,
 }
 
-/// What the load generator itself used (over the whole run), and where its clients' time in the
-/// window went.
+/// CPU usage of the load generator over the whole trial, and a breakdown of its clients' time in the
+/// window.
 ///
-/// Identities: `in_transaction_us + between_us + asleep_us = clients × window_us` within 1 %;
-/// `turn_us + ready_run_queue_us ≤ in_transaction_us`, since both are parts of the time between a
-/// request and the reading of its reply, and exclude each other.
+/// Identities: `in_transaction_us + between_us + asleep_us = clients × window_us` within 1%;
+/// `turn_us + ready_run_queue_us ≤ in_transaction_us`, because both are disjoint parts of the time
+/// between sending a request and reading its reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientTotals {
-    /// Processor time of the generator's threads.
+    /// CPU time of the load generator's threads.
     pub cpu_us: f64,
-    /// Time the generator's threads were runnable and waited for a processor.
+    /// Run-queue wait of the load generator's threads.
     pub run_queue_us: f64,
-    /// Sum over clients: inside transactions.
+    /// Time inside transactions, summed over clients.
     pub in_transaction_us: f64,
-    /// Sum over clients: between transactions.
+    /// Time between transactions, summed over clients.
     pub between_us: f64,
-    /// Sum over clients: asleep as the script asks, or waiting for their schedule.
+    /// Time in `\sleep` or waiting for the schedule (`--rate`), summed over clients.
     pub asleep_us: f64,
-    /// Sum over clients, in the window: a reply had been reported, and the generator's thread was on a
-    /// processor for other clients before it read this one. `None` where it was not kept.
+    /// Client thread busy, summed over clients, in the window: a reply had arrived, but the thread was on a
+    /// CPU for other clients before it read the reply. `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_us: Option<f64>,
-    /// Sum over clients, in the window: the generator's thread waited for a processor while a client
-    /// of it had something to be read. A client counts with what its thread waited between its
-    /// request and the reading of its reply, as far back as the last time that the thread asked for
-    /// arrivals: all of it was lost to a client whose reply was there before, so this is an upper
-    /// bound. `None` where it was not kept. Not to be confused with `run_queue_us`, which is the
-    /// threads' own.
+    /// Summed over clients, in the window: the thread waited for a CPU while the client had a reply to
+    /// read. For each client this is the run-queue wait of its thread between the client's request and the
+    /// reading of its reply, but no earlier than the thread's last poll for replies. It is an upper bound:
+    /// it is exact only if the reply arrived before the wait began. `None` if not recorded. Not to be
+    /// confused with `run_queue_us`, which is summed over threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_run_queue_us: Option<f64>,
-    /// Whether a generator thread was so busy that it, not the server, set the pace.
+    /// Whether the load generator was the bottleneck: one of its threads was too busy.
     pub client_limited: bool,
 }
 
 impl ClientTotals {
-    /// The clients' time, all of it.
+    /// Total time of the clients.
     pub fn whole_us(&self) -> f64 {
         self.in_transaction_us + self.between_us + self.asleep_us
     }
@@ -200,24 +199,24 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Keeps a histogram of nanoseconds.
+    /// Encodes a histogram of nanoseconds.
     ///
     /// # Panics
-    /// Never: a histogram of `u64` always encodes, and memory takes it.
+    /// Never: encoding a histogram of `u64` into memory does not fail.
     pub fn from_histogram(histogram: &Histogram<u64>) -> Self {
         let mut bytes = Vec::new();
         V2Serializer::new()
             .serialize(histogram, &mut bytes)
-            .expect("writing to memory does not fail and histograms of u64 always encode");
+            .expect("encoding a histogram of u64 into memory does not fail");
         Self {
             hdr_v2_ns: BASE64.encode(bytes),
         }
     }
 
-    /// The histogram back.
+    /// Decodes the histogram.
     ///
     /// # Errors
-    /// Text that is not such an encoding, as from a damaged file.
+    /// Text that is not such an encoding, for example from a corrupted file.
     pub fn histogram(&self) -> Result<Histogram<u64>, LatencyError> {
         let bytes = BASE64.decode(&self.hdr_v2_ns).map_err(|_| LatencyError)?;
         Deserializer::new()
@@ -226,16 +225,16 @@ impl Latency {
     }
 }
 
-/// A latency histogram that cannot be read.
+/// A latency histogram that cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a latency histogram in this result is damaged (not base64 of HdrHistogram V2)")]
+#[error("corrupted latency histogram in this result (not base64 of HdrHistogram V2)")]
 pub struct LatencyError;
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
-    /// A timed trial of a second in which a hundred transactions ended.
+    /// A timed trial of one second with 100 transactions.
     pub(crate) fn trial() -> Trial {
         Trial {
             block: 0,

@@ -1,4 +1,4 @@
-//! From trials to verdicts: what counts, what must not, and that every list adds up.
+//! From trials to verdicts: which trials count, and that every list adds up.
 
 use hdrhistogram::Histogram;
 use pgassay_core::comparison::{
@@ -29,16 +29,16 @@ fn planned(more: &str) -> Plan {
         &source,
         &Overrides::default(),
     )
-    .expect("and can be planned")
+    .expect("the study can be planned")
 }
 
-/// A trial of `tps` for a tenth of a second at `cpu_us` per transaction.
+/// A trial of 0.1 s with this `tps` and `cpu_us` per transaction.
 fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> Trial {
     let transactions = (tps / 10.0) as u64;
     let mut latency = Histogram::<u64>::new(3).expect("3 digits are allowed");
     latency
         .record_n((8e9 / tps) as u64, transactions)
-        .expect("the histogram grows");
+        .expect("the histogram is resizable");
     Trial {
         boot: 0,
         block,
@@ -85,7 +85,7 @@ fn trials(ratio: f64) -> Vec<Trial> {
                 30.0,
             ));
         }
-        // What profiled trials show must change no verdict.
+        // Profiled trials must not affect verdicts.
         all.push(trial(block, 0, TrialKind::Profiled, drift * 0.9, 55.0));
         all.push(trial(block, 1, TrialKind::Profiled, drift * 0.1, 99.0));
     }
@@ -93,7 +93,7 @@ fn trials(ratio: f64) -> Vec<Trial> {
 }
 
 fn assessed(trials: &[Trial], profiles: &[Profile]) -> Assessment {
-    assess(&two_variants(), &["18".to_owned()], trials, profiles).expect("histograms are whole")
+    assess(&two_variants(), &["18".to_owned()], trials, profiles).expect("valid histograms")
 }
 
 #[test]
@@ -110,10 +110,10 @@ fn a_steady_ratio_under_drift_is_found_and_profiled_trials_do_not_count() {
     );
     assert!(
         comparison.tps.low > 1.38 && comparison.tps.high < 1.42,
-        "drift is no noise: {:?}",
+        "drift must not count as noise: {:?}",
         comparison.tps
     );
-    assert_eq!(comparison.tps.by_pair.len(), 6, "one pair a block");
+    assert_eq!(comparison.tps.by_pair.len(), 6, "one pair per block");
     assert!((comparison.latency_p99.ratio - 1.0 / 1.4).abs() < 0.01);
     let cpu = comparison.server_cpu.as_ref().expect("totals are there");
     assert!((cpu.ratio - 0.6).abs() < 1e-9);
@@ -221,16 +221,16 @@ fn costs_add_up_to_the_exact_totals_and_changes_are_named() {
     };
     assert_eq!(change("base_yyparse"), Some(Change::Gone));
     assert_eq!(change("RevalidateCachedQuery"), Some(Change::New));
-    // 300 of 500 samples of 50 µs, and 450 of 500 of 30: the share rose by half, the cost fell.
+    // 300 of 500 samples of 50 µs and 450 of 500 of 30 µs: the share increases by half, the cost decreases.
     let run = cost
         .functions
         .iter()
         .find(|row| row.name == "IndexNext")
-        .expect("it is in both");
+        .expect("both have it");
     assert!((run.baseline_us - 30.0).abs() < 1e-6 && (run.variant_us - 27.0).abs() < 1e-6);
     assert_eq!(
         cost.functions[0].name, "base_yyparse",
-        "the largest difference leads"
+        "the largest difference comes first"
     );
     let phases: Vec<&str> = cost.phases.iter().map(|row| row.name.as_str()).collect();
     assert!(
@@ -239,13 +239,13 @@ fn costs_add_up_to_the_exact_totals_and_changes_are_named() {
     );
     assert!(
         cost.profiled_tps_ratio < 0.5,
-        "watching cost is said, however much"
+        "the profiling overhead must be reported"
     );
 }
 
 #[test]
 fn a_mark_never_stands_beside_an_interval_that_holds_0() {
-    // Few samples: the exact test may see a change where the interval does not.
+    // With few samples, the exact test can detect a change although the interval contains 0.
     for few in 1..6 {
         let simple = profile(&[(PARSE, few), (RUN, 300)]);
         let prepared = profile(&[(RUN, 300)]);
@@ -284,7 +284,7 @@ fn a_server_whose_cpu_time_is_not_known_has_a_verdict_and_no_figure_of_it() {
     assert_eq!(assessment.ledgers, []);
 }
 
-/// Six blocks in which every trial counts the same whole number of transactions.
+/// Six blocks in which every trial has the same number of transactions.
 fn constant_trials(of_baseline: u64, of_variant: u64) -> Vec<Trial> {
     let mut all = Vec::new();
     for block in 0..6 {
@@ -304,12 +304,12 @@ fn constant_trials(of_baseline: u64, of_variant: u64) -> Vec<Trial> {
 
 #[test]
 fn no_interval_has_a_width_of_zero_and_equal_counts_are_inconclusive() {
-    // Eight clients, ten transactions each: 30.0 against 30.1 ms give the same count in every trial.
+    // Eight clients, ten transactions each: 30.0 ms and 30.1 ms give the same count in every trial.
     let comparison = &assessed(&constant_trials(80, 80), &[]).comparisons[0];
     assert_eq!(comparison.verdict, Verdict::Unresolved);
     assert_eq!(comparison.inconclusive, Some(Inconclusive::BelowResolution));
     assert!(comparison.tps.low < 30.0 / 30.1 && comparison.tps.high > 1.0);
-    // "×0.900 [0.900, 0.900]" where the latencies say ×0.916.
+    // The counts give ×0.900 in every block, but the latencies ×0.916.
     let comparison = &assessed(&constant_trials(80, 72), &[]).comparisons[0];
     assert_eq!(comparison.verdict, Verdict::Unresolved);
     assert!(comparison.tps.low < 0.9 && comparison.tps.high > 0.916);
@@ -322,7 +322,7 @@ fn no_interval_has_a_width_of_zero_and_equal_counts_are_inconclusive() {
     ] {
         assert!(ratio.high > ratio.low && ratio.widened > 0.0, "{ratio:?}");
     }
-    // With many transactions per client the same rounding cannot hide such a difference.
+    // With many transactions per client, rounding cannot hide such a difference.
     let mut trials = constant_trials(80_000, 40_000);
     for trial in trials.iter_mut().filter(|trial| trial.variant == 1) {
         trial.transactions += u64::from(trial.block);
@@ -334,8 +334,8 @@ fn no_interval_has_a_width_of_zero_and_equal_counts_are_inconclusive() {
 
 #[test]
 fn a_verdict_that_its_rank_test_contradicts_is_inconclusive() {
-    // Two modes: in half of the blocks B is 8% faster, in the others just slower. The t-test finds a
-    // difference in the mean, the rank test finds none.
+    // Bimodal: in half of the blocks B is 8% faster, in the others slightly slower. The t-test is
+    // significant, the rank test is not.
     let shifts = [1.083, 0.997, 1.081, 0.998, 1.079, 0.999];
     let plan = {
         let mut plan = two_variants();
@@ -363,7 +363,7 @@ fn the_minimum_detectable_effect_is_a_range_at_the_level_in_use() {
     let basis = comparison.basis.expect("there are six pairs");
     assert_eq!((basis.unit, basis.units), (UnitOfAnalysis::Pair, 6));
     assert_eq!((basis.boots, basis.family), (1, 1));
-    // Few transactions per client: what rounding may hide is part of it.
+    // With few transactions per client, it includes the rounding error.
     let widened = comparison.tps.widened;
     let range = comparison
         .tps
@@ -372,7 +372,7 @@ fn the_minimum_detectable_effect_is_a_range_at_the_level_in_use() {
     let [low, high] = range.map(|end| end - widened);
     let detectable = comparison.tps.detectable.expect("there are six pairs") - widened;
     assert!(0.0 < low && low < detectable && detectable < high && high > 2.0 * low);
-    // The same figures under nine conditions: each is held to a stricter level.
+    // With nine conditions, each comparison has a stricter level.
     let plan = nine_conditions();
     let mut all = Vec::new();
     for condition in 0..9 {
@@ -394,7 +394,7 @@ fn the_minimum_detectable_effect_is_a_range_at_the_level_in_use() {
     assert!(stricter > 1.2 * detectable, "{stricter} {detectable}");
 }
 
-/// The same two functions and a third: with names, or as a stripped program shows them.
+/// Three functions, with names or as a stripped executable shows them.
 fn built(stripped: bool, shift: u32) -> Profile {
     let mut builder = ProfileBuilder::new(6);
     for block in 0..6 {

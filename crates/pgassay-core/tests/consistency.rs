@@ -1,8 +1,8 @@
-//! A ledger whose inputs are wrong is never called explained, though its rows add up.
+//! A ledger with wrong inputs is never called explained, although its rows add up.
 //!
-//! The trials are those of a busy server: 64 clients, short transactions, and blocks that are
-//! never quite alike. Every exact input is then scaled, on one side or on both, in timed trials or in
-//! all: the rows still add up, since the blocked time is what is left, so only checks can tell.
+//! The trials are those of a busy server: 64 clients, short transactions, and slightly different
+//! blocks. Each exact input is scaled on one side or on both, in timed trials or in all trials. The
+//! rows still add up, since blocked time is the rest of the window, so only the checks can detect it.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use pgassay_core::trial::{ClientTotals, CpuTotals, Latency, SecondReadings, Tria
 
 const CLIENTS: f64 = 64.0;
 const WINDOW_US: f64 = 1e6;
-/// The whole run over the window: transactions settle before it and end after it.
+/// Length of the whole run over that of the window.
 const RUN: f64 = 1.25;
 const PROCESSORS: f64 = 4.0;
 const BLOCKS: u32 = 4;
@@ -48,7 +48,7 @@ const A: Spends = Spends {
     wire: 40.0,
 };
 
-/// More work for the server, and what 64 clients wait for it.
+/// More CPU time on the server, and longer queues for 64 clients.
 const B: Spends = Spends {
     on_cpu: 65.0,
     run_queue: 600.0,
@@ -59,7 +59,7 @@ const B: Spends = Spends {
 };
 
 impl Spends {
-    /// Its client is waited for so long by the server, think time included.
+    /// How long the server waits for its client, including think time.
     fn client(&self) -> f64 {
         let at_work = self.client_cpu - self.between;
         self.between + at_work + self.client_run_queue + self.turn + self.wire
@@ -73,7 +73,7 @@ impl Spends {
         self.client() + self.server()
     }
 
-    /// As this block has it: the machine is never quite the same.
+    /// The costs in this block: they drift from block to block.
     fn in_block(&self, block: u32) -> Self {
         let drift = 1.0 + 0.02 * f64::from(block);
         Self {
@@ -86,7 +86,7 @@ impl Spends {
 }
 
 fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
-    // Profiling costs a little.
+    // Profiling has a small overhead.
     let slower = if kind == TrialKind::Profiled {
         1.08
     } else {
@@ -192,7 +192,7 @@ const READS: &str = "main;PostgresMain;ReadCommand;SocketBackend;pq_recvbuf;secu
 const SYNCS: &str = "main;PostgresMain;CommitTransaction;XLogFlush;issue_xlog_fsync;fdatasync";
 const LOCKS: &str = "main;PostgresMain;PortalRun;heap_update;LockAcquire;ProcSleep";
 
-/// Samples, and slices of context switches: a tenth of the time.
+/// Samples, and slices of context switches that cover a tenth of the time.
 fn profile(spends: Spends) -> Profile {
     let mut builder = ProfileBuilder::new(BLOCKS as usize);
     for block in 0..BLOCKS {
@@ -235,7 +235,7 @@ fn side<'a>(variant: usize, trials: &'a [Trial], profile: Option<&'a Profile>) -
     }
 }
 
-/// What is known of both sides.
+/// The measurements of both sides.
 #[derive(Clone)]
 struct Known {
     trials: [Vec<Trial>; 2],
@@ -345,7 +345,7 @@ fn inputs() -> Vec<(&'static str, fn(&mut Trial, f64))> {
         ("client run queue", |it, by| {
             it.client.ready_run_queue_us = it.client.ready_run_queue_us.map(|us| us * by);
         }),
-        ("client's turn", |it, by| {
+        ("client thread busy", |it, by| {
             it.client.turn_us = it.client.turn_us.map(|us| us * by);
         }),
         ("in transactions", |it, by| {
@@ -382,7 +382,7 @@ fn every_input_that_is_half_or_twice_what_it_should_be_forbids_to_explain() {
                 let whole = of_a.response_us + of_a.between_us;
                 assert!(
                     (sum - whole).abs() < 1e-6 * whole,
-                    "rows add up all the same"
+                    "rows add up in any case"
                 );
                 let difference = mutated.difference();
                 assert!(
@@ -411,7 +411,7 @@ fn samples_that_stand_for_another_cpu_time_forbid_to_explain() {
 
 #[test]
 fn a_run_queue_with_one_source_only_does_not_explain() {
-    // Without switches, and without the client's turn, nothing but schedstat tells of it.
+    // Without context switches and `turn_us`, schedstat is the only source of the run queue.
     let mut known = Known::with_switches();
     for profile in known.profiles.iter_mut().flatten() {
         profile.quality.switched_cpu_ns = 0;
@@ -419,7 +419,7 @@ fn a_run_queue_with_one_source_only_does_not_explain() {
     }
     assert!(
         known.difference().explained,
-        "the client's account bounds it"
+        "the client's own times bound it"
     );
     for trial in known.trials.iter_mut().flatten() {
         trial.client.turn_us = None;
@@ -452,7 +452,7 @@ fn without_switches_the_clients_account_tells_a_wrong_run_queue() {
 
 #[test]
 fn the_remainder_that_holds_every_error_is_not_explained() {
-    // All of the difference is on the way between server and client.
+    // All of the difference is in the network between server and client.
     let slow = Spends { wire: 240.0, ..A };
     let known = Known {
         trials: [A, slow].map(trials),
@@ -462,7 +462,7 @@ fn the_remainder_that_holds_every_error_is_not_explained() {
     let row = &difference.groups[0];
     assert_eq!(
         (row.part, row.cost.name.as_str()),
-        (Part::Client, "wire and wake-up")
+        (Part::Client, "network and wake-up")
     );
     assert!((row.cost.difference_us - 200.0).abs() < 4.0, "{row:?}");
     assert!(difference.unresolved_us < 1.0, "every µs has a name");
@@ -515,7 +515,7 @@ fn a_client_that_sets_the_pace_or_a_profiler_that_takes_half_forbids_to_explain(
         }
     });
     assert!(failed(&slowed.difference()).contains(&CheckName::ProfilingOverhead));
-    // Half of the machine's time goes to processes that no list shows.
+    // A large share of the machine's time goes to processes that are not visible.
     let hidden = sound.mutated(both, &|it| it.busy += 0.3);
     let failed = failed(&hidden.difference());
     assert!(failed.contains(&CheckName::Machine), "{failed:?}");
@@ -558,13 +558,13 @@ fn a_difference_of_before_there_were_checks_still_loads() {
     let text = serde_json::to_string(&difference).expect("it is plain");
     assert!(
         text.contains("\"name\":\"cpu_clock\""),
-        "checks are named in results"
+        "results contain the names of the checks"
     );
 }
 
 #[test]
 fn a_client_that_accounts_for_more_than_it_was_waited_for_leaves_no_certainty() {
-    // A client's thread works on while its server has begun, by more or less in each block.
+    // A client's thread still works after its server has started, by a different time in each block.
     let overlapping = |spends: Spends, overlaps: [f64; 4]| -> Vec<Trial> {
         let mut trials = trials(Spends {
             wire: 0.0,
@@ -586,10 +586,13 @@ fn a_client_that_accounts_for_more_than_it_was_waited_for_leaves_no_certainty() 
         profiles: Some([A, B].map(|it| profile(Spends { wire: 0.0, ..it }))),
     };
     let difference = known.difference();
-    let of_remainder = |row: &&LedgerRow| row.cost.name == "wire and wake-up";
+    let of_remainder = |row: &&LedgerRow| row.cost.name == "network and wake-up";
     let remainder = difference.groups.iter().find(of_remainder);
     assert!(remainder.is_none_or(|row| row.cost.difference_us.abs() < 1.0));
     let share = difference.explained_share.expect("there is a difference");
     let [low, high] = share.interval.expect("four pairs bound it");
-    assert!(high - low > 0.1, "cut rows are no certainty: {share:?}");
+    assert!(
+        high - low > 0.1,
+        "trimmed rows widen the interval: {share:?}"
+    );
 }

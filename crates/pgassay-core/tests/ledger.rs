@@ -1,4 +1,4 @@
-//! From trials to ledgers: whatever was measured, the rows add up, and so do the differences.
+//! From trials to ledgers: whatever was measured, the rows and the differences add up.
 
 use hdrhistogram::Histogram;
 use pgassay_core::ledger::{
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 const CLIENTS: f64 = 8.0;
 const WINDOW_US: f64 = 1e6;
 
-/// What a simulated point spends on each transaction, in µs.
+/// What a simulated point spends per transaction, in µs.
 #[derive(Debug, Clone, Copy)]
 struct Spends {
     on_cpu: f64,
@@ -178,16 +178,16 @@ fn a_ledger_adds_up_to_the_clients_clock() {
     assert!((ledger.between_us - 20.0).abs() < 1e-9);
     assert!(
         (us(&ledger, "plan") - 10.0).abs() < 1e-9,
-        "a fifth of the exact 50"
+        "20% of the exact 50 µs"
     );
     assert!((us(&ledger, "run queue") - 30.0).abs() < 1e-9);
     assert!(
         (us(&ledger, "LWLock WALWrite") - 48.0).abs() < 0.1,
-        "4 tenths of 120 blocked"
+        "40% of 120 µs blocked"
     );
     assert!(
         (us(&ledger, "client CPU") - 5.0).abs() < 1e-9,
-        "20 of 25 are between transactions"
+        "20 of 25 µs are between transactions"
     );
     assert_eq!(ledger.blocked_by, Divider::WaitEvents);
     assert!(
@@ -205,7 +205,7 @@ fn a_ledger_adds_up_to_the_clients_clock() {
 
 #[test]
 fn stacks_of_blocked_backends_come_before_wait_events() {
-    // Nothing but the stack tells of the logging pipe; a sampler of events calls it no wait.
+    // Only the stack shows the logging pipe: it has no wait event.
     let seen = waits(&[("Client", "ClientRead", 60), ("", "", 40)]);
     let trials = trials(3, |_| SPENDS, &seen);
     let profile = profile(3, 20, 80, &[(READ, 300), (LOG, 700)]);
@@ -249,7 +249,7 @@ fn a_lock_that_only_its_stack_tells_is_named_as_looks_met_its_kind() {
         "{:?}",
         named.rows
     );
-    // Where no look met its kind it keeps the name of that.
+    // If no sample caught a lock of its type, it keeps the name of the type.
     let unseen = of(&self::trials(
         3,
         |_| SPENDS,
@@ -288,7 +288,7 @@ fn what_nobody_told_is_unresolved_and_forbids_to_explain() {
         .expect("there are totals");
     let failed = failed(&difference);
     assert!(!failed.contains(&CheckName::Unresolved));
-    // Of what is left of the wait for the client nothing tells the reason.
+    // The remainder of the wait for the client is not explained.
     assert!(failed.contains(&CheckName::Unexplained), "{failed:?}");
 }
 
@@ -308,7 +308,7 @@ fn without_anything_that_divides_it_the_blocked_time_is_one_row() {
 
 #[test]
 fn of_a_server_elsewhere_its_own_account_of_statements_and_looks_divide_the_clients_time() {
-    // Half of the looks that met a statement found it at work, far fewer than it was.
+    // Half of the samples that caught a statement found it active, far fewer than it was.
     let seen = Waits {
         source: WaitSource::PgStatActivity,
         runnable_samples: 10,
@@ -320,7 +320,7 @@ fn of_a_server_elsewhere_its_own_account_of_statements_and_looks_divide_the_clie
     }
     let of = |trials: &[Trial]| {
         let ledger = ledger(&measured(trials, None)).expect("histograms are whole");
-        ledger.expect("the server was asked")
+        ledger.expect("the server was sampled")
     };
     let by_looks = of(&trials);
     let whole_us = SPENDS.whole();
@@ -347,7 +347,7 @@ fn of_a_server_elsewhere_its_own_account_of_statements_and_looks_divide_the_clie
         "{:?}",
         told.rows
     );
-    // Looks are no exact division, so nothing is explained by them.
+    // Samples do not divide exactly, so they explain nothing.
     let slow = Spends {
         blocked: 200.0,
         ..SPENDS
@@ -400,7 +400,7 @@ fn few_samples_may_miss_the_exact_total_by_what_chance_allows() {
         let ledger = ledger(&measured(&trials, Some(&profile))).expect("histograms are whole");
         ledger.expect("there are totals").checks.samples_agree()
     };
-    assert_eq!(agree(400, 1.14), Some(true), "5% and two in twenty");
+    assert_eq!(agree(400, 1.14), Some(true), "5% plus 2 / √400");
     assert_eq!(agree(400, 0.84), Some(false));
     assert_eq!(agree(1_000_000, 1.055), Some(false));
     assert_eq!(agree(1_000_000, 0.949), Some(true));
@@ -433,7 +433,7 @@ fn a_row_that_grew_is_marked_and_drift_of_both_sides_is_not() {
         .groups
         .iter()
         .find(|row| row.part == Part::RunQueue);
-    let queue = queue.expect("it is there on both sides");
+    let queue = queue.expect("both sides have it");
     assert_eq!(
         queue.cost.change,
         pgassay_core::comparison::Change::Unresolved

@@ -1,4 +1,4 @@
-//! What a count says of two variants of the same cost, by simulation with fixed seeds.
+//! Simulations with fixed seeds of instruction counts of variants with the same cost.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use pgassay_core::instructions::{
 };
 use pgassay_stats::random::SplitMix64;
 
-/// So many counts of each kind.
+/// Simulated counts of each kind.
 const COUNTS: u32 = 60_000;
-/// Three standard deviations of a share of 1% among so many.
+/// Three standard deviations of a share of 1% among `COUNTS`.
 const SLACK: f64 = 0.001_25;
-/// Of the noisier variant, in instructions: so much that whole instructions round nothing.
+/// Noise of the noisier variant, in instructions: large enough that rounding does not matter.
 const NOISE: f64 = 1e4;
 
 /// Normal numbers (Box and Muller, 1958).
@@ -23,7 +23,7 @@ impl Normal {
         (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
     }
 
-    /// The median and the spread of a variant's rounds, as a count has them.
+    /// The median and the spread of a variant's rounds.
     fn variant(&mut self, rounds: usize, noise: f64) -> (f64, f64) {
         let mut costs: Vec<f64> = (0..rounds).map(|_| noise * self.next()).collect();
         costs.sort_by(f64::total_cmp);
@@ -31,7 +31,7 @@ impl Normal {
     }
 }
 
-/// The share of counts that tell of any difference between a baseline and others of the same cost.
+/// The share of counts that report a difference between a baseline and variants of the same cost.
 fn false_differences(
     rounds: usize,
     noises: (f64, f64),
@@ -67,13 +67,13 @@ fn less_than_once_in_a_hundred_is_true_of_three_repeats_and_more() {
             );
         }
     }
-    // The factors are no larger than they must be: the worst case has the stated error.
+    // The factors are not larger than necessary: the worst case has the stated error.
     let new = |difference: f64, spreads: [f64; 2]| {
         difference.abs() > margin::margin(spreads, 3, 1).expect("enough rounds")
     };
     assert!(false_differences(3, (1.0, 0.0), 1, new) > 0.0085);
-    // Both spreads together, as it was, are not enough: 14.7% from two rounds, 1.4% from three, and 8.8%
-    // where one variant has no noise.
+    // The former margin, the sum of both spreads, is too small: 14.7% errors with two rounds, 1.4% with
+    // three, and 8.8% if one variant has no noise.
     assert!(false_differences(2, (1.0, 1.0), 1, old) > 0.12);
     assert!(false_differences(3, (1.0, 1.0), 1, old) > margin::ERROR + SLACK);
     assert!(false_differences(3, (1.0, 0.0), 1, old) > 0.08);
@@ -94,14 +94,14 @@ fn many_variants_of_the_same_cost_are_told_apart_in_one_of_a_hundred_counts_only
             "{rounds}, {others}: {together}"
         );
     }
-    // Without the correction ten variants are too many.
+    // Without the correction, ten variants exceed the error.
     let each = |difference: f64, spreads: [f64; 2]| {
         difference.abs() > margin::margin(spreads, 3, 1).expect("enough")
     };
     assert!(false_differences(3, (0.0, 1.0), 10, each) > 5.0 * margin::ERROR);
 }
 
-/// Where data lie in memory may give a cost one of two values.
+/// The location of data in memory may give a cost one of two values.
 #[test]
 fn a_cost_of_two_values_is_seldom_told_from_itself() {
     for (rounds, share_max) in [(3, 0.034), (5, 0.003), (10, 0.000_2)] {
@@ -168,8 +168,8 @@ fn two_repeats_give_no_verdict_however_far_apart() {
         Verdict::TooFewRounds
     );
     assert_eq!(verdict(&[40_000; 3], &[40_001; 3]), Verdict::Differs);
-    // Both spreads together are 20, and the difference is 25; but three rounds of spread 10 say so little
-    // that 30 are taken for noise.
+    // The sum of both spreads is 20 and the difference is 25, but with three rounds of spread 10 the
+    // margin is 30.
     let (a, b) = ([40_000, 40_005, 40_010], [40_025, 40_030, 40_035]);
     assert_eq!(verdict(&a, &b), Verdict::NoDifference);
     assert_eq!(verdict(&a, &[40_040, 40_037, 40_045]), Verdict::Differs);
@@ -200,8 +200,8 @@ fn with_functions(rows: &[(&str, &str, i64)]) -> VariantCount {
     variant
 }
 
-/// A helper that serves many callers is credited to the one that spends most in it, which is another one
-/// in the variant.
+/// A helper with many callers is attributed to the caller that spends most time in it, which differs in
+/// the variant.
 #[test]
 fn no_subsystem_is_cheaper_where_no_function_is() {
     let baseline = with_functions(&[

@@ -1,4 +1,4 @@
-//! From study files to plans: what is spelled out, and what is refused with which words.
+//! From study files to plans: the expansion, and the error messages for invalid studies.
 
 use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::{Protocol, StudyError, StudySource};
@@ -29,7 +29,11 @@ fn variants_of_a_block_draw_independent_random_numbers() {
         .flat_map(|block| (0..2).map(move |variant| (block, variant)))
         .map(|(block, variant)| plan.client_seed(block, 0, variant))
         .collect();
-    assert_eq!(seeds.len(), 12, "equal streams read each other's pages");
+    assert_eq!(
+        seeds.len(),
+        12,
+        "with equal streams, variants would read the same pages"
+    );
 }
 
 #[test]
@@ -39,7 +43,7 @@ fn the_baseline_is_not_always_the_first_to_warm_up() {
     let first = rounds.iter().filter(|it| it.warm_up == [0, 1]).count();
     assert!((16..=48).contains(&first), "{first} of 64");
     assert!(rounds.iter().all(|it| it.warm_up.len() == 2));
-    // Nor does it tell who runs the first trial.
+    // The warm-up order does not determine who runs the first trial.
     let alike = rounds.iter().filter(|it| it.warm_up[0] == it.timed[0]);
     assert!((16..=48).contains(&alike.count()));
 }
@@ -66,7 +70,7 @@ fn the_founding_study_needs_one_server_and_twenty_seven_points() {
     assert_eq!(
         plan.servers.len(),
         1,
-        "protocols share a server: that is the fair pair"
+        "protocols share a server for a fair comparison"
     );
     assert_eq!(plan.variants, ["simple", "extended", "prepared"]);
     assert_eq!(plan.conditions.len(), 9);
@@ -76,7 +80,7 @@ fn the_founding_study_needs_one_server_and_twenty_seven_points() {
         plan.servers[0].databases[0].setup[0]
             .text
             .contains("generate_series(1, 1000000)"),
-        "parameters are filled in"
+        "parameters are replaced"
     );
     assert_eq!(plan.point(0, 2).protocol, Protocol::Prepared);
     assert_eq!(plan.conditions[0].title(), "f1, 1 client");
@@ -84,7 +88,7 @@ fn the_founding_study_needs_one_server_and_twenty_seven_points() {
     assert_eq!(
         plan.measuring_us() / 1_000_000,
         89,
-        "about the time that the study asks for"
+        "approximately the time that the study requests"
     );
 }
 
@@ -121,7 +125,7 @@ fn every_block_holds_every_point_twice_in_mirrored_order() {
     .unwrap();
     assert!(
         (0..6).any(|block| plan.block(block) != other.block(block)),
-        "the seed decides the order"
+        "the seed determines the order"
     );
 }
 
@@ -194,7 +198,7 @@ fn what_cannot_be_is_refused_with_its_line() {
         ),
         (
             SMALL.replace("\"w\"", "\"v\""),
-            "s.toml:10:8: two variants are named \"v\"",
+            "s.toml:10:8: duplicate variant name \"v\"",
         ),
         (
             format!("{SMALL}script = \"b\"\n"),
@@ -202,7 +206,7 @@ fn what_cannot_be_is_refused_with_its_line() {
         ),
         (
             format!("{SMALL}[conditions]\nclients = [0]\n"),
-            "s.toml:12:11: `clients` must list numbers of at least 1",
+            "s.toml:12:11: `clients` must list at least one number, each 1 or more",
         ),
         (
             format!("{SMALL}[length]\npairs = 1\n"),
@@ -214,7 +218,7 @@ fn what_cannot_be_is_refused_with_its_line() {
         ),
         (
             SMALL.replace("text = \"select ${x}\"\n", ""),
-            "s.toml:2:1: script \"a\" has no `text`, `file` or `builtin`",
+            "s.toml:2:1: script \"a\" needs one of `text`, `file` and `builtin`",
         ),
     ];
     for (text, expected) in table {
@@ -243,7 +247,11 @@ fn a_variant_with_other_data_gets_a_database_on_the_shared_server() {
         "{SMALL}setup = \"create table u${{x}}()\"\nreset = \"truncate u\"\n[data]\nsetup = \"create table t()\"\n"
     );
     let plan = planned(&text, &Overrides::default()).unwrap();
-    assert_eq!(plan.servers.len(), 1, "one server makes the fairer pair");
+    assert_eq!(
+        plan.servers.len(),
+        1,
+        "variants share a server for a fair comparison"
+    );
     let names: Vec<&str> = plan.servers[0]
         .databases
         .iter()
@@ -269,7 +277,7 @@ fn ways_and_settings_can_be_conditions() {
         "{SMALL}[conditions]\nnetwork = [\"unix\", {{ delay = \"1ms\" }}]\nsettings = {{ jit = [true, false] }}\n"
     );
     let plan = planned(&text, &Overrides::default()).unwrap();
-    assert_eq!(plan.servers.len(), 2, "a server for each setting");
+    assert_eq!(plan.servers.len(), 2, "one server per setting");
     assert!(plan.servers.iter().all(|server| server.tcp));
     assert_eq!(plan.conditions[3].label, "network=1ms, jit=off");
     assert_eq!(plan.conditions[3].values["clients"], "8");
@@ -313,7 +321,7 @@ fn a_script_may_give_more_than_a_transaction() {
     assert_eq!(plan.points[0].gives.as_ref().unwrap().unit, "values");
     let message = refused(&text.replace("many = 10_000", "many = \"lots\""));
     assert!(
-        message.starts_with("s.toml:5:20: \"lots\" is not a whole number of values"),
+        message.starts_with("s.toml:5:20: \"lots\" is not a valid number of values"),
         "{message}"
     );
 }
@@ -338,7 +346,7 @@ fn variants_on_a_server_of_the_users_own_share_it_and_have_databases_of_their_ow
         .iter()
         .map(|it| it.name.as_str())
         .collect();
-    assert_eq!(names, ["data_1", "data_2"], "none of them is there already");
+    assert_eq!(names, ["data_1", "data_2"], "none of them exists already");
     let of_all = format!("{SMALL}[server]\n{MINE}");
     let plan = planned(&of_all, &Overrides::default()).unwrap();
     assert_eq!(
@@ -361,9 +369,9 @@ fn a_server_on_the_command_line_stands_for_the_studys_server_and_its_versions() 
     assert_eq!(plan.servers[0].dsn.as_deref(), Some("host=h"));
     assert_eq!(
         plan.servers[0].settings["jit"], "off",
-        "to be compared with it"
+        "for comparison with the external server"
     );
-    // A variant that says which server it wants still gets it.
+    // A variant that sets its own version still gets its own server.
     let plan = planned(&format!("{SMALL}version = \"17\"\n"), &overrides).unwrap();
     assert_eq!(plan.servers[1].version.as_deref(), Some("17"));
     let refused = planned(
@@ -374,7 +382,7 @@ fn a_server_on_the_command_line_stands_for_the_studys_server_and_its_versions() 
     assert!(
         refused
             .to_string()
-            .contains("`settings` cannot be had on the server"),
+            .contains("`settings` cannot be set for variant"),
         "{refused}"
     );
 }
@@ -425,7 +433,7 @@ fn what_would_have_to_be_done_to_a_server_of_the_users_own_is_refused_where_it_s
         let start = format!("s.toml:{line}:");
         assert!(message.starts_with(&start), "{message}\nof\n{text}");
         assert!(
-            message.contains(&format!("`{key}` cannot be had")),
+            message.contains(&format!("`{key}` cannot be set")),
             "{message}"
         );
     }

@@ -1,18 +1,18 @@
-//! Comparing counts with those of an earlier time.
+//! Compares counts with earlier ones.
 //!
-//! Counts repeat on one machine and one build; where either changed, a difference says nothing
-//! about the code, so such counts are not compared at all.
+//! Counts repeat only on one machine and one build. If either changed, a difference says nothing
+//! about the code, so such counts are not compared.
 
 use pgassay_core::instructions::{Counts, Difference, VariantCount, Verdict, margin};
 
-/// What came of comparing one variant.
+/// The outcome of comparing one variant.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// Within the tolerance, or cheaper.
     Within(Difference),
-    /// It costs more than the tolerance allows.
+    /// More expensive than the tolerance allows.
     Over(Difference),
-    /// It can't be compared, for this reason.
+    /// Cannot be compared, for this reason.
     NotComparable(String),
 }
 
@@ -21,11 +21,11 @@ pub enum Outcome {
 pub struct Comparison {
     /// The condition and the variant.
     pub title: String,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// Compares every variant of `now` with that of the same name. `tolerance` is a share.
+/// Compares every variant of `now` with the one of the same name in `then`. `tolerance` is a share.
 pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<Comparison> {
     let reason = machines_differ(then, now);
     let all: usize = now.conditions.iter().map(|it| it.variants.len()).sum();
@@ -49,7 +49,7 @@ pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<Comparison> {
                 });
             let outcome = match (&reason, earlier) {
                 (Some(reason), _) => Outcome::NotComparable(reason.clone()),
-                (None, None) => Outcome::NotComparable("the file does not have it".to_owned()),
+                (None, None) => Outcome::NotComparable("not in the earlier file".to_owned()),
                 (None, Some(earlier)) => one(earlier, variant, all, tolerance),
             };
             comparisons.push(Comparison { title, outcome });
@@ -66,11 +66,11 @@ fn one(then: &VariantCount, now: &VariantCount, comparisons: usize, tolerance: f
     if difference.verdict == Verdict::TooFewRounds {
         let (then, now) = (then.repeats.len(), now.repeats.len());
         return Outcome::NotComparable(format!(
-            "it was counted in {then} rounds, now in {now}; a verdict takes {} on both sides (--repeats)",
+            "counted in {then} rounds, now in {now}; a verdict requires {} in both (--repeats)",
             margin::ROUNDS_MIN
         ));
     }
-    // What repeating alone changes is no fault of the code.
+    // Variation across repeats is not a regression.
     let allowed = (tolerance * then.cost()).max(difference.repeatability);
     if difference.per_transaction > allowed {
         Outcome::Over(difference)
@@ -82,11 +82,11 @@ fn one(then: &VariantCount, now: &VariantCount, comparisons: usize, tolerance: f
 fn machines_differ(then: &Counts, now: &Counts) -> Option<String> {
     if then.machine.counter != now.machine.counter {
         let (then, now) = (&then.machine.counter, &now.machine.counter);
-        return Some(format!("it was counted by {then}, now by {now}"));
+        return Some(format!("counted by {then}, now by {now}"));
     }
     if then.machine.cpu_features != now.machine.cpu_features {
         return Some(format!(
-            "the processor had the features {}, now {}",
+            "the CPU features were {}, now {}",
             then.machine.cpu_features.join(" "),
             now.machine.cpu_features.join(" ")
         ));
@@ -108,7 +108,7 @@ fn variants_differ(then: &VariantCount, now: &VariantCount) -> Option<String> {
             now.build.compiler.clone(),
         ),
         (
-            "compiler's flags",
+            "compiler flags",
             then.build.cflags.clone(),
             now.build.cflags.clone(),
         ),
@@ -120,29 +120,27 @@ fn variants_differ(then: &VariantCount, now: &VariantCount) -> Option<String> {
     ];
     if let Some((what, then, now)) = pairs.into_iter().find(|(_, then, now)| then != now) {
         return Some(format!(
-            "the server is another build: its {what} was {then}, now {now}"
+            "the server is another build: {what} was {then}, now {now}"
         ));
     }
     let segments =
         |variant: &VariantCount| variant.segments.map(|count| count.to_string()).join("/");
     if then.segments != now.segments {
         let (then, now) = (segments(then), segments(now));
-        return Some(format!(
-            "it was counted over {then} transactions, now over {now}"
-        ));
+        return Some(format!("counted over {then} transactions, now over {now}"));
     }
-    let bent = [("then", then), ("now", now)]
+    let bent = [("earlier", then), ("current", now)]
         .into_iter()
         .find(|(_, variant)| !variant.is_linear());
     bent.map(|(when, variant)| {
         format!(
-            "its cost is not linear {when}: the second half costs {:+.2} % per transaction",
+            "the {when} cost is not linear: a transaction costs {:+.2}% in the second half of a run",
             100.0 * variant.bend()
         )
     })
 }
 
-/// `18` of `18.6`, `9.6` of `9.6.24`.
+/// `18` from `18.6`, `9.6` from `9.6.24`.
 fn major_of(version: &str) -> &str {
     let dots = if version.starts_with('9') { 2 } else { 1 };
     let end = version

@@ -1,16 +1,16 @@
 //! The subsystem of every function of a tally.
 //!
-//! A function belongs to its source file's subsystem. Where the name alone does not tell the file
-//! (helpers that serve their callers, static names of several files), the function goes with the
-//! caller that spends most in it. Libraries are a subsystem of their own: their costs are exact
-//! that way, where dealing them out among callers would be an estimate.
+//! A function belongs to its source file's subsystem. If the name does not identify the file
+//! (helpers that serve their callers, static functions with the same name in several files), the
+//! function is assigned to the caller that spends most in it. Libraries are a subsystem of their
+//! own: this keeps their costs exact, whereas dividing them among callers would be an estimate.
 
 use pgassay_core::instructions::{base_name, is_address};
 use pgassay_core::subsystem::{FrameName, Subsystem, Symbols};
 
 use crate::tally::{FunctionTally, Tally};
 
-/// As many callers are asked.
+/// Maximum number of callers followed.
 const CALLERS_MAX: usize = 8;
 
 /// The subsystem of each function, in the tally's order.

@@ -5,8 +5,8 @@
 
 const UNSEEN: usize = usize::MAX;
 
-/// For every node whether it shares a component with another one. Edges from a node to itself
-/// are to be left out.
+/// For every node, whether it shares a component with another one. `edges` must not include edges
+/// from a node to itself.
 pub fn members(edges: &[Vec<usize>]) -> Vec<bool> {
     let mut search = Search {
         edges,
@@ -69,7 +69,7 @@ impl Search<'_> {
         self.on_stack[node] = true;
     }
 
-    /// Takes a finished component off the stack.
+    /// Pops a finished component from the stack.
     fn leave(&mut self, root: usize) {
         let from = self
             .stack

@@ -1,19 +1,19 @@
-//! Counted costs: what a transaction costs in instructions, exactly.
+//! Instruction counts: the exact number of instructions that a transaction executes.
 //!
 //! A backend runs under callgrind, three times on three connections, with more transactions each
-//! time. [`OutFile`] reads what callgrind wrote, [`Tally`] subtracts a short run from a long one and
-//! so keeps the transactions alone, [`variant_count`] puts subsystems to functions, [`call_tree`]
-//! keeps call paths, and [`against`] compares with counts of an earlier time. What comes of it are
-//! the nouns of `pgassay_core::counted`.
+//! time. [`OutFile`] parses callgrind's output, [`Tally`] subtracts a short run from a long one,
+//! which leaves the transactions only, [`variant_count`] assigns functions to subsystems,
+//! [`call_tree`] keeps call paths, and [`against`] compares with earlier counts. The results are
+//! types of `pgassay_core::instructions`.
 //!
 //! # Invariants
-//! - No I/O and no clock: texts in, plain structs and text out.
+//! - No I/O and no clock: text in, plain structs and text out.
 //! - Costs are whole instructions over whole transactions; rows add up to totals exactly.
-//! - The repeatability of a figure is what was seen in repeats, never assumed.
+//! - The repeatability of a figure is observed in repeats, never assumed.
 //!
-//! # What a count is not
-//! It is the cost of the work in user space on one client: not time, not the kernel's part, not
-//! waiting, not cache misses, not contention. It is to be read beside the time, not instead of it.
+//! # Limits
+//! A count is the work of one client in user space. It includes no time, kernel work, waits,
+//! cache misses or contention. It supplements timing and does not replace it.
 
 pub mod against;
 mod credit;

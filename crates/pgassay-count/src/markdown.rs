@@ -1,7 +1,7 @@
-//! Counts as tables of Markdown, for pages of documentation.
+//! Instruction counts as Markdown tables, for documentation.
 //!
-//! Many variants of one build are listed by what they cost more, those of no difference in a line of
-//! their own; many builds become columns beside each other, a row a condition.
+//! Variants of one build are listed by cost, those without a difference in a line of their own.
+//! Several builds become columns, with a row per condition.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use pgassay_core::instructions::{
 
 use crate::text::{grouped, how, ratio, signed};
 
-/// All conditions' tables.
+/// The tables of all conditions.
 pub fn tables(counts: &Counts) -> String {
     let mut out = builds(counts);
     let are_builds = counts.conditions.iter().any(|condition| {
@@ -29,10 +29,10 @@ pub fn tables(counts: &Counts) -> String {
     out
 }
 
-/// What was counted and how it was built.
+/// How the counts were made, and the builds.
 fn builds(counts: &Counts) -> String {
     let mut out = format!(
-        "Instructions in user space per transaction, one client, counted by {}, seed {}.\n\n",
+        "User-space instructions per transaction, one client; counted by {}, seed {}.\n\n",
         counts.machine.counter, counts.seed
     );
     let mut said: Vec<&Build> = Vec::new();
@@ -54,7 +54,7 @@ fn builds(counts: &Counts) -> String {
     out
 }
 
-/// The variants of one build, the dearest first.
+/// The variants of one build, the most expensive first.
 fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
     let Some((baseline, others)) = condition.variants.split_first() else {
         return;
@@ -109,7 +109,7 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
         names.sort();
         _ = writeln!(
             out,
-            "\n**No difference** beyond what repeating changes (the largest of them {} ± {}): {}.",
+            "\n**No difference** beyond the variation across repeats (largest: {} ± {}): {}.",
             signed(largest.per_transaction),
             grouped(largest.repeatability),
             names.join(", ")
@@ -140,7 +140,7 @@ fn beside(out: &mut String, counts: &Counts) {
         let largest = shares.fold(0.0, f64::max);
         _ = writeln!(
             out,
-            "| {} | {} | {:.3} % |",
+            "| {} | {} | {:.3}% |",
             condition.title,
             cells.join(" | "),
             100.0 * largest
@@ -155,13 +155,13 @@ fn not_linear<'a>(out: &mut String, conditions: impl Iterator<Item = &'a Conditi
         .filter(|(_, variant)| !variant.is_linear())
         .map(|(condition, variant)| {
             let bend = 100.0 * variant.bend();
-            format!("{} {} ({bend:+.1} %)", condition.title, variant.name)
+            format!("{} {} ({bend:+.1}%)", condition.title, variant.name)
         })
         .collect();
     if !bent.is_empty() {
         _ = writeln!(
             out,
-            "\n\\* Not linear: the second half of a run costs another amount per transaction, so the figure depends on how long one runs: {}.",
+            "\n\\* Not linear: the cost per transaction changes in the second half of a run, so the count depends on the run length: {}.",
             bent.join("; ")
         );
     }
@@ -221,32 +221,29 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_listed_and_those_of_no_difference_named_at_the_end() {
+    fn settings_are_listed_by_cost_and_those_without_a_difference_last() {
         let text = tables(&counts(vec![
             variant("defaults", "18.6", 40_000),
             variant("a=1", "18.6", 39_000),
             variant("b=1", "18.6", 40_000),
             variant("c=1", "18.6", 90_000),
         ]));
-        let dear = text.find("| `c=1` | +50 000.0 | 0.5 | × 2.25 |").unwrap();
-        let cheap = text.find("| `a=1` | −1 000.0 | 0.5 | -2.500 % |").unwrap();
-        assert!(dear < cheap);
-        assert!(
-            text.ends_with("(the largest of them +0.0 ± 0.5): `b=1`.\n"),
-            "{text}"
-        );
+        let most = text.find("| `c=1` | +50 000.0 | 0.5 | × 2.25 |").unwrap();
+        let least = text.find("| `a=1` | −1 000.0 | 0.5 | -2.500% |").unwrap();
+        assert!(most < least);
+        assert!(text.ends_with("(largest: +0.0 ± 0.5): `b=1`.\n"), "{text}");
         assert!(text.contains("- PostgreSQL 18.6: gcc 12, `-O2`\n"));
     }
 
     #[test]
-    fn builds_stand_beside_each_other() {
+    fn builds_become_columns() {
         let text = tables(&counts(vec![
             variant("17", "17.11", 41_823),
             variant("18", "18.6", 43_137),
         ]));
         assert!(text.contains("| | 17 | 18 | largest ± |\n|---|---:|---:|---:|\n"));
         assert!(
-            text.contains("| look-up | 41 823 | 43 137 | 0.000 % |\n"),
+            text.contains("| look-up | 41 823 | 43 137 | 0.000% |\n"),
             "{text}"
         );
     }

@@ -1,43 +1,43 @@
-//! Files that callgrind writes: one process, its functions, its calls, its totals.
+//! Parses callgrind's output: one process with its functions, calls and totals.
 //!
-//! Invariants: every cost line counts once, so the functions' own costs add up to the line
-//! `totals:` (checked here, since a file cut short would otherwise pass for a cheap one); a function
-//! is one name in one object, whatever source files its lines come from.
-//! Of a process that was forked `summary:` is wrong and `totals:` right, so only the latter is read.
+//! Invariants: every cost line counts once, so the functions' self costs add up to the line
+//! `totals:` (checked here, since a truncated file would otherwise look like a cheap run); a
+//! function is one name in one object, whatever source files its lines come from.
+//! For a forked process `summary:` is wrong and `totals:` is right, so only the latter is read.
 //!
 //! Source: "Callgrind Format Specification" in Valgrind's manual, version 1 of the format as 3.13
-//! to 3.25 write it: names are compressed `(id) name` with one space of ids each for objects,
-//! files and functions; positions may be relative (`+3`, `-3`, `*`); cost columns at the end of a
-//! line may be missing, and are zero then.
+//! to 3.25 write it: names are compressed as `(id) name`, with separate ids for objects, files and
+//! functions; positions may be relative (`+3`, `-3`, `*`); missing cost columns at the end of a
+//! line are zero.
 
 use std::collections::HashMap;
 
-/// Why a file is of no use.
+/// Why a file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutFileError {
-    /// A line is not of the format.
-    #[error("line {line} of callgrind's file: {what}")]
+    /// A line does not have the format.
+    #[error("line {line} of callgrind's output: {what}")]
     Line {
-        /// Counted from 1.
+        /// The line number, from 1.
         line: usize,
         /// What is wrong with it.
         what: &'static str,
     },
-    /// The file ends early, or never had what every file has.
-    #[error("callgrind's file has no line \"{0}\": it was cut short")]
+    /// A mandatory line is missing.
+    #[error("callgrind's output is truncated: it has no line \"{0}\"")]
     Missing(&'static str),
-    /// The functions' costs are not the process's.
-    #[error("callgrind's file does not add up: functions {functions}, totals {totals}")]
+    /// The functions' costs do not add up to the process's total.
+    #[error("callgrind's output is inconsistent: functions {functions}, totals {totals}")]
     DoesNotAddUp {
-        /// Sum of the functions' own instructions.
+        /// Sum of the functions' self instructions.
         functions: u64,
-        /// What the line `totals:` says.
+        /// The line `totals:`.
         totals: u64,
     },
 }
 
-/// Costs of the two kinds that are collected.
+/// The two kinds of cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Events {
     /// Instructions executed (`Ir`).
@@ -53,16 +53,16 @@ impl Events {
     }
 }
 
-/// A function and what it did itself.
+/// A function and its self cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
     /// Path of the program or library; `???` for code that belongs to none.
     pub object: String,
-    /// Its name, or `0x` and its address in the object where the object does not tell.
+    /// Its name or, without a symbol, `0x` and its address in the object.
     pub name: String,
-    /// The source file, where the object tells.
+    /// The source file, if the object has debug information.
     pub file: Option<String>,
-    /// Its own costs.
+    /// Its self cost.
     pub own: Events,
 }
 
@@ -73,17 +73,17 @@ pub struct Call {
     pub caller: usize,
     /// Index of the callee.
     pub callee: usize,
-    /// How often.
+    /// The number of calls.
     pub count: u64,
-    /// What the callee cost in these calls, all that it called included.
+    /// The callee's cost in these calls, including everything it called.
     pub inclusive: Events,
 }
 
-/// Tells the function at an object's address, in place of callgrind, which takes a jump into code
-/// without a name for more of the function that jumped. None where callgrind's name stands.
+/// Returns the function at an object's address, `None` to keep callgrind's name. Needed because
+/// callgrind attributes code without a symbol to the function that jumped there.
 pub type Resolver<'a> = &'a mut dyn FnMut(&str, u64) -> Option<String>;
 
-/// What one process did.
+/// The counts of one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutFile {
     /// The process.
@@ -92,17 +92,17 @@ pub struct OutFile {
     pub totals: Events,
     /// Functions, in the order of their first mention.
     pub functions: Vec<Function>,
-    /// Calls, each pair of functions once.
+    /// Calls, one entry for each pair of functions.
     pub calls: Vec<Call>,
 }
 
 impl OutFile {
-    /// Reads a file's text.
+    /// Parses a file's text.
     pub fn parse(text: &str) -> Result<Self, OutFileError> {
         Self::parse_with(text, &mut |_, _| None)
     }
 
-    /// As [`Self::parse`], with functions by address where the file has addresses
+    /// As [`Self::parse`], but resolves functions by address if the file has addresses
     /// (`--dump-instr=yes`).
     pub fn parse_with(text: &str, resolver: Resolver<'_>) -> Result<Self, OutFileError> {
         let mut reader = Reader::new(resolver);
@@ -117,7 +117,7 @@ impl OutFile {
         reader.finish()
     }
 
-    /// Whether a text ends as a whole file does; one that is still being written does not.
+    /// Whether the text ends as a complete file does, so is no longer being written.
     pub fn is_complete(text: &str) -> bool {
         text.lines()
             .rev()
@@ -126,24 +126,26 @@ impl OutFile {
     }
 }
 
-/// One space of compressed names.
+/// One table of compressed names.
 #[derive(Default)]
 struct NameSpace(HashMap<u64, String>);
 
 impl NameSpace {
-    /// `(7) name` defines and means a name, `(7)` means it, `name` is itself.
+    /// `(7) name` defines a name, `(7)` refers to it, `name` stands for itself.
     fn resolve(&mut self, text: &str) -> Result<String, &'static str> {
         let Some(rest) = text.strip_prefix('(') else {
             return Ok(text.to_owned());
         };
-        let (id, name) = rest.split_once(')').ok_or("a name's number has no end")?;
+        let (id, name) = rest
+            .split_once(')')
+            .ok_or("a name's id is not terminated")?;
         let Ok(id) = id.parse() else {
-            // A function may be called `(below main)`: that is a name, not a number.
+            // A function may be named `(below main)`: that is a name, not an id.
             return Ok(text.to_owned());
         };
         let name = name.trim_start();
         if name.is_empty() {
-            let known = self.0.get(&id).ok_or("a name's number is not defined")?;
+            let known = self.0.get(&id).ok_or("a name's id is not defined")?;
             return Ok(known.clone());
         }
         self.0.insert(id, name.to_owned());
@@ -155,13 +157,13 @@ struct Reader<'a> {
     resolver: Resolver<'a>,
     /// Whether the first position is an address.
     has_addresses: bool,
-    /// That of the last cost line.
+    /// The address of the last cost line.
     address: u64,
-    /// Where the callee of a pending call begins.
+    /// The callee's address in a pending call.
     target: u64,
     pid: Option<u32>,
     totals: Option<Events>,
-    /// Columns of positions before the costs.
+    /// Number of position columns before the costs.
     positions: usize,
     instructions_at: Option<usize>,
     system_calls_at: Option<usize>,
@@ -174,7 +176,7 @@ struct Reader<'a> {
     called_file: Option<String>,
     current: Option<usize>,
     called: Option<(String, String, String)>,
-    /// The next cost line is that of a call so often made.
+    /// The next cost line belongs to a call with this count.
     pending: Option<u64>,
     functions: Vec<Function>,
     index: HashMap<(String, String), usize>,
@@ -216,8 +218,8 @@ impl<'a> Reader<'a> {
         if first.is_ascii_digit() || matches!(first, b'+' | b'-' | b'*') {
             return self.cost(line);
         }
-        // Names may hold colons (`std::sort`), so assignments are told first; header lines have
-        // no equals sign before their colon.
+        // Names may contain colons (`std::sort`), so assignments are tried first; header lines
+        // have no equals sign before their colon.
         if let Some((key, value)) = line.split_once('=')
             && key.bytes().all(|byte| byte.is_ascii_lowercase())
         {
@@ -231,14 +233,14 @@ impl<'a> Reader<'a> {
 
     fn header(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
         match key {
-            "pid" => self.pid = Some(value.parse().map_err(|_| "the process has no number")?),
+            "pid" => self.pid = Some(value.parse().map_err(|_| "the PID is not a number")?),
             "positions" => {
                 self.positions = value.split_whitespace().count();
                 self.has_addresses = value.starts_with("instr");
             }
             "events" => {
                 let at = |name| value.split_whitespace().position(|event| event == name);
-                self.instructions_at = Some(at("Ir").ok_or("it counts no instructions")?);
+                self.instructions_at = Some(at("Ir").ok_or("no event \"Ir\" (instructions)")?);
                 self.system_calls_at = at("sysCount");
             }
             "totals" => self.totals = Some(self.events(value)?),
@@ -273,11 +275,11 @@ impl<'a> Reader<'a> {
                     self.target = position(words.next().unwrap_or_default(), self.address)?;
                 }
             }
-            // Jumps cost nothing by themselves, but may be the first to name a function.
+            // Jumps have no cost of their own, but may define a name.
             "job" => drop(self.objects.resolve(value)?),
             "jfi" | "jfl" => drop(self.files.resolve(value)?),
             "jfn" => drop(self.names.resolve(value)?),
-            // `jump`, `jcnd` and whatever comes later cost nothing by themselves.
+            // `jump`, `jcnd` and unknown keys have no cost of their own.
             _ => {}
         }
         Ok(())
@@ -328,7 +330,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The function at an address, where the file has addresses and the resolver knows it.
+    /// The function at an address, if the file has addresses and the resolver knows it.
     fn at(&mut self, object: &str, address: u64) -> Option<usize> {
         if !self.has_addresses {
             return None;
@@ -340,10 +342,10 @@ impl<'a> Reader<'a> {
     fn events(&self, text: &str) -> Result<Events, &'static str> {
         let instructions_at = self
             .instructions_at
-            .ok_or("costs come before their names")?;
+            .ok_or("costs come before the line \"events:\"")?;
         let mut events = Events::default();
         for (at, word) in text.split_whitespace().enumerate() {
-            // Other columns may hold anything: callgrind's times of system calls wrap around.
+            // Other columns are ignored: callgrind's system call times overflow.
             let number = || word.parse::<u64>().map_err(|_| "a cost is not a number");
             if at == instructions_at {
                 events.instructions = number()?;
@@ -382,7 +384,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// An absolute position, or one relative to the last.
+/// An absolute position, or one relative to the last position.
 fn position(word: &str, last: u64) -> Result<u64, &'static str> {
     let number = |digits: &str| match digits.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -397,7 +399,7 @@ fn position(word: &str, last: u64) -> Result<u64, &'static str> {
     found.map_err(|_| "a position is not a number")
 }
 
-/// Callgrind marks how deep a function has called itself: `f'2`.
+/// Removes callgrind's recursion level: `f'2`.
 fn without_depth(mut name: String) -> String {
     if let Some((plain, depth)) = name.rsplit_once('\'')
         && !depth.is_empty()
@@ -449,7 +451,7 @@ totals: 32 1 7
 ";
 
     #[test]
-    fn names_costs_and_calls_are_told_apart() {
+    fn names_costs_and_calls_are_parsed() {
         let file = OutFile::parse(FILE).unwrap();
         assert_eq!((file.pid, file.totals.instructions), (42, 32));
         let own = |name: &str| {
@@ -468,7 +470,7 @@ totals: 32 1 7
     }
 
     #[test]
-    fn a_file_cut_short_is_refused() {
+    fn a_truncated_file_is_rejected() {
         let (cut, _) = FILE.split_once("totals").unwrap();
         assert!(!OutFile::is_complete(cut) && OutFile::is_complete(FILE));
         assert_eq!(OutFile::parse(cut), Err(OutFileError::Missing("totals:")));
@@ -488,7 +490,7 @@ totals: 32 1 7
     }
 
     #[test]
-    fn code_without_a_name_is_not_the_one_that_jumped_there() {
+    fn code_without_a_symbol_is_not_attributed_to_the_function_that_jumped_there() {
         let text = "pid: 1\npositions: instr line\nevents: Ir\nob=(1) /bin/postgres\n\
                     fn=(1) search\n0x10 0 5\n+16 0 7\ncfn=(2) other\ncalls=1 0x40 0\n* * 9\n\
                     fn=(2)\n0x40 0 9\nfn=(3) search'2\n0x11 0 1\ntotals: 22\n";
@@ -508,7 +510,7 @@ totals: 32 1 7
     }
 
     #[test]
-    fn instructions_come_with_addresses_too() {
+    fn addresses_in_the_file_do_not_change_the_counts() {
         let text = FILE.replace("positions: line", "positions: instr line");
         let text: String = text
             .lines()

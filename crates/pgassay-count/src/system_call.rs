@@ -1,7 +1,7 @@
 //! System calls by name, from the library functions that make them.
 //!
-//! callgrind counts system calls but keeps no numbers of them. Each is made by a function of libc
-//! that does little else and is called like it, up to ornaments: `__libc_send`, `pread64`,
+//! callgrind counts system calls but not which ones. Each is made by a libc function that does
+//! little else and has the same name, except for decorations: `__libc_send`, `pread64`,
 //! `epoll_wait@@GLIBC_2.3.2`, `__write_nocancel`.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use pgassay_core::instructions::{SystemCalls, is_address};
 
 use crate::tally::Tally;
 
-/// The system calls of a tally, most first.
+/// The system calls of a tally, the most frequent first.
 pub(crate) fn by_name(tally: &Tally) -> Vec<SystemCalls> {
     let mut counts = BTreeMap::new();
     for function in tally
@@ -49,7 +49,7 @@ mod tests {
     use super::plain;
 
     #[test]
-    fn ornaments_are_no_part_of_a_name() {
+    fn names_lose_their_decorations() {
         let cases = [
             ("__libc_send", "send"),
             ("gettimeofday_syscall", "gettimeofday"),

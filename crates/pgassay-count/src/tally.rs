@@ -1,12 +1,12 @@
-//! What transactions cost: the difference between a longer and a shorter run of the same work.
+//! The cost of transactions: the difference between a longer and a shorter run of the same work.
 //!
-//! Start-up and first touches are in both runs and cancel; what is left belongs to the transactions
-//! that only the longer one made. Everything is kept as whole instructions over whole transactions,
-//! so that sums stay exact; division is for whoever prints.
+//! Startup and first accesses are in both runs and cancel out; the remainder belongs to the
+//! additional transactions of the longer run. All figures are whole instructions over whole
+//! transactions, so that sums stay exact; only output divides them.
 //!
-//! Invariants: the functions' own costs add up to the total; a function's inclusive cost counts each
-//! call once, direct recursion apart. In a cycle of several functions a part is counted more than
-//! once, because callgrind keeps calls by pairs of functions: such a function says so.
+//! Invariants: the functions' self costs add up to the total; a function's inclusive cost counts
+//! each call once, except direct recursion. In a cycle of several functions a part is counted more
+//! than once, because callgrind records calls by pairs of functions; such functions are marked.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,18 +22,18 @@ pub struct FunctionTally {
     pub object: String,
     /// Its name, or `0x` and its address.
     pub name: String,
-    /// The source file, where the object tells.
+    /// The source file, if the object has debug information.
     pub file: Option<String>,
-    /// Its own instructions, in all transactions.
+    /// Self instructions, over all transactions.
     pub own: i64,
-    /// The system calls that it made itself.
+    /// Self system calls.
     pub system_calls: i64,
 }
 
-/// The cost of some transactions, of one or more repeats.
+/// The cost of some transactions, over one or more repeats.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
-    /// The transactions that all figures are the sum of.
+    /// The number of transactions that all figures are summed over.
     pub transactions: u64,
     /// Their instructions.
     pub instructions: i64,
@@ -46,7 +46,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds what `many` did beyond `few`, which made so many transactions more.
+    /// Adds the difference of `many` and `few`; `many` executed `transactions` more.
     pub fn add(&mut self, few: &OutFile, many: &OutFile, transactions: u64) {
         self.transactions += transactions;
         self.accumulate(few, -1);
@@ -83,7 +83,7 @@ impl Tally {
         }
     }
 
-    /// The calls that the transactions made.
+    /// The calls made by the transactions.
     pub fn calls(&self) -> impl Iterator<Item = CallTally> {
         let counted = self.calls.iter().filter(|(_, sums)| **sums != (0, 0));
         counted.map(|(&(caller, callee), &(count, inclusive))| CallTally {
@@ -94,7 +94,7 @@ impl Tally {
         })
     }
 
-    /// Inclusive instructions of every function, in their order.
+    /// Inclusive instructions of every function, in the order of `functions`.
     pub fn inclusive(&self) -> Vec<i64> {
         let mut inclusive: Vec<i64> = self.functions.iter().map(|function| function.own).collect();
         for call in self.calls().filter(|call| call.caller != call.callee) {
@@ -112,7 +112,7 @@ impl Tally {
         counts
     }
 
-    /// Which functions call themselves through others.
+    /// Which functions are indirectly recursive.
     pub fn in_cycles(&self) -> Vec<bool> {
         let mut callees = vec![Vec::new(); self.functions.len()];
         for call in self.calls().filter(|call| call.caller != call.callee) {
@@ -121,7 +121,7 @@ impl Tally {
         cycle::members(&callees)
     }
 
-    /// For every function the one that spends most in calling it.
+    /// For every function, the caller that spends most in it.
     pub fn heaviest_callers(&self) -> Vec<Option<usize>> {
         let mut heaviest: Vec<Option<(i64, usize)>> = vec![None; self.functions.len()];
         for call in self.calls().filter(|call| call.caller != call.callee) {

@@ -1,4 +1,4 @@
-//! Counts as text: the answer first, then the functions that explain it.
+//! Prints instruction counts: the answer first, then the functions that explain it.
 
 use std::fmt::Write;
 
@@ -9,18 +9,18 @@ use pgassay_core::instructions::{
 
 use crate::against::{Comparison, Outcome};
 
-/// Functions shown of each table unless the user wants more.
+/// Default number of rows in each table of functions.
 pub const ROWS: usize = 12;
 
-/// With more variants than this against a baseline, only their sums are printed.
+/// With more variants than this besides the baseline, only their totals are printed.
 const EXPLAINED_MAX: usize = 3;
 
-/// The whole answer, with so many functions of each table.
+/// The whole report, with up to `rows` functions in each table.
 pub fn answer(counts: &Counts, rows: usize) -> String {
     let mut out = format!("{}\n", counts.question);
     let _ = writeln!(
         out,
-        "Instructions in user space per transaction, one client, counted by {}, seed {}.",
+        "User-space instructions per transaction, one client; counted by {}, seed {}.",
         counts.machine.counter, counts.seed
     );
     for what in &counts.left_out {
@@ -47,7 +47,7 @@ fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usiz
     let _ = writeln!(
         out,
         "  {:width$}  {:>13}  {:>8}  {:>9}  {:>12}  {:>8}  {:>9}",
-        "variant", "instructions", "±", "sys calls", "difference", "±", "ratio"
+        "variant", "instructions", "±", "syscalls", "difference", "±", "ratio"
     );
     let Some((baseline, others)) = condition.variants.split_first() else {
         return;
@@ -67,7 +67,7 @@ fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usiz
         if !variant.is_linear() {
             let _ = writeln!(
                 out,
-                "  \"{}\" is not linear: the second half of a run costs {:+.2} % per transaction; its figure depends on how long one runs",
+                "  \"{}\" is not linear: a transaction costs {:+.2}% in the second half of a run, so its count depends on the run length",
                 variant.name,
                 100.0 * variant.bend()
             );
@@ -81,7 +81,7 @@ fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usiz
     if others.len() > EXPLAINED_MAX {
         let _ = writeln!(
             out,
-            "  What the differences are made of: count two of the variants (--variant), or read --json."
+            "  To see the functions behind a difference, select two variants (--variant) or use --json."
         );
         return;
     }
@@ -89,7 +89,7 @@ fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usiz
         if difference.verdict != Verdict::NoDifference {
             explanation(
                 out,
-                &format!("{} against {}", variant.name, baseline.name),
+                &format!("{} vs {}", variant.name, baseline.name),
                 difference,
                 rows,
             );
@@ -98,29 +98,29 @@ fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usiz
     }
 }
 
-/// How figures and verdicts come about.
+/// How figures and verdicts are computed.
 pub(crate) fn how(baseline: &VariantCount, comparisons: usize) -> String {
     let segments = baseline.segments.map(|count| count.to_string()).join(", ");
     let rounds = baseline.repeats.len();
     let figures = format!(
-        "The median of {rounds} rounds, segments of {segments} transactions; ± of a cost is the largest less the smallest of them."
+        "Median of {rounds} rounds, segments of {segments} transactions; ± of a cost is the range over the rounds."
     );
     let chance = 100.0 * margin::ERROR;
     match (margin::factor(rounds, comparisons), comparisons) {
         (_, 0) => figures,
         (None, _) => format!(
-            "{figures} No verdict from fewer than {} rounds (--repeats).",
+            "{figures} A verdict requires at least {} rounds (--repeats).",
             margin::ROUNDS_MIN
         ),
         (Some(factor), _) => format!(
-            "{figures} ± of a difference is {factor:.2} times the larger of both: noise exceeds that in at most {chance}% of counts, for {comparisons} comparison{} together.",
+            "{figures} ± of a difference is {factor:.2} times the larger of the two ranges: noise exceeds it in at most {chance}% of counts, over {comparisons} comparison{} in total.",
             if comparisons == 1 { "" } else { "s" }
         ),
     }
 }
 
-/// A few variants, and builds, in the study's order; many of one build by what they cost more, and
-/// those of no difference at the end.
+/// A few variants, or several builds, keep the study's order. Many variants of one build are sorted
+/// by cost, the most expensive first and those without a difference last.
 fn in_order<'a>(
     baseline: &VariantCount,
     others: &'a [VariantCount],
@@ -143,7 +143,7 @@ fn in_order<'a>(
 
 fn cost(variant: &VariantCount) -> String {
     let spread = match variant.repeats.len() {
-        // One round does not differ from itself: that says nothing.
+        // One round has no range.
         0 | 1 => "–".to_owned(),
         _ => grouped(variant.spread()),
     };
@@ -197,8 +197,8 @@ fn builds(out: &mut String, variants: &[VariantCount]) {
 fn one_variant(out: &mut String, variant: &VariantCount, rows: usize) {
     let _ = writeln!(
         out,
-        "\n  {:>12}  {:>7}  subsystem (own instructions per transaction)",
-        "own", "share"
+        "\n  {:>12}  {:>7}  subsystem (self instructions per transaction)",
+        "self", "share"
     );
     let share = |sum: i64| 100.0 * sum as f64 / variant.instructions as f64;
     for row in &variant.subsystems {
@@ -219,7 +219,7 @@ fn one_variant(out: &mut String, variant: &VariantCount, rows: usize) {
     let _ = writeln!(
         out,
         "\n  {:>12}  {:>7}  {:>12}  {:>9}  function (per transaction)",
-        "own", "share", "inclusive", "calls"
+        "self", "share", "inclusive", "calls"
     );
     for function in variant.functions.iter().take(rows) {
         let _ = writeln!(
@@ -252,7 +252,7 @@ fn one_variant(out: &mut String, variant: &VariantCount, rows: usize) {
         .filter(|(count, _)| count.abs() >= 0.005)
         .map(|(count, name)| {
             let clock = if is_clock(name) {
-                " (no system call but under valgrind)"
+                " (a system call only under valgrind)"
             } else {
                 ""
             };
@@ -266,7 +266,7 @@ fn one_variant(out: &mut String, variant: &VariantCount, rows: usize) {
     );
 }
 
-/// The rows that make up a difference.
+/// The subsystems and functions that make up a difference.
 pub fn explanation(out: &mut String, title: &str, difference: &Difference, rows: usize) {
     let _ = writeln!(
         out,
@@ -289,7 +289,7 @@ pub fn explanation(out: &mut String, title: &str, difference: &Difference, rows:
         );
     }
     let _ = writeln!(out, "  {:>12}  total", per(difference.instructions));
-    let _ = writeln!(out, "\n  {:>12}  {:>12}  by function", "own", "inclusive");
+    let _ = writeln!(out, "\n  {:>12}  {:>12}  by function", "self", "inclusive");
     let shown = &difference.functions[..rows.min(difference.functions.len())];
     for row in shown {
         let _ = writeln!(
@@ -351,7 +351,7 @@ fn system_calls(out: &mut String, baseline: &VariantCount, variant: &VariantCoun
     }
 }
 
-/// A function's callers above it and its callees below, with what each spends per transaction.
+/// A function's callers above it and its callees below, with the cost of each per transaction.
 pub fn around(variant: &VariantCount, name: &str) -> Option<String> {
     let index = variant
         .functions
@@ -379,7 +379,7 @@ pub fn around(variant: &VariantCount, name: &str) -> Option<String> {
     };
     rows("<", &|call| (call.callee == index).then_some(call.caller));
     let own = format!(
-        "  {:>12}  {:>9.2}  * {name} (own {})\n",
+        "  {:>12}  {:>9.2}  * {name} (self {})\n",
         grouped(variant.per_transaction(function.inclusive)),
         variant.per_transaction(function.calls),
         grouped(variant.per_transaction(function.instructions))
@@ -404,7 +404,8 @@ pub fn around(variant: &VariantCount, name: &str) -> Option<String> {
     Some(format!("{callers}{own}{rows}"))
 }
 
-/// What came of comparing with earlier counts; the functions that moved where it costs more.
+/// The outcome of comparing with earlier counts, with the functions that changed where the cost
+/// exceeds the tolerance.
 pub fn comparisons(all: &[Comparison], tolerance: f64, rows: usize) -> String {
     let mut out = String::new();
     for Comparison { title, outcome } in all {
@@ -415,7 +416,7 @@ pub fn comparisons(all: &[Comparison], tolerance: f64, rows: usize) -> String {
             Outcome::Within(difference) => {
                 let _ = writeln!(
                     out,
-                    "{title}: {} ± {} instructions ({}), within {} %",
+                    "{title}: {} ± {} instructions ({}), within {}%",
                     signed(difference.per_transaction),
                     grouped(difference.repeatability),
                     ratio(difference.ratio),
@@ -425,13 +426,13 @@ pub fn comparisons(all: &[Comparison], tolerance: f64, rows: usize) -> String {
             Outcome::Over(difference) => {
                 let _ = writeln!(
                     out,
-                    "{title}: {} ± {} instructions ({}), over {} %",
+                    "{title}: {} ± {} instructions ({}), over {}%",
                     signed(difference.per_transaction),
                     grouped(difference.repeatability),
                     ratio(difference.ratio),
                     100.0 * tolerance
                 );
-                explanation(&mut out, "now against then", difference, rows);
+                explanation(&mut out, "now vs then", difference, rows);
             }
         }
     }
@@ -440,7 +441,7 @@ pub fn comparisons(all: &[Comparison], tolerance: f64, rows: usize) -> String {
 
 pub(crate) fn ratio(ratio: f64) -> String {
     if (0.5..2.0).contains(&ratio) {
-        format!("{:+.3} %", 100.0 * (ratio - 1.0))
+        format!("{:+.3}%", 100.0 * (ratio - 1.0))
     } else {
         format!("× {ratio:.2}")
     }
@@ -451,7 +452,7 @@ pub(crate) fn signed(value: f64) -> String {
     format!("{sign}{}", grouped(value.abs()))
 }
 
-/// One decimal, and thin groups of three digits.
+/// One decimal, digits in groups of three.
 pub(crate) fn grouped(value: f64) -> String {
     let text = format!("{:.1}", value.abs());
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, "0"));
@@ -475,7 +476,7 @@ mod tests {
         assert_eq!(grouped(61_872.34), "61 872.3");
         assert_eq!(grouped(1_871_064.0), "1 871 064.0");
         assert_eq!(signed(-524.04), "−524.0");
-        assert_eq!(ratio(1.001_85), "+0.185 %");
+        assert_eq!(ratio(1.001_85), "+0.185%");
         assert_eq!(ratio(26.7), "× 26.70");
     }
 }

@@ -1,8 +1,8 @@
-//! Call paths from files that callgrind wrote with `--separate-callers`.
+//! Call paths from callgrind's output with `--separate-callers`.
 //!
-//! A function's name is then the whole chain of its callers, nearest first and parted by `'`:
+//! A function's name is then the whole chain of its callers, nearest first, separated by `'`:
 //! `palloc'exec_simple_query'PostgresMain'BackendMain'…`. Source: `print_mangled_cxt` in
-//! Valgrind's `callgrind/dump.c`. A direct call of itself makes no longer chain.
+//! Valgrind's `callgrind/dump.c`. Direct recursion does not extend the chain.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use pgassay_core::instructions::{CallPath, CallTree, PathFunction, base_name};
 
 use crate::outfile::OutFile;
 
-/// What `many` did beyond `few`, which made so many transactions more, by call path. Callers of
-/// `root` are left off.
+/// The difference of `many` and `few` by call path; `many` executed `transactions` more. Callers of
+/// `root` are omitted.
 pub fn call_tree(few: &OutFile, many: &OutFile, transactions: u64, root: &str) -> CallTree {
     let mut grower = Grower {
         root,
@@ -29,7 +29,7 @@ pub fn call_tree(few: &OutFile, many: &OutFile, transactions: u64, root: &str) -
     pruned(&grower.tree)
 }
 
-/// The object of every chain: a caller stands in its own chain with its name alone.
+/// The object of every chain; within a chain, callers have only a name.
 fn objects<'a>(files: &[&'a OutFile]) -> HashMap<&'a str, &'a str> {
     let functions = files.iter().flat_map(|file| &file.functions);
     functions
@@ -60,7 +60,7 @@ impl<'a> Grower<'a> {
         }
     }
 
-    /// The path of a chain, made with those of its callers where it is new.
+    /// The path of a chain; creates it and those of its callers if they are new.
     fn path(&mut self, chain: &'a str) -> usize {
         let mut starts = vec![0];
         for (position, _) in chain.match_indices('\'') {
@@ -105,7 +105,7 @@ impl<'a> Grower<'a> {
     }
 }
 
-/// Without paths below which nothing was executed: those of a backend's start and end.
+/// Drops paths below which nothing was executed: those of a backend's start and end.
 fn pruned(tree: &CallTree) -> CallTree {
     let mut is_used: Vec<bool> = tree
         .paths
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_run_does_once_is_on_no_path() {
+    fn one_time_work_of_a_run_is_on_no_path() {
         let tree = call_tree(&file(2), &file(12), 10, "PostgresMain");
         let shown: Vec<(String, &str, i64, i64)> = tree
             .paths

@@ -1,4 +1,4 @@
-//! A variant's figures from its tally: names, subsystems and sums put to what callgrind counted.
+//! A variant's figures from its tally: callgrind's counts with names, subsystems and sums.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::credit;
 use crate::system_call;
 use crate::tally::Tally;
 
-/// Puts names, subsystems and sums to a tally.
+/// Adds names, subsystems and sums to a tally.
 pub fn variant_count(
     name: &str,
     build: Build,
@@ -101,7 +101,7 @@ fn functions(tally: &Tally, subsystems: &[Subsystem]) -> (Vec<FunctionCount>, Ve
 
 fn subsystem_name(subsystem: Subsystem) -> &'static str {
     match subsystem {
-        // Not only libc's: TLS, the loader and the like are in it too.
+        // Includes TLS, the dynamic loader and other libraries.
         Subsystem::Libc => "libraries",
         other => other.name(),
     }

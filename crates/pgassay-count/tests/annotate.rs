@@ -1,4 +1,4 @@
-//! The same file read by us and by callgrind's own reader.
+//! Compares our parser with `callgrind_annotate` on the same file.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use pgassay_count::OutFile;
 
 fn has_valgrind() -> bool {
-    // Its own version is an error to callgrind_annotate.
+    // callgrind_annotate --version exits with an error, so only starting it counts.
     let runs = |program: &str| {
         let mut command = Command::new(program);
         command
@@ -22,16 +22,16 @@ fn has_valgrind() -> bool {
         assert_ne!(
             std::env::var("CI").as_deref(),
             Ok("true"),
-            "CI has valgrind"
+            "valgrind is required in CI"
         );
-        // Not `eprintln!`: that would be captured, and a skip has to be seen.
-        let line = b"SKIPPED: reading callgrind's files: there is no valgrind here\n";
+        // Not `eprintln!`: the test harness would capture it, and a skip must be visible.
+        let line = b"SKIPPED: reading callgrind's output: valgrind is not installed\n";
         let _ = std::io::Write::write_all(&mut std::io::stderr(), line);
     }
     has
 }
 
-/// Instructions by function as `callgrind_annotate` prints them, and its total.
+/// The total and the instructions by function as `callgrind_annotate` prints them.
 fn annotated(file: &std::path::Path) -> (u64, BTreeMap<String, u64>) {
     let mut command = Command::new("callgrind_annotate");
     let output = command
@@ -66,7 +66,7 @@ fn annotated(file: &std::path::Path) -> (u64, BTreeMap<String, u64>) {
             .rsplit(':')
             .next()
             .unwrap();
-        // How deep a function has called itself.
+        // Without the recursion level.
         let name = name.split('\'').next().unwrap();
         *functions.entry(name.to_owned()).or_insert(0) += instructions;
     }
@@ -121,7 +121,7 @@ fn totals_and_functions_agree_with_callgrind_annotate() {
             .sum();
         assert_eq!(
             missing, 0,
-            "what callgrind_annotate does not list costs nothing"
+            "functions that callgrind_annotate does not list have no cost"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! Sums that must hold for any process: written as callgrind would, read back, subtracted, compared.
+//! Sums that must hold for any process, written in callgrind's format, parsed, subtracted and
+//! compared.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +10,7 @@ use pgassay_core::instructions::{Build, Difference, Repeat, VariantCount};
 use pgassay_count::{OutFile, Tally, variant_count};
 use proptest::prelude::*;
 
-/// Something that was executed: a function, its own instructions, what it called.
+/// One execution of a function: its self instructions and the calls it made.
 #[derive(Debug, Clone)]
 struct Node {
     function: usize,
@@ -72,7 +73,7 @@ impl Node {
         }
     }
 
-    /// What `function` cost with all that it called, nested calls of itself counted once.
+    /// The inclusive cost of `function`, counting recursive calls once.
     fn inclusive(&self, function: usize) -> u64 {
         if self.function == function {
             self.total()
@@ -149,14 +150,14 @@ proptest! {
         let own: u64 = file.functions.iter().map(|function| function.own.instructions).sum();
         prop_assert_eq!(own, process.total());
         prop_assert_eq!(file.totals.instructions, process.total());
-        // A file cut anywhere is refused; only its last line break may be missing.
+        // A truncated file is rejected; only the final newline may be missing.
         let text = process.file();
         let cut = &text[..text.len() - 2 - process.total().to_string().len()];
         prop_assert!(OutFile::parse(cut).is_err());
     }
 
     #[test]
-    fn inclusive_costs_are_those_of_the_calls(process in process()) {
+    fn inclusive_costs_match_the_call_tree(process in process()) {
         let nothing = Node { function: 0, own: 0, called: Vec::new() };
         let (_, tally) = counted(&nothing, &process, 2);
         let cycles = tally.in_cycles();
@@ -173,7 +174,7 @@ proptest! {
     }
 
     #[test]
-    fn differences_add_up_whatever_the_transactions(
+    fn differences_add_up_for_any_number_of_transactions(
         a in (process(), process(), 2..100_u64),
         b in (process(), process(), 2..100_u64),
     ) {

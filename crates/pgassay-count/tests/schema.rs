@@ -1,17 +1,17 @@
-//! The published schema is that of the types.
+//! The published schema matches the types.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pgassay_core::instructions::Counts;
 
 #[test]
-fn the_published_schema_is_that_of_the_program() {
+fn the_published_schema_matches_the_types() {
     let path = format!(
         "{}/../../docs/schema/count-1.json",
         env!("CARGO_MANIFEST_DIR")
     );
     let schema = serde_json::to_string_pretty(&schemars::schema_for!(Counts)).unwrap() + "\n";
-    // To publish a change that was meant: UPDATE_SCHEMA=1 cargo test -p pgassay-count
+    // To publish an intended change: UPDATE_SCHEMA=1 cargo test -p pgassay-count
     if std::env::var_os("UPDATE_SCHEMA").is_some() {
         std::fs::write(&path, &schema).unwrap();
     }

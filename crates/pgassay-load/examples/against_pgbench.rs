@@ -1,9 +1,10 @@
-//! Ours against pgbench in turns on a server of its own: `against_pgbench [PAIRS] [SECONDS] [MODE]`.
+//! Alternates the load engine with pgbench on a temporary server: `against_pgbench [PAIRS]
+//! [SECONDS] [MODE]`.
 //!
-//! Both run select-only with one thread at 1, 16 and 64 clients over the unix socket. Printed are
-//! medians of the ratios of pairs, with the least and the largest: transactions per second, and
-//! the client's processor time per transaction (pgbench's from `getrusage`, connecting included;
-//! ours from the threads of the load). Needs an installed PostgreSQL.
+//! Both run select-only on one thread with 1, 16 and 64 clients over the Unix socket. Prints the
+//! median, minimum and maximum ratio of the pairs for transactions per second and for client CPU
+//! time per transaction (pgbench's from `getrusage`, including connecting; the engine's from its
+//! threads). Requires an installed PostgreSQL.
 
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 
@@ -22,7 +23,7 @@ use pgassay_wire::conninfo::Target;
 const SCRIPT: &str = "\\set aid random(1, 100000 * :scale)\n\
                       SELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n";
 
-/// Transactions per second, and the client's processor time per transaction in µs.
+/// Transactions per second, and client CPU time per transaction in µs.
 type Figures = (f64, f64);
 
 fn main() {
@@ -38,7 +39,7 @@ fn main() {
     for clients in [1, 16, 64] {
         let mut ratios = (Vec::new(), Vec::new());
         for pair in 0..pairs {
-            // ABBA, so that a drift of the machine favours neither.
+            // ABBA order, so that machine drift favors neither.
             let (theirs, ours) = if pair % 2 == 0 {
                 let theirs = run_pgbench(&server, clients, seconds, mode);
                 (theirs, run_ours(&server, clients, seconds, mode))
@@ -95,7 +96,7 @@ fn run_pgbench(server: &support::Server, clients: u32, seconds: u64, mode: &str)
 }
 
 fn children_cpu_us() -> f64 {
-    // SAFETY: all zeroes is a valid rusage, and the pointer is to ours.
+    // SAFETY: all zeroes is a valid rusage, and the pointer is to our own.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);

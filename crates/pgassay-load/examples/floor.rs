@@ -1,11 +1,12 @@
-//! The least that a client can do: what of its CPU time no client saves.
+//! The minimum CPU time of a client: what no client can save.
 //!
 //! `floor SOCKET_DIRECTORY PORT USER DATABASE CLIENTS SECONDS epoll|uring`
 //!
-//! pgbench's select-only, prepared, with libpq's messages (Bind, Describe, Execute, Sync), on one
-//! thread, by the same system calls as the engine's drivers; but no script, no clock, no histogram,
-//! no reading of replies beyond their last six bytes, no error that is anything but the end. Prints
-//! two lines as pgbench's. `benchmarks/against-pgbench --floor` sets it beside the rest.
+//! Runs pgbench's select-only in prepared mode with libpq's messages (Bind, Describe, Execute,
+//! Sync) on one thread, with the same system calls as the engine's drivers. It has no scripts, no
+//! clock per transaction and no histogram, reads only the last six bytes of each reply, and stops
+//! at any error. Prints two lines in pgbench's format. `benchmarks/against-pgbench --floor`
+//! compares it with the other programs.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,10 +21,10 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, squeue, types};
 
-/// Of `pgbench -i -s 10`.
+/// As after `pgbench -i -s 10`.
 const ROWS: u32 = 1_000_000;
 const REPLY_BYTES: usize = 1024;
-/// Enough looks at the clock for a window of seconds.
+/// Frequent enough clock readings for a window of seconds.
 const ROUNDS_A_LOOK: u32 = 64;
 
 fn main() {
@@ -61,7 +62,8 @@ struct Meter {
 }
 
 impl Meter {
-    /// Whether the time is over, which few rounds ask the clock for; what was measured is printed then.
+    /// Whether the time is over, checking the clock only once in some rounds; prints the results
+    /// when it is.
     fn is_over(&mut self) -> bool {
         self.rounds += 1;
         if !self.rounds.is_multiple_of(ROUNDS_A_LOOK) || self.begun.elapsed() < self.length {
@@ -83,7 +85,7 @@ struct Load {
 }
 
 impl Load {
-    /// The next request: another row, in seven digits.
+    /// Returns the next request: another row, in seven digits.
     fn next(&mut self) -> &[u8] {
         self.random = self
             .random
@@ -98,7 +100,7 @@ impl Load {
     }
 }
 
-/// Where the row's digits stand in the request.
+/// Offset of the row's digits in the request.
 const DIGITS: usize = 1 + 4 + 1 + 2 + 2 + 2 + 4;
 
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -109,7 +111,8 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
 }
 
 fn request() -> Vec<u8> {
-    // The unnamed portal of statement "p", all in text: one parameter of seven bytes, one result format.
+    // The unnamed portal of statement "p", all in text format: one seven-byte parameter, one result
+    // format.
     let bind = message(b'B', b"\0p\0\0\0\0\x01\0\0\0\x070000001\0\x01\0\0");
     [
         bind,
@@ -142,14 +145,14 @@ fn until_ready(stream: &mut UnixStream) {
         let count = stream.read(&mut buffer).unwrap();
         assert!(
             count > 0,
-            "the server closed: {}",
+            "the server closed the connection: {}",
             String::from_utf8_lossy(&seen)
         );
         seen.extend(&buffer[..count]);
     }
 }
 
-/// `ReadyForQuery`, outside of a transaction, stands at the end.
+/// Whether the reply ends with a `ReadyForQuery` outside a transaction.
 fn is_ready(reply: &[u8]) -> bool {
     assert_ne!(
         reply.first(),
@@ -162,7 +165,7 @@ fn is_ready(reply: &[u8]) -> bool {
 
 fn send(stream: &UnixStream, bytes: &[u8]) {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the pointer is to so many bytes, and the descriptor is open.
+    // SAFETY: the pointer is to this many bytes, and the descriptor is open.
     let sent = unsafe {
         libc::send(
             stream.as_raw_fd(),
@@ -177,7 +180,7 @@ fn send(stream: &UnixStream, bytes: &[u8]) {
 fn epoll(mut load: Load, mut meter: Meter) {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 256];
     let mut buffer = [0_u8; REPLY_BYTES];
-    // SAFETY: descriptors are open, and pointers are to what is said, for all calls.
+    // SAFETY: for all calls, descriptors are open and pointers are to the stated objects.
     unsafe {
         let epoll = libc::epoll_create1(0);
         for index in 0..load.streams.len() {
@@ -196,7 +199,7 @@ fn epoll(mut load: Load, mut meter: Meter) {
                 let index = event.u64 as usize;
                 let fd = load.streams[index].as_raw_fd();
                 let count = libc::recv(fd, buffer.as_mut_ptr().cast(), REPLY_BYTES, 0);
-                assert!(count > 0, "the server closed");
+                assert!(count > 0, "the server closed the connection");
                 if is_ready(&buffer[..count as usize]) {
                     meter.transactions += 1;
                     load.next();
@@ -249,7 +252,7 @@ fn uring(mut load: Load, mut meter: Meter) {
         ring.submit_and_wait(1).unwrap();
         for done in ring.completion() {
             let index = done.user_data() as usize;
-            assert!(done.result() > 0, "the server closed");
+            assert!(done.result() > 0, "the server closed the connection");
             let count = done.result() as usize;
             if is_ready(&replies[index][..count]) {
                 meter.transactions += 1;

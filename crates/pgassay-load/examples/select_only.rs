@@ -1,8 +1,8 @@
-//! pgbench's built-in select-only script against a server that holds its tables:
-//! `select_only SOCKET_DIRECTORY PORT USER DATABASE CLIENTS SECONDS [THREADS] [MODE] [SCRIPT]`.
+//! pgbench's built-in select-only script against a server that has its tables: `select_only
+//! SOCKET_DIRECTORY PORT USER DATABASE CLIENTS SECONDS [THREADS] [MODE] [SCRIPT]`.
 //!
-//! Prints one line: tps, client CPU per transaction, p50 and p99, fairness. `against_pgbench` compares
-//! with pgbench.
+//! Prints one line: tps, client CPU time per transaction, p50 and p99, fairness. `against_pgbench`
+//! compares these with pgbench.
 
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 

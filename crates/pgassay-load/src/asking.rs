@@ -1,7 +1,7 @@
-//! One statement to every client's server process, between runs.
+//! Executes one statement on every client's connection between runs.
 //!
-//! A server process keeps its counters to itself for a while and hands them over when it has
-//! ended a statement; only a statement on its own connection makes it do so.
+//! A backend keeps pending statistics to itself and reports them only at the end of a statement on
+//! its own connection.
 
 use std::io;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use crate::driver::{Arrival, Driver, Io};
 use crate::error::LoadError;
 use crate::worker::Worker;
 
-/// How often the time is looked at.
+/// How often the loop checks the time limit.
 const TICK_NS: u64 = 20_000_000;
 
 impl Crew {
-    /// Sends a statement on every open connection and waits for the answers, which nobody reads.
-    /// Returns how many processes carried it out.
+    /// Executes a statement on every open connection and discards the results. Returns the number
+    /// of backends that executed it.
     ///
     /// # Errors
-    /// A connection that is lost, and an answer that does not come within the limit for replies.
-    /// That the server refuses the statement is no error.
+    /// A lost connection, or a reply that does not arrive within the reply limit. An error that the
+    /// server reports for the statement is not an error here.
     pub fn ask(&mut self, sql: &str) -> Result<u32, LoadError> {
         if self.is_spent {
             return Err(LoadError::Spent);
         }
-        // A connection that breaks here is broken for the next run as well.
+        // A connection that breaks here is unusable in the next run too.
         self.is_spent = true;
         let limit = self.limits.reply;
         let mut answered = 0;
@@ -40,7 +40,8 @@ impl Crew {
     }
 }
 
-/// Asks all clients of a thread at once; returns how many of them were served.
+/// Sends the statement on all connections of a thread; returns how many executed it without an
+/// error.
 fn ask_all(worker: &mut Worker<Io>, sql: &str, limit: Duration) -> Result<u32, LoadError> {
     let system = |source| LoadError::System {
         what: "wait for answers between runs",
@@ -63,7 +64,7 @@ fn ask_all(worker: &mut Worker<Io>, sql: &str, limit: Duration) -> Result<u32, L
         if now_ns > until_ns {
             return Err(LoadError::Unanswered {
                 client: worker.clients[first].run.id,
-                what: format!("the answer to {sql}"),
+                what: format!("while executing {sql}"),
                 waited: limit,
             });
         }
@@ -101,7 +102,7 @@ fn send(worker: &mut Worker<Io>, index: usize) -> Result<(), LoadError> {
     }
 }
 
-/// What some bytes said.
+/// What a piece of a reply contained.
 #[derive(Default)]
 struct Heard {
     ready: bool,
@@ -133,7 +134,7 @@ fn wire(client: &Client, error: WireError) -> LoadError {
 fn lost(client: &Client, source: Option<io::Error>) -> LoadError {
     LoadError::Lost {
         client: client.run.id,
-        what: "asking between runs".into(),
+        what: "between runs".into(),
         place: None,
         last: None,
         source,

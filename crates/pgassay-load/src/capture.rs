@@ -1,35 +1,36 @@
-//! `\gset` and `\aset`: rows into variables.
+//! `\gset` and `\aset`: store result columns in variables.
 //!
-//! Source: `readCommandResponse` in pgbench.c: `\gset` wants exactly one row of the last query,
-//! `\aset` takes the last row of every query that has one. A null becomes an empty text.
+//! Source: `readCommandResponse` in pgbench.c. `\gset` requires exactly one row from the last
+//! query; `\aset` stores the last row of every query that returns rows. A null becomes an empty
+//! string.
 
 use pgassay_script::{Capture, Names, SlotId, Variables};
 use pgassay_wire::{Row, RowDescription};
 
 use crate::error::AbortCause;
 
-/// The rows of the statement that is being answered.
+/// The rows of the statement in progress.
 #[derive(Default)]
 pub(crate) struct Captured {
-    /// Where each column of the current query goes; `None` where nobody reads it.
+    /// The variable for each column of the current query; `None` if the column is discarded.
     slots: Vec<Option<SlotId>>,
-    /// The last row, one text after the other, and where each ends.
+    /// The values of the last row, concatenated, and where each ends.
     values: Vec<u8>,
     ends: Vec<usize>,
     rows: u64,
-    /// Whether the current query has rows at all, and no command such as `CREATE TABLE`.
+    /// Whether the current command returns rows, unlike, say, `CREATE TABLE`.
     is_query: bool,
 }
 
 impl Captured {
-    /// A statement begins.
+    /// Resets the state at the start of a statement.
     pub fn begin(&mut self) {
         self.is_query = false;
         self.rows = 0;
         self.ends.clear();
     }
 
-    /// The columns of a query's rows.
+    /// Receives the columns of a query.
     pub fn describe(
         &mut self,
         capture: &Capture,
@@ -53,7 +54,7 @@ impl Captured {
         Ok(())
     }
 
-    /// A row: it replaces the one before.
+    /// Receives a row, which replaces the previous one.
     pub fn row(&mut self, row: &Row<'_>) -> Result<(), AbortCause> {
         self.rows += 1;
         self.values.clear();
@@ -65,8 +66,8 @@ impl Captured {
         Ok(())
     }
 
-    /// A query or command is complete. `\aset` stores now; of `\gset` only the last one counts,
-    /// which is known at the end.
+    /// Handles the end of a query or command. `\aset` stores the row now. For `\gset` only the last
+    /// query counts, and which one that is becomes known at the end.
     pub fn complete(&mut self, capture: &Capture, variables: &mut Variables) {
         if !self.is_query {
             self.begin();
@@ -78,7 +79,7 @@ impl Captured {
         }
     }
 
-    /// The statement is answered.
+    /// Handles the end of the statement.
     pub fn end(&mut self, capture: &Capture, variables: &mut Variables) -> Result<(), AbortCause> {
         if matches!(capture, Capture::Gset { .. }) {
             if self.rows != 1 {

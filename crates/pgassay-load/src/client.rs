@@ -1,18 +1,9 @@
-//! A client: a session and its place in a script.
+//! A client: a session and its position in a script.
 //!
-//! The states of a client, and what each waits for:
-//! - [`Stage::Idle`] is between transactions; nothing is asked of the server.
-//! - [`Stage::Reply`] means that a statement or a pipeline was sent; the last of its answers is awaited.
-//! - [`Stage::Asleep`] is `\sleep`.
-//! - [`Stage::RollingBack`] means that a transaction failed in a way that could be retried, and the answer to
-//!   its ROLLBACK is awaited. A retry restores the random state, but no variables, as in pgbench.
-//! - [`Stage::Throttled`] waits for the moment when its next transaction is due.
-//! - [`Stage::Connecting`] signs in, where each transaction has a connection of its own.
-//! - [`Stage::Aborted`] was lost; it has no connection and never goes on.
+//! [`Stage`] is the client's state. Nothing here reads a clock or a socket: [`Client::advance`]
+//! returns the next [`Step`], and the worker performs it.
 //!
-//! Nothing here reads a clock or a socket: [`Client::advance`] says what is to be done, and the
-//! worker does it. Source: `advanceConnectionState` in pgbench.c; 15 to 18 differ in
-//! `\syncpipeline`.
+//! Source: `advanceConnectionState` in pgbench.c. Versions 15 to 18 differ only in `\syncpipeline`.
 
 mod run;
 
@@ -25,55 +16,59 @@ use crate::error::{AbortCause, LoadError, Place};
 use crate::program::Program;
 pub(crate) use run::{Progress, Run};
 
-/// The token of ROLLBACK, which no command made; a command's token is its index.
+/// The token of ROLLBACK, which is not a script command. A command's token is its index.
 const TOKEN_ROLLBACK: u32 = u32::MAX;
-/// Marks the token of a statement that is prepared by itself, just before it is executed.
+/// Flags the token of a Parse that is sent by itself just before its statement is executed.
 const TOKEN_PREPARE: u32 = 1 << 31;
 
-/// What a client waits for.
+/// The state of a client, as `ConnectionStateEnum` in pgbench.c.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
+    /// Between transactions: no request is outstanding. The client chooses a script next.
     Idle,
-    /// Its first transaction is yet to begin.
+    /// The client waits for the start of its first transaction, which is spread over time.
     Postponed,
+    /// A statement or a pipeline was sent. The client waits until the last reply is complete.
     Reply,
-    Asleep {
-        due_ns: u64,
-    },
+    /// The client waits until the end of `\sleep`.
+    Asleep { due_ns: u64 },
+    /// The transaction failed with an error that may be retried, and ROLLBACK was sent. The client
+    /// waits for its reply. A retry restores the random state but not the variables, as in pgbench.
     RollingBack,
-    Throttled {
-        due_ns: u64,
-    },
+    /// Pacing (`--rate`): the client waits until its next transaction is due.
+    Throttled { due_ns: u64 },
+    /// With a connection for each transaction: the client is signing in.
     Connecting,
+    /// The client was aborted. It has no connection and never continues.
     Aborted,
 }
 
-/// What is to be done for a client.
+/// What the worker must do next for a client.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Send the output and wait for answers.
+    /// Send the output and wait for the reply.
     Send,
-    /// Sleep so long.
+    /// Sleep this long.
     Sleep { duration_us: u64 },
-    /// The transaction ended well.
+    /// The transaction succeeded.
     End,
-    /// The transaction failed; [`Run::take_failure`] tells how. It may be tried again.
+    /// The transaction failed; [`Run::take_failure`] returns the error. It may be retried.
     Failed,
 }
 
-/// A client.
+/// A client's session and its state.
 pub(crate) struct Client {
     pub session: Session,
     pub run: Run,
 }
 
-/// A client that cannot go on: the command at fault and why.
+/// An aborted client: the command that failed, and why.
 pub(crate) type Abort = Box<(Place, AbortCause)>;
 
 impl Client {
-    /// Asks the server to prepare every statement. Each has its own Sync, so that one that cannot
-    /// be prepared yet (its table is made by an earlier command) leaves the others alone; it is
-    /// prepared when it is first executed. The tokens are the statements' indices.
+    /// Prepares every statement. Each Parse has its own Sync, so that a statement that cannot be
+    /// prepared yet (because an earlier command creates its table) does not affect the others; that
+    /// statement is prepared before its first execution. The tokens are statement indices.
     pub fn prepare(&mut self, program: &Program) -> Result<(), WireError> {
         for (index, statement) in program.statements.iter().enumerate() {
             self.session
@@ -84,12 +79,12 @@ impl Client {
         Ok(())
     }
 
-    /// Takes note that a statement could not be prepared yet.
+    /// Records that a statement could not be prepared yet.
     pub fn not_prepared(&mut self, statement: u32) {
         self.run.prepared[statement as usize] = false;
     }
 
-    /// Begins the first try of a transaction of the run's script.
+    /// Begins the first try of a transaction of the chosen script.
     #[inline]
     pub fn begin(&mut self, now_ns: u64, program: &Program) -> Result<Step, Abort> {
         self.run.begin_ns = now_ns;
@@ -109,8 +104,8 @@ impl Client {
         self.start(program)
     }
 
-    /// Begins another try of a failed transaction: the same random numbers are drawn, while
-    /// variables stay as they are.
+    /// Begins another try of a failed transaction. It draws the same random numbers, but variables
+    /// keep their values.
     pub fn retry(&mut self, program: &Program) -> Result<Step, Abort> {
         self.run.tries += 1;
         self.run.rng = self.run.begin_rng;
@@ -125,7 +120,7 @@ impl Client {
         self.advance(program)
     }
 
-    /// Uses bytes that were read while signing in; `true` once that is done.
+    /// Processes bytes received while signing in; returns `true` when the server is ready.
     pub fn receive_sign_in(&mut self, bytes: &[u8]) -> Result<bool, (Failure, LoadError)> {
         let client = self.run.id;
         let mut input = bytes;
@@ -146,7 +141,7 @@ impl Client {
         }
     }
 
-    /// Uses bytes that were read; `true` once all that was asked is answered.
+    /// Processes received bytes; returns `true` when every outstanding request is answered.
     #[inline]
     pub fn receive(&mut self, bytes: &[u8], program: &Program) -> Result<bool, WireError> {
         if let Some(trace) = &program.trace {
@@ -161,7 +156,7 @@ impl Client {
         Ok(is_ready && self.session.pending() == 0)
     }
 
-    /// Whether an error was noted that no retry can mend.
+    /// Returns the error that ends the client, if one occurred that a retry cannot fix.
     #[inline]
     pub fn abort(&mut self, program: &Program) -> Option<Abort> {
         if self
@@ -179,7 +174,7 @@ impl Client {
         )))
     }
 
-    /// Goes on after everything asked is answered.
+    /// Continues after all replies are complete.
     #[inline]
     pub fn resume(&mut self, program: &Program) -> Result<Step, Abort> {
         if self.run.stage == Stage::RollingBack || self.run.failure.is_some() {
@@ -196,7 +191,7 @@ impl Client {
         self.go_on(program)
     }
 
-    /// Ends a transaction that could be retried, after rolling back what is open of it.
+    /// Ends a failed transaction, after a ROLLBACK if a transaction block is open.
     #[cold]
     fn fail_transaction(&mut self, program: &Program) -> Result<Step, Abort> {
         if self.session.status() == TransactionStatus::Idle {
@@ -213,7 +208,7 @@ impl Client {
         Ok(Step::Send)
     }
 
-    /// Goes on after the current command.
+    /// Continues after the current command.
     #[inline]
     pub fn go_on(&mut self, program: &Program) -> Result<Step, Abort> {
         if let Some(times) = &mut self.run.times {
@@ -224,7 +219,7 @@ impl Client {
         self.advance(program)
     }
 
-    /// Executes commands up to one that has to wait.
+    /// Executes commands until one has to wait.
     #[inline]
     pub fn advance(&mut self, program: &Program) -> Result<Step, Abort> {
         let commands = program.parts[self.run.script].script.commands();
@@ -281,7 +276,8 @@ impl Client {
         self.session.status() != TransactionStatus::Idle
     }
 
-    /// Executes one of the rarer commands and moves on from it, if it does not have to wait.
+    /// Executes any command but SQL and `\set`. Returns a step if the client has to wait; otherwise
+    /// it moves on to the next command.
     fn control(&mut self, kind: &CommandKind, program: &Program) -> Result<Option<Step>, Abort> {
         let mut next = (self.run.command + 1, false);
         match kind {
@@ -341,7 +337,8 @@ impl Client {
         Ok(None)
     }
 
-    /// Puts a statement's messages into the output, those that libpq sends for pgbench.
+    /// Appends a statement's messages to the output: the same messages that libpq sends for
+    /// pgbench.
     #[inline]
     fn ask(&mut self, sql: &SqlCommand, program: &Program) -> Result<(), Abort> {
         let Self { session, run } = self;
@@ -372,7 +369,7 @@ impl Client {
                     Ok(())
                 } else {
                     run.prepared[index] = true;
-                    // By itself, as pgbench does, unless that would cut a pipeline in two.
+                    // In a request of its own, as pgbench does, unless that would split a pipeline.
                     let prepare = if run.in_pipeline {
                         token
                     } else {
@@ -404,8 +401,8 @@ impl Client {
     }
 }
 
-/// Whether the client outlives such an error: a serialization failure or a deadlock, and with
-/// `continues_on_error` any error of SQL.
+/// Whether the client survives this error: a serialization failure, a deadlock, or, with
+/// `continues_on_error`, any SQL error.
 fn is_survivable(cause: &AbortCause, program: &Program) -> bool {
     match cause {
         AbortCause::Sql(error) | AbortCause::Unprepared { prepare: error, .. } => {

@@ -1,17 +1,17 @@
-//! The clocks of the load: monotonic time, and what a thread used of the processor.
+//! Clocks: monotonic time, and the CPU time of a thread.
 //!
-//! Everything the load times is in nanoseconds of `CLOCK_MONOTONIC`, which other observers of the
-//! same machine can read too.
+//! All times are nanoseconds of `CLOCK_MONOTONIC`, which other processes on the same machine can
+//! read too.
 
 use std::os::unix::fs::FileExt as _;
 
-/// A moment on `CLOCK_MONOTONIC`, in ns.
+/// Returns the current `CLOCK_MONOTONIC` time in ns.
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// The processor time of the calling thread, user and system, in ns.
+/// Returns the CPU time of the calling thread, user and system, in ns.
 pub(crate) fn thread_cpu_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
@@ -22,14 +22,14 @@ fn read(clock: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a timespec of ours; both clocks exist on every Linux, so the call
+    // SAFETY: the pointer is to our own timespec. Both clocks exist on every Linux, so the call
     // cannot fail.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Opens what tells how long the calling thread was ready to run but had no processor, for being
-/// read often; none where the kernel does not tell.
+/// Returns a reader of the calling thread's run-queue wait that keeps its file open for frequent
+/// reads. The reader returns `None` if the kernel does not report it.
 pub(crate) fn thread_run_queue_reader() -> impl FnMut() -> Option<u64> + Send + 'static {
     let file = std::fs::File::open("/proc/thread-self/schedstat").ok();
     move || {
@@ -40,8 +40,8 @@ pub(crate) fn thread_run_queue_reader() -> impl FnMut() -> Option<u64> + Send + 
     }
 }
 
-/// How long the calling thread was ready to run but had no processor, in ns, where the kernel
-/// tells: the second number of `/proc/thread-self/schedstat`.
+/// Returns the total run-queue wait of the calling thread in ns: the second number of
+/// `/proc/thread-self/schedstat`. `None` if the kernel does not report it.
 pub(crate) fn thread_run_queue_wait_ns() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok()

@@ -1,15 +1,17 @@
-//! The times of a client's commands, where they are wanted.
+//! Times of individual commands.
 //!
-//! A command is timed from its begin until the next may begin. In a pipeline that would be the
-//! time it takes to put it into the output, which is what pgbench reports (0.000); a statement's
-//! time there is from its sending, which is that of the whole pipeline, to its completion instead.
-//! Since the server sends replies only at a Sync, or when its buffer is full, that is known only of
-//! a statement which a Flush follows. A Flush after each would change what is measured: fifty
-//! answers are fifty wake-ups of the client, and a pipeline exists to have one. So a single
-//! statement is flushed now and then, drawn at random; what comes before it is as without.
+//! A command's time runs from its start to the start of the next command. In a pipeline that would
+//! be only the time to append the command to the output buffer, which is what pgbench reports
+//! (0.000). There, a statement's time runs from the sending of the pipeline to the statement's
+//! completion. The server sends replies only at a Sync or when its buffer is full, so completion is
+//! observable only for a statement followed by a Flush. A Flush after every statement would distort
+//! the measurement: fifty replies would wake the client fifty times, and pipelines exist to avoid
+//! that. So only single, randomly chosen statements are flushed. The statements before a flushed
+//! one are unaffected.
 //!
-//! A run may be too short for that to reach every statement. Where that matters, all statements of
-//! a client's first transaction are flushed, and count as long as there is nothing better.
+//! A run may be too short for random flushes to reach every statement. If every statement is
+//! needed, all statements of a client's first transaction are flushed, and those times are used for
+//! statements that have no other.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,22 +19,22 @@ use pgassay_script::Rng;
 
 use crate::measurement::CommandMeasurement;
 
-/// One statement of pipelines in so many is flushed, in the mean.
+/// The mean number of pipelined statements per flushed statement.
 const FLUSHED_ONE_IN: u64 = 50;
 
-/// By script and command.
+/// Indexed by script and command.
 type Times = Vec<Vec<CommandMeasurement>>;
 
-/// What the commands of a thread's clients took.
+/// Command times of a thread's clients.
 #[derive(Clone)]
 pub(crate) struct CommandRecords {
     times: Times,
-    /// In pipelines of which every statement was flushed.
+    /// From pipelines in which every statement was flushed.
     all_flushed: Times,
 }
 
 impl CommandRecords {
-    /// For scripts of these many commands.
+    /// Creates records for scripts with these numbers of commands.
     pub fn new(lengths: &[usize]) -> Self {
         let none = |count: &usize| vec![CommandMeasurement::default(); *count];
         let times: Times = lengths.iter().map(none).collect();
@@ -42,7 +44,7 @@ impl CommandRecords {
         }
     }
 
-    /// The records of several threads in one.
+    /// Adds the records of another thread.
     pub fn merge(&mut self, other: &Self) {
         for (sums, others) in [
             (&mut self.times, &other.times),
@@ -54,7 +56,7 @@ impl CommandRecords {
         }
     }
 
-    /// The best that is known of each command.
+    /// Returns the best available times of each command.
     pub fn best(mut self) -> Times {
         let all = self.times.iter_mut().flatten();
         for (best, other) in all.zip(self.all_flushed.iter().flatten()) {
@@ -66,26 +68,26 @@ impl CommandRecords {
     }
 }
 
-/// What the commands of one client take.
+/// Command times of one client.
 pub(crate) struct CommandTimes {
     clock: fn() -> u64,
-    /// Those of its thread, of which no two clients use them at a time.
+    /// The records of the client's thread. Clients of one thread never use them at the same time.
     records: Arc<Mutex<CommandRecords>>,
     /// When the current command began.
     begin_ns: u64,
-    /// By command of the current script: when a statement that is flushed was asked, or 0.
+    /// By command of the current script: when a flushed statement was sent, or 0.
     asked_ns: Vec<u64>,
-    /// Statements in pipelines up to the next that is flushed.
+    /// Pipelined statements until the next flush.
     until_flush: u64,
-    /// Draws those, apart from what the client's script draws.
+    /// A generator of its own, so that flushes do not change the script's random numbers.
     rng: Rng,
-    /// Whether all statements of a first transaction are flushed.
+    /// Whether to flush every statement of the client's first transaction.
     flushes_first: bool,
     is_first: bool,
 }
 
 impl CommandTimes {
-    /// For the scripts of these records; `seed` differs between clients.
+    /// `seed` must differ between clients.
     pub fn new(
         clock: fn() -> u64,
         records: &Arc<Mutex<CommandRecords>>,
@@ -107,29 +109,29 @@ impl CommandTimes {
         times
     }
 
-    /// A transaction begins; so many ended before.
+    /// Begins a transaction; `ended` transactions came before it.
     pub fn begin_transaction(&mut self, ended: u64) {
         self.is_first = self.flushes_first && ended == 0;
         self.asked_ns.fill(0);
     }
 
-    /// How many statements from here the next flush is: 1 to twice the mean, all alike probable.
+    /// Draws the number of statements until the next flush: uniform between 1 and twice the mean.
     fn draw(&mut self) {
         self.until_flush = 1 + self.rng.up_to(2 * FLUSHED_ONE_IN - 2);
     }
 
-    /// A command begins.
+    /// Begins a command.
     pub fn begin(&mut self) {
         self.begin_ns = (self.clock)();
     }
 
-    /// The current command is done.
+    /// Ends the current command.
     pub fn end(&mut self, script: usize, command: usize) {
         let elapsed_ns = (self.clock)().saturating_sub(self.begin_ns);
         self.change(|records| records.times[script][command].add(elapsed_ns));
     }
 
-    /// A statement was put into a pipeline; `true` if a Flush is to follow it.
+    /// Records a pipelined statement; returns `true` if a Flush must follow it.
     pub fn ask_in_pipeline(&mut self, command: usize) -> bool {
         if !self.is_first {
             self.until_flush -= 1;
@@ -142,14 +144,14 @@ impl CommandTimes {
         true
     }
 
-    /// A statement is complete; counts if it was flushed.
+    /// Handles the completion of a statement; its time counts only if it was flushed.
     pub fn complete(&mut self, script: usize, command: usize) {
         let Some(asked_ns) = self.asked_ns.get_mut(command) else {
             return;
         };
         let asked_ns = std::mem::take(asked_ns);
         if asked_ns > 0 {
-            // All of a pipeline is sent at its end, which is the current command by now.
+            // The whole pipeline is sent at its end, which is the current command now.
             let sent_ns = self.begin_ns.max(asked_ns);
             let elapsed_ns = (self.clock)().saturating_sub(sent_ns);
             let is_first = self.is_first;
@@ -164,7 +166,7 @@ impl CommandTimes {
         }
     }
 
-    /// An error ended a try of the transaction.
+    /// Counts an error that ended a try of the transaction.
     pub fn failed(&self, script: usize, command: usize, is_retried: bool) {
         self.change(|records| {
             let record = &mut records.times[script][command];

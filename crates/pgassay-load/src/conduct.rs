@@ -1,9 +1,8 @@
-//! How clients behave beyond running scripts back to back, and who is told of each transaction.
+//! Client options beyond running scripts back to back, and observers of transactions.
 //!
-//! Everything here is off by default, and then costs a test of a flag at most. The rules of
-//! pacing, retries and aborts are pgbench's: `CSTATE_PREPARE_THROTTLE`, `doRetry`,
-//! `CSTATE_FAILURE` and `CSTATE_ABORTED` in pgbench.c, 15 to 18; going on after any error came
-//! after 18.
+//! Everything here is off by default and then costs at most one flag test. Pacing, retries and
+//! aborts follow pgbench (`CSTATE_PREPARE_THROTTLE`, `doRetry`, `CSTATE_FAILURE` and
+//! `CSTATE_ABORTED` in pgbench.c, 15 to 18). pgbench added `--continue-on-error` after 18.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,43 +13,43 @@ use pgassay_wire::ServerError;
 use crate::config::DebugSink;
 use crate::error::LoadError;
 
-/// Runs the command line of `\shell` or, told to capture, of `\setshell`, and gives what it
-/// printed on its first line. An error is pgbench's message without the program's name.
+/// Runs the command line of `\shell`, or of `\setshell` if the flag is set, and returns its first
+/// line of output. The error is pgbench's message without the program's name.
 pub type ShellSink = Arc<dyn Fn(&[u8], bool) -> Result<Vec<u8>, &'static str> + Send + Sync>;
 
-/// Is told a server's notice or warning.
+/// Receives the server's notices and warnings.
 pub type NoticeSink = Arc<dyn Fn(&ServerError) + Send + Sync>;
 
-/// Makes a thread's observer, given the thread counted from 0 and its generator for sampling.
+/// Creates a thread's observer. Arguments: the thread's index, and a random generator for sampling.
 pub type ObserverMaker = Arc<dyn Fn(usize, Rng) -> Box<dyn Observer> + Send + Sync>;
 
-/// How clients behave.
+/// Client options.
 #[derive(Clone)]
 pub struct Conduct {
-    /// Transactions begin at the moments of a Poisson process with so many events per second over
-    /// all clients, or as soon after as a client is free. Latency then counts from those moments.
+    /// Transactions per second over all clients. Transactions are due at the events of a Poisson
+    /// process and begin then, or as soon as a client is free. Latency counts from the due time.
     pub rate_per_s: Option<f64>,
-    /// Longer than this is late: paced transactions that would begin this late are skipped, and
-    /// failed ones that took this long are not tried again.
+    /// Transactions slower than this count as late. A paced transaction that is already this late
+    /// is skipped, and a failed transaction that has taken this long is not retried.
     pub latency_limit: Option<Duration>,
-    /// How often a transaction is tried that ends in a serialization failure or a deadlock; 0 is
-    /// without a bound but the latency limit and the end of the run.
+    /// Maximum tries of a transaction that fails with a serialization failure or a deadlock. 0
+    /// means no limit other than the latency limit and the end of the run.
     pub tries_max: u32,
-    /// Whether a transaction that ends in any other error of SQL merely counts as failed.
+    /// Whether any other SQL error fails only the transaction and not the client.
     pub continues_on_error: bool,
-    /// Whether each transaction has a connection of its own, opened for it.
+    /// Whether each transaction opens a connection of its own.
     pub reconnects: bool,
-    /// What the end of a client means to the others.
+    /// What an aborted client does to the run.
     pub on_abort: OnAbort,
-    /// Whether each command is timed, and its failures and retries are counted.
+    /// Whether to time each command and to count its failures and retries.
     pub times_commands: bool,
-    /// Runs `\shell` and `\setshell`, which are refused without it.
+    /// Runs `\shell` and `\setshell`; without it they are rejected.
     pub shell: Option<ShellSink>,
-    /// Where the server's notices are told.
+    /// Receives the server's notices.
     pub notices: Option<NoticeSink>,
-    /// Where every step of every client is told.
+    /// Receives a trace line for every step of every client.
     pub trace: Option<DebugSink>,
-    /// Who is told of each transaction.
+    /// Creates the observers of transactions.
     pub observer: Option<ObserverMaker>,
 }
 
@@ -72,13 +71,13 @@ impl Default for Conduct {
     }
 }
 
-/// What the end of a client means to the others.
+/// What an aborted client does to the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnAbort {
     /// The run fails with the client's error.
     #[default]
     EndRun,
-    /// The others go on; the measurement tells how many were lost.
+    /// The other clients continue; the measurement counts the aborted clients.
     EndClient,
 }
 
@@ -89,12 +88,12 @@ pub enum FailureKind {
     Serialization,
     /// SQLSTATE 40P01.
     Deadlock,
-    /// Any other, where clients go on after errors.
+    /// Any other error, if clients continue after errors.
     Other,
 }
 
 impl FailureKind {
-    /// The kind of a server's error.
+    /// Classifies a server error.
     pub fn of(error: &ServerError) -> Self {
         match error.sqlstate.as_str() {
             "40001" => Self::Serialization,
@@ -103,7 +102,7 @@ impl FailureKind {
         }
     }
 
-    /// Whether trying again may help.
+    /// Whether a retry may succeed.
     pub fn is_retriable(self) -> bool {
         self != Self::Other
     }
@@ -112,20 +111,20 @@ impl FailureKind {
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Well.
+    /// It succeeded.
     Done,
-    /// It was due so long ago that it was not begun.
+    /// It was skipped because it was already late.
     Skipped,
-    /// In an error.
+    /// It failed.
     Failed(FailureKind),
 }
 
-/// A transaction that ended. Moments are ns of `CLOCK_MONOTONIC`.
+/// A transaction that ended. Times are ns of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug)]
 pub struct Transaction {
     /// The client, counted from 0 over all threads.
     pub client: u32,
-    /// Transactions of this client that ended before, skipped and failed ones included.
+    /// Transactions of this client that ended before it, including skipped and failed ones.
     pub ended_before: u64,
     /// The script, counted from 0.
     pub script: usize,
@@ -137,7 +136,7 @@ pub struct Transaction {
     pub begin_ns: u64,
     /// When it ended.
     pub end_ns: u64,
-    /// How often it was tried.
+    /// Number of tries.
     pub tries: u32,
 }
 
@@ -150,24 +149,24 @@ pub struct FailedTry<'a> {
     pub script: usize,
     /// The command, counted from 0.
     pub command: usize,
-    /// What the server said.
+    /// The server's error.
     pub error: &'a ServerError,
-    /// Which try it was, from 1.
+    /// The number of the try, from 1.
     pub tries: u32,
-    /// Whether there will be another.
+    /// Whether the transaction is retried.
     pub is_retried: bool,
-    /// How long the transaction has taken so far, from when it was due.
+    /// Time since the transaction was due.
     pub elapsed_ns: u64,
 }
 
-/// Who is told of a thread's transactions. It is called on the load's threads, between a reply and
-/// the next request, so it had better be quick.
+/// Observes a thread's transactions. The methods run on the load's threads, between a reply and the
+/// next request, so they must be fast.
 pub trait Observer: Send {
     /// A transaction ended or was skipped.
     fn transaction(&mut self, transaction: &Transaction);
     /// A try failed.
     fn failed_try(&mut self, failed: &FailedTry<'_>);
-    /// A client cannot go on.
+    /// A client was aborted.
     fn aborted(&mut self, client: u32, error: &LoadError);
     /// The run is over.
     fn finished(&mut self) {}

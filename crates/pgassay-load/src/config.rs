@@ -1,4 +1,4 @@
-//! What a crew is made of, and how long it runs.
+//! Configuration of a client pool, and the length of a run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,66 +8,66 @@ use pgassay_wire::conninfo::Target;
 
 use crate::conduct::Conduct;
 
-/// Where the lines of a script's `debug()` go.
+/// Receives the output lines of a script's `debug()`.
 pub type DebugSink = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Is called on the client's thread before each request, with the server's process.
+/// Called on the client's thread before each request, with the backend's process ID.
 pub type RequestHook = Arc<dyn Fn(i32) + Send + Sync>;
 
-/// How a load's threads talk to the kernel.
+/// The I/O interface of the load's threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoChoice {
-    /// `io_uring` where the kernel lets us, else epoll.
+    /// `io_uring` if it is available, otherwise epoll.
     Auto,
-    /// epoll, which is everywhere.
+    /// epoll, which is always available.
     #[default]
     Epoll,
-    /// `io_uring`, or an error that says why not.
+    /// `io_uring`, or an error that explains why it is unavailable.
     Uring,
 }
 
-/// A script and how often it is chosen.
+/// A script and its weight.
 #[derive(Clone, Debug)]
 pub struct WeightedScript {
     /// The script.
     pub script: Arc<Script>,
-    /// Its weight among all scripts; one with weight 0 is never run.
+    /// Its weight among all scripts. A script with weight 0 never runs.
     pub weight: u64,
 }
 
-/// A crew: clients, and what they run.
+/// Configuration of a client pool.
 #[derive(Clone)]
 pub struct CrewConfig {
-    /// Where and as whom to connect.
+    /// The server, user and database.
     pub target: Target,
-    /// How many clients.
+    /// Number of clients.
     pub clients: u32,
-    /// How many threads share them; no more than there are clients are started.
+    /// Number of threads; at most one per client is started.
     pub threads: u32,
-    /// The scripts, of which each transaction chooses one.
+    /// The scripts; each transaction chooses one.
     pub scripts: Vec<WeightedScript>,
-    /// The table that the scripts' variables were interned in.
+    /// The name table that the scripts' variables are interned in.
     pub names: Arc<Names>,
-    /// How statements are sent.
+    /// The query protocol.
     pub protocol: Protocol,
-    /// The seed of all random numbers; the same seed, clients and threads draw the same.
+    /// The random seed. The same seed, clients and threads draw the same numbers.
     pub seed: u64,
-    /// `:scale`, unless `variables` define it.
+    /// The value of `:scale`, unless `variables` defines it.
     pub scale: i64,
-    /// Variables and their texts, as `-D` defines them.
+    /// Variables and their values as text, as `-D` defines them.
     pub variables: Vec<(String, String)>,
-    /// Where `debug()` goes; nowhere if not set.
+    /// Receives the output of `debug()`; `None` discards it.
     pub debug: Option<DebugSink>,
-    /// Bounds of waits.
+    /// Time limits.
     pub limits: Limits,
-    /// Pacing, retries and the like.
+    /// Pacing, retries and other client options.
     pub conduct: Conduct,
-    /// How threads talk to the kernel.
+    /// The I/O interface of the threads.
     pub io: IoChoice,
 }
 
 impl CrewConfig {
-    /// One client and one thread with one script.
+    /// Creates a configuration of one client on one thread with one script.
     pub fn new(target: Target, script: Arc<Script>, names: Arc<Names>) -> Self {
         Self {
             target,
@@ -87,16 +87,16 @@ impl CrewConfig {
     }
 }
 
-/// Bounds of waits that the server is responsible for.
+/// Limits on waiting for the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Until a connection is open and its statements are prepared; the target's
-    /// `connect_timeout` comes first where it is set.
+    /// Until a connection is open and its statements are prepared. A shorter `connect_timeout` of
+    /// the target takes precedence.
     pub connect: Duration,
-    /// Until a request is answered. Past it, the run fails with [`crate::LoadError::Unanswered`].
+    /// Until a reply is complete. After this, the run fails with [`crate::LoadError::Unanswered`].
     pub reply: Duration,
-    /// After the stop flag, until running transactions end; what still runs then is left alone,
-    /// and the crew is of no use any longer.
+    /// After the stop flag is set, until running transactions end. Transactions that take longer
+    /// are abandoned, and the client pool cannot be used again.
     pub stop: Duration,
 }
 
@@ -110,20 +110,20 @@ impl Default for Limits {
     }
 }
 
-/// How long a crew runs.
+/// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// By time. Load runs without a break through both parts; transactions that end in the second
-    /// are measured.
+    /// By time. The load runs without a break through settling and measuring; transactions that end
+    /// in the measured part count.
     Timed {
-        /// The part before.
+        /// The settling time before the measurement.
         settle: Duration,
-        /// The part that is measured.
+        /// The measured time.
         measure: Duration,
     },
-    /// By count: each client runs so many transactions, and all of them are measured.
+    /// By count: each client runs this many transactions, and all of them are measured.
     Counted {
-        /// Transactions of each client, failed ones included.
+        /// Transactions per client, including failed ones.
         transactions_per_client: u64,
     },
 }

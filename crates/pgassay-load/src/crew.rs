@@ -1,4 +1,4 @@
-//! The crew: connected clients on their threads, and runs of them.
+//! The client pool: connected clients on their threads, and their runs.
 
 mod threads;
 
@@ -31,9 +31,9 @@ use crate::socket;
 use crate::timing;
 use crate::worker::{Account, Shared, Worker};
 
-/// Open files besides the clients' connections, generously.
+/// Open files in addition to the clients' connections, with a margin.
 const OTHER_FILES: u64 = 64;
-/// How long closing waits for the server to end its processes.
+/// How long closing waits for the server to end its backends.
 const CLOSE_NS: u64 = 5_000_000_000;
 
 /// Connected clients, idle between runs.
@@ -44,9 +44,9 @@ pub struct Crew {
     conduct: Conduct,
     io_choice: IoChoice,
     io: IoUsed,
-    /// By thread, where commands are timed.
+    /// By thread, if commands are timed.
     command_records: Vec<Arc<Mutex<CommandRecords>>>,
-    /// Opens connections, where each transaction has its own.
+    /// Opens connections, if each transaction has its own.
     connector: Option<Connector>,
     stop: Arc<AtomicBool>,
     keeps_account: bool,
@@ -56,11 +56,11 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// Connects all clients and prepares their statements. `stop` ends this, and later each run,
-    /// within 50 ms of being set.
+    /// Connects all clients and prepares their statements. Setting `stop` ends this, and later each
+    /// run, within 50 ms.
     ///
     /// # Errors
-    /// A configuration that cannot be, or a server that cannot be reached or refuses.
+    /// An invalid configuration, or a server that is unreachable or refuses the connection.
     pub fn connect(config: &CrewConfig, stop: &Arc<AtomicBool>) -> Result<Self, LoadError> {
         check(config)?;
         let io = choose_io(config.io)?;
@@ -117,7 +117,7 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Statements of the longest script.
+    /// Returns the number of statements in the longest script.
     pub fn statements_max(&self) -> usize {
         let of_script = |script: &Script| {
             let commands = script.commands().iter();
@@ -129,10 +129,10 @@ impl Crew {
         parts.map(|part| of_script(&part.script)).max().unwrap_or(0)
     }
 
-    /// From now on times each command, or no longer does; the times so far are forgotten.
+    /// Turns timing of commands on or off; previous times are discarded.
     pub fn time_commands(&mut self, is_wanted: bool) {
         self.command_records.clear();
-        // Who asks for it for a whole run wants to see every statement, however short that is.
+        // Timing requested for the whole run must cover every statement, however short the run is.
         let is_always = self.conduct.times_commands;
         let parts = self.program.parts.iter();
         let lengths: Vec<usize> = parts.map(|part| part.script.commands().len()).collect();
@@ -140,7 +140,7 @@ impl Crew {
         for worker in &mut self.workers {
             let records = Arc::new(Mutex::new(CommandRecords::new(&lengths)));
             for client in &mut worker.clients {
-                // Not the same statements in every trial.
+                // Different statements in every trial.
                 let seed = clock::monotonic_ns() ^ u64::from(client.run.id);
                 let times =
                     || CommandTimes::new(clock::monotonic_ns, &records, longest, seed, is_always);
@@ -152,7 +152,7 @@ impl Crew {
         }
     }
 
-    /// The server processes of the clients, in the clients' order.
+    /// Returns the backends' process IDs, in client order.
     pub fn backend_pids(&self) -> Vec<i32> {
         let clients = self.workers.iter().flat_map(|worker| &worker.clients);
         clients
@@ -161,43 +161,43 @@ impl Crew {
             .collect()
     }
 
-    /// From now on calls `hook` before each request, on the client's thread: for measurements that
-    /// need the server in a certain state. Its time is the transaction's, and all clients of the
-    /// thread wait for it.
+    /// Calls `hook` before each request, on the client's thread, for measurements that need the
+    /// server in a certain state. The hook's time counts as part of the transaction and delays all
+    /// clients of the thread.
     pub fn before_requests(&mut self, hook: RequestHook) {
         self.program.before_request = Some(hook);
     }
 
-    /// From now on each thread tells its transactions to the observer that `make` has for it, given
-    /// the thread counted from 0, and to nobody where it has none. Whoever was told before is not
-    /// any more, so that one run can be observed, and the next one costs nothing.
+    /// Gives each thread the observer that `make` returns for its index, or none. This replaces all
+    /// previous observers, so that one run can be observed and the next one has no overhead.
     pub fn observe(&mut self, mut make: impl FnMut(usize) -> Option<Box<dyn Observer>>) {
         for (thread, worker) in self.workers.iter_mut().enumerate() {
             worker.observer = make(thread);
         }
     }
 
-    /// From now on the clients begin spread over this time, at moments that the seed decides, rather
-    /// than together: clients in step end their transactions together, too. And nobody rests until
-    /// the transactions in which a window ends have ended: the rest would make them shorter.
+    /// Spreads the clients' starts over this time, at moments that the seed determines, because
+    /// clients that start together also end their transactions together. Clients also keep running
+    /// until the transactions that straddle the end of the window have ended; idle clients would
+    /// make those faster.
     pub fn spread_starts(&mut self, spread: Duration, seed: u64) {
         let clients = self.workers.iter().map(|worker| worker.clients.len());
         self.starts = timing::starts(clients.sum(), spread, seed);
     }
 
-    /// From now on keeps what clients wait for their own threads ([`ClientTime::turn_us`] and
-    /// [`ClientTime::ready_run_queue_us`]), or no longer does. It costs the threads a clock reading
-    /// for each reply, and a system call for most waits.
+    /// Turns the account of delays in the client threads ([`ClientTime::turn_us`] and
+    /// [`ClientTime::ready_run_queue_us`]) on or off. It costs the threads a clock reading per
+    /// reply, and a system call for most waits.
     pub fn keep_account(&mut self, is_wanted: bool) {
         self.keeps_account = is_wanted;
     }
 
-    /// The threads that the clients run on.
+    /// Returns the number of client threads.
     pub fn threads(&self) -> usize {
         self.workers.len()
     }
 
-    /// A setting that the server reported, such as `server_version`.
+    /// Returns a setting that the server reported, such as `server_version`.
     pub fn server_parameter(&self, name: &str) -> Option<&str> {
         self.workers
             .first()?
@@ -207,13 +207,13 @@ impl Crew {
             .parameter(name)
     }
 
-    /// Runs all clients for a window: they begin together, run without a break through settling
-    /// and measuring, and end their last transaction, so that the server is idle before and after.
-    /// A stopped run is no error; it says so and measured what there was.
+    /// Runs all clients for a window. They begin together, run without a break through settling and
+    /// measuring, and complete their last transaction, so the server is idle before and after. A
+    /// stopped run is not an error: the measurement reports it and covers the part that ran.
     ///
     /// # Errors
-    /// A client that is aborted by an error, a connection that is lost, a reply that does not
-    /// come. The crew is of no use after that.
+    /// An aborted client, a lost connection, or a missing reply. The client pool cannot be used
+    /// after an error.
     pub fn run(&mut self, window: &Window) -> Result<Measurement, LoadError> {
         if self.is_spent {
             return Err(LoadError::Spent);
@@ -263,7 +263,7 @@ impl Crew {
         Ok(self.measurement(instants, threads, interrupted, unfinished))
     }
 
-    /// Says goodbye and waits, some seconds at most, until the server has ended its processes.
+    /// Terminates the connections and waits up to 5 s until the server has ended its backends.
     pub fn close(mut self) {
         let deadline_ns = clock::monotonic_ns() + CLOSE_NS;
         for worker in &mut self.workers {
@@ -381,7 +381,7 @@ impl Crew {
         }
     }
 
-    /// Latencies from the transactions' begin, over all threads.
+    /// Returns latencies measured from the beginning of transactions, over all threads.
     fn since_begin(&self) -> Option<Histogram<u64>> {
         let of_threads = self.workers.iter();
         let mut parts = of_threads.filter_map(|worker| worker.recorder.since_begin_ns.as_ref());
@@ -392,7 +392,7 @@ impl Crew {
         Some(sum)
     }
 
-    /// The parts of opening connections, over all threads.
+    /// Returns the phases of opening connections, over all threads.
     fn openings(&self) -> Option<Openings> {
         let of_threads = self.workers.iter();
         let mut parts = of_threads.filter_map(|worker| worker.recorder.openings.as_ref());
@@ -410,7 +410,7 @@ impl Crew {
             .count() as u32
     }
 
-    /// The times of commands, over all clients.
+    /// Returns the times of commands, over all clients.
     fn commands(&self) -> Vec<Vec<CommandMeasurement>> {
         let mut sum: Option<CommandRecords> = None;
         for records in &self.command_records {
@@ -430,7 +430,7 @@ impl Crew {
             time_ns[0] += recorder.in_transaction_ns;
             time_ns[1] += recorder.asleep_ns;
             time_ns[2] += recorder.between_ns;
-            // Clients that came to their end before the window did, as in a run by count.
+            // Clients that finished before the window ended, as in a run by count.
             for client in &worker.clients {
                 let since_ns = client.run.since_ns.max(instants.window_begin_ns);
                 if matches!(
@@ -467,7 +467,7 @@ impl Drop for Crew {
 fn say_goodbye(worker: &mut Worker<Io>) {
     for (index, client) in worker.clients.iter_mut().enumerate() {
         client.session.terminate();
-        // A connection that cannot take it any more is closed anyhow.
+        // A failure is irrelevant: the connection is closed anyway.
         worker.driver.send(index, client.session.output()).ok();
     }
 }
@@ -475,13 +475,13 @@ fn say_goodbye(worker: &mut Worker<Io>) {
 fn check(config: &CrewConfig) -> Result<(), LoadError> {
     let refuse = |what: &str| Err(LoadError::Config { what: what.into() });
     if config.clients == 0 || config.threads == 0 {
-        return refuse("there must be at least one client and one thread");
+        return refuse("at least one client and one thread are required");
     }
     if config.scripts.is_empty() {
-        return refuse("there is no script to run");
+        return refuse("no script to run");
     }
     if config.target.hosts.is_empty() {
-        return refuse("the target names no host");
+        return refuse("no host to connect to");
     }
     match config
         .variables
@@ -493,7 +493,7 @@ fn check(config: &CrewConfig) -> Result<(), LoadError> {
     }
 }
 
-/// Whether `io_uring` will be used.
+/// Chooses between `io_uring` and epoll.
 fn choose_io(choice: IoChoice) -> Result<IoUsed, LoadError> {
     if choice == IoChoice::Epoll {
         return Ok(IoUsed::default());
@@ -507,7 +507,7 @@ fn choose_io(choice: IoChoice) -> Result<IoUsed, LoadError> {
     }
 }
 
-/// Makes do with epoll, if that is allowed.
+/// Falls back to epoll if the configuration allows it.
 fn refused_io(choice: IoChoice, reason: String) -> Result<IoUsed, LoadError> {
     if choice == IoChoice::Uring {
         return Err(LoadError::NoUring { reason });
@@ -519,7 +519,7 @@ fn refused_io(choice: IoChoice, reason: String) -> Result<IoUsed, LoadError> {
     })
 }
 
-/// Opens all clients, dealt to threads as pgbench deals them.
+/// Opens all clients, distributed over threads as in pgbench.
 fn open_all(config: &CrewConfig, opening: &Opening<'_>) -> Result<Vec<Worker<Io>>, LoadError> {
     let threads = config.threads.min(config.clients) as usize;
     let clients = config.clients as usize;
@@ -575,7 +575,7 @@ fn open_all(config: &CrewConfig, opening: &Opening<'_>) -> Result<Vec<Worker<Io>
     })
 }
 
-/// A client's variables before its first transaction.
+/// Returns a client's variables before its first transaction.
 fn variables(config: &CrewConfig, seeding: &Seeding, id: u32) -> Variables {
     let mut variables = Variables::new(&config.names);
     variables.set(Names::SCALE, Value::Int(config.scale));
@@ -585,7 +585,7 @@ fn variables(config: &CrewConfig, seeding: &Seeding, id: u32) -> Variables {
         variables.set(Names::DEFAULT_SEED, Value::Int(default_seed));
     }
     for (name, text) in &config.variables {
-        // A variable that no script mentions needs no place.
+        // A variable that no script uses needs no slot.
         if let Some(slot) = config.names.slot(name.as_bytes()) {
             variables.set_text(slot, text.as_bytes());
         }

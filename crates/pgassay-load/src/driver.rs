@@ -1,16 +1,16 @@
-//! What moves bytes between sessions and sockets, and tells the time.
+//! Drivers: socket I/O and the clock of a client thread.
 //!
-//! One driver serves one thread. The worker asks for arrivals one at a time and looks at their
-//! bytes where the driver has read them. Three drivers exist: [`EpollDriver`], [`UringDriver`],
-//! and a deterministic one for tests with a clock of its own (`worker::tests`). Connections are
-//! opened, kept and closed on epoll; [`Io`] hands them to `io_uring` for the length of a run, since
-//! a ring belongs to the thread that made it.
+//! One driver serves one thread. The worker takes one arrival at a time and reads its bytes in the
+//! driver's buffer. There are three drivers: [`EpollDriver`], [`UringDriver`], and a deterministic
+//! one with its own clock for tests (`worker::tests`). Connections are opened, kept and closed with
+//! epoll. [`Io`] hands them to `io_uring` for the length of a run, because a ring belongs to the
+//! thread that created it.
 //!
 //! # Invariants
-//! - Sockets are blocking ones, and every call says that it will not wait: `io_uring` gives up at
-//!   once on sockets that are non-blocking themselves.
-//! - A send that fails is no error. It shows as the end of its connection, after what the server
-//!   said last, which tells more than the failure does.
+//! - Sockets are in blocking mode, and every call requests non-blocking behavior itself: `io_uring`
+//!   gives up immediately on non-blocking sockets.
+//! - A failed send is not reported as an error. It shows up as the end of its connection, after the
+//!   server's last message, which explains the failure better.
 
 mod epoll;
 mod uring;
@@ -21,71 +21,71 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 pub(crate) use epoll::EpollDriver;
 pub(crate) use uring::{UringDriver, explain, probe};
 
-/// What happened on a connection.
+/// An event on a connection.
 #[derive(Debug)]
 pub(crate) enum Arrival {
-    /// So many bytes were read; [`Driver::received`] has them until the next call.
+    /// This many bytes were read; [`Driver::received`] returns them until the next call.
     Bytes { client: usize, count: usize },
-    /// A send that was blocked can go on.
+    /// A blocked send can continue.
     Writable { client: usize },
-    /// The connection ended, with an error or in order.
+    /// The connection ended, with or without an error.
     Closed {
         client: usize,
         error: Option<io::Error>,
     },
 }
 
-/// What a driver's waits are like, for those who tell what was waited for.
+/// Properties of a driver's waits, for the account of client thread delays.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Harvests {
-    /// A wait that finds so many arrivals may have left some over.
+    /// A wait that returns this many arrivals may have left more.
     pub max: usize,
-    /// A wait that lasts longer than this, waiting for a processor left out, has slept.
+    /// A wait that takes longer than this, excluding run-queue wait, has slept.
     pub work_ns: u64,
 }
 
-/// Moves bytes and tells the time.
+/// Socket I/O and the clock.
 pub(crate) trait Driver {
-    /// The monotonic clock, in ns.
+    /// Returns `CLOCK_MONOTONIC` in ns.
     fn now_ns(&self) -> u64;
-    /// Takes bytes to be sent by the next wait at the latest, and tells how many. If that is not
-    /// all, an [`Arrival::Writable`] follows when there is room. A client without a connection is
-    /// told nothing.
+    /// Queues bytes to be sent by the next wait at the latest, and returns how many were taken. If
+    /// not all were, an [`Arrival::Writable`] follows when there is room. For a client without a
+    /// connection the bytes are discarded.
     fn send(&mut self, client: usize, bytes: &[u8]) -> io::Result<usize>;
-    /// Waits until something arrives, at most until this moment.
+    /// Waits until something arrives, at most until this time.
     fn wait(&mut self, until_ns: u64) -> io::Result<()>;
-    /// The next arrival of what the last wait found.
+    /// Returns the next arrival of the last wait.
     fn next(&mut self) -> io::Result<Option<Arrival>>;
-    /// What its waits are like.
+    /// Returns the properties of the driver's waits.
     fn harvests(&self) -> Harvests {
         Harvests {
             max: usize::MAX,
             work_ns: 0,
         }
     }
-    /// The bytes of the arrival that was taken last.
+    /// Returns the bytes of the last arrival.
     fn received(&self, client: usize, count: usize) -> &[u8];
-    /// Closes a connection after what was given to be sent; nothing arrives from it any more.
+    /// Closes a connection after sending what is queued; it causes no further arrivals.
     fn close(&mut self, client: usize);
-    /// Gives a client another connection, connected and blocking; an open one is closed.
+    /// Gives a client another connected, blocking socket; closes the previous one if it is open.
     fn replace(&mut self, client: usize, fd: OwnedFd) -> io::Result<()>;
 }
 
-/// A connection on its way from one driver to another.
+/// A connection while it moves between drivers.
 pub(crate) struct Connection {
     fd: OwnedFd,
-    /// What had been read but not looked at.
+    /// Bytes that were read but not processed.
     early: Vec<u8>,
 }
 
-/// The driver of a thread of the load, whichever it is at the time.
+/// The current driver of a client thread.
 pub(crate) enum Io {
     Epoll(EpollDriver),
     Uring(Box<UringDriver>),
 }
 
 impl Io {
-    /// Goes over to `io_uring`, for the calling thread only; after an error all is as before.
+    /// Switches to `io_uring` on the calling thread. After an error, the epoll driver is unchanged.
     pub fn begin_uring(&mut self) -> io::Result<()> {
         let Self::Epoll(epoll) = self else {
             return Ok(());
@@ -99,7 +99,7 @@ impl Io {
         Ok(())
     }
 
-    /// Goes back to epoll; to be called on the thread that went over.
+    /// Switches back to epoll; must be called on the thread that called [`Self::begin_uring`].
     pub fn end_uring(&mut self) -> io::Result<()> {
         let Self::Uring(uring) = self else {
             return Ok(());
@@ -180,7 +180,8 @@ impl Driver for Io {
     }
 }
 
-/// Sends without waiting until all is sent or the kernel takes no more; how much went.
+/// Sends without waiting, until all is sent or the kernel takes no more; returns the number of
+/// bytes sent.
 fn send_now(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -199,8 +200,8 @@ fn send_now(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(sent)
 }
 
-/// send(2) as a bare system call. The C library's is a point of cancellation, which costs about
-/// 100 of the 2400 instructions that a transaction executes outside the kernel.
+/// send(2) as a bare system call. The C library's wrapper is a cancellation point, which costs
+/// about 100 of the 2400 user-space instructions of a transaction.
 #[inline]
 fn raw_send(fd: RawFd, bytes: &[u8]) -> libc::c_long {
     let none = std::ptr::null::<libc::c_void>();
@@ -219,12 +220,11 @@ fn raw_send(fd: RawFd, bytes: &[u8]) -> libc::c_long {
     }
 }
 
-/// recv(2), likewise.
+/// recv(2) as a bare system call.
 #[inline]
 fn raw_receive(fd: RawFd, buffer: &mut [u8]) -> libc::c_long {
     let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: pointer and length are those of a slice that is lent for writing; no address is
-    // wanted.
+    // SAFETY: pointer and length are those of a mutable slice; no address is requested.
     unsafe {
         libc::syscall(
             libc::SYS_recvfrom,
@@ -238,9 +238,9 @@ fn raw_receive(fd: RawFd, buffer: &mut [u8]) -> libc::c_long {
     }
 }
 
-/// Ends both directions of a connection that failed, so that its end arrives.
+/// Shuts down both directions of a failed connection, so that its end arrives.
 fn shut_down(fd: &OwnedFd) {
-    // SAFETY: the descriptor is open. An error means that there is no connection any more.
+    // SAFETY: the descriptor is open. An error means that the connection is already gone.
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
 }
 

@@ -1,4 +1,4 @@
-//! Why a load cannot start or go on.
+//! Errors that prevent or end a load.
 
 use std::io;
 use std::time::Duration;
@@ -7,38 +7,38 @@ use pgassay_script::{EvalError, InvalidName, Refusal};
 use pgassay_wire::conninfo::Address;
 use pgassay_wire::{ServerError, WireError};
 
-/// An error of a crew.
+/// An error of a client pool.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The configuration asks for something impossible.
+    /// The configuration is invalid.
     #[error("{what}")]
     Config {
-        /// What is impossible.
+        /// What is invalid.
         what: String,
     },
-    /// The system does not give what is needed.
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was wanted.
+        /// The operation that failed.
         what: &'static str,
-        /// Why it was refused.
+        /// The system's error.
         source: io::Error,
     },
-    /// `io_uring` was asked for and cannot be had.
+    /// `io_uring` was requested but is not available.
     #[error("{reason}")]
     NoUring {
-        /// Why, and what can be done.
+        /// Why, and what the user can do about it.
         reason: String,
     },
-    /// No connection to the server.
+    /// A connection attempt failed.
     #[error("client {client}: connection to server at {address} failed: {source}")]
     Connect {
         /// The client, counted from 0.
         client: u32,
         /// The server.
         address: Address,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// The server refused the connection.
@@ -46,66 +46,66 @@ pub enum LoadError {
     Refused {
         /// The client, counted from 0.
         client: u32,
-        /// What the server said.
+        /// The server's error.
         error: Box<ServerError>,
     },
     /// The server did not answer in time.
-    #[error("client {client}: no answer from the server for {waited:?}, waiting for {what}")]
+    #[error("client {client}: no answer from the server for {waited:?} {what}")]
     Unanswered {
         /// The client, counted from 0.
         client: u32,
-        /// What it waited for.
+        /// What the client was doing.
         what: String,
-        /// How long.
+        /// The time limit that passed.
         waited: Duration,
     },
-    /// The connection ended.
-    #[error("client {client}: the connection was lost, {what}{}", last_words(.last.as_deref(), .source.as_ref()))]
+    /// The connection ended unexpectedly.
+    #[error("client {client}: connection lost {what}{}", last_words(.last.as_deref(), .source.as_ref()))]
     Lost {
         /// The client, counted from 0.
         client: u32,
-        /// What it was doing.
+        /// What the client was doing.
         what: String,
-        /// Where in its script it was, if it was in one.
+        /// Its position in the script, if it was executing one.
         place: Option<Box<Place>>,
-        /// What the server said last, such as SQLSTATE 57P01.
+        /// The server's last message, such as SQLSTATE 57P01.
         last: Option<Box<ServerError>>,
-        /// The system's error, where there was one.
+        /// The system's error, if any.
         source: Option<io::Error>,
     },
-    /// The server does not follow the protocol, or wants what is not supported.
+    /// The server violated the protocol, or requires something that is not supported.
     #[error("client {client}: {error}")]
     Wire {
         /// The client, counted from 0.
         client: u32,
-        /// What is wrong.
+        /// The protocol error.
         error: WireError,
     },
-    /// A client cannot go on with its script.
+    /// A script error ended a client.
     #[error("{place}: {cause}")]
     Aborted {
-        /// Which client, and where it was.
+        /// The client and its position in the script.
         place: Box<Place>,
-        /// Why.
+        /// The cause.
         cause: AbortCause,
     },
     /// The stop flag was set before there was anything to measure.
     #[error("stopped")]
     Stopped,
     /// An earlier run left connections in an unknown state.
-    #[error("the crew's connections are of no use after a failed or stopped run")]
+    #[error("these connections cannot be used again after a failed or stopped run")]
     Spent,
 }
 
 fn last_words(last: Option<&ServerError>, source: Option<&io::Error>) -> String {
     match (last, source) {
-        (Some(last), _) => format!("; the server's last message: {last}"),
+        (Some(last), _) => format!("; last message from the server: {last}"),
         (None, Some(source)) => format!(": {source}"),
-        (None, None) => "; the server closed it without a message".into(),
+        (None, None) => "; the server closed it without an error message".into(),
     }
 }
 
-/// A place in a run.
+/// A position in a script during a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The client, counted from 0.
@@ -116,17 +116,17 @@ pub struct Place {
     pub script_index: usize,
     /// The command, counted from 0 as pgbench counts.
     pub command: usize,
-    /// Queries of the command that were answered before, where it joins several with `\;`.
+    /// Queries of the command that completed before this one, if it joins several with `\;`.
     pub query: u32,
-    /// What kind of command, such as `SQL` or `set`.
+    /// The kind of command, such as `SQL` or `set`.
     pub word: String,
-    /// The line where the command begins, from 1; 0 past the script's end.
+    /// The line where the command begins, from 1; 0 after the script's end.
     pub line: u32,
     /// The command's first line.
     pub text: String,
-    /// The SQL as it was sent with the request, unless it had been prepared.
+    /// The SQL that was sent with the request, unless it was prepared before.
     pub sent: Option<String>,
-    /// The SQL that is prepared, with `$1` and so on.
+    /// The SQL to be prepared, with `$1` and so on.
     pub statement: Option<String>,
 }
 
@@ -153,51 +153,51 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Why a client cannot go on.
+/// Why a client was aborted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AbortCause {
-    /// The server reports an error that is not worth a retry.
+    /// The server reported an error that is not retried.
     #[error("{0}")]
     Sql(Box<ServerError>),
-    /// An expression or an argument has no value.
+    /// Evaluating an expression or an argument failed.
     #[error("{0}")]
     Eval(#[from] EvalError),
-    /// The script does what may not be done there.
+    /// The script uses a command where it is not allowed.
     #[error("{0}")]
     Refusal(#[from] Refusal),
-    /// A statement cannot be prepared, and so cannot be executed either.
+    /// A statement could not be prepared, and therefore not executed either.
     #[error("{prepare}")]
     Unprepared {
-        /// Why it cannot be prepared.
+        /// The error from preparing it.
         prepare: Box<ServerError>,
-        /// What the server said to executing it nevertheless.
+        /// The error from executing it.
         execute: Box<ServerError>,
     },
-    /// A column's name is no variable's name.
+    /// A column's name is not a valid variable name.
     #[error("{invalid}")]
     Capture {
-        /// The name, and what wanted it.
+        /// The name, and the command that used it.
         invalid: InvalidName,
     },
-    /// A command of `\shell` or `\setshell` failed.
+    /// A shell command of `\shell` or `\setshell` failed.
     #[error("{program}: {reason}")]
     ShellFailed {
-        /// The command's first word.
+        /// The shell command's first word.
         program: String,
         /// What failed.
         reason: &'static str,
     },
-    /// `\gset` needs one row.
+    /// `\gset` requires exactly one row.
     #[error("expected one row, got {rows}")]
     Rows {
-        /// How many there were.
+        /// The number of rows.
         rows: u64,
     },
-    /// The message cannot be sent, or the rows cannot be read.
+    /// The message could not be sent, or the rows could not be read.
     #[error("{0}")]
     Wire(#[from] WireError),
-    /// `\shell` and `\setshell` are not run here.
-    #[error("\\shell and \\setshell are not supported here, only by pgassay bench")]
+    /// `\shell` and `\setshell` are not available in this kind of run.
+    #[error("\\shell and \\setshell are supported only by pgassay bench")]
     Shell,
 }

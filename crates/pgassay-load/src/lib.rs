@@ -1,36 +1,40 @@
 //! The load engine: event loops, pacing and recorders.
 //!
-//! A [`Crew`] is a set of connected clients. [`Crew::run`] lets them run scripts for a [`Window`]
-//! and returns a [`Measurement`]; it may be called any number of times on the same connections,
-//! which are idle in between. The crew knows nothing of studies, and nothing else runs on its
+//! A [`Crew`] is a set of connected clients. [`Crew::run`] runs their scripts for a [`Window`] and
+//! returns a [`Measurement`]. It can be called repeatedly on the same connections, which are idle
+//! between runs. This crate knows nothing about studies, and nothing else runs on the client
 //! threads.
 //!
 //! # How it works
-//! Each thread owns some clients, one event loop (`driver`, on epoll or `io_uring`) and one recorder. A client is a
-//! [`pgassay_wire::Session`] and a position in a script (`client`). As soon as a reply is complete
-//! the next request is sent; there is no async runtime, and nothing is allocated or logged in
-//! between. Clients of a thread are served in the order in which the kernel reports their replies.
+//! Each thread owns some clients, one event loop (`driver`, on epoll or `io_uring`) and one
+//! recorder. A client is a [`pgassay_wire::Session`] and a position in a script (`client`). As soon
+//! as a reply is complete, the next request is sent. There is no async runtime, and nothing is
+//! allocated or logged between reply and request. A thread serves its clients in the order in which
+//! the kernel reports their replies.
 //!
 //! # Invariants
-//! - The clients' time closes: in transactions, asleep and between them, it sums to clients times
-//!   the window.
-//! - A transaction is credited with the share of its duration in the window, so that a rate depends
-//!   smoothly on durations (`recorder`, `timing`).
+//! - Client time adds up: time in transactions, asleep and between transactions equals clients ×
+//!   window.
+//! - A transaction is credited with the share of its duration that lies in the window, so that a
+//!   rate depends smoothly on durations (`recorder`, `timing`).
 //! - Every wait is bounded: by the window, by [`Limits`], and by the stop flag within 50 ms.
-//! - When [`Crew::run`] begins and when it returns without an error, the server has nothing to do
-//!   for any client.
-//! - The messages are those that libpq sends for pgbench, so that the server's cost is the same.
+//! - When [`Crew::run`] begins and when it returns without an error, the server has no work for any
+//!   client.
+//! - Requests are the same messages that libpq sends for pgbench, so that they cost the server the
+//!   same.
 //!
 //! # Sources
 //! `threadRun`, `advanceConnectionState` and `readCommandResponse` in `src/bin/pgbench/pgbench.c`,
-//! PostgreSQL 15 and 18. Where pgbench's way distorts what it measures (it prepares inside the
-//! measured time, loses the gap between transactions, serves clients by index) this is another.
+//! PostgreSQL 15 and 18. This crate differs where pgbench distorts what it measures: pgbench
+//! prepares statements inside the measured time, loses the gap between transactions, and serves
+//! clients by index.
 //!
-//! # What costs nothing unless it is asked for
-//! Pacing, retries, reconnecting, times of commands and an [`Observer`] of each transaction, who
-//! may keep logs and figures of his own: see [`Conduct`]. So are starts that are spread
-//! ([`Crew::spread_starts`]) and the account of what clients wait for their threads
-//! ([`Crew::keep_account`]), which studies ask for and `pgassay bench` does not.
+//! # Optional features
+//!
+//! Pacing, retries, reconnecting, command times and an [`Observer`] of each transaction, which may
+//! keep logs and statistics of its own, cost nothing unless they are enabled: see [`Conduct`]. The
+//! same holds for spread starts ([`Crew::spread_starts`]) and the account of delays in the client
+//! threads ([`Crew::keep_account`]), which studies use and `pgassay bench` does not.
 
 mod asking;
 mod capture;

@@ -1,102 +1,103 @@
-//! What a run measured.
+//! The result of a run.
 //!
-//! Counters: `transactions` ≤ `transactions_total`, and the difference ended before the window or
-//! after it. `transactions` = Σ `clients` = Σ `scripts.transactions`. The clients' time closes:
-//! in transactions + asleep + between = clients × window.
+//! Identities: `transactions` ≤ `transactions_total`, and the difference ended before or after the
+//! window. `transactions` = Σ `clients` = Σ `scripts.transactions`. Client time adds up: in
+//! transactions + asleep + between = clients × window.
 
 use hdrhistogram::Histogram;
 
-/// A thread that is busy or kept waiting for a processor so much of the time delays its clients.
+/// A thread that is busy or waits for a CPU this much of the time delays its clients.
 const CLIENT_LIMITED_SHARE: f64 = 0.9;
 
 /// The result of one run.
 #[derive(Clone, Debug)]
 pub struct Measurement {
-    /// Moments of the run.
+    /// Timestamps of the run.
     pub instants: Instants,
-    /// The window's actual length.
+    /// The actual length of the window.
     pub window_us: u64,
-    /// Transactions that ended well in the window.
+    /// Transactions that succeeded in the window.
     pub transactions: u64,
-    /// Transactions that ended well, by the share of their duration that lies in the window: what a
-    /// rate is to be computed from where single transactions matter. A duration lasts from when the
-    /// client turned to the transaction (opening its own connection included; under pacing, when it
-    /// began rather than when it was due) until it ended. `transactions` counts as pgbench does.
+    /// Successful transactions, each counted by the share of its duration in the window. Use this
+    /// for rates where single transactions matter. A duration runs from when the client started
+    /// work on the transaction (including opening its own connection; under pacing, from its
+    /// beginning, not its due time) until it ended. `transactions` counts as pgbench does.
     pub credited_transactions: f64,
-    /// Transactions that ended well from the run's begin to its end, between which the server
-    /// was idle before and after: what the server's processor time is to be divided by.
+    /// Transactions that succeeded from the beginning of the run to its end. The server is idle
+    /// before and after, so this is the divisor for the server's CPU time.
     pub transactions_total: u64,
     /// Transactions that ended before the window.
     pub settle_transactions: u64,
-    /// Transactions that failed in the window, by a serialization failure or a deadlock.
+    /// Transactions that failed in the window with a serialization failure or a deadlock.
     pub failed: u64,
-    /// Transactions that failed from the run's begin to its end.
+    /// Transactions that failed from the beginning of the run to its end.
     pub failed_total: u64,
-    /// Latency of the window's transactions, in ns, to three digits.
+    /// Latency of the window's transactions in ns, to three digits.
     pub latency_ns: Histogram<u64>,
-    /// Under pacing: the same, but from when each transaction began rather than from when it was
-    /// due.
+    /// Under pacing: the same, but measured from the beginning of each transaction, not its due
+    /// time.
     pub since_begin_ns: Option<Histogram<u64>>,
-    /// By script, in the crew's order.
+    /// By script, in the configured order.
     pub scripts: Vec<ScriptMeasurement>,
-    /// Transactions of each client that ended well in the window: are clients served alike?
+    /// Transactions of each client that succeeded in the window; shows whether clients are served
+    /// evenly.
     pub clients: Vec<u64>,
-    /// Where the clients' time in the window went.
+    /// How the clients spent their time in the window.
     pub time: ClientTime,
-    /// What each of the load's own threads used, from the run's begin to its end.
+    /// What each client thread used, from the beginning of the run to its end.
     pub threads: Vec<ThreadUsage>,
-    /// How late sleepers were woken.
+    /// How late sleeping clients were woken.
     pub timer_lag: TimerLag,
-    /// Whether the load itself was the bottleneck: one of its threads was busy, or waited for a
-    /// processor, nine tenths of the run.
+    /// Whether the load generator was the bottleneck: one of its threads was busy, or waited for a
+    /// CPU, for at least 90% of the run.
     pub client_limited: bool,
     /// Whether the stop flag ended the run early.
     pub interrupted: bool,
     /// Clients whose transaction had not ended when a stopped run gave up waiting.
     pub unfinished: u32,
-    /// Clients that were lost on the way, where that does not end the run.
+    /// Clients that were aborted, if that does not end the run.
     pub aborted: u32,
-    /// Due transactions that were not begun since they were late already.
+    /// Due transactions that were skipped because they were already late.
     pub skipped: u64,
-    /// Transactions that were due in a timed run but not begun before its end: with any, the load
-    /// was beyond capacity, and its latencies grow with the run's length.
+    /// Transactions that were due in a timed run but not begun before its end. If there are any,
+    /// the rate exceeds the capacity, and latencies grow with the length of the run.
     pub unserved: u64,
-    /// By script and command, where commands are timed; else empty.
+    /// By script and command if commands are timed, otherwise empty.
     pub commands: Vec<Vec<CommandMeasurement>>,
-    /// Opening and closing connections within the run, where each transaction has its own.
+    /// Opening and closing connections during the run, if each transaction has its own.
     pub reconnecting: Reconnecting,
-    /// The parts of that, where each transaction has its own connection.
+    /// The phases of opening connections, if each transaction has its own.
     pub openings: Option<Openings>,
-    /// How the load talked to the kernel.
+    /// The I/O interface that the load used.
     pub io: IoUsed,
 }
 
-/// How the load talked to the kernel.
+/// The I/O interface that a load used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IoUsed {
-    /// Whether it was `io_uring`; else it was epoll.
+    /// `io_uring` if true, otherwise epoll.
     pub is_uring: bool,
-    /// Why `io_uring` was not used, where it was wanted.
+    /// Why `io_uring` was not used, if it was requested.
     pub refusal: Option<String>,
 }
 
 impl IoUsed {
-    /// Its name, as `--io` takes it.
+    /// Returns its name as in `--io`.
     pub fn name(&self) -> &'static str {
         if self.is_uring { "uring" } else { "epoll" }
     }
 }
 
-/// What one command took.
+/// Times and errors of one command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandMeasurement {
     /// How often it was timed.
     pub timed: u64,
-    /// All those times.
+    /// The sum of these times.
     pub sum_ns: u64,
-    /// Each of those times, in ns, to three digits.
+    /// The distribution of these times in ns, to three digits.
     pub latency_ns: Histogram<u64>,
-    /// Errors in it after which the transaction was tried again.
+    /// Errors in it that were followed by a retry of the transaction.
     pub retries: u64,
     /// Errors in it that ended the transaction.
     pub failures: u64,
@@ -121,43 +122,43 @@ impl CommandMeasurement {
         self.sum_ns += elapsed_ns;
     }
 
-    /// Adds what was measured elsewhere.
+    /// Adds another measurement of the same command.
     ///
     /// # Panics
-    /// Never: both histograms grow as they need.
+    /// Never: both histograms resize automatically.
     pub fn merge(&mut self, other: &Self) {
         self.latency_ns
             .add(&other.latency_ns)
-            .expect("both grow as they need");
+            .expect("both histograms resize");
         self.timed += other.timed;
         self.sum_ns += other.sum_ns;
         self.retries += other.retries;
         self.failures += other.failures;
     }
 
-    /// The mean time, if it was timed at all.
+    /// Returns the mean time, if the command was timed.
     pub fn mean_ms(&self) -> Option<f64> {
         (self.timed > 0).then(|| self.sum_ns as f64 / self.timed as f64 / 1e6)
     }
 }
 
-/// Opening and closing connections within a run.
+/// Opening and closing connections during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reconnecting {
     /// Connections opened.
     pub opened: u64,
-    /// Time spent on opening and closing them, over all clients.
+    /// Time spent opening and closing them, over all clients.
     pub sum_us: u64,
 }
 
-/// What opening a connection consists of, in ns, to three digits.
+/// The phases of opening a connection, in ns, to three digits.
 #[derive(Clone, Debug)]
 pub struct Openings {
-    /// Until the system has connected.
+    /// Until the system call has connected.
     pub connect_ns: Histogram<u64>,
-    /// From there until the server is ready: its process is started, and the client signed in.
+    /// From then until the server is ready: it starts a backend, and the client signs in.
     pub authenticate_ns: Histogram<u64>,
-    /// From there until the first request is answered, by a server process with empty caches.
+    /// From then until the first request is answered, by a backend with empty caches.
     pub first_query_ns: Histogram<u64>,
 }
 
@@ -178,107 +179,107 @@ impl Openings {
             (&mut self.authenticate_ns, &other.authenticate_ns),
             (&mut self.first_query_ns, &other.first_query_ns),
         ] {
-            sum.add(one).expect("both grow as they need");
+            sum.add(one).expect("both histograms resize");
         }
     }
 }
 
-/// A histogram in ns to three digits that takes as much memory as its values need: for what there
-/// are many of.
+/// Creates a histogram in ns, to three digits, whose memory grows with its values, for places where
+/// there are many of them.
 fn growing_histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are allowed")
 }
 
-/// Counts a value in a histogram that grows; the crate's saturating way would not let it.
+/// Records a value in a resizing histogram; the crate's saturating method would not resize it.
 pub(crate) fn record(histogram: &mut Histogram<u64>, value_ns: u64) {
     histogram
         .record(value_ns)
         .expect("a histogram of three digits can grow to hold any value");
 }
 
-/// Moments of a run, in ns of `CLOCK_MONOTONIC`.
+/// Timestamps of a run, in ns of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Instants {
-    /// Clients begin.
+    /// The clients begin.
     pub begin_ns: u64,
     /// The window begins.
     pub window_begin_ns: u64,
-    /// The window ends; no transaction begins from here on.
+    /// The window ends; no transaction begins after this.
     pub window_end_ns: u64,
     /// The last transaction has ended.
     pub idle_ns: u64,
 }
 
-/// What one script contributed.
+/// The results of one script.
 #[derive(Clone, Debug)]
 pub struct ScriptMeasurement {
-    /// Its name.
+    /// The script's name.
     pub name: String,
-    /// Its weight.
+    /// The script's weight.
     pub weight: u64,
-    /// Transactions that ended well in the window.
+    /// Transactions that succeeded in the window.
     pub transactions: u64,
     /// Transactions that failed in the window.
     pub failed: u64,
-    /// Latency of the window's transactions, in ns, to three digits.
+    /// Latency of the window's transactions in ns, to three digits.
     pub latency_ns: Histogram<u64>,
 }
 
-/// Where the clients' time in the window went.
+/// How the clients spent their time in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientTime {
-    /// In transactions, `\sleep` left out.
+    /// In transactions, excluding `\sleep`.
     pub in_transaction_us: u64,
     /// In `\sleep`.
     pub asleep_us: u64,
     /// Between transactions.
     pub between_us: u64,
-    /// A part of the time in transactions: a reply was known to be there, and the thread served other
-    /// clients before. None where it was not kept.
+    /// The part of the time in transactions during which a reply was available but the client
+    /// thread was busy with other clients. `None` if not measured.
     pub turn_us: Option<u64>,
-    /// Another part of it: a client was ready, and its thread waited for a processor. An upper
-    /// bound, exact for replies that were there before the thread waited. None where it was not kept
-    /// or the kernel does not tell.
+    /// Another part of the time in transactions: a client was ready, but its thread waited for a
+    /// CPU. This is an upper bound, and exact for replies that were available before the thread
+    /// waited. `None` if not measured, or if the kernel does not report it.
     pub ready_run_queue_us: Option<u64>,
 }
 
-/// What one of the load's threads used.
+/// Resource usage of one client thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadUsage {
     /// How long it ran the load.
     pub elapsed_us: u64,
-    /// Processor time, user and system.
+    /// CPU time, user and system.
     pub cpu_us: u64,
-    /// Time ready to run without a processor; none where the kernel does not tell.
+    /// Run-queue wait; `None` if the kernel does not report it.
     pub run_queue_wait_us: Option<u64>,
 }
 
 impl ThreadUsage {
-    /// The share of its time that it was busy, or would have been with a processor.
+    /// Returns the share of its time that the thread was busy or waiting for a CPU.
     pub fn demand(&self) -> f64 {
         let demand_us = self.cpu_us + self.run_queue_wait_us.unwrap_or(0);
         demand_us as f64 / self.elapsed_us.max(1) as f64
     }
 }
 
-/// How late sleepers were woken.
+/// How late sleeping clients were woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimerLag {
-    /// How many were.
+    /// Number of wake-ups.
     pub wakeups: u64,
-    /// All their delays.
+    /// The sum of their delays.
     pub sum_us: u64,
     /// The longest delay.
     pub max_us: u64,
 }
 
 impl Measurement {
-    /// Transactions per second of the window.
+    /// Returns transactions per second in the window.
     pub fn tps(&self) -> f64 {
         self.transactions as f64 / (self.window_us.max(1) as f64 / 1e6)
     }
 
-    /// Processor time of the load itself per transaction, over the whole run.
+    /// Returns the load generator's CPU time per transaction, over the whole run.
     pub fn client_cpu_us_per_transaction(&self) -> f64 {
         let cpu_us: u64 = self.threads.iter().map(|thread| thread.cpu_us).sum();
         cpu_us as f64 / self.transactions_total.max(1) as f64

@@ -1,11 +1,11 @@
-//! Opening the connections of a thread: connect, sign in, prepare.
+//! Opening a thread's connections: connect, sign in, prepare.
 //!
-//! Many connections are opened side by side, since the server takes a millisecond or more to start
-//! a process and SCRAM keeps both sides busy. Statements are prepared here too, so that nothing of
-//! it falls into a measured window (pgbench prepares inside: at 1000 clients and 5000
-//! transactions/s that shows as a lag of 75–95 ms against 0.5–2 ms).
+//! Many connections are opened concurrently, because the server takes a millisecond or more to
+//! start a process and SCRAM keeps both sides busy. Statements are prepared here too, outside the
+//! measured window. pgbench prepares inside it: with 1000 clients and 5000 transactions/s, this
+//! adds a lag of 75–95 ms instead of 0.5–2 ms.
 //!
-//! Each client goes its own way through the hosts, as [`Attempts`] has it.
+//! Each client tries the hosts independently, as [`Attempts`] decides.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,19 +23,19 @@ use crate::reconnecting::Connector;
 
 /// Connections of a thread that sign in at the same time.
 const SIDE_BY_SIDE: usize = 64;
-/// How often the stop flag and the time are looked at.
+/// How often the loop checks the stop flag and the time.
 const TICK_NS: u64 = 20_000_000;
-/// How soon a full queue of the server is tried again.
+/// Delay before retrying when the server's connection queue is full.
 const RETRY_NS: u64 = 2_000_000;
 
-/// What opening needs to know.
+/// What opening connections requires.
 pub(crate) struct Opening<'a> {
     pub connector: &'a Connector,
     pub program: &'a Program,
     pub stop: &'a AtomicBool,
 }
 
-/// How far a client is.
+/// A client's progress.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
     SigningIn,
@@ -48,11 +48,11 @@ struct Opener<'a> {
     driver: EpollDriver,
     clients: Vec<Client>,
     progress: Vec<Progress>,
-    /// What each client tried, and when it began with what it tries now.
+    /// Each client's attempts, and when its current attempt began.
     attempts: Vec<(Attempts, u64)>,
-    /// Clients that wait for a place in the server's queue, for another attempt.
+    /// Clients that will try again because the server's connection queue was full.
     queueing: Vec<usize>,
-    /// Clients that are connected but not open yet.
+    /// Clients that are connected but not yet open.
     in_progress: usize,
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn open(
         while opener.in_progress < SIDE_BY_SIDE {
             let Some(run) = runs.pop_front() else { break };
             if let Some(run) = opener.connect(run)? {
-                // The server's queue is full.
+                // The server's connection queue is full.
                 runs.push_front(run);
                 pause_ns = RETRY_NS;
                 break;
@@ -120,7 +120,7 @@ pub(crate) fn open(
     }
 }
 
-/// Clients whose connections are opened later, one for each transaction.
+/// Creates clients whose connections are opened later, one for each transaction.
 pub(crate) fn postpone(
     connector: &Connector,
     runs: Vec<Run>,
@@ -139,7 +139,8 @@ pub(crate) fn postpone(
 }
 
 impl Opener<'_> {
-    /// Connects one client and begins to sign in; gives it back if the server's queue is full.
+    /// Connects one client and begins to sign in; returns the client's state if the server's
+    /// connection queue is full.
     fn connect(&mut self, run: Run) -> Result<Option<Run>, LoadError> {
         let connector = self.opening.connector;
         let mut attempts = connector.attempts(run.id);
@@ -155,7 +156,7 @@ impl Opener<'_> {
         Ok(None)
     }
 
-    /// Lets a client try what follows a failure, or gives the error back if nothing does.
+    /// Continues with the next attempt after a failure, or returns the error if there is none.
     #[cold]
     fn try_next(
         &mut self,
@@ -183,7 +184,7 @@ impl Opener<'_> {
         self.flush(index)
     }
 
-    /// Gives up attempts that take too long, where there is something else to try; `true` if there
+    /// Gives up attempts that take too long, if there is another to try; returns `true` if there
     /// was.
     fn hurry(&mut self, limit_ns: u64) -> Result<bool, LoadError> {
         let now_ns = self.driver.now_ns();
@@ -199,7 +200,7 @@ impl Opener<'_> {
         Ok(any)
     }
 
-    /// Handles what arrived; `true` if anything did.
+    /// Handles arrivals; returns `true` if there were any.
     fn arrivals(&mut self) -> Result<bool, LoadError> {
         let mut any = false;
         loop {
@@ -291,9 +292,9 @@ impl Opener<'_> {
 
     fn waiting_for(&self, index: usize) -> &'static str {
         match self.progress[index] {
-            Progress::SigningIn => "signing in",
-            Progress::Preparing => "preparing statements",
-            Progress::Open => "waiting for other clients to connect",
+            Progress::SigningIn => "while signing in",
+            Progress::Preparing => "while preparing statements",
+            Progress::Open => "while waiting for other clients to connect",
         }
     }
 
@@ -306,7 +307,7 @@ impl Opener<'_> {
             Some(index) => (self.clients[index].run.id, self.waiting_for(index)),
             None => (
                 self.clients.len() as u32,
-                "a place in its queue of connections",
+                "while its connection queue was full",
             ),
         };
         LoadError::Unanswered {

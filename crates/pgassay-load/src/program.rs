@@ -1,4 +1,4 @@
-//! What the clients of a crew run: scripts, and the statements they share.
+//! What the clients run: scripts, and the prepared statements they share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,33 +9,33 @@ use crate::conduct::{NoticeSink, ShellSink};
 use crate::config::{CrewConfig, DebugSink, RequestHook};
 use crate::error::LoadError;
 
-/// A statement that is prepared once in each connection.
+/// A statement that is prepared once per connection.
 pub(crate) struct Statement {
     pub name: Vec<u8>,
     pub sql: Box<[u8]>,
 }
 
-/// A script, with what preparing needs.
+/// A script and its prepared statements.
 pub(crate) struct Part {
     pub script: Arc<Script>,
     pub weight: u64,
-    /// By command: which statement it executes, where it is SQL and statements are prepared.
+    /// The statement of each command, if the command is SQL and statements are prepared.
     pub statements: Vec<Option<usize>>,
 }
 
-/// All that clients share and never change.
+/// Everything that clients share and never change.
 pub(crate) struct Program {
     pub parts: Vec<Part>,
     pub statements: Vec<Statement>,
     pub protocol: Protocol,
     pub names: Arc<Names>,
     pub debug: Option<DebugSink>,
-    /// Is told the server's process before each request.
+    /// Called with the backend's process ID before each request.
     pub before_request: Option<RequestHook>,
     pub trace: Option<DebugSink>,
     pub shell: Option<ShellSink>,
     pub notices: Option<NoticeSink>,
-    /// Whether an error of SQL only fails its transaction.
+    /// Whether an SQL error fails only its transaction.
     pub continues_on_error: bool,
     /// Whether a script sleeps.
     pub has_sleep: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Compiles a crew's scripts; commands with equal SQL share one prepared statement.
+    /// Compiles the configured scripts; commands with equal SQL share one prepared statement.
     pub fn new(config: &CrewConfig) -> Result<Self, LoadError> {
         let mut statements = Vec::new();
         let mut known: HashMap<Box<[u8]>, usize> = HashMap::new();
@@ -98,8 +98,8 @@ impl Program {
         })
     }
 
-    /// Chooses the next transaction's script, as `chooseScript` in pgbench.c does: a single script
-    /// takes no draw.
+    /// Chooses the next transaction's script as `chooseScript` in pgbench.c does: with a single
+    /// script it draws no random number.
     #[inline]
     pub fn choose(&self, rng: &mut Rng) -> usize {
         if self.parts.len() == 1 {

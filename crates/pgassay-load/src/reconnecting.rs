@@ -1,10 +1,9 @@
-//! Opening one connection, and a connection for each transaction: opening it within the loop, and
-//! closing it.
+//! Opening and closing connections inside the loop, when each transaction has its own.
 //!
-//! Signing in is a state of the client like waiting for a reply, so a thread's other clients go on
-//! meanwhile; pgbench's thread stands still. Statements are prepared when they are first executed,
-//! as pgbench does, since most of a run's statements will not be used by one transaction. What
-//! opening takes is no part of a transaction's latency, which begins after it.
+//! Signing in is a client state like waiting for a reply, so the thread's other clients continue
+//! meanwhile; pgbench blocks the whole thread. Statements are prepared before their first
+//! execution, as in pgbench, because one transaction does not use most of a run's statements.
+//! Opening a connection is not part of a transaction's latency, which starts afterwards.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,10 +17,10 @@ use crate::driver::Driver;
 use crate::error::LoadError;
 use crate::socket;
 
-/// How soon a full queue of the server is tried again.
+/// Delay before retrying when the server's connection queue is full.
 const RETRY_NS: u64 = 2_000_000;
 
-/// What opening needs to know.
+/// What opening connections requires.
 pub(crate) struct Connector {
     pub target: Target,
     pub endpoints: Vec<Endpoint>,
@@ -30,21 +29,21 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// A session that has not been connected yet.
+    /// Creates a session that is not connected.
     pub fn idle_session(&self, client: u32) -> Result<Session, LoadError> {
         let login = self.target.login(&self.target.hosts[0], &self.salts);
         Session::start(&login).map_err(|error| LoadError::Wire { client, error })
     }
 
-    /// What a client tries, beginning anew.
+    /// Creates a client's sequence of connection attempts.
     pub fn attempts(&self, client: u32) -> Attempts {
-        // libpq shuffles the hosts; dealing them out spreads clients more evenly still.
+        // libpq shuffles the hosts; round-robin spreads clients even more evenly.
         let first = if self.target.balance_hosts { client } else { 0 };
         Attempts::new(&self.target, &self.endpoints, first as usize)
     }
 
-    /// Opens a connection by the attempt that is on, or by the first after it that gets as far;
-    /// none if the server's queue is full.
+    /// Connects with the current attempt, or the first after it that succeeds. Returns `None` if
+    /// the server's connection queue is full.
     pub fn begin(
         &self,
         client: u32,
@@ -78,8 +77,8 @@ impl Connector {
         }
     }
 
-    /// Connects a client and gives its new session, or the moment to try again where the server's
-    /// queue is full. A client whose last attempt failed goes on with what follows it.
+    /// Connects a client and returns its new session, or the time to try again if the server's
+    /// connection queue is full. If the client's last attempt failed, continues with the next one.
     pub fn connect<D: Driver>(
         &self,
         driver: &mut D,

@@ -4,11 +4,11 @@ use hdrhistogram::Histogram;
 
 use crate::measurement::{Openings, TimerLag};
 
-/// The longest latency a histogram tells apart; longer ones count as this.
+/// The highest latency that a histogram records; longer ones count as this.
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 const LATENCY_DIGITS: u8 = 3;
 
-/// A histogram of latencies in ns; about 270 kB.
+/// Creates a histogram of latencies in ns; about 270 kB.
 pub(crate) fn latency_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, LATENCY_DIGITS)
         .expect("the bounds are constants that the crate accepts")
@@ -28,11 +28,12 @@ pub(crate) struct Ended {
     /// The client's index within the thread.
     pub client: usize,
     pub script: usize,
-    /// When it was due, or else began: latency counts from here.
+    /// When it was due or, without pacing, when it began. Latency counts from here.
     pub begin_ns: u64,
-    /// When it began, if it was due before.
+    /// When it began.
     pub started_ns: u64,
-    /// When its client turned to it: with a connection of its own, when that was begun.
+    /// When its client started work on it; with a connection for each transaction, when connecting
+    /// began.
     pub turned_ns: u64,
     pub end_ns: u64,
     pub failed: bool,
@@ -54,8 +55,8 @@ pub(crate) struct Recorder {
     pub settle_transactions: u64,
     pub transactions_total: u64,
     pub failed_total: u64,
-    /// What the transactions that straddle an end of the window count more, or less, by the share
-    /// of their duration inside than by whether they end inside.
+    /// The correction for transactions that straddle an end of the window: their share of duration
+    /// inside the window minus their count by end time.
     credit_at_ends: f64,
     pub in_transaction_ns: u64,
     pub asleep_ns: u64,
@@ -64,11 +65,11 @@ pub(crate) struct Recorder {
     pub last_end_ns: u64,
     pub skipped: u64,
     pub unserved: u64,
-    /// Under pacing: latencies from the transactions' begin.
+    /// Under pacing: latencies measured from the transactions' beginning.
     pub since_begin_ns: Option<Histogram<u64>>,
-    /// Where each transaction has its own connection.
+    /// If each transaction has its own connection.
     pub openings: Option<Box<Openings>>,
-    /// Connections opened within the run, and the time that opening and closing took.
+    /// Connections opened during the run, and the time that opening and closing took.
     pub opened: u64,
     pub connecting_ns: u64,
 }
@@ -102,7 +103,7 @@ impl Recorder {
         }
     }
 
-    /// Forgets the last run; nothing is allocated.
+    /// Resets the counters for a new run, without allocating.
     pub fn reset(&mut self, window_begin_ns: u64, window_end_ns: u64) {
         for script in &mut self.scripts {
             script.latency_ns.reset();
@@ -160,11 +161,10 @@ impl Recorder {
         }
     }
 
-    /// Counts a transaction that does not lie inside the window as a whole by the share of it that
-    /// does.
+    /// Credits a transaction that lies only partly in the window with the share that does.
     ///
-    /// A client's transactions follow each other without a gap, so this integrates 1 / duration over
-    /// the window, whose mean is the rate wherever the window lies.
+    /// A client's transactions follow each other without a gap, so this integrates 1 / duration
+    /// over the window, and the mean of that is the rate wherever the window lies.
     #[cold]
     fn credit_at_end(&mut self, ended: Ended, is_measured: bool) {
         let inside_ns = ended
@@ -176,18 +176,18 @@ impl Recorder {
         self.credit_at_ends -= f64::from(u8::from(is_measured));
     }
 
-    /// Transactions by the share of their duration inside the window.
+    /// Returns the number of transactions, each counted by the share of its duration in the window.
     pub fn credited_transactions(&self) -> f64 {
         self.clients.iter().sum::<u64>() as f64 + self.credit_at_ends
     }
 
-    /// Whether a moment lies in the window.
+    /// Whether a time lies in the window.
     #[inline]
     pub fn is_in_window(&self, now_ns: u64) -> bool {
         (self.window_begin_ns..self.window_end_ns).contains(&now_ns)
     }
 
-    /// Books a stretch of a client's time, as far as it lies in the window.
+    /// Adds an interval to the account of the clients' time, as far as it lies in the window.
     #[inline]
     pub fn book(&mut self, doing: Doing, from_ns: u64, to_ns: u64) {
         let from_ns = from_ns.max(self.window_begin_ns);
@@ -199,7 +199,7 @@ impl Recorder {
         }
     }
 
-    /// Notes how late a sleeper was woken.
+    /// Records how late a sleeping client was woken.
     pub fn woken(&mut self, due_ns: u64, now_ns: u64) {
         let lag_us = now_ns.saturating_sub(due_ns) / 1000;
         self.timer_lag.wakeups += 1;

@@ -1,12 +1,12 @@
-//! Clients of Redis: what PostgreSQL is sometimes compared with. Rates and latencies, no more.
+//! Redis clients, for comparisons with PostgreSQL. They measure rates and latencies only.
 //!
-//! A transaction is a list of commands that are all sent before the first reply is waited for (a
-//! pipeline, as `redis-benchmark -P` has it; of one command it is a plain request). One thread and
-//! one event loop drive all clients, as they do PostgreSQL's. Source: the Redis serialization
-//! protocol (RESP2): requests are arrays of bulk strings; replies are complete when as many have
-//! been read as commands were sent. An error reply ends the run.
+//! A transaction is a list of commands that are all sent before the client waits for the first
+//! reply (a pipeline, as in `redis-benchmark -P`; with one command, a plain request). One thread
+//! and one event loop drive all clients, as for PostgreSQL. Source: the Redis serialization
+//! protocol (RESP2). Requests are arrays of bulk strings; the transaction is complete when as many
+//! replies were read as commands were sent. An error reply ends the run.
 //!
-//! Replies that hold others (arrays) are not understood, since no counter needs them.
+//! Nested replies (arrays) are not supported; counters do not need them.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -25,42 +25,42 @@ use crate::measurement::{
 use crate::recorder::latency_histogram;
 use crate::timing;
 
-/// How often the stop flag is looked at, at least.
+/// Maximum interval between checks of the stop flag.
 const STOP_NS: u64 = 50_000_000;
-/// A reply that takes longer will not come.
+/// Time limit for a reply.
 const REPLY_NS: u64 = 10_000_000_000;
 
-/// Why clients of Redis cannot go on.
+/// Errors of Redis clients.
 #[derive(Debug, thiserror::Error)]
 pub enum RedisError {
-    /// No connection.
+    /// A connection attempt failed.
     #[error("cannot connect to Redis at {address}: {source}")]
     Connect {
-        /// Where.
+        /// The server's address.
         address: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// The connection ended, or the system's calls failed.
-    #[error("the connection to Redis was lost: {source}")]
+    /// The connection ended, or a system call failed.
+    #[error("connection to Redis lost: {source}")]
     Lost {
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// Redis refused a command.
-    #[error("Redis refused a command: {words}")]
+    /// Redis reported an error.
+    #[error("Redis returned an error: {words}")]
     Refused {
-        /// Its words.
+        /// The error message.
         words: String,
     },
-    /// What came is no reply that is understood here.
-    #[error("Redis sent what is no simple reply: \"{words}\"")]
+    /// The reply is of an unsupported kind.
+    #[error("unsupported reply from Redis: \"{words}\"")]
     Unknown {
         /// The line.
         words: String,
     },
-    /// No reply came.
-    #[error("Redis has not answered for 10 s")]
+    /// No reply arrived in time.
+    #[error("no answer from Redis for 10s")]
     Unanswered,
     /// The stop flag was set.
     #[error("stopped")]
@@ -71,44 +71,44 @@ pub enum RedisError {
 pub struct RedisCrew {
     driver: EpollDriver,
     clients: Vec<Client>,
-    /// The commands of a transaction as they are sent, and how many they are.
+    /// The commands of a transaction as they are sent, and their number.
     request: Vec<u8>,
     commands: usize,
     script: String,
     stop: Arc<AtomicBool>,
-    /// By client: how long after the run's begin it begins, in ns; none if all begin together.
+    /// Each client's start in ns after the beginning of the run; empty if all begin together.
     starts: Vec<u64>,
 }
 
 /// One connection.
 #[derive(Default)]
 struct Client {
-    /// Of the request, so much is sent.
+    /// Bytes of the request that were sent.
     sent: usize,
-    /// Replies that are still to come; 0 between transactions.
+    /// Outstanding replies; 0 between transactions.
     awaited: usize,
     began_ns: u64,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of an incomplete line.
     line: Vec<u8>,
-    /// So many bytes of a bulk string, its line end included, are still to be skipped.
+    /// Remaining bytes of a bulk string, including its line end.
     skip: usize,
     transactions: u64,
 }
 
-/// What a run counts.
+/// Counters of a run.
 struct Counts {
     window: (u64, u64),
     latency_ns: hdrhistogram::Histogram<u64>,
     total: u64,
     settle: u64,
     in_transaction_ns: u64,
-    /// Transactions by the share of their duration inside the window.
+    /// Transactions, each counted by the share of its duration in the window.
     credited: f64,
     last_end_ns: u64,
 }
 
 impl RedisCrew {
-    /// Connects; `address` is the path of a socket, or `host:port`. `script` holds a command a line.
+    /// Connects. `address` is a socket's path or `host:port`; `script` holds one command per line.
     pub fn connect(
         address: &str,
         clients: u32,
@@ -154,12 +154,12 @@ impl RedisCrew {
         })
     }
 
-    /// From now on the clients begin spread over this time, at moments that the seed decides.
+    /// Spreads the clients' starts over this time, at moments that the seed determines.
     pub fn spread_starts(&mut self, spread: Duration, seed: u64) {
         self.starts = timing::starts(self.clients.len(), spread, seed);
     }
 
-    /// Runs all clients for a window, without a break through settling and measuring; the last
+    /// Runs all clients for a window, without a break through settling and measuring. The last
     /// transactions end before it returns.
     pub fn run(&mut self, window: &Window) -> Result<Measurement, RedisError> {
         let begin_ns = clock::monotonic_ns();
@@ -168,7 +168,7 @@ impl RedisCrew {
                 let from = begin_ns + settle.as_nanos() as u64;
                 (from, from + measure.as_nanos() as u64)
             }
-            // Studies measure by time.
+            // Studies always measure by time.
             Window::Counted { .. } => (begin_ns, begin_ns),
         };
         let mut counts = Counts {
@@ -343,7 +343,7 @@ impl Counts {
 }
 
 impl Client {
-    /// Takes bytes in; how many replies they complete.
+    /// Processes received bytes; returns the number of replies they complete.
     fn replies(&mut self, mut bytes: &[u8]) -> Result<usize, RedisError> {
         let before = self.awaited;
         while !bytes.is_empty() {
@@ -376,7 +376,7 @@ impl Client {
     }
 }
 
-/// A command as an array of bulk strings.
+/// Encodes a command as an array of bulk strings.
 fn encoded(words: &[&str]) -> Vec<u8> {
     let parts = words
         .iter()
@@ -415,7 +415,7 @@ mod tests {
     fn an_error_and_a_stranger_end_the_run() {
         for (bytes, words) in [
             (&b"-ERR unknown command\r\n"[..], "ERR unknown command"),
-            (b"HTTP/1.1 400\r\n", "no simple reply"),
+            (b"HTTP/1.1 400\r\n", "unsupported reply"),
         ] {
             let mut client = Client {
                 awaited: 1,
@@ -426,7 +426,7 @@ mod tests {
         }
     }
 
-    /// A server that answers every command with a number, by counting what begins one.
+    /// The server answers every command with a number; it counts the bytes that begin commands.
     #[test]
     fn a_run_counts_transactions_and_their_time() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(measured.latency_ns.len(), measured.transactions);
         let time = measured.time;
         assert_eq!(time.in_transaction_us + time.between_us, measured.window_us);
-        // One client: at each end of the window at most one transaction counts otherwise.
+        // With one client, at most one transaction counts differently at each end of the window.
         let credited = measured.credited_transactions;
         assert!((credited - measured.transactions as f64).abs() < 1.0);
         assert!(credited.fract() != 0.0, "{credited}");

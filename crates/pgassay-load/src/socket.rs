@@ -1,8 +1,9 @@
 //! Opening sockets.
 //!
-//! A unix socket's connect succeeds at once or finds the server's queue full, which is told apart
-//! so that the caller can try again later. TCP connects one after the other within a thread, each
-//! within its time; signing in, which takes far longer, goes on side by side.
+//! Connecting a Unix socket either succeeds immediately or finds the server's queue full; the
+//! caller can distinguish the latter and try again later. TCP connections of a thread are opened
+//! one after the other, each within its time limit. Signing in takes far longer and runs
+//! concurrently.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -11,11 +12,11 @@ use std::time::Duration;
 
 use pgassay_wire::conninfo::{Address, Endpoint, Target};
 
-/// Looks up all of a target's hosts, in their order. Hosts that cannot be looked up are left out,
-/// unless there is no other.
+/// Resolves all of a target's hosts, in order. Hosts that cannot be resolved are left out if any
+/// other can.
 ///
 /// # Errors
-/// The last of the hosts that have no address, and why.
+/// The last host that could not be resolved, and why.
 pub fn endpoints(target: &Target) -> Result<Vec<Endpoint>, (Address, io::Error)> {
     let mut found = Vec::new();
     let mut failed = None;
@@ -57,7 +58,7 @@ pub fn endpoints(target: &Target) -> Result<Vec<Endpoint>, (Address, io::Error)>
 }
 
 /// Opens a connected, blocking socket. [`io::ErrorKind::WouldBlock`] means that the server's
-/// queue is full.
+/// connection queue is full.
 pub(crate) fn open(endpoint: &Endpoint, target: &Target, timeout: Duration) -> io::Result<OwnedFd> {
     match endpoint.tcp {
         Some(address) => open_tcp(&address, target, timeout),
@@ -94,7 +95,7 @@ fn open_tcp(address: &SocketAddr, target: &Target, timeout: Duration) -> io::Res
 
 fn set_option(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: u32) -> io::Result<()> {
     let value = libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the descriptor is open; pointer and size are those of our value.
+    // SAFETY: the descriptor is open; pointer and size are those of our own value.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -117,7 +118,7 @@ fn open_unix(address: &Address) -> io::Result<OwnedFd> {
     // SAFETY: all zeroes is a valid sockaddr_un.
     let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     name.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // One byte is left for the terminating zero.
+    // One byte is reserved for the terminating zero.
     if path.len() >= name.sun_path.len() {
         let what = format!(
             "the socket's path is longer than {} bytes",
@@ -130,13 +131,13 @@ fn open_unix(address: &Address) -> io::Result<OwnedFd> {
     }
     let mut length = std::mem::offset_of!(libc::sockaddr_un, sun_path) + path.len();
     if path.first() == Some(&b'@') {
-        // An abstract name begins with a zero and has no other at its end.
+        // An abstract name begins with a zero byte and is not zero-terminated.
         name.sun_path[0] = 0;
     } else {
         length += 1;
     }
-    // SAFETY: socket has no preconditions; its descriptor is new and ours. The name is valid for
-    // the length that is given.
+    // SAFETY: socket has no preconditions; we own its new descriptor. The name is valid for the
+    // given length.
     unsafe {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let fd = libc::socket(libc::AF_UNIX, kind, 0);
@@ -148,7 +149,7 @@ fn open_unix(address: &Address) -> io::Result<OwnedFd> {
         if libc::connect(fd.as_raw_fd(), (&raw const name).cast(), length) < 0 {
             return Err(io::Error::last_os_error());
         }
-        // Only connecting must not wait; see `driver` for what comes after.
+        // Only connecting must not wait; `driver` explains why the socket blocks afterwards.
         if libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, 0) < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -156,13 +157,13 @@ fn open_unix(address: &Address) -> io::Result<OwnedFd> {
     }
 }
 
-/// Raises the limit of open files as far as allowed, if so many more are needed.
+/// Raises the soft limit on open files up to the hard limit, if this many more are needed.
 pub fn raise_open_files(needed: u64) -> io::Result<()> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the pointer is to our rlimit.
+    // SAFETY: the pointer is to our own rlimit.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -178,7 +179,7 @@ pub fn raise_open_files(needed: u64) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::QuotaExceeded, what));
     }
     limit.rlim_cur = needed;
-    // SAFETY: the pointer is to our rlimit.
+    // SAFETY: the pointer is to our own rlimit.
     if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,28 +1,27 @@
-//! How long a run of transactions of some length has to be, and when its clients begin.
+//! How long a run must be for slow transactions, and when its clients begin.
 //!
-//! A transaction that straddles an end of the window is credited with the share of it inside, which
-//! integrates 1 / duration over the window. The mean of that is the rate where clients are in the
-//! middle of a transaction when the window begins as often as at any other time. Clients that all
-//! begin together are not: their first transactions end together, and with a coefficient of variation
-//! c the credit of each client is c² / 2 of a transaction too high. So clients begin spread over one
-//! mean transaction, and the window begins no sooner than one more after that: for exponential
-//! durations that leaves less than a twentieth of a transaction of the half. What is left is divided
-//! by the transactions of a client in the window, and mostly cancels in a ratio, being the same on
-//! both sides.
+//! A transaction that straddles an end of the window is credited with the share inside it. The sum
+//! integrates 1 / duration over the window, and its mean is the rate if the window begins at a
+//! random moment in the clients' transactions. Clients that begin together violate this: their
+//! first transactions end together, and with coefficient of variation c, each client's credit is c²
+//! / 2 of a transaction too high. So the starts are spread over one mean transaction, and the
+//! window begins at least one more mean transaction later. For exponential durations this reduces
+//! the bias from one half to less than a twentieth of a transaction. The rest is divided by each
+//! client's transactions in the window, and mostly cancels in a ratio because both sides have it.
 
 use std::time::Duration;
 
 use pgassay_script::Rng;
 
-/// Transactions of each client that a window should hold: of a twentieth of a transaction's bias,
-/// 0.5% is left then, of which a ratio has the difference: 0.05% where two variants differ by a tenth.
+/// Minimum transactions per client in a window. A bias of a twentieth of a transaction is then
+/// 0.5%, and a ratio contains only the difference: 0.05% if two variants differ by 10%.
 const TRANSACTIONS_MIN: u32 = 10;
-/// No window is made longer than this for their sake.
+/// A window is not made longer than this for slow transactions.
 const MEASURE_MAX: Duration = Duration::from_secs(10);
-/// Nor are starts spread over more than this.
+/// Starts are not spread over more than this.
 const SPREAD_MAX: Duration = Duration::from_secs(1);
 
-/// The stretches of a timed run.
+/// The phases of a timed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// The clients begin within this time.
@@ -34,7 +33,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// As planned, or longer where transactions are slow: `transaction` is their mean length.
+    /// Returns the timing as planned, or longer for slow transactions; `transaction` is their mean
+    /// length.
     pub fn of(settle: Duration, measure: Duration, transaction: Duration) -> Self {
         let spread = transaction.min(SPREAD_MAX);
         Self {
@@ -45,8 +45,8 @@ impl Timing {
     }
 }
 
-/// When each client begins, in ns from the run's begin: evenly spread, in random order, each at a
-/// random moment of its share. The same seed gives the same.
+/// Returns each client's start, in ns from the beginning of the run: one in each of equal shares of
+/// the time, at a random moment, in random order. The same seed gives the same starts.
 pub(crate) fn starts(clients: usize, spread: Duration, seed: u64) -> Vec<u64> {
     let mut rng = Rng::from_seed(seed);
     let mut shares: Vec<usize> = (0..clients).collect();

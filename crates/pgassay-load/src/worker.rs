@@ -1,10 +1,9 @@
 //! A thread of the load: its clients, its event loop and its recorder.
 //!
-//! The loop: wait for arrivals; whenever a reply is complete, let its client go on until it has to
-//! wait again. The clock is read once per wait and once per transaction that ends; the moment in
-//! which one transaction of a client ends is the moment in which its next begins, so that no time
-//! is lost in between, and what the loop itself needs counts as latency, which is what a user of
-//! such a client would see.
+//! The loop waits for arrivals. Whenever a reply is complete, its client continues until it has to
+//! wait again. The clock is read once per wait and once per transaction that ends. A client's next
+//! transaction begins at the same instant as its last one ended, so no time is lost in between. The
+//! loop's own overhead counts as latency, as it would for a real client of this kind.
 
 mod account;
 mod turns;
@@ -28,57 +27,57 @@ use crate::program::Program;
 use crate::reconnecting::Connector;
 use crate::recorder::{Doing, Recorder};
 
-/// How long the loop waits at most, and so how soon it sees the stop flag.
+/// The loop's longest wait, and so its reaction time to the stop flag.
 const TICK_NS: u64 = 20_000_000;
-/// How long after the stop flag is seen a run ends, so that all threads know the end before it is
-/// there; what they had recorded beyond it would be counted though it is outside.
+/// How far after the stop flag a run ends: far enough that all threads know the end before it
+/// passes. Otherwise they would count transactions that ended after it.
 const STOP_AHEAD_NS: u64 = 10_000_000;
-/// How often clients are looked through for one that waits too long.
+/// How often to check for clients that wait too long.
 const PATROL_NS: u64 = 1_000_000_000;
 
-/// What the threads of a run share.
+/// State shared by the threads of a run.
 pub(crate) struct Shared<'a> {
     pub program: &'a Program,
     pub limits: Limits,
-    /// No transaction begins from this moment on; lowered when the run is stopped.
+    /// No transaction begins after this time; lowered when the run is stopped.
     pub end_ns: AtomicU64,
     /// When the stop flag was seen; 0 before.
     pub stopped_ns: AtomicU64,
-    /// Transactions of each client, where these bound the run.
+    /// Transactions per client, if these bound the run.
     pub transactions_per_client: Option<u64>,
     pub stop: &'a AtomicBool,
-    /// Whether a thread failed, and the others need not go on.
+    /// Whether a thread failed, so that the others can end.
     pub failed: AtomicBool,
     pub conduct: &'a Conduct,
-    /// Opens connections, where each transaction has its own.
+    /// Opens connections, if each transaction has its own.
     pub connector: Option<&'a Connector>,
-    /// By client: how long after the run's begin it begins, in ns; none if all begin together.
+    /// Each client's start in ns after the beginning of the run; empty if all begin together.
     pub starts: &'a [u64],
-    /// Clients of all threads that are in the transaction in which the run ends. Until there are
-    /// none, the others go on: if they stopped, those would end the sooner.
+    /// Clients of all threads in a transaction that straddles the end of the run. Until there are
+    /// none, the other clients continue: an idle client would make those transactions faster.
     pub straddling: AtomicUsize,
 }
 
-/// A thread's clients and what they need.
+/// A thread's clients and their shared state.
 pub(crate) struct Worker<D> {
     pub driver: D,
     pub clients: Vec<Client>,
     pub recorder: Recorder,
-    /// Draws the gaps between this thread's transactions, and their mean in µs.
+    /// Random generator for this thread's pacing gaps, and their mean in µs.
     pub pace: Option<(Rng, f64)>,
     pub observer: Option<Box<dyn Observer>>,
-    /// What the clients wait for this thread, where that is kept.
+    /// The account of delays in this thread, if enabled.
     pub account: Option<Box<Account>>,
     /// When the last paced transaction was due.
     due_ns: u64,
-    /// Chooses scripts.
+    /// Random generator for choosing scripts.
     choose: Rng,
     sleepers: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Clients whose last transaction ended without any waiting: others come first.
+    /// Clients whose last transaction ended without waiting: other clients go first.
     runnable: VecDeque<usize>,
-    /// Clients that have not come to their end.
+    /// Clients that have not finished.
     active: usize,
-    /// The moment of the last wait.
+    /// The time of the last wait.
     now_ns: u64,
     patrolled_ns: u64,
 }
@@ -102,7 +101,8 @@ impl<D: Driver> Worker<D> {
         }
     }
 
-    /// Runs all clients until the end; returns how many had not ended when a stopped run gave up.
+    /// Runs all clients until the end; returns the number that had not finished when a stopped run
+    /// gave up.
     pub fn run(&mut self, begin_ns: u64, shared: &Shared<'_>) -> Result<u32, LoadError> {
         self.active = self.clients.len();
         self.due_ns = begin_ns;
@@ -160,7 +160,7 @@ impl<D: Driver> Worker<D> {
         Ok(unfinished)
     }
 
-    /// Looks at the flags and the clock; `true` if there is no use in going on.
+    /// Checks the flags and the time limits; returns `true` if the loop must end.
     fn supervise(&mut self, shared: &Shared<'_>) -> Result<bool, LoadError> {
         if shared.failed.load(Ordering::Relaxed) {
             return Ok(true);
@@ -203,7 +203,7 @@ impl<D: Driver> Worker<D> {
         Ok(false)
     }
 
-    /// Until when to wait; 0 is not at all.
+    /// Returns the time until which to wait; 0 means no wait.
     fn wake_ns(&self) -> u64 {
         if !self.runnable.is_empty() {
             return 0;
@@ -277,7 +277,7 @@ impl<D: Driver> Worker<D> {
         Ok(())
     }
 
-    /// Sends what a client has to say, as far as the kernel takes it.
+    /// Sends a client's output, as far as the kernel takes it.
     #[inline]
     fn flush(&mut self, index: usize) -> Result<(), LoadError> {
         let session = &mut self.clients[index].session;
@@ -298,7 +298,7 @@ impl<D: Driver> Worker<D> {
         }
     }
 
-    /// Books what clients did that are not between transactions; returns how many those are.
+    /// Accounts for the time of clients that are not between transactions; returns their number.
     fn settle_accounts(&mut self, shared: &Shared<'_>) -> u32 {
         let mut unfinished = 0;
         for client in &self.clients {

@@ -1,10 +1,7 @@
-//! How crews connect: TLS and the way through several hosts, with scripted and with real servers,
-//! on each of the drivers.
+//! How client pools connect: TLS and multiple hosts, with scripted and real servers, on each
+//! driver.
 
-#![allow(
-    clippy::duplicate_mod,
-    reason = "the suite is there once for each driver"
-)]
+#![allow(clippy::duplicate_mod, reason = "each driver runs the same suite")]
 
 #[path = "suite/connecting.rs"]
 mod on_epoll;

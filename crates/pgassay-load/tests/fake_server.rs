@@ -1,10 +1,7 @@
-//! A scripted server behind a unix socket, for what a real one seldom does,
-//! on each of the drivers.
+//! A scripted server on a Unix socket, for behavior that a real server rarely shows, on each
+//! driver.
 
-#![allow(
-    clippy::duplicate_mod,
-    reason = "the suite is there once for each driver"
-)]
+#![allow(clippy::duplicate_mod, reason = "each driver runs the same suite")]
 
 #[path = "suite/fake_server.rs"]
 mod on_epoll;

@@ -1,9 +1,6 @@
-//! Rates of few and regular transactions on a real server, on each of the drivers.
+//! Rates with few, regular transactions on a real server, on each driver.
 
-#![allow(
-    clippy::duplicate_mod,
-    reason = "the suite is there once for each driver"
-)]
+#![allow(clippy::duplicate_mod, reason = "each driver runs the same suite")]
 
 #[path = "suite/rates.rs"]
 mod on_epoll;

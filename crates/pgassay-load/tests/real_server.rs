@@ -1,10 +1,7 @@
-//! Crews on a real server: all ways to send statements, errors, accounting, and its death,
-//! on each of the drivers.
+//! Client pools on a real server: all query protocols, errors, accounting, and a server that dies,
+//! on each driver.
 
-#![allow(
-    clippy::duplicate_mod,
-    reason = "the suite is there once for each driver"
-)]
+#![allow(clippy::duplicate_mod, reason = "each driver runs the same suite")]
 
 #[path = "suite/real_server.rs"]
 mod on_epoll;

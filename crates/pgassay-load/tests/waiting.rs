@@ -1,10 +1,6 @@
-//! What clients wait for their own thread, held against a server that stamps its replies, on each of
-//! the drivers.
+//! Delays in the client thread, compared with the timestamps of a server's replies, on each driver.
 
-#![allow(
-    clippy::duplicate_mod,
-    reason = "the suite is there once for each driver"
-)]
+#![allow(clippy::duplicate_mod, reason = "each driver runs the same suite")]
 
 #[path = "suite/waiting.rs"]
 mod on_epoll;

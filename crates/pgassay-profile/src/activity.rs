@@ -1,13 +1,13 @@
-//! What backends wait for, asked of the server itself: for where its memory may not be read.
+//! Samples wait events from `pg_stat_activity`, if the server's memory is not readable.
 //!
-//! `pg_stat_get_activity` is what the view `pg_stat_activity` shows (`system_views.sql`), without
-//! the names of users and databases, whose look-up costs more than the rest. It needs no table of
-//! numbers and no right of the operating system, but a connection, and the server's work for each
-//! answer; rows of other users' sessions are empty but for members of `pg_monitor`
-//! (`HAS_PGSTAT_PERMISSIONS` in `pgstatfuncs.c`).
+//! `pg_stat_get_activity` returns the data of the view `pg_stat_activity` (`system_views.sql`)
+//! without the names of users and databases, whose lookup costs more than the rest. It requires no
+//! table of wait event numbers and no privilege of the operating system, but a connection, and work
+//! by the server for each query; rows of other users' sessions are empty except for members of
+//! `pg_monitor` (`HAS_PGSTAT_PERMISSIONS` in `pgstatfuncs.c`).
 //!
-//! 9.6 tells waits for locks and buffer pins only, but its `state` tells of a session that waits for
-//! its client; before 9.6 the view has no waits.
+//! 9.6 reports only waits for locks and buffer pins, but its `state` shows whether a session waits
+//! for its client; before 9.6 the view has no wait events.
 
 use crate::cpu::ProcessCpu;
 use crate::procfs::read_state;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 
-/// A wait by its names, as `pg_stat_activity` shows them; both empty if no reason was told.
+/// A wait event with its names in `pg_stat_activity`; both are empty if it is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamedWait {
     /// `wait_event_type`.
@@ -25,24 +25,24 @@ pub struct NamedWait {
     pub name: String,
 }
 
-/// What sessions do, by process: nothing told, no wait, or a wait.
+/// The state of sessions by PID: `None` without data, `Some(None)` without a wait, or a wait.
 pub(crate) type Sessions = BTreeMap<u32, Option<Option<NamedWait>>>;
 
 const QUESTION: &str =
     "select pid, state, wait_event_type, wait_event from pg_stat_get_activity(null)";
 
-/// A connection over which is asked.
+/// A connection for sampling `pg_stat_activity`.
 pub struct Activity<S> {
     exchange: Exchange<S>,
     sees_processes: bool,
     tells_of_clients: bool,
 }
 
-/// A process at one instant, seen from outside.
+/// The state of a process at one instant, from `/proc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Glance {
     is_runnable: bool,
-    /// How often it had got a CPU.
+    /// How often it has been scheduled on a CPU.
     slices: u64,
 }
 
@@ -56,11 +56,11 @@ impl Glance {
 }
 
 impl<S: Read + Write> Activity<S> {
-    /// Asks once, to see whether there is an answer; `sees_processes` where the server's processes
-    /// are those of this machine's `/proc`.
+    /// Checks that the query works. `sees_processes`: the server's processes are in this machine's
+    /// `/proc`.
     ///
     /// # Errors
-    /// The server's, as before 9.6, or the connection's.
+    /// An error of the server, as before 9.6, or of the connection.
     pub fn open(exchange: Exchange<S>, sees_processes: bool) -> Result<Self, ExchangeError> {
         let version = exchange.parameter("server_version").unwrap_or_default();
         let mut activity = Self {
@@ -72,15 +72,14 @@ impl<S: Read + Write> Activity<S> {
         Ok(activity)
     }
 
-    /// The process that answers; 0 where the server does not say.
+    /// The PID of this connection's backend; 0 if unknown.
     pub fn own_pid(&self) -> u32 {
         self.exchange
             .backend()
             .map_or(0, |it| it.pid.cast_unsigned())
     }
 
-    /// CPU time that the process which answers has used, in nanoseconds; `None` where it is not to
-    /// be seen.
+    /// CPU time of this connection's backend, in nanoseconds; `None` if it is not visible.
     pub fn own_cpu_ns(&self) -> Option<u64> {
         let cpu = self
             .sees_processes
@@ -88,8 +87,8 @@ impl<S: Read + Write> Activity<S> {
         cpu?.ok().map(|cpu| cpu.on_cpu_ns)
     }
 
-    /// What these processes wait for now, `None` for one that waits for nothing that it would tell.
-    /// Those that have ended are left out, as are those of which the server tells us nothing.
+    /// The current wait events of these processes, `None` for a process without one. Omits
+    /// processes that have ended, and those without activity data.
     pub(crate) fn ask(
         &mut self,
         pids: &[u32],
@@ -99,16 +98,16 @@ impl<S: Read + Write> Activity<S> {
         Ok(rows.into_iter().filter_map(|row| self.told(row)).collect())
     }
 
-    /// What each session does that has a database, and each parallel worker, ours left out: as
-    /// [`Activity::ask`], but with nothing inside for those of which the server tells us nothing.
+    /// The state of every session with a database and every parallel worker, except our own: as
+    /// [`Activity::ask`], but with `None` for those without activity data.
     pub(crate) fn ask_of_all(&mut self) -> Result<Sessions, ExchangeError> {
-        // Before 10 there are no others in the view.
+        // Before 10 the view has no other processes.
         let kind = if self.tells_of_clients {
             "and coalesce(backend_type, 'client backend') in ('client backend', 'parallel worker')"
         } else {
             ""
         };
-        // The view is a snapshot until its transaction ends.
+        // The view is a snapshot until the end of the transaction.
         let answer = self.exchange.query(&format!(
             "select pg_stat_clear_snapshot(); {QUESTION} \
              where datid is not null and pid <> pg_backend_pid() {kind}"
@@ -121,12 +120,12 @@ impl<S: Read + Write> Activity<S> {
         Ok(rows.into_iter().filter_map(session).collect())
     }
 
-    /// For questions of one's own.
+    /// The connection, for other queries.
     pub fn exchange(&mut self) -> &mut Exchange<S> {
         &mut self.exchange
     }
 
-    /// The process as `/proc` shows it; `None` where it does not.
+    /// The state of a process in `/proc`; `None` if it is not visible.
     pub(crate) fn glance(&self, pid: u32) -> Option<Glance> {
         self.sees_processes.then(|| Glance::at(pid)).flatten()
     }
@@ -144,22 +143,22 @@ impl<S: Read + Write> Activity<S> {
     }
 }
 
-/// Of no process, so that the server shows whether it has what is asked for.
+/// The query for these processes; with no PIDs it only checks that the columns exist.
 fn question(pids: &[u32]) -> String {
     let mut list = String::new();
     for (at, pid) in pids.iter().enumerate() {
         let comma = if at == 0 { "" } else { "," };
-        write!(list, "{comma}{pid}").expect("a String takes all text");
+        write!(list, "{comma}{pid}").expect("writing to a String cannot fail");
     }
     format!("{QUESTION} where pid = any('{{{list}}}')")
 }
 
-/// Whether a process was blocked from one glance to the next: it had no CPU, and wanted none.
+/// Whether a process was blocked at both times and was not scheduled in between.
 pub(crate) fn stayed_blocked((before, after): (Glance, Glance)) -> bool {
     !before.is_runnable && !after.is_runnable && before.slices == after.slices
 }
 
-/// Whether a process is not known to have been blocked at any time from one glance to the next.
+/// Whether a process was runnable at both times.
 pub(crate) fn stayed_runnable((before, after): (Glance, Glance)) -> bool {
     before.is_runnable && after.is_runnable
 }

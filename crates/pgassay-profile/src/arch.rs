@@ -1,18 +1,18 @@
-//! What differs between processor architectures: which registers the kernel copies with a sample,
-//! and in which order it writes them (ascending bit number of the mask).
+//! Differences between CPU architectures: the registers that the kernel copies with a sample, and
+//! their order (by ascending bit number of the mask).
 //!
 //! See `arch/x86/include/uapi/asm/perf_regs.h` and `arch/arm64/include/uapi/asm/perf_regs.h` in
-//! Linux. The registers are those that framehop recovers from frame to frame, no others.
+//! Linux. The registers are exactly those that framehop recovers from frame to frame.
 
 use framehop::UnwindRegsNative;
 
 /// The user registers of one sample, in the unwinder's terms.
 pub(crate) struct UserRegs {
-    /// The instruction that the process would run next.
+    /// The instruction pointer.
     pub ip: u64,
-    /// Where its stack ends, which is where the copied bytes begin.
+    /// The stack pointer, where the copied bytes begin.
     pub sp: u64,
-    /// All of them, as framehop takes them.
+    /// All registers, for framehop.
     pub unwind: UnwindRegsNative,
 }
 
@@ -63,8 +63,8 @@ mod native {
 
     pub(crate) fn user_regs(raw: &[u64; REGS_COUNT]) -> UserRegs {
         let [fp, lr, sp, pc] = *raw;
-        // User addresses have at most 48 bits here, so what lies above them is an
-        // authentication code.
+        // User addresses have at most 48 bits here, so higher bits are a pointer authentication
+        // code.
         let mask = framehop::aarch64::PtrAuthMask::from_max_known_address((1 << 48) - 1);
         let unwind = UnwindRegsNative::new_with_ptr_auth_mask(mask, lr, sp, fp);
         UserRegs { ip: pc, sp, unwind }

@@ -1,15 +1,15 @@
-//! What reading the time costs on this machine, and whether the time ever goes backwards.
+//! Clock-read overhead on this machine, and whether the clock ever goes backward.
 //!
-//! [`ClockSteps`] is PostgreSQL's own test: one clock, read over and over, and a histogram of the
-//! steps between readings (`src/bin/pg_test_timing/pg_test_timing.c`; to 18 in µs, from 19 in ns
-//! and with exact values, as here). Two things differ. A step backwards is counted and the test
-//! goes on, where `pg_test_timing` ends. And the reader moves from CPU to CPU, since clocks go
-//! backwards where CPUs disagree; the step across a move is looked at for its sign alone, as it
-//! holds the time that moving took.
+//! [`ClockSteps`] is PostgreSQL's own test: it reads one clock in a loop and makes a histogram of
+//! the steps between readings (`src/bin/pg_test_timing/pg_test_timing.c`; until 18 in µs, since 19
+//! in ns and with exact values, as here). There are two differences: a backward step is counted and
+//! the test continues, whereas `pg_test_timing` exits; and the reader moves from CPU to CPU, since
+//! clocks can differ between CPUs. Of the step across a move only the sign counts, since it includes
+//! the duration of the move.
 //!
-//! [`Clock::cost_ns`] is one reading without a loop's other work, for the clocks that a server
-//! reads (`src/include/portability/instr_time.h`; `src/backend/utils/adt/timestamp.c`,
-//! `GetCurrentTimestamp`).
+//! [`Clock::cost_ns`] is the cost of one reading without other work of the loop, for the clocks
+//! that a server reads (`src/include/portability/instr_time.h`;
+//! `src/backend/utils/adt/timestamp.c`, `GetCurrentTimestamp`).
 
 use std::fs;
 use std::hint::black_box;
@@ -18,48 +18,48 @@ use std::mem;
 use std::path::Path;
 use std::time::Duration;
 
-/// A clock, by how it is read.
+/// A clock and the way to read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// `clock_gettime(CLOCK_MONOTONIC)`: PostgreSQL's `INSTR_TIME` from 10 on.
+    /// `clock_gettime(CLOCK_MONOTONIC)`: PostgreSQL's `INSTR_TIME` since 10.
     Monotonic,
     /// `gettimeofday`: `GetCurrentTimestamp`, and `INSTR_TIME` before 10.
     TimeOfDay,
     /// `clock_gettime(CLOCK_REALTIME)`.
     Realtime,
-    /// `CLOCK_MONOTONIC` by a true system call: what each reading costs where the clock source is
-    /// none that programs can read by themselves.
+    /// `CLOCK_MONOTONIC` by a system call: the cost of each reading if the clock source cannot be
+    /// read in user space.
     SystemCall,
-    /// The CPU's own counter, which the others read at best; on x86-64 only.
+    /// The CPU's timestamp counter, which the fastest clock sources use; x86-64 only.
     Counter,
 }
 
-/// Steps of up to this length are counted by their exact value, as in `pg_test_timing` from 19.
+/// Steps up to this length are counted by their exact value, as in `pg_test_timing` since 19.
 const EXACT_NS: usize = 10_000;
 /// How long the reader stays on one CPU.
 const STAY: Duration = Duration::from_millis(10);
-/// Batches whose median is a reading's cost, and readings in each.
+/// The cost is the median over this many batches of this many readings.
 const BATCHES: usize = 31;
 const READINGS: u32 = 2_000;
 
-/// The steps between neighbouring readings of a clock.
+/// The steps between consecutive readings of a clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockSteps {
-    /// Readings; each but those behind a move to another CPU has a place in the histogram.
+    /// Number of readings; all are in the histogram, except the first after a move to another CPU.
     pub readings: u64,
-    /// What the clock says passed while it was read; moves to other CPUs are not in it.
+    /// Total time between readings according to the clock, without moves to other CPUs.
     pub elapsed_ns: u64,
     /// Steps by length: 0 ns, then up to 1, 3, 7, … ns.
     pub by_power: [u64; 64],
-    /// Steps by their exact length in ns, where that is below the vector's own.
+    /// Steps by their exact length in ns, if it is below the vector's length.
     pub exact: Vec<u64>,
     /// The largest step.
     pub largest_ns: u64,
-    /// Steps that went backwards; they are in no histogram.
+    /// Backward steps; not in the histograms.
     pub backwards: u64,
-    /// The longest of these.
+    /// The largest backward step.
     pub backwards_ns_max: u64,
-    /// CPUs that the reader was on.
+    /// Number of CPUs that the reader used.
     pub cpus: usize,
 }
 
@@ -79,10 +79,10 @@ impl Default for ClockSteps {
 }
 
 impl ClockSteps {
-    /// Reads `CLOCK_MONOTONIC` for a time, on each CPU that this process may use in turn.
+    /// Reads `CLOCK_MONOTONIC` for `duration`, in turn on each CPU that this process can use.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// The thread cannot be created.
     pub fn watch(duration: Duration) -> io::Result<Self> {
         let reader = std::thread::Builder::new()
             .name("clock".to_owned())
@@ -110,7 +110,7 @@ impl ClockSteps {
             .map_err(|_| io::Error::other("the thread that reads the clock panicked"))
     }
 
-    /// Takes readings until `stay_ns` have passed, the first of them on a new CPU, and gives the last.
+    /// Reads the clock for `stay_ns`, the first time on a new CPU, and returns the last reading.
     fn take(&mut self, read: &mut impl FnMut() -> i64, before: i64, stay_ns: u64) -> i64 {
         let began = read();
         self.readings += 1;
@@ -144,29 +144,29 @@ impl ClockSteps {
         self.backwards_ns_max = self.backwards_ns_max.max(step_ns);
     }
 
-    /// Steps in the histogram.
+    /// Number of steps in the histogram.
     pub fn counted(&self) -> u64 {
         self.by_power.iter().sum()
     }
 
-    /// Time per reading, the loop's and the histogram's own included, as `pg_test_timing` says it.
+    /// Time per reading, including the loop and the histogram, as reported by `pg_test_timing`.
     pub fn per_loop_ns(&self) -> f64 {
         self.elapsed_ns as f64 / self.counted().max(1) as f64
     }
 
-    /// The histogram's rows up to the last that holds a step, as (longest step in ns, steps).
+    /// The histogram's rows up to the last nonzero one, as (longest step in ns, steps).
     pub fn rows(&self) -> impl Iterator<Item = (u64, u64)> {
         let last = bucket(self.largest_ns);
         let powers = self.by_power.iter().take(last + 1);
         (0..).zip(powers).map(|(power, &count)| {
-            // 0 has a row of its own; the last bucket's bound is that of the type.
+            // 0 has its own row; the last bucket's bound is the type's maximum.
             let longest = 1_u64.checked_shl(power).unwrap_or(0).wrapping_sub(1);
             (longest, count)
         })
     }
 
-    /// The step that this share (0 to 1) of all steps does not exceed: exact where exact values
-    /// are kept, else the upper bound of its row.
+    /// The step that a share (0 to 1) of all steps does not exceed: exact if its exact value is
+    /// stored, otherwise the upper bound of its row.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = (self.counted() as f64 * share).ceil() as u64;
         let mut passed = 0;
@@ -187,13 +187,13 @@ impl ClockSteps {
     }
 }
 
-/// 0 for 0 ns, else the number of significant bits: see `pg_test_timing` from 19.
+/// 0 for 0 ns, otherwise the number of significant bits: see `pg_test_timing` since 19.
 fn bucket(step_ns: u64) -> usize {
     (u64::BITS - step_ns.leading_zeros()).min(63) as usize
 }
 
 impl Clock {
-    /// Every clock that this processor has.
+    /// Every clock available on this architecture.
     pub fn all() -> Vec<Self> {
         let mut all = vec![
             Self::Monotonic,
@@ -207,7 +207,7 @@ impl Clock {
         all
     }
 
-    /// What one reading costs: the median of batches.
+    /// The cost of one reading: the median over batches.
     pub fn cost_ns(self) -> f64 {
         match self {
             Self::Monotonic => batches_ns(|| read_clock(libc::CLOCK_MONOTONIC)),
@@ -239,7 +239,7 @@ fn read_clock(clock: libc::clockid_t) -> i64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a timespec of ours; the clocks asked for exist on every Linux.
+    // SAFETY: the pointer is to our timespec; the clocks used exist on every Linux.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
@@ -249,15 +249,14 @@ pub(crate) fn monotonic_ns() -> u64 {
     read_clock(libc::CLOCK_MONOTONIC).cast_unsigned()
 }
 
-/// CPU time of this process, all its threads together, those that have ended included
-/// (`CLOCK_PROCESS_CPUTIME_ID`).
+/// CPU time of this process, including all threads that have ended (`CLOCK_PROCESS_CPUTIME_ID`).
 pub fn own_cpu_ns() -> u64 {
     read_clock(libc::CLOCK_PROCESS_CPUTIME_ID).cast_unsigned()
 }
 
-/// CPU time of another process since it began, all its threads together, by its CPU clock
-/// (`clock_getcpuclockid(3)`): in nanoseconds, and with what it has used of its present slice. `None`
-/// where there is no such process.
+/// CPU time of another process since its start, over all threads, from its CPU clock
+/// (`clock_getcpuclockid(3)`): in nanoseconds, including its current time slice. `None` if there is
+/// no such process.
 pub fn process_cpu_ns(pid: u32) -> Option<u64> {
     let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
     let mut clock = 0;
@@ -265,7 +264,7 @@ pub fn process_cpu_ns(pid: u32) -> Option<u64> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: both pointers are to values of ours, and a process that has ended is an error.
+    // SAFETY: both pointers are to our values, and a process that has ended is an error.
     let is_read = unsafe {
         libc::clock_getcpuclockid(pid, &raw mut clock) == 0
             && libc::clock_gettime(clock, &raw mut time) == 0
@@ -278,7 +277,7 @@ fn by_system_call() -> i64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: as `read_clock`, past the C library's short cut.
+    // SAFETY: as in `read_clock`, bypassing the vDSO.
     unsafe {
         libc::syscall(
             libc::SYS_clock_gettime,
@@ -294,7 +293,7 @@ fn time_of_day() -> i64 {
         tv_sec: 0,
         tv_usec: 0,
     };
-    // SAFETY: the pointer is to a timeval of ours; no time zone is asked for.
+    // SAFETY: the pointer is to our timeval; the time zone may be null.
     unsafe { libc::gettimeofday(&raw mut time, std::ptr::null_mut()) };
     time.tv_sec * 1_000_000 + time.tv_usec
 }
@@ -307,12 +306,12 @@ fn counter() -> u64 {
 
 #[cfg(not(target_arch = "x86_64"))]
 fn counter() -> u64 {
-    unreachable!("it is not among all()")
+    unreachable!("all() does not include it")
 }
 
-/// CPUs that this thread may run on; none if the system does not say.
+/// The CPUs that this thread can run on; empty if that is not known.
 fn allowed_cpus() -> Vec<usize> {
-    // SAFETY: all zeroes is an empty set, and the size is that of what the pointer leads to.
+    // SAFETY: all zeroes is an empty set, and the size matches the pointer's target.
     let set = unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
         if libc::sched_getaffinity(0, mem::size_of_val(&set), &raw mut set) != 0 {
@@ -326,7 +325,7 @@ fn allowed_cpus() -> Vec<usize> {
         .collect()
 }
 
-/// Moves this thread; where that is refused, it is read on the CPU where it is.
+/// Moves this thread to a CPU. Ignores errors; the clock is then read on the current CPU.
 fn stay_on(cpu: usize) {
     // SAFETY: all zeroes is an empty set, the number comes from a set of this size.
     unsafe {
@@ -336,17 +335,17 @@ fn stay_on(cpu: usize) {
     }
 }
 
-/// What the kernel tells the time by, and what else it could.
+/// The kernel's clock sources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClockSource {
-    /// The one in use; none where the kernel does not say.
+    /// The current one, if known.
     pub current: Option<String>,
-    /// All that may be chosen, best first, as the kernel lists them.
+    /// All available ones, best first, as the kernel lists them.
     pub available: Vec<String>,
 }
 
 impl ClockSource {
-    /// Reads the running machine's.
+    /// Reads the clock sources of this machine.
     pub fn read() -> Self {
         Self::read_under(Path::new("/"))
     }
@@ -367,7 +366,7 @@ impl ClockSource {
 mod tests {
     use super::*;
 
-    /// A clock that says these moments, the last of them for ever.
+    /// A clock that returns these readings, and then advances in large steps.
     fn clock(moments: &[i64]) -> impl FnMut() -> i64 {
         let mut moments = moments.iter().copied();
         let mut last = 0;
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn every_step_has_its_row_and_its_exact_value() {
+    fn steps_are_counted_by_row_and_by_exact_value() {
         let mut steps = ClockSteps::default();
         let end = steps.take(&mut clock(&[100, 100, 101, 104, 124, 50_124]), 0, 50_024);
         assert_eq!(end, 50_124);
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_backwards_are_counted_and_the_test_goes_on() {
+    fn backward_steps_are_counted_and_the_test_continues() {
         let mut steps = ClockSteps::default();
         steps.take(&mut clock(&[100, 140, 120, 160, 200]), 0, 120);
         assert_eq!((steps.backwards, steps.backwards_ns_max), (1, 20));
@@ -405,15 +404,15 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_disagree_show_at_the_move() {
+    fn clocks_that_differ_between_cpus_are_detected_at_the_move() {
         let mut steps = ClockSteps::default();
         steps.take(&mut clock(&[900, 1000]), 950, 100);
         assert_eq!((steps.backwards, steps.backwards_ns_max), (1, 50));
-        assert_eq!(steps.counted(), 1, "the move itself is no step");
+        assert_eq!(steps.counted(), 1, "the move itself is not a step");
     }
 
     #[test]
-    fn this_machines_clock_is_read_for_the_time_asked() {
+    fn this_machines_clock_is_read_for_the_given_duration() {
         let steps = ClockSteps::watch(Duration::from_millis(30)).unwrap();
         assert!(steps.elapsed_ns >= 30_000_000, "{}", steps.elapsed_ns);
         assert!(steps.readings > steps.counted() && steps.cpus >= 1);
@@ -432,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_source_is_what_the_kernel_says() {
+    fn clock_sources_are_read_from_sysfs() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(ClockSource::read_under(root.path()), ClockSource::default());
         let folder = root
@@ -447,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_clock_counts_threads_that_have_ended_too() {
+    fn the_process_clock_includes_ended_threads() {
         let before_ns = own_cpu_ns();
         let busy = || {
             let until_ns = own_cpu_ns() + 20_000_000;
@@ -458,6 +457,6 @@ mod tests {
         let from_outside_ns = process_cpu_ns(std::process::id()).unwrap();
         assert!(from_outside_ns - before_ns >= 20_000_000);
         assert_eq!(process_cpu_ns(u32::MAX), None);
-        assert_eq!(process_cpu_ns(0), None, "that would be ourselves");
+        assert_eq!(process_cpu_ns(0), None, "0 means the calling process");
     }
 }

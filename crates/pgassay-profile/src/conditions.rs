@@ -1,7 +1,7 @@
-//! The conditions under which this machine measures: plain data that every result keeps, and for
-//! each that limits a measurement the command that mends it.
+//! The conditions of this machine: plain data that every result keeps, and for each condition that
+//! limits a measurement the command that fixes it.
 //!
-//! Reading needs no privilege. What a file does not say stays unknown rather than assumed. See
+//! Reading them requires no privilege. A value that cannot be read is unknown, never assumed. See
 //! `Documentation/admin-guide/sysctl/kernel.rst`, `…/cgroup-v2.rst` (`cpu.max`) and
 //! `…/pm/cpufreq.rst` in Linux.
 
@@ -9,32 +9,33 @@ use crate::procfs::{parse_cpu_list, read_number};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What was found.
+/// The conditions of a machine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Conditions {
-    /// The kernel's release, as `uname -r` prints it.
+    /// The kernel release, as `uname -r` prints it.
     pub kernel: Option<String>,
-    /// The processor's name.
+    /// The CPU model.
     pub cpu_model: Option<String>,
-    /// CPUs that are online.
+    /// Number of online CPUs.
     pub cpus: u32,
-    /// A hypervisor runs this machine.
+    /// The machine is virtual.
     pub virtualized: bool,
     /// `kernel.perf_event_paranoid`.
     pub perf_event_paranoid: Option<i64>,
     /// `kernel.kptr_restrict`.
     pub kptr_restrict: Option<i64>,
-    /// This process may sample whatever `perf_event_paranoid` says (`CAP_PERFMON`, `CAP_SYS_ADMIN`).
+    /// This process can sample regardless of `perf_event_paranoid` (`CAP_PERFMON`,
+    /// `CAP_SYS_ADMIN`).
     pub may_sample: bool,
-    /// This process may see the kernel's addresses at `kptr_restrict` 1 (`CAP_SYSLOG`).
+    /// This process can read kernel addresses at `kptr_restrict` 1 (`CAP_SYSLOG`).
     pub may_see_kernel: bool,
-    /// What the kernel tells the time by.
+    /// The kernel's clock source.
     pub clock_source: Option<String>,
-    /// The frequency governors of the CPUs, each once; none where frequencies are not managed.
+    /// The distinct frequency governors of the CPUs; empty if frequencies are not managed.
     pub governors: Vec<String>,
-    /// CPUs' worth of time that our control group may use; nothing if it is not limited.
+    /// The CPU quota of the control group, in CPUs; `None` if there is no limit.
     pub cgroup_quota_cpus: Option<f64>,
-    /// The share of all CPU time since boot that the hypervisor gave to others.
+    /// CPU steal since boot, as a share of all CPU time.
     pub steal_share: Option<f64>,
 }
 
@@ -43,27 +44,27 @@ pub struct Conditions {
 pub struct Limit {
     /// The condition's name, for machines: `perf_event_paranoid`, `governor`, …
     pub condition: &'static str,
-    /// What it does to a measurement.
+    /// Its effect on a measurement.
     pub effect: String,
-    /// The command that mends it; nothing where none can.
+    /// The command that fixes it; `None` if there is none.
     pub remedy: Option<String>,
 }
 
-// Numbers of capabilities; see include/uapi/linux/capability.h.
+// Capability numbers; see include/uapi/linux/capability.h.
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_SYSLOG: u32 = 34;
 const CAP_PERFMON: u32 = 38;
 
-/// Above this share of stolen time, a neighbour is part of what is measured.
+/// With more CPU steal than this, noisy neighbors affect the measurement.
 const STEAL_SHARE_MAX: f64 = 0.01;
 
 impl Conditions {
-    /// Reads the running machine's.
+    /// Reads the conditions of this machine.
     pub fn read() -> Self {
         Self::read_under(Path::new("/"))
     }
 
-    /// Reads those of a machine whose `/proc` and `/sys` lie under `root`.
+    /// Reads the conditions of a machine whose `/proc` and `/sys` are under `root`.
     fn read_under(root: &Path) -> Self {
         let file = |path: &str| fs::read_to_string(root.join(path)).ok();
         let word = |path: &str| file(path).map(|text| text.trim().to_owned());
@@ -94,7 +95,7 @@ impl Conditions {
         }
     }
 
-    /// The conditions that limit a measurement here.
+    /// The conditions that limit a measurement on this machine.
     pub fn limits(&self) -> Vec<Limit> {
         let mut limits = Vec::new();
         let mut add = |condition, effect: String, remedy: Option<&str>| {
@@ -108,7 +109,7 @@ impl Conditions {
         if self.perf_event_paranoid.is_some_and(|p| p > 0) && !self.may_sample {
             add(
                 "perf_event_paranoid",
-                "without CAP_PERFMON no CPU stacks can be sampled".to_owned(),
+                "CPU stacks cannot be sampled without CAP_PERFMON".to_owned(),
                 Some("sudo sysctl kernel.perf_event_paranoid=0"),
             );
         }
@@ -119,14 +120,14 @@ impl Conditions {
         {
             add(
                 "kptr_restrict",
-                "the kernel's functions may have no names".to_owned(),
+                "kernel functions may be shown without names".to_owned(),
                 Some("sudo sysctl kernel.kptr_restrict=0"),
             );
         }
         if let Some(source) = self.clock_source.as_ref().filter(|s| is_slow_clock(s)) {
             add(
                 "clock_source",
-                format!("the time is told by {source}, which costs a system call each time"),
+                format!("the clock source {source} costs a system call per clock reading"),
                 Some(
                     "echo tsc | sudo tee \
                      /sys/devices/system/clocksource/clocksource0/current_clocksource",
@@ -136,7 +137,7 @@ impl Conditions {
         if let Some(governor) = self.governors.iter().find(|g| *g != "performance") {
             add(
                 "governor",
-                format!("the governor {governor} changes the CPUs' frequency with the load"),
+                format!("the governor {governor} changes the CPU frequency with the load"),
                 Some("sudo cpupower frequency-set --governor performance"),
             );
         }
@@ -144,12 +145,13 @@ impl Conditions {
             add(
                 "cgroup_quota",
                 format!(
-                    "the control group may use {quota:.2} of {} CPUs, and is then stopped \
-                         until its next period",
+                    "the control group is throttled when it uses more than {quota:.2} of {} \
+                         CPUs",
                     self.cpus
                 ),
                 Some(
-                    "raise cpu.max of the control group (docker run --cpus, CPUQuota= in systemd)",
+                    "increase cpu.max of the control group (docker run --cpus, CPUQuota= in \
+                     systemd)",
                 ),
             );
         }
@@ -157,7 +159,7 @@ impl Conditions {
             add(
                 "steal",
                 format!(
-                    "{:.1} % of the CPU time went to the hypervisor's other guests",
+                    "CPU steal since boot: {:.1}% (noisy neighbors)",
                     share * 100.0
                 ),
                 None,
@@ -167,7 +169,7 @@ impl Conditions {
     }
 }
 
-/// Whether the `CapEff` line of a `/proc/PID/status` has a capability; see `capabilities(7)`.
+/// Whether the `CapEff` line of `/proc/PID/status` includes a capability; see `capabilities(7)`.
 fn has_capability(status: &str, number: u32) -> bool {
     let effective = status
         .lines()
@@ -176,7 +178,7 @@ fn has_capability(status: &str, number: u32) -> bool {
     effective.is_some_and(|mask| mask >> number & 1 == 1)
 }
 
-/// These must be asked outside of the process, or are read slowly from a device.
+/// Reading these takes a system call or a slow access to a device.
 fn is_slow_clock(source: &str) -> bool {
     matches!(
         source,
@@ -198,7 +200,7 @@ fn governors(root: &Path, online: &str) -> Vec<String> {
     governors
 }
 
-/// The tightest quota from our control group up to the root, of either version of control groups.
+/// The smallest quota from our control group up to the root, for cgroup v1 and v2.
 fn cgroup_quota_cpus(root: &Path) -> Option<f64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let mut tightest: Option<f64> = None;
@@ -229,7 +231,7 @@ fn cgroup_quota_cpus(root: &Path) -> Option<f64> {
     tightest
 }
 
-/// `cpu.max`: quota and period in µs, or `max`.
+/// `cpu.max`: quota (or `max`) and period, in µs.
 fn quota_v2(dir: &Path) -> Option<f64> {
     let text = fs::read_to_string(dir.join("cpu.max")).ok()?;
     let mut words = text.split_whitespace();
@@ -238,15 +240,15 @@ fn quota_v2(dir: &Path) -> Option<f64> {
     (period > 0.0).then(|| quota / period)
 }
 
-/// `cpu.cfs_quota_us` is -1 where there is none.
+/// `cpu.cfs_quota_us` is -1 if there is no quota.
 fn quota_v1(dir: &Path) -> Option<f64> {
     let quota = read_number(dir.join("cpu.cfs_quota_us"))?;
     let period = read_number(dir.join("cpu.cfs_period_us"))?;
     (quota > 0 && period > 0).then(|| quota as f64 / period as f64)
 }
 
-/// Of the first line of `/proc/stat`: the eighth of the first eight numbers. Guests' time is
-/// already in the first two.
+/// From the first line of `/proc/stat`: the eighth of the first eight numbers, over their sum.
+/// Guest time is already included in the first two.
 fn steal_share(stat: &str) -> Option<f64> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<f64> = line
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limited_machine_says_so_with_the_command_that_mends_it() {
+    fn each_limit_of_a_machine_is_listed_with_its_fix() {
         let (_root, conditions) = machine(&[
             ("proc/sys/kernel/perf_event_paranoid", "2\n"),
             ("proc/sys/kernel/kptr_restrict", "1\n"),
@@ -319,10 +321,7 @@ mod tests {
             limits[0].remedy.as_deref(),
             Some("sudo sysctl kernel.perf_event_paranoid=0")
         );
-        assert_eq!(
-            limits[5].remedy, None,
-            "nothing we could do about a neighbour"
-        );
+        assert_eq!(limits[5].remedy, None, "no command fixes CPU steal");
     }
 
     #[test]
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_anyway_is_not_limited() {
+    fn capabilities_lift_the_limits() {
         let (_root, conditions) = machine(&[
             ("proc/sys/kernel/perf_event_paranoid", "2\n"),
             ("proc/sys/kernel/kptr_restrict", "1\n"),
@@ -366,14 +365,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_stays_unknown() {
+    fn unreadable_conditions_are_unknown() {
         let (_root, conditions) = machine(&[]);
         assert_eq!(conditions, Conditions::default());
         assert_eq!(conditions.limits(), []);
     }
 
     #[test]
-    fn an_older_control_groups_quota_counts() {
+    fn a_cgroup_v1_quota_is_a_limit() {
         let (_root, conditions) = machine(&[
             ("proc/self/cgroup", "1:cpu:/a\n"),
             ("sys/devices/system/cpu/online", "0-1\n"),

@@ -1,9 +1,9 @@
-//! Exact CPU totals of processes and of the machine, which cost nothing and need no privilege.
+//! Exact CPU totals of processes and of the machine, which cost nothing and require no privilege.
 //!
-//! See `Documentation/scheduler/sched-stats.rst` in Linux for `schedstat`: nanoseconds on a CPU,
-//! nanoseconds runnable but waiting for one, and the number of times on one. The kernel brings
-//! them up to date at every switch and tick, so a process that is running right now may be behind
-//! by a tick. Nothing here is sampled: samples only allocate these totals.
+//! See `Documentation/scheduler/sched-stats.rst` in Linux for `schedstat`: nanoseconds on CPU,
+//! nanoseconds in the run queue, and the number of time slices. The kernel updates them at every
+//! switch and tick, so the totals of a running process can lag by a tick. Nothing here is sampled:
+//! samples only allocate these totals.
 
 use crate::clock::monotonic_ns;
 use crate::procfs::ProcessStat;
@@ -12,26 +12,26 @@ use std::fs;
 use std::io;
 use std::ops::AddAssign;
 
-/// Exact totals of one process since it began.
+/// Exact totals of one process since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProcessCpu {
-    /// Time on a CPU.
+    /// Time on CPU.
     pub on_cpu_ns: u64,
-    /// Time runnable, waiting for a CPU.
+    /// Time in the run queue.
     pub run_queue_ns: u64,
-    /// How often it got a CPU.
+    /// The number of time slices on a CPU.
     pub slices: u64,
-    /// The user part of `on_cpu_ns`: the kernel splits the exact total by where its ticks found the
-    /// process, so this is an estimate, in steps of a clock tick.
+    /// The user part of `on_cpu_ns`: an estimate in clock ticks, since the kernel splits the exact
+    /// total by the mode in which ticks found the process.
     pub user_ns: u64,
     /// The system part, likewise.
     pub system_ns: u64,
-    /// Ticks from boot to the process's beginning: tells it from a later one of the same number.
+    /// Ticks from boot to the process's start: distinguishes it from a later one with the same PID.
     started_ticks: u64,
 }
 
 impl ProcessCpu {
-    /// Reads a process with all its threads.
+    /// Reads the totals of a process with all its threads.
     pub fn read(pid: u32) -> io::Result<Self> {
         let stat = ProcessStat::read(pid)?;
         let mut cpu = if stat.threads > 1 {
@@ -50,7 +50,7 @@ impl ProcessCpu {
         let mut sum = Self::default();
         for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
             let path = thread?.path().join("schedstat");
-            // A thread may end between its listing and its reading.
+            // A thread can end after it is listed.
             if let Ok(thread) = read_schedstat(&path.to_string_lossy()) {
                 sum.on_cpu_ns += thread.on_cpu_ns;
                 sum.run_queue_ns += thread.run_queue_ns;
@@ -60,12 +60,12 @@ impl ProcessCpu {
         Ok(sum)
     }
 
-    /// Another reading is of the very same process, not of a later one of its number.
+    /// Whether another reading is of the same process, not of a later one with the same PID.
     pub(crate) fn is_same_process(&self, other: &Self) -> bool {
         self.started_ticks == other.started_ticks
     }
 
-    /// What the same process had used when it began.
+    /// The totals of the same process at its start.
     pub(crate) fn at_its_beginning(&self) -> Self {
         Self {
             started_ticks: self.started_ticks,
@@ -85,7 +85,7 @@ impl ProcessCpu {
     }
 }
 
-/// A sum is no process's, so it has no beginning.
+/// A sum is not of one process, so it has no start.
 impl AddAssign for ProcessCpu {
     fn add_assign(&mut self, other: Self) {
         self.on_cpu_ns += other.on_cpu_ns;
@@ -103,20 +103,19 @@ pub struct CpuTotals {
     pub by_pid: BTreeMap<u32, ProcessCpu>,
 }
 
-/// What several processes used between two readings.
+/// The CPU time used by several processes between two readings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuUse {
-    /// The processes that were there at both.
+    /// The processes that existed at both.
     pub by_pid: BTreeMap<u32, ProcessCpu>,
-    /// Processes that ended in between: what they used is not known.
+    /// Processes that ended in between: their usage is unknown.
     pub ended_pids: Vec<u32>,
-    /// Processes that were there only at the second reading, with all that they used since they
-    /// began.
+    /// Processes that existed only at the second reading, with their usage since their start.
     pub began: BTreeMap<u32, ProcessCpu>,
 }
 
 impl CpuTotals {
-    /// Reads these processes; one that has ended is left out.
+    /// Reads these processes; omits those that have ended.
     pub fn read(pids: &[u32]) -> Self {
         let read = |&pid: &u32| ProcessCpu::read(pid).ok().map(|cpu| (pid, cpu));
         Self {
@@ -124,7 +123,7 @@ impl CpuTotals {
         }
     }
 
-    /// What was used since an earlier reading.
+    /// The CPU time used since an earlier reading.
     pub fn since(&self, before: &Self) -> CpuUse {
         let mut used = CpuUse::default();
         for (&pid, now) in &self.by_pid {
@@ -144,7 +143,7 @@ impl CpuTotals {
 }
 
 impl CpuUse {
-    /// The sum over the processes that were there at both readings.
+    /// The sum over the processes that existed at both readings.
     pub fn total(&self) -> ProcessCpu {
         let mut total = ProcessCpu::default();
         for cpu in self.by_pid.values() {
@@ -154,21 +153,21 @@ impl CpuUse {
     }
 }
 
-/// CPU time of the whole machine since it booted, summed over its CPUs. See `/proc/stat` in proc(5).
+/// CPU time of the whole machine since boot, summed over its CPUs. See `/proc/stat` in proc(5).
 ///
-/// What is used there is counted by ticks: whoever a tick finds. Processes that run for some µs between
-/// short sleeps are found too seldom, by a fifth where one client asks and one backend answers. Idle and
-/// stolen time are exact (in steps of a clock tick) where the tick stops for an idle CPU
-/// (`get_idle_time` in Linux's `fs/proc/stat.c`), so what was used is what remains.
+/// Its busy time is sampled by ticks, which find processes that run for some µs between short sleeps
+/// too rarely: by a fifth with one client and one backend. Idle time and CPU steal are exact (in
+/// clock ticks) if the tick stops on idle CPUs (`get_idle_time` in Linux's `fs/proc/stat.c`), so
+/// busy time is computed as the remainder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MachineCpu {
     /// All time.
     pub total_ns: u64,
-    /// Nothing to do.
+    /// Idle time.
     pub idle_ns: u64,
-    /// Nothing to do but to wait for a disk.
+    /// Idle time with pending disk I/O.
     pub io_wait_ns: u64,
-    /// The hypervisor ran somebody else although we had work.
+    /// CPU steal: the hypervisor ran another guest while this one was runnable.
     pub steal_ns: u64,
 }
 
@@ -180,7 +179,7 @@ impl MachineCpu {
         Self::parse(&text, 1_000_000_000 / ticks_per_second(), now_ns).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
-                "/proc/stat is not as proc(5) says",
+                "/proc/stat does not have the format of proc(5)",
             )
         })
     }
@@ -208,8 +207,8 @@ impl MachineCpu {
         })
     }
 
-    /// What was used since an earlier reading. Idle time may run backwards on some machines and
-    /// then counts as none.
+    /// The differences from an earlier reading. Idle time can go backward on some machines and then
+    /// counts as 0.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -220,7 +219,7 @@ impl MachineCpu {
         }
     }
 
-    /// Time in which the CPUs did something, for us or somebody else on this machine.
+    /// Busy time of the CPUs, for all programs on this machine.
     pub fn busy_ns(&self) -> u64 {
         let not_busy = self.idle_ns + self.io_wait_ns + self.steal_ns;
         self.total_ns.saturating_sub(not_busy)
@@ -247,7 +246,7 @@ fn parse_schedstat(text: &str) -> Option<ProcessCpu> {
     })
 }
 
-/// `USER_HZ`, which is 100 nearly everywhere.
+/// `USER_HZ`, usually 100.
 pub(crate) fn ticks_per_second() -> u64 {
     // SAFETY: sysconf only reads.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_line_is_the_one_of_all_cpus() {
+    fn machine_totals_come_from_the_line_of_all_cpus() {
         let text = "cpu  10 1 5 100 2 3 4 6 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n\
                     cpu1 9 0 4 99 1 2 3 5 0 0\nbtime 1\n";
         let cpu = MachineCpu::parse(text, 10, 1_500).unwrap();
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_tells_who_ended_and_who_is_new() {
+    fn a_difference_lists_ended_and_new_processes() {
         let cpu = |on_cpu_ns, started_ticks| ProcessCpu {
             on_cpu_ns,
             started_ticks,
@@ -298,13 +297,13 @@ mod tests {
         };
         let used = after.since(&before);
         assert_eq!(used.total().on_cpu_ns, 5);
-        assert_eq!(used.ended_pids, [2, 3], "3 is another process now");
+        assert_eq!(used.ended_pids, [2, 3], "PID 3 was reused");
         assert_eq!(used.began.keys().copied().collect::<Vec<_>>(), [3, 4]);
     }
 
     #[test]
     fn a_busy_process_shows_in_the_totals() {
-        // Not ourselves: threads of other tests end meanwhile, and what they had used is gone.
+        // Not our own process: other tests' threads end in the meantime, and their time is lost.
         let busy =
             "read -r line; i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; echo; read -r line";
         let mut child = Command::new("sh")
@@ -316,7 +315,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(50));
         let before = CpuTotals::read(&[child.id(), u32::MAX]);
         let processes = before.by_pid.len();
-        assert_eq!(processes, 1, "there is none of the last number");
+        assert_eq!(processes, 1, "the largest number is not a PID");
         let mut stdin = child.stdin.take().unwrap();
         writeln!(stdin).unwrap();
         let mut done = [0];

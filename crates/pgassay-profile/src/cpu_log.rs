@@ -1,9 +1,9 @@
-//! Exact CPU totals of processes that come and go while they are watched.
+//! Exact CPU totals of processes that start and end during a measurement.
 //!
-//! [`crate::CpuTotals`] suits processes that stay; here each reading adds what it finds. Identity,
-//! for each process: what it used is its last reading less what it had used before its first,
-//! which is nothing for a process that began while the log was kept. Invariant: what a process used
-//! after its last reading is unknown, never guessed; [`CpuLog::ended`] says how many there are.
+//! [`crate::CpuTotals`] is for processes that exist throughout; here each reading adds new ones.
+//! Identity, for each process: its usage is its last reading minus its first one, which is 0 for a
+//! process that started during the measurement. Invariant: a process's usage after its last reading
+//! is unknown, never guessed; [`CpuLog::ended`] is the number of such processes.
 
 use crate::cpu::ProcessCpu;
 use crate::live::LiveProcess;
@@ -11,39 +11,39 @@ use crate::role::Role;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What was read so far.
+/// All readings so far.
 #[derive(Debug)]
 pub struct CpuLog {
     began: Instant,
     readings: u32,
     last_reading: Instant,
     processes: Vec<LoggedProcess>,
-    /// The latest process of each number, since numbers are given anew.
+    /// The latest process of each PID, since PIDs are reused.
     by_pid: BTreeMap<u32, usize>,
 }
 
-/// A process and what it used.
+/// A process and its CPU time.
 #[derive(Debug, Clone)]
 pub struct LoggedProcess {
-    /// Its number.
+    /// Its PID.
     pub pid: u32,
-    /// What it is for, as last known.
+    /// Its last known role.
     pub role: Role,
-    /// What it used from the log's beginning, or its own, to its last reading.
+    /// Its usage from the start of the log, or its own, to its last reading.
     pub used: ProcessCpu,
-    /// How long it was seen.
+    /// How long it existed during the log.
     pub present: Duration,
     first: ProcessCpu,
     since: Instant,
     seen: Instant,
 }
 
-/// What the processes of one role used.
+/// The CPU time of all processes of one role.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RoleCpu {
-    /// How many there were, at one time or another.
+    /// The number of processes in the log.
     pub processes: u32,
-    /// What they used.
+    /// Their usage.
     pub used: ProcessCpu,
 }
 
@@ -80,7 +80,7 @@ impl CpuLog {
         let known = self.by_pid.get(&process.pid).copied();
         let known = known.filter(|&at| self.processes[at].first.is_same_process(&cpu));
         let at = known.unwrap_or_else(|| {
-            // One that was not there at the reading before has begun since.
+            // A process that was not in the previous reading has started since.
             let (first, since) = match self.readings {
                 0 => (cpu, now),
                 _ => (cpu.at_its_beginning(), self.last_reading),
@@ -107,17 +107,17 @@ impl CpuLog {
         logged.seen = now;
     }
 
-    /// From the first reading to the last.
+    /// The time from the first to the last reading.
     pub fn window(&self) -> Duration {
         self.last_reading - self.began
     }
 
-    /// All processes that were met.
+    /// All processes in the log.
     pub fn processes(&self) -> &[LoggedProcess] {
         &self.processes
     }
 
-    /// What all processes of each role used, parallel workers taken together whoever led them.
+    /// Usage by role; parallel workers of all leaders are one role.
     pub fn by_role(&self) -> BTreeMap<Role, RoleCpu> {
         let mut roles: BTreeMap<Role, RoleCpu> = BTreeMap::new();
         for process in &self.processes {
@@ -132,7 +132,7 @@ impl CpuLog {
         roles
     }
 
-    /// Those that were there at the last reading.
+    /// The processes in the last reading.
     pub fn present(&self) -> impl Iterator<Item = &LoggedProcess> {
         let last_reading = self.last_reading;
         self.processes
@@ -140,7 +140,7 @@ impl CpuLog {
             .filter(move |it| it.seen >= last_reading)
     }
 
-    /// What those that were gone before the last reading had used when the log began to watch them.
+    /// CPU time that the ended processes had used before the log.
     pub fn used_before_by_ended_ns(&self) -> u64 {
         let gone = self
             .processes
@@ -149,7 +149,7 @@ impl CpuLog {
         gone.map(|it| it.first.on_cpu_ns).sum()
     }
 
-    /// How many of them were gone before the last reading.
+    /// The number of processes that ended before the last reading.
     pub fn ended(&self) -> usize {
         let is_gone = |it: &&LoggedProcess| it.seen < self.last_reading;
         self.processes.iter().filter(is_gone).count()
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_used_before_is_not_counted_and_what_a_new_one_used_is() {
+    fn only_cpu_time_during_the_log_is_counted() {
         let own = std::process::id();
         let mut log = CpuLog::default();
         log.read(&[process(own, Role::Unknown)]);
@@ -186,12 +186,16 @@ mod tests {
         assert_eq!(
             (ours.pid, &ours.role),
             (own, &Role::Backend),
-            "a role learnt later holds"
+            "a later role replaces an unknown one"
         );
         assert_eq!(ours.present, log.window());
-        assert!(childs.used.on_cpu_ns > 0, "its start took some time");
+        assert!(childs.used.on_cpu_ns > 0, "its startup took CPU time");
         assert!(childs.present >= Duration::from_millis(50) && childs.present < log.window());
         assert_eq!(log.ended(), 1);
-        assert_eq!(log.used_before_by_ended_ns(), 0, "it began meanwhile");
+        assert_eq!(
+            log.used_before_by_ended_ns(),
+            0,
+            "it started during the log"
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! The separate file with the names that were stripped from an object, if it is installed.
+//! The separate debug file with the symbols stripped from an object, if installed.
 //!
-//! See "Debugging Information in Separate Files" in gdb's manual: by the build id under
-//! `/usr/lib/debug`, or by the name and the checksum in `.gnu_debuglink`, beside the object, in
-//! `.debug` there, or under `/usr/lib/debug`. Each is looked for where the process would find it,
-//! then where we do.
+//! See "Debugging Information in Separate Files" in gdb's manual: by build ID under
+//! `/usr/lib/debug`, or by the name and checksum in `.gnu_debuglink`, in the object's directory, in
+//! its `.debug` subdirectory, or under `/usr/lib/debug`. Each path is tried in the process's mount
+//! namespace, then in ours.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
 
-/// What an object says of its debug file.
+/// An object's references to its debug file.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DebugLinks<'a> {
     pub build_id: Option<&'a [u8]>,
@@ -31,7 +31,7 @@ pub(crate) fn open(pid: u32, object: &Path, links: DebugLinks<'_>) -> Option<Fil
         let mut candidates = linked_paths(object, OsStr::from_bytes(name)).into_iter();
         candidates.find_map(|path| {
             let mut file = open_seen_by(pid, &path)?;
-            // One of another build would give wrong names.
+            // A debug file of another build would give wrong names.
             let is_it = crc32(&mut file).ok()? == checksum && file.rewind().is_ok();
             is_it.then_some(file)
         })
@@ -48,7 +48,7 @@ fn build_id_path(build_id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = build_id.split_first()?;
     let mut path = format!("{DEBUG_DIRECTORY}/.build-id/{first:02x}/");
     for byte in rest {
-        write!(path, "{byte:02x}").expect("a String takes all text");
+        write!(path, "{byte:02x}").expect("writing to a String cannot fail");
     }
     Some((path + ".debug").into())
 }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_debug_file_is_looked_for_by_the_build_id() {
+    fn a_debug_file_is_found_by_build_id() {
         let path = build_id_path(&[0xab, 0x0c, 0xff]);
         assert_eq!(
             path.as_deref(),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linked_file_is_taken_only_with_its_checksum() {
+    fn a_linked_file_requires_a_matching_checksum() {
         let directory = tempfile::tempdir().unwrap();
         let object = directory.path().join("postgres");
         std::fs::create_dir(directory.path().join(".debug")).unwrap();
@@ -106,9 +106,9 @@ mod tests {
             };
             open(std::process::id(), &object, links)
         };
-        // The check value of this CRC.
+        // The check value of CRC-32.
         let mut text = String::new();
-        let mut file = open(0xcbf4_3926).expect("the second has it");
+        let mut file = open(0xcbf4_3926).expect("the second file matches");
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "123456789");
         assert!(open(7).is_none());

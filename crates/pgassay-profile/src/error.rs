@@ -1,33 +1,33 @@
-//! What can go wrong when a server is watched, and what permits what was refused.
+//! Errors of profiling a server, and how to grant the permissions that are missing.
 
 use crate::tracefs::Hidden;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a sampler could not be opened or used.
+/// Why a sampler cannot be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplerError {
-    /// The kernel does not let this user sample other processes; a study runs on without stacks.
+    /// The kernel does not let this user sample other processes; a study continues without stacks.
     #[error("{0}")]
     NotPermitted(NotPermitted),
-    /// This kernel, or the sandbox around us, has no `perf_event_open`.
+    /// This kernel or sandbox has no `perf_event_open`.
     #[error(
-        "CPU stacks need perf_event_open, which this system does not offer ({source}); \
-         in a container, its seccomp profile may hide it"
+        "CPU stacks require perf_event_open, which is not available on this system ({source}); \
+         in a container, the seccomp profile may block it"
     )]
     Unsupported {
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The frequency is above what the kernel takes.
+    /// The frequency is above the kernel's limit.
     #[error(
-        "{frequency_hz} samples a second are more than kernel.perf_event_max_sample_rate \
-         ({max_hz}) permits"
+        "the sampling frequency of {frequency_hz} Hz exceeds \
+         kernel.perf_event_max_sample_rate ({max_hz})"
     )]
     FrequencyTooHigh {
-        /// What was asked for.
+        /// The requested frequency.
         frequency_hz: u32,
-        /// What the kernel permits.
+        /// The kernel's limit.
         max_hz: u64,
     },
     /// A number in the configuration is outside its range.
@@ -35,29 +35,29 @@ pub enum SamplerError {
     OutOfRange {
         /// The setting.
         what: &'static str,
-        /// What it may be.
+        /// Allowed values.
         range: &'static str,
-        /// What it was.
+        /// The value given.
         value: u64,
     },
-    /// No process has this number, so it cannot be watched.
-    #[error("process {pid} cannot be watched: {source}")]
+    /// No process has this PID.
+    #[error("cannot profile process {pid}: {source}")]
     NoSuchProcess {
         /// The process.
         pid: u32,
         /// Why its entry under `/proc` could not be read.
         source: io::Error,
     },
-    /// A call of the operating system failed.
+    /// A system call failed.
     #[error("{call} failed: {source}")]
     Os {
         /// The call.
         call: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The thread that reads the samples has ended, which it does only by a defect.
-    #[error("the thread that reads the samples has ended unexpectedly")]
+    /// The thread that reads the samples ended, which only a bug can cause.
+    #[error("the thread that reads the samples ended unexpectedly")]
     ReaderEnded,
 }
 
@@ -70,21 +70,21 @@ impl SamplerError {
     }
 }
 
-/// What is refused, why, and which commands grant it.
+/// What is not permitted, why, and the commands that permit it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {why}; to permit it: {}", commands.join("  or  "))]
 pub struct NotPermitted {
     /// What cannot be done, as the beginning of a sentence.
     pub what: String,
-    /// The setting or right that is in the way.
+    /// The setting or missing privilege that prevents it.
     pub why: String,
-    /// Commands each of which is enough by itself, the least far-reaching last.
+    /// Commands, each sufficient by itself, the one with the narrowest effect last.
     pub commands: Vec<String>,
 }
 
 impl NotPermitted {
-    /// The kernel refused a per-CPU event although, or because, `paranoid` is the value of
-    /// `kernel.perf_event_paranoid`.
+    /// The kernel refused a per-CPU event; `paranoid` is the value of
+    /// `kernel.perf_event_paranoid`, which need not be the reason.
     ///
     /// See `perf_allow_cpu` and `perf_allow_kernel` in Linux's `kernel/events/core.c`: events of
     /// all processes of a CPU need a value of 0 or less, or `CAP_PERFMON`; the kernel's own stacks
@@ -94,20 +94,20 @@ impl NotPermitted {
         match paranoid {
             Some(0 | i64::MIN..0) => Self {
                 what,
-                why: "kernel.perf_event_paranoid permits it, but the kernel refuses it all the \
-                      same, as it does under a container's seccomp profile or a security module"
+                why: "kernel.perf_event_paranoid permits it, but the kernel refuses it, \
+                      probably because of a container's seccomp profile or a security module"
                     .to_owned(),
                 commands: vec![
                     "run outside the container, or start it with --cap-add=PERFMON \
-                                and a seccomp profile that has perf_event_open"
+                                and a seccomp profile that allows perf_event_open"
                         .to_owned(),
                 ],
             },
             _ => Self {
                 what,
                 why: format!(
-                    "kernel.perf_event_paranoid is {}, and an unprivileged user may sample a \
-                     whole CPU only where it is 0 or less",
+                    "kernel.perf_event_paranoid is {}; an unprivileged user can sample a \
+                     whole CPU only if it is 0 or less",
                     paranoid.map_or_else(|| "unknown".to_owned(), |p| p.to_string())
                 ),
                 commands: vec![
@@ -118,13 +118,12 @@ impl NotPermitted {
         }
     }
 
-    /// The memory map of the server's processes may not be read.
+    /// The memory maps of the server's processes are not readable.
     pub(crate) fn reading_maps(pid: u32, program: Option<PathBuf>) -> Self {
         Self {
             what: "CPU stacks cannot be unwound".to_owned(),
             why: format!(
-                "/proc/{pid}/maps may be read only by the server's own user, or with \
-                 CAP_SYS_PTRACE"
+                "reading /proc/{pid}/maps requires the server's own user or CAP_SYS_PTRACE"
             ),
             commands: vec!["run as the server's user".to_owned(), setcap(program)],
         }
@@ -132,7 +131,7 @@ impl NotPermitted {
 }
 
 impl NotPermitted {
-    /// Both are in the way: what grants both, or one command for each.
+    /// Combines two refusals: the commands that lift both or, if there are none, one for each.
     pub(crate) fn and(self, other: &Self) -> Self {
         let grants_both = |it: &&String| other.commands.contains(it);
         let mut commands: Vec<String> = self.commands.iter().filter(grants_both).cloned().collect();
@@ -156,8 +155,8 @@ impl NotPermitted {
         Self {
             what: "wait events cannot be read".to_owned(),
             why: format!(
-                "the memory of process {pid} may be read only by the server's own user, where \
-                 kernel.yama.ptrace_scope is 0, or with CAP_SYS_PTRACE"
+                "reading the memory of process {pid} requires the server's own user and \
+                 kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE"
             ),
             commands: vec![
                 "run as the server's user after sudo sysctl kernel.yama.ptrace_scope=0".to_owned(),
@@ -168,16 +167,16 @@ impl NotPermitted {
 }
 
 impl NotPermitted {
-    /// The tracepoint of wake-ups is not to be found, or may not be recorded. See
-    /// `perf_trace_event_perm` in Linux's `kernel/trace/trace_event_perf.c`: raw data need a value
-    /// of -1, or `CAP_PERFMON`; tracefs is its owner's alone.
+    /// The tracepoint for wake-ups cannot be found or recorded. See `perf_trace_event_perm` in
+    /// Linux's `kernel/trace/trace_event_perf.c`: raw data require `perf_event_paranoid` -1 or
+    /// `CAP_PERFMON`. By default only the owner of tracefs can read it.
     pub(crate) fn seeing_wake_ups(hidden: Option<Hidden>, program: Option<PathBuf>) -> Self {
         let open = "sudo chmod o+x /sys/kernel/tracing /sys/kernel/tracing/events && sudo chmod -R \
                     o+rX /sys/kernel/tracing/events/sched";
         let mount = "sudo mount -t tracefs -o mode=755 nodev /sys/kernel/tracing";
         let (why, commands) = match hidden {
             None => (
-                "tracepoints need CAP_PERFMON, or kernel.perf_event_paranoid at -1",
+                "tracepoints require CAP_PERFMON or kernel.perf_event_paranoid=-1",
                 vec![
                     "sudo sysctl kernel.perf_event_paranoid=-1".to_owned(),
                     setcap(program),
@@ -188,20 +187,20 @@ impl NotPermitted {
                 vec![format!("{mount} && {open}")],
             ),
             Some(Hidden::NotReadable) => (
-                "the tracepoint sched_wakeup under /sys/kernel/tracing may not be read",
+                "the tracepoint sched_wakeup under /sys/kernel/tracing is not readable",
                 vec![open.to_owned()],
             ),
         };
         Self {
-            what: "waiting for a CPU cannot be told from being blocked, stack by stack".to_owned(),
+            what: "run-queue wait and blocked time cannot be separated by stack".to_owned(),
             why: why.to_owned(),
             commands,
         }
     }
 }
 
-/// `CAP_PERFMON` for the events, `CAP_SYS_PTRACE` for other users' processes, which newer kernels
-/// do not ask for, and `CAP_SYSLOG` for the names of the kernel's functions.
+/// `CAP_PERFMON` for the events, `CAP_SYS_PTRACE` for other users' processes (not required by
+/// newer kernels), and `CAP_SYSLOG` for the names of kernel functions.
 fn setcap(program: Option<PathBuf>) -> String {
     let program = program.map_or_else(|| "PROGRAM".to_owned(), |p| p.display().to_string());
     format!("sudo setcap cap_perfmon,cap_sys_ptrace,cap_syslog+ep {program}")
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_rights_refuse_needs_what_grants_both() {
+    fn two_refusals_combine_into_commands_that_lift_both() {
         let program = || Some(PathBuf::from("/usr/bin/pgassay"));
         let maps = NotPermitted::reading_maps(7, program());
         let both = maps
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn tracefs_that_is_not_mounted_is_not_to_be_made_readable_only() {
+    fn a_refusal_for_unmounted_tracefs_suggests_mounting_it() {
         let refusal = |hidden| NotPermitted::seeing_wake_ups(hidden, None);
         let mounting = refusal(Some(Hidden::NotMounted));
         assert!(mounting.commands[0].starts_with("sudo mount -t tracefs"));
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_in_spite_of_the_setting_points_elsewhere() {
+    fn a_refusal_despite_a_permissive_sysctl_suggests_another_fix() {
         let text = NotPermitted::sampling(Some(-1), None).to_string();
         assert!(text.contains("seccomp"), "{text}");
         assert!(!text.contains("sysctl"), "{text}");

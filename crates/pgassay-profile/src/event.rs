@@ -1,10 +1,10 @@
 //! The kernel's sampling events, one of each kind for each CPU.
 //!
-//! For CPU time: software `cpu-clock` in frequency mode, which every machine has, virtual ones too. The events
-//! are opened **per CPU** for all processes and filtered here: events opened per task cost a
-//! sixth of the throughput, since they are switched with every context switch. The kernel writes its
-//! own part of a stack; the user's part is copied and unwound by us, because servers are built
-//! without frame pointers.
+//! For CPU time: software `cpu-clock` in frequency mode, which every machine has, including virtual
+//! ones. The events are opened **per CPU** for all processes and filtered here: events opened per
+//! task cost a sixth of the throughput, since the kernel switches them at every context switch. The
+//! kernel records its own part of a stack; the user stack is copied and unwound by us, because
+//! servers are built without frame pointers.
 
 use crate::arch::REGS_MASK;
 use crate::error::{NotPermitted, SamplerError};
@@ -15,28 +15,29 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-/// What the events of all CPUs have in common.
+/// The common parameters of the events of all CPUs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EventShape {
     pub kind: EventKind,
     pub ring_bytes: usize,
 }
 
-/// What makes an event occur, and what is recorded of it.
+/// What triggers an event, and what it records.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum EventKind {
-    /// The CPU's clock, with stacks, and all that happens to processes; `record.rs` reads it.
+    /// The CPU's clock, with stacks and all side-band records of processes; parsed by `record.rs`.
     Clock { frequency_hz: u32, stack_bytes: u32 },
-    /// Every context switch: which process left, where its user side stood, and which came;
-    /// `switch_record.rs` reads it.
+    /// Every context switch: the process switched out, its user registers, and the process switched
+    /// in; parsed by `switch_record.rs`.
     Switches,
-    /// One in so many context switches, with the stack of the process that left; read as `Clock`.
+    /// One in `every` context switches, with the stack of the process switched out; parsed like
+    /// `Clock`.
     SwitchStacks { every: u32, stack_bytes: u32 },
-    /// Every hit of a tracepoint, with what it tells; `switch_record.rs` reads it.
+    /// Every hit of a tracepoint, with its raw data; parsed by `switch_record.rs`.
     Tracepoint { id: u64 },
 }
 
-/// The smallest ring with which sampling is worth its while.
+/// The smallest useful ring buffer.
 const RING_BYTES_MIN: usize = 128 * 1024;
 
 /// One CPU's event with its ring, disabled at first.
@@ -50,7 +51,7 @@ impl CpuEvent {
     fn open(cpu: u32, shape: EventShape) -> Result<Self, SamplerError> {
         let mut counts_lost = true;
         let fd = match open_event(cpu, shape, true) {
-            // Linux before 6.0 does not know PERF_FORMAT_LOST; its LOST records are counted then.
+            // Linux before 6.0 has no PERF_FORMAT_LOST; then the LOST records are counted.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 counts_lost = false;
                 open_event(cpu, shape, false)
@@ -66,7 +67,7 @@ impl CpuEvent {
         })
     }
 
-    /// Begins to sample.
+    /// Starts sampling.
     pub fn enable(&self) -> Result<(), SamplerError> {
         // SAFETY: the descriptor is an open perf event; the ioctl takes no pointer.
         let answer = unsafe { perf_event_open_sys::ioctls::ENABLE(self.fd.as_raw_fd(), 0) };
@@ -77,7 +78,7 @@ impl CpuEvent {
         }
     }
 
-    /// Ends sampling; what the ring holds stays there.
+    /// Stops sampling; the contents of the ring remain.
     pub fn disable(&self) -> Result<(), SamplerError> {
         // SAFETY: as in `enable`.
         let answer = unsafe { perf_event_open_sys::ioctls::DISABLE(self.fd.as_raw_fd(), 0) };
@@ -88,13 +89,13 @@ impl CpuEvent {
         }
     }
 
-    /// Lets one in so many occurrences be recorded from now on, of an event that counts them.
+    /// Records only one in `every` occurrences from now on, for an event with a period.
     pub fn set_period(&self, every: u64) -> Result<(), SamplerError> {
-        // The kernel reads the number where the argument points to (`_perf_ioctl` in
-        // kernel/events/core.c), which the binding's type does not say.
+        // The argument is a pointer to the number (`_perf_ioctl` in kernel/events/core.c), although
+        // the binding's type is an integer.
         let argument = &raw const every as u64;
-        // SAFETY: the descriptor is an open perf event, and the pointer to a number that outlives
-        // the call.
+        // SAFETY: the descriptor is an open perf event, and the pointer is to a number that
+        // outlives the call.
         let answer = unsafe { perf_event_open_sys::ioctls::PERIOD(self.fd.as_raw_fd(), argument) };
         if answer < 0 {
             Err(SamplerError::last_os("setting the period of a perf event"))
@@ -103,8 +104,8 @@ impl CpuEvent {
         }
     }
 
-    /// How many records the kernel could not write since the event was opened, where it counts
-    /// them by itself (Linux 6.0 and later).
+    /// The number of records lost since the event was opened, if the kernel counts them (Linux 6.0
+    /// and later).
     pub fn lost_total(&self) -> Option<u64> {
         if !self.counts_lost {
             return None;
@@ -121,7 +122,7 @@ impl CpuEvent {
     }
 }
 
-/// Tries whether an event could be opened, on one CPU.
+/// Checks on one CPU whether an event can be opened.
 pub(crate) fn try_one(kind: EventKind) -> Result<(), SamplerError> {
     let shape = EventShape {
         kind,
@@ -131,7 +132,7 @@ pub(crate) fn try_one(kind: EventKind) -> Result<(), SamplerError> {
     CpuEvent::open(cpu, shape).map(drop)
 }
 
-/// Opens an event on every CPU that is online.
+/// Opens an event on every online CPU.
 pub(crate) fn open_all(shape: EventShape) -> Result<Vec<CpuEvent>, SamplerError> {
     let cpus = online_cpus()?.into_iter();
     cpus.map(|cpu| CpuEvent::open(cpu, shape)).collect()
@@ -150,16 +151,16 @@ fn open_event(cpu: u32, shape: EventShape, count_lost: bool) -> io::Result<Owned
     let mut attr = attributes(shape, count_lost);
     let cpu = i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let flags = sys::PERF_FLAG_FD_CLOEXEC.into();
-    // SAFETY: `attr` is a fully initialised attribute of the size it states.
+    // SAFETY: `attr` is fully initialized and has the size it states.
     let fd = unsafe { perf_event_open_sys::perf_event_open(&raw mut attr, -1, cpu, -1, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor and nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-// The order and presence of these decides the layouts that `record.rs` and `switch_record.rs` read.
+// These determine the layouts that `record.rs` and `switch_record.rs` parse.
 const STACK_SAMPLE: u32 = sys::PERF_SAMPLE_IP
     | sys::PERF_SAMPLE_TID
     | sys::PERF_SAMPLE_TIME
@@ -189,7 +190,7 @@ fn attributes(shape: EventShape, count_lost: bool) -> sys::perf_event_attr {
             attr.set_freq(1);
             attr.set_exclude_idle(1);
             with_stacks(&mut attr, stack_bytes);
-            // Processes that come, go, take another program or map another library.
+            // Forks, exits, executions and mappings of processes.
             attr.set_task(1);
             attr.set_comm(1);
             attr.set_comm_exec(1);
@@ -208,8 +209,8 @@ fn attributes(shape: EventShape, count_lost: bool) -> sys::perf_event_attr {
             attr.__bindgen_anon_1.sample_period = every.into();
             with_stacks(&mut attr, stack_bytes);
             // A software event that also reports its period is recorded each time, whatever the
-            // period (`perf_swevent_event` in kernel/events/core.c). Another number of eight bytes
-            // stands in for it, so that the layout stays.
+            // period (`perf_swevent_event` in kernel/events/core.c). Another field of eight bytes
+            // replaces it to keep the layout.
             attr.sample_type &= !u64::from(sys::PERF_SAMPLE_PERIOD);
             attr.sample_type |= u64::from(sys::PERF_SAMPLE_STREAM_ID);
         }
@@ -225,7 +226,7 @@ fn attributes(shape: EventShape, count_lost: bool) -> sys::perf_event_attr {
     }
     attr.set_disabled(1);
     attr.set_sample_id_all(1);
-    // The times are those of std::time::Instant, so that they can be joined with the load's.
+    // The clock of std::time::Instant, so that times can be compared with the load's.
     attr.set_use_clockid(1);
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = (shape.ring_bytes / 4) as u32;
@@ -239,8 +240,8 @@ fn with_stacks(attr: &mut sys::perf_event_attr, stack_bytes: u32) {
     attr.set_exclude_callchain_user(1);
 }
 
-/// Maps a ring, a smaller one if locked memory does not suffice for what was asked
-/// (`kernel.perf_event_mlock_kb`, which holds for each CPU and user).
+/// Maps a ring buffer, a smaller one if it exceeds the limit of locked memory
+/// (`kernel.perf_event_mlock_kb`, per CPU and user).
 fn map_ring(fd: &OwnedFd, ring_bytes: usize) -> Result<Ring, SamplerError> {
     let mut bytes = ring_bytes;
     loop {
@@ -248,11 +249,14 @@ fn map_ring(fd: &OwnedFd, ring_bytes: usize) -> Result<Ring, SamplerError> {
             Ok(ring) => return Ok(ring),
             Err(error) if error.raw_os_error() == Some(libc::EPERM) && bytes > RING_BYTES_MIN => {
                 bytes /= 2;
-                tracing::debug!(bytes, "a smaller ring, for want of locked memory");
+                tracing::debug!(
+                    bytes,
+                    "reduced the ring buffer to the limit of locked memory"
+                );
             }
             Err(source) => {
                 return Err(SamplerError::Os {
-                    call: "mapping a perf ring",
+                    call: "mapping a perf ring buffer",
                     source,
                 });
             }
@@ -297,7 +301,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn what_does_not_fit_into_the_ring_is_counted() {
+    fn records_that_do_not_fit_into_the_ring_are_counted() {
         let shape = EventShape {
             kind: EventKind::Clock {
                 frequency_hz: 2000,
@@ -308,7 +312,8 @@ mod tests {
         let mut events = match open_all(shape) {
             Ok(events) => events,
             Err(SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. }) => {
-                let line = "SKIPPED: what_does_not_fit_into_the_ring_is_counted: not permitted\n";
+                let line =
+                    "SKIPPED: records_that_do_not_fit_into_the_ring_are_counted: not permitted\n";
                 io::Write::write_all(&mut io::stderr(), line.as_bytes()).unwrap();
                 return;
             }
@@ -327,7 +332,7 @@ mod tests {
             event.disable().unwrap();
             event.ring.drain_into(&mut records);
         }
-        // Two records of this size fit into a ring; two hundred came.
+        // Two records of this size fit into a ring; two hundred are written.
         assert!(records.len() >= 60_000, "{}", records.len());
         match events.iter().map(CpuEvent::lost_total).sum::<Option<u64>>() {
             Some(lost) => assert!(lost > 10, "{lost}"),

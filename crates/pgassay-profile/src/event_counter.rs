@@ -1,10 +1,10 @@
-//! Events that are counted, not sampled: what some processes executed under the real load.
+//! Performance counters: events of processes under the real load, counted rather than sampled.
 //!
-//! An event per process, opened when counting begins, in user space only, so that
-//! `kernel.perf_event_paranoid` up to 2 permits it for one's own processes. Such an event is switched
-//! with its process, some tenths of a microsecond each time: it belongs into trials that decide no
-//! verdict. Where more events are open than the processor has counters, the kernel lets them take
-//! turns; then a count is what was seen, scaled to the whole time (`perf_event_open(2)`,
+//! One event per process, opened when counting begins, in user space only, so that
+//! `kernel.perf_event_paranoid` up to 2 permits it for one's own processes. The kernel switches
+//! such an event with its process, at some tenths of a microsecond each time, so it must not be
+//! open in trials that decide a verdict. If more events are open than the CPU has counters, the
+//! kernel multiplexes them; the count is then scaled to the whole time (`perf_event_open(2)`,
 //! `PERF_FORMAT_TOTAL_TIME_RUNNING`).
 
 use std::collections::BTreeMap;
@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 
 use perf_event_open_sys::bindings as sys;
 
-/// Something that can be counted.
+/// An event that can be counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CountedEvent {
-    /// Instructions in user space, by the processor's own counter.
+    /// Instructions in user space, a hardware counter.
     InstructionsUser,
-    /// Cycles in user space, by the processor's own counter.
+    /// Cycles in user space, a hardware counter.
     CyclesUser,
-    /// Page faults in user space, by the kernel: every machine has these.
+    /// Page faults in user space, a software counter that every machine has.
     PageFaultsUser,
 }
 
 impl CountedEvent {
-    /// Those of the processor.
+    /// The hardware counters.
     pub const HARDWARE: [Self; 2] = [Self::InstructionsUser, Self::CyclesUser];
 
-    /// The name of its counter in a trial.
+    /// The counter's name in a trial.
     pub fn name(self) -> &'static str {
         match self {
             Self::InstructionsUser => "cpu.instructions_user",
@@ -47,16 +47,16 @@ impl CountedEvent {
     }
 }
 
-/// Why nothing is counted.
+/// Why events cannot be counted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventCounterError {
     /// The machine has no such counter.
-    #[error("this machine has no counter for it; virtual machines often have none")]
+    #[error("this machine has no hardware counters; virtual machines often have none")]
     Absent,
     /// The kernel does not permit it.
     #[error(
-        "the kernel does not permit it (kernel.perf_event_paranoid, or a container's seccomp profile)"
+        "not permitted by the kernel (kernel.perf_event_paranoid or a container's seccomp profile)"
     )]
     NotPermitted,
     /// Something else failed.
@@ -64,14 +64,14 @@ pub enum EventCounterError {
     Os(#[source] io::Error),
 }
 
-/// Open events, which count since they were opened.
+/// Open events, which count from the moment they are opened.
 #[derive(Debug)]
 pub struct EventCounter {
     files: Vec<(CountedEvent, std::fs::File)>,
 }
 
 impl EventCounter {
-    /// Opens every event for every process. A process that is gone counts nothing.
+    /// Opens every event for every process. Processes that have ended are skipped.
     ///
     /// # Errors
     /// The first event that cannot be opened.
@@ -89,15 +89,15 @@ impl EventCounter {
         Ok(Self { files })
     }
 
-    /// Sums over all processes since [`Self::open`]; none of an event that was never counted, as
-    /// when others hold all of the processor's counters.
+    /// Sums over all processes since [`Self::open`]; without events that were never scheduled,
+    /// as when other programs occupy all hardware counters.
     ///
     /// # Errors
-    /// What reading a descriptor of the kernel's gives.
+    /// An error of reading an event.
     pub fn read(&self) -> io::Result<BTreeMap<CountedEvent, f64>> {
         let mut sums = BTreeMap::new();
         for (event, mut file) in self.files.iter().map(|(event, file)| (*event, file)) {
-            // The count, the time the event was there, and the time it was counted.
+            // The count, the time enabled, and the time running.
             let mut words = [0; 24];
             file.read_exact(&mut words)?;
             let (words, _) = words.as_chunks::<8>();
@@ -110,7 +110,8 @@ impl EventCounter {
         Ok(sums)
     }
 
-    /// Whether this machine counts these events: some virtual processors open them and count nothing.
+    /// Checks that this machine counts these events: on some virtual CPUs they can be opened but
+    /// stay at zero.
     ///
     /// # Errors
     /// Why not.
@@ -146,12 +147,12 @@ fn open(event: CountedEvent, pid: u32) -> io::Result<std::fs::File> {
     attr.set_exclude_hv(1);
     let pid = i32::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let flags = sys::PERF_FLAG_FD_CLOEXEC.into();
-    // SAFETY: `attr` is a fully initialised attribute of the size it states.
+    // SAFETY: `attr` is fully initialized and has the size it states.
     let fd = unsafe { perf_event_open_sys::perf_event_open(&raw mut attr, pid, -1, -1, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor and nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { std::fs::File::from_raw_fd(fd) })
 }
 
@@ -175,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn page_faults_of_a_process_are_counted_from_opening_on() {
+    fn page_faults_are_counted_from_opening_on() {
         let events = [CountedEvent::PageFaultsUser];
-        // The event is of the thread whose number is given.
+        // An event belongs to the thread whose ID is given.
         // SAFETY: gettid has no preconditions.
         let thread = unsafe { libc::gettid() }.cast_unsigned();
         let counter = match EventCounter::open(&events, &[thread, u32::MAX >> 1]) {
@@ -188,8 +189,8 @@ mod tests {
         let faults = || counter.read().unwrap()[&CountedEvent::PageFaultsUser];
         let before = faults();
         let bytes = 400 * 4096;
-        // Fresh pages of the kernel's, whatever the allocator holds.
-        // SAFETY: an anonymous mapping of our own, written within its bounds and unmapped once.
+        // Fresh pages from the kernel, independent of the allocator.
+        // SAFETY: our own anonymous mapping, written within its bounds and unmapped once.
         unsafe {
             let at = libc::mmap(
                 std::ptr::null_mut(),
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_counters_says_so_and_one_with_them_counts() {
+    fn hardware_counters_count_or_are_reported_absent() {
         match EventCounter::probe(&CountedEvent::HARDWARE) {
             Ok(()) => {
                 let all = EventCounter::open(&CountedEvent::HARDWARE, &[std::process::id()]);

@@ -1,8 +1,8 @@
-//! CPU time of families: processes with their children that have ended.
+//! CPU time of process trees: processes including their ended children.
 //!
-//! When a process ends and is waited for, what it used goes over to its parent (`cutime` and `cstime` in
-//! proc(5)). So a sum over processes that counts both grows by just what was used, whoever began or
-//! ended meanwhile. What children used are sums of exact times, told in clock ticks.
+//! When a process has ended and is reaped, its CPU time is added to its parent's (`cutime` and
+//! `cstime` in proc(5)). So a sum of both over processes grows exactly by the CPU time used, even if
+//! processes start and end in between. The children's times are exact sums, in clock ticks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,17 +12,17 @@ use std::ops::AddAssign;
 use crate::cpu::{read_schedstat, ticks_per_second};
 use crate::procfs::ProcessStat;
 
-/// A reading.
+/// CPU time of processes including their ended children.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FamilyCpu {
     ns: u64,
 }
 
 impl FamilyCpu {
-    /// Reads a process's.
+    /// Reads the CPU time of a process and its ended children.
     ///
     /// # Errors
-    /// If there is no such process.
+    /// There is no such process.
     pub fn read(pid: u32) -> io::Result<Self> {
         Self::of(pid, &ProcessStat::read(pid)?)
     }
@@ -30,7 +30,7 @@ impl FamilyCpu {
     fn of(pid: u32, stat: &ProcessStat) -> io::Result<Self> {
         let tick_ns = 1_000_000_000 / ticks_per_second();
         let own_ns = if stat.threads > 1 {
-            // The times of threads that have ended are in these only.
+            // Only these include threads that have ended.
             (stat.user_ticks + stat.system_ticks) * tick_ns
         } else {
             read_schedstat(&format!("/proc/{pid}/schedstat"))?.on_cpu_ns
@@ -40,17 +40,17 @@ impl FamilyCpu {
         })
     }
 
-    /// Reads only what the children of a process used that have ended.
+    /// Reads only the CPU time of a process's ended children.
     ///
     /// # Errors
-    /// If there is no such process.
+    /// There is no such process.
     pub fn of_ended_children(pid: u32) -> io::Result<Self> {
         let tick_ns = 1_000_000_000 / ticks_per_second();
         let ns = ProcessStat::read(pid)?.children_ticks * tick_ns;
         Ok(Self { ns })
     }
 
-    /// What has been used since an earlier reading.
+    /// The CPU time used since an earlier reading.
     pub fn since_ns(self, earlier: Self) -> u64 {
         self.ns.saturating_sub(earlier.ns)
     }
@@ -62,20 +62,20 @@ impl AddAssign for FamilyCpu {
     }
 }
 
-/// All that this machine's processes used, in two.
+/// CPU time of all processes of this machine, in two groups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FamiliesCpu {
-    /// Some processes and all that descend from them.
+    /// Some processes and all their descendants.
     pub ours: FamilyCpu,
-    /// All others that can be seen.
+    /// All other visible processes.
     pub others: FamilyCpu,
 }
 
 impl FamiliesCpu {
-    /// Reads all processes; those of `roots` and their descendants are ours.
+    /// Reads all processes; `roots` and their descendants are ours.
     ///
     /// # Errors
-    /// If processes cannot be listed.
+    /// Processes cannot be listed.
     pub fn read(roots: &[u32]) -> io::Result<Self> {
         let mut parents = BTreeMap::new();
         let mut used = Vec::new();
@@ -84,7 +84,7 @@ impl FamiliesCpu {
             let Some(pid) = name.to_str().and_then(|it| it.parse::<u32>().ok()) else {
                 continue;
             };
-            // One that has ended meanwhile is in its parent's.
+            // A process that has just ended is included in its parent's time.
             let Ok(stat) = ProcessStat::read(pid) else {
                 continue;
             };
@@ -122,7 +122,7 @@ mod tests {
         assert!(used_us >= 20_000, "{used_us}");
     }
     #[test]
-    fn what_a_process_used_that_began_and_ended_meanwhile_is_its_familys() {
+    fn processes_that_start_and_end_in_between_are_counted_in_their_tree() {
         let before = FamiliesCpu::read(&[std::process::id()]).unwrap();
         let busy = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done'; true";
         let status = Command::new("sh").args(["-c", busy]).status().unwrap();

@@ -1,8 +1,8 @@
-//! Frames and stacks, each kept once.
+//! Frames and stacks, each stored once.
 //!
-//! A frame is a function, not an address: samples that hit a function at different instructions
-//! are the same frame, which keeps profiles small. Code without a name is a function too where
-//! `.eh_frame` states its extent.
+//! A frame is a function, not an address: samples at different instructions of a function have the
+//! same frame, which keeps profiles small. Code without a name is a function too if `.eh_frame` has
+//! its extent.
 
 use crate::kallsyms::{KERNEL, KernelSymbols};
 use crate::object_file::ObjectFile;
@@ -15,26 +15,26 @@ use std::sync::Arc;
 /// A function in a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// The symbol whose own extent holds the address, as the object lists it.
+    /// The object's symbol whose extent includes the address.
     pub symbol: Option<Arc<str>>,
-    /// The last name of the file, `[kernel]`, a kernel module in brackets, or `[unknown]` for code
-    /// that no file backs.
+    /// The file name without directories, `[kernel]`, a kernel module in brackets, or `[unknown]`
+    /// for code without a file.
     pub object: Arc<str>,
-    /// Where the function begins, as the object states addresses; the sampled address itself if
-    /// nothing says where its function begins.
+    /// The start of the function as an address in the object file; the sampled address if the start
+    /// is unknown.
     pub offset: u64,
-    /// The function is the kernel's.
+    /// The function belongs to the kernel.
     pub kernel: bool,
 }
 
 impl Frame {
-    /// The name that the source has for the function.
+    /// The function's name in the source.
     pub fn name(&self) -> Option<&str> {
         self.symbol.as_deref().map(source_name)
     }
 }
 
-/// The source's name, else `object+0xoffset`.
+/// The name in the source, or `object+0xoffset`.
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {
@@ -45,18 +45,18 @@ impl fmt::Display for Frame {
     }
 }
 
-/// A frame's number, and whether its address is known to be code.
+/// A frame's index, and whether its address is known to be code.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resolved {
     pub frame: u32,
     pub is_code: bool,
 }
 
-/// What makes frames the same: object, offset, whether the kernel's, and whether it has a name. The
-/// last, because a function may go on behind the extent that its symbol states.
+/// The identity of a frame: object, offset, whether it belongs to the kernel, and whether it has a
+/// name. The last, because a function may extend beyond its symbol's extent.
 type FunctionKey = (Option<ObjectId>, u64, bool, bool);
 
-/// All frames seen so far.
+/// All frames so far.
 pub(crate) struct FrameTable {
     frames: Vec<Frame>,
     by_function: HashMap<FunctionKey, u32>,
@@ -84,12 +84,12 @@ impl FrameTable {
         &self.frames
     }
 
-    /// The kernel's functions have names.
+    /// Kernel functions have names.
     pub fn names_kernel(&self) -> bool {
         !self.kernel.is_empty()
     }
 
-    /// The frame of a place in user code.
+    /// The frame of a location in user code.
     pub fn user(&mut self, objects: &[Arc<ObjectFile>], code: CodeAddress) -> Resolved {
         if let Some(&known) = self.by_address.get(&code) {
             return known;
@@ -97,7 +97,7 @@ impl FrameTable {
         let resolved = if let Some(id) = code.object {
             self.in_object(&objects[id as usize], id, code.address)
         } else {
-            // Addresses outside of all objects mean nothing in another run.
+            // Addresses outside all objects have no meaning in another run.
             let frame = Frame {
                 symbol: None,
                 object: self.unknown.clone(),
@@ -116,7 +116,7 @@ impl FrameTable {
     fn in_object(&mut self, file: &ObjectFile, id: ObjectId, address: u64) -> Resolved {
         let named = file.symbols.lookup(address);
         let extent = file.extent(address);
-        // Where unwinding has nothing to go by, a name is all there is to trust.
+        // Without unwind information, only a name confirms that an address is code.
         let is_code = named.is_some()
             || extent.is_some()
             || file.is_entry(address)
@@ -138,7 +138,7 @@ impl FrameTable {
         }
     }
 
-    /// The frame of an address of the kernel.
+    /// The frame of a kernel address.
     pub fn kernel(&mut self, address: u64) -> u32 {
         if let Some(&known) = self.by_kernel_address.get(&address) {
             return known;
@@ -150,7 +150,7 @@ impl FrameTable {
                 offset,
                 kernel: true,
             },
-            // The kernel lies elsewhere after every start, so its addresses are not kept.
+            // The kernel's address changes at every boot, so it is not stored.
             None => Frame {
                 symbol: None,
                 object: self.kernel_object.clone(),
@@ -172,7 +172,7 @@ impl FrameTable {
     }
 }
 
-/// All stacks seen so far, outermost frame first.
+/// All stacks so far, outermost frame first.
 #[derive(Default)]
 pub(crate) struct StackTable {
     stacks: Vec<Arc<[u32]>>,
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_without_a_name_is_its_object_and_offset() {
+    fn a_frame_without_a_name_is_shown_as_object_and_offset() {
         let mut frame = Frame {
             symbol: None,
             object: "postgres".into(),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_stacks_are_kept_once() {
+    fn equal_stacks_are_stored_once() {
         let mut table = StackTable::default();
         let first = table.intern(&[1, 2, 3]);
         assert_eq!(table.intern(&[1, 2]), 1);

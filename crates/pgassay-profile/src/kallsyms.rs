@@ -1,30 +1,30 @@
-//! The kernel's own symbols, modules included, from `/proc/kallsyms`.
+//! The kernel's symbols, including modules, from `/proc/kallsyms`.
 //!
-//! The list has no sizes. A function reaches up to the next symbol of any kind, since the kernel
-//! lists every one it has; the last of a run reaches no further than a page. Where the addresses
-//! are hidden (`kernel.kptr_restrict`, or `kernel.perf_event_paranoid` above 1 without
-//! `CAP_SYSLOG`), they all read as zero, and the table stays empty.
+//! The list has no sizes. A function extends to the next symbol of any kind, since all symbols are
+//! listed; the last one of a run extends at most a page. If the addresses are hidden
+//! (`kernel.kptr_restrict`, or `kernel.perf_event_paranoid` above 1 without `CAP_SYSLOG`), they are
+//! all zero, and the table is empty.
 
 use crate::symbols::{Binding, RawSymbol, SymbolTable};
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
-/// The object of a kernel frame that is in no module.
+/// The object of a kernel frame outside modules.
 pub(crate) const KERNEL: &str = "[kernel]";
 
-/// The farthest that a function without a successor is believed to reach.
+/// Maximum size of a function without a successor.
 const LAST_BYTES_MAX: u64 = 4096;
 
 /// Kernel functions by address.
 #[derive(Debug, Default)]
 pub(crate) struct KernelSymbols {
-    /// For each object, in the order of their lowest address.
+    /// By object, ordered by lowest address.
     objects: Vec<(Arc<str>, SymbolTable)>,
 }
 
 impl KernelSymbols {
-    /// Reads the running kernel's symbols; none where they are hidden.
+    /// Reads the running kernel's symbols; empty if they are hidden.
     pub fn read() -> Self {
         fs::read_to_string("/proc/kallsyms")
             .map(|text| Self::parse(&text))
@@ -48,7 +48,7 @@ impl KernelSymbols {
                 .map(|line| line.0)
                 .find(|&address| address > start);
             let size = next.map_or(LAST_BYTES_MAX, |next| (next - start).min(1 << 20));
-            // Between a module and the next there is nothing, however far it is.
+            // There is no code between modules.
             let size = if object == KERNEL {
                 size
             } else {
@@ -77,7 +77,7 @@ impl KernelSymbols {
         })
     }
 
-    /// Nothing is known of the kernel, most likely since its addresses are hidden.
+    /// There are no symbols, most likely because addresses are hidden.
     pub fn is_empty(&self) -> bool {
         self.objects.iter().all(|(_, table)| table.len() == 0)
     }
@@ -90,7 +90,7 @@ fn parse_line(line: &str) -> Option<(u64, &str, &str, &str)> {
     };
     let mut fields = line.split(' ');
     let address = u64::from_str_radix(fields.next()?, 16).ok()?;
-    // Per-CPU variables have small offsets for addresses, and hidden addresses are zero.
+    // Per-CPU variables have small offsets as addresses, and hidden addresses are zero.
     if address < 1 << 63 {
         return None;
     }
@@ -114,7 +114,7 @@ ffffffffc0000040 r __func__\t[nf_tables]
 ";
 
     #[test]
-    fn functions_reach_to_the_next_symbol_of_any_kind() {
+    fn functions_extend_to_the_next_symbol_of_any_kind() {
         let symbols = KernelSymbols::parse(TEXT);
         let name = |address| symbols.lookup(address).map(|found| found.0);
         assert_eq!(name(0xffff_ffff_8100_0120), Some("do_one"));
@@ -125,7 +125,7 @@ ffffffffc0000040 r __func__\t[nf_tables]
     }
 
     #[test]
-    fn modules_are_objects_of_their_own() {
+    fn modules_are_separate_objects() {
         let symbols = KernelSymbols::parse(TEXT);
         let (name, object, start) = symbols.lookup(0xffff_ffff_c000_0010).unwrap();
         assert_eq!(
@@ -136,7 +136,7 @@ ffffffffc0000040 r __func__\t[nf_tables]
     }
 
     #[test]
-    fn hidden_addresses_make_an_empty_table() {
+    fn hidden_addresses_give_an_empty_table() {
         let symbols = KernelSymbols::parse("0000000000000000 T _text\n0000000000000000 t do_one\n");
         assert!(symbols.is_empty());
         assert!(symbols.lookup(0).is_none());

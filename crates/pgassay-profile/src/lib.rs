@@ -1,33 +1,34 @@
-//! Watches a server's processes: CPU stacks, exact CPU totals, symbols, and the conditions under
-//! which it all was measured.
+//! Profiles a server's processes: CPU stacks, exact CPU totals, wait events, symbols, and the
+//! conditions of the machine.
 //!
-//! - [`Sampler`] samples the stacks of servers' processes, kernel and user part, through
-//!   `perf_event_open`, without the `perf` program, and gives [`Samples`] for each stretch between
-//!   [`Sampler::start`] and [`Sampler::stop`]. It needs permission; where that is missing,
-//!   [`SamplerError::NotPermitted`] says what grants it.
-//! - [`CpuTotals`] are exact and need no privilege. Samples *allocate* these totals among stacks;
-//!   they are never shares of the clock's time: on a full machine a sampler does not see what waits.
-//! - [`LiveServer`] finds a server that somebody else runs, and [`CpuLog`] keeps exact totals of its
-//!   processes as they come and go.
-//! - [`WaitReader`] reads from a backend's memory what it waits for, [`Activity`] asks the server
-//!   where that is refused, and [`WaitLog`] counts it: the blocked time's composition, never a share
-//!   of the clock's.
-//! - [`EventCounter`] counts instructions and cycles of processes where the processor has counters.
-//! - [`Conditions`] is what a result must keep to be believed later.
-//! - [`ClockSteps`] and [`Clock`] are what reading the time costs here.
+//! - [`Sampler`] samples the kernel and user stacks of server processes through `perf_event_open`,
+//!   without the `perf` program, and returns [`Samples`] for each window between
+//!   [`Sampler::start`] and [`Sampler::stop`]. Without the required privilege,
+//!   [`SamplerError::NotPermitted`] shows how to get it.
+//! - [`CpuTotals`] are exact and require no privilege. Samples *allocate* these totals among stacks;
+//!   they are never shares of wall-clock time: on a saturated machine a sampling profiler is biased.
+//! - [`LiveServer`] finds an external server, and [`CpuLog`] keeps exact totals of its processes as
+//!   they start and end.
+//! - [`WaitReader`] reads wait events from a backend's memory, [`Activity`] queries the server if
+//!   that is not permitted, and [`WaitLog`] counts them: they divide the blocked time and are never
+//!   shares of wall-clock time.
+//! - [`EventCounter`] reads hardware counters of processes.
+//! - [`Conditions`] of the machine, which every result keeps.
+//! - [`ClockSteps`] and [`Clock`] measure the overhead of reading the clock.
 //!
 //! # Invariants
-//! Nothing here waits in the load's path, or talks to the server but for [`Activity`], and for
-//! [`WaitReader::learn`] at the start. A sampler that is open but not
-//! started costs a microsecond for each process and mapping that is made, and nothing else. Whatever
-//! is lost, cut short or unknown is counted and said. A function is named only inside its own extent.
+//! Nothing here blocks the load. Only [`Activity`], and [`WaitReader::learn`] at the start, use a
+//! connection to the server. A sampler that is open but not started costs a microsecond for each
+//! new process and mapping, and nothing else. Lost, truncated and unknown samples are counted and
+//! reported. A symbol names only addresses inside its own extent.
 //!
 //! # How
-//! One event per CPU (`event`) writes records into a ring (`ring`), which a thread (`sampler`)
-//! reads, decodes (`record`) and counts (`tally`). Processes are told apart by what happens to
-//! them (`process`) and by their titles (`role`). User stacks are unwound from a copy of the
-//! stack with `.eh_frame` (`space`, `object_file`), since servers are built without frame
-//! pointers. Frames are functions, kept once (`frames`), named by `symbols` and `kallsyms`.
+//! One event per CPU (`event`) writes records into a ring buffer (`ring`), which a thread
+//! (`sampler`) reads, decodes (`record`) and counts (`tally`). Processes are identified by records
+//! of their forks and executions (`process`) and by their titles (`role`). User stacks are unwound
+//! from a copy of the stack with `.eh_frame` (`space`, `object_file`), since servers are built
+//! without frame pointers. Frames are functions, stored once (`frames`), with names from `symbols`
+//! and `kallsyms`.
 
 mod activity;
 mod arch;

@@ -1,8 +1,8 @@
-//! A server that somebody else runs: found by one of its processes, and its processes by it.
+//! An external server: finds it by one of its processes, and lists its processes.
 //!
-//! Every process of a server is a child of its postmaster; the kernel's name for all of them is
-//! the program's, and titles are told apart by `role`. The postmaster and its children have the data directory as their working
-//! directory (`ChangeToDataDir` in `miscinit.c`), and its `PG_VERSION` tells the major version.
+//! Every process of a server is a child of its postmaster and has the program's name in the
+//! kernel; `role` reads its title. The postmaster and its children have the data directory as
+//! their working directory (`ChangeToDataDir` in `miscinit.c`), where `PG_VERSION` is.
 
 use crate::cpu::ticks_per_second;
 use crate::procfs::ProcessStat;
@@ -11,32 +11,32 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Why a process is not one of a server that can be watched.
+/// Why a process cannot be profiled as part of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// There is no such process.
     #[error("there is no process {pid}")]
     NoSuchProcess {
-        /// The number asked for.
+        /// The requested PID.
         pid: u32,
     },
-    /// It is another program's.
+    /// It belongs to another program.
     #[error(
-        "process {pid} is no PostgreSQL server but {command:?}; give the number of a postmaster or \
-         a backend, as ps shows them"
+        "process {pid} is {command:?}, not a PostgreSQL server; specify the PID of a postmaster or \
+         a backend"
     )]
     NotPostgres {
-        /// The number asked for.
+        /// The requested PID.
         pid: u32,
-        /// The name that the kernel has for it.
+        /// The kernel's name for the process.
         command: String,
     },
     /// Its entry under `/proc` cannot be read.
-    #[error("cannot read about process {pid}: {source}")]
+    #[error("cannot read /proc/{pid}: {source}")]
     Unreadable {
-        /// The number asked for.
+        /// The requested PID.
         pid: u32,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -44,24 +44,24 @@ pub enum LiveError {
 /// A running server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveServer {
-    /// Its first process.
+    /// The postmaster.
     pub postmaster_pid: u32,
-    /// The major version, as `18` or `9.6`, where its data directory may be read.
+    /// The major version, as `18` or `9.6`; `None` if its data directory is not readable.
     pub major: Option<String>,
 }
 
 /// One process of a live server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveProcess {
-    /// Its number.
+    /// Its PID.
     pub pid: u32,
-    /// What it is for, as its title says now.
+    /// Its role, from its current title.
     pub role: Role,
 }
 
 impl LiveServer {
-    /// The server of a postmaster that is known to be one, whatever the kernel calls its process: under
-    /// valgrind it has that program's name.
+    /// The server of a known postmaster, whatever the kernel's name for the process: under
+    /// valgrind it has valgrind's name.
     pub fn of_postmaster(postmaster_pid: u32) -> Self {
         Self {
             postmaster_pid,
@@ -80,7 +80,7 @@ impl LiveServer {
             let command = command.trim().to_owned();
             return Err(LiveError::NotPostgres { pid, command });
         }
-        // Nothing but a postmaster begets servers' processes, and it is itself begotten by others.
+        // Only a postmaster forks server processes, and its own parent is another program.
         let parent_pid = ProcessStat::read(pid).map_err(unreadable)?.parent_pid;
         let of_parent = fs::read_to_string(format!("/proc/{parent_pid}/comm"));
         let postmaster_pid = match of_parent {
@@ -90,7 +90,7 @@ impl LiveServer {
         Ok(Self::of_postmaster(postmaster_pid))
     }
 
-    /// The postmaster's children as they are now.
+    /// The postmaster's current children.
     pub fn processes(&self) -> Vec<LiveProcess> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -104,24 +104,24 @@ impl LiveServer {
         .collect()
     }
 
-    /// When it was started, seconds since 1970, by the kernel's present idea of when it booted.
+    /// When it started, in seconds since 1970, according to the kernel's boot time.
     pub fn started_s(&self) -> io::Result<f64> {
         let ticks = ProcessStat::read(self.postmaster_pid)?.started_ticks;
         let text = fs::read_to_string("/proc/stat")?;
         let boot = text.lines().find_map(|line| line.strip_prefix("btime "));
         let boot_s: f64 = boot.and_then(|it| it.trim().parse().ok()).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, "/proc/stat has no time of boot")
+            io::Error::new(io::ErrorKind::InvalidData, "/proc/stat has no boot time")
         })?;
         Ok(boot_s + ticks as f64 / ticks_per_second() as f64)
     }
 
-    /// The server still runs.
+    /// Whether the server is still running.
     pub fn is_there(&self) -> bool {
         Path::new(&format!("/proc/{}", self.postmaster_pid)).exists()
     }
 }
 
-/// Forks that go by names of their own keep `postgres` in it.
+/// Forks of PostgreSQL with other program names keep `postgres` in them.
 fn is_postgres(command: &str) -> bool {
     ["postgres", "postmaster"]
         .iter()
@@ -140,10 +140,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_programs_and_numbers_without_a_process_are_refused() {
+    fn other_programs_and_unused_pids_are_rejected() {
         let own = LiveServer::of_process(std::process::id()).unwrap_err();
         assert!(matches!(own, LiveError::NotPostgres { .. }), "{own}");
-        // Above the largest number that the kernel gives (PID_MAX_LIMIT).
+        // Above the largest PID (PID_MAX_LIMIT).
         let none = LiveServer::of_process(1 << 23).unwrap_err();
         assert!(matches!(none, LiveError::NoSuchProcess { .. }), "{none}");
         assert!(is_postgres("edb-postgres\n") && is_postgres("postmaster\n"));

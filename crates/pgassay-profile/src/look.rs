@@ -1,29 +1,29 @@
-//! A look at a process from outside, which costs it nothing: whether it is blocked, and where.
+//! Samples the state of a process at no cost to it: whether it is blocked, and at which call site.
 //!
-//! `/proc/PID/syscall` states the stack pointer and the instruction of a process that is off its CPU
-//! (`proc_pid_syscall` in Linux's `fs/proc/base.c`); its memory holds the stack and, at the server's,
-//! the wait event. Both need the rights of ptrace(2); without them only the state is known.
+//! `/proc/PID/syscall` has the stack pointer and the instruction pointer of a process that is off
+//! CPU (`proc_pid_syscall` in Linux's `fs/proc/base.c`); its memory has the stack and, for a server
+//! process, the wait event. Both require ptrace(2) access; without it only the state is known.
 
 use crate::memory;
 use crate::procfs::read_state;
 use crate::wait_reader::WaitReader;
 use std::fs;
 
-/// What was seen.
+/// A state sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// On a CPU, or waiting for one.
+    /// On CPU or in the run queue.
     Runnable,
     /// Blocked.
     Blocked {
-        /// Where, if we may know.
+        /// The call site, if readable.
         place: Option<Place>,
-        /// `wait_event_info` at the same time, if it could be read.
+        /// `wait_event_info` at the same time, if readable.
         wait: Option<u32>,
     },
 }
 
-/// Where the user side of a blocked process stands.
+/// The user instruction pointer and stack pointer of a blocked process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub ip: u64,
@@ -31,12 +31,12 @@ pub(crate) struct Place {
 }
 
 impl Look {
-    /// Looks; nothing if the process has ended.
+    /// Samples a process; `None` if it has ended.
     pub fn at(pid: u32, waits: Option<&WaitReader>) -> Option<Self> {
         match read_place(pid) {
             Ok(Some(place)) => {
                 let wait = waits.and_then(|reader| reader.read(pid).ok());
-                // The wait is this place's only if the process still is at it.
+                // The wait event belongs to this call site only if the process is still at it.
                 let stays = wait.is_some() && read_place(pid).is_ok_and(|it| it == Some(place));
                 Some(Self::Blocked {
                     place: Some(place),
@@ -56,7 +56,7 @@ impl Look {
     }
 }
 
-/// The place of a blocked process; nothing if it runs, or would.
+/// The call site of a blocked process; `None` if it is runnable.
 fn read_place(pid: u32) -> std::io::Result<Option<Place>> {
     let text = fs::read_to_string(format!("/proc/{pid}/syscall"))?;
     Ok(parse_place(&text))
@@ -69,8 +69,8 @@ fn parse_place(text: &str) -> Option<Place> {
     Some(Place { ip, sp })
 }
 
-/// The stack of a process that is blocked at a place: from its stack pointer upwards, as much as
-/// there is up to `limit` bytes. Nothing if it has left the place meanwhile.
+/// The stack of a process blocked at a call site: up to `limit` bytes from its stack pointer
+/// upward. `None` if it has left the call site in the meantime.
 pub(crate) fn stack_at(pid: u32, place: Place, limit: usize) -> Option<Vec<u8>> {
     let mut stack = vec![0; limit];
     let read = memory::read_some(pid, place.sp, &mut stack).ok()?;
@@ -86,7 +86,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_place_is_the_last_two_numbers() {
+    fn the_call_site_is_the_last_two_numbers() {
         let text = "0 0x3 0x55 0x1 0x0 0x0 0x0 0x7ffd10 0x7f0020\n";
         let place = Place {
             ip: 0x7f_0020,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeping_child_is_blocked_and_its_stack_can_be_read() {
+    fn a_sleeping_child_is_blocked_and_its_stack_is_readable() {
         let mut child = Command::new("sleep")
             .arg("60")
             .stdin(Stdio::null())

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// What the name of the kernel's own object in every process is.
+/// The name of the vDSO in every process.
 pub(crate) const VDSO: &str = "[vdso]";
 
 /// One executable mapping of a file.
@@ -19,18 +19,17 @@ pub(crate) struct Mapping {
 /// The file behind a mapping.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct MappedFile {
-    /// As the kernel prints it, without the mark of a deleted file.
+    /// As the kernel prints it, without the suffix of a deleted file.
     pub path: PathBuf,
-    /// The file has no name any more: replaced or removed since it was mapped.
+    /// The file was deleted or replaced after it was mapped.
     pub deleted: bool,
-    /// Major and minor number of its device, and its inode there: the same path may name another
-    /// file in a container, or later.
+    /// Device numbers and inode: the same path can be another file in a container, or later.
     pub device: (u32, u32),
     pub inode: u64,
 }
 
 impl MappedFile {
-    /// From the kernel's text; nothing for anonymous memory and the like, which holds no object.
+    /// Parses the kernel's text; `None` for anonymous memory and other mappings without an object.
     pub fn from_kernel(text: &str, device: (u32, u32), inode: u64) -> Option<Self> {
         const DELETED: &str = " (deleted)";
         let (path, deleted) = match text.strip_suffix(DELETED) {
@@ -38,7 +37,7 @@ impl MappedFile {
             None => (text, false),
         };
         let is_object = path == VDSO || (path.starts_with('/') && !path.starts_with("//"));
-        // The kernel writes a line break in a name as four characters.
+        // The kernel writes a newline in a name as four characters.
         let path = || path.replace("\\012", "\n").into();
         is_object.then(|| Self {
             path: path(),
@@ -49,7 +48,7 @@ impl MappedFile {
     }
 }
 
-/// The executable mappings of a running process, by address.
+/// The executable mappings of a running process, sorted by address.
 pub(crate) fn read(pid: u32) -> io::Result<Vec<Mapping>> {
     let text = fs::read(format!("/proc/{pid}/maps"))?;
     Ok(parse(&String::from_utf8_lossy(&text)))
@@ -59,7 +58,7 @@ fn parse(text: &str) -> Vec<Mapping> {
     text.lines().filter_map(parse_line).collect()
 }
 
-/// `start-end perms offset dev inode path`; the path may hold spaces.
+/// `start-end perms offset dev inode path`; the path can contain spaces.
 fn parse_line(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
@@ -84,7 +83,7 @@ fn parse_line(line: &str) -> Option<Mapping> {
     })
 }
 
-/// Adds a mapping to those of a process, in place of what it covers.
+/// Adds a mapping to those of a process and removes what it covers.
 pub(crate) fn insert(mappings: &mut Vec<Mapping>, new: Mapping) {
     mappings.retain(|old| old.end <= new.start || new.end <= old.start);
     let at = mappings.partition_point(|old| old.start < new.start);
@@ -127,7 +126,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
     }
 
     #[test]
-    fn nonsense_lines_are_left_out() {
+    fn invalid_lines_are_skipped() {
         assert!(parse("hello\n\n12-zz r-xp 0 0 0 /a\n1-2 r-xp\n").is_empty());
     }
 
@@ -147,7 +146,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
     }
 
     #[test]
-    fn this_very_process_maps_itself() {
+    fn our_own_program_is_mapped() {
         let maps = read(std::process::id()).unwrap();
         let own = std::env::current_exe().unwrap();
         assert!(maps.iter().any(|m| m.file.path == own), "{maps:?}");

@@ -1,4 +1,4 @@
-//! Another process's memory, read without its help: `process_vm_readv(2)`.
+//! Reads another process's memory: `process_vm_readv(2)`.
 
 use std::io;
 
@@ -10,7 +10,7 @@ pub(crate) fn read(pid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
     }
 }
 
-/// Reads as much as is mapped from an address on, at most what the buffer takes.
+/// Reads up to the buffer's size from an address, as far as memory is mapped.
 pub(crate) fn read_some(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
@@ -20,8 +20,7 @@ pub(crate) fn read_some(pid: u32, address: u64, into: &mut [u8]) -> io::Result<u
         iov_base: address as *mut libc::c_void,
         iov_len: into.len(),
     };
-    // SAFETY: the local vector is one buffer of ours, as long as stated; the kernel checks the
-    // remote one, which is not ours.
+    // SAFETY: the local vector is our buffer with its size; the kernel checks the remote one.
     let read = unsafe {
         libc::process_vm_readv(
             pid.cast_signed(),
@@ -40,10 +39,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_mapped_is_an_error_and_what_ends_is_short() {
+    fn unmapped_memory_is_an_error_and_partly_mapped_memory_is_short() {
         let own = std::process::id();
         let page = 4096;
-        // SAFETY: a new mapping of two pages, of which the second is given back at once.
+        // SAFETY: a new mapping of two pages, of which the second is unmapped at once.
         let base = unsafe {
             let base = libc::mmap(
                 std::ptr::null_mut(),
@@ -61,7 +60,7 @@ mod tests {
         assert_eq!(read_some(own, near_its_end, &mut buffer[..16]).unwrap(), 16);
         assert_eq!(buffer[..16], [0; 16]);
         assert!(read(own, near_its_end + 16, &mut buffer).is_err());
-        // SAFETY: the first page is this test's own.
+        // SAFETY: only this test uses the first page.
         unsafe { libc::munmap(base, page) };
     }
 }

@@ -1,9 +1,9 @@
-//! An ELF object as the profiler needs it: where its segments go, its functions' names and
-//! extents, and the sections by which stacks are unwound.
+//! An ELF object for the profiler: its segments, the names and extents of its functions, and the
+//! sections for unwinding stacks.
 //!
-//! Names come from `.symtab` and `.dynsym` together, and from the debug file if one is installed.
-//! Extents of functions that have no name come from `.eh_frame`, so that unknown code is at least
-//! counted by function.
+//! Names come from `.symtab` and `.dynsym`, and from the debug file if one is installed. Extents of
+//! functions without a name come from `.eh_frame`, so that unknown code is at least counted by
+//! function.
 
 use crate::debug_file::{self, DebugLinks};
 use crate::maps::{MappedFile, Mapping, VDSO};
@@ -23,24 +23,24 @@ use std::sync::Arc;
 
 type ElfFile<'data, R> = object::read::elf::ElfFile64<'data, object::Endianness, R>;
 
-/// Bytes of a section, shared by all processes that map the object.
+/// The contents of a section, shared by all processes that map the object.
 pub(crate) type SectionBytes = Arc<[u8]>;
 
-/// How far the function at an object's entry is believed to reach where nothing states it;
-/// `_start` is 34 to 46 bytes long.
+/// Assumed size of the function at an object's entry point if it is unknown; `_start` has 34 to 46
+/// bytes.
 const ENTRY_BYTES_MAX: u64 = 64;
 
 /// One loaded object.
 #[derive(Debug)]
 pub(crate) struct ObjectFile {
-    /// The file's last name, or `[vdso]`.
+    /// The file name without directories, or `[vdso]`.
     pub name: Arc<str>,
     pub symbols: SymbolTable,
-    /// Neither the object nor a debug file has more names than others need.
+    /// There are only dynamic symbols, in the object and in a debug file.
     pub is_stripped: bool,
-    /// Those that hold code.
+    /// The segments that contain code.
     segments: Vec<Segment>,
-    /// The function by which the kernel or the loader enters the object; empty without one.
+    /// The function at the entry point; empty if there is none.
     entry: Range<u64>,
     sections: Sections,
 }
@@ -65,7 +65,7 @@ struct Sections {
 pub(crate) enum ObjectError {
     #[error("{path}: {source}")]
     Open { path: PathBuf, source: io::Error },
-    #[error("{path} is not an object that can be read: {source}")]
+    #[error("{path} is not a valid object file: {source}")]
     Parse {
         path: PathBuf,
         source: object::Error,
@@ -73,7 +73,7 @@ pub(crate) enum ObjectError {
 }
 
 impl ObjectFile {
-    /// Reads the object behind a mapping of a process.
+    /// Reads the object file of a mapping of a process.
     pub fn load(pid: u32, mapping: &Mapping) -> Result<Self, ObjectError> {
         let path = &mapping.file.path;
         let opened = |source| ObjectError::Open {
@@ -92,7 +92,7 @@ impl ObjectFile {
         Self::parse(path, &ReadCache::new(file), pid).map_err(parsed)
     }
 
-    /// Reads an object on disk that need not be mapped anywhere.
+    /// Reads an object file on disk.
     pub fn read(path: &Path) -> Result<Self, ObjectError> {
         let file = File::open(path).map_err(|source| ObjectError::Open {
             path: path.to_owned(),
@@ -112,14 +112,14 @@ impl ObjectFile {
         let elf = ElfFile::parse(data)?;
         let endian = elf.endian();
         let segments = code_segments(&elf);
-        // A debug file holds the names that were stripped, for the same addresses.
+        // A debug file has the stripped names, for the same addresses.
         let links = DebugLinks {
             build_id: elf.build_id()?,
             link: elf.gnu_debuglink()?,
         };
         let debug_file = debug_file::open(pid, path, links);
         let debug_data = debug_file.map(ReadCache::new);
-        // Without it there are only fewer names.
+        // Without it there are only fewer names, so errors are ignored.
         let debug_elf = debug_data
             .as_ref()
             .and_then(|data| ElfFile::parse(data).ok());
@@ -130,7 +130,7 @@ impl ObjectFile {
             .file_name()
             .unwrap_or(path.as_os_str())
             .to_string_lossy();
-        tracing::debug!(object = %name, functions = symbols.len(), "read an object");
+        tracing::debug!(object = %name, functions = symbols.len(), "read an object file");
         let mut object = Self {
             name: Arc::from(&*name),
             symbols,
@@ -147,8 +147,8 @@ impl ObjectFile {
         Ok(object)
     }
 
-    /// What must be added to this object's stated addresses to get those of a mapping; nothing if
-    /// no code of it can be there.
+    /// The load bias of a mapping: its addresses minus those in the object file. `None` if the
+    /// mapping cannot contain code of the object.
     pub fn bias(&self, mapping: &Mapping) -> Option<u64> {
         bias(&self.segments, mapping)
     }
@@ -169,7 +169,7 @@ impl ObjectFile {
         }
     }
 
-    /// The extent of the function at a stated address, as `.eh_frame` knows it.
+    /// The extent of the function at an address of the object file, from `.eh_frame`.
     pub fn extent(&self, address: u64) -> Option<Range<u64>> {
         let (hdr_range, hdr) = self.sections.eh_frame_hdr.as_ref()?;
         let (range, bytes) = self.sections.eh_frame.as_ref()?;
@@ -191,19 +191,20 @@ impl ObjectFile {
         Some(fde.initial_address()..fde.end_address())
     }
 
-    /// Unwinding knows what to do at every function of this object, so that an address in none
-    /// of them is not code that was called.
+    /// There is unwind information for every function of this object, so an address outside of them
+    /// is not called code.
     pub fn knows_its_extents(&self) -> bool {
         self.sections.eh_frame_hdr.is_some() && self.sections.eh_frame.is_some()
     }
 
-    /// The address lies in the function by which the kernel or the loader enters the object.
+    /// Whether the address is in the function at the entry point.
     pub fn is_entry(&self, address: u64) -> bool {
         self.entry.contains(&address)
     }
 }
 
-/// Where a variable of a mapped object lies in the process; nothing if the object does not name it.
+/// The address of a mapped object's variable in the process; `None` if the object has no such
+/// symbol.
 pub(crate) fn variable(
     pid: u32,
     mapping: &Mapping,
@@ -242,8 +243,8 @@ fn code_segments<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<Segme
         .collect()
 }
 
-/// A mapping begins and ends at whole pages, so at its ends it may hold a bit of the segments
-/// before and after: the one that it holds most of is meant.
+/// A mapping consists of whole pages, so it can include parts of adjacent segments at its ends: its
+/// segment is the one that it includes most of.
 fn bias(segments: &[Segment], mapping: &Mapping) -> Option<u64> {
     let file_end = mapping.file_offset + (mapping.end - mapping.start);
     let common_bytes = |s: &Segment| {
@@ -285,13 +286,13 @@ fn has_own_names<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> bool {
     !elf.elf_symbol_table().is_empty()
 }
 
-/// All functions of `.symtab` and `.dynsym`; a stripped object has only the latter.
+/// All functions in `.symtab` and `.dynsym`; a stripped object has only the latter.
 fn functions<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<RawSymbol<'data>> {
     let endian = elf.endian();
     let mut functions = Vec::new();
     for table in [elf.elf_symbol_table(), elf.elf_dynamic_symbol_table()] {
         for symbol in table.symbols() {
-            // Labels of assembly have no type, but only those with a size are of use.
+            // Assembly labels have no type; only those with a size are useful.
             let is_code = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_NOTYPE);
             if !is_code || symbol.st_shndx(endian) == elf::SHN_UNDEF {
                 continue;
@@ -315,7 +316,7 @@ fn functions<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<RawSymbol
     functions
 }
 
-/// Opens what a process has mapped, although it may be deleted, or in another mount namespace.
+/// Opens a file mapped by a process, even if it is deleted or in another mount namespace.
 fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<File> {
     let MappedFile {
         path,
@@ -324,8 +325,8 @@ fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<File> {
         inode,
     } = &mapping.file;
     if *deleted {
-        // The exact file through the kernel, where that is permitted; the program itself has a
-        // second way in, which needs no privilege.
+        // The exact file through the kernel, if permitted; for the program itself there is a second
+        // link, which requires no privilege.
         let range = format!(
             "/proc/{pid}/map_files/{:x}-{:x}",
             mapping.start, mapping.end
@@ -342,14 +343,14 @@ fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<File> {
     let mut inside = PathBuf::from(format!("/proc/{pid}/root"));
     inside.push(path.strip_prefix("/").unwrap_or(path));
     File::open(&inside).or_else(|refused| {
-        // By our own root, where it may be another file of that name.
+        // By path in our own root, where it may be another file.
         let file = File::open(path)?;
         let is_same = file.metadata()?.ino() == *inode;
         if is_same { Ok(file) } else { Err(refused) }
     })
 }
 
-/// The kernel's object is the same in every process, so our own copy serves.
+/// The vDSO is the same in every process, so our own copy is used.
 fn own_vdso() -> io::Result<Vec<u8>> {
     let own = crate::maps::read(std::process::id())?;
     let vdso = own
@@ -398,10 +399,10 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_object_can_be_read_and_names_the_clock() {
+    fn the_vdso_is_readable_and_has_the_clock_functions() {
         let mappings = crate::maps::read(std::process::id()).unwrap();
         let Some(mapping) = mappings.iter().find(|m| m.file.path == Path::new(VDSO)) else {
-            // Kernels may be booted without one.
+            // Kernels can be booted without a vDSO.
             return;
         };
         let file = ObjectFile::load(std::process::id(), mapping).unwrap();
@@ -411,9 +412,9 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_two_segments_share_belongs_to_the_one_that_is_meant() {
-        // As lld lays programs out: the second begins in the page in which the first ends, and a
-        // page higher in memory.
+    fn a_mapping_that_shares_a_page_of_two_segments_gets_the_right_one() {
+        // lld's layout: in the file, the second segment begins in the page in which the first ends;
+        // in memory, it is one page higher.
         let segments = [
             Segment {
                 file_offset: 0,
@@ -434,14 +435,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_object_is_refused_with_its_name() {
+    fn the_error_for_an_invalid_object_file_includes_its_path() {
         let mut mapping = own().1;
         let dir = tempfile::tempdir().unwrap();
         mapping.file.path = dir.path().join("text");
         std::fs::write(&mapping.file.path, "not an object").unwrap();
         let error = ObjectFile::load(std::process::id(), &mapping).unwrap_err();
         assert!(
-            error.to_string().contains("text is not an object"),
+            error
+                .to_string()
+                .contains("text is not a valid object file"),
             "{error}"
         );
     }

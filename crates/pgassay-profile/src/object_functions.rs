@@ -1,41 +1,41 @@
-//! Functions of a program or library on disk, by the addresses that the file itself states.
+//! Functions of a program or library on disk, by addresses in the file.
 //!
-//! For whoever has addresses from elsewhere than our sampler, such as callgrind's. The same
-//! invariant holds: a name counts only inside the extent that its symbol states; other code is
-//! known by where its function begins, as far as `.eh_frame` tells.
+//! For addresses from other sources than our sampler, such as callgrind. The same invariant holds:
+//! a symbol names only addresses inside its own extent; other code is identified by the start of its
+//! function in `.eh_frame`, if known.
 
 use crate::object_file::ObjectFile;
 use std::io;
 use std::path::Path;
 
-/// Functions of one file.
+/// The functions of one file.
 #[derive(Debug)]
 pub struct ObjectFunctions {
     object: ObjectFile,
 }
 
-/// What is known of the function that an address lies in.
+/// The function at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FunctionAt<'a> {
     /// Its name.
     Named(&'a str),
-    /// It has no name; it begins at this address.
+    /// It has no name and begins at this address.
     Unnamed(u64),
 }
 
 impl ObjectFunctions {
-    /// Reads a file, and the debug file that belongs to it if one is installed.
+    /// Reads a file, and its debug file if one is installed.
     pub fn read(path: &Path) -> io::Result<Self> {
         let object = ObjectFile::read(path).map_err(io::Error::other)?;
         Ok(Self { object })
     }
 
-    /// Whether names of functions that other files do not need were removed, and are not to be had.
+    /// Whether the file is stripped and has no debug file.
     pub fn is_stripped(&self) -> bool {
         self.object.is_stripped
     }
 
-    /// The function at an address; none if the file does not tell.
+    /// The function at an address, if known.
     pub fn at(&self, address: u64) -> Option<FunctionAt<'_>> {
         if let Some((name, _)) = self.object.symbols.lookup(address) {
             return Some(FunctionAt::Named(name));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_an_error() {
+    fn an_invalid_object_file_is_an_error() {
         assert!(ObjectFunctions::read(Path::new("/proc/self/status")).is_err());
         assert!(ObjectFunctions::read(Path::new("/nonexistent")).is_err());
     }

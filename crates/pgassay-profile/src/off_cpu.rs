@@ -1,40 +1,39 @@
-//! Where processes were while they were not on a CPU: plain data.
+//! Off-CPU time of processes: plain data.
 //!
-//! Off-CPU time is observed in *slices*, short stretches in which every context switch is recorded;
-//! between slices nothing is. Within its slices the account of a process is complete, and the slices
-//! are a sample of the window's time: shares of slices are shares of the window, and exact totals of
-//! the window are the kernel's (`CpuTotals`). Every interval is clipped to its slice.
+//! Off-CPU time is recorded in *slices*: short periods in which every context switch is recorded.
+//! Within its slices the account of a process is complete, and the slices are a sample of the
+//! window: shares of slices estimate shares of the window, whose exact totals come from the kernel
+//! (`CpuTotals`). Every interval is clipped to its slice.
 //!
 //! Identity, for each process and each sum of them, in nanoseconds:
 //! `present = on_cpu + preempted + woken + Σ blocked + unseen`.
 //!
-//! Times are those of `CLOCK_MONOTONIC`, which are `std::time::Instant`'s.
+//! All times are on `CLOCK_MONOTONIC`, as `std::time::Instant`.
 
 use crate::conditions::Limit;
 use crate::role::Role;
 use crate::samples::Quality;
 use std::time::Duration;
 
-/// How to observe what is not on a CPU.
+/// How to record off-CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OffCpuConfig {
     /// The length of a slice.
     pub slice: Duration,
-    /// From the beginning of a slice to that of the next, on average; the gaps vary at random by a
-    /// quarter, lest slices keep step with what is observed.
+    /// Average time from the start of one slice to the start of the next. The gaps vary randomly by
+    /// a quarter, so that slices do not synchronize with the load.
     pub every: Duration,
-    /// About so many switches of each CPU and slice also have their stacks copied, as many as the
-    /// slice before lets expect; the others are known by the place of their stack pointer and
-    /// instruction.
+    /// Approximate number of switches per CPU and slice whose stacks are copied, estimated from the
+    /// previous slice; other switches are identified by stack pointer and instruction.
     pub stacks_per_slice: u32,
-    /// No more intervals than this are kept one by one; those beyond are counted.
+    /// Maximum number of individual intervals; intervals beyond it are only counted.
     pub intervals_max: usize,
 }
 
 impl Default for OffCpuConfig {
     fn default() -> Self {
         Self {
-            // A fifteenth of the time, in slices so short that the shortest trials of studies have some.
+            // A fifteenth of the time, in slices short enough for the shortest trials of studies.
             slice: Duration::from_millis(10),
             every: Duration::from_millis(150),
             stacks_per_slice: 20,
@@ -43,46 +42,45 @@ impl Default for OffCpuConfig {
     }
 }
 
-/// Less of the blocked time than this may go unexplained without a word.
+/// A limitation that affects less of the blocked time than this is not reported.
 const SHARE_WORTH_SAYING: f64 = 0.02;
 
-/// All that was observed between a start and a stop. Stacks are those of the same
-/// [`crate::Samples`].
+/// The off-CPU time of one window. Stacks are those of the same [`crate::Samples`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OffCpu {
-    /// When there was observing.
+    /// The recorded slices.
     pub slices: Vec<Slice>,
-    /// Wake-ups were observed too. Without them the wait for a CPU that follows a wake-up is part
-    /// of `Blocked::total_ns`, and `woken_ns` is nothing.
+    /// Wake-ups were recorded too. Without them, the run-queue wait after a wake-up is included in
+    /// `Blocked::total_ns`, and `woken_ns` is 0.
     pub wake_ups: bool,
-    /// Every process of the watched servers that was there in a slice.
+    /// Every process of the profiled servers that existed in a slice.
     pub processes: Vec<ProcessOffCpu>,
-    /// Intervals off the CPU one by one, in order of their ends.
+    /// Individual off-CPU intervals, ordered by their ends.
     pub intervals: Vec<OffCpuInterval>,
-    /// Intervals beyond those.
+    /// The number of intervals beyond those.
     pub intervals_dropped: u64,
-    /// Of `slices`, the first so many have all their intervals in `intervals`.
+    /// The number of leading `slices` whose intervals are all in `intervals`.
     pub whole_slices: usize,
-    /// Switches and wake-ups that the kernel had no room to record.
+    /// Switches and wake-ups that the kernel lost.
     pub lost: u64,
-    /// Stacks that the kernel had no room to copy: their places may stay unknown.
+    /// Stacks that the kernel lost: the stacks of their call sites may be unknown.
     pub stacks_lost: u64,
-    /// How good the copied stacks are. They serve to name places, so their counts say nothing of
+    /// The quality of the copied stacks. They identify call sites; their counts do not represent
     /// time.
     pub quality: Quality,
-    /// Slices that were thrown away, since something of them was lost.
+    /// Slices dropped because some of their records were lost.
     pub slices_dropped: u64,
-    /// Blocked time whose stack pointer and instruction belong to several stacks; it is counted
-    /// under the most frequent of them.
+    /// Blocked time at stack pointers and instructions with several stacks; attributed to the most
+    /// frequent one.
     pub ambiguous_ns: u64,
 }
 
-/// A stretch of observing.
+/// A period in which every context switch is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Its first nanosecond.
+    /// Its start.
     pub start_ns: u64,
-    /// The first one behind it.
+    /// Its end, exclusive.
     pub end_ns: u64,
 }
 
@@ -93,75 +91,75 @@ pub struct ProcessOffCpu {
     pub pid: u32,
     /// The postmaster of its server.
     pub postmaster_pid: u32,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// How long it was there, within slices.
+    /// How long it existed, within slices.
     pub present_ns: u64,
-    /// On a CPU.
+    /// On CPU.
     pub on_cpu_ns: u64,
-    /// Runnable, after another process was given its CPU.
+    /// Runnable after being preempted.
     pub preempted_ns: u64,
-    /// How often that happened.
+    /// The number of preemptions.
     pub preempted: u64,
-    /// Runnable, after it was woken.
+    /// Runnable after a wake-up.
     pub woken_ns: u64,
-    /// Present, but nothing says in which state.
+    /// Present in an unknown state.
     pub unseen_ns: u64,
-    /// Blocked, by where and why.
+    /// Blocked, by call site and wait event.
     pub blocked: Vec<Blocked>,
 }
 
-/// Blocked time of a process at one place.
+/// Blocked time of a process at one call site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocked {
-    /// Index into [`crate::Samples::stacks`]; nothing where no stack was copied at this place.
+    /// Index into [`crate::Samples::stacks`]; `None` if no stack was copied at this call site.
     pub stack: Option<u32>,
-    /// `wait_event_info` as seen in the process's memory most often while it was here; 0 if it told
-    /// none, nothing if nobody looked.
+    /// The `wait_event_info` most often sampled at this call site; 0 if the process reported no
+    /// wait, `None` if none was sampled.
     pub wait: Option<u32>,
-    /// How often.
+    /// The number of waits.
     pub count: u64,
-    /// How long in all, within slices.
+    /// Their total time, within slices.
     pub total_ns: u64,
 }
 
-/// One interval off the CPU, clipped to its slice.
+/// One off-CPU interval, clipped to its slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OffCpuInterval {
     /// The process.
     pub pid: u32,
     /// When it left the CPU, or the slice began.
     pub start_ns: u64,
-    /// When it became runnable, or the slice ended; equal to `start_ns` unless it waited.
+    /// When it became runnable, or the slice ended; equal to `start_ns` unless it was blocked.
     pub woken_ns: u64,
     /// When it got a CPU again, or the slice ended.
     pub end_ns: u64,
-    /// Why it was not on a CPU.
+    /// Why it was off CPU.
     pub cause: OffCpuCause,
-    /// Where it was blocked; an index into [`crate::Samples::stacks`].
+    /// Its stack while blocked: an index into [`crate::Samples::stacks`].
     pub stack: Option<u32>,
     /// `wait_event_info`, as in [`Blocked`].
     pub wait: Option<u32>,
 }
 
-/// Why a process was not on a CPU.
+/// Why a process was off CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OffCpuCause {
-    /// Another process was given its CPU.
+    /// It was preempted.
     Preempted,
-    /// It waited for something, and, once woken, for a CPU.
+    /// It was blocked and, after its wake-up, in the run queue.
     Waits,
-    /// Nothing says whether it was off the CPU at all.
+    /// Unknown; it may have been on CPU.
     Unseen,
 }
 
 impl OffCpu {
-    /// Time observed.
+    /// The total length of all slices.
     pub fn observed_ns(&self) -> u64 {
         self.slices.iter().map(Slice::len_ns).sum()
     }
 
-    /// What keeps this from being the whole truth, each with its remedy if there is one.
+    /// The limitations of these data, each with a fix if there is one.
     pub fn limits(&self) -> Vec<Limit> {
         let limit = |condition, effect, remedy: Option<&str>| Limit {
             condition,
@@ -171,8 +169,7 @@ impl OffCpu {
         let mut limits = Vec::new();
         if self.slices_dropped > 0 {
             let effect = format!(
-                "{} of {} slices of context switches are left out, since {} of their records were \
-                 lost",
+                "{} of {} context-switch slices are dropped because {} of their records were lost",
                 self.slices_dropped,
                 self.slices_dropped as usize + self.slices.len(),
                 self.lost
@@ -180,14 +177,13 @@ impl OffCpu {
             limits.push(limit(
                 "lost_slices",
                 effect,
-                Some("a larger ring, or shorter slices"),
+                Some("use a larger ring buffer or shorter slices"),
             ));
         }
         if !self.wake_ups {
-            let effect = "wake-ups were not seen, so that waiting for a CPU is part of what \
-                          processes are blocked by"
-                .to_owned();
-            let remedy = "pgassay doctor names the command that permits it";
+            let effect =
+                "wake-ups were not recorded, so blocked time includes run-queue wait".to_owned();
+            let remedy = "run pgassay doctor to show the command that permits it";
             limits.push(limit("wake_ups", effect, Some(remedy)));
         }
         let blocked_ns: u64 = self.processes.iter().map(ProcessOffCpu::blocked_ns).sum();
@@ -199,18 +195,18 @@ impl OffCpu {
             (
                 "ambiguous_places",
                 self.ambiguous_ns,
-                "may be of another stack than is said",
+                "may belong to another stack than shown",
             ),
         ] {
             let share = part_ns as f64 / blocked_ns.max(1) as f64;
             if share > SHARE_WORTH_SAYING {
-                let effect = format!("{:.1} % of the blocked time {what}", share * 100.0);
+                let effect = format!("{:.1}% of the blocked time {what}", share * 100.0);
                 limits.push(limit(condition, effect, None));
             }
         }
         if self.intervals_dropped > 0 {
             let effect = format!(
-                "{} intervals off the CPU are counted, but not kept one by one",
+                "{} off-CPU intervals are counted but not kept individually",
                 self.intervals_dropped
             );
             limits.push(limit("dropped_intervals", effect, None));
@@ -218,7 +214,7 @@ impl OffCpu {
         limits
     }
 
-    /// The processes that are these backends, as [`crate::Samples::backends`].
+    /// The processes of these backends, as [`crate::Samples::backends`].
     pub fn backends<'a>(&'a self, pids: &'a [u32]) -> impl Iterator<Item = &'a ProcessOffCpu> {
         let all = self.processes.iter();
         all.filter(|process| pids.contains(&process.pid))
@@ -226,14 +222,14 @@ impl OffCpu {
 }
 
 impl Slice {
-    /// How long it is.
+    /// Its length.
     pub fn len_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
     }
 }
 
 impl ProcessOffCpu {
-    /// Blocked at whatever place.
+    /// Total blocked time.
     pub fn blocked_ns(&self) -> u64 {
         self.blocked.iter().map(|it| it.total_ns).sum()
     }
@@ -244,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_limits_the_slices_is_said() {
+    fn all_limitations_are_listed() {
         let blocked = |stack, total_ns| Blocked {
             stack,
             wait: None,
@@ -274,6 +270,6 @@ mod tests {
         let limits = off_cpu.limits();
         let conditions: Vec<_> = limits.iter().map(|it| it.condition).collect();
         assert_eq!(conditions, ["lost_slices", "wake_ups", "unknown_places"]);
-        assert_eq!(limits[2].effect, "10.0 % of the blocked time has no stack");
+        assert_eq!(limits[2].effect, "10.0% of the blocked time has no stack");
     }
 }

@@ -1,9 +1,9 @@
-//! Which processes belong to which server.
+//! Maps processes to servers.
 //!
-//! Learnt from records of forks, exits, programs and mappings while sampling is on, and from
-//! `/proc` for what was there before: every process is looked up once in each window of sampling,
-//! when its first sample comes, since no records come in between. Invariant: a process that is
-//! not known to be a server's is never counted as one.
+//! The sources are records of forks, exits, executions and mappings while sampling is on, and
+//! `/proc` for earlier ones: every process is looked up once in each sampling window, at its first
+//! sample, since there are no records between windows. Invariant: a process is attributed to a
+//! server only if it is known to belong to it.
 
 use crate::maps::{self, MappedFile, Mapping};
 use crate::procfs::ProcessStat;
@@ -12,34 +12,34 @@ use crate::role::Role;
 use crate::space::{SpaceId, Spaces};
 use std::collections::{HashMap, HashSet};
 
-/// How many generations a server's helpers may be away from its postmaster.
+/// Maximum number of generations between a server process and its postmaster.
 const ANCESTORS_MAX: usize = 8;
-/// Above this many address spaces, all are forgotten and learnt anew.
+/// With more address spaces than this, all are discarded and read again.
 const SPACES_MAX: usize = 512;
 
-/// A process of a watched server.
+/// A process of a profiled server.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub postmaster_pid: u32,
     pub role: Role,
-    /// Where its code lies; nothing until it could be read once.
+    /// Its address space; `None` until it has been read.
     pub space: Option<SpaceId>,
-    /// It has run another program than the server, and its title tells nothing.
+    /// It has executed another program, so its title is not a server's.
     is_another_program: bool,
-    /// Its mappings were read in this window.
+    /// Its mappings have been read in this window.
     is_current: bool,
     has_ended: bool,
 }
 
-/// What is known of the process of a sample.
+/// The owner of a sample.
 pub(crate) enum Owner<'a> {
     Server(&'a mut Process),
     Foreign,
-    /// It ended before it could be asked.
+    /// The process ended before it could be identified.
     Unknown,
 }
 
-/// All processes that were met.
+/// All known processes.
 #[derive(Default)]
 pub(crate) struct ProcessTable {
     postmasters: HashSet<u32>,
@@ -49,22 +49,22 @@ pub(crate) struct ProcessTable {
 }
 
 impl ProcessTable {
-    /// Watches a server from now on. Its objects are read at once, which takes longest, so that
-    /// no window has to wait for it.
+    /// Adds a server. Reads its object files at once, which takes longest, so that no window has to
+    /// wait for it.
     pub fn watch(&mut self, postmaster_pid: u32, spaces: &mut Spaces) {
         self.postmasters.insert(postmaster_pid);
         self.foreign.clear();
         self.owner(postmaster_pid, spaces);
     }
 
-    /// Forgets a server and its processes.
+    /// Removes a server and its processes.
     pub fn unwatch(&mut self, postmaster_pid: u32) {
         self.postmasters.remove(&postmaster_pid);
         self.servers
             .retain(|_, p| p.postmaster_pid != postmaster_pid);
     }
 
-    /// What was learnt may have changed unseen since the last window.
+    /// Prepares for changes since the last window.
     pub fn begin_window(&mut self, spaces: &mut Spaces) {
         self.foreign.clear();
         self.servers
@@ -79,14 +79,14 @@ impl ProcessTable {
                 process.space = None;
             }
         }
-        // The postmaster's space is what its children inherit, also those that end so soon that
-        // they can't be asked.
+        // Children inherit the postmaster's space, including those that end before they can be
+        // read.
         for postmaster_pid in self.postmasters.clone() {
             self.owner(postmaster_pid, spaces);
         }
     }
 
-    /// Looks for all processes of the servers, those too that no sample will meet.
+    /// Finds all processes of the servers, including those that will not be sampled.
     pub fn find_all(&mut self, spaces: &mut Spaces) {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -98,7 +98,7 @@ impl ProcessTable {
         }
     }
 
-    /// All processes of servers that are known and have not ended.
+    /// All known server processes that have not ended.
     pub fn server_pids(&self) -> impl Iterator<Item = u32> {
         let living = self
             .servers
@@ -125,16 +125,16 @@ impl ProcessTable {
         let process = self
             .servers
             .get_mut(&pid)
-            .expect("it was there or has just been adopted");
+            .expect("it exists or has just been added");
         process.refresh(pid, spaces);
         Owner::Server(process)
     }
 
     pub fn forked(&mut self, pid: u32, parent_pid: u32, spaces: &mut Spaces) {
-        // A number may be given anew.
+        // PIDs are reused.
         self.foreign.remove(&pid);
         self.servers.remove(&pid);
-        // Asked now, since the child may be gone before it is.
+        // Copied now, since the child may end before it is read.
         match self.owner(parent_pid, spaces) {
             Owner::Server(parent) => {
                 let child = Process {
@@ -152,7 +152,7 @@ impl ProcessTable {
         }
     }
 
-    /// The process may still have samples to be read, so it is forgotten only by `bury`.
+    /// There may still be samples of the process to read, so only `bury` removes it.
     pub fn exited(&mut self, pid: u32) {
         match self.servers.get_mut(&pid) {
             Some(process) => process.has_ended = true,
@@ -160,7 +160,7 @@ impl ProcessTable {
         }
     }
 
-    /// Forgets the processes that have ended.
+    /// Removes the processes that have ended.
     pub fn bury(&mut self) {
         self.servers.retain(|_, p| !p.has_ended);
         for pid in self.ended_foreign.drain(..) {
@@ -235,11 +235,11 @@ enum Ancestry {
 }
 
 impl Process {
-    /// Reads the mappings once a window, and the title until it says something.
+    /// Reads the mappings once per window, and the title until the role is known.
     fn refresh(&mut self, pid: u32, spaces: &mut Spaces) {
         if !self.is_current {
             self.is_current = true;
-            // A process that has just ended keeps what it inherited.
+            // A process that has just ended keeps its inherited mappings.
             if let Ok(mappings) = maps::read(pid)
                 && !mappings.is_empty()
             {
@@ -249,7 +249,7 @@ impl Process {
         self.learn_role(pid);
     }
 
-    /// Asks for the role, unless it is known or cannot be.
+    /// Reads the role, unless it is known or cannot be known.
     pub fn learn_role(&mut self, pid: u32) {
         if pid == self.postmaster_pid {
             self.role = Role::Postmaster;

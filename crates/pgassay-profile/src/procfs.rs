@@ -1,12 +1,12 @@
-//! Readers of the small text files under `/proc` and `/sys` that several modules need.
+//! Reads small text files under `/proc` and `/sys` that several modules need.
 //!
-//! See proc(5). A process may end at any moment, so a file that is not there is an answer.
+//! See proc(5). A process can end at any moment, so a missing file is a normal result.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// The fields of `/proc/PID/stat` that matter here.
+/// The fields of `/proc/PID/stat` that are needed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
     pub parent_pid: u32,
@@ -14,10 +14,10 @@ pub(crate) struct ProcessStat {
     pub user_ticks: u64,
     /// CPU time in the kernel, likewise.
     pub system_ticks: u64,
-    /// CPU time of its children that have ended and been waited for, and of theirs, likewise.
+    /// CPU time of its ended and reaped descendants, likewise.
     pub children_ticks: u64,
     pub threads: u64,
-    /// When the process began, in ticks since boot: with the pid it names a process for good.
+    /// When the process started, in ticks since boot: together with the PID it is unique.
     pub started_ticks: u64,
 }
 
@@ -27,13 +27,13 @@ impl ProcessStat {
         Self::parse(&String::from_utf8_lossy(&text)).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("/proc/{pid}/stat is not as proc(5) says"),
+                format!("/proc/{pid}/stat does not have the format of proc(5)"),
             )
         })
     }
 
-    /// The name in the second field may hold anything, brackets and spaces too, so the fields are
-    /// counted from its last closing bracket.
+    /// The name in the second field can contain parentheses and spaces, so fields are counted from
+    /// the last closing parenthesis.
     fn parse(text: &str) -> Option<Self> {
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -50,7 +50,7 @@ impl ProcessStat {
     }
 }
 
-/// The letter of a process's state: `R` on a CPU or waiting for one, `S` and `D` blocked.
+/// The letter of a process's state: `R` on CPU or in the run queue, `S` and `D` blocked.
 pub(crate) fn read_state(pid: u32) -> io::Result<u8> {
     let text = fs::read(format!("/proc/{pid}/stat"))?;
     let after_name = text.iter().rposition(|&byte| byte == b')');
@@ -60,12 +60,12 @@ pub(crate) fn read_state(pid: u32) -> io::Result<u8> {
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// A file that holds one number.
+/// Reads a file that contains one number.
 pub(crate) fn read_number(path: impl AsRef<Path>) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The kernel's notation of sets, as in `0-3,8`.
+/// Parses the kernel's notation of sets, such as `0-3,8`.
 pub(crate) fn parse_cpu_list(text: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_brackets_and_spaces_shifts_no_field() {
+    fn parentheses_and_spaces_in_the_name_do_not_shift_fields() {
         let text = "77 (a) R (b c) S 5 77 77 0 -1 4194560 1 0 0 0 12 34 5 6 20 0 3 0 9876 1 2";
         let stat = ProcessStat::parse(text).unwrap();
         assert_eq!(
@@ -99,20 +99,20 @@ mod tests {
     }
 
     #[test]
-    fn a_line_cut_short_is_refused() {
+    fn a_truncated_line_is_rejected() {
         assert_eq!(ProcessStat::parse("77 (a) S 5 77"), None);
         assert_eq!(ProcessStat::parse(""), None);
     }
 
     #[test]
-    fn this_very_process_can_be_read() {
+    fn our_own_process_is_readable() {
         let stat = ProcessStat::read(std::process::id()).unwrap();
         assert_eq!(stat.parent_pid, std::os::unix::process::parent_id());
         assert!(stat.threads >= 1);
     }
 
     #[test]
-    fn cpu_lists_hold_numbers_and_ranges() {
+    fn cpu_lists_contain_numbers_and_ranges() {
         assert_eq!(parse_cpu_list("0-2,5\n"), [0, 1, 2, 5]);
         assert_eq!(parse_cpu_list("0\n"), [0]);
         assert!(parse_cpu_list("\n").is_empty());

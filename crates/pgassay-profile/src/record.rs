@@ -1,14 +1,14 @@
-//! The records of a perf ring, decoded from bytes: samples, and what happens to processes.
+//! Decodes the records of a perf ring buffer: samples and side-band records of processes.
 //!
-//! Pure: bytes in, borrowed structs out; a record that is cut short is an error, never a panic.
-//! The layout is that of `include/uapi/linux/perf_event.h` for the attributes which `event.rs`
-//! sets: a sample holds ip, tid, time, CPU, period, call chain, user registers and stack, in this
-//! order, and every other record ends in a `sample_id`, which nobody here needs.
+//! Pure: bytes in, borrowed structs out; a truncated record is an error, never a panic.
+//! The layout follows `include/uapi/linux/perf_event.h` for the attributes set by `event.rs`: a
+//! sample consists of ip, tid, time, CPU, period, call chain, user registers and stack, in this
+//! order, and every other record ends in a `sample_id`, which is not needed here.
 
 use crate::arch::REGS_COUNT;
 use perf_event_open_sys::bindings as sys;
 
-/// Bytes of `perf_event_header`.
+/// Size of `perf_event_header`.
 pub(crate) const HEADER_BYTES: usize = 8;
 
 /// One record.
@@ -16,7 +16,7 @@ pub(crate) const HEADER_BYTES: usize = 8;
 pub(crate) enum Record<'a> {
     Sample(Sample<'a>),
     Map(MapRecord<'a>),
-    /// A process took another name; `exec` if it became another program.
+    /// A process changed its name; `exec` if it executed a program.
     Comm {
         pid: u32,
         exec: bool,
@@ -31,13 +31,13 @@ pub(crate) enum Record<'a> {
         tid: u32,
         time_ns: u64,
     },
-    /// The ring was full, and so many records were not written.
+    /// The ring was full, and `count` records were lost.
     Lost {
         count: u64,
     },
-    /// The kernel stopped the event for a while, because it came too often.
+    /// The kernel throttled the event.
     Throttle,
-    /// Of no interest.
+    /// Any other record.
     Other,
 }
 
@@ -47,20 +47,20 @@ pub(crate) struct Sample<'a> {
     pub pid: u32,
     /// When it was taken.
     pub time_ns: u64,
-    /// The time this sample stands for.
+    /// The CPU time that this sample represents.
     pub period_ns: u64,
     /// Kernel addresses and context markers, as the kernel wrote them.
     pub callchain: &'a [u8],
-    /// Registers of the user side; absent for kernel threads, and for 32-bit programs.
+    /// User registers; absent for kernel threads and 32-bit programs.
     pub user_regs: Option<[u64; REGS_COUNT]>,
-    /// The user stack from the stack pointer upwards.
+    /// The user stack from the stack pointer upward.
     pub stack: &'a [u8],
     /// The stack was longer than the copy.
     pub stack_is_full: bool,
 }
 
 impl Sample<'_> {
-    /// The kernel's part of the stack, leaf first.
+    /// The kernel stack, leaf first.
     pub fn kernel_chain(&self) -> impl Iterator<Item = u64> + '_ {
         let mut in_kernel = false;
         self.callchain
@@ -76,7 +76,7 @@ impl Sample<'_> {
     }
 }
 
-/// `PERF_RECORD_MMAP2`: a file was mapped executable.
+/// `PERF_RECORD_MMAP2`: a file was mapped as executable.
 #[derive(Debug, PartialEq)]
 pub(crate) struct MapRecord<'a> {
     pub pid: u32,
@@ -89,15 +89,15 @@ pub(crate) struct MapRecord<'a> {
     pub path: &'a [u8],
 }
 
-/// A record that ends before it should.
+/// A truncated record.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a perf record of type {kind} is cut short: {len} bytes")]
+#[error("a perf record of type {kind} is truncated: {len} bytes")]
 pub(crate) struct Malformed {
     pub kind: u32,
     pub len: usize,
 }
 
-/// Splits a copy of a ring's contents into its records, by the layout of stacks' events.
+/// Splits a copy of a ring's contents into records with the layout of stack events.
 pub(crate) struct Records<'a> {
     raw: RawRecords<'a>,
 }
@@ -121,12 +121,12 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// Splits a copy of a ring's contents, whatever the records' layout.
+/// Splits a copy of a ring's contents into records of any layout.
 pub(crate) struct RawRecords<'a> {
     bytes: &'a [u8],
 }
 
-/// A record's header, and what follows it.
+/// A record's header and body.
 pub(crate) struct RawRecord<'a> {
     pub kind: u32,
     pub misc: u16,
@@ -164,7 +164,7 @@ impl<'a> Iterator for RawRecords<'a> {
         let Some((kind, misc, size)) = parsed
             .filter(|p| usize::from(p.2) >= HEADER_BYTES && usize::from(p.2) <= self.bytes.len())
         else {
-            // Without a believable size nothing after it can be found.
+            // Without a valid size the next record cannot be found.
             let len = self.bytes.len();
             self.bytes = &[];
             return Some(Err(Malformed { kind: 0, len }));
@@ -214,7 +214,7 @@ fn decode(kind: u32, misc: u16, mut body: Cursor<'_>) -> Option<Record<'_>> {
 }
 
 fn decode_sample(mut body: Cursor<'_>) -> Option<Sample<'_>> {
-    body.u64()?; // ip: the call chain's first address says the same
+    body.u64()?; // ip: also the call chain's first address
     let pid = body.u32()?;
     body.u32()?; // tid
     let time_ns = body.u64()?;
@@ -229,7 +229,7 @@ fn decode_sample(mut body: Cursor<'_>) -> Option<Sample<'_>> {
     let mut stack_is_full = false;
     if size > 0 {
         let room = body.take(size)?;
-        // The room is always as asked for; how much of it was filled follows behind it.
+        // The space always has the configured size; the size of its used part follows it.
         let filled = usize::try_from(body.u64()?).ok()?;
         stack = room.get(..filled)?;
         stack_is_full = filled == size;
@@ -269,7 +269,7 @@ fn decode_map(mut body: Cursor<'_>) -> Option<MapRecord<'_>> {
     })
 }
 
-/// Reads numbers off the front of bytes.
+/// Reads numbers from the front of bytes.
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
 }
@@ -293,7 +293,7 @@ impl<'a> Cursor<'a> {
         self.take(8).map(ne_u64)
     }
 
-    /// The registers of the user side, left out where there is none that we know.
+    /// The user registers, `None` if there are none of a known ABI.
     pub fn user_regs(&mut self, into: &mut Option<[u64; REGS_COUNT]>) -> Option<()> {
         let abi = u32::try_from(self.u64()?).ok()?;
         if abi == sys::PERF_SAMPLE_REGS_ABI_NONE {
@@ -316,7 +316,7 @@ fn ne_u64(bytes: &[u8]) -> u64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A record's bytes from its type, flags and body, padded to eight as the kernel does.
+    /// A record's bytes from its type, flags and body, padded to eight bytes as by the kernel.
     pub(crate) fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
         let padded = body.len().next_multiple_of(8);
         let mut bytes = kind.to_ne_bytes().to_vec();
@@ -376,7 +376,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_copy_that_fills_its_room_is_full() {
+    fn a_copy_that_fills_its_space_is_full() {
         let bytes = record(sys::PERF_RECORD_SAMPLE, 0, &sample_body(64, 64));
         let Ok(Record::Sample(sample)) = only(&bytes) else {
             panic!("not a sample")
@@ -392,12 +392,12 @@ pub(crate) mod tests {
             panic!("not a sample")
         };
         assert_eq!(sample.user_regs, None);
-        // Without a context marker nothing says that the address is the kernel's.
+        // Without a context marker the address is not known to be the kernel's.
         assert_eq!(sample.kernel_chain().count(), 0);
     }
 
     #[test]
-    fn a_map_ends_its_path_at_the_first_zero() {
+    fn a_mapping_path_ends_at_the_first_zero() {
         let mut body = words(&[
             pair(9, 9),
             0x7f00,
@@ -423,7 +423,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn side_band_records_are_told_apart() {
+    fn side_band_records_are_decoded() {
         let mut bytes = record(
             sys::PERF_RECORD_FORK,
             0,
@@ -463,19 +463,19 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_record_cut_short_is_an_error_and_the_next_is_still_read() {
+    fn a_truncated_record_is_an_error_and_the_next_is_still_read() {
         let body = sample_body(64, 65);
         let mut bytes = record(sys::PERF_RECORD_SAMPLE, 0, &body);
         bytes.extend(record(sys::PERF_RECORD_SAMPLE, 0, &body[..64]));
         bytes.extend(record(sys::PERF_RECORD_THROTTLE, 0, &[]));
         let all: Vec<_> = Records::new(&bytes).collect();
-        assert!(all[0].is_err(), "more filled than there is room");
+        assert!(all[0].is_err(), "more used than there is space");
         assert!(all[1].is_err());
         assert_eq!(all[2], Ok(Record::Throttle));
     }
 
     #[test]
-    fn an_impossible_size_ends_the_reading() {
+    fn an_invalid_size_ends_the_reading() {
         let bytes = [1, 0, 0, 0, 0, 0, 4, 0, 9, 9];
         assert_eq!(Records::new(&bytes).count(), 1);
         assert!(Records::new(&bytes).next().unwrap().is_err());

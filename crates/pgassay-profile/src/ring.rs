@@ -1,9 +1,9 @@
-//! The memory that the kernel writes its records into, one ring for each CPU.
+//! The ring buffer into which the kernel writes records, one for each CPU.
 //!
-//! Invariants: the kernel alone writes the data and `data_head`; this side alone writes
-//! `data_tail`, and only after it has copied what lies before it. Both count bytes from the
-//! event's beginning and never wrap; a position is their remainder by the ring's size, which is a
-//! power of two. See the comment at `data_head` in `include/uapi/linux/perf_event.h`.
+//! Invariants: only the kernel writes the data and `data_head`; only this side writes `data_tail`,
+//! and only after it has copied the data before it. Both count bytes since the event was opened and
+//! never wrap; a position is their remainder modulo the ring's size, which is a power of two. See
+//! the comment at `data_head` in `include/uapi/linux/perf_event.h`.
 
 use perf_event_open_sys::bindings::perf_event_mmap_page;
 use std::io;
@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A mapped ring.
+/// A mapped ring buffer.
 pub(crate) struct Ring {
     base: NonNull<libc::c_void>,
     map_bytes: usize,
@@ -20,15 +20,15 @@ pub(crate) struct Ring {
     data_bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone and is not bound to the thread that made it.
+// SAFETY: only this value owns the mapping, which is not bound to the thread that created it.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Maps the ring of an event; `data_bytes` is a power of two and a multiple of the page.
+    /// Maps the ring of an event; `data_bytes` is a power of two and a multiple of the page size.
     pub fn map(event: BorrowedFd<'_>, data_bytes: usize) -> io::Result<Self> {
         let page_bytes = page_bytes();
         let map_bytes = page_bytes + data_bytes;
-        // SAFETY: a new mapping at an address of the kernel's choice overlays nothing.
+        // SAFETY: a new mapping at an address chosen by the kernel overlaps nothing.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -51,23 +51,23 @@ impl Ring {
         })
     }
 
-    /// Appends to `out` all that the kernel has written since the last call, and gives the room
-    /// back to it. Whole records only, since the kernel publishes whole records.
+    /// Appends everything that the kernel has written since the last call to `out`, and releases
+    /// the space. The kernel publishes only whole records.
     pub fn drain_into(&mut self, out: &mut Vec<u8>) {
         let page = self.base.as_ptr().cast::<perf_event_mmap_page>();
-        // SAFETY: the first page of the mapping holds this struct, 64-bit aligned, for as long as
-        // `self` lives; both counters are accessed only atomically.
+        // SAFETY: the first page of the mapping contains this struct, 64-bit aligned, for the
+        // lifetime of `self`; both counters are accessed only atomically.
         let (head, tail) = unsafe {
             (
                 AtomicU64::from_ptr(&raw mut (*page).data_head),
                 AtomicU64::from_ptr(&raw mut (*page).data_tail),
             )
         };
-        // Acquire: what the kernel wrote before it moved the head must be seen.
+        // Acquire: the data that the kernel wrote before it moved the head must be visible.
         let written = head.load(Ordering::Acquire);
         let read = tail.load(Ordering::Relaxed);
         for range in unread(self.data_bytes, read, written) {
-            // SAFETY: the range lies within the data area, and the kernel writes nothing between
+            // SAFETY: the range is within the data area, and the kernel writes nothing between
             // tail and head until the tail is moved.
             let part = unsafe {
                 let data = self.base.as_ptr().cast::<u8>().add(self.data_offset);
@@ -75,24 +75,24 @@ impl Ring {
             };
             out.extend_from_slice(part);
         }
-        // Release: the copy must be done before the kernel may write over it.
+        // Release: the copy must be complete before the kernel may overwrite the data.
         tail.store(written, Ordering::Release);
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping made in `map`, and nobody can hold a reference into it.
-        // A failure would leak address space, which nobody could mend here.
+        // SAFETY: this is the mapping created in `map`, and there are no references into it.
+        // A failure would only leak address space.
         unsafe { libc::munmap(self.base.as_ptr(), self.map_bytes) };
     }
 }
 
-/// Where in a ring of `size` bytes those from count `tail` up to count `head` lie: up to the
-/// ring's end, and on from its beginning.
+/// The positions of the bytes from count `tail` to count `head` in a ring of `size` bytes: up to
+/// its end, and the rest from its beginning.
 fn unread(size: usize, tail: u64, head: u64) -> [Range<usize>; 2] {
     debug_assert!(size.is_power_of_two(), "perf rings are powers of two");
-    // More than a ringful cannot be there; a kernel that says so is not believed.
+    // There cannot be more than the ring's size, whatever the counters say.
     let len = head.wrapping_sub(tail).min(size as u64) as usize;
     let start = (tail & (size as u64 - 1)) as usize;
     let first = len.min(size - start);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_new_copies_nothing() {
+    fn an_empty_ring_is_not_copied() {
         let mut out = Vec::new();
         copy_between(&[7; 16], 48, 48, &mut out);
         assert!(out.is_empty());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_wrap_come_out_whole_at_every_offset() {
+    fn records_that_wrap_are_copied_whole_at_every_offset() {
         let mut bytes = record(
             sys::PERF_RECORD_LOST,
             0,
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_may_pass_the_end_of_their_range() {
+    fn counters_can_overflow() {
         let data: Vec<u8> = (0..16).collect();
         let mut out = Vec::new();
         copy_between(&data, u64::MAX - 3, 4, &mut out);

@@ -1,61 +1,61 @@
-//! What a server's process is for, from the title it gives itself.
+//! The role of a server process, from its title.
 //!
-//! See `init_ps_display` and its callers in PostgreSQL: 9.6 and 10 write `… process`, later ones do
-//! not; a `cluster_name` stands before the role with a colon.
+//! See `init_ps_display` and its callers in PostgreSQL: 9.6 and 10 write `… process`, later versions
+//! do not; a `cluster_name` and a colon come before the role.
 
 use std::fmt;
 use std::fs;
 
-/// What a process of a server does.
+/// The role of a server process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// The postmaster itself.
+    /// The parent of all other processes.
     Postmaster,
-    /// Serves a client.
+    /// Serves a client connection.
     Backend,
-    /// Works for a backend.
+    /// Executes part of a backend's query.
     ParallelWorker {
-        /// The process that it works for, where the title says so.
+        /// Its leader, if it is in the title.
         leader_pid: Option<u32>,
     },
-    /// Writes checkpoints.
+    /// Performs checkpoints.
     Checkpointer,
-    /// Writes dirty buffers ahead of need.
+    /// Writes dirty buffers in the background.
     BackgroundWriter,
-    /// Writes the log of changes ahead of need.
+    /// Flushes WAL in the background.
     WalWriter,
-    /// Collects what the server logs.
+    /// Collects the server log.
     Logger,
-    /// Starts workers for automatic vacuum.
+    /// Starts autovacuum workers.
     AutovacuumLauncher,
-    /// Vacuums a database.
+    /// Vacuums or analyzes tables.
     AutovacuumWorker,
-    /// Collects counters, up to version 14.
+    /// Collects statistics, until 14.
     StatsCollector,
-    /// Replays the log of changes.
+    /// Replays WAL.
     Startup,
-    /// Copies finished segments of the log of changes.
+    /// Archives WAL.
     Archiver,
-    /// Sends the log of changes to a standby.
+    /// Streams WAL to a standby.
     WalSender,
-    /// Receives the log of changes.
+    /// Receives WAL.
     WalReceiver,
-    /// Reads and writes files for others, from version 18.
+    /// Performs I/O for other processes, since 18.
     IoWorker,
-    /// Any other worker, by its title.
+    /// Any other process, with its title.
     Other(String),
-    /// It has not said yet, or it has run another program since.
+    /// It has no title yet, or has executed another program.
     Unknown,
 }
 
 impl Role {
-    /// Asks the title of a running process; [`Role::Unknown`] if it has ended or has none yet.
+    /// Reads the title of a process; [`Role::Unknown`] if it has ended or has no title yet.
     pub(crate) fn read(pid: u32) -> Self {
         let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         Self::parse(&String::from_utf8_lossy(&title))
     }
 
-    /// From a title as `ps` shows it.
+    /// Parses a title as `ps` shows it.
     fn parse(title: &str) -> Self {
         let title = title.trim_matches(['\0', ' ']);
         let Some(title) = title.strip_prefix("postgres: ") else {
@@ -127,7 +127,7 @@ impl fmt::Display for Role {
             Self::WalReceiver => "walreceiver",
             Self::IoWorker => "io worker",
             Self::Other(title) => title,
-            Self::Unknown => "not known",
+            Self::Unknown => "unknown",
         })
     }
 }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn titles_of_all_versions_are_understood() {
+    fn titles_of_all_versions_are_parsed() {
         for (title, role) in [
             ("postgres: checkpointer ", Role::Checkpointer),
             ("postgres: checkpointer process   ", Role::Checkpointer),

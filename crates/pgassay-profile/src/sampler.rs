@@ -1,13 +1,14 @@
-//! The sampler: its handle, and the thread behind it that reads the rings.
+//! The sampler: its handle, and the thread that reads the ring buffers.
 //!
-//! The thread owns events, rings and all that was learnt; the handle sends it orders and waits for
-//! the answer. While sampling is off, the thread sleeps and the kernel's events are disabled, so that
-//! unprofiled trials pay for an open sampler only where they make processes or mappings, of which
-//! the kernel prepares a record before it finds that nobody wants it.
+//! The thread owns the events, the rings and all collected data; the handle sends it commands and
+//! waits for the results. While sampling is off, the thread sleeps and the events are disabled.
+//! Trials without profiling then pay only for new processes and mappings, for which the kernel
+//! prepares a record before it checks for a receiver.
 //!
-//! Measured on two virtual CPUs (select-only prepared, 16 clients, 99 Hz, 64 pairs): .972 ±.021 of the
-//! throughput is kept, where nothing at all "keeps" .971 ±.029 (BENCHMARKS.md). 24 KiB of stack
-//! reach the entry in all samples of 9.6, 10, 15 and 18 (so do 16 KiB; 8 KiB in 80 %).
+//! Profiling overhead on two virtual CPUs (select-only prepared, 16 clients, 99 Hz, 64 pairs):
+//! throughput 0.972 ±0.021 of that without profiling, where a comparison without any change gives
+//! 0.971 ±0.029 (BENCHMARKS.md). With 24 KiB of stack all samples of 9.6, 10, 15 and 18 reach the
+//! entry (also with 16 KiB; with 8 KiB 80% do).
 
 use crate::error::{NotPermitted, SamplerError};
 use crate::event::{self, CpuEvent, EventKind, EventShape};
@@ -25,22 +26,22 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Rings are read at least this often while sampling is on.
+/// Maximum time between readings of the rings while sampling is on.
 const READ_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How to sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SamplerConfig {
-    /// The postmasters of the servers to watch at first.
+    /// The postmasters of the servers to profile from the start.
     pub postmaster_pids: Vec<u32>,
-    /// Samples a second of each CPU that is busy.
+    /// Samples per second of each busy CPU.
     pub frequency_hz: u32,
-    /// How much of a user stack is copied with each sample: a multiple of 8 below 64 KiB.
+    /// Size of the user stack copied with each sample: a multiple of 8 below 64 KiB.
     pub stack_bytes: u32,
-    /// Room for records that were not read yet, for each CPU: a power of two of pages. Less is
-    /// taken where less memory may be locked.
+    /// Size of each CPU's ring buffer: a power of two of pages. Smaller if the limit of locked
+    /// memory requires it.
     pub ring_bytes: usize,
-    /// Whether, and how, to observe what is not on a CPU too.
+    /// Whether and how to record off-CPU time.
     pub off_cpu: Option<OffCpuConfig>,
 }
 
@@ -68,7 +69,7 @@ impl SamplerConfig {
         }
         let page_bytes = page_bytes();
         if !self.ring_bytes.is_power_of_two() || self.ring_bytes < 32 * page_bytes {
-            let range = "a power of two, of 32 pages at least";
+            let range = "a power of two, at least 32 pages";
             return wrong("ring_bytes", range, self.ring_bytes as u64);
         }
         if let Some(off_cpu) = &self.off_cpu {
@@ -76,7 +77,7 @@ impl SamplerConfig {
                 return wrong("stacks_per_slice", "at least 1", 0);
             }
             if off_cpu.slice.is_zero() || off_cpu.slice > off_cpu.every {
-                let range = "longer than nothing and no longer than every";
+                let range = "above 0 and at most every";
                 return wrong("slice", range, off_cpu.slice.as_millis() as u64);
             }
         }
@@ -86,7 +87,7 @@ impl SamplerConfig {
 
 /// Samples the CPU stacks of servers.
 ///
-/// Exact totals for the same stretch are best read right after [`Sampler::start`] and right before
+/// Read exact totals for the same window right after [`Sampler::start`] and right before
 /// [`Sampler::stop`].
 #[derive(Debug)]
 pub struct Sampler {
@@ -104,7 +105,7 @@ enum Order {
 }
 
 impl Sampler {
-    /// Opens the events of all CPUs, disabled, and begins to watch the servers named.
+    /// Opens the events of all CPUs, disabled, and adds the servers in `config`.
     pub fn open(config: &SamplerConfig) -> Result<Self, SamplerError> {
         config.check()?;
         let events = event::open_all(EventShape {
@@ -136,28 +137,27 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Watches one more server. Its processes' memory maps must be readable.
+    /// Adds a server to profile. Its processes' memory maps must be readable.
     pub fn watch(&self, postmaster_pid: u32) -> Result<(), SamplerError> {
         self.ask(|answer| Order::Watch(postmaster_pid, answer))?
     }
 
-    /// Learns how to read the wait events of a server's processes, to name them beside the stacks
-    /// of what is not on a CPU.
+    /// Sets the reader of a server's wait events, to add them to off-CPU stacks.
     pub fn watch_waits(&self, postmaster_pid: u32, reader: WaitReader) -> Result<(), SamplerError> {
         self.send(Order::Waits(postmaster_pid, reader))
     }
 
-    /// Watches a server no longer, since it is to end.
+    /// Removes a server before it stops.
     pub fn unwatch(&self, postmaster_pid: u32) -> Result<(), SamplerError> {
         self.send(Order::Unwatch(postmaster_pid))
     }
 
-    /// Begins to sample. What an earlier stretch has left is thrown away.
+    /// Starts sampling. Discards samples of an earlier window.
     pub fn start(&self) -> Result<(), SamplerError> {
         self.ask(Order::Start)?
     }
 
-    /// Ends sampling, and gives all that was sampled since the start; nothing without one.
+    /// Stops sampling and returns the samples since the start; no samples if it was not started.
     pub fn stop(&self) -> Result<Samples, SamplerError> {
         self.ask(Order::Stop)?
     }
@@ -180,14 +180,14 @@ impl Sampler {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        // The thread ends when nobody can send it orders any more.
+        // The thread ends when the channel of commands is closed.
         let (closed, _) = channel();
         self.orders = closed;
         if self.wake.rouse().is_ok()
             && let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::warn!("the thread that reads the samples has panicked");
+            tracing::warn!("the thread that reads the samples panicked");
         }
     }
 }
@@ -196,10 +196,10 @@ fn os(call: &'static str, source: io::Error) -> SamplerError {
     SamplerError::Os { call, source }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct Reader {
     events: Vec<CpuEvent>,
-    /// One buffer for each ring, kept from reading to reading.
+    /// One buffer for each ring, reused for all readings.
     buffers: Vec<Vec<u8>>,
     slicer: Option<Slicer>,
     wake: Arc<Wake>,
@@ -249,7 +249,7 @@ impl Reader {
             if self.running.is_some() {
                 self.read();
                 if let Err(error) = self.slice() {
-                    tracing::error!(%error, "observing what is off the CPU failed");
+                    tracing::error!(%error, "recording off-CPU time failed");
                     self.slicer.iter_mut().for_each(Slicer::abandon);
                 }
             }
@@ -263,7 +263,7 @@ impl Reader {
         }
     }
 
-    /// An answer that nobody waits for any more is dropped.
+    /// Handles a command; drops its result if the sender no longer waits.
     fn obey(&mut self, order: Order) {
         match order {
             Order::Watch(pid, answer) => drop(answer.send(self.watch(pid))),
@@ -285,7 +285,7 @@ impl Reader {
             Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
                 Err(SamplerError::NoSuchProcess { pid, source: error })
             }
-            // Where it is refused, the kernel may also show an empty file.
+            // If reading is not permitted, the kernel may also show an empty file.
             _ => {
                 let program = std::env::current_exe().ok();
                 Err(SamplerError::NotPermitted(NotPermitted::reading_maps(
@@ -321,7 +321,7 @@ impl Reader {
         if let Some(running) = self.running.take() {
             samples.window_ns = running.since.elapsed().as_nanos() as u64;
             samples.reader_cpu_ns = thread_cpu_ns().saturating_sub(running.cpu_ns_before);
-            // The kernel's own count, where it keeps one, also knows what was lost last.
+            // The kernel's own count, if available, includes the records lost last.
             if let (Some(before), Some(now)) = (running.lost_before, self.lost_total()) {
                 samples.lost = now.saturating_sub(before);
             }
@@ -353,7 +353,7 @@ impl Reader {
     }
 }
 
-/// CPU time of the calling thread so far.
+/// CPU time of the calling thread.
 fn thread_cpu_ns() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -1,17 +1,18 @@
-//! What a stretch of sampling found: plain data, by process, with its own quality beside it.
+//! The samples of a window, by process, with their quality: plain data.
 //!
 //! Identities, for each process and each sum of them: `total = with_user + kernel_only`, and
 //! `with_user = reached_entry + truncated + unwind_failed`. The counts of all stacks add up to `total`.
 //!
-//! How much CPU time there was is not for samples to say, only where it went. `sampled_ns` agrees
-//! with the exact total (`cpu`) within 2 % and chance while the servers have the machine to
-//! themselves; no timer is missed then, and none beside others (6 s at 199 to 999 Hz on two virtual
-//! CPUs: all samples together stand for 99.5 % of both CPUs' time). But on a virtual machine the
-//! timer's interrupt comes late, mostly by 20 to 60 µs in a server's process and 150 to 200 µs in a
-//! program that computes without system calls. What then runs is not what ran when it was due: beside
-//! two such programs, the load's clients, which run for ten microseconds at a time, had half of the
-//! samples due to them, the programs half as many again, and the servers up to 14 % too many (beside
-//! a compiler, from 5 % too few to 28 % too many). No rate from 199 to 999 Hz is free of it.
+//! Samples show where CPU time went, not how much there was. If only the servers use the machine,
+//! `sampled_ns` agrees with the exact total (`cpu`) within 2% and sampling error. No timer is missed
+//! then, nor with other programs running (6 s at 199 to 999 Hz on two virtual CPUs: all samples
+//! together account for 99.5% of both CPUs' time). But on a virtual machine the timer interrupt is
+//! late, mostly by 20 to 60 µs in a server process and 150 to 200 µs in a program that computes
+//! without system calls. The process that runs then may not be the one that ran when it was due:
+//! with two such programs running, the load's clients, which run for ten microseconds at a time, had
+//! half of their share of samples, the programs one and a half times their share, and the servers up
+//! to 14% too many (with a compiler running, from 5% too few to 28% too many). All rates from 199 to
+//! 999 Hz are affected.
 
 use crate::conditions::Limit;
 use crate::frames::Frame;
@@ -22,44 +23,44 @@ use std::fmt::Write;
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-/// All that was sampled between a start and a stop.
+/// The samples of one window, from start to stop.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
-    /// From start to stop, by the clock.
+    /// Wall-clock time from start to stop.
     pub window_ns: u64,
-    /// The CPU time that one sample stands for.
+    /// The CPU time that one sample represents.
     pub period_ns: u64,
     /// Functions, in no particular order.
     pub frames: Vec<Frame>,
     /// Stacks: indices into `frames`, outermost first.
     pub stacks: Vec<Arc<[u32]>>,
-    /// Every process of the watched servers that was met on a CPU.
+    /// Every process of the profiled servers that was sampled on a CPU.
     pub processes: Vec<ProcessSamples>,
-    /// Samples of processes that belong to no watched server, the load's own among them.
+    /// Samples of processes of other programs, including the load.
     pub foreign: u64,
-    /// Samples of processes that had ended before anything could be learnt of them.
+    /// Samples of processes that ended before they could be identified.
     pub unattributed: u64,
-    /// Records that the kernel had no room for, samples most likely.
+    /// Records that did not fit into the ring buffer, most likely samples.
     pub lost: u64,
-    /// How often the kernel paused the sampling since it came too fast.
+    /// How often the kernel throttled sampling.
     pub throttled: u64,
-    /// Records that could not be understood.
+    /// Records that could not be parsed.
     pub malformed: u64,
-    /// CPU time that reading, unwinding and counting took, in our own process.
+    /// CPU time that our own process used for reading, unwinding and counting.
     pub reader_cpu_ns: u64,
-    /// The kernel's functions have names.
+    /// Kernel functions have names.
     pub kernel_named: bool,
-    /// Files whose code stays unknown, and why.
+    /// Object files that could not be read, and why.
     pub unreadable_objects: Vec<String>,
-    /// Objects with no more names than other files need, and without a debug file.
+    /// Stripped objects (only dynamic symbols) without a debug file.
     pub stripped_objects: Vec<Arc<str>>,
-    /// Where processes were while they were not on a CPU, if that was asked for.
+    /// Off-CPU time, if requested.
     pub off_cpu: Option<OffCpu>,
-    /// The samples one by one, where `off_cpu` was asked for; no more than a million.
+    /// Individual samples if `off_cpu` was requested; at most a million.
     pub moments: Vec<SampleMoment>,
 }
 
-/// One sample of a watched server's process.
+/// One sample of a server process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleMoment {
     /// The process.
@@ -77,38 +78,38 @@ pub struct ProcessSamples {
     pub pid: u32,
     /// The postmaster of its server.
     pub postmaster_pid: u32,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// How well it could be seen.
+    /// The quality of its samples.
     pub quality: Quality,
     /// Number of samples of each stack, by the stack's index.
     pub counts: Vec<(u32, u64)>,
 }
 
-/// How good samples are, in numbers of samples.
+/// The quality of samples, in numbers of samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Quality {
-    /// All.
+    /// All samples.
     pub total: u64,
-    /// CPU time that all stand for.
+    /// CPU time that all samples represent.
     pub sampled_ns: u64,
-    /// Those with a user part, whether the CPU was in user code or in a call into the kernel.
+    /// Samples with a user stack, taken in user code or in a system call.
     pub with_user: u64,
-    /// Those without one: work of the kernel that has no user side, such as a process's end.
+    /// Samples without one: kernel work without a user side, such as a process's exit.
     pub kernel_only: u64,
-    /// Those taken while the CPU was in the kernel.
+    /// Samples taken while the CPU was in the kernel.
     pub in_kernel: u64,
-    /// User parts followed to the process's entry.
+    /// User stacks unwound to the process's entry.
     pub reached_entry: u64,
-    /// User parts that were deeper than the copy of the stack.
+    /// User stacks that were deeper than the copy.
     pub truncated: u64,
-    /// User parts that could not be followed for another reason.
+    /// User stacks that could not be unwound for another reason.
     pub unwind_failed: u64,
     /// Samples whose innermost function has no name.
     pub leaf_unknown: u64,
     /// Frames of all samples.
     pub frames: u64,
-    /// Those of them that have no name.
+    /// Frames without a name.
     pub frames_unknown: u64,
 }
 
@@ -129,7 +130,7 @@ impl AddAssign for Quality {
 }
 
 impl Quality {
-    /// The share of user parts that were followed to the process's entry; nothing without any.
+    /// The share of user stacks unwound to the process's entry; `None` without user stacks.
     pub fn reached_entry_share(&self) -> Option<f64> {
         (self.with_user > 0).then(|| self.reached_entry as f64 / self.with_user as f64)
     }
@@ -141,12 +142,12 @@ pub struct Selection<'a> {
     samples: &'a Samples,
     /// Number of samples of each stack, by the stack's index.
     pub counts: BTreeMap<u32, u64>,
-    /// How well the processes could be seen.
+    /// The quality of their samples.
     pub quality: Quality,
 }
 
 impl Samples {
-    /// What keeps these samples from being the whole truth, each with its remedy if there is one.
+    /// The limitations of these samples, each with a fix if there is one.
     pub fn limits(&self) -> Vec<Limit> {
         let mut limits = Vec::new();
         let mut add = |condition, effect, remedy: Option<&str>| {
@@ -160,33 +161,33 @@ impl Samples {
         let quality = self.select(|_| true).quality;
         if self.lost > 0 {
             let effect = format!(
-                "{} samples were lost, since nobody read them in time",
+                "{} samples were lost because the ring buffer was full",
                 self.lost
             );
             add(
                 "lost_samples",
                 effect,
-                Some("sample less often, or with a larger ring"),
+                Some("reduce the sampling frequency, or use a larger ring buffer"),
             );
         }
         if self.throttled > 0 {
-            let effect = format!("the kernel paused the sampling {} times", self.throttled);
-            add("throttled", effect, Some("sample less often"));
+            let effect = format!("the kernel throttled sampling {} times", self.throttled);
+            add("throttled", effect, Some("reduce the sampling frequency"));
         }
         if self.malformed > 0 {
-            let effect = format!("{} records could not be understood", self.malformed);
+            let effect = format!("{} records could not be parsed", self.malformed);
             add("malformed_records", effect, None);
         }
         if self.unattributed > 0 {
             let effect = format!(
-                "{} samples are of processes that ended before it was known whose they were",
+                "{} samples belong to processes that ended before they could be identified",
                 self.unattributed
             );
             add("unattributed_samples", effect, None);
         }
         if quality.truncated > 0 {
             let effect = format!(
-                "{} of {} stacks were deeper than what was copied of them",
+                "{} of {} stacks are truncated: they were deeper than the copied part",
                 quality.truncated, quality.with_user
             );
             add("truncated_stacks", effect, Some("copy more of each stack"));
@@ -195,36 +196,35 @@ impl Samples {
             let (failed, all) = (quality.unwind_failed, quality.with_user);
             add(
                 "broken_stacks",
-                format!("{failed} of {all} stacks break off"),
+                format!("{failed} of {all} stacks could not be unwound to the end"),
                 None,
             );
         }
         if !self.kernel_named {
-            let effect = "the kernel's functions have no names".to_owned();
+            let effect = "kernel functions have no names".to_owned();
             let remedy = "sudo sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=0";
             add("kernel_names", effect, Some(remedy));
         }
         for object in &self.unreadable_objects {
             add(
                 "unreadable_object",
-                format!("its code stays unknown: {object}"),
+                format!("functions without names: cannot read {object}"),
                 None,
             );
         }
         for (object, unnamed) in self.unnamed_in_stripped() {
             let effect = format!(
-                "{unnamed} of {} samples are in functions of {object} that have no name, since it \
-                 was stripped of them",
+                "{unnamed} of {} samples are in unnamed functions of {object}, which is stripped",
                 quality.total
             );
-            let remedy = "install the debug symbols of its package, such as postgresql-NN-dbgsym";
+            let remedy = "install its debug symbols package, such as postgresql-NN-dbgsym";
             add("stripped_object", effect, Some(remedy));
         }
         limits.extend(self.off_cpu.iter().flat_map(OffCpu::limits));
         limits
     }
 
-    /// Samples whose innermost function has no name, by the stripped object that it lies in.
+    /// Samples whose innermost function has no name, by stripped object.
     fn unnamed_in_stripped(&self) -> BTreeMap<&str, u64> {
         let mut unnamed = BTreeMap::new();
         for (&stack, &count) in &self.select(|_| true).counts {
@@ -239,7 +239,7 @@ impl Samples {
         unnamed
     }
 
-    /// The samples of those processes that `of_interest` picks.
+    /// The samples of the processes that `of_interest` selects.
     pub fn select(&self, of_interest: impl Fn(&ProcessSamples) -> bool) -> Selection<'_> {
         let mut selection = Selection {
             samples: self,
@@ -255,8 +255,8 @@ impl Samples {
         selection
     }
 
-    /// The samples of these backends. Parallel workers work beside them: what they use is in no
-    /// backend's total, which the samples divide.
+    /// The samples of these backends, without their parallel workers, whose CPU time is not in the
+    /// backends' totals that the samples divide.
     pub fn backends(&self, pids: &[u32]) -> Selection<'_> {
         self.select(|process| pids.contains(&process.pid))
     }
@@ -275,8 +275,8 @@ impl<'a> Selection<'a> {
         })
     }
 
-    /// One line a stack: names joined by `;`, then the number of samples; the kernel's functions
-    /// end in `_[k]`, as tools that draw flame graphs expect. Sorted.
+    /// Folded stacks for flame graphs, sorted: one line per stack with names joined by `;` and the
+    /// number of samples; kernel functions end in `_[k]`.
     pub fn folded(&self) -> String {
         let mut lines: BTreeMap<String, u64> = BTreeMap::new();
         for (frames, count) in self.stacks() {
@@ -284,13 +284,14 @@ impl<'a> Selection<'a> {
             for (depth, frame) in frames.enumerate() {
                 let separator = if depth == 0 { "" } else { ";" };
                 let suffix = if frame.kernel { "_[k]" } else { "" };
-                write!(line, "{separator}{frame}{suffix}").expect("a String takes all text");
+                write!(line, "{separator}{frame}{suffix}")
+                    .expect("writing to a String cannot fail");
             }
             *lines.entry(line).or_default() += count;
         }
         let mut text = String::new();
         for (line, count) in lines {
-            writeln!(text, "{line} {count}").expect("a String takes all text");
+            writeln!(text, "{line} {count}").expect("writing to a String cannot fail");
         }
         text
     }
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parallel_workers_samples_are_not_its_leaders() {
+    fn a_parallel_workers_samples_are_not_counted_for_its_leader() {
         let samples = samples();
         let chosen = samples.backends(&[10]);
         assert_eq!(chosen.counts, BTreeMap::from([(0, 5), (1, 2)]));
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_limits_the_samples_is_said() {
+    fn all_limitations_are_listed() {
         let mut samples = samples();
         samples.kernel_named = true;
         assert_eq!(samples.limits(), []);
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn folded_lines_are_sorted_and_mark_the_kernel() {
+    fn folded_lines_are_sorted_and_kernel_functions_marked() {
         let samples = samples();
         assert_eq!(
             samples.backends(&[10, 11]).folded(),

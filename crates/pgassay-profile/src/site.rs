@@ -1,11 +1,11 @@
-//! Places where processes are blocked, each with its stack.
+//! Call sites where processes are blocked, each with its stack.
 //!
-//! A place is where the instruction and the stack pointer of a blocked process stand. Processes of a
-//! server share one layout and begin at one depth of the stack, so a place nearly always belongs to
-//! one chain of callers: who called whom decides how deep the stack is. So a stack is copied only
-//! now and then, and the rest of the switches are known by their place, which costs far less. Where
-//! a place has been met with several stacks, the most frequent stands for it, and the time is
-//! counted as ambiguous in the others' share.
+//! A call site is identified by the instruction pointer and the stack pointer of a blocked process.
+//! The processes of a server share one address layout and one initial stack depth, and the chain of
+//! callers determines the depth of the stack, so a call site nearly always has one stack. Therefore
+//! stacks are copied only for some switches; the others are identified by their call site, which
+//! costs far less. If several stacks were copied at a call site, the most frequent one represents
+//! it, and the others' share of the time is counted as ambiguous.
 
 use crate::arch::{REGS_COUNT, user_regs};
 use crate::look::Place;
@@ -13,11 +13,11 @@ use crate::space::SpaceId;
 use crate::timeline::SiteId;
 use std::collections::{BTreeMap, HashMap};
 
-/// Copies of the stack at one place that are followed in a window; to follow all of them costs the
-/// most of what slices cost. Of a second stack with a tenth of the time some six are among them.
+/// Stack copies that are unwound per call site and window; unwinding all would be the largest cost
+/// of slices. A second stack with a tenth of the waits has about six copies among them.
 const COPIES_ENOUGH: u64 = 64;
 
-/// All places of a window.
+/// All call sites of a window.
 #[derive(Default)]
 pub(crate) struct Sites {
     ids: HashMap<(SpaceId, Place), SiteId>,
@@ -26,22 +26,22 @@ pub(crate) struct Sites {
 
 #[derive(Default)]
 struct Site {
-    /// How often each stack was copied here by the kernel, which also tells its own part.
+    /// The number of copies of each stack by the kernel, which include the kernel's part.
     stacks: BTreeMap<u32, u64>,
-    /// The stack as read from outside.
+    /// The stack as read from the process's memory.
     outside: Option<u32>,
-    /// How often each wait event was read here.
+    /// The number of samples of each wait event.
     waits: BTreeMap<u32, u64>,
-    /// Registers of one that was here: not all of them can be seen from outside.
+    /// Registers at a switch here: `/proc` shows only some of them.
     regs: Option<[u64; REGS_COUNT]>,
 }
 
-/// What a place stands for.
+/// What a call site represents.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Meaning {
     pub stack: Option<u32>,
     pub wait: Option<u32>,
-    /// The share of copies that had another stack.
+    /// The share of copies with another stack.
     pub other_stacks: f64,
 }
 
@@ -75,7 +75,7 @@ impl Sites {
         *self.all[site as usize].stacks.entry(stack).or_default() += 1;
     }
 
-    /// It has been copied so often that one more tells nothing.
+    /// It has enough copies.
     pub fn is_known(&self, site: SiteId) -> bool {
         let copies: u64 = self.all[site as usize].stacks.values().sum();
         copies >= COPIES_ENOUGH
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_frequent_stack_stands_for_a_place_and_the_kernels_before_ours() {
+    fn the_most_frequent_stack_represents_a_site_and_kernel_copies_come_first() {
         let mut sites = Sites::default();
         let site = sites.id(0, Place { ip: 1, sp: 2 });
         assert_ne!(site, sites.id(1, Place { ip: 1, sp: 2 }));

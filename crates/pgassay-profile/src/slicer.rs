@@ -1,8 +1,9 @@
-//! When slices begin and end, and the events that are on in between.
+//! The start and end of slices, and their events.
 //!
-//! Outside of slices the events are disabled and cost nothing. They are on, on all CPUs, while the
-//! processes are looked at; then the slice begins, so that it finds each in a state that is known, by
-//! the look or by what has been recorded since. It ends before the first event is turned off.
+//! Outside slices the events are disabled and cost nothing. First they are enabled on all CPUs, then
+//! the state of each process is sampled, and then the slice starts, so that the initial state of each
+//! process is known from its sample or from the records since. The slice ends before the first event
+//! is disabled.
 
 use crate::clock::monotonic_ns;
 use crate::error::SamplerError;
@@ -14,13 +15,13 @@ use crate::tally::Tally;
 use crate::tracefs::{Events, Hidden};
 use std::time::{Duration, Instant};
 
-/// One in so many switches has its stack copied before there was a slice to tell how many there are.
+/// The period of stack copies in the first slice, before the rate of switches is known.
 const STACK_EVERY_FIRST: u32 = 31;
 
-/// Within a slice, processes are looked at again this often.
+/// Interval of state samples within a slice.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// The events of slices, and when the next thing is to be done.
+/// The events of slices, and the time of the next step.
 pub(crate) struct Slicer {
     config: OffCpuConfig,
     switches: Rings,
@@ -28,20 +29,20 @@ pub(crate) struct Slicer {
     wake_ups: Option<(Rings, usize)>,
     next: Option<Instant>,
     open: Option<Open>,
-    /// The state of a small generator of random numbers.
+    /// The state of a random number generator.
     random: u64,
 }
 
 struct Open {
     recorded_ns: u64,
     start_ns: u64,
-    /// The kernel's count of lost records, where it keeps one.
+    /// The kernel's count of lost records, if available.
     lost_before: Option<u64>,
     end: Instant,
     pids: Vec<u32>,
 }
 
-/// One event of each CPU, and what its ring held so far in this slice.
+/// One event for each CPU, and its records in this slice so far.
 struct Rings {
     events: Vec<CpuEvent>,
     buffers: Vec<Vec<u8>>,
@@ -54,20 +55,20 @@ impl Slicer {
         stack_bytes: u32,
         ring_bytes: usize,
     ) -> Result<Self, SamplerError> {
-        // Stacks first: of two events that occur at once the kernel serves the younger one first, and
-        // where it reckons a record's size from what the one before has gathered (6.18 does), every
-        // switch would have the room of a stack.
+        // Stacks first: of two simultaneous events the kernel handles the newer one first. Some
+        // kernels (6.18) compute a record's size from the data collected for the previous event;
+        // in the opposite order every switch record would reserve space for a stack.
         let every = STACK_EVERY_FIRST;
         let stacks = Rings::open(EventKind::SwitchStacks { every, stack_bytes }, ring_bytes)?;
         let switches = Rings::open(EventKind::Switches, ring_bytes)?;
         let wake_ups = match wake_up_tracepoint() {
-            // Tracepoints need more rights than switches; without them there are no wake-ups.
+            // Tracepoints require more privileges than switches; without them there are no wake-ups.
             Ok((id, pid_offset)) => Rings::open(EventKind::Tracepoint { id }, ring_bytes)
-                .inspect_err(|error| tracing::debug!(%error, "wake-ups are not seen"))
+                .inspect_err(|error| tracing::debug!(%error, "wake-ups are not recorded"))
                 .ok()
                 .map(|rings| (rings, pid_offset)),
             Err(hidden) => {
-                tracing::debug!(?hidden, "wake-ups are not seen");
+                tracing::debug!(?hidden, "wake-ups are not recorded");
                 None
             }
         };
@@ -88,12 +89,12 @@ impl Slicer {
             .flat_map(|rings| rings.events.iter().map(CpuEvent::raw_fd))
     }
 
-    /// How many of each slice's intervals are kept.
+    /// Maximum number of individual intervals.
     pub fn intervals_max(&self) -> usize {
         self.config.intervals_max
     }
 
-    /// A window begins, with its first slice somewhere in its first stretch.
+    /// Starts a window, with the first slice at a random time in the first period.
     pub fn begin(&mut self) {
         let room = self.config.every.saturating_sub(self.config.slice);
         self.next = Some(Instant::now() + room.mul_f64(self.draw()));
@@ -102,13 +103,13 @@ impl Slicer {
         }
     }
 
-    /// How long nothing is to be done.
+    /// Time until the next step.
     pub fn due_in(&self) -> Option<Duration> {
         self.next
             .map(|next| next.saturating_duration_since(Instant::now()))
     }
 
-    /// Does what is due.
+    /// Performs the next step if it is due.
     pub fn step(&mut self, tally: &mut Tally) -> Result<(), SamplerError> {
         for rings in self.all_mut() {
             rings.drain();
@@ -128,7 +129,7 @@ impl Slicer {
         }
     }
 
-    /// The window is over, and with it a slice that has begun.
+    /// Ends the window, and a slice that has started.
     pub fn end(&mut self, tally: &mut Tally) -> Result<(), SamplerError> {
         self.next = None;
         if self.open.is_some() {
@@ -138,7 +139,7 @@ impl Slicer {
         Ok(())
     }
 
-    /// Does nothing more in this window, since an event has failed.
+    /// Stops recording in this window after an event has failed.
     pub fn abandon(&mut self) {
         self.next = None;
         self.open = None;
@@ -175,7 +176,7 @@ impl Slicer {
         let Some(open) = self.open.take() else {
             return Ok(());
         };
-        // What was lost last stands in no record before the next slice's first.
+        // The last lost records would only be reported in the next slice's first record.
         let lost = open.lost_before.zip(self.lost_total());
         tally.end_slice(&SliceRecords {
             lost: lost.map(|(before, now)| now.saturating_sub(before)),
@@ -197,8 +198,8 @@ impl Slicer {
         Ok(())
     }
 
-    /// Where switches are few, so would be the stacks of one in so many; where they are many, so would
-    /// be their cost.
+    /// Adapts the period of stack copies to the rate of switches: a fixed one would give too few
+    /// stacks at a low rate and cost too much at a high one.
     fn choose_stacks(&mut self) -> Result<(), SamplerError> {
         let rings = self.stacks.events.iter().zip(&self.switches.buffers);
         for (stacks, switches) in rings {
@@ -209,7 +210,7 @@ impl Slicer {
         Ok(())
     }
 
-    /// From 0 to 1; see Knuth's MMIX generator.
+    /// A random number from 0 to 1, by Knuth's MMIX generator.
     fn draw(&mut self) -> f64 {
         self.random = self
             .random
@@ -218,7 +219,7 @@ impl Slicer {
         (self.random >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Switches and wake-ups that the kernel could not record since the events were opened.
+    /// Switches and wake-ups lost since the events were opened.
     fn lost_total(&self) -> Option<u64> {
         let wake_ups = self.wake_ups.iter().flat_map(|it| &it.0.events);
         let events = self.switches.events.iter().chain(wake_ups);
@@ -263,7 +264,7 @@ fn look(pids: &[u32], tally: &mut Tally) {
     }
 }
 
-/// The number of the tracepoint, and where its data name the woken.
+/// The id of the tracepoint, and the offset of the woken process's PID in its data.
 pub(crate) fn wake_up_tracepoint() -> Result<(u64, usize), Hidden> {
     let events = Events::open()?;
     let read = |file| events.read(&format!("sched/sched_wakeup/{file}")).ok();
@@ -283,18 +284,17 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
-    fn a_switch_is_not_recorded_with_the_room_of_a_stack() {
+    fn a_switch_record_has_no_space_for_a_stack() {
         let mut slicer = match Slicer::open(OffCpuConfig::default(), 24 * 1024, 8 << 20) {
             Ok(slicer) => slicer,
             Err(SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. }) => {
-                let line =
-                    "SKIPPED: a_switch_is_not_recorded_with_the_room_of_a_stack: not permitted\n";
+                let line = "SKIPPED: a_switch_record_has_no_space_for_a_stack: not permitted\n";
                 std::io::stderr().write_all(line.as_bytes()).unwrap();
                 return;
             }
             Err(error) => panic!("{error}"),
         };
-        // So few that each has its stack copied.
+        // With few switches, each has its stack copied.
         slicer.choose_stacks().unwrap();
         for rings in slicer.all_mut() {
             rings.events.iter().try_for_each(CpuEvent::enable).unwrap();

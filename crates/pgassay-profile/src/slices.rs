@@ -1,4 +1,4 @@
-//! Counts slices as they end: by process, what it did, and where it was blocked.
+//! Accounts for slices after their end: time by process, state and call site.
 
 use crate::arch::regs_at;
 use crate::cpu::ProcessCpu;
@@ -14,40 +14,39 @@ use crate::tally::Tally;
 use crate::timeline::{Account, Away, Before, Recording, Seen, SeenState, SiteId, Step, Why};
 use std::collections::{BTreeMap, HashMap};
 
-/// As much of a stack is read from outside at most.
+/// Maximum size of a stack that is read from a process's memory.
 const OUTSIDE_STACK_BYTES: usize = 32 * 1024;
 
-/// What one slice has left in the rings of all CPUs.
+/// The records of one slice from the rings of all CPUs.
 pub(crate) struct SliceRecords<'a> {
-    /// From when on all CPUs' switches were recorded: before the slice began.
+    /// From this time on, before the slice, the switches of all CPUs were recorded.
     pub start_ns: u64,
     pub slice: Slice,
-    /// Records that the kernel could not write in this slice, where it counts them by itself; else
-    /// the records themselves tell.
+    /// Records lost in this slice, if the kernel counts them; otherwise the LOST records count.
     pub lost: Option<u64>,
     pub switches: &'a [Vec<u8>],
     pub stacks: &'a [Vec<u8>],
-    /// With where the raw data name the woken, if wake-ups are recorded.
+    /// With the offset of the woken process's PID in the raw data, if wake-ups are recorded.
     pub wake_ups: Option<(&'a [Vec<u8>], usize)>,
 }
 
-/// What a window's slices have counted.
+/// The accounts of a window's slices.
 #[derive(Default)]
 pub(crate) struct Slices {
     open: Option<OpenSlice>,
     sites: Sites,
     processes: BTreeMap<u32, Counted>,
     intervals: Vec<(u32, Away)>,
-    /// Nothing where there are to be no slices.
+    /// `None` if slices are not requested.
     intervals_max: Option<usize>,
     found: OffCpu,
 }
 
-/// What is known of the slice that goes on.
+/// The state of the current slice.
 #[derive(Default)]
 struct OpenSlice {
     before: BTreeMap<u32, Before>,
-    /// CPU time so far of those that looked runnable.
+    /// CPU time of the processes that were runnable when sampled.
     cpu_ns: HashMap<u32, u64>,
     ended: Vec<Happening>,
 }
@@ -75,7 +74,7 @@ impl Slices {
         self.open.is_some()
     }
 
-    /// A process has ended; nothing happens to it any more.
+    /// Records the end of a process.
     pub fn ended(&mut self, pid: u32, time_ns: u64) {
         if let Some(open) = &mut self.open {
             let what = What::Ended;
@@ -89,7 +88,7 @@ impl Slices {
 }
 
 impl Tally {
-    /// A slice begins. Gives the servers' processes, which are worth a look.
+    /// Starts a slice. Returns the server processes whose state should be sampled.
     pub fn begin_slice(&mut self) -> Vec<u32> {
         let pids: Vec<u32> = self.processes.server_pids().collect();
         let before = Before {
@@ -103,7 +102,7 @@ impl Tally {
         pids
     }
 
-    /// Looks at a process in the present slice.
+    /// Samples the state of a process in the current slice.
     pub fn look_at(&mut self, pid: u32, now_ns: u64) {
         let Owner::Server(process) = self.processes.owner(pid, &mut self.spaces) else {
             return;
@@ -148,7 +147,7 @@ impl Tally {
         }
     }
 
-    /// Reads the stack of a blocked process, unless it is known for its place.
+    /// Reads the stack of a blocked process, unless that of its call site is known.
     fn read_outside(&mut self, pid: u32, site: SiteId, space: usize, place: Place) {
         if self.window.slices.sites.has_stack(site) {
             return;
@@ -156,7 +155,7 @@ impl Tally {
         let Some(stack) = look::stack_at(pid, place, OUTSIDE_STACK_BYTES) else {
             return;
         };
-        // A register that only the switch itself shows may be needed on the way.
+        // Unwinding may need registers that only a switch record has.
         let known = self.window.slices.sites.regs(site);
         let regs = known.unwrap_or_else(|| regs_at(place.ip, place.sp));
         let is_full = stack.len() == OUTSIDE_STACK_BYTES;
@@ -166,7 +165,7 @@ impl Tally {
         }
     }
 
-    /// The slice is over.
+    /// Ends the slice and accounts for its records.
     pub fn end_slice(&mut self, records: &SliceRecords<'_>) {
         let Some(mut open) = self.window.slices.open.take() else {
             return;
@@ -187,7 +186,7 @@ impl Tally {
         let lost = records.lost.unwrap_or(happenings.lost);
         found.lost += lost;
         if lost > 0 {
-            // With a record missing, nobody can tell whose account is wrong.
+            // With a missing record, it is unknown which process's account is wrong.
             found.slices_dropped += 1;
             return;
         }
@@ -199,7 +198,7 @@ impl Tally {
             let steps = steps.get(&pid).map_or(&[][..], Vec::as_slice);
             if let (true, Some(then)) = (steps.is_empty(), open.cpu_ns.get(&pid)) {
                 let now = ProcessCpu::read(pid).ok();
-                // A tick brings the count up to date, so one that ran has used some.
+                // Ticks update the total, so a process that ran has used some.
                 before.used_cpu = now.map(|now| now.on_cpu_ns > *then);
             }
             let recording = Recording {
@@ -217,12 +216,12 @@ impl Tally {
         self.processes.bury();
     }
 
-    /// What happened to the servers' processes, by process.
+    /// The scheduler events of the server processes, by process.
     fn steps(&mut self, happenings: &[Happening], open: &mut OpenSlice) -> HashMap<u32, Vec<Step>> {
         let mut steps: HashMap<u32, Vec<Step>> = HashMap::new();
         for &happening in happenings {
             let pid = happening.tid;
-            // Who is only woken or ended may be a mere thread, and is of interest if known.
+            // A woken or ended task may be a thread, and counts only if it is a known process.
             if matches!(happening.what, What::Woken | What::Ended)
                 && !open.before.contains_key(&pid)
             {
@@ -327,7 +326,7 @@ impl Counted {
 }
 
 impl Slices {
-    /// All that was found, in the window's stacks.
+    /// The result, with stacks as indices into the window's.
     pub fn finish(self) -> OffCpu {
         let nowhere = Meaning {
             stack: None,

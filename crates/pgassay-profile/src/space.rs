@@ -1,8 +1,8 @@
-//! Address spaces: what is mapped where, and how stacks are unwound there.
+//! Address spaces: mappings, and stack unwinding.
 //!
-//! A postmaster's children are forked and never run another program, so they share one layout, and
-//! all processes with equal mappings share one space here; a backend that loads a library of its
-//! own gets another. Objects are read once for all spaces.
+//! A postmaster's children are forked and never execute another program, so they share one address
+//! layout. Processes with equal mappings share one space here; a backend that loads an additional
+//! library gets another. Each object is read once for all spaces.
 
 use crate::arch::{REGS_COUNT, user_regs};
 use crate::maps::{MappedFile, Mapping};
@@ -12,29 +12,29 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Which object, of all that were read.
+/// Index of an object.
 pub(crate) type ObjectId = u32;
-/// Which address space.
+/// Index of an address space.
 pub(crate) type SpaceId = usize;
 
-/// No stack is followed farther than this many frames.
+/// Maximum number of frames in a stack.
 const FRAMES_MAX: usize = 1024;
 
-/// A place in code: in an object at an address that the object states, or outside of all.
+/// A code location: an address in an object's own address space, or outside all objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct CodeAddress {
     pub object: Option<ObjectId>,
     pub address: u64,
 }
 
-/// How the unwinding of a user stack ended.
+/// Where unwinding of a user stack ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StackEnd {
     /// At the process's entry.
     Entry,
-    /// At the end of the copied bytes, though there was more.
+    /// At the end of the copied part of a deeper stack.
     Truncated,
-    /// At something that is not known how to pass.
+    /// At a frame that could not be unwound.
     Failed,
 }
 
@@ -62,8 +62,8 @@ struct SpaceModule {
 }
 
 impl Spaces {
-    /// The space with exactly these mappings; `pid` is a process that has them, through which
-    /// their files can be opened.
+    /// The space with exactly these mappings; `pid` is a process that has them, used to open their
+    /// files.
     pub fn intern(&mut self, pid: u32, mappings: Vec<Mapping>) -> SpaceId {
         if let Some(&id) = self.by_mappings.get(&mappings) {
             return id;
@@ -102,19 +102,19 @@ impl Spaces {
         id
     }
 
-    /// The space that a process has after it has mapped something more.
+    /// A space with an additional mapping.
     pub fn with(&mut self, id: SpaceId, pid: u32, mapping: Mapping) -> SpaceId {
         let mut mappings = self.all[id].mappings.clone();
         crate::maps::insert(&mut mappings, mapping);
         self.intern(pid, mappings)
     }
 
-    /// How many spaces there are by now.
+    /// The number of spaces.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Forgets the spaces, but not the objects.
+    /// Discards the spaces, but not the objects.
     pub fn clear(&mut self) {
         self.all.clear();
         self.by_mappings.clear();
@@ -125,7 +125,7 @@ impl Spaces {
         self.unreadable.iter()
     }
 
-    /// Names of objects from which names of functions were removed, and are not to be had.
+    /// Names of stripped objects without a debug file.
     pub fn stripped(&self) -> impl Iterator<Item = &Arc<str>> {
         let stripped = self.objects.iter().filter(|object| object.is_stripped);
         stripped.map(|object| &object.name)
@@ -141,7 +141,7 @@ impl Spaces {
                 Some((self.objects.len() - 1) as ObjectId)
             }
             Err(error) => {
-                tracing::warn!(%error, pid, "an object cannot be read; its code stays unknown");
+                tracing::warn!(%error, pid, "cannot read an object file; its functions have no names");
                 self.unreadable.insert(error.to_string());
                 None
             }
@@ -150,11 +150,12 @@ impl Spaces {
         id
     }
 
-    /// Follows a user stack from its leaf outwards and gives each address to `visit`, which says
-    /// whether the address is known to be code: after one that is not, the rest would be guessed.
+    /// Unwinds a user stack from its leaf and passes each address to `visit`, which returns whether
+    /// the address is known to be code; unwinding stops at one that is not, since further frames
+    /// would be guesses.
     ///
-    /// `stack` is what the kernel copied from the stack pointer upwards, `stack_is_full` whether
-    /// it filled the room it had.
+    /// `stack` is the copy from the stack pointer upward; `stack_is_full` if it has the maximum
+    /// size.
     pub fn unwind(
         &mut self,
         id: SpaceId,
@@ -188,11 +189,12 @@ impl Spaces {
             let Some(frame) = next else {
                 return StackEnd::Entry;
             };
-            // A return address may lie behind a call that ends its function; framehop looks one
-            // byte before it, and so must we.
+            // A return address after a call at the end of a function is outside of it; framehop
+            // looks up the byte before it, and so must we.
             let code = locate(modules, frame.address_for_lookup());
             let is_known = visit(objects, code);
-            // The entry of an old C library does not say that nothing called it, nor how to unwind.
+            // The entry code of old C libraries has no unwind information and is not marked as
+            // outermost.
             if code
                 .object
                 .is_some_and(|o| objects[o as usize].is_entry(code.address))

@@ -1,9 +1,9 @@
-//! What processes did within given stretches of their time, such as a client's transactions.
+//! The states of processes within given spans of time, such as a client's transactions.
 //!
-//! Only what lies within slices is known, so a stretch counts as far as slices cover it. A slice
-//! holds any instant of the window with the same chance, so shares of what is covered are shares of
-//! the whole, for stretches longer than a slice too; one that had to lie within a slice altogether
-//! would make the short ones count for too much.
+//! States are known only within slices, so only the part of a span that slices cover counts. Every
+//! instant of the window has the same probability of being in a slice, so shares of the covered time
+//! estimate shares of the whole, even for spans longer than a slice. Counting only spans that are
+//! entirely within a slice would give short spans too much weight.
 //!
 //! Identity, in nanoseconds: `covered = on_cpu + run_queue + unseen + Σ blocked`.
 
@@ -12,42 +12,42 @@ use std::collections::{BTreeMap, HashMap};
 use crate::off_cpu::{Blocked, OffCpu, OffCpuCause, OffCpuInterval, Slice};
 use crate::samples::Samples;
 
-/// A stretch of a process's time, in nanoseconds of `CLOCK_MONOTONIC`.
+/// A span of a process's time, in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// The process.
     pub pid: u32,
-    /// Its first nanosecond.
+    /// Its start.
     pub start_ns: u64,
-    /// The first one behind it.
+    /// Its end, exclusive.
     pub end_ns: u64,
 }
 
-/// What processes did within their stretches, as far as slices cover these.
+/// The states of processes within their spans, as far as slices cover them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpanAccount {
-    /// Stretches that a slice covers, in part at least.
+    /// Number of spans that slices cover at least in part.
     pub spans: u64,
-    /// Time of theirs within slices.
+    /// Covered time.
     pub covered_ns: u64,
-    /// On a CPU.
+    /// On CPU.
     pub on_cpu_ns: u64,
-    /// Runnable without a CPU: after a wake-up, or after another process was given theirs.
+    /// In the run queue, after a wake-up or a preemption.
     pub run_queue_ns: u64,
-    /// Nothing says in which state.
+    /// In an unknown state.
     pub unseen_ns: u64,
-    /// Blocked, by where and why.
+    /// Blocked, by call site and wait event.
     pub blocked: Vec<Blocked>,
 }
 
 impl OffCpu {
-    /// The slices whose intervals are all there.
+    /// The slices with all their intervals.
     pub fn whole(&self) -> &[Slice] {
         &self.slices[..self.whole_slices]
     }
 
-    /// What processes did within these stretches, in whole slices. A process that was not there in
-    /// all slices is unseen.
+    /// The states of processes within these spans, in slices with all their intervals. The state of
+    /// a process that did not exist throughout all slices is unknown.
     pub fn within(&self, spans: impl IntoIterator<Item = Span>) -> SpanAccount {
         let mut intervals: HashMap<u32, Vec<&OffCpuInterval>> = HashMap::new();
         let observed_ns = self.observed_ns();
@@ -58,7 +58,7 @@ impl OffCpu {
         for process in always_there {
             intervals.insert(process.pid, Vec::new());
         }
-        // In order of their ends, and those of a process do not overlap.
+        // Ordered by their ends; the intervals of one process do not overlap.
         for interval in &self.intervals {
             if let Some(of_process) = intervals.get_mut(&interval.pid) {
                 of_process.push(interval);
@@ -74,8 +74,8 @@ impl OffCpu {
 }
 
 impl Samples {
-    /// The stacks that were sampled within these stretches, and how often; stretches of a process
-    /// do not overlap.
+    /// The number of samples of each stack within these spans; the spans of a process must not
+    /// overlap.
     pub fn within(&self, spans: impl IntoIterator<Item = Span>) -> BTreeMap<u32, u64> {
         let mut of_process: HashMap<u32, Vec<Span>> = HashMap::new();
         for span in spans {
@@ -102,7 +102,7 @@ impl Samples {
 #[derive(Default)]
 struct Sums {
     account: SpanAccount,
-    /// Times and nanoseconds, by stack and wait.
+    /// Count and nanoseconds, by stack and wait event.
     blocked: BTreeMap<(Option<u32>, Option<u32>), (u64, u64)>,
 }
 
@@ -126,7 +126,7 @@ impl Sums {
         self.account.spans += u64::from(is_covered);
     }
 
-    /// A piece that one slice covers altogether.
+    /// Adds a part of a span that one slice covers entirely.
     fn add_piece(&mut self, start_ns: u64, end_ns: u64, intervals: &[&OffCpuInterval]) {
         let overlap =
             |from_ns: u64, to_ns: u64| to_ns.min(end_ns).saturating_sub(from_ns.max(start_ns));
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A process that was there in both of two slices, 100 to 200 and 300 to 400.
+    /// Two slices, 100 to 200 and 300 to 400; process 1 exists throughout both.
     fn observed(intervals: Vec<OffCpuInterval>) -> OffCpu {
         let slice = |start_ns| Slice {
             start_ns,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_counts_as_far_as_slices_cover_it() {
+    fn only_the_part_of_a_span_within_slices_counts() {
         use OffCpuCause::{Preempted, Unseen, Waits};
         let off_cpu = observed(vec![
             interval(Waits, 110, 140, 150),
@@ -239,8 +239,8 @@ mod tests {
             interval(Unseen, 190, 190, 200),
             interval(Waits, 300, 330, 330),
         ]);
-        // From 120: blocked 20, runnable 10, running 10, preempted 10, running 20, unseen 10; then
-        // nothing up to 300, blocked 30, running 20.
+        // From 120: blocked 20, runnable 10, running 10, preempted 10, running 20, unknown 10; then
+        // nothing until 300, blocked 30, running 20.
         let account = off_cpu.within([span(1, 120, 350)]);
         assert!(identity_holds(&account), "{account:?}");
         assert_eq!((account.spans, account.covered_ns), (1, 130));
@@ -251,12 +251,12 @@ mod tests {
         };
         assert_eq!((blocked.stack, blocked.count), (Some(7), 2));
         assert_eq!(blocked.total_ns, 50);
-        // Between the slices nothing is known.
+        // Between slices nothing is known.
         assert_eq!(off_cpu.within([span(1, 200, 300)]), SpanAccount::default());
     }
 
     #[test]
-    fn samples_count_in_the_stretch_that_they_were_taken_in() {
+    fn samples_count_in_the_span_in_which_they_were_taken() {
         let moment = |pid, time_ns, stack| SampleMoment {
             pid,
             time_ns,
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_there_throughout_is_unseen() {
+    fn a_process_that_did_not_exist_throughout_is_unseen() {
         let off_cpu = observed(Vec::new());
         for pid in [2, 3] {
             let account = off_cpu.within([span(pid, 150, 250)]);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_that_lack_intervals_do_not_count() {
+    fn slices_without_all_intervals_do_not_count() {
         let off_cpu = OffCpu {
             whole_slices: 1,
             ..observed(Vec::new())
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_holds_for_any_stretches() {
+    fn the_identity_holds_for_any_spans() {
         let mut random = 7_u64;
         let mut draw = |below: u64| {
             random = random

@@ -1,17 +1,17 @@
-//! The records of context switches and wake-ups, decoded from bytes.
+//! Decodes the records of context switches and wake-ups.
 //!
-//! Pure, as `record.rs` is. At a switch the kernel writes three records, all on the CPU where it
-//! happens: a sample of who leaves (tid, time, user registers), `PERF_RECORD_SWITCH_CPU_WIDE` that
-//! it went out, and another that the next came in. A wake-up is a sample of the waker with the raw
-//! data of the tracepoint `sched_wakeup`, which names who is woken; where, the tracepoint's `format`
-//! file says.
+//! Pure, like `record.rs`. At a switch the kernel writes three records, all on the CPU of the
+//! switch: a sample of the thread switched out (tid, time, user registers),
+//! `PERF_RECORD_SWITCH_CPU_WIDE` for it, and another one for the thread switched in. A wake-up is a
+//! sample of the waker with the raw data of the tracepoint `sched_wakeup`, which contains the woken
+//! thread at an offset given in the tracepoint's `format` file.
 
 use crate::arch::REGS_COUNT;
 use crate::record::{Cursor, Malformed, RawRecord, RawRecords};
 use perf_event_open_sys::bindings as sys;
 
-/// What happened to a thread. Threads are named by their own numbers: that of a process is the
-/// number of its first thread.
+/// A scheduler event of a thread, identified by its tid. A process's PID is the tid of its main
+/// thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Happening {
     pub time_ns: u64,
@@ -22,28 +22,28 @@ pub(crate) struct Happening {
 /// See [`Happening`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
-    /// It got a CPU.
+    /// Switched in.
     In,
-    /// It left its CPU, still runnable.
+    /// Switched out while runnable.
     Preempted,
-    /// It left its CPU to wait, its user side as these registers say.
+    /// Switched out to wait, with its user registers.
     Waits { regs: Option<[u64; REGS_COUNT]> },
-    /// It was made runnable.
+    /// Woken: became runnable.
     Woken,
-    /// It ended.
+    /// Exited.
     Ended,
 }
 
-/// What a ring held.
+/// The scheduler events of some rings.
 #[derive(Debug, Default)]
 pub(crate) struct Happenings {
     pub all: Vec<Happening>,
-    /// Records that the kernel had no room for.
+    /// Lost records.
     pub lost: u64,
     pub malformed: u64,
 }
 
-/// How many switches one CPU's ring of switches held.
+/// The number of switches in one CPU's ring.
 pub(crate) fn count_switches(ring: &[u8]) -> u64 {
     let samples = RawRecords::new(ring).flatten();
     samples
@@ -52,9 +52,9 @@ pub(crate) fn count_switches(ring: &[u8]) -> u64 {
 }
 
 impl Happenings {
-    /// Adds what one CPU's ring of switches held.
+    /// Adds the records of one CPU's ring of switches.
     pub fn add_switches(&mut self, ring: &[u8]) {
-        // The one that is about to leave, as its sample says.
+        // The thread about to be switched out, from its sample.
         let mut leaver = None;
         for record in RawRecords::new(ring) {
             let record = record.and_then(|raw| match raw.kind {
@@ -65,7 +65,7 @@ impl Happenings {
                 sys::PERF_RECORD_SWITCH_CPU_WIDE => {
                     let switch = decode_switch(raw.misc, raw.body(), leaver.take());
                     let (pid, switch) = switch.ok_or(raw.malformed())?;
-                    // A process's account is that of its first thread.
+                    // A process's account is that of its main thread.
                     if pid == switch.tid {
                         self.all.push(switch);
                     }
@@ -77,7 +77,8 @@ impl Happenings {
         }
     }
 
-    /// Adds what one CPU's ring of wake-ups held; `pid_offset` is where the raw data name the woken.
+    /// Adds the records of one CPU's ring of wake-ups; `pid_offset` is the offset of the woken
+    /// thread in the raw data.
     pub fn add_wake_ups(&mut self, ring: &[u8], pid_offset: usize) {
         for record in RawRecords::new(ring) {
             let record = record.and_then(|raw| match raw.kind {
@@ -102,11 +103,11 @@ impl Happenings {
     }
 }
 
-/// The thread that leaves, and its registers.
+/// The thread switched out, and its registers.
 fn decode_leaver(mut body: Cursor<'_>) -> Option<(u32, Option<[u64; REGS_COUNT]>)> {
     body.u32()?; // pid
     let tid = body.u32()?;
-    body.u64()?; // time: that of the switch follows
+    body.u64()?; // time: the switch record has its own
     let mut regs = None;
     body.user_regs(&mut regs)?;
     Some((tid, regs))
@@ -117,7 +118,7 @@ fn decode_switch(
     mut body: Cursor<'_>,
     leaver: Option<(u32, Option<[u64; REGS_COUNT]>)>,
 ) -> Option<(u32, Happening)> {
-    body.u64()?; // pid and tid of the other
+    body.u64()?; // pid and tid of the other thread
     let pid = body.u32()?;
     let tid = body.u32()?;
     let time_ns = body.u64()?;
@@ -146,7 +147,7 @@ fn decode_wake_up(mut body: Cursor<'_>, pid_offset: usize) -> Option<Happening> 
     })
 }
 
-/// Where the raw data of a tracepoint hold a field, from its `format` file.
+/// The offset of a field in the raw data of a tracepoint, from its `format` file.
 pub(crate) fn field_offset(format: &str, field: &str) -> Option<usize> {
     let line = format.lines().find(|line| {
         let declaration = line.split(';').next().unwrap_or_default();
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_has_the_registers_of_the_one_who_leaves() {
+    fn a_wait_has_the_registers_of_the_thread_switched_out() {
         const OUT: u32 = sys::PERF_RECORD_MISC_SWITCH_OUT;
         let regs = [7; REGS_COUNT];
         let ring = [
@@ -211,13 +212,13 @@ mod tests {
                 (6, 13, What::In),
                 (6, 14, What::Waits { regs: None }),
             ],
-            "the registers of another are not taken"
+            "another thread's registers are not used"
         );
         assert_eq!((found.lost, found.malformed), (0, 0));
     }
 
     #[test]
-    fn a_wake_up_names_the_woken_and_loss_is_counted() {
+    fn a_wake_up_gives_the_woken_thread_and_lost_records_are_counted() {
         let mut body = [3, 3].map(u32::to_ne_bytes).concat();
         body.extend(77_u64.to_ne_bytes());
         let raw = [[0; 8], 42_u64.to_ne_bytes()].concat();
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_found_by_its_whole_name() {
+    fn a_field_is_found_by_its_full_name() {
         let format = "format:\n\tfield:pid_t common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
                       \tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\
                       \tfield:pid_t pid;\toffset:24;\tsize:4;\tsigned:1;\n";

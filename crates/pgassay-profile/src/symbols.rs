@@ -1,15 +1,15 @@
 //! Names of functions by address.
 //!
-//! Invariant: an address has a name only inside the extent that the symbol itself states. Where a
-//! stripped object leaves gaps, the nearest name before an address would be an invention: PostgreSQL
-//! 15 as Debian builds it has names for 54 % of its code.
+//! Invariant: a symbol names only addresses inside its own extent. In the gaps of a stripped object
+//! the nearest symbol before an address would be wrong: Debian's PostgreSQL 15 has symbols for 54% of
+//! its code.
 
 use std::ops::Range;
 
 /// Functions of one object, by address.
 #[derive(Debug, Default)]
 pub(crate) struct SymbolTable {
-    /// By start; aliases removed.
+    /// Sorted by start, without aliases.
     entries: Vec<Entry>,
     names: String,
 }
@@ -18,14 +18,14 @@ pub(crate) struct SymbolTable {
 struct Entry {
     start: u64,
     end: u64,
-    /// The highest end of this and all earlier entries: how far back a search must go.
+    /// The highest end of this and all earlier entries: limits how far back a search must go.
     reach: u64,
     name_at: u32,
     name_len: u32,
 }
 
-/// How a symbol is bound, best first: of several names for one function, the most public is the
-/// one that people know.
+/// A symbol's binding, best first: of several names for one function, the most public one is the
+/// best known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Binding {
     Global,
@@ -33,7 +33,7 @@ pub(crate) enum Binding {
     Local,
 }
 
-/// A symbol as an object or the kernel lists it.
+/// A symbol of an object or of the kernel.
 #[derive(Debug, Clone)]
 pub(crate) struct RawSymbol<'a> {
     pub start: u64,
@@ -44,7 +44,7 @@ pub(crate) struct RawSymbol<'a> {
 
 impl RawSymbol<'_> {
     /// Orders aliases: `write` before `__write`, then the more public, then the longer extent,
-    /// then whatever makes the choice always the same.
+    /// then by name, to be deterministic.
     fn rank(&self) -> impl Ord {
         let underscores = self.name.len() - self.name.trim_start_matches('_').len();
         let longest_first = u64::MAX - self.size;
@@ -80,7 +80,7 @@ impl SymbolTable {
         table
     }
 
-    /// The innermost function whose extent holds the address.
+    /// The innermost function whose extent includes the address.
     pub fn lookup(&self, address: u64) -> Option<(&str, Range<u64>)> {
         let after = self.entries.partition_point(|e| e.start <= address);
         self.entries[..after]
@@ -99,8 +99,8 @@ impl SymbolTable {
     }
 }
 
-/// The function that the source calls so: without the suffixes of a compiler that split, cloned or
-/// specialised it.
+/// A function's name in the source: without the suffixes that compilers add when they split, clone
+/// or specialize functions.
 ///
 /// The suffixes are GCC's and LLVM's: `.part.N`, `.isra.N`, `.constprop.N`, `.cold`, `.cold.N`,
 /// `.lto_priv.N`, `.llvm.HASH` and their combinations.
@@ -121,7 +121,7 @@ pub fn source_name(symbol: &str) -> &str {
     let all_known = suffixes
         .split('.')
         .all(|s| KINDS.contains(&s) || s.bytes().all(|b| b.is_ascii_digit()));
-    // A name may begin with a dot; a bare number is a suffix only behind one of the kinds.
+    // A name can begin with a dot; a bare number is a suffix only after one of the kinds.
     let begins_known = suffixes
         .split('.')
         .next()
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_holds_only_inside_its_own_extent() {
+    fn a_symbol_names_only_addresses_in_its_own_extent() {
         let table = SymbolTable::new(vec![symbol(100, 20, "a"), symbol(200, 10, "b")]);
         assert_eq!(name(&table, 99), None);
         assert_eq!(name(&table, 100), Some("a"));
@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_without_size_claims_nothing() {
+    fn a_symbol_without_size_names_nothing() {
         let table = SymbolTable::new(vec![symbol(100, 0, "marker"), symbol(90, 5, "a")]);
         assert_eq!(name(&table, 100), None);
         assert_eq!(table.len(), 1);
     }
 
     #[test]
-    fn the_innermost_of_nested_extents_wins_and_the_outer_holds_around_it() {
+    fn the_innermost_of_nested_extents_wins() {
         let table = SymbolTable::new(vec![
             symbol(100, 100, "outer"),
             symbol(120, 10, "inner"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn of_aliases_the_plainest_name_is_taken() {
+    fn the_plainest_alias_is_chosen() {
         let mut weak = symbol(8, 4, "send");
         weak.binding = Binding::Weak;
         let table = SymbolTable::new(vec![
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn compilers_suffixes_are_stripped_and_nothing_else() {
+    fn only_compiler_suffixes_are_stripped() {
         for (symbol, source) in [
             ("ExecInitNode", "ExecInitNode"),
             ("AllocSetAlloc.part.0", "AllocSetAlloc"),

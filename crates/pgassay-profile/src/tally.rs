@@ -1,4 +1,4 @@
-//! Counts samples as they come, by process and stack.
+//! Counts samples by process and stack.
 
 use crate::arch::REGS_COUNT;
 use crate::frames::{Frame, FrameTable, StackTable};
@@ -13,7 +13,7 @@ use crate::wait_reader::WaitReader;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// All that is known of processes and code, and what the present window has counted.
+/// The known processes and code, and the counts of the current window.
 pub(crate) struct Tally {
     pub processes: ProcessTable,
     pub spaces: Spaces,
@@ -25,11 +25,11 @@ pub(crate) struct Tally {
     scratch: Vec<u32>,
 }
 
-/// What is counted between a start and a stop.
+/// The counts between a start and a stop.
 #[derive(Default)]
 pub(crate) struct Window {
     processes: BTreeMap<u32, Counted>,
-    /// Of this window only, so that memory does not grow from trial to trial.
+    /// Only of this window, so that memory does not grow from trial to trial.
     stacks: StackTable,
     period_ns: u64,
     foreign: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Window {
     moments: Vec<SampleMoment>,
 }
 
-/// More samples than these are not kept one by one: 16 MiB.
+/// Maximum number of individual samples: 16 MiB.
 const MOMENTS_MAX: usize = 1 << 20;
 
 struct Counted {
@@ -63,18 +63,19 @@ impl Tally {
         }
     }
 
-    /// Watches a server from now on.
+    /// Adds a server.
     pub fn watch(&mut self, postmaster_pid: u32) {
         self.processes.watch(postmaster_pid, &mut self.spaces);
     }
 
-    /// Forgets a server.
+    /// Removes a server.
     pub fn unwatch(&mut self, postmaster_pid: u32) {
         self.processes.unwatch(postmaster_pid);
         self.wait_readers.remove(&postmaster_pid);
     }
 
-    /// Begins to count anew; with slices, so many intervals of which are kept.
+    /// Starts a new window. With `intervals_max`, it has slices with up to this many individual
+    /// intervals.
     pub fn begin_window(&mut self, intervals_max: Option<usize>) {
         self.window = Window::default();
         self.processes.begin_window(&mut self.spaces);
@@ -84,8 +85,8 @@ impl Tally {
         }
     }
 
-    /// Counts what the rings of all CPUs held. What happened to processes is read first, of all
-    /// CPUs, so that a sample is not met before the fork that made its process.
+    /// Counts the contents of the rings of all CPUs. Reads the side-band records of all CPUs first,
+    /// so that a process's fork is known before its samples.
     pub fn count(&mut self, rings: &[Vec<u8>]) {
         let records = || rings.iter().flat_map(|bytes| Records::new(bytes));
         for record in records() {
@@ -108,7 +109,7 @@ impl Tally {
                 Ok(Record::Lost { count }) => self.window.lost_records += count,
                 Ok(Record::Throttle) => self.window.throttled += 1,
                 Err(error) => {
-                    tracing::debug!(%error, "a record is left out");
+                    tracing::debug!(%error, "skipped a malformed record");
                     self.window.malformed += 1;
                 }
                 Ok(_) => {}
@@ -119,7 +120,7 @@ impl Tally {
                 self.count_sample(&sample);
             }
         }
-        // A slice is counted only after its end, and may hold some that have ended by then.
+        // A slice is counted only after its end, and may include processes that have ended by then.
         if !self.window.slices.is_open() {
             self.processes.bury();
         }
@@ -158,7 +159,7 @@ impl Tally {
         }
     }
 
-    /// The number of a sample's stack, and what the sample adds to the quality.
+    /// The index of a sample's stack, and the sample's quality.
     pub fn stack_of_sample(
         &mut self,
         sample: &Sample<'_>,
@@ -175,7 +176,7 @@ impl Tally {
         (stack, quality)
     }
 
-    /// The number of the stack that these parts make up, and how well it could be followed.
+    /// The index of the stack with these parts, and its quality.
     pub fn stack_of(
         &mut self,
         regs: Option<&[u64; REGS_COUNT]>,
@@ -196,7 +197,7 @@ impl Tally {
         (self.window.stacks.intern(&self.scratch), quality)
     }
 
-    /// What the stack in `scratch` adds.
+    /// The quality of the stack in `scratch`.
     fn quality_of(&self, end: Option<StackEnd>, user_frames: usize) -> Quality {
         let frames = self.frames.frames();
         let is_unknown = |&id: &u32| frames[id as usize].symbol.is_none();
@@ -215,7 +216,7 @@ impl Tally {
         }
     }
 
-    /// Appends the user part, leaf first.
+    /// Appends the user stack, leaf first.
     fn push_user_frames(
         &mut self,
         regs: &[u64; REGS_COUNT],
@@ -231,7 +232,7 @@ impl Tally {
         } = self;
         let visit = |objects: &[_], code| {
             let resolved = frames.user(objects, code);
-            // A guess that leads out of all code is not part of the stack.
+            // An address outside of all code is a wrong guess and not part of the stack.
             if resolved.is_code || scratch.is_empty() {
                 scratch.push(resolved.frame);
             }
@@ -240,11 +241,11 @@ impl Tally {
         spaces.unwind(space, regs, stack, stack_is_full, visit)
     }
 
-    /// Appends the kernel's part, outermost first, which comes leaf first.
+    /// Appends the kernel stack, outermost first; `chain` is leaf first.
     fn push_kernel_frames(&mut self, chain: impl IntoIterator<Item = u64>) {
         let begin = self.scratch.len();
         for (depth, address) in chain.into_iter().enumerate() {
-            // All but the leaf are return addresses, which may lie behind their function.
+            // All but the leaf are return addresses, which may be past the end of their function.
             let frame = self.frames.kernel(address - u64::from(depth > 0));
             let is_repeated = self.scratch[begin..].last() == Some(&frame);
             if !(is_repeated && self.frames.frames()[frame as usize].symbol.is_none()) {
@@ -254,7 +255,7 @@ impl Tally {
         self.scratch[begin..].reverse();
     }
 
-    /// What the window has counted; frames that it did not meet are left out.
+    /// The counts of the window, with only the frames that occur in it.
     pub fn end_window(&mut self) -> Samples {
         let window = std::mem::take(&mut self.window);
         let (frames, stacks) = self.renumber(&window.stacks);
@@ -277,7 +278,7 @@ impl Tally {
         }
     }
 
-    /// The frames that these stacks use, and the stacks in their numbers.
+    /// The frames that occur in these stacks, and the stacks with the frames' new indices.
     fn renumber(&self, stacks: &StackTable) -> (Vec<Frame>, Vec<Arc<[u32]>>) {
         let mut frames = Vec::new();
         let mut numbers = HashMap::new();
@@ -313,7 +314,7 @@ impl Counted {
     fn finish((pid, counted): (u32, Self)) -> ProcessSamples {
         let mut counts: Vec<(u32, u64)> = counted.counts.into_iter().collect();
         counts.sort_unstable();
-        // A backend that was sampled only before it had a title has one by now.
+        // A backend sampled before it had a title has one by now.
         let role = match counted.role {
             Role::Unknown => Role::read(pid),
             known => known,

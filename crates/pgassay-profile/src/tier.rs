@@ -1,12 +1,13 @@
-//! How deep this process may look into a server, and what would let it look deeper.
+//! Which data about a server this process can access, and how to get access to more.
 //!
-//! - T0: only what the server tells over a connection (`pg_stat_activity`, `pg_stat_*`).
-//! - T1: also `/proc`: exact totals of every process, which need no privilege, and wait events from
-//!   memory, which need the server's own user; else those that it tells divide the exact totals.
+//! - T0: only SQL (`pg_stat_activity`, `pg_stat_*`).
+//! - T1: also `/proc`: exact totals of every process, which require no privilege, and wait events
+//!   from memory, which require the server's own user; otherwise the wait events of
+//!   `pg_stat_activity` divide the exact totals.
 //! - T2: also CPU stacks (`perf_event_open` on all CPUs, and the processes' memory maps).
-//! - T3: also context switches, so stacks and durations of what is not on a CPU.
+//! - T3: also context switches: off-CPU stacks with durations.
 //!
-//! Detection tries what it tells of: nothing is concluded from a setting alone.
+//! Each access is tried; nothing is concluded from a setting alone.
 
 use crate::error::{NotPermitted, SamplerError};
 use crate::event::{self, EventKind};
@@ -14,7 +15,7 @@ use crate::{cpu, maps, memory, slicer};
 use std::fmt;
 use std::io;
 
-/// What is to be had, each with all that is before it.
+/// The available data; each tier includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
     /// Only SQL.
@@ -27,40 +28,40 @@ pub enum Tier {
     T3,
 }
 
-/// The tier that was found, and what is missing.
+/// The available tier, and what is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     /// The highest tier that is permitted.
     pub tier: Tier,
-    /// Wait events may be read from the server's memory.
+    /// Wait events can be read from the server's memory.
     pub waits_from_memory: bool,
-    /// Wake-ups may be observed (T3 only), so that waiting for a CPU is told from being blocked.
+    /// Wake-ups can be traced (T3 only), which separates run-queue wait from blocked time.
     pub wake_ups: bool,
-    /// What is refused, the next tier's first.
+    /// What is not permitted, starting with the next tier.
     pub missing: Vec<Missing>,
 }
 
-/// Something that is refused.
+/// Data that this process cannot access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
     /// The tier that it belongs to.
     pub tier: Tier,
-    /// What, why, and what grants it.
+    /// What is not permitted, why, and how to permit it.
     pub refusal: NotPermitted,
 }
 
 impl Access {
-    /// Asks what may be seen of the server of a postmaster on this machine.
+    /// The access to the server of a postmaster on this machine.
     pub fn to_server(postmaster_pid: u32) -> Self {
         Self::to_process(postmaster_pid)
     }
 
-    /// Asks what may be seen of a server that we would start ourselves, under our own user.
+    /// The access to a server that runs as our own user.
     pub fn to_own_server() -> Self {
         Self::to_process(std::process::id())
     }
 
-    /// What is to be had of a server whose processes are not on this machine, or hidden.
+    /// The access to a server whose processes are hidden or on another machine.
     pub fn without_processes() -> Self {
         Self {
             tier: Tier::T0,
@@ -69,7 +70,7 @@ impl Access {
             missing: vec![Missing {
                 tier: Tier::T1,
                 refusal: NotPermitted {
-                    what: "no process of the server can be seen".to_owned(),
+                    what: "the server's processes are not visible".to_owned(),
                     why: "it runs on another machine or in another container, or /proc is mounted \
                           with hidepid"
                         .to_owned(),
@@ -79,9 +80,9 @@ impl Access {
         }
     }
 
-    /// What is to be had, in words.
+    /// The available data, as a list in words.
     pub fn words(&self) -> String {
-        let mut words = vec!["what SQL tells"];
+        let mut words = vec!["SQL statistics"];
         let mut add = |is_there, what| {
             if is_there {
                 words.push(what);
@@ -112,7 +113,7 @@ impl Access {
             (maps, events) => maps.and(events),
         };
         let stacks = ask(Tier::T2, stacks);
-        // Where stacks are refused, so are switches, and for the same reason.
+        // If stacks are refused, switches are too, for the same reason.
         let switches = stacks && ask(Tier::T3, may_open(EventKind::Switches));
         let wake_ups = switches && ask(Tier::T3, may_see_wake_ups());
         Self {
@@ -139,7 +140,7 @@ fn may_open(kind: EventKind) -> Result<(), NotPermitted> {
         other => NotPermitted {
             what: "CPU stacks cannot be sampled".to_owned(),
             why: other.to_string(),
-            commands: vec!["run outside of the container or sandbox".to_owned()],
+            commands: vec!["run outside the container or sandbox".to_owned()],
         },
     })
 }
@@ -164,7 +165,7 @@ fn may_read_maps(pid: u32) -> Result<(), NotPermitted> {
     }
 }
 
-/// Tries it on the first bytes of the program.
+/// Tries to read the first bytes of the program.
 fn may_read_memory(pid: u32) -> Result<(), NotPermitted> {
     let first = maps::read(pid).and_then(|mappings| {
         let first = mappings.first().ok_or(io::ErrorKind::PermissionDenied)?;
@@ -173,7 +174,6 @@ fn may_read_memory(pid: u32) -> Result<(), NotPermitted> {
     first.map_err(|_| NotPermitted::reading_memory(pid, std::env::current_exe().ok()))
 }
 
-/// `T2`, as in reports.
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -190,12 +190,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiers_are_in_order_and_say_what_they_hold() {
+    fn tiers_are_ordered_and_described() {
         assert!(Tier::T0 < Tier::T1 && Tier::T2 < Tier::T3);
         let remote = Access::without_processes();
         assert_eq!(
             (remote.tier, remote.words().as_str()),
-            (Tier::T0, "what SQL tells")
+            (Tier::T0, "SQL statistics")
         );
         assert_eq!(remote.missing[0].tier, Tier::T1);
         assert!(
@@ -207,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn our_own_processes_give_exact_totals_whoever_we_are() {
+    fn any_user_can_read_exact_totals_of_its_own_processes() {
         let own = Access::to_own_server();
         assert!(own.tier >= Tier::T1, "{own:?}");
         assert_eq!(
             own.missing.is_empty(),
             own.tier == Tier::T3 && own.wake_ups && own.waits_from_memory
         );
-        // Above the largest number that the kernel gives (PID_MAX_LIMIT).
+        // Above the largest PID (PID_MAX_LIMIT).
         assert_eq!(Access::to_server(1 << 23), Access::without_processes());
     }
 }

@@ -1,37 +1,37 @@
-//! One process's part of a slice, from what happened to it: pure accounting.
+//! The account of one process in a slice, from its scheduler events: pure accounting.
 //!
-//! Invariant: `present = on_cpu + preempted + woken + Σ blocked + unseen`, to the nanosecond, whatever
-//! came in whatever order: every stretch between two happenings goes to exactly one of them.
+//! Invariant: `present = on_cpu + preempted + woken + Σ blocked + unseen`, to the nanosecond, for any
+//! events in any order: every interval between two events goes to exactly one of them.
 //!
-//! What a process did when the slice began follows from the first thing that happens to it: who is
-//! woken was blocked, who gets a CPU was runnable, who leaves one was on it. Where nothing happens
-//! at all, only a look from outside can tell.
+//! The state of a process at the start of the slice follows from its first event: if it is woken, it
+//! was blocked; if it is switched in, it was runnable; if it is switched out, it was on CPU. Without
+//! any event, a state sample decides.
 
 use crate::off_cpu::Slice;
 use crate::switch_record::{Happening, What};
 
-/// Where a process is blocked, as far as its stack pointer and instruction tell.
+/// The call site at which a process is blocked, identified by stack and instruction pointer.
 pub(crate) type SiteId = u32;
 
-/// A happening, with the place of a wait looked up.
+/// A scheduler event, with the call site if it starts a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step {
     pub happening: Happening,
     pub site: Option<SiteId>,
 }
 
-/// What was recorded, and the slice, which is the part of it that counts.
+/// The recorded period, and the slice, which is the part of it that counts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recording {
-    /// From here on every switch was recorded. Processes are looked at before the slice begins, so
-    /// that where they are blocked by then is known.
+    /// Every switch from this time on was recorded. State samples are taken before the slice
+    /// starts, so that the call sites of blocked processes are known by then.
     pub start_ns: u64,
     pub slice: Slice,
-    /// Wake-ups were recorded, too.
+    /// Wake-ups were recorded too.
     pub wake_ups: bool,
 }
 
-/// What was seen of a process from outside, while switches were recorded.
+/// A state sample of a process, taken while switches were recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub time_ns: u64,
@@ -43,22 +43,22 @@ pub(crate) enum SeenState {
     Blocked {
         site: Option<SiteId>,
     },
-    /// On a CPU, or waiting for one.
+    /// On CPU or in the run queue.
     Runnable,
 }
 
-/// What is known of a process that nothing happened to.
+/// What is known about a process besides its events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Before {
-    /// It was there when recording began.
+    /// It existed when recording started.
     pub is_present: bool,
-    /// The first look at it.
+    /// Its first state sample.
     pub seen: Option<Seen>,
-    /// It used CPU time in this slice, by the kernel's own count; nothing if that was not read.
+    /// It used CPU time in this slice according to the kernel's totals; `None` if not read.
     pub used_cpu: Option<bool>,
 }
 
-/// A process's slice.
+/// The account of a process in a slice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Account {
     pub present_ns: u64,
@@ -70,11 +70,11 @@ pub(crate) struct Account {
     pub away: Vec<Away>,
 }
 
-/// An interval off the CPU, or one of which nothing is known.
+/// An off-CPU interval, or one in an unknown state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Away {
     pub start_ns: u64,
-    /// When it became runnable: at once if it was preempted.
+    /// When it became runnable: `start_ns` if it was preempted.
     pub woken_ns: u64,
     pub end_ns: u64,
     pub why: Why,
@@ -84,11 +84,11 @@ pub(crate) struct Away {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
     Preempted,
-    /// To wait; where, if that is known.
+    /// To wait, with the call site if known.
     Waits {
         site: Option<SiteId>,
     },
-    /// Nothing tells whether it did.
+    /// Unknown; it may have been on CPU.
     Unseen,
 }
 
@@ -103,7 +103,7 @@ enum State {
 }
 
 impl Account {
-    /// Accounts for a process's steps, which are in order of time and lie in the slice or beside it.
+    /// Accounts for a process's steps, which are ordered by time and may be outside the slice.
     pub fn of(recording: &Recording, before: &Before, steps: &[Step]) -> Self {
         let mut account = Self::default();
         let slice = recording.slice;
@@ -113,11 +113,11 @@ impl Account {
         let first = steps.iter().find(is_recorded);
         let mut state = initial(slice.start_ns, before, first, recording.wake_ups);
         for step in steps.iter().filter(is_recorded) {
-            // What happens before the slice begins tells how it finds the process, and no more.
+            // Events before the slice only determine the state at its start.
             let is_in_slice = step.happening.time_ns >= slice.start_ns;
             let now = step.happening.time_ns.max(slice.start_ns);
             let next = match (step.happening.what, state) {
-                // A wake-up of one that is not blocked changes nothing.
+                // A wake-up of a process that is not blocked has no effect.
                 (What::Woken, State::Blocked { site }) => State::Woken {
                     woken_ns: now,
                     site,
@@ -132,7 +132,7 @@ impl Account {
                 (What::Waits { .. }, _) => State::Blocked { site: step.site },
                 (What::Ended, _) => State::Absent,
             };
-            // Between blocked and woken the interval goes on.
+            // Blocked and woken are parts of one interval.
             if !matches!(next, State::Woken { .. }) || state == State::Absent {
                 if is_in_slice {
                     account.close(state, since, now, &next);
@@ -148,7 +148,7 @@ impl Account {
         account
     }
 
-    /// Ends a stretch in a state.
+    /// Ends an interval in a state.
     fn close(&mut self, state: State, start_ns: u64, end_ns: u64, next: &State) {
         let len_ns = end_ns - start_ns;
         if state != State::Absent {
@@ -167,7 +167,7 @@ impl Account {
                 self.away.push(away(start_ns, Why::Unseen));
             }
             State::OnCpu => self.on_cpu_ns += len_ns,
-            // It must have been on a CPU in between, to leave one: a record is missing.
+            // To be switched out it must have been on CPU in between: a record is missing.
             State::Preempted | State::Blocked { .. } | State::Woken { .. }
                 if matches!(next, State::Preempted | State::Blocked { .. }) =>
             {
@@ -187,7 +187,7 @@ impl Account {
         }
     }
 
-    /// The blocked part of all intervals.
+    /// Total blocked time of all intervals.
     #[cfg(test)]
     fn blocked_ns(&self) -> u64 {
         let waits = self
@@ -199,18 +199,18 @@ impl Account {
 }
 
 impl Away {
-    /// Until it was woken.
+    /// The time until the wake-up.
     pub fn blocked_ns(&self) -> u64 {
         self.woken_ns - self.start_ns
     }
 }
 
-/// The state in which a slice finds a process.
+/// The state of a process at the start of a slice.
 fn initial(start_ns: u64, before: &Before, first: Option<&Step>, wake_ups: bool) -> State {
     if !before.is_present {
         return State::Absent;
     }
-    // A look that came after the first happening tells nothing of what was before.
+    // A sample taken after the first event does not show the state before it.
     let is_before = |seen: &Seen| first.is_none_or(|it| seen.time_ns < it.happening.time_ns);
     let seen = before.seen.filter(is_before).map(|seen| seen.state);
     let site = match seen {
@@ -257,7 +257,7 @@ mod tests {
         Step { happening, site }
     }
 
-    /// Of a process, where recording begins with the slice.
+    /// The account of a process if recording starts with the slice.
     fn account_of(before: &Before, steps: &[Step], wake_ups: bool) -> Account {
         let recording = Recording {
             start_ns: SLICE.start_ns,
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_split_where_it_was_woken() {
+    fn a_wait_is_split_at_its_wake_up() {
         let steps = [
             step(110, WAITS, Some(7)),
             step(150, What::Woken, None),
@@ -308,25 +308,25 @@ mod tests {
     }
 
     #[test]
-    fn the_first_happening_tells_what_was_before_it() {
+    fn the_first_event_determines_the_state_before_it() {
         let first = |what, wake_ups| {
             let account = account_of(&present(), &[step(130, what, None)], wake_ups);
             assert!(identity_holds(&account), "{account:?}");
             (account.on_cpu_ns, account.woken_ns, account.blocked_ns())
         };
         assert_eq!(first(WAITS, true), (30, 0, 70));
-        assert_eq!(first(What::In, true), (70, 30, 0), "nobody woke it");
+        assert_eq!(first(What::In, true), (70, 30, 0), "no wake-up");
         assert_eq!(
             first(What::In, false),
             (70, 0, 30),
-            "wake-ups were not seen"
+            "wake-ups were not recorded"
         );
         assert_eq!(first(What::Woken, true), (0, 70, 30));
         assert_eq!(first(What::Ended, true), (30, 0, 0));
     }
 
     #[test]
-    fn what_is_recorded_before_the_slice_tells_where_it_finds_a_process() {
+    fn events_before_the_slice_determine_the_state_at_its_start() {
         let recording = Recording {
             start_ns: 50,
             slice: SLICE,
@@ -348,7 +348,7 @@ mod tests {
         };
         assert_eq!(account.away, [wait]);
         assert_eq!((account.on_cpu_ns, account.present_ns), (40, 100));
-        // Woken before, it waits for a CPU from the slice's beginning on.
+        // Woken before the slice, it is in the run queue from its start.
         let account = Account::of(
             &recording,
             &present(),
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_tells_where_a_wait_is_that_outlasts_the_slice() {
+    fn a_state_sample_gives_the_site_of_a_wait_that_outlasts_the_slice() {
         let seen = Seen {
             time_ns: 101,
             state: SeenState::Blocked { site: Some(3) },
@@ -381,12 +381,12 @@ mod tests {
         assert_eq!(
             account.away[0].why,
             Why::Waits { site: None },
-            "the look came too late"
+            "the sample was too late"
         );
     }
 
     #[test]
-    fn one_that_runs_through_is_told_from_one_that_starves_by_the_cpu_it_used() {
+    fn cpu_time_distinguishes_running_throughout_from_starving_in_the_run_queue() {
         let runnable = |used_cpu| {
             let seen = Seen {
                 time_ns: 101,
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_and_goes_is_present_only_in_between() {
+    fn a_process_is_present_only_from_its_start_to_its_end() {
         let steps = [
             step(120, What::In, None),
             step(140, WAITS, None),
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_holds_for_any_order_of_happenings() {
+    fn the_identity_holds_for_any_order_of_events() {
         let mut random = 1_u64;
         let mut draw = |below: u64| {
             random = random

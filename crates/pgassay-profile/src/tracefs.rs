@@ -1,30 +1,30 @@
-//! What the kernel says of its tracepoints: tracefs, mounted or not.
+//! Reads the kernel's tracepoint descriptions from tracefs, mounted or not.
 //!
-//! Many machines have tracefs mounted only once somebody wants it, and containers never. Who may
-//! mount it may also open it without: a mount that is attached to no directory is seen by nobody
-//! else and gone with its descriptor; see `Documentation/filesystems/mount_api.rst` in Linux.
+//! Many machines mount tracefs only on demand, and containers never do. A process that is permitted
+//! to mount it can also open a detached mount, which is invisible to other processes and ends with
+//! its descriptor; see `Documentation/filesystems/mount_api.rst` in Linux.
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Where it is mounted; see `Documentation/trace/ftrace.rst`.
+/// Its usual mount points; see `Documentation/trace/ftrace.rst`.
 const MOUNTED_AT: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// The tracepoints' directory.
+/// The directory of tracepoints.
 pub(crate) struct Events {
     directory: PathBuf,
-    /// Keeps a mount of our own.
+    /// Keeps our own detached mount.
     _mount: Option<OwnedFd>,
 }
 
 /// Why tracepoints cannot be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hidden {
-    /// It is mounted nowhere, and we may not mount it.
+    /// It is not mounted, and we are not permitted to mount it.
     NotMounted,
-    /// It is mounted, and not for us to read.
+    /// It is mounted but not readable.
     NotReadable,
 }
 
@@ -43,7 +43,7 @@ impl Events {
                 _mount: Some(mount),
             }),
             Err(error) => {
-                tracing::debug!(%error, "tracefs cannot be opened");
+                tracing::debug!(%error, "cannot open tracefs");
                 let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
                 Err(if is_mounted(&mounts) {
                     Hidden::NotReadable
@@ -71,7 +71,7 @@ fn detached() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Of `/proc/self/mounts`; see proc(5).
+/// Searches `/proc/self/mounts`; see proc(5).
 fn is_mounted(mounts: &str) -> bool {
     let kind = |line: &str| line.split(' ').nth(2) == Some("tracefs");
     mounts.lines().any(kind)
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tracefs_is_known_by_its_kind_among_the_mounts() {
+    fn tracefs_is_found_by_type_among_the_mounts() {
         let without = "proc /proc proc rw 0 0\nsysfs /sys sysfs rw 0 0\n";
         assert!(!is_mounted(without));
         let with = "nodev /sys/kernel/tracing tracefs rw,nosuid 0 0\n";
@@ -91,9 +91,9 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_of_our_own_is_attached_nowhere() {
+    fn our_own_mount_is_detached() {
         let Ok(mount) = detached() else {
-            return; // Without CAP_SYS_ADMIN there is none.
+            return; // It requires CAP_SYS_ADMIN.
         };
         let path = format!("/proc/self/fd/{}/events/sched", mount.as_raw_fd());
         assert!(Path::new(&path).is_dir());

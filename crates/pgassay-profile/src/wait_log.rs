@@ -1,9 +1,9 @@
-//! Counts what backends were seen to wait for.
+//! Counts wait samples of backends.
 //!
-//! On a full machine a sampler in user space does not see what is: it gets a CPU just when the
-//! backends do not want it, and under-reports running and waiting to run by half. So the counts
-//! here only divide the *blocked* time, whose exact total is the kernel's, among its reasons;
-//! nothing here is a share of the clock's time.
+//! On a saturated machine a sampler in user space is biased: it runs only when the backends do not,
+//! and under-reports running and runnable processes by half. So these counts only divide the
+//! *blocked* time, whose exact total comes from the kernel, among wait events; they are never shares
+//! of wall-clock time.
 
 use crate::activity::{Activity, NamedWait, stayed_blocked, stayed_runnable};
 use crate::procfs::read_state;
@@ -12,18 +12,17 @@ use pgassay_wire::ExchangeError;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
-/// What sweeps over the backends have found so far, by whatever a wait is called: `wait_event_info`
-/// where it was read from memory, its names where the server was asked.
+/// The wait samples so far, by wait event: `wait_event_info` if read from memory, its names if
+/// queried from the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitLog<W> {
-    /// How often each wait was met in a process that was blocked; 0, or no names, is one that told
-    /// no reason.
+    /// Samples of blocked processes by wait event; 0 or empty names if they reported none.
     pub blocked: BTreeMap<W, u64>,
-    /// How often a process was on a CPU or waited for one.
+    /// Samples of processes on CPU or in the run queue.
     pub runnable: u64,
-    /// How often a process could not be read, since it was ending or beginning most likely.
+    /// Samples without data, most likely of processes that were starting or ending.
     pub unreadable: u64,
-    /// Sweeps.
+    /// Number of sweeps over all processes.
     pub sweeps: u64,
 }
 
@@ -39,7 +38,7 @@ impl<W> Default for WaitLog<W> {
 }
 
 impl<W: Ord> WaitLog<W> {
-    /// Adds what another one has found.
+    /// Adds another log's samples.
     pub fn add(&mut self, other: Self) {
         for (wait, samples) in other.blocked {
             *self.blocked.entry(wait).or_default() += samples;
@@ -51,13 +50,14 @@ impl<W: Ord> WaitLog<W> {
 }
 
 impl WaitLog<u32> {
-    /// Looks at each of these processes once: its state, then its wait. Some 10 µs a process.
+    /// Samples each of these processes once: its state, then its wait event. About 10 µs per
+    /// process.
     pub fn sweep(&mut self, reader: &WaitReader, pids: impl IntoIterator<Item = u32>) {
         for pid in pids {
             match read_state(pid) {
                 Ok(b'R') => self.runnable += 1,
                 Ok(_) => match reader.read(pid) {
-                    // Woken between the two looks, it has no wait any more but is not blocked either.
+                    // Woken between the two readings: it has no wait event and is not blocked.
                     Ok(0) if matches!(read_state(pid), Ok(b'R')) => self.runnable += 1,
                     Ok(wait) => *self.blocked.entry(wait).or_default() += 1,
                     Err(_) => self.unreadable += 1,
@@ -68,7 +68,7 @@ impl WaitLog<u32> {
         self.sweeps += 1;
     }
 
-    /// The same by names.
+    /// The same log by names.
     pub fn named(self, name: impl Fn(u32) -> NamedWait) -> WaitLog<NamedWait> {
         let mut blocked = BTreeMap::new();
         for (number, samples) in self.blocked {
@@ -84,14 +84,15 @@ impl WaitLog<u32> {
 }
 
 impl WaitLog<NamedWait> {
-    /// Asks the server once about all of these processes.
+    /// Samples these processes once by a query.
     ///
-    /// The answer takes some tenths of a millisecond, in which a process may go on. Where `/proc`
-    /// shows the processes too, a wait does not count of one that was runnable before and after, and
-    /// one that told no wait, but had no CPU in between, was blocked for a reason that has no name.
+    /// The query takes some tenths of a millisecond, in which a process may continue. If `/proc`
+    /// shows the processes too, a wait event of a process that was runnable before and after does
+    /// not count, and a process without a wait event that was not scheduled in between counts as
+    /// blocked for an unknown reason.
     ///
     /// # Errors
-    /// The server's, or the connection's; none of the processes could be read then.
+    /// An error of the server or the connection; then all processes count as unreadable.
     pub fn ask<S: Read + Write>(
         &mut self,
         activity: &mut Activity<S>,
@@ -113,11 +114,11 @@ impl WaitLog<NamedWait> {
         Ok(())
     }
 
-    /// Asks the server once about all of its sessions but the one that asks; which they are. Nothing
-    /// but the server tells whether they are at work, so what told no wait counts as runnable.
+    /// Samples all sessions except our own once by a query, and returns their PIDs. There is no
+    /// other information about them, so a session without a wait event counts as runnable.
     ///
     /// # Errors
-    /// The server's, or the connection's.
+    /// An error of the server or the connection.
     pub fn ask_of_all<S: Read + Write>(
         &mut self,
         activity: &mut Activity<S>,

@@ -1,13 +1,13 @@
-//! What a backend waits for, read from its memory: no query, and the server does nothing for it.
+//! Reads a backend's wait event from its memory, without a query and at no cost to the server.
 //!
-//! A backend keeps `wait_event_info` in its `PGPROC`, in shared memory. From 14 on the exported
-//! variable `my_wait_event_info` points at it (`src/include/utils/wait_event.h`, in 14 `pgstat.h`);
-//! before, `MyProc` is exported, and where in `PGPROC` the number lies differs from build to build,
-//! so [`WaitReader::learn`] finds it by two waits that it causes itself. Both variables are in
-//! `.dynsym`, so stripped builds have them. A postmaster's children share one address layout.
+//! A backend keeps `wait_event_info` in its `PGPROC`, in shared memory. Since 14 the exported
+//! variable `my_wait_event_info` points to it (`src/include/utils/wait_event.h`, in 14 `pgstat.h`).
+//! Before 14 only `MyProc` is exported, and the field's offset in `PGPROC` differs between builds,
+//! so [`WaitReader::learn`] finds it by causing two known waits. Both variables are in `.dynsym`,
+//! so stripped builds have them. A postmaster's children share one address layout.
 //!
-//! Invariant: only reads, through `process_vm_readv`; a place is trusted only if it is the one that
-//! held what it should each time.
+//! Invariant: only reads, through `process_vm_readv`; an offset is trusted only if it is the only
+//! one that held the expected value each time.
 
 use crate::error::NotPermitted;
 use crate::live::LiveServer;
@@ -19,9 +19,9 @@ use std::io::{self, Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No `PGPROC` is larger before 14 (10.23: 816 bytes).
+/// Before 14 no `PGPROC` is larger (10.23: 816 bytes).
 const PROC_BYTES_MAX: usize = 1024;
-/// How long to wait until a connection is seen to wait.
+/// How long to wait for a connection's wait event to appear.
 const LEARN_LIMIT: Duration = Duration::from_secs(5);
 const LEARN_STEP: Duration = Duration::from_millis(5);
 
@@ -31,25 +31,24 @@ pub enum WaitError {
     /// The kernel does not let this user read the server's memory.
     #[error("{0}")]
     NotPermitted(NotPermitted),
-    /// The server is before 14, where the place must be learnt over connections.
+    /// The server is older than 14, where finding the offset requires connections.
     #[error(
-        "wait events of PostgreSQL before 14 can be read only with a connection to it, which shows \
-         where they are kept"
+        "before PostgreSQL 14, reading wait events from memory requires a connection to the server"
     )]
     NeedsConnection,
-    /// The program does not export what leads to the number.
-    #[error("wait events cannot be read: the server's program names no {variable}")]
+    /// The program does not export the variable that leads to the wait event.
+    #[error("wait events cannot be read: the server's program does not export {variable}")]
     NoVariable {
-        /// The variable that was looked for.
+        /// The variable.
         variable: &'static str,
     },
-    /// No place in the process's memory, or several, held what they should.
-    #[error("wait events cannot be read: {places} places in memory look like theirs")]
+    /// No offset in the process's memory, or more than one, held the expected values.
+    #[error("wait events cannot be read: {places} candidate locations in memory instead of one")]
     NotLearnt {
-        /// How many.
+        /// The number of candidates.
         places: usize,
     },
-    /// The connections that show the place failed.
+    /// The connections that cause the known waits failed.
     #[error("wait events cannot be read: {0}")]
     Exchange(#[from] ExchangeError),
     /// The process or its program cannot be read.
@@ -57,26 +56,26 @@ pub enum WaitError {
     Unreadable {
         /// The process.
         pid: u32,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// The numbers of the two waits by which a place is learnt.
+/// The values of the two waits that identify the offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownWaits {
     /// Waiting for an advisory lock.
     pub advisory: u32,
-    /// Waiting for the client; 0 in 9.6, which does not tell.
+    /// Waiting for the client; 0 in 9.6, which does not report it.
     pub idle: u32,
 }
 
-/// Reads wait events of one server's processes.
+/// Reads the wait events of one server's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitReader {
-    /// Address of a pointer.
+    /// Address of the exported pointer.
     pointer: u64,
-    /// From where that points to the number.
+    /// Offset of the wait event from the pointer's target.
     offset: u64,
 }
 
@@ -92,16 +91,16 @@ impl WaitReader {
             });
         };
         let reader = Self { pointer, offset: 0 };
-        // Its own is always there, so this shows whether reading is permitted.
+        // The postmaster always has one, so this shows whether reading is permitted.
         reader.read(pid).map_err(|source| unreadable(pid, source))?;
         Ok(reader)
     }
 
-    /// A reader for 9.6 to 13, by means of two connections, of which one waits for the other for
-    /// some milliseconds: the place of the number is the one that shows the wait, and its end.
+    /// A reader for 9.6 to 13. One of two connections waits for the other for some milliseconds;
+    /// the offset is the one that shows the wait, and then its end.
     ///
     /// # Panics
-    /// Never: asking the server returns its failures.
+    /// Never: queries return their errors.
     pub fn learn<S: Read + Write + Send>(
         server: &LiveServer,
         known: KnownWaits,
@@ -113,11 +112,11 @@ impl WaitReader {
             .ok_or(WaitError::NoVariable { variable: VARIABLE })?;
         let pid = waiter.backend().map_or(0, |key| key.pid.unsigned_abs());
         waiter.query("set statement_timeout = '10s'")?;
-        // What already looks like the wait before there is one is not its place.
+        // An offset that holds the value before the wait begins is not the right one.
         let before = holding(pid, pointer, known.advisory, &all_places())?;
         let mut open = all_places();
         open.retain(|place| !before.contains(place));
-        // The key is ours alone: it holds the number of our own connection's process.
+        // The key is unique to us: it includes the PID of our own connection's backend.
         let lock = format!("pg_advisory_lock({}, {pid})", i32::from_be_bytes(*b"pgas"));
         holder.query(&format!("select {lock}"))?;
         let statement = format!("select {lock}");
@@ -142,10 +141,10 @@ impl WaitReader {
         }
     }
 
-    /// What the process waits for, as `wait_event_info`; 0 if nothing that it would tell.
+    /// The process's `wait_event_info`; 0 if it reports no wait.
     ///
     /// # Errors
-    /// The process has ended, has no entry among the server's processes, or may not be read.
+    /// The process has ended, has no `PGPROC`, or is not readable.
     pub fn read(&self, pid: u32) -> io::Result<u32> {
         let at = read_pointer(pid, self.pointer)?;
         let mut number = [0; 4];
@@ -163,14 +162,14 @@ fn unreadable(pid: u32, source: io::Error) -> WaitError {
     }
 }
 
-/// The address of a variable of the server's program.
+/// The address of a variable in the server's program.
 fn find_variable(pid: u32, name: &str) -> Result<Option<u64>, WaitError> {
     let mappings = maps::read(pid).map_err(|source| unreadable(pid, source))?;
     if mappings.is_empty() {
-        // Where it is refused, the kernel may also show an empty file.
+        // If reading is not permitted, the kernel may also show an empty file.
         return Err(unreadable(pid, io::ErrorKind::PermissionDenied.into()));
     }
-    // The program itself is in any of its directories, its libraries are named otherwise.
+    // The directory can be any; the server's libraries have other names than the program.
     let is_program = |it: &&Mapping| {
         let name = it.file.path.file_name().unwrap_or_default();
         name.to_string_lossy().contains("postgres")
@@ -179,7 +178,7 @@ fn find_variable(pid: u32, name: &str) -> Result<Option<u64>, WaitError> {
         match object_file::variable(pid, mapping, name) {
             Ok(Some(address)) => return Ok(Some(address)),
             Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "an object could not be read"),
+            Err(error) => tracing::warn!(%error, "cannot read an object file"),
         }
     }
     Ok(None)
@@ -189,7 +188,7 @@ fn all_places() -> Vec<u64> {
     (0..PROC_BYTES_MAX as u64).step_by(4).collect()
 }
 
-/// Those of the places in a process's `PGPROC` that hold a number, as soon as any does.
+/// Waits until one of these offsets in a process's `PGPROC` holds a number; gives all that do.
 fn places(pid: u32, pointer: u64, number: u32, among: &[u64]) -> Result<Vec<u64>, WaitError> {
     let until = Instant::now() + LEARN_LIMIT;
     loop {
@@ -201,7 +200,7 @@ fn places(pid: u32, pointer: u64, number: u32, among: &[u64]) -> Result<Vec<u64>
     }
 }
 
-/// Those that hold it now.
+/// The offsets that hold the number now.
 fn holding(pid: u32, pointer: u64, number: u32, among: &[u64]) -> Result<Vec<u64>, WaitError> {
     let mut memory = [0; PROC_BYTES_MAX];
     let at = read_pointer(pid, pointer);
@@ -228,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_read_as_it_is_and_what_is_not_mapped_is_an_error() {
+    fn values_are_read_from_memory_and_unmapped_memory_is_an_error() {
         let own = std::process::id();
         let value = Box::new(0x0600_0000_u32);
         let pointer: Box<u64> = Box::new(&raw const *value as u64);

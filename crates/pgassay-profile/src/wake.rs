@@ -1,10 +1,10 @@
-//! Sleeping until there is something to read, or somebody calls.
+//! Waits until there are data to read or another thread wakes the waiter.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// An eventfd(2): whoever holds it can rouse the one who waits.
+/// An eventfd(2): its holders can wake the waiting thread.
 #[derive(Debug)]
 pub(crate) struct Wake {
     fd: OwnedFd,
@@ -17,24 +17,24 @@ impl Wake {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just made this descriptor and nobody else owns it.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd })
     }
 
-    /// Ends the present wait, or the next.
+    /// Ends the current or the next wait.
     pub fn rouse(&self) -> io::Result<()> {
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: the buffer is as long as stated.
+        // SAFETY: the buffer has the stated size.
         let written = unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-        // A counter that is full rouses as well as one that is not.
+        // A full counter wakes the waiter too, so the error can be ignored.
         match io::Error::last_os_error() {
             error if written < 0 && error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Waits until roused, until one of `fds` can be read, or until `limit` has passed.
+    /// Waits until woken, until one of `fds` is readable, or for `limit`.
     pub fn wait(&self, fds: &[i32], limit: Option<Duration>) -> io::Result<()> {
         let mut polled: Vec<libc::pollfd> = std::iter::once(self.fd.as_raw_fd())
             .chain(fds.iter().copied())
@@ -45,12 +45,12 @@ impl Wake {
             })
             .collect();
         let limit_ms = limit.map_or(-1, |l| i32::try_from(l.as_millis()).unwrap_or(i32::MAX));
-        // SAFETY: the array is as long as stated and outlives the call.
+        // SAFETY: the array has the stated length and outlives the call.
         let ready =
             unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, limit_ms) };
         if ready < 0 {
             let error = io::Error::last_os_error();
-            // A signal is no failure; the caller looks and waits again.
+            // An interruption by a signal is not an error; the caller waits again.
             return if error.kind() == io::ErrorKind::Interrupted {
                 Ok(())
             } else {
@@ -59,8 +59,8 @@ impl Wake {
         }
         let mut count = [0_u8; 8];
         if polled[0].revents != 0 {
-            // SAFETY: the buffer is as long as stated. What is read does not matter, only that
-            // the counter is empty afterwards; it does not block.
+            // SAFETY: the buffer has the stated size. The read only resets the counter; it does not
+            // block.
             unsafe { libc::read(self.fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
         }
         Ok(())
@@ -73,7 +73,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn a_call_before_the_wait_ends_it_at_once_and_only_once() {
+    fn a_wake_before_the_wait_ends_it_at_once_and_only_once() {
         let wake = Wake::new().unwrap();
         wake.rouse().unwrap();
         let began = Instant::now();

@@ -1,7 +1,7 @@
-//! Against the real perf: the same load, at the same time, must look the same to both.
+//! Compares the sampler with perf on the same load at the same time.
 //!
-//! `perf record --call-graph dwarf` copies stacks as we do and unwinds them by the same tables, so
-//! inclusive shares of functions must agree, but for chance: both draw samples of their own.
+//! `perf record --call-graph dwarf` also copies stacks and unwinds them with the same tables, so
+//! inclusive shares of functions must agree within sampling error.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -17,7 +17,7 @@ use support::{alone, fill, select_by_id, under_load};
 
 const CLIENTS: usize = 4;
 const HZ: u32 = 997;
-/// Long enough for as much CPU time as this, on a machine that others may use too.
+/// The backends' CPU time to sample; the duration depends on the machine's other load.
 const CPU_NS: u64 = 1_500_000_000;
 const TIME_MAX: Duration = Duration::from_secs(8);
 const FUNCTIONS: [&str; 4] = [
@@ -26,16 +26,16 @@ const FUNCTIONS: [&str; 4] = [
     "secure_read",
     "CommitTransaction",
 ];
-/// Shares may differ by so much beyond chance.
+/// Allowed difference of shares beyond sampling error.
 const POINTS: f64 = 0.02;
 
-/// Inclusive shares of functions, and of how many samples.
+/// Inclusive shares of functions, and the number of samples.
 struct Shares {
     of: HashMap<&'static str, f64>,
     total: f64,
 }
 
-/// A `perf record` that is ended with its test.
+/// A running `perf record`.
 struct Perf {
     child: Child,
     data: tempfile::TempDir,
@@ -55,13 +55,13 @@ impl Perf {
         Self { child, data }
     }
 
-    /// Ends recording, and reads what was recorded of these processes.
+    /// Stops recording, and reads the samples of these processes.
     fn finish(mut self, pids: &[u32]) -> Shares {
-        // SAFETY: a signal to a child that was not waited for yet, so the number is still its own.
+        // SAFETY: a signal to a child that is not reaped yet, so the PID is still its own.
         unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGINT) };
         let until = Instant::now() + Duration::from_secs(30);
         while self.child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < until, "perf does not end");
+            assert!(Instant::now() < until, "perf did not end");
             thread::sleep(Duration::from_millis(20));
         }
         let pids: Vec<_> = pids.iter().map(u32::to_string).collect();
@@ -98,7 +98,8 @@ impl Drop for Perf {
     }
 }
 
-/// Samples are paragraphs: the process, then a line of address and symbol for each frame.
+/// Samples are paragraphs: a line with the process, then a line with address and symbol for each
+/// frame.
 fn shares_of_script(text: &str) -> Shares {
     let mut counts: HashMap<&'static str, f64> = HashMap::new();
     let mut total = 0.0;
@@ -147,7 +148,7 @@ fn our_shares(samples: &Samples, pids: &[u32]) -> Shares {
 fn the_same_as_perf(what: &str, installation: &Installation) {
     let _alone = alone();
     if Command::new("perf").arg("--version").output().is_err() {
-        testing::skip("comparison with perf", "there is no perf");
+        testing::skip("comparison with perf", "perf is not installed");
         return;
     }
     let server = Server::start(installation, &testing::config()).unwrap();
@@ -195,7 +196,7 @@ fn the_same_as_perf(what: &str, installation: &Installation) {
             ours.of[function],
             theirs.of.get(function).copied().unwrap_or(0.0),
         );
-        // Three standard deviations of a difference of two shares.
+        // Three standard deviations of the difference between two shares.
         let p = ours_share.midpoint(theirs_share);
         let chance = 3.0 * (p * (1.0 - p) * (1.0 / ours.total + 1.0 / theirs.total)).sqrt();
         assert!(
@@ -208,21 +209,21 @@ fn the_same_as_perf(what: &str, installation: &Installation) {
 }
 
 #[test]
-fn against_the_real_perf_on_18() {
+fn shares_agree_with_perf_on_18() {
     if let Some(installation) = testing::installation("18") {
         the_same_as_perf("18", &installation);
     }
 }
 
 #[test]
-fn against_the_real_perf_on_a_stripped_10() {
+fn shares_agree_with_perf_on_a_stripped_10() {
     if let Some(installation) = testing::installation("10") {
         the_same_as_perf("10", &installation);
     }
 }
 
 #[test]
-fn against_the_real_perf_on_what_is_installed() {
+fn shares_agree_with_perf_on_debians_15() {
     let found = Finder::from_environment().and_then(|mut finder| {
         finder.named_dir = Some("/usr/lib/postgresql/15/bin".into());
         finder.find(&VersionRequest::parse("15").unwrap(), &mut |_| ())

@@ -1,4 +1,4 @@
-//! What is not on a CPU, on real servers: whole accounts, and the right reasons.
+//! Off-CPU time on real servers: complete accounts with the right causes.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -38,7 +38,7 @@ fn sum(processes: &[&ProcessOffCpu], of: impl Fn(&ProcessOffCpu) -> u64) -> u64 
     processes.iter().map(|it| of(it)).sum()
 }
 
-/// A server, and a sampler of it that knows its waits.
+/// A server, and a sampler of it that reads its wait events.
 fn watched(version: &str, config: &SamplerConfig) -> Option<(Server, Sampler)> {
     let server = testing::server(version)?;
     let sampler = support::sampler(&server, config)?;
@@ -51,7 +51,7 @@ fn watched(version: &str, config: &SamplerConfig) -> Option<(Server, Sampler)> {
     Some((server, sampler))
 }
 
-/// Exact totals of a process at an instant, by the clock of the events.
+/// Exact totals of a process, with the time on the clock of the events.
 fn exact(pid: u32) -> (u64, ProcessCpu) {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -64,7 +64,7 @@ fn exact(pid: u32) -> (u64, ProcessCpu) {
     (now_ns, cpu)
 }
 
-/// From a wake-up to the queue of another processor.
+/// Time from a wake-up to the run queue of another CPU.
 const WAKING_NS: f64 = 5_000.0;
 
 #[test]
@@ -117,15 +117,15 @@ fn a_whole_window_in_one_slice_agrees_with_the_kernels_totals() {
             "on CPU: {seen_ns} {on_cpu_ns} of {window_ns}"
         );
         if may_see {
-            // The kernel's own total begins when a process that another processor wakes is queued there,
-            // some microseconds after the wake-up; the busier the machine, the more of these.
+            // The kernel's total starts when a woken process enters the run queue of another CPU,
+            // some microseconds after the wake-up, which is more frequent on a busy machine.
             let waking_ns = WAKING_NS * wake_ups / window_ns as f64;
             assert!(
                 close(runnable_ns, run_queue_ns) < 0.01 + waking_ns,
                 "run queue: {runnable_ns} {run_queue_ns} of {window_ns}, {wake_ups} wake-ups"
             );
         } else {
-            testing::skip("wake-ups", "they are not permitted");
+            testing::skip("wake-ups", "not permitted");
         }
         let backends: Vec<_> = off_cpu.backends(pids).collect();
         assert_eq!(backends.len(), pids.len());
@@ -139,7 +139,7 @@ fn a_whole_window_in_one_slice_agrees_with_the_kernels_totals() {
     server.stop().unwrap();
 }
 
-/// Which share of the backends' blocked time has the function in its stack, and which the wait.
+/// The shares of the backends' blocked time with a function in the stack, and with a wait event.
 fn shares(samples: &Samples, pids: &[u32], function: &str, wait: Option<u32>) -> (f64, f64) {
     let off_cpu = samples.off_cpu.as_ref().unwrap();
     let rows = || off_cpu.backends(pids).flat_map(|it| &it.blocked);
@@ -154,12 +154,12 @@ fn shares(samples: &Samples, pids: &[u32], function: &str, wait: Option<u32>) ->
     )
 }
 
-fn a_lock_is_what_a_hot_row_waits_for(version: &str, wait: Option<u32>) {
+fn updates_of_a_hot_row_wait_for_a_lock(version: &str, wait: Option<u32>) {
     let _alone = alone();
     let Some((server, sampler)) = watched(version, &config(50, 150)) else {
         return;
     };
-    // Whoever has the row keeps it for a while, so that all the others wait for it.
+    // Each client holds the row's lock for a while, so that all others wait for it.
     let hot = |_: u64, _: usize| {
         "begin; update t set info = info where id = 1; select pg_sleep(0.002); commit".to_owned()
     };
@@ -181,13 +181,13 @@ fn a_lock_is_what_a_hot_row_waits_for(version: &str, wait: Option<u32>) {
         let (known, _) = shares(&samples, pids, "PostgresMain", None);
         assert!(
             known > 0.95,
-            "{version}: {known} of the blocked time has a whole stack"
+            "{version}: {known} of the blocked time has a complete stack"
         );
-        // They are told from one who sleeps of his own will.
+        // The sleep of the lock's holder is separate.
         let (asleep, _) = shares(&samples, pids, "pg_sleep", None);
         assert!((0.02..0.35).contains(&asleep), "{version}: {asleep}");
-        // Who is preempted inside a system call has another kernel stack at the same place, which on a
-        // busy machine happens now and then.
+        // A process preempted in a system call has another kernel stack at the same call site, which
+        // happens now and then on a busy machine.
         let backends: Vec<_> = off_cpu.backends(pids).collect();
         let blocked_ns = sum(&backends, ProcessOffCpu::blocked_ns);
         assert!(
@@ -200,20 +200,20 @@ fn a_lock_is_what_a_hot_row_waits_for(version: &str, wait: Option<u32>) {
 }
 
 #[test]
-fn a_lock_is_what_a_hot_row_waits_for_on_18() {
+fn updates_of_a_hot_row_wait_for_a_lock_on_18() {
     // PG_WAIT_LOCK, LOCKTAG_TRANSACTION; see wait_event.h and lock.h.
-    a_lock_is_what_a_hot_row_waits_for("18", Some(0x0300_0005));
+    updates_of_a_hot_row_wait_for_a_lock("18", Some(0x0300_0005));
 }
 
 #[test]
-fn a_lock_is_what_a_hot_row_waits_for_on_a_stripped_10() {
-    a_lock_is_what_a_hot_row_waits_for("10", None);
+fn updates_of_a_hot_row_wait_for_a_lock_on_a_stripped_10() {
+    updates_of_a_hot_row_wait_for_a_lock("10", None);
 }
 
-/// A sampler in user space gets a CPU when the backends do not want it, so what it sees of running
-/// and waiting to run is no share of the time; slices see what the kernel's totals say.
+/// On a saturated machine a sampler in user space runs only when the backends do not, so its samples
+/// of running and runnable processes are biased; slices agree with the kernel's totals.
 #[test]
-fn on_a_full_machine_the_runnable_share_is_the_kernels_and_not_a_samplers() {
+fn on_a_saturated_machine_slices_agree_with_the_kernels_totals() {
     let _alone = alone();
     let Some((server, sampler)) = watched("18", &config(50, 200)) else {
         return;
@@ -234,7 +234,7 @@ fn on_a_full_machine_the_runnable_share_is_the_kernels_and_not_a_samplers() {
         let off_cpu = samples.off_cpu.as_ref().unwrap();
         let window_ns: u64 = before.iter().zip(&after).map(|(b, a)| a.0 - b.0).sum();
         let sees_wake_ups = off_cpu.wake_ups;
-        // Without wake-ups, waiting for a CPU after one is part of being blocked.
+        // Without wake-ups, blocked time includes run-queue wait after a wake-up.
         let runnable_ns =
             |it: &ProcessCpu| it.on_cpu_ns + if sees_wake_ups { it.run_queue_ns } else { 0 };
         let ran_ns: u64 = before
@@ -249,21 +249,20 @@ fn on_a_full_machine_the_runnable_share_is_the_kernels_and_not_a_samplers() {
             it.on_cpu_ns + if sees_wake_ups { waits_ns(it) } else { 0 }
         }) as f64
             / sum(&backends, |it| it.present_ns) as f64;
-        assert!(exact > 0.02, "they run: {exact}");
-        // Slices are a sample of the time; on a machine that others use too, shares vary.
+        assert!(exact > 0.02, "the backends run: {exact}");
+        // Slices are a sample of the time, and shares vary with other load on the machine.
         assert!(
             (of_slices - exact).abs() < 0.15,
             "slices {of_slices}, exact {exact}"
         );
-        // The sampler's share may be anything: half of the exact one on a machine of one's own.
+        // The sampler's share can be anything: half of the exact one on an otherwise idle machine.
         assert!(log.runnable > 0 && !log.blocked.is_empty(), "{log:?}");
     });
     server.stop().unwrap();
 }
 
-/// Backends that come and go within slices are there for as long as they were, and no longer.
 #[test]
-fn backends_that_come_and_go_are_accounted_for_while_they_are_there() {
+fn short_lived_backends_are_accounted_for_only_during_their_lifetime() {
     let _alone = alone();
     let Some((server, sampler)) = watched("18", &config(200, 200)) else {
         return;
@@ -278,7 +277,7 @@ fn backends_that_come_and_go_are_accounted_for_while_they_are_there() {
         connection.close().unwrap();
         lives.push((pid, born.elapsed()));
     }
-    // The last one may still be ending.
+    // The last backend may not have ended yet.
     thread::sleep(Duration::from_millis(200));
     let samples = sampler.stop().unwrap();
     let off_cpu = samples.off_cpu.as_ref().unwrap();
@@ -294,7 +293,7 @@ fn backends_that_come_and_go_are_accounted_for_while_they_are_there() {
         lives.len()
     );
     for (process, life) in &seen {
-        // Who has ended before the slice did can't be asked for a title.
+        // The title of a backend that ended before the slice cannot be read.
         assert!(
             matches!(process.role, Role::Backend | Role::Unknown),
             "{process:?}"
@@ -304,7 +303,7 @@ fn backends_that_come_and_go_are_accounted_for_while_they_are_there() {
             process.present_ns,
             parts_ns + process.unseen_ns + process.blocked_ns()
         );
-        // It begins before its client hears of it and ends after, but does not last for good.
+        // It starts before its client is connected and ends later, within a limit.
         let limit = *life + Duration::from_millis(200);
         assert!(
             u128::from(process.present_ns) < limit.as_nanos(),
@@ -325,9 +324,8 @@ fn backends_that_come_and_go_are_accounted_for_while_they_are_there() {
     server.stop().unwrap();
 }
 
-/// Records that nobody reads in time are lost, and the whole slice with them: in words, too.
 #[test]
-fn a_slice_that_has_lost_records_is_left_out_and_said() {
+fn a_slice_with_lost_records_is_dropped_and_reported() {
     let _alone = alone();
     let small = SamplerConfig {
         ring_bytes: 32 * 4096,
@@ -341,8 +339,8 @@ fn a_slice_that_has_lost_records_is_left_out_and_said() {
         thread::sleep(Duration::from_millis(2500));
         let samples = sampler.stop().unwrap();
         let off_cpu = samples.off_cpu.as_ref().unwrap();
-        // 128 KiB are a thousand switches, which come within a few hundredths of a second; a
-        // machine with time to spare may read them all the same.
+        // 128 KiB hold a thousand switches, which occur within a few hundredths of a second; an
+        // idle enough machine may still read them in time.
         if off_cpu.slices_dropped == 0 {
             assert_eq!(off_cpu.lost, 0);
             testing::skip("lost records", "this machine reads them in time");
@@ -354,7 +352,7 @@ fn a_slice_that_has_lost_records_is_left_out_and_said() {
             .iter()
             .find(|it| it.condition == "lost_slices")
             .unwrap();
-        assert!(said.effect.contains("are left out"), "{said:?}");
+        assert!(said.effect.contains("are dropped"), "{said:?}");
     });
     server.stop().unwrap();
 }

@@ -1,7 +1,7 @@
-//! The sampler on processes that this very program starts: itself, in another part.
+//! The sampler on copies of this program that the tests start.
 //!
-//! A started copy runs `fixture_program` alone, which does what the variable `PGASSAY_FIXTURE` says
-//! until it is killed or half a minute has passed.
+//! A copy runs only `fixture_program`, in the role given by the variable `PGASSAY_FIXTURE`, until it
+//! is killed or for half a minute.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 const VARIABLE: &str = "PGASSAY_FIXTURE";
 const LIFE: Duration = Duration::from_secs(30);
 
-/// Not a test, but what the started copies run.
+/// Not a test, but the code of the copies.
 #[test]
-#[ignore = "is run by the other tests, in a process of its own"]
+#[ignore = "run by the other tests in a separate process"]
 fn fixture_program() {
     let Ok(part) = std::env::var(VARIABLE) else {
         return;
@@ -42,7 +42,7 @@ fn fixture_program() {
         "parent" => {
             say("ready");
             while began.elapsed() < LIFE {
-                // Each child runs another program, if the same file, and is soon gone.
+                // Each child executes a program (from the same file) and ends soon.
                 let mut child = fixture_command(&std::env::current_exe().unwrap(), "spin");
                 let mut child = child.stdout(Stdio::null()).spawn().unwrap();
                 std::thread::sleep(Duration::from_millis(150));
@@ -59,9 +59,9 @@ fn fixture_program() {
         },
         "tier" => {
             let target = std::env::var("PGASSAY_FIXTURE_PID").unwrap_or_default();
-            // A child of one's own stands for a server of one's own.
+            // A child of the same user stands in for a server.
             let mut child = Command::new("sleep").arg("30").spawn().unwrap();
-            // Until its `exec` is through nobody may look into it; its program is mapped last.
+            // It is not readable before its `exec` is complete; its program is mapped last.
             let maps = format!("/proc/{}/maps", child.id());
             while !std::fs::read_to_string(&maps).is_ok_and(|it| it.contains("r-xp")) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -80,12 +80,12 @@ fn fixture_program() {
                 missing.join(" | ")
             ));
         }
-        other => panic!("no such part: {other}"),
+        other => panic!("unknown role: {other}"),
     }
 }
 
 fn say(line: &str) {
-    // The harness captures `println!`, but not this.
+    // Unlike `println!`, this is not captured by the test harness.
     std::io::stdout()
         .write_all(format!("\nFIXTURE {line}\n").as_bytes())
         .unwrap();
@@ -135,7 +135,7 @@ fn fixture_command(program: &Path, part: &str) -> Command {
     command
 }
 
-/// A started copy, killed at the end of its test.
+/// A running copy, killed at the end of its test.
 struct Fixture {
     child: Child,
 }
@@ -149,7 +149,7 @@ impl Fixture {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = lines.any(|line| line.unwrap() == "FIXTURE ready");
         let fixture = Self { child };
-        assert!(ready, "the copy ended without a word");
+        assert!(ready, "the copy ended without being ready");
         fixture
     }
 
@@ -169,15 +169,15 @@ impl Drop for Fixture {
     }
 }
 
-/// Several samplers and busy copies at once would measure each other.
+/// Concurrent samplers and busy copies would disturb each other.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    // A test that has failed has left nothing behind that another could trip over.
+    // A failed test leaves no state behind, so a poisoned lock is fine.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A sampler of these processes; none where that is not permitted, which is said.
+/// A sampler of these processes; `None`, with a visible skip, if it is not permitted.
 fn sampler(pids: &[u32], stack_bytes: u32) -> Option<Sampler> {
     let config = SamplerConfig {
         postmaster_pids: pids.to_vec(),
@@ -188,7 +188,7 @@ fn sampler(pids: &[u32], stack_bytes: u32) -> Option<Sampler> {
     match Sampler::open(&config) {
         Ok(sampler) => Some(sampler),
         Err(error @ (SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. })) => {
-            pgassay_server::testing::skip("sampling a process of our own", &error.to_string());
+            pgassay_server::testing::skip("sampling our own process", &error.to_string());
             None
         }
         Err(error) => panic!("{error}"),
@@ -201,7 +201,7 @@ fn sample(sampler: &Sampler, time: Duration) -> Samples {
     sampler.stop().unwrap()
 }
 
-/// Number of samples in whose stacks all these names occur, in this order.
+/// Number of samples whose stacks contain all these names, in this order.
 fn with_chain(samples: &Samples, chain: &[&str]) -> u64 {
     let mut count = 0;
     for (frames, n) in samples.select(|_| true).stacks() {
@@ -229,7 +229,7 @@ const CHAIN: [&str; 4] = [
 ];
 
 #[test]
-fn nested_functions_are_seen_in_order_and_to_the_entry() {
+fn nested_functions_are_unwound_in_order_to_the_entry() {
     let _alone = alone();
     let fixture = Fixture::of("spin");
     let Some(sampler) = sampler(&[fixture.pid()], 24 * 1024) else {
@@ -259,7 +259,7 @@ fn nested_functions_are_seen_in_order_and_to_the_entry() {
     );
     assert_eq!(samples.lost, 0);
 
-    // Samples allocate the exact total, so they must agree with it.
+    // The samples must agree with the exact total, which they allocate.
     let (sampled, exact) = (quality.sampled_ns as f64, used.on_cpu_ns as f64);
     let noise_ns = (quality.total as f64).sqrt() * samples.period_ns as f64;
     let allowed = exact * 0.05 + 4.0 * noise_ns;
@@ -290,7 +290,7 @@ fn children_that_run_another_program_belong_to_their_server() {
             .all(|p| p.postmaster_pid == fixture.pid())
     );
     assert!(children.total >= 20);
-    // A child begins in the loader and in the harness, so not all of it is in the function.
+    // A child starts in the loader and the harness, so not all samples are in the function.
     assert!(
         with_chain(&samples, &CHAIN) * 100 >= children.total * 70,
         "{children:?}"
@@ -299,7 +299,7 @@ fn children_that_run_another_program_belong_to_their_server() {
 }
 
 #[test]
-fn a_program_whose_file_is_gone_keeps_its_names() {
+fn a_program_whose_file_is_deleted_keeps_its_names() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("gone");
@@ -344,12 +344,12 @@ fn stacks_deeper_than_the_copy_are_counted_as_truncated() {
     assert!(quality.reached_entry_share() >= Some(0.95), "{quality:?}");
     assert!(
         quality.frames > quality.total * 200,
-        "all of the recursion is there: {quality:?}"
+        "stacks contain the whole recursion: {quality:?}"
     );
 }
 
 #[test]
-fn processes_of_no_server_are_foreign() {
+fn processes_of_other_programs_are_counted_separately() {
     let _alone = alone();
     let fixture = Fixture::of("spin");
     let Some(sampler) = sampler(&[], 8 * 1024) else {
@@ -362,7 +362,7 @@ fn processes_of_no_server_are_foreign() {
 }
 
 #[test]
-fn each_stretch_counts_for_itself() {
+fn each_window_is_counted_separately() {
     let _alone = alone();
     let fixture = Fixture::of("spin");
     let Some(sampler) = sampler(&[fixture.pid()], 8 * 1024) else {
@@ -383,13 +383,13 @@ fn each_stretch_counts_for_itself() {
     assert!(first >= 20, "{first}");
     assert!(none.select(|_| true).quality.total <= 5);
     assert!(last < first, "{last} after {first}");
-    // A server that is watched no longer is like any other process.
+    // A removed server is like any other process.
     sampler.unwatch(fixture.pid()).unwrap();
     assert_eq!(sample(&sampler, Duration::from_millis(100)).processes, []);
 }
 
 #[test]
-fn a_process_that_is_not_there_cannot_be_watched() {
+fn a_process_that_does_not_exist_is_an_error() {
     let Some(sampler) = sampler(&[], 8 * 1024) else {
         return;
     };
@@ -401,7 +401,7 @@ fn a_process_that_is_not_there_cannot_be_watched() {
 }
 
 #[test]
-fn settings_out_of_range_are_refused_by_name() {
+fn the_error_for_a_value_out_of_range_includes_the_setting() {
     for (config, name) in [
         (
             SamplerConfig {
@@ -438,13 +438,13 @@ fn settings_out_of_range_are_refused_by_name() {
 }
 
 #[test]
-fn an_unprivileged_user_is_told_the_command_and_still_has_exact_totals() {
+fn an_unprivileged_user_gets_the_command_to_run_and_exact_totals() {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
     let refuses = paranoid.is_ok_and(|text| text.trim().parse::<i64>().is_ok_and(|p| p > 0));
     // SAFETY: the call has no conditions.
     let is_root = unsafe { libc::geteuid() } == 0;
     if !refuses || !is_root {
-        let why = "needs root, and a kernel that refuses others";
+        let why = "requires root, and a kernel that refuses other users";
         pgassay_server::testing::skip("sampling as an unprivileged user", why);
         return;
     }
@@ -473,7 +473,7 @@ fn an_unprivileged_user_is_told_the_command_and_still_has_exact_totals() {
     );
 }
 
-/// A copy of this program that any user may run.
+/// A copy of this program that any user can execute.
 fn program_for_anybody() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -482,12 +482,12 @@ fn program_for_anybody() -> (tempfile::TempDir, PathBuf) {
     (dir, program)
 }
 
-/// What a user is told who looks at a process of his own, and at one of root's.
+/// For a process of the same user, and for one of root's.
 #[test]
-fn an_unprivileged_user_has_the_tier_that_the_kernel_grants_and_is_told_what_grants_the_next() {
+fn an_unprivileged_user_gets_its_tier_and_the_commands_for_the_next() {
     // SAFETY: the call has no conditions.
     if unsafe { libc::geteuid() } != 0 {
-        pgassay_server::testing::skip("tiers of an unprivileged user", "needs root");
+        pgassay_server::testing::skip("tiers of an unprivileged user", "requires root");
         return;
     }
     let number = |name: &str| {
@@ -526,7 +526,7 @@ fn an_unprivileged_user_has_the_tier_that_the_kernel_grants_and_is_told_what_gra
         "{own}"
     );
     assert!(
-        others.starts_with("T1 what SQL tells, exact CPU totals |"),
+        others.starts_with("T1 SQL statistics, exact CPU totals |"),
         "{others}"
     );
     assert!(others.contains("T1 wait events cannot be read"), "{others}");

@@ -1,4 +1,4 @@
-//! Exact CPU of each kind of a server's processes, old servers and new.
+//! Exact CPU time of server processes by role, on old and new versions.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -8,8 +8,7 @@ use pgassay_profile::{CpuLog, LiveServer, Role};
 use pgassay_server::{ServerConfig, testing};
 use support::{alone, connect, postmaster};
 
-/// What a server does on the side is told apart by who does it.
-fn the_work_behind_a_checkpoint_and_a_log_is_its_processes_own(version: &str) {
+fn background_work_is_attributed_to_its_processes(version: &str) {
     let _alone = alone();
     let mut config: ServerConfig = testing::config();
     for (name, value) in [
@@ -58,7 +57,7 @@ fn the_work_behind_a_checkpoint_and_a_log_is_its_processes_own(version: &str) {
         );
     }
     assert_eq!(roles.contains_key(&Role::IoWorker), version == "18");
-    // The sum of the kinds is the sum of the processes.
+    // The sum over roles equals the sum over processes.
     let by_role: u64 = roles.values().map(|it| it.used.on_cpu_ns).sum();
     let by_process: u64 = log.processes().iter().map(|it| it.used.on_cpu_ns).sum();
     assert_eq!(by_role, by_process);
@@ -71,11 +70,11 @@ fn the_work_behind_a_checkpoint_and_a_log_is_its_processes_own(version: &str) {
 }
 
 #[test]
-fn the_work_behind_a_checkpoint_and_a_log_is_its_processes_own_on_18() {
-    the_work_behind_a_checkpoint_and_a_log_is_its_processes_own("18");
+fn background_work_is_attributed_to_its_processes_on_18() {
+    background_work_is_attributed_to_its_processes("18");
 }
 
 #[test]
-fn the_work_behind_a_checkpoint_and_a_log_is_its_processes_own_on_9_6() {
-    the_work_behind_a_checkpoint_and_a_log_is_its_processes_own("9.6");
+fn background_work_is_attributed_to_its_processes_on_9_6() {
+    background_work_is_attributed_to_its_processes("9.6");
 }

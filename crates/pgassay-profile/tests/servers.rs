@@ -16,21 +16,21 @@ const TIME: Duration = Duration::from_millis(2500);
 fn sampler(server: &Server) -> Option<Sampler> {
     let config = SamplerConfig {
         frequency_hz: 499,
-        // Tests share their machine, and the reader may have to wait for a CPU.
+        // Large, since the reader may have to wait for a CPU while other tests run.
         ring_bytes: 16 * 1024 * 1024,
         ..SamplerConfig::default()
     };
     support::sampler(server, &config)
 }
 
-/// What one sampled stretch under load gave.
+/// The result of one sampling window under load.
 struct Run {
     samples: Samples,
     pids: Vec<u32>,
     exact_ns: u64,
 }
 
-/// Samples while clients of their own repeat a statement; connections are opened before.
+/// Samples while clients repeat a statement over connections opened before.
 fn run(server: &Server, sampler: &Sampler, sql: &(impl Fn(u64, usize) -> String + Sync)) -> Run {
     under_load(server, CLIENTS, sql, |pids| {
         sampler.start().unwrap();
@@ -47,7 +47,7 @@ fn run(server: &Server, sampler: &Sampler, sql: &(impl Fn(u64, usize) -> String 
     })
 }
 
-/// The share of samples in whose stacks the function occurs.
+/// The share of samples whose stacks contain the function.
 fn inclusive(selection: &Selection<'_>, name: &str) -> f64 {
     let with: u64 = selection
         .stacks()
@@ -56,7 +56,7 @@ fn inclusive(selection: &Selection<'_>, name: &str) -> f64 {
     with as f64 / selection.quality.total as f64
 }
 
-/// Stacks of one version under selects: whole, named, and as much as the kernel says exactly.
+/// Stacks of selects are complete and have names, and agree with the exact totals.
 fn selects_are_seen_whole(version: &str) {
     let _alone = alone();
     let Some(server) = testing::server(version) else {
@@ -93,15 +93,15 @@ fn selects_are_seen_whole(version: &str) {
     assert!(quality.in_kernel > 0 && quality.in_kernel < quality.total);
     assert_eq!(samples.lost, 0);
 
-    // Samples allocate the exact total, so both must be of one size. They agree within 2 % while
-    // the server has the machine to itself, but tests do not run on a quiet one: see `samples`.
+    // The samples must agree with the exact total, which they allocate: within 2% if only the server
+    // uses the machine, but other tests may be running: see `samples`.
     let ratio = quality.sampled_ns as f64 / exact_ns as f64;
     let noise = 4.0 / (quality.total as f64).sqrt();
     assert!(
         (ratio - 1.0).abs() < 0.25 + noise,
         "{version}: sampled / exact = {ratio}"
     );
-    // Those processes are the backends, and they know it themselves.
+    // The processes are backends according to their titles.
     for process in samples.processes.iter().filter(|p| pids.contains(&p.pid)) {
         assert_eq!(process.role, Role::Backend);
         assert_eq!(process.postmaster_pid, postmaster(&server));
@@ -111,12 +111,12 @@ fn selects_are_seen_whole(version: &str) {
 }
 
 #[test]
-fn selects_on_18_are_seen_whole() {
+fn stacks_of_selects_on_18_are_complete() {
     selects_are_seen_whole("18");
 }
 
 #[test]
-fn selects_on_a_stripped_10_are_seen_whole() {
+fn stacks_of_selects_on_a_stripped_10_are_complete() {
     selects_are_seen_whole("10");
 }
 
@@ -132,7 +132,7 @@ fn a_library_that_is_loaded_while_sampling_is_unwound_through() {
     fill(&server);
     let (mut connection, pid) = connect(&server);
     sampler.start().unwrap();
-    // The procedural language's library is mapped by this first use of it.
+    // The first use of PL/pgSQL maps its library.
     connection
         .execute(
             "do $$ declare n bigint := 0; till timestamptz := clock_timestamp() + '1 s'; begin \
@@ -163,7 +163,7 @@ fn a_library_that_is_loaded_while_sampling_is_unwound_through() {
 }
 
 #[test]
-fn two_servers_are_told_apart_and_parallel_workers_know_their_leader() {
+fn two_servers_are_distinguished_and_parallel_workers_have_their_leader() {
     let _alone = alone();
     let (Some(ours), Some(other)) = (testing::server("18"), testing::server("18")) else {
         return;
@@ -176,7 +176,8 @@ fn two_servers_are_told_apart_and_parallel_workers_know_their_leader() {
     let (mut second, second_pid) = connect(&other);
     connection.execute("set debug_parallel_query = on").unwrap();
     let sum = "select sum(sqrt(i)) from generate_series(1, 300000) i";
-    // A worker tells its leader only while it lives: it must outlive a reader that is kept waiting.
+    // A worker's leader can be read only while it runs, so it must run longer than a delay of the
+    // reader.
     connection
         .execute("create table p as select i from generate_series(1, 2000000) i")
         .unwrap();
@@ -205,7 +206,7 @@ fn two_servers_are_told_apart_and_parallel_workers_know_their_leader() {
     );
     let worked: u64 = workers.map(|p| p.quality.total).sum();
     assert!(worked > 0, "{:?}", samples.processes);
-    // Workers work beside their leader: what they use is no part of its time.
+    // The time of workers is not part of their leader's time.
     let alone = samples.select(|p| p.pid == pid).quality.total;
     assert_eq!(samples.backends(&[pid]).quality.total, alone);
     drop(sampler);

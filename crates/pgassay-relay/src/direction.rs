@@ -1,56 +1,56 @@
-//! One direction of a connection: what was read and is not yet due, or not yet taken.
+//! One direction of a connection: pieces that were read and are not yet due, or not yet written.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-/// As much may wait in a direction before no more is read.
+/// The maximum number of buffered bytes; beyond it, the relay stops reading.
 const HELD_MAX: usize = 4 << 20;
 
-/// What was read at once, and when it is to leave.
+/// The bytes of one read, and when they are due.
 struct Piece {
     due_ns: u64,
     bytes: Vec<u8>,
-    /// So many have left.
+    /// The number of bytes already written.
     sent: usize,
 }
 
-/// The pieces between one socket's reading and the other's writing.
+/// The pieces read from one socket and not yet written to the other.
 #[derive(Default)]
 pub(crate) struct Direction {
     pieces: VecDeque<Piece>,
     held: usize,
     end: End,
-    /// The reader's socket takes no more for now.
+    /// The receiving socket's buffer is full.
     pub is_blocked: bool,
 }
 
-/// How far the end of a stream has come.
+/// The state of a stream's end.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
-    /// It is not in sight.
+    /// The stream has not ended.
     #[default]
     Far,
-    /// The kernel has announced it, once; it is still to be read, after what came before it.
+    /// The kernel has announced it, which it does only once. Bytes before it are still to be read.
     Announced,
-    /// Nothing more is to be read.
+    /// Everything was read.
     Read,
-    /// It has been passed on.
+    /// It was forwarded.
     Passed,
 }
 
-/// What passing on did.
+/// The result of forwarding.
 #[derive(Default)]
 pub(crate) struct Passed {
-    /// Pieces that began to leave.
+    /// The number of pieces that began to leave.
     pub pieces: u64,
-    /// How late they were, all together and at most.
+    /// How late they were: sum and maximum.
     pub late_sum_ns: u64,
     pub late_max_ns: u64,
 }
 
 impl Direction {
-    /// Reads what is there. An error ends the direction as the end of the stream does.
+    /// Reads everything available. An error ends the direction, like the end of the stream.
     pub fn read(&mut self, from: &mut TcpStream, buffer: &mut [u8], due_ns: u64) {
         while self.end < End::Read && self.held < HELD_MAX {
             match from.read(buffer) {
@@ -62,7 +62,7 @@ impl Direction {
                         bytes: buffer[..count].to_vec(),
                         sent: 0,
                     });
-                    // A short read has emptied the socket, unless its end is still to be read.
+                    // A short read has emptied the socket, unless the end of the stream is pending.
                     if count < buffer.len() && self.end == End::Far {
                         return;
                     }
@@ -74,12 +74,12 @@ impl Direction {
         }
     }
 
-    /// The kernel has announced the end.
+    /// Notes that the kernel has announced the end of the stream.
     pub fn announce_end(&mut self) {
         self.end = self.end.max(End::Announced);
     }
 
-    /// Writes what is due, a piece at a time.
+    /// Writes all due pieces, one at a time.
     pub fn pass(&mut self, to: &mut TcpStream, now_ns: u64, passed: &mut Passed) -> io::Result<()> {
         self.is_blocked = false;
         while let Some(piece) = self.pieces.front_mut() {
@@ -110,13 +110,13 @@ impl Direction {
         }
         if self.end == End::Read {
             self.end = End::Passed;
-            // The other side may be gone already.
+            // The other side may have closed already.
             to.shutdown(std::net::Shutdown::Write).ok();
         }
         Ok(())
     }
 
-    /// When something is to be done next, unless a socket wakes us first.
+    /// When the next piece is due, unless the receiving socket must become writable first.
     pub fn due_ns(&self) -> Option<u64> {
         let first = self.pieces.front().filter(|_| !self.is_blocked);
         first.map(|piece| piece.due_ns)
@@ -127,7 +127,7 @@ impl Direction {
         self.held < HELD_MAX
     }
 
-    /// Whether everything, the end included, has been passed on.
+    /// Whether everything, including the end, was forwarded.
     pub fn is_done(&self) -> bool {
         self.end == End::Passed
     }

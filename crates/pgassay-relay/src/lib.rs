@@ -1,22 +1,22 @@
-//! A relay on loopback that makes round trips take longer, as a network would.
+//! A loopback relay that adds latency to round trips, as a network would.
 //!
-//! A [`Relay`] listens on a port of 127.0.0.1 and passes what it reads on to another address, each
-//! piece after half the delay that was asked for, in both directions. Its clients need no
-//! privileges, unlike those of `tc netem`, and no other connection of the machine is delayed.
+//! A [`Relay`] listens on a port of 127.0.0.1 and forwards what it reads to another address, each
+//! piece after half of the configured delay, in both directions. Unlike `tc netem`, it needs no
+//! privileges, and it does not delay other connections of the machine.
 //!
 //! # Invariants
-//! - Bytes of a direction leave in the order in which they came, and no earlier than half the delay
-//!   after they were read. What was read at once is written at once; two pieces are never joined
-//!   here, though TCP may join them behind our back, as it may on any network.
-//! - There is no limit to bandwidth, and no loss; what a reader does not take is held back, 4 MB
-//!   a direction, and then no longer read.
-//! - A side that ends ends the other, after what came before it has been passed on.
-//! - The relay is a thread of its own. It ends with the value that stands for it.
+//! - Bytes of a direction leave in the order in which they arrived, and no earlier than half the
+//!   delay after they were read. The relay never joins two pieces, although TCP may, as on any
+//!   network.
+//! - Bandwidth is unlimited and nothing is lost. If a reader is slow, the relay buffers 4 MB per
+//!   direction and then stops reading.
+//! - When one side closes, the other is closed too, after everything before has been forwarded.
+//! - The relay runs in its own thread, which ends when the [`Relay`] is dropped.
 //!
-//! # What it costs
-//! Four system calls and two wake-ups of its thread a round trip, beside the delay. [`Relay::lateness`]
-//! tells how much later than asked pieces left; [`round_trips`] measures what a round trip of one
-//! byte takes with and without it, which belongs beside every figure that was had through it.
+//! # Overhead
+//! A round trip takes four system calls and two wake-ups of the relay's thread in addition to the
+//! delay. [`Relay::lateness`] returns how late pieces left. [`round_trips`] measures a round trip of
+//! one byte with and without the relay; report it with every figure measured through the relay.
 
 mod direction;
 mod poller;

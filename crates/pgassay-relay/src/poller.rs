@@ -1,11 +1,11 @@
-//! Waiting for sockets and for a moment, and the clock; see epoll(7).
+//! Waits for sockets and deadlines; reads the clock. See epoll(7).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 const EVENTS_MAX: i32 = 64;
 
-/// Waits for sockets, edge-triggered, both ways.
+/// Waits for sockets to become readable or writable, edge-triggered.
 pub(crate) struct Poller {
     epoll: OwnedFd,
     events: Vec<libc::epoll_event>,
@@ -26,7 +26,7 @@ impl Poller {
         })
     }
 
-    /// Watches a socket under a number until it is closed.
+    /// Watches a socket, identified by a number, until it is closed.
     pub fn add(&self, socket: &impl AsRawFd, number: u64) -> io::Result<()> {
         let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         let mut event = libc::epoll_event {
@@ -40,8 +40,8 @@ impl Poller {
         Ok(())
     }
 
-    /// The numbers of sockets that something happened on, and whether it was their end; waits for so
-    /// long at most.
+    /// Waits for events until the timeout. Returns the numbers of the sockets, and whether their
+    /// stream ended.
     pub fn wait(&mut self, timeout_ns: u64) -> io::Result<impl Iterator<Item = (u64, bool)> + '_> {
         let found = match self.wait_for_events(timeout_ns) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
@@ -59,8 +59,8 @@ impl Poller {
                 tv_sec: (timeout_ns / 1_000_000_000).cast_signed(),
                 tv_nsec: (timeout_ns % 1_000_000_000).cast_signed(),
             };
-            // SAFETY: the pointers are to our events, as many as is said, and to our timespec; no
-            // signal mask is given. The system call is used since older C libraries lack it.
+            // SAFETY: the pointers are to our buffer of EVENTS_MAX events and to our timespec; there
+            // is no signal mask. Older C libraries have no wrapper for this system call.
             let found = checked(unsafe {
                 libc::syscall(
                     libc::SYS_epoll_pwait2,
@@ -73,7 +73,7 @@ impl Poller {
                 )
             });
             match found {
-                // Kernels before 5.11, and some sandboxes.
+                // Kernels before 5.11 and some sandboxes lack it.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
                     self.has_pwait2 = false;
                 }
@@ -87,21 +87,21 @@ impl Poller {
     }
 }
 
-/// The monotonic clock.
+/// Reads the monotonic clock.
 pub(crate) fn now_ns() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to our timespec; this clock is always there.
+    // SAFETY: the pointer is to our timespec; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Sleeps of the calling thread end within 1 ns of their time, as far as the machine can, instead
-/// of the 50 µs by which the kernel gathers wake-ups.
+/// Sets the timer slack of the calling thread to 1 ns. By default, the kernel delays wake-ups by up to
+/// 50 µs to combine them.
 pub(crate) fn sleep_exactly() {
-    // SAFETY: sets a number of the calling thread only.
+    // SAFETY: this changes only an attribute of the calling thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_usize) };
 }
 

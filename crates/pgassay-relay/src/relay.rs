@@ -1,4 +1,4 @@
-//! The relay's thread: accepts, connects, and passes on.
+//! The relay's thread: accepts, connects, and forwards.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,33 +13,33 @@ use thiserror::Error;
 use crate::direction::{Direction, Passed};
 use crate::poller::{Poller, now_ns, sleep_exactly};
 
-/// The number under which the listener is watched; connections have two numbers each, from 2.
+/// The number of the listener. Each connection has two numbers, starting at 2.
 const LISTENER: u64 = 0;
-/// The longest wait, so that the end of the relay is seen.
+/// The longest wait: the thread must notice when the relay is dropped.
 const WAIT_NS: u64 = 50_000_000;
-/// How long the address behind may take to accept a connection, which it does on loopback.
+/// Time limit for connecting to the target, which is on loopback.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const BUFFER: usize = 64 << 10;
 
-/// What keeps a relay from working.
+/// Why a relay cannot start.
 #[derive(Debug, Error)]
 pub enum RelayError {
-    /// No port of loopback can be had, or no thread.
-    #[error("the relay on loopback cannot start: {source}")]
+    /// No loopback port or no thread is available.
+    #[error("cannot start the loopback relay: {source}")]
     Start {
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// How much later than asked pieces left, since the relay began.
+/// How late pieces left since the relay started.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Lateness {
-    /// Pieces passed on, both directions together.
+    /// Pieces forwarded in both directions.
     pub pieces: u64,
-    /// The mean.
+    /// Mean delay beyond the due time.
     pub mean_us: f64,
-    /// The most.
+    /// Maximum delay beyond the due time.
     pub max_us: f64,
 }
 
@@ -51,7 +51,7 @@ struct Shared {
     late_max_ns: AtomicU64,
 }
 
-/// A relay that runs.
+/// A running relay. Dropping it ends it.
 pub struct Relay {
     address: SocketAddr,
     delay: Duration,
@@ -60,10 +60,10 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Begins to relay to `to`; `delay` is added to a round trip, half of it each way.
+    /// Starts a relay to `to` that adds `delay` to each round trip, half of it each way.
     ///
     /// # Errors
-    /// No port or no thread to be had.
+    /// No loopback port or no thread is available.
     pub fn start(to: SocketAddr, delay: Duration) -> Result<Self, RelayError> {
         let failed = |source| RelayError::Start { source };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
@@ -93,17 +93,17 @@ impl Relay {
         })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it adds to a round trip.
+    /// The delay added to a round trip.
     pub fn delay(&self) -> Duration {
         self.delay
     }
 
-    /// How late pieces left so far.
+    /// How late pieces left until now.
     pub fn lateness(&self) -> Lateness {
         let of = |number: &AtomicU64| number.load(Ordering::Relaxed) as f64;
         let pieces = self.shared.pieces.load(Ordering::Relaxed);
@@ -119,17 +119,17 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has nothing left to end.
+            // If the thread panicked, it has ended already.
             thread.join().ok();
         }
     }
 }
 
-/// A client's connection and ours to the address behind.
+/// A client's connection and the relay's connection to the target.
 struct Connection {
-    /// The client's, then the server's.
+    /// To the client, to the server.
     sockets: [TcpStream; 2],
-    /// From the client, then from the server.
+    /// From the client, from the server.
     directions: [Direction; 2],
 }
 
@@ -153,7 +153,7 @@ impl Work {
             numbers.clear();
             match self.poller.wait(timeout_ns) {
                 Ok(found) => numbers.extend(found),
-                // Without waiting there is no relay; its clients see their connections end.
+                // The relay cannot work without polling. Its clients see closed connections.
                 Err(_) => return,
             }
             for &(number, is_ending) in &numbers {
@@ -166,7 +166,7 @@ impl Work {
                         connection.directions[side].announce_end();
                     }
                     connection.read(side, &mut buffer, due_ns);
-                    // Something can be written again, perhaps.
+                    // The socket may have become writable.
                     connection.directions[1 - side].is_blocked = false;
                 }
             }
@@ -182,8 +182,8 @@ impl Work {
             .unwrap_or(u64::MAX)
     }
 
-    /// Takes all clients that wait. One whose server cannot be reached is let go, which it sees as
-    /// a connection that was closed.
+    /// Accepts all pending clients. If the server cannot be reached, the client's connection is
+    /// closed.
     fn accept(&mut self) {
         while let Ok((client, _)) = self.listener.accept() {
             let Ok(server) = TcpStream::connect_timeout(&self.to, CONNECT_TIMEOUT) else {
@@ -194,7 +194,7 @@ impl Work {
             self.next += 1;
             let prepared = sockets.iter().zip(0..).try_for_each(|(socket, side)| {
                 socket.set_nonblocking(true)?;
-                // Pieces leave as they came, not when more has gathered.
+                // Send each piece at once instead of waiting for more.
                 socket.set_nodelay(true)?;
                 self.poller.add(socket, number * 2 + side)
             });
@@ -209,7 +209,7 @@ impl Work {
         }
     }
 
-    /// Passes on whatever is due, and lets go of connections that have ended.
+    /// Forwards all due pieces and drops connections that have ended.
     fn pass(&mut self, buffer: &mut [u8]) {
         let mut passed = Passed::default();
         let one_way_ns = self.one_way_ns;
@@ -217,7 +217,7 @@ impl Work {
             let goes_on = connection.pass(&mut passed, buffer, one_way_ns);
             if !goes_on {
                 for socket in &connection.sockets {
-                    // It may be closed already.
+                    // The socket may be closed already.
                     socket.shutdown(Shutdown::Both).ok();
                 }
             }
@@ -239,7 +239,7 @@ impl Connection {
         self.directions[side].read(&mut self.sockets[side], buffer, due_ns);
     }
 
-    /// Whether it goes on.
+    /// Forwards all due pieces. Returns false when the connection has ended.
     fn pass(&mut self, passed: &mut Passed, buffer: &mut [u8], one_way_ns: u64) -> bool {
         for side in 0..2 {
             let had_room = self.directions[side].has_room();
@@ -247,7 +247,7 @@ impl Connection {
             if self.directions[side].pass(to, now_ns(), passed).is_err() {
                 return false;
             }
-            // What was not read for want of room is not announced again.
+            // epoll does not announce again what was not read because the buffer was full.
             if !had_room && self.directions[side].has_room() {
                 self.read(side, buffer, now_ns() + one_way_ns);
             }

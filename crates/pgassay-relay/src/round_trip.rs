@@ -1,4 +1,4 @@
-//! What a round trip of one byte takes, through a relay and without.
+//! Measures a round trip of one byte, with and without a relay.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::relay::Relay;
 
-/// Round trips before it is timed: both threads have run and the sockets are warm.
+/// Untimed round trips at the beginning, until both threads have run and the sockets are warm.
 const WARM_UP: u32 = 20;
-/// Round trips that are timed, unless the delay is long.
+/// Timed round trips, unless the delay is long.
 const TIMED: u32 = 300;
-/// Timing takes no longer than about this.
+/// Approximate time limit for the timed round trips.
 const TIME_MAX: Duration = Duration::from_millis(300);
 
 /// Median round trips of one byte between two threads, over TCP on loopback.
@@ -18,14 +18,14 @@ const TIME_MAX: Duration = Duration::from_millis(300);
 pub struct RoundTrips {
     /// Without a relay.
     pub direct_us: f64,
-    /// Through one.
+    /// Through a relay.
     pub relayed_us: f64,
 }
 
-/// Measures both, with a relay of this delay.
+/// Measures both, with a relay that adds `delay`.
 ///
 /// # Errors
-/// Sockets or threads that cannot be had.
+/// No socket or no thread is available.
 pub fn round_trips(delay: Duration) -> io::Result<RoundTrips> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
@@ -42,7 +42,7 @@ pub fn round_trips(delay: Duration) -> io::Result<RoundTrips> {
     let relay = Relay::start(address, delay).map_err(io::Error::other)?;
     let relayed_us = median_us(relay.address(), delay)?;
     drop(relay);
-    // It has seen both connections end.
+    // Both connections have ended, so the thread ends.
     echo.join().ok();
     Ok(RoundTrips {
         direct_us,

@@ -1,4 +1,4 @@
-//! What became of an expectation, in words.
+//! Text for the outcome of an expectation.
 
 use pgassay_core::measure::{ExpectationOutcome, Outcome, Reading};
 use pgassay_core::run::Run;
@@ -6,10 +6,10 @@ use pgassay_core::run::Run;
 use crate::number;
 use crate::outline::condition_title;
 
-/// Readings that are told one by one.
+/// Readings listed one by one.
 const TOLD_MAX: usize = 4;
 
-/// The word for what it came to.
+/// The word for an outcome.
 pub(crate) fn word(it: &ExpectationOutcome) -> &'static str {
     match it.outcome() {
         Some(Outcome::Met) => "met",
@@ -19,8 +19,8 @@ pub(crate) fn word(it: &ExpectationOutcome) -> &'static str {
     }
 }
 
-/// `1.332 [1.290, 1.375] vs 1.2 (plain, 1 client); …`: where it is not met, else where that is
-/// inconclusive, else all.
+/// `1.332 [1.290, 1.375] vs 1.2 (plain, 1 client); …`: the readings that do not meet the expectation;
+/// if there are none, the inconclusive ones; else all.
 pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
     let Some(outcome) = it.outcome() else {
         return "not measured in this run".to_owned();
@@ -39,7 +39,10 @@ pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
     if outcome != Outcome::Met {
         match met.count() {
             0 => {}
-            count => parts.push(format!("met under {count} other")),
+            count => parts.push(format!(
+                "met in {}",
+                number::count(count as u64, "other condition")
+            )),
         }
     }
     parts.join("; ")

@@ -1,15 +1,15 @@
-//! What A/A comparisons found, in words.
+//! Text for the results of A/A comparisons.
 
 use pgassay_core::calibration::CalibrationSummary;
 use pgassay_core::run::Run;
 
-/// What A/A comparisons on this machine found, where there were any.
+/// The result of the A/A comparisons on this machine, if there were any.
 pub(crate) fn calibration(run: &Run) -> Option<String> {
     let found = run.calibration.as_ref()?;
     Some(format!("A/A on this machine: {}.", false_positives(found)))
 }
 
-/// A share of false positives with its interval: `9 of 200 comparisons differed, 4.5% (95% CI 2.1% to
+/// The false-positive rate with its interval: `9 of 200 comparisons differed, 4.5% (95% CI 2.1% to
 /// 8.4%)`.
 pub fn false_positives(found: &CalibrationSummary) -> String {
     let (different, all) = (found.different, found.comparisons);

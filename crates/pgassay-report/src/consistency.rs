@@ -1,10 +1,10 @@
-//! Words for the checks that decide whether a difference is explained.
+//! Text for the checks that decide whether a difference is explained.
 
 use pgassay_core::ledger::{CheckName, CheckSide, ConsistencyCheck, ExplainedShare};
 
 use crate::number;
 
-/// The checks that failed, one clause each, joined; empty where none did.
+/// The failed checks, one clause each; empty if all passed.
 pub(crate) fn failures(checks: &[ConsistencyCheck]) -> String {
     let mut names: Vec<CheckName> = Vec::new();
     for check in checks.iter().filter(|check| !check.passed) {
@@ -16,7 +16,7 @@ pub(crate) fn failures(checks: &[ConsistencyCheck]) -> String {
     clauses.collect::<Vec<String>>().join("; ")
 }
 
-/// The clause of a check that failed on one side or on both, with its larger error.
+/// The clause for a check that failed on one side or both, with the larger error.
 fn failure(checks: &[ConsistencyCheck], name: CheckName) -> Option<String> {
     let failed: Vec<&ConsistencyCheck> = checks
         .iter()
@@ -41,9 +41,9 @@ fn clause(check: &ConsistencyCheck) -> String {
     let limit = number::percent(check.bound);
     let differ = |what: &str| format!("{what} by {error} (limit {limit})");
     match check.name {
-        CheckName::Division => "nothing exact divided the blocked time".to_owned(),
-        CheckName::Coverage => differ("the rows differ from the clients' clock"),
-        CheckName::Count => differ("the latencies recorded differ from the transactions counted"),
+        CheckName::Division => "no exact data attributes the blocked time".to_owned(),
+        CheckName::Coverage => differ("the sum of the rows differs from the clients' clock"),
+        CheckName::Count => differ("the number of latencies differs from that of transactions"),
         CheckName::Rate => differ("the rate in the window differs from that of the whole run"),
         CheckName::ClientClock => differ("the clients' time differs from backends × window"),
         CheckName::CpuClock => differ("the backends' CPU clocks disagree with schedstat"),
@@ -52,7 +52,7 @@ fn clause(check: &ConsistencyCheck) -> String {
             differ("the CPU time of profiled trials differs from that of timed ones")
         }
         CheckName::Machine => {
-            format!("{error} of the machine's time is not accounted for (limit {limit})")
+            format!("{error} of machine time is unaccounted for (limit {limit})")
         }
         CheckName::SwitchesCpu => {
             differ("context switches disagree with schedstat on the CPU time")
@@ -63,30 +63,34 @@ fn clause(check: &ConsistencyCheck) -> String {
         CheckName::ProfiledRunQueue => {
             differ("the run queue of profiled trials differs from that of timed ones")
         }
-        CheckName::ServerClock => differ("the rows differ from the server's clock of statements"),
+        CheckName::ServerClock => {
+            differ("the sum of the rows differs from the server's statement time")
+        }
         CheckName::ClientAccount => {
-            differ("the server's wait for its clients differs from their own account")
+            differ("the server's wait for its clients differs from the clients' own account")
         }
         CheckName::ClientCpu => {
             differ("the load generator's CPU time differs from that of its process")
         }
         CheckName::ProfilingOverhead => {
-            format!("profiling cost {error} of the throughput (limit {limit})")
+            format!("profiling overhead is {error} of throughput (limit {limit})")
         }
         CheckName::ClientLimited => {
-            format!("the load generator set the pace in {error} of trials (limit {limit})")
+            format!("the load generator was the bottleneck in {error} of trials (limit {limit})")
         }
-        CheckName::Unresolved => format!("{error} of the difference is unresolved (limit {limit})"),
+        CheckName::Unresolved => {
+            format!("{error} of the difference is unexplained (limit {limit})")
+        }
         CheckName::Unexplained => {
-            format!("the 95% CI of the share explained does not lie within {limit} of the whole")
+            format!("the 95% CI of the explained share is not within {limit} of 100%")
         }
         CheckName::Sources => {
-            format!("{error} of the difference lies in rows with one source only (limit {limit})")
+            format!("{error} of the difference is in rows with only one source (limit {limit})")
         }
     }
 }
 
-/// `97.1 % of +605.5 µs, 95% CI [91.0 %, 103.2 %]`.
+/// `97.1% of +605.5 µs, 95% CI [91.0%, 103.2%]`.
 pub(crate) fn share(share: &ExplainedShare, whole: &str) -> String {
     let interval = match share.interval {
         Some([low, high]) => {

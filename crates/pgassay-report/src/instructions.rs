@@ -1,4 +1,4 @@
-//! Counted instructions as reports show them: their figures, and what was timed beside them.
+//! Instruction counts as reports show them, next to the timed figures.
 
 use pgassay_core::comparison::{Comparison, PointSummary};
 use pgassay_core::instructions::{Difference, InstructionCosts, VariantCount, Verdict};
@@ -7,26 +7,26 @@ use pgassay_core::run::Run;
 use crate::number;
 use crate::outline::{clients, comparison, point};
 
-/// A variant under a condition, counted and timed.
+/// Instruction counts and timings of a variant under a condition.
 pub(crate) struct Row<'a> {
-    /// The condition's title; empty where there is one only.
+    /// The condition's title; empty if there is only one.
     pub condition: &'a str,
-    /// What was counted.
+    /// The instruction counts.
     pub count: &'a VariantCount,
-    /// Against the condition's baseline, which has none.
+    /// The difference from the condition's baseline; `None` for the baseline itself.
     pub difference: Option<&'a Difference>,
-    /// What was timed.
+    /// The timed figures, if there are any.
     pub timed: Option<Timed<'a>>,
 }
 
-/// What was timed under the condition of this name with the fewest clients.
+/// The timed figures of the condition with this name and the fewest clients.
 #[derive(Clone, Copy)]
 pub(crate) struct Timed<'a> {
-    /// Its clients.
+    /// Number of clients.
     pub clients: u32,
-    /// The point's figures.
+    /// The figures.
     pub point: &'a PointSummary,
-    /// Against the baseline.
+    /// The comparison with the baseline.
     pub comparison: Option<&'a Comparison>,
 }
 
@@ -58,13 +58,13 @@ fn timed<'a>(run: &'a Run, label: &str, name: &str) -> Option<Timed<'a>> {
     })
 }
 
-/// A condition's label as counting has it, to which all ways to the server are one.
+/// A condition's label without its network, which instruction counting ignores.
 fn without_network(label: &str) -> String {
     let parts = label.split(", ").filter(|it| !it.starts_with("network="));
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Instructions, to a tenth where that says something: `43 735.9`, `1 871 064`.
+/// Instructions, to a tenth below a million: `43 735.9`, `1 871 064`.
 pub(crate) fn figure(value: f64) -> String {
     if value.abs() >= 1e6 {
         return number::whole(value);
@@ -85,12 +85,12 @@ pub(crate) fn signed(value: f64) -> String {
     }
 }
 
-/// A ratio of counts, which tell a thousandth of a per cent: `+0.367 %`, `×2.216`.
+/// A ratio of counts, to a thousandth of a percent: `+0.367%`, `×2.216`.
 pub(crate) fn change(ratio: f64) -> String {
     if !(0.5..2.0).contains(&ratio) {
         return number::ratio(ratio);
     }
-    let text = format!("{:.3}\u{a0}%", 100.0 * (ratio - 1.0).abs());
+    let text = format!("{:.3}%", 100.0 * (ratio - 1.0).abs());
     match ratio {
         _ if text.starts_with("0.000") => text,
         cheaper if cheaper < 1.0 => format!("−{text}"),
@@ -98,7 +98,7 @@ pub(crate) fn change(ratio: f64) -> String {
     }
 }
 
-/// What can be said of a difference, where that is not simply that there is one.
+/// Why a difference cannot be claimed; `None` if it can.
 pub(crate) fn doubt(difference: &Difference) -> Option<&'static str> {
     match difference.verdict {
         Verdict::Differs => None,
@@ -108,11 +108,11 @@ pub(crate) fn doubt(difference: &Difference) -> Option<&'static str> {
     }
 }
 
-/// How it was counted, in a sentence.
+/// How instructions were counted, in a sentence.
 pub(crate) fn how(costs: &InstructionCosts) -> String {
     let counts = &costs.counts;
     format!(
-        "Instructions in user space per transaction, counted by {} with one client, seed {}; ± is the range observed across repeats, and of a difference the margin that noise alone stays within.",
+        "User-space instructions per transaction, counted by {} with one client, seed {}; ± is the range observed across repeats or, for a difference, the noise margin.",
         counts.machine.counter, counts.seed
     )
 }
@@ -129,9 +129,9 @@ mod tests {
         assert_eq!(plain(figure(-0.04)), "0.0");
         assert_eq!(plain(signed(159.96)), "+160.0");
         assert_eq!(plain(signed(-501.92)), "−501.9");
-        assert_eq!(plain(change(1.003_67)), "+0.367 %");
-        assert_eq!(plain(change(0.999_999)), "0.000 %");
-        assert_eq!(plain(change(0.977)), "−2.300 %");
-        assert_eq!(plain(change(2.2156)), "×2.216");
+        assert_eq!(change(1.003_67), "+0.367%");
+        assert_eq!(change(0.999_999), "0.000%");
+        assert_eq!(change(0.977), "−2.300%");
+        assert_eq!(change(2.2156), "×2.216");
     }
 }

@@ -1,17 +1,17 @@
-//! The run as JSON, and the schemas of what programs read and people write.
+//! Runs and observations as JSON, and the JSON Schemas of runs, observations and studies.
 
 use pgassay_core::observation::Observation;
 use pgassay_core::run::Run;
 use pgassay_core::study::Study;
 use schemars::{JsonSchema, schema_for};
 
-/// The run as indented JSON, ended by a newline: the form of `run.json`, see `docs/schema`.
+/// The run as indented JSON with a final newline: the format of `run.json`, see `docs/schema`.
 ///
 /// # Panics
-/// Never: a run has no maps but those with text for keys, which is all that JSON asks.
+/// Never: all maps of a run have strings as keys, as JSON requires.
 pub fn json(run: &Run) -> String {
     let text = serde_json::to_string_pretty(run);
-    text.expect("a run's maps have text for keys, and its other parts have a form in JSON") + "\n"
+    text.expect("a run's maps have strings as keys, and JSON can represent all other parts") + "\n"
 }
 
 /// The JSON Schema of `run.json`, version 1.
@@ -19,7 +19,7 @@ pub fn run_schema() -> String {
     schema::<Run>()
 }
 
-/// An observation as indented JSON, ended by a newline; see `docs/schema`.
+/// An observation as indented JSON with a final newline; see `docs/schema`.
 ///
 /// # Panics
 /// Never, for the same reason as [`json`].
@@ -38,7 +38,7 @@ pub fn study_schema() -> String {
     schema::<Study>()
 }
 
-/// The schema of a type, in the dialect that `schemars` writes by default.
+/// The schema of a type, in the default dialect of `schemars`.
 fn schema<T: JsonSchema>() -> String {
     let text = serde_json::to_string_pretty(&schema_for!(T));
     text.expect("a schema is JSON") + "\n"

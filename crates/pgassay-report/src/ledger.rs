@@ -1,4 +1,4 @@
-//! Words for ledgers, the same in the terminal and on the page.
+//! Text for ledgers, the same in the terminal and on the page.
 
 use pgassay_core::ledger::{
     self as core_ledger, Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks, LedgerDifference,
@@ -10,18 +10,19 @@ use pgassay_core::run::{Check, Run};
 use crate::outline::{condition_title, variant_name};
 use crate::{consistency, number};
 
-/// A group's name, which says where its time was spent.
+/// The displayed name of a group of rows.
 pub(crate) fn group_name(part: Part, name: &str) -> String {
     match part {
         Part::OnCpu if name == "CPU" || name == "all phases" => "CPU".to_owned(),
         Part::OnCpu => format!("CPU: {name}"),
-        Part::Unresolved if name.contains("no reason told") => "unresolved (blocked)".to_owned(),
-        Part::Unresolved => format!("unresolved ({name})"),
+        // Time blocked without a known reason, whatever its wording in this result's version.
+        Part::Unresolved if name.starts_with("blocked") => "unexplained (blocked)".to_owned(),
+        Part::Unresolved => format!("unexplained ({name})"),
         _ => name.to_owned(),
     }
 }
 
-/// A row's name: its group's, and within a phase its mechanism.
+/// A row's name: that of its group, and its mechanism within a phase.
 pub(crate) fn row_name(row: &LedgerRow) -> String {
     match (row.part, row.phase.as_str()) {
         (Part::OnCpu, phase) if !phase.is_empty() => format!("CPU: {phase} · {}", row.cost.name),
@@ -30,11 +31,11 @@ pub(crate) fn row_name(row: &LedgerRow) -> String {
     }
 }
 
-/// Work or waiting, in a word.
+/// The word for a row's kind: work or waiting.
 pub(crate) fn nature_word(nature: Nature) -> &'static str {
     match nature {
-        Nature::Demand => "demand",
-        Nature::Queue => "queue",
+        Nature::Demand => "service",
+        Nature::Queue => "queueing",
         Nature::Think => "think",
         Nature::Unknown => "?",
     }
@@ -46,8 +47,8 @@ pub(crate) fn ledger(run: &Run, condition: usize, variant: usize) -> Option<&Led
     ledgers.find(|it| it.condition == condition && it.variant == variant)
 }
 
-/// `T2: CPU by stacks, blocked time by wait events; 93.2 % of the time is explained`, and what grants
-/// the next tier; `shares` of the time are those of the accounts that are shown.
+/// `T2: CPU by stacks, blocked time by wait events; 93.2% of the time is explained`, and what the next
+/// tier requires. `shares` are the explained shares of the ledgers shown.
 pub(crate) fn tier(
     (cpu_by_stacks, blocked_by): (bool, Divider),
     shares: &[f64],
@@ -57,8 +58,8 @@ pub(crate) fn tier(
     if tier == 0 {
         let share = number::percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
         return format!(
-            "T0: divided as looks at pg_stat_activity found it, which miss what is at work on a full \
-             machine; {share} of the time is explained; T1 needs pgassay on the server's own machine"
+            "T0: all time by samples of pg_stat_activity, which undercount running backends on a \
+             saturated machine; {share} of the time is explained; T1 needs pgassay on the server's host"
         );
     }
     let cpu = if cpu_by_stacks {
@@ -80,13 +81,13 @@ pub(crate) fn tier(
         format!("; T{next} needs {mend}")
     });
     format!(
-        "T{tier}: CPU {cpu}, blocked time by {}; {share} of the time is explained{}",
+        "T{tier}: CPU {cpu}, blocked time {}; {share} of the time is explained{}",
         divider(blocked_by),
         next.unwrap_or_default()
     )
 }
 
-/// The same of a run's accounts, the shallowest of which counts; empty without any.
+/// The lowest tier of these ledgers, as [`tier`] describes it; empty without ledgers.
 pub(crate) fn tier_of_run(run: &Run, ledgers: &[&Ledger]) -> String {
     let divided_by = |it: &&Ledger| (it.cpu_by_stacks, it.blocked_by);
     let shallowest = ledgers
@@ -98,13 +99,13 @@ pub(crate) fn tier_of_run(run: &Run, ledgers: &[&Ledger]) -> String {
     shallowest.map_or_else(String::new, |by| tier(by, &shares, access))
 }
 
-/// Whether the rows may be said to explain the difference, and why not.
+/// Whether the rows explain the difference, and if not, why.
 pub(crate) fn explanation(difference: &LedgerDifference) -> String {
     let unresolved = number::micros(difference.unresolved_us);
     let whole = number::signed_micros(difference.response.difference_us);
-    let unresolved = format!("{unresolved} µs of {whole} µs are unresolved");
+    let unresolved = format!("{unresolved} µs of {whole} µs are unexplained");
     if !difference.differs() {
-        return format!("Nothing to explain: {whole} µs are within the noise of these pairs.");
+        return format!("Nothing to explain: {whole} µs is within the noise of these pairs.");
     }
     match &difference.explained_share {
         Some(share) if difference.explained => {
@@ -120,7 +121,7 @@ pub(crate) fn explanation(difference: &LedgerDifference) -> String {
         }
         _ => {}
     }
-    // A result of before these checks.
+    // Results of older versions have no such checks.
     match () {
         () if difference.explained => format!("Explained: {unresolved}."),
         () if !difference.is_resolved() => format!(
@@ -128,12 +129,12 @@ pub(crate) fn explanation(difference: &LedgerDifference) -> String {
             number::percent(UNRESOLVED_SHARE_MAX)
         ),
         () => format!(
-            "Not explained: {unresolved}, but a sum below does not hold, or nothing exact divided the time."
+            "Not explained: {unresolved}, but a consistency check below failed, or no exact data was available to attribute the time."
         ),
     }
 }
 
-/// `simple, 16 clients: rows 100.1 % of the clients' clock; …`, the sums that do not hold marked.
+/// `simple, 16 clients: rows sum to 100.1% of the clients' clock, …`, with failed checks marked.
 pub(crate) fn checks(run: &Run, ledger: &Ledger) -> String {
     let checks = &ledger.checks;
     let parts: Vec<String> = [Some(coverage(checks)), Some(little(checks))]
@@ -148,7 +149,7 @@ pub(crate) fn checks(run: &Run, ledger: &Ledger) -> String {
         .flatten()
         .collect();
     format!(
-        "{}, {}: {}; blocked time divided by {}",
+        "{}, {}: {}; blocked time {}",
         variant_name(run, ledger.variant),
         condition_title(run, ledger.condition),
         parts.join(", "),
@@ -160,10 +161,10 @@ fn coverage(checks: &LedgerChecks) -> String {
     let mark = if checks.closes() {
         ""
     } else {
-        " (must be 99 to 101)"
+        " (must be 99% to 101%)"
     };
     format!(
-        "rows {} of the clients' clock{mark}",
+        "rows sum to {} of the clients' clock{mark}",
         number::percent(checks.coverage)
     )
 }
@@ -180,11 +181,9 @@ fn machine(checks: &LedgerChecks) -> Option<String> {
     let error = checks.machine_error?.abs();
     let share = number::percent(error);
     if error <= TOTALS_ERROR_MAX {
-        Some(format!("the machine's time accounted for within {share}"))
+        Some(format!("machine time accounted for within {share}"))
     } else {
-        Some(format!(
-            "{share} of the machine's time with nothing to account for it"
-        ))
+        Some(format!("{share} of machine time unaccounted for"))
     }
 }
 
@@ -207,31 +206,35 @@ fn judged(name: &str, error: f64, limit: f64) -> String {
 fn watching(checks: &LedgerChecks) -> Option<String> {
     let ratio = checks.profiled_tps_ratio?;
     Some(format!(
-        "watching kept {} of the throughput",
-        number::percent(ratio)
+        "profiling overhead {}",
+        number::percent(1.0 - ratio)
     ))
 }
 
 fn client(checks: &LedgerChecks) -> Option<String> {
     let share = checks.client_limited;
-    (share > 0.0).then(|| format!("client-limited in {} of trials", number::percent(share)))
+    let share = (share > 0.0).then(|| number::percent(share))?;
+    Some(format!(
+        "the load generator was the bottleneck in {share} of trials"
+    ))
 }
 
 fn steal(checks: &LedgerChecks) -> Option<String> {
-    (checks.steal >= 0.005).then(|| format!("{} stolen", number::percent(checks.steal)))
+    (checks.steal >= 0.005).then(|| format!("CPU steal {}", number::percent(checks.steal)))
 }
 
 fn divider(divider: Divider) -> &'static str {
     match divider {
-        Divider::Nothing => "nothing",
-        Divider::AskedStates => "looks at pg_stat_activity",
-        Divider::AskedWaitEvents => "wait events of pg_stat_activity",
-        Divider::WaitEvents => "wait events",
-        Divider::Stacks => "stacks",
+        Divider::Nothing => "in one row",
+        Divider::AskedStates => "by samples of pg_stat_activity",
+        Divider::AskedWaitEvents => "by wait events of pg_stat_activity",
+        Divider::WaitEvents => "by wait events",
+        Divider::Stacks => "by stacks",
     }
 }
 
-/// `logger .8, checkpointer .02`; empty where none used any.
+/// CPU time of background processes in µs per transaction: `logger 0.80, checkpointer 0.02`; empty if
+/// none used any.
 pub(crate) fn background(ledger: &Ledger) -> String {
     let used = ledger.background.iter().filter(|row| row.us >= 0.005);
     let rows: Vec<String> = used

@@ -1,9 +1,9 @@
-//! Shows results: terminal, HTML, JSON, and the forms of other profilers.
+//! Renders results: terminal, HTML, JSON, and the formats of other profilers.
 //!
-//! Every function here takes a [`Run`](pgassay_core::run::Run), or an
-//! [`Observation`](pgassay_core::observation::Observation) of a live server, and returns text. Nothing is read,
-//! written or printed, no clock is looked at and no statistics are computed: what a report says
-//! was decided when the run was assessed.
+//! Every function takes a [`Run`](pgassay_core::run::Run), or an
+//! [`Observation`](pgassay_core::observation::Observation) of a live server, and returns text. It does no I/O,
+//! reads no clock and computes no statistics: everything a report states was determined when the run
+//! was assessed.
 
 mod belief;
 mod calibration;

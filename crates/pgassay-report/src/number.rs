@@ -1,13 +1,13 @@
-//! Figures as people read them, the same in every kind of report.
+//! Number formatting, the same in every kind of report.
 //!
-//! A minus is U+2212, thousands are set apart by a space, and units by another: the SI's rules.
-//! These spaces do not break; a terminal prints them as plain ones. Nothing here rounds before it
-//! is printed.
+//! A minus is U+2212; a no-break space separates thousands and precedes a unit (the SI's rules), except
+//! the percent sign, which follows its number directly. A terminal prints plain spaces. Values are
+//! rounded only when printed.
 
 use jiff::Timestamp;
 use pgassay_core::counters::Unit;
 
-/// A whole number with its thousands set apart: `12 583`.
+/// A whole number with separated thousands: `12 583`.
 pub(crate) fn whole(value: f64) -> String {
     if !value.is_finite() {
         return "?".to_owned();
@@ -26,7 +26,7 @@ pub(crate) fn whole(value: f64) -> String {
     out
 }
 
-/// Throughput: whole numbers, but for slow work where the fraction says something.
+/// Throughput: whole numbers, or two decimals below 100.
 pub(crate) fn tps(value: f64) -> String {
     if value.abs() < 100.0 {
         decimals(value, 2)
@@ -35,7 +35,7 @@ pub(crate) fn tps(value: f64) -> String {
     }
 }
 
-/// A figure of any size to four digits or all before the point: `1 323 612`, `70.34`, `0.92`.
+/// A figure of any size, to four digits or all digits before the point: `1 323 612`, `70.34`, `0.920`.
 pub(crate) fn plain(value: f64) -> String {
     match value.abs() {
         1000.0.. => whole(value),
@@ -50,7 +50,8 @@ pub(crate) fn ratio(value: f64) -> String {
     format!("×{}", decimals(value, 3))
 }
 
-/// An interval of ratios: `[1.396, 1.428]`. Two pairs that differ bound nothing: `[1e-12, 4e12]`.
+/// An interval of ratios: `[1.396, 1.428]`. Extreme bounds, as from two pairs that differ, are written
+/// as `[1e-12, 4e12]`.
 pub(crate) fn interval(low: f64, high: f64) -> String {
     let bound = |value: f64| {
         if value.is_finite() && (value >= 10_000.0 || (value > 0.0 && value < 0.001)) {
@@ -62,35 +63,35 @@ pub(crate) fn interval(low: f64, high: f64) -> String {
     format!("[{}, {}]", bound(low), bound(high))
 }
 
-/// A share as percent, with a digit more where it is small: `1.8 %`, `0.04 %`.
+/// A share as a percentage, with one more digit if it is small: `1.8%`, `0.04%`.
 pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent != 0.0 && percent.abs() < 0.1 {
-        format!("{}\u{a0}%", decimals(percent, 2))
+        format!("{}%", decimals(percent, 2))
     } else {
-        format!("{}\u{a0}%", decimals(percent, 1))
+        format!("{}%", decimals(percent, 1))
     }
 }
 
-/// A noise as percent, whose decimals mean nothing where it is large: `1.8 %`, `34 %`.
+/// A standard deviation as a percentage, without decimals from 10% on: `1.8%`, `34%`.
 pub(crate) fn noise(share: f64) -> String {
     if share.abs() >= 0.1 {
-        format!("{}\u{a0}%", decimals(share * 100.0, 0))
+        format!("{}%", decimals(share * 100.0, 0))
     } else {
         percent(share)
     }
 }
 
-/// A share as percent that is never rounded up to all of it: `99.9 %` is not `100 %`.
+/// A share as a percentage, rounded down so that only the whole prints as `100%`.
 pub(crate) fn percent_of(part: u64, all: u64) -> String {
     if part == all {
-        return "100\u{a0}%".to_owned();
+        return "100%".to_owned();
     }
     let percent = part as f64 / all as f64 * 100.0;
-    format!("{}\u{a0}%", decimals((percent * 10.0).floor() / 10.0, 1))
+    format!("{}%", decimals((percent * 10.0).floor() / 10.0, 1))
 }
 
-/// Microseconds: two decimals, fewer where the value is large.
+/// Microseconds: two decimals, fewer if the value is large.
 pub(crate) fn micros(value: f64) -> String {
     decimals(value, micros_places(value))
 }
@@ -111,7 +112,7 @@ pub(crate) fn millis(value_us: f64) -> String {
     decimals(value_us / 1000.0, places)
 }
 
-/// A counter's figure per transaction: three digits, or as many as it has before the point.
+/// A counter's value per transaction: three digits, or all digits before the point.
 pub(crate) fn counted(value: f64, unit: Unit) -> String {
     let (value, unit) = match unit {
         Unit::Count => (value, ""),
@@ -132,7 +133,7 @@ pub(crate) fn counted(value: f64, unit: Unit) -> String {
     decimals(value, places) + unit
 }
 
-/// A difference of such figures, always with its sign.
+/// A difference of counter values, always with its sign.
 pub(crate) fn signed_counted(value: f64, unit: Unit) -> String {
     let text = counted(value, unit);
     if value > 0.0 && text.contains(|c: char| ('1'..='9').contains(&c)) {
@@ -142,7 +143,7 @@ pub(crate) fn signed_counted(value: f64, unit: Unit) -> String {
     }
 }
 
-/// How long something takes, in the unit that suits it: `403 ms`, `66 s`, `12 min`.
+/// A duration in a suitable unit: `403 ms`, `66 s`, `12 min`.
 pub(crate) fn duration(value_us: f64) -> String {
     if value_us < 10_000_000.0 {
         let ms = value_us / 1000.0;
@@ -154,7 +155,7 @@ pub(crate) fn duration(value_us: f64) -> String {
     }
 }
 
-/// A moment, in UTC: `2026-11-21 23:43:51 UTC`.
+/// A timestamp in UTC: `2026-11-21 23:43:51 UTC`.
 pub(crate) fn moment(since_1970_us: i64) -> String {
     Timestamp::from_microsecond(since_1970_us).map_or_else(
         |_| format!("{since_1970_us} µs since 1970"),
@@ -168,7 +169,7 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{}\u{a0}{noun}{plural}", whole(number as f64))
 }
 
-/// A fixed number of decimals; a zero is never negative, and what is not a number shows as `?`.
+/// A fixed number of decimals; zero is never negative, and a non-finite value prints as `?`.
 pub(crate) fn decimals(value: f64, places: usize) -> String {
     if !value.is_finite() {
         return "?".to_owned();
@@ -181,7 +182,7 @@ pub(crate) fn decimals(value: f64, places: usize) -> String {
     }
 }
 
-/// Decimals that still say something: a sampled cost has three or four digits at best.
+/// Significant decimals: a sampled cost has three or four digits at best.
 fn micros_places(value: f64) -> usize {
     match value.abs() {
         small if small < 100.0 => 2,
@@ -194,7 +195,7 @@ fn micros_places(value: f64) -> usize {
 mod tests {
     use super::*;
 
-    /// With the no-break spaces as plain ones.
+    /// Replaces no-break spaces by plain ones.
     fn plain(text: impl AsRef<str>) -> String {
         text.as_ref().replace('\u{a0}', " ")
     }
@@ -229,11 +230,11 @@ mod tests {
 
     #[test]
     fn shares_keep_what_is_small_and_never_round_up_to_all() {
-        assert_eq!(plain(percent(0.018)), "1.8 %");
-        assert_eq!(plain(percent(0.0004)), "0.04 %");
-        assert_eq!(plain(percent(0.0)), "0.0 %");
-        assert_eq!(plain(percent_of(99_999, 100_000)), "99.9 %");
-        assert_eq!(plain(percent_of(5, 5)), "100 %");
+        assert_eq!(percent(0.018), "1.8%");
+        assert_eq!(percent(0.0004), "0.04%");
+        assert_eq!(percent(0.0), "0.0%");
+        assert_eq!(percent_of(99_999, 100_000), "99.9%");
+        assert_eq!(percent_of(5, 5), "100%");
     }
 
     #[test]

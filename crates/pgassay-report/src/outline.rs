@@ -1,8 +1,7 @@
-//! What belongs together in a run, and what the reader should see first.
+//! Grouping and ordering of a run's parts for display.
 //!
-//! Nothing is computed here beyond sums of rows. Every look-up is by index and gives `None` or a
-//! placeholder where a file that was edited by hand points outside its own lists: a report never
-//! panics over its data.
+//! Nothing is computed beyond sums of rows. Every lookup by index returns `None` or a placeholder if the
+//! index is out of range, as in a file edited by hand: a report never panics over its data.
 
 use pgassay_core::comparison::{
     Change, Comparison, CostDifference, CostRow, PointSummary, Verdict,
@@ -14,13 +13,14 @@ use pgassay_core::run::Run;
 
 use crate::number;
 
-/// Half the width of the equivalence band around 1 (see `pgassay_core::comparison::Verdict`).
+/// The equivalence margin: ratios within 1 ± this are equivalent (see
+/// `pgassay_core::comparison::Verdict`).
 pub(crate) const BAND: f64 = 0.02;
 
 /// Conditions that differ only in their number of clients: one curve in a chart.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Group<'a> {
-    /// What they share, empty when nothing else varies.
+    /// Their common label; empty if only the number of clients varies.
     pub label: &'a str,
     /// Indices into the plan's conditions, in the study's order.
     pub conditions: Vec<usize>,
@@ -44,7 +44,7 @@ pub(crate) fn groups(run: &Run) -> Vec<Group<'_>> {
     groups
 }
 
-/// What a study counts: transactions, or what its scripts say that one gives.
+/// The unit of throughput: transactions, or what the study's scripts declare that a transaction yields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unit {
     plural: Option<String>,
@@ -52,7 +52,7 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// The run's: that of any point which has one.
+    /// The run's unit: that of the first point with a declared one, else transactions.
     pub(crate) fn of(run: &Run) -> Self {
         let plural = run.plan.points.iter().find_map(|it| it.gives.as_ref());
         let plural = plural.map(|gives| gives.unit.clone());
@@ -84,7 +84,7 @@ impl Unit {
     }
 }
 
-/// What a transaction of a point gives, in the run's unit.
+/// What one transaction of a point yields, in the run's unit.
 pub(crate) fn per_transaction(run: &Run, point: &PointSummary) -> f64 {
     let mut points = run.plan.points.iter();
     let planned = points.find(|it| (it.condition, it.variant) == (point.condition, point.variant));
@@ -96,7 +96,7 @@ pub(crate) fn variant_name(run: &Run, variant: usize) -> &str {
     run.plan.variants.get(variant).map_or("?", String::as_str)
 }
 
-/// The name of the variant that all others are compared with.
+/// The name of the baseline, the first variant.
 pub(crate) fn baseline_name(run: &Run) -> &str {
     variant_name(run, 0)
 }
@@ -117,7 +117,7 @@ pub(crate) fn clients(run: &Run, condition: usize) -> u32 {
         .map_or(0, |condition| condition.clients)
 }
 
-/// The figures of a variant under a condition, if any trial of it was timed.
+/// The figures of a variant under a condition, if any of its trials was timed.
 pub(crate) fn point(run: &Run, condition: usize, variant: usize) -> Option<&PointSummary> {
     run.points
         .iter()
@@ -125,7 +125,7 @@ pub(crate) fn point(run: &Run, condition: usize, variant: usize) -> Option<&Poin
         .filter(|point| point.trials > 0)
 }
 
-/// The profile of a variant under a condition, if it holds any sample.
+/// The profile of a variant under a condition, if it has any samples.
 pub(crate) fn profile(run: &Run, condition: usize, variant: usize) -> Option<&Profile> {
     let points = &run.plan.points;
     let index = points
@@ -136,15 +136,15 @@ pub(crate) fn profile(run: &Run, condition: usize, variant: usize) -> Option<&Pr
         .filter(|profile| profile.total() > 0)
 }
 
-/// A variant against the baseline under a condition.
+/// The comparison of a variant with the baseline under a condition.
 pub(crate) fn comparison(run: &Run, condition: usize, variant: usize) -> Option<&Comparison> {
     run.comparisons
         .iter()
         .find(|comparison| comparison.condition == condition && comparison.variant == variant)
 }
 
-/// The comparison whose costs are told in full: what the study wants explained, as far as it was
-/// measured and has an account; else the most telling of all.
+/// The comparison whose costs are shown in full: one that the study wants explained, if it was
+/// measured and has an account of costs; else the most informative one.
 pub(crate) fn explained(run: &Run) -> Option<&Comparison> {
     let wanted = run.comparisons.iter().filter(|it| is_wanted(run, it));
     most_telling(run, wanted).or_else(|| most_telling(run, run.comparisons.iter()))
@@ -154,9 +154,9 @@ fn is_wanted(run: &Run, it: &Comparison) -> bool {
     is_explained(&run.study, &run.plan, it.condition, it.variant)
 }
 
-/// The comparison whose costs explain the most: among those with an account of costs, a verdict
-/// of faster or slower comes before others; then fewer clients, because costs under queues mix
-/// demand with waiting; then the larger relative change of the server's CPU time.
+/// The most informative comparison with an account of costs: first those with a verdict of faster or
+/// slower; then those with fewer clients, because queueing mixes waiting into the costs; then the one
+/// with the largest relative change of the server's CPU time.
 pub(crate) fn most_telling<'a>(
     run: &Run,
     comparisons: impl Iterator<Item = &'a Comparison>,
@@ -176,7 +176,7 @@ pub(crate) fn most_telling<'a>(
     })
 }
 
-/// The counters that differ, the most telling first.
+/// The counters that differ, the most informative first.
 pub(crate) fn differing(comparison: &Comparison) -> Vec<&CountedDifference> {
     let mut rows: Vec<&CountedDifference> =
         comparison.counted.iter().filter(|it| it.differs).collect();
@@ -184,15 +184,15 @@ pub(crate) fn differing(comparison: &Comparison) -> Vec<&CountedDifference> {
     rows
 }
 
-/// The comparison in which most counters differ, if any does.
+/// The comparison in which the most counters differ, if any do.
 pub(crate) fn most_counted(run: &Run) -> Option<&Comparison> {
     let comparisons = run.comparisons.iter();
     let most = comparisons.max_by_key(|it| differing(it).len())?;
     (!differing(most).is_empty()).then_some(most)
 }
 
-/// The comparison whose ledger is told in full: that of the account of costs, so that both tell of
-/// the same; where there is none, one that the study wants explained, or a decided one of few clients.
+/// The comparison whose ledger is shown in full: the same as for the account of costs if it has a
+/// ledger; else one that the study wants explained, or one with a verdict and few clients.
 pub(crate) fn explained_ledger(run: &Run) -> Option<&Comparison> {
     let of_cost = explained(run).filter(|it| it.ledger.is_some());
     let decided = |it: &&Comparison| matches!(it.verdict, Verdict::Faster | Verdict::Slower);
@@ -202,21 +202,21 @@ pub(crate) fn explained_ledger(run: &Run) -> Option<&Comparison> {
     of_cost.or_else(|| with_ledger.max_by_key(order))
 }
 
-/// Rows by the size of their difference, and one that holds all that is left out.
+/// The rows with the largest differences, and the sum of all others.
 pub(crate) struct TopRows<'a> {
     /// The largest rows, largest first.
     pub shown: Vec<&'a CostRow>,
-    /// How many are left out.
+    /// Number of rows left out.
     pub left_out: usize,
-    /// Their sum: baseline, variant and difference, µs per transaction.
+    /// Their sum: baseline, variant and difference, in µs per transaction.
     pub rest_us: [f64; 3],
 }
 
-/// The `count` rows with the largest differences; rows that cannot be told from noise only where
-/// `keep_unresolved` says so. What is left out is summed, so that the parts still make the whole.
+/// The `count` rows with the largest differences; rows within noise only if `keep_unresolved` is set.
+/// The other rows are summed, so that the parts still add up.
 pub(crate) fn top_rows(rows: &[CostRow], count: usize, keep_unresolved: bool) -> TopRows<'_> {
     let mut order: Vec<&CostRow> = rows.iter().collect();
-    // Rows that pool others have names in parentheses and stand behind those with names of their own.
+    // Rows that combine others have names in parentheses and come last.
     let pooled = |row: &CostRow| row.name.starts_with('(');
     order.sort_by(|a, b| {
         let size = b.difference_us.abs().total_cmp(&a.difference_us.abs());
@@ -242,7 +242,7 @@ pub(crate) fn top_rows(rows: &[CostRow], count: usize, keep_unresolved: bool) ->
     }
 }
 
-/// Sum of the differences of the rows that cannot be told from noise, in µs per transaction.
+/// Sum of the differences of the rows within noise, in µs per transaction.
 pub(crate) fn unresolved_us(rows: &[CostRow]) -> f64 {
     rows.iter()
         .filter(|row| row.change == Change::Unresolved)
@@ -250,7 +250,7 @@ pub(crate) fn unresolved_us(rows: &[CostRow]) -> f64 {
         .sum()
 }
 
-/// The list that tells the story in the fewest rows: phases, else subsystems, else functions.
+/// The coarsest list with more than one row: phases, else subsystems, else functions.
 pub(crate) fn coarse_rows(cost: &CostDifference) -> (&'static str, &[CostRow]) {
     if cost.phases.len() > 1 {
         ("phase", &cost.phases)
@@ -261,14 +261,14 @@ pub(crate) fn coarse_rows(cost: &CostDifference) -> (&'static str, &[CostRow]) {
     }
 }
 
-/// Half the width of a row's interval: the larger side, where the two differ; `None` of a single pair,
-/// which tells no spread.
+/// Half the width of a row's interval: the larger side if they differ; `None` for a single pair,
+/// which has no spread.
 pub(crate) fn plus_minus_us(row: &CostRow) -> Option<f64> {
     let half_us = (row.high_us - row.difference_us).max(row.difference_us - row.low_us);
     (half_us > 0.0 || row.difference_us.abs() <= 0.0).then_some(half_us)
 }
 
-/// The same in words.
+/// [`plus_minus_us`] as text; `?` if unknown.
 pub(crate) fn plus_minus(row: &CostRow) -> String {
     plus_minus_us(row).map_or_else(|| "?".to_owned(), number::micros)
 }

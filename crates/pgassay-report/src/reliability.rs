@@ -1,5 +1,5 @@
-//! How far a verdict can be trusted, in words: why there is none, what it could have found, how many
-//! comparisons share its error rate, and which starts of the servers it is about.
+//! Text on the reliability of verdicts: why a comparison is inconclusive, its minimum detectable effect,
+//! how many comparisons share the error rate, and which server starts a verdict covers.
 
 use pgassay_core::comparison::{
     Basis, Comparison, CostDifference, Inconclusive, Ratio, UnitOfAnalysis, Verdict,
@@ -8,24 +8,24 @@ use pgassay_core::run::Run;
 
 use crate::number;
 
-/// What sends the reader from a row to the line that explains it; empty for most.
+/// The footnote mark of a comparison, see [`footnotes`]; empty for most.
 pub(crate) fn mark(comparison: &Comparison) -> &'static str {
     match comparison.inconclusive {
         Some(Inconclusive::BelowResolution) => " †",
         Some(Inconclusive::RanksDisagree) => " *",
-        // A widened interval with a verdict, and ranks of an older version, are explained as well.
+        // Also for a widened interval with a verdict, and for results of older versions.
         _ if comparison.tps.ranks_disagree => " *",
         _ if comparison.tps.widened > 0.0 => " †",
         _ => "",
     }
 }
 
-/// Why a comparison is inconclusive, where the interval alone does not show it.
+/// Why a comparison is inconclusive, if the interval alone does not show it.
 pub(crate) fn reason(comparison: &Comparison) -> Option<String> {
     match comparison.inconclusive? {
         Inconclusive::OnePair | Inconclusive::Noise => None,
         Inconclusive::RanksDisagree => Some(
-            "The rank test contradicts the interval, as with an outlier: look at the pairs."
+            "The rank test contradicts the interval, as after an outlier: check the pairs."
                 .to_owned(),
         ),
         Inconclusive::BelowResolution => Some(format!(
@@ -36,7 +36,7 @@ pub(crate) fn reason(comparison: &Comparison) -> Option<String> {
     }
 }
 
-/// The reasons of a variant's comparisons, each with the number of its conditions.
+/// The reasons of a variant's inconclusive comparisons, each with its number of conditions.
 pub(crate) fn reasons(comparisons: &[&Comparison]) -> String {
     let count = |wanted: Inconclusive| {
         let all = comparisons.iter();
@@ -45,7 +45,7 @@ pub(crate) fn reasons(comparisons: &[&Comparison]) -> String {
     let clause = |count: u64, text: &str| match count {
         0 => String::new(),
         _ => format!(
-            " Inconclusive under {} because {text}.",
+            " Inconclusive in {} because {text}.",
             number::count(count, "condition")
         ),
     };
@@ -58,71 +58,71 @@ pub(crate) fn reasons(comparisons: &[&Comparison]) -> String {
     )
 }
 
-/// What the marks of [`mark`] mean, where there are any.
+/// The footnotes for the marks of [`mark`] that occur.
 pub(crate) fn footnotes(run: &Run) -> Vec<String> {
     let marked = |wanted: &str| run.comparisons.iter().any(|it| mark(it) == wanted);
     let mut notes = Vec::new();
     if marked(" *") {
         let revoked = |it: &Comparison| it.inconclusive == Some(Inconclusive::RanksDisagree);
         let mut note =
-            "* The rank test contradicts the mean, as with an outlier: look at the pairs."
+            "* The rank test contradicts the mean, as after an outlier: check the pairs."
                 .to_owned();
         if run.comparisons.iter().any(revoked) {
-            note.push_str(" A verdict that it contradicts is inconclusive.");
+            note.push_str(" A contradicted verdict becomes inconclusive.");
         }
         notes.push(note);
     }
     if marked(" †") {
         notes.push(
-            "† The pairs vary by less than the resolution of the rate, so rounding may repeat in every \
-             pair. The interval is widened by the resolution; longer trials make it finer."
+            "† The pairs vary by less than the resolution of the rate, so every pair may have the same \
+             rounding error. The interval is widened by the resolution; longer trials improve it."
                 .to_owned(),
         );
     }
     notes
 }
 
-/// The minimum detectable effect as a range; results of older versions have one figure.
+/// The minimum detectable effect (MDE) as a range; results of older versions have a single value.
 pub(crate) fn detectable(ratio: &Ratio) -> Option<String> {
     match ratio.detectable_range {
         Some([low, high]) => Some(format!(
             "MDE {} to {}",
-            number::noise(low).trim_end_matches("\u{a0}%"),
+            number::noise(low).trim_end_matches('%'),
             number::noise(high)
         )),
-        None => Some(format!("detects ≥ {}", number::noise(ratio.detectable?))),
+        None => Some(format!("MDE {}", number::noise(ratio.detectable?))),
     }
 }
 
-/// What all comparisons of the run rest on: the family's size, and the starts of the servers.
+/// What the verdicts of the run rest on: the number of comparisons, and the server starts.
 pub(crate) fn basis(run: &Run) -> Option<String> {
     let all: Vec<Basis> = run.comparisons.iter().filter_map(|it| it.basis).collect();
     let first = all.first()?;
     let mut parts = Vec::new();
     if first.family > 1 {
         parts.push(format!(
-            "Over all {} comparisons together the chance of any false faster or slower is at most 5%, \
-             and so is that of any false same (Holm’s correction).",
+            "Over all {} comparisons together, the probability of any false “faster” or “slower” is at \
+             most 5%, and so is that of any false “equivalent” (Holm’s correction).",
             first.family
         ));
     }
     let fewest = all.iter().map(|it| it.boots).min().unwrap_or(0);
     parts.push(match (all.iter().all(|it| it.unit == UnitOfAnalysis::Boot), fewest) {
         (true, _) => format!(
-            "Intervals are over {fewest} starts of the servers, each with the mean of its pairs."
+            "Intervals are over {fewest} server starts, each represented by the mean of its pairs."
         ),
-        (false, 0 | 1) => "Each verdict is about this start of the servers: another one lays out memory \
-                           differently."
+        (false, 0 | 1) => "Each verdict holds for this server start only: memory layout differs between \
+                           starts."
             .to_owned(),
         (false, boots) => format!(
-            "Each verdict is about these {boots} starts of the servers: for one about any start, 4 are \
-             needed."
+            "Each verdict holds for these {boots} server starts only: a verdict about any start needs at \
+             least 4."
         ),
     });
     Some(parts.join(" "))
 }
 
-/// Whether more pairs alone may turn this into a verdict.
+/// Whether more pairs alone may lead to a verdict.
 pub(crate) fn needs_pairs(comparison: &Comparison) -> bool {
     let by_pairs = !matches!(
         comparison.inconclusive,
@@ -131,13 +131,13 @@ pub(crate) fn needs_pairs(comparison: &Comparison) -> bool {
     comparison.verdict == Verdict::Unresolved && by_pairs
 }
 
-/// Why some rows bear no marks: one side's programs lack symbols that the other's have.
+/// Why some rows have no marks: one side's binaries lack symbols that the other's have.
 pub(crate) fn naming(cost: &CostDifference) -> Option<String> {
     let objects = cost.unevenly_named.join(", ");
     (!objects.is_empty()).then(|| {
         format!(
-            "One side has more symbols of {objects} than the other, as a stripped build has fewer: functions \
-             with a name on one side only share one row, and phases and subsystems are not marked."
+            "One side has more symbols for {objects} than the other, as if one build were stripped: functions \
+             named on one side only share one row, and phases and subsystems are not marked."
         )
     })
 }

@@ -1,4 +1,4 @@
-//! What a run says, in sentences: the same words in the terminal and on the page.
+//! A run's results in sentences, the same in the terminal and on the page.
 
 use pgassay_core::comparison::{Change, Comparison, Ratio, Verdict};
 use pgassay_core::counters::Unit;
@@ -13,7 +13,7 @@ use crate::number;
 use crate::outline::{BAND, baseline_name, condition_title, variant_name};
 use crate::reliability;
 
-/// Whether the log is whole, where it is of a form that can show it.
+/// How many log entries were lost, if the log's format shows it.
 pub(crate) fn log_entries(run: &Run) -> Option<String> {
     let sum = |name: &str| -> f64 {
         let trials = run.trials.iter();
@@ -22,7 +22,7 @@ pub(crate) fn log_entries(run: &Run) -> Option<String> {
     let (entries, lost) = (sum("log.entries"), sum("log.entries_lost"));
     (entries > 0.0).then(|| {
         format!(
-            "{} of {} log entries lost between a session's first and last of a trial, by the numbers that PostgreSQL gives them (csvlog, jsonlog).",
+            "{} of {} log entries lost, by gaps in the session line numbers of csvlog or jsonlog within a trial.",
             number::whole(lost),
             number::whole(entries + lost)
         )
@@ -34,31 +34,31 @@ pub(crate) fn verdict_word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Faster => "faster",
         Verdict::Slower => "slower",
-        Verdict::Same => "same",
-        Verdict::Unresolved => "unresolved",
+        Verdict::Same => "equivalent",
+        Verdict::Unresolved => "inconclusive",
     }
 }
 
-/// The word for what happened to a row; empty where that cannot be told.
+/// The mark of a row; empty if its difference is within noise.
 pub(crate) fn change_word(change: Change) -> &'static str {
     match change {
-        Change::New => "new",
-        Change::Up => "up",
-        Change::Down => "down",
-        Change::Gone => "gone",
+        Change::New => "added",
+        Change::Up => "increased",
+        Change::Down => "decreased",
+        Change::Gone => "removed",
         Change::Unresolved => "",
     }
 }
 
 /// A variant's answer over all conditions.
 pub(crate) struct Answer {
-    /// The verdict, where it is the same under all conditions.
+    /// The verdict, if it is the same under all conditions.
     pub verdict: Option<Verdict>,
-    /// One sentence or two.
+    /// One or two sentences.
     pub text: String,
 }
 
-/// One answer per variant that was compared, in the plan's order.
+/// One answer per compared variant, in the plan's order.
 pub(crate) fn answers(run: &Run) -> Vec<Answer> {
     (1..run.plan.variants.len())
         .filter_map(|variant| {
@@ -82,7 +82,7 @@ pub(crate) fn answers(run: &Run) -> Vec<Answer> {
         .collect()
 }
 
-/// The one comparison there is, with its interval: there is room for it.
+/// The answer for a variant with a single comparison, with its interval.
 fn answer_alone(run: &Run, comparison: &Comparison) -> String {
     let name = variant_name(run, comparison.variant);
     let baseline = baseline_name(run);
@@ -92,17 +92,17 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
         Verdict::Faster => format!("{name} is faster than {baseline}: throughput {figures}."),
         Verdict::Slower => format!("{name} is slower than {baseline}: throughput {figures}."),
         Verdict::Same => {
-            format!("{name} is as fast as {baseline} within ±2\u{a0}%: throughput {figures}.")
+            format!("{name} is equivalent to {baseline} (±2%): throughput {figures}.")
         }
         Verdict::Unresolved => {
-            let why = reliability::reason(comparison).unwrap_or_else(|| needs("It", tps));
+            let why = reliability::reason(comparison).unwrap_or_else(|| needs("A verdict", tps));
             format!("{name} vs {baseline} is inconclusive: throughput {figures}. {why}")
         }
     }
 }
 
-/// The verdicts' clauses, the commonest first: `faster than simple under 4 of 6 conditions (×1.2 to
-/// ×1.4); as fast (±2\u{a0}%) under f1, 1 client (×1.003)`.
+/// One clause per verdict, the most frequent first: `prepared is faster than simple in 4 of 6
+/// conditions: throughput ×1.245 to ×1.284; equivalent (±2%) with f1, 1 client: throughput ×1.003`.
 fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> String {
     let mut clauses: Vec<(Verdict, Vec<&Comparison>)> = [
         Verdict::Faster,
@@ -128,18 +128,18 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
                 (Verdict::Faster, _) => "faster".to_owned(),
                 (Verdict::Slower, 0) => format!("slower than {baseline}"),
                 (Verdict::Slower, _) => "slower".to_owned(),
-                (Verdict::Same, 0) => format!("as fast as {baseline} within ±2\u{a0}%"),
-                (Verdict::Same, _) => "as fast within ±2\u{a0}%".to_owned(),
-                (Verdict::Unresolved, 0) => format!("not to be told from {baseline} (unresolved)"),
-                (Verdict::Unresolved, _) => "unresolved".to_owned(),
+                (Verdict::Same, 0) => format!("equivalent to {baseline} (±2%)"),
+                (Verdict::Same, _) => "equivalent (±2%)".to_owned(),
+                (Verdict::Unresolved, 0) => format!("inconclusive vs {baseline}"),
+                (Verdict::Unresolved, _) => "inconclusive".to_owned(),
             };
             let place = match with[..] {
-                [_, _] if comparisons.len() == 2 => "under both conditions".to_owned(),
+                [_, _] if comparisons.len() == 2 => "in both conditions".to_owned(),
                 _ if with.len() == comparisons.len() => {
-                    format!("under all {} conditions", with.len())
+                    format!("in all {} conditions", with.len())
                 }
-                [only] => format!("under {}", condition_title(run, only.condition)),
-                _ => format!("under {} of {} conditions", with.len(), comparisons.len()),
+                [only] => format!("with {}", condition_title(run, only.condition)),
+                _ => format!("in {} of {} conditions", with.len(), comparisons.len()),
             };
             format!("{words} {place}: {}", range(with))
         })
@@ -152,7 +152,8 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
     )
 }
 
-/// The span of the ratios. Intervals are left to the tables: one for several would mean nothing.
+/// The range of the ratios. Intervals are left to the tables: one interval for several comparisons
+/// would be meaningless.
 fn range(comparisons: &[&Comparison]) -> String {
     let ratios = || comparisons.iter().map(|it| it.tps.ratio);
     let low = number::ratio(ratios().fold(f64::INFINITY, f64::min));
@@ -164,7 +165,7 @@ fn range(comparisons: &[&Comparison]) -> String {
     }
 }
 
-/// `×1.412 [1.396, 1.428]`, or the ratio alone where one pair has no interval.
+/// `×1.412 [1.396, 1.428]`, or the ratio alone for a single pair, which has no interval.
 pub(crate) fn ratio_in_words(ratio: &Ratio) -> String {
     if ratio.by_pair.len() < 2 {
         format!("{} (one pair)", number::ratio(ratio.ratio))
@@ -177,7 +178,7 @@ pub(crate) fn ratio_in_words(ratio: &Ratio) -> String {
     }
 }
 
-/// What the unresolved comparisons need, where there are any: told of the hardest.
+/// How many pairs would decide all inconclusive comparisons, if there are any.
 pub(crate) fn needed(run: &Run) -> Option<String> {
     let unresolved = || {
         run.comparisons
@@ -186,14 +187,14 @@ pub(crate) fn needed(run: &Run) -> Option<String> {
     };
     let hardest = unresolved().max_by_key(|it| pairs_needed(&it.tps))?;
     let subject = if unresolved().count() > 1 {
-        "The hardest here"
+        "Deciding all of them"
     } else {
-        "It"
+        "A verdict"
     };
     Some(needs(subject, &hardest.tps))
 }
 
-/// What would turn an unresolved verdict into a word.
+/// How many pairs an inconclusive comparison needs.
 fn needs(subject: &str, ratio: &Ratio) -> String {
     match pairs_needed(ratio) {
         Some(pairs) => format!(
@@ -204,11 +205,11 @@ fn needs(subject: &str, ratio: &Ratio) -> String {
     }
 }
 
-/// About how many pairs would resolve this ratio if it is as estimated.
+/// About how many pairs would give a verdict if the true ratio is as estimated.
 ///
-/// An interval shrinks with the square root of the number of pairs. It resolves the question
-/// either by leaving 1 (half-width below the effect) or by fitting into the band (half-width below
-/// what the effect leaves of it), whichever comes first.
+/// The width of an interval shrinks with the square root of the number of pairs. A verdict is reached
+/// once the interval either excludes 1 (half-width below the effect) or fits into the equivalence
+/// margin (half-width below what the effect leaves of it), whichever comes first.
 fn pairs_needed(ratio: &Ratio) -> Option<u64> {
     let pairs = ratio.by_pair.len();
     let half_width = (ratio.high / ratio.low).ln() / 2.0;
@@ -221,12 +222,12 @@ fn pairs_needed(ratio: &Ratio) -> Option<u64> {
     Some((needed.ceil() as u64).max(pairs as u64 + 1))
 }
 
-/// What a relay did, beside what it was asked for.
+/// The delay that a relay added, compared with the requested one.
 pub(crate) fn relay(it: &RelayFacts) -> String {
     let us = |value: f64| format!("{}\u{a0}µs", number::whole(value));
     format!(
-        "Asked to add {} to a round trip; one byte took {} there and back, {} without: the relay itself costs {}. \
-         Pieces left {} late in the mean, {} at most.",
+        "Requested delay {} per round trip. A one-byte round trip took {} through the relay and {} without it: \
+         the relay itself costs {}. Data was forwarded {} late on average, {} at most.",
         us(it.delay_us),
         us(it.relayed_us),
         us(it.direct_us),
@@ -236,8 +237,7 @@ pub(crate) fn relay(it: &RelayFacts) -> String {
     )
 }
 
-/// What limits a figure: `kernel.kptr_restrict is 1: …`, and without the value where the text
-/// names it by itself.
+/// What limits accuracy: `kernel.kptr_restrict is 1: …`, without the value if the text contains it.
 pub(crate) fn limit(check: &Check) -> Option<String> {
     let limits = check.limits.as_ref()?;
     let (name, value) = (&check.name, &check.value);
@@ -248,7 +248,7 @@ pub(crate) fn limit(check: &Check) -> Option<String> {
     })
 }
 
-/// The confidence levels in use, as `95 %` or `95 to 97.5 %`.
+/// The confidence levels in use, as `95%` or `95% to 97.5%`.
 pub(crate) fn levels(run: &Run) -> String {
     let levels = || run.comparisons.iter().map(|it| it.tps.level * 100.0);
     let low = levels().fold(f64::INFINITY, f64::min);
@@ -258,19 +258,19 @@ pub(crate) fn levels(run: &Run) -> String {
         text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
     };
     if !low.is_finite() {
-        "95\u{a0}%".to_owned()
+        "95%".to_owned()
     } else if print(low) == print(high) {
-        format!("{}\u{a0}%", print(low))
+        format!("{}%", print(low))
     } else {
-        format!("{} to {}\u{a0}%", print(low), print(high))
+        format!("{}% to {}%", print(low), print(high))
     }
 }
 
-/// What was run: servers, points, trials and seed.
+/// What was run: servers, variants, conditions, trials and seed.
 pub(crate) fn what_was_run(run: &Run) -> String {
     let mut versions: Vec<String> = Vec::new();
     for (server, planned) in run.servers.iter().zip(&run.plan.servers) {
-        let whose = planned.dsn.as_ref().map_or("", |_| " (your own)");
+        let whose = planned.dsn.as_ref().map_or("", |_| " (external)");
         let version = format!("{}{whose}", server.version);
         if !versions.contains(&version) {
             versions.push(version);
@@ -278,7 +278,7 @@ pub(crate) fn what_was_run(run: &Run) -> String {
     }
     let schedule = &run.plan.schedule;
     format!(
-        "PostgreSQL {}; {} under {}; {} of {} each; seed {}.",
+        "PostgreSQL {}; {}, {}; {}, trials of {}; seed {}.",
         versions.join(", "),
         number::count(run.plan.variants.len() as u64, "variant"),
         number::count(run.plan.conditions.len() as u64, "condition"),
@@ -288,12 +288,12 @@ pub(crate) fn what_was_run(run: &Run) -> String {
     )
 }
 
-/// The quality of all profiles together; `None` where nothing was sampled.
+/// The quality of all profiles together; `None` without samples.
 pub(crate) fn profile_quality(run: &Run) -> Option<String> {
     quality(run.profiles.iter())
 }
 
-/// The quality of these profiles together; `None` where nothing was sampled.
+/// The quality of these profiles together; `None` without samples.
 pub(crate) fn quality<'a>(profiles: impl Iterator<Item = &'a Profile>) -> Option<String> {
     let mut all = Quality::default();
     for profile in profiles {
@@ -305,16 +305,16 @@ pub(crate) fn quality<'a>(profiles: impl Iterator<Item = &'a Profile>) -> Option
     let mut parts = vec![number::count(all.samples, "sample")];
     if all.user_samples > 0 {
         parts.push(format!(
-            "{} of user stacks unwound to the process's entry",
+            "{} of user stacks unwound to the process entry",
             number::percent_of(all.unwound_to_entry, all.user_samples)
         ));
     }
     if all.truncated > 0 {
         let share = all.truncated as f64 / all.user_samples.max(1) as f64;
-        parts.push(format!("{} too deep to copy whole", number::percent(share)));
+        parts.push(format!("{} truncated (too deep)", number::percent(share)));
     }
     let unknown = all.unknown_leaf as f64 / all.samples as f64;
-    parts.push(format!("{} in no known function", number::percent(unknown)));
+    parts.push(format!("{} in unknown functions", number::percent(unknown)));
     parts.push(match all.lost {
         0 => "none lost".to_owned(),
         lost => format!("{} lost", number::whole(lost as f64)),
@@ -322,10 +322,10 @@ pub(crate) fn quality<'a>(profiles: impl Iterator<Item = &'a Profile>) -> Option
     Some(format!("{}.", parts.join(", ")))
 }
 
-/// What was watched, as a title.
+/// What was observed, as a title.
 pub(crate) fn observed(observation: &Observation) -> String {
     let subject = &observation.subject;
-    let version = subject.major.as_deref().unwrap_or("of unknown version");
+    let version = subject.major.as_deref().unwrap_or("(unknown version)");
     let server = match (subject.postmaster_pid, &subject.place) {
         (Some(pid), _) => format!("PostgreSQL {version}, postmaster {pid}"),
         (None, Some(place)) => format!("PostgreSQL {version} at {place}"),
@@ -337,20 +337,20 @@ pub(crate) fn observed(observation: &Observation) -> String {
     }
 }
 
-/// How it was watched, and how busy it was.
+/// How it was observed, and how busy it was.
 pub(crate) fn how_observed(observation: &Observation) -> String {
     let seconds = observation.window_us / 1e6;
     let mut parts = vec![
-        format!("watched for {}\u{a0}s", number::decimals(seconds, 1)),
+        format!("observed for {}\u{a0}s", number::decimals(seconds, 1)),
         number::count(observation.sessions.into(), "backend"),
     ];
     parts.push(match observation.transactions {
         Some(count) => format!("{} transactions/s", number::tps(count as f64 / seconds)),
-        None => "transactions not counted".to_owned(),
+        None => "transactions unknown".to_owned(),
     });
     if observation.profile.is_some() {
         parts.push(format!(
-            "{} samples/s of each busy CPU",
+            "{} samples/s per busy CPU",
             observation.frequency_hz
         ));
     }
@@ -358,24 +358,24 @@ pub(crate) fn how_observed(observation: &Observation) -> String {
     format!("{}; {when}", parts.join(", "))
 }
 
-/// A wait as it is shown: by its name in the ledger, so that both are seen to be one.
+/// A wait's name, the same as in the ledger.
 pub(crate) fn wait(row: &WaitRow) -> String {
     group_name(row.part, &row.mechanism)
 }
 
-/// How waits were read, and what that cost.
+/// How waits were sampled, and what that cost.
 pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
     let looks = waits.blocked_samples + waits.runnable_samples + waits.unreadable;
     let (place, unseen) = match waits.source {
         WaitSource::Memory => ("the backends' memory", "could not be read"),
         WaitSource::PgStatActivity => (
             "pg_stat_activity",
-            "told nothing, which is so of other users' sessions but for members of pg_monitor",
+            "returned no data (other users' sessions require membership in pg_monitor)",
         ),
     };
     let mut parts = vec![format!(
-        "{} at {place}, {} of them blocked",
-        number::count(looks, "look"),
+        "{} of {place}, {} of them blocked",
+        number::count(looks, "sample"),
         number::whole(waits.blocked_samples as f64)
     )];
     if waits.unreadable > 0 {
@@ -384,12 +384,12 @@ pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
     }
     if waits.sampling_cpu_us > 0.0 {
         let cpu = number::percent(waits.sampling_cpu_us / window_us.max(1.0));
-        parts.push(format!("which took {cpu} of a CPU"));
+        parts.push(format!("sampling used {cpu} of a CPU"));
     }
     format!("{}.", parts.join(", "))
 }
 
-/// What watching cost, from every point that was profiled, or from comparisons in a result that has no
+/// The profiling overhead over all profiled points, or over the comparisons if the result has no
 /// ledgers.
 pub(crate) fn cost_of_watching(run: &Run) -> Option<String> {
     let of_points = run
@@ -413,15 +413,16 @@ pub(crate) fn cost_of_watching(run: &Run) -> Option<String> {
         format!("{low} to {high}")
     };
     Some(format!(
-        "Profiled trials ran at {speed} of the throughput of the timed ones; only the timed ones \
-         count for verdicts and totals."
+        "Profiled trials ran at {speed} of the throughput of timed trials. Verdicts and totals use \
+         timed trials only."
     ))
 }
 
-/// Less than this share of the clients' time may lie in transactions that count in no throughput.
+/// Above this share of the clients' time in transactions that trials cut off, the report says so.
 const CUT_SHARE_WORTH_SAYING: f64 = 0.1;
 
-/// Transactions so long that trials cut many of them, which then count in no throughput.
+/// A warning about transactions so long that trials cut many of them off: these do not count in
+/// throughput.
 pub(crate) fn cut_by_ends(run: &Run) -> Option<String> {
     let checks = run.ledgers.iter().map(|it| &it.checks);
     let is_cut = |it: &&LedgerChecks| {
@@ -431,9 +432,9 @@ pub(crate) fn cut_by_ends(run: &Run) -> Option<String> {
     let most = errors.iter().copied().fold(0.0, f64::max);
     (!errors.is_empty()).then(|| {
         format!(
-            "Under {} of {} points transactions last so long that the trials' ends cut many of \
-             them: throughput there is up to {} less than clients and latencies say (Little's law), \
-             and ratios with it are as wrong. Longer trials (--length) mend that.",
+            "In {} of {} points (a variant under a condition) the ends of trials cut off many long \
+             transactions: measured throughput is up to {} below what clients and latency imply \
+             (Little's law), and its ratios are equally wrong. Use longer trials (--length).",
             errors.len(),
             run.ledgers.len(),
             number::percent(most)
@@ -441,20 +442,20 @@ pub(crate) fn cut_by_ends(run: &Run) -> Option<String> {
     })
 }
 
-/// The word for how sure a finding is.
+/// The word for a finding's confidence.
 pub(crate) fn confidence_word(finding: &Finding) -> &'static str {
     match finding.confidence {
         Confidence::Hint => "hint",
         Confidence::Likely => "likely",
-        Confidence::Moved => "moved with it",
-        // Results of older versions call so what no fix was run for.
-        Confidence::Confirmed if finding.difference_us.is_some() => "moved with it",
+        Confidence::Moved => "correlated",
+        // Older versions called this confirmed, although no fix was run.
+        Confidence::Confirmed if finding.difference_us.is_some() => "correlated",
         Confidence::Confirmed => "confirmed",
     }
 }
 
-/// What a queue follows from, in place of what would shorten the queue itself: `Queueing that follows
-/// from "Each commit waits for the disk": fix that first.`
+/// For queueing that another finding causes, the advice to fix the cause: `Queueing that follows from
+/// "Each commit waits for the disk": fix that first.`
 pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String> {
     let id = finding.follows.as_ref()?;
     let cause = findings.iter().find(|it| it.id == *id)?;
@@ -464,12 +465,12 @@ pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String
     ))
 }
 
-/// What became of a finding's own fix: `work_mem=64MB was run: throughput ×1.595 [1.490, 1.707]`.
+/// The result of a finding's own fix: `tried work_mem=64MB: throughput ×1.595 [1.490, 1.707]`.
 pub(crate) fn tried(finding: &Finding) -> Option<String> {
     let fix = finding.tried.as_ref()?;
     let [low, high] = fix.interval;
     Some(format!(
-        "{} was run: throughput {} [{}, {}]",
+        "tried {}: throughput {} [{}, {}]",
         fix.name,
         number::ratio(fix.tps_ratio),
         number::decimals(low, 3),
@@ -477,7 +478,8 @@ pub(crate) fn tried(finding: &Finding) -> Option<String> {
     ))
 }
 
-/// Where a finding was made: `simple, plain, 8 clients`, or `prepared against simple, 1 client`.
+/// The point or comparison of a finding: `simple, plain, 8 clients`, or `+12.3 µs/tx in prepared vs
+/// simple, 1 client`.
 pub(crate) fn place(run: &Run, finding: &Finding) -> String {
     let (Some(condition), Some(variant)) = (finding.condition, finding.variant) else {
         return String::new();
@@ -485,7 +487,7 @@ pub(crate) fn place(run: &Run, finding: &Finding) -> String {
     let (name, title) = (variant_name(run, variant), condition_title(run, condition));
     match finding.difference_us {
         Some(difference_us) => format!(
-            "{}{} µs/tx under {name} vs {}, {title}",
+            "{}{} µs/tx in {name} vs {}, {title}",
             number::signed_micros(difference_us),
             interval(finding),
             baseline_name(run)
@@ -494,7 +496,7 @@ pub(crate) fn place(run: &Run, finding: &Finding) -> String {
     }
 }
 
-/// What a finding weighs: as a difference where two points are compared.
+/// A finding's cost, as a difference if it compares two points.
 pub(crate) fn weight(finding: &Finding) -> String {
     match finding.difference_us {
         Some(difference_us) => {
@@ -508,7 +510,7 @@ pub(crate) fn weight(finding: &Finding) -> String {
     }
 }
 
-/// The interval of a finding's difference, or nothing.
+/// The interval of a finding's difference, or an empty text.
 fn interval(finding: &Finding) -> String {
     finding
         .difference_interval_us
@@ -518,7 +520,7 @@ fn interval(finding: &Finding) -> String {
         })
 }
 
-/// The first facts of a finding, each with its figure.
+/// A finding's first facts, each with its figure.
 pub(crate) fn facts(finding: &Finding, most: usize) -> String {
     let facts: Vec<String> = finding.facts.iter().take(most).map(fact).collect();
     facts.join("; ")
@@ -542,7 +544,7 @@ fn fact(fact: &Fact) -> String {
     }
 }
 
-/// The first two sentences: what is wrong, and what to do first.
+/// The first two sentences of a suggested fix.
 pub(crate) fn first_sentences(text: &str) -> &str {
     let mut stops = text.match_indices(". ").map(|(at, _)| at);
     stops.nth(1).map_or(text, |at| &text[..=at])

@@ -1,4 +1,4 @@
-//! What each statement takes, in words: the same in the terminal and on the page.
+//! Text for the latency of each statement, the same in the terminal and on the page.
 
 use pgassay_core::run::Run;
 use pgassay_core::statement::{ScriptStatements, StatementLatency};
@@ -6,11 +6,11 @@ use pgassay_core::statement::{ScriptStatements, StatementLatency};
 use crate::number;
 use crate::outline::{explained_ledger, variant_name};
 
-/// A 99th percentile needs so many times.
+/// Executions below which a 99th percentile is not shown.
 const PERCENTILE_FROM: u64 = 100;
 
-/// The statements of one condition: that which the accounts of costs and response time are about,
-/// else the first of any. Variants whose transactions are one statement have none.
+/// The statements of one condition: the one that the cost and response-time accounts show, else the
+/// first with any. Variants with one statement per transaction have none.
 pub(crate) fn told(run: &Run) -> Vec<&ScriptStatements> {
     let of = |condition: usize| -> Vec<&ScriptStatements> {
         let all = run.statements.iter();
@@ -27,7 +27,7 @@ fn is_timed(statement: &StatementLatency) -> bool {
     statement.timed > 0
 }
 
-/// Its variant, and its script where that has another name.
+/// The variant's name, and the script's if it differs.
 pub(crate) fn name(run: &Run, it: &ScriptStatements) -> String {
     let variant = variant_name(run, it.variant);
     if variant == it.script {
@@ -37,20 +37,22 @@ pub(crate) fn name(run: &Run, it: &ScriptStatements) -> String {
     }
 }
 
-/// `50 statements in a pipeline; from its sending to the answer of the first 0.110 ms, …`.
+/// `50 statements in a pipeline; time from send to the first result 0.110 ms, …`.
 pub(crate) fn sentence(it: &ScriptStatements) -> String {
     let pipelined: Vec<&StatementLatency> = it.pipelined().collect();
     if let [first, .., last] = pipelined[..] {
         let middle = pipelined.len() / 2;
         let between = match pipelined.len() {
             ..5 => String::new(),
-            _ => format!(", of the middle one {}", figures(pipelined[middle])),
+            _ => format!(", to the middle one {}", figures(pipelined[middle])),
         };
         let whole = it.statements.iter().find(|it| it.line > last.line);
         let whole = whole.filter(|it| it.text.starts_with("\\endpipeline"));
-        let whole = whole.map_or_else(String::new, |it| format!("; the whole {}", figures(it)));
+        let whole = whole.map_or_else(String::new, |it| {
+            format!("; entire pipeline {}", figures(it))
+        });
         return format!(
-            "{} statements in a pipeline; from its sending to the answer of the first {}{between}, of the last {}{whole}",
+            "{} statements in a pipeline; time from send to the first result {}{between}, to the last {}{whole}",
             pipelined.len(),
             figures(first),
             figures(last)
@@ -60,21 +62,16 @@ pub(crate) fn sentence(it: &ScriptStatements) -> String {
     let mean_us = timed.iter().map(|it| it.mean_us).sum::<f64>() / timed.len().max(1) as f64;
     let slowest = timed.iter().max_by(|a, b| a.mean_us.total_cmp(&b.mean_us));
     let slowest = slowest.map_or_else(String::new, |it| {
-        format!(
-            "; the slowest, line {}, {}: {}",
-            it.line,
-            figures(it),
-            it.text
-        )
+        format!("; slowest: line {}, {}: {}", it.line, figures(it), it.text)
     });
     format!(
-        "{} statements one after the other, {} in the mean{slowest}",
+        "{} statements in sequence, mean {}{slowest}",
         timed.len(),
         millis(mean_us)
     )
 }
 
-/// `0.110 ms (p99 0.912)`; a percentile of few times is but the longest of them.
+/// `0.110 ms (p99 0.912)`; without p99 for few executions, where it would be the maximum.
 fn figures(it: &StatementLatency) -> String {
     let mean = millis(it.mean_us);
     if it.timed < PERCENTILE_FROM {

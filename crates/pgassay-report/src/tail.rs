@@ -1,4 +1,4 @@
-//! Words for the tail of a ledger, the same in the terminal and on the page.
+//! Text for the tail of a ledger, the same in the terminal and on the page.
 
 use pgassay_core::ledger::{Divider, Ledger, TAIL_TRANSACTIONS_MIN, Tail, TailRow};
 use pgassay_core::run::Run;
@@ -7,19 +7,20 @@ use crate::ledger::group_name;
 use crate::number;
 use crate::outline::{condition_title, variant_name};
 
-/// Rows that are named in the line.
+/// Rows named in the line.
 const ROWS: usize = 3;
 
-/// What a row of the tail is called.
+/// The name of a row of the tail.
 pub(crate) fn row_name(row: &TailRow) -> String {
     match row.mechanism.as_str() {
-        "client" => "client and wire".to_owned(),
+        "client" => "client and network".to_owned(),
         mechanism => group_name(row.part, mechanism),
     }
 }
 
 /// `simple, 16 clients, profiled, beyond p99 (8684 µs): 88 970 µs (all: 1480): Lock transactionid
-/// 68 204 (671), …; of 141 transactions, 100 seen`; or why there is no such account. Nothing where no trial was profiled.
+/// 68 204 (671), …; of 141 transactions, 100 observed`; or why there is no such account. `None` if no
+/// trial was profiled.
 pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
     let point = format!(
         "{}, {}",
@@ -40,7 +41,7 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
         parts.push(part("rest", sum(|it| it.tail_us), sum(|it| it.all_us)));
     }
     Some(format!(
-        "{point}, profiled, beyond p99 ({}): {} µs (all: {}): {}; of {} transactions, {} seen",
+        "{point}, profiled, beyond p99 ({}): {} µs (all: {}): {}; of {} transactions, {} observed",
         p99(tail),
         number::micros(tail.tail_us),
         number::micros(tail.all_us),
@@ -62,27 +63,27 @@ fn part(name: &str, tail_us: f64, all_us: f64) -> String {
 fn lacking(ledger: &Ledger) -> String {
     if ledger.blocked_by == Divider::Stacks {
         format!(
-            "fewer than {TAIL_TRANSACTIONS_MIN} transactions while switches were observed, which \
-             tell nothing; longer trials (--length) have more"
+            "fewer than {TAIL_TRANSACTIONS_MIN} transactions while context switches were recorded, \
+             which is too few; use longer trials (--length)"
         )
     } else {
-        "no account, since context switches were not observed (doctor says what grants them)"
+        "not available: context switches were not recorded (`pgassay doctor` shows how to enable them)"
             .to_owned()
     }
 }
 
-/// How much of the tail was seen, and whether that is like the rest of it.
+/// How much of the tail was observed, and whether that part is representative.
 pub(crate) fn basis(tail: &Tail) -> String {
     let dropped = match tail.dropped {
         0 => String::new(),
         count => format!(
-            "; {} more transactions found no room",
+            "; {} more transactions dropped (buffer full)",
             number::whole(count as f64)
         ),
     };
     format!(
-        "{} of {} transactions seen; switches observed for {} of the time and {} of the tail's own; \
-         {} µs beyond p99 where nothing watches{dropped}",
+        "{} of {} transactions observed; context switches recorded for {} of the time and {} of the \
+         tail; {} µs beyond p99 in timed trials{dropped}",
         number::whole(tail.covered as f64),
         number::whole(tail.transactions as f64),
         number::percent(tail.slices_share),
@@ -91,7 +92,7 @@ pub(crate) fn basis(tail: &Tail) -> String {
     )
 }
 
-/// `8684 µs`, or `8684 to 11 829 µs` where it differs from trial to trial.
+/// `8684 µs`, or `8684 to 11 829 µs` if it differs from trial to trial.
 pub(crate) fn p99(tail: &Tail) -> String {
     let (low, high) = (
         number::micros(tail.p99_low_us),

@@ -1,4 +1,4 @@
-//! An observation in every form that it is shown in, by the rules of each form.
+//! An observation in every output format, checked by the rules of the format.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -128,7 +128,7 @@ fn what_was_blocked_is_exported_with_its_exact_time() {
     let folded = exported(ExportFormat::Folded);
     assert_eq!(folded, "PostgresMain;PortalRun;Lock: tuple 40\n");
     let speedscope: Value = serde_json::from_str(&exported(ExportFormat::Speedscope)).unwrap();
-    // 4 s there, 3 ms of which on a CPU or waiting for one.
+    // 4 s in total, 3 ms of which on CPU or in the run queue.
     let weight = speedscope["profiles"][0]["weights"][0].as_f64().unwrap();
     assert!((weight - 3_997_000.0).abs() < 1.0, "{weight}");
     let perf = exported(ExportFormat::Perf);
@@ -202,7 +202,7 @@ enum Field {
     Bytes(Vec<u8>),
 }
 
-/// Reads a message by the encoding's own rules (protobuf.dev, "Encoding"), field by field.
+/// Reads a message field by field, by the rules of the encoding (protobuf.dev, "Encoding").
 fn fields(mut bytes: &[u8]) -> Vec<(u64, Field)> {
     let mut out = Vec::new();
     while !bytes.is_empty() {
@@ -271,7 +271,7 @@ fn pprof_can_resolve_every_sample_to_names_leaf_first() {
         .into_iter()
         .map(|it| String::from_utf8(it).unwrap())
         .collect();
-    assert_eq!(strings[0], "", "the format demands it");
+    assert_eq!(strings[0], "", "the format requires it");
     let by_id = |number| -> HashMap<u64, Vec<(u64, Field)>> {
         let all = messages(&profile, number).into_iter().map(|it| fields(&it));
         all.map(|it| (integer(&it, 1), it)).collect()
@@ -333,7 +333,7 @@ fn the_layout_is_that_of_perf_report() {
 #
 # Samples: 20 of event 'cpu-clock'
 # Event count (approx.): 2000000
-# Entries and calls below 0.5% are left out.
+# Entries and calls below 0.5% are omitted.
 #
 # Children      Self  Command   Shared Object  Symbol
 # ........  ........  ........  .............  .................
@@ -385,17 +385,17 @@ fn the_summary_divides_the_exact_totals_per_transaction() {
     let text = observation_text(&observation(), &Style::default());
     for line in [
         "PostgreSQL 18, postmaster 4711\n",
-        "  on a CPU              20.00  µs/tx   0.05 %\n",
-        "  blocked            39 970  µs/tx  99.9 %\n",
-        "  execute  14.00  70.0 %",
-        "   10.00  50.0 %         10.00       10  ExecScan\n",
-        "  client  29978  75.0 %",
-        "  unresolved (blocked)  9992  25.0 %",
+        "  on CPU                20.00  µs/tx   0.05%\n",
+        "  blocked            39 970  µs/tx  99.9%\n",
+        "  execute  14.00  70.0%",
+        "   10.00  50.0%         10.00       10  ExecScan\n",
+        "  client  29978  75.0%",
+        "  unexplained (blocked)  9992  25.0%",
         "  checkpointer  5.00  µs/tx\n",
-        "20 samples, 100 % of user stacks unwound",
+        "20 samples, 100% of user stacks unwound",
     ] {
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        // Widths are not the matter here.
+        // Column widths do not matter here.
         let (all, part) = (squeezed(&text), squeezed(line));
         assert!(
             all.contains(&part) || all.contains(&part.replace("39 970", "39970")),
@@ -404,8 +404,8 @@ fn the_summary_divides_the_exact_totals_per_transaction() {
     }
     let ledger = text.split("LEDGER").nth(1).expect("a ledger");
     let ledger = ledger.split("\n\n").next().unwrap_or_default();
-    assert!(ledger.contains("demand  CPU: "), "{ledger}");
-    assert!(ledger.contains("queue   run queue"), "{ledger}");
+    assert!(ledger.contains("service   CPU: "), "{ledger}");
+    assert!(ledger.contains("queueing  run queue"), "{ledger}");
 }
 
 #[test]

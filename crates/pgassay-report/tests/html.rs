@@ -1,4 +1,4 @@
-//! The page: what it must hold, and what it must never do.
+//! The page: what it must contain, and what it must never do.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod fixture;
@@ -21,11 +21,11 @@ fn all_runs() -> Vec<(&'static str, Run)> {
     ]
 }
 
-/// A tag's name, and names and values of its attributes.
+/// A tag's name, and the names and values of its attributes.
 type Tag = (String, Vec<(String, String)>);
 
-/// Every tag with its attributes and all text outside of tags. Panics over anything that the
-/// HTML standard calls a parse error, and over tags that do not match.
+/// Every tag with its attributes, and all text outside tags. Panics on anything that the HTML standard
+/// calls a parse error, and on tags that do not match.
 fn parsed(page: &str) -> (Vec<Tag>, String) {
     const VOID: [&str; 3] = ["meta", "input", "br"];
     let mut emitter = DefaultEmitter::default();
@@ -47,7 +47,7 @@ fn parsed(page: &str) -> (Vec<Tag>, String) {
                 tags.push((name, attributes));
             }
             Token::EndTag(tag) => {
-                assert_eq!(open.pop(), Some(text(&tag.name)), "an end tag out of place");
+                assert_eq!(open.pop(), Some(text(&tag.name)), "misplaced end tag");
             }
             Token::String(string) => texts.push_str(&text(&string)),
             Token::Error(error) => panic!("{error:?}"),
@@ -76,7 +76,7 @@ fn no_page_refers_to_anything_outside_itself() {
         for forbidden in [
             "http", "//www", "@import", "url(", "<link", "<img", "<iframe", "fetch(",
         ] {
-            assert!(!page.contains(forbidden), "{name} holds {forbidden}");
+            assert!(!page.contains(forbidden), "{name} contains {forbidden}");
         }
         let (tags, _) = parsed(&page);
         for (tag, attributes) in tags {
@@ -113,13 +113,13 @@ fn the_page_answers_before_it_explains() {
     let place = |text: &str| texts.find(text).unwrap_or_else(|| panic!("no {text:?}"));
     let order = [
         "Do prepared statements pay off",
-        "prepared is faster than simple under all 6 conditions: throughput ×1.245 to ×1.284.",
+        "prepared is faster than simple in all 6 conditions: throughput ×1.245 to ×1.284.",
         "Verdicts",
         "×1.245 [1.236, 1.253]",
-        "Where the difference lies",
+        "Where the CPU time difference lies",
         "−12.61 ±0.22 µs/tx",
         "base_yyparse",
-        "against concurrency",
+        "by number of clients",
         "Flame graphs",
         "in the order they ran",
         "Figures",
@@ -132,7 +132,7 @@ fn the_page_answers_before_it_explains() {
         let (first, then) = (place(pair[0]), texts.rfind(pair[1]).unwrap());
         assert!(
             first < then,
-            "{:?} should stand before {:?}",
+            "{:?} should come before {:?}",
             pair[0],
             pair[1]
         );
@@ -152,7 +152,7 @@ fn every_flame_graph_adds_up_to_its_points_cost() {
             for (child, parent) in parents.iter().enumerate() {
                 assert!(
                     parent.as_i64().unwrap() < i64::try_from(child).unwrap(),
-                    "callers stand before callees"
+                    "callers come before callees"
                 );
             }
             for (variant, costs) in condition["self"].as_array().unwrap().iter().enumerate() {
@@ -186,14 +186,14 @@ fn the_tail_stands_beside_the_ledger() {
     let (_, texts) = parsed(&html(&run));
     for part in [
         "beyond 1210 to 1340 µs",
-        "client and wire",
-        "139 of 417 transactions seen; switches observed for 33.0\u{a0}% of the time",
+        "client and network",
+        "139 of 417 transactions observed; context switches recorded for 33.0% of the time",
     ] {
         assert!(texts.contains(part), "no {part:?}");
     }
 }
 
-/// What the flame graphs are drawn from.
+/// The data of the flame graphs.
 fn flame_data(page: &str) -> Value {
     let (_, after) = page.split_once("type=\"application/json\">").unwrap();
     let (data, _) = after.split_once("</script>").unwrap();
@@ -228,7 +228,7 @@ fn counted_instructions_are_drawn_as_time_is() {
         };
         assert!((sum(0) - 23_400.0).abs() < 0.1 && (sum(1) - 14_453.0).abs() < 0.1);
         let link = format!("data-condition=\"{before}\" data-variant=\"1\"");
-        assert!(page.contains(&link), "the account leads to its flame graph");
+        assert!(page.contains(&link), "the account links to its flame graph");
     }
     let page = html(&run);
     for part in [

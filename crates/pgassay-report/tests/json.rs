@@ -1,4 +1,4 @@
-//! JSON as programs read it, and the committed schemas.
+//! JSON output, and the committed schemas.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod fixture;
@@ -7,7 +7,7 @@ use pgassay_core::run::Run;
 use pgassay_report::{json, observation_schema, run_schema, study_schema};
 use serde_json::Value;
 
-/// The committed schemas are those of the types; `UPDATE_SCHEMA=1 cargo test` writes them anew.
+/// The committed schemas match the types; `UPDATE_SCHEMA=1 cargo test` rewrites them.
 #[test]
 fn the_committed_schemas_are_current() {
     for (name, schema) in [
@@ -23,7 +23,7 @@ fn the_committed_schemas_are_current() {
         let committed = std::fs::read_to_string(&path).unwrap_or_default();
         assert_eq!(
             committed, schema,
-            "{path} is not current; UPDATE_SCHEMA=1 writes it anew"
+            "{path} is outdated; set UPDATE_SCHEMA=1 to rewrite it"
         );
     }
 }
@@ -46,10 +46,10 @@ fn every_field_of_a_run_is_in_the_schema() {
     let run: Value = serde_json::from_str(&json(&fixture::run())).unwrap();
     let mut checked = 0;
     known(&schema, &schema, &run, "run", &mut checked);
-    assert!(checked > 10_000, "only {checked} fields were looked at");
+    assert!(checked > 10_000, "only {checked} fields were checked");
 }
 
-/// Every property of the value is one that the schema names, however deep.
+/// Asserts that the schema names every property of the value, at any depth.
 fn known(root: &Value, schema: &Value, value: &Value, path: &str, checked: &mut usize) {
     let schema = resolved(root, schema);
     match value {
@@ -75,7 +75,7 @@ fn known(root: &Value, schema: &Value, value: &Value, path: &str, checked: &mut 
     }
 }
 
-/// The schema behind a reference, and behind "this or null".
+/// The schema behind a reference or an optional type.
 fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     if let Some(reference) = schema["$ref"].as_str() {
         return resolved(

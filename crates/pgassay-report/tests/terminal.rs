@@ -1,7 +1,7 @@
-//! The terminal's report, as a reader sees it.
+//! The terminal's report as a reader sees it.
 //!
-//! The expected texts lie under `snapshots`; `UPDATE_SNAPSHOTS=1 cargo test` writes them anew, and
-//! the change is then read in the diff.
+//! The expected texts are in `snapshots`; `UPDATE_SNAPSHOTS=1 cargo test` rewrites them, and the diff
+//! shows the change.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod fixture;
@@ -24,11 +24,11 @@ fn check(name: &str, text: &str) {
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(
         text, expected,
-        "differs from {path}; UPDATE_SNAPSHOTS=1 accepts it"
+        "differs from {path}; set UPDATE_SNAPSHOTS=1 to accept the change"
     );
 }
 
-/// Characters of the widest line that is not a single long word.
+/// Characters in the widest line.
 fn widest(text: &str) -> usize {
     text.lines()
         .map(|line| line.chars().count())
@@ -85,13 +85,11 @@ fn a_ledger_without_its_tail_says_why() {
         let text = terminal(run, &PLAIN);
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    assert!(flat(&run).contains("beyond p99: fewer than 20 transactions while switches"));
+    assert!(flat(&run).contains("beyond p99: fewer than 20 transactions while context switches"));
     for ledger in &mut run.ledgers {
         ledger.blocked_by = Divider::WaitEvents;
     }
-    assert!(
-        flat(&run).contains("beyond p99: no account, since context switches were not observed")
-    );
+    assert!(flat(&run).contains("beyond p99: not available: context switches were not recorded"));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What evaluating and rendering cost, in ns: `cargo run --release --example evaluation`.
+//! Measures the cost of evaluating and rendering, in ns: `cargo run --release --example
+//! evaluation`.
 
 use std::hint::black_box;
 use std::io::Write as _;
@@ -10,7 +11,7 @@ use pgassay_script::{BUILTINS, CommandKind, Names, Options, Rng, Script, Value, 
 const ROUNDS: u32 = 2_000_000;
 const REPETITIONS: usize = 7;
 
-/// The median of several measurements of `work`, in ns a call.
+/// Returns the median of several measurements of `work`, in ns per call.
 fn measure(mut work: impl FnMut()) -> f64 {
     let mut times_ns: Vec<f64> = (0..REPETITIONS)
         .map(|_| {

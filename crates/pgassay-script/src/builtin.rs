@@ -1,4 +1,4 @@
-//! pgbench's built-in scripts, and several scripts with their weights.
+//! pgbench's built-in scripts, and sets of weighted scripts.
 //!
 //! Source: `builtin_script`, `findBuiltin`, `parseScriptWeight` and `chooseScript` in pgbench.c.
 
@@ -7,21 +7,21 @@ use std::sync::Arc;
 use crate::rng::Rng;
 use crate::script::Script;
 
-/// The most scripts of a run.
+/// The maximum number of scripts in a run.
 pub const SCRIPTS_MAX: usize = 128;
 
-/// A script that pgbench brings along.
+/// A built-in pgbench script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Builtin {
-    /// What `-b` calls it.
+    /// Its name for `-b`.
     pub name: &'static str,
-    /// What reports call it.
+    /// Its name in reports.
     pub title: &'static str,
     /// Its text.
     pub text: &'static str,
 }
 
-// Each line is shared by the scripts that have it.
+// A macro per line that several scripts share.
 macro_rules! accounts {
     () => {
         "\\set aid random(1, 100000 * :scale)\n"
@@ -86,30 +86,30 @@ pub const BUILTINS: [Builtin; 3] = [
     },
 ];
 
-/// Why `-b` or `-f` can't be followed, in pgbench's words.
+/// An invalid `-b` or `-f` option, with pgbench's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
-    /// No built-in script's name begins so.
+    /// No built-in script's name has this prefix.
     #[error("no builtin script found for name \"{name}\"")]
     NoBuiltin {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// Several built-in scripts' names begin so.
+    /// Several built-in scripts' names have this prefix.
     #[error("ambiguous builtin name: {found} builtin scripts found for prefix \"{name}\"")]
     AmbiguousBuiltin {
-        /// How many.
+        /// The number of matches.
         found: usize,
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// What follows the last `@` is not a number.
+    /// The text after the last `@` is not a number.
     #[error("invalid weight specification: {text}")]
     InvalidWeight {
-        /// It, with its `@`.
+        /// The text, including its `@`.
         text: String,
     },
-    /// The weight is negative or beyond 31 bits.
+    /// The weight is negative or does not fit 31 bits.
     #[error("weight specification out of range (0 .. {}): {weight}", i32::MAX)]
     WeightRange {
         /// The weight.
@@ -124,7 +124,7 @@ pub enum SelectionError {
 }
 
 impl Builtin {
-    /// The built-in script whose name, and no other's, begins with `name`.
+    /// Returns the only built-in script whose name begins with `name`.
     pub fn find(name: &str) -> Result<&'static Builtin, SelectionError> {
         let matching: Vec<&Builtin> = BUILTINS
             .iter()
@@ -151,7 +151,7 @@ pub fn split_weight(option: &str) -> Result<(&str, u32), SelectionError> {
     let invalid = || SelectionError::InvalidWeight {
         text: format!("@{weight}"),
     };
-    // As C's strtol: blanks and a sign may come first, nothing may follow.
+    // As C's strtol: leading blanks and a sign are allowed, trailing characters are not.
     let weight: i64 = weight
         .trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r'])
         .parse()
@@ -162,19 +162,19 @@ pub fn split_weight(option: &str) -> Result<(&str, u32), SelectionError> {
     }
 }
 
-/// The scripts of a run and how often each is chosen.
+/// The scripts of a run and their weights.
 #[derive(Clone, Debug, Default)]
 pub struct ScriptSet {
     scripts: Vec<(Arc<Script>, u32)>,
 }
 
 impl ScriptSet {
-    /// No scripts.
+    /// Creates an empty set.
     pub fn new() -> ScriptSet {
         ScriptSet::default()
     }
 
-    /// Adds one.
+    /// Adds a script.
     pub fn push(&mut self, script: Arc<Script>, weight: u32) -> Result<(), SelectionError> {
         if self.scripts.len() == SCRIPTS_MAX {
             return Err(SelectionError::TooManyScripts);
@@ -183,12 +183,12 @@ impl ScriptSet {
         Ok(())
     }
 
-    /// The scripts and their weights.
+    /// Returns the scripts and their weights.
     pub fn scripts(&self) -> &[(Arc<Script>, u32)] {
         &self.scripts
     }
 
-    /// The sum of the weights; a run needs one above zero.
+    /// Returns the sum of the weights; a run requires one above zero.
     pub fn total_weight(&self) -> Result<u64, SelectionError> {
         let total = self
             .scripts
@@ -202,8 +202,9 @@ impl ScriptSet {
         }
     }
 
-    /// The index of the next transaction's script, drawn as pgbench draws it from
-    /// [`ThreadRngs::choose`](crate::ThreadRngs): a single script takes no draw.
+    /// Chooses the next transaction's script as pgbench does with
+    /// [`ThreadRngs::choose`](crate::ThreadRngs), and returns its index. With a single script it
+    /// draws no random number.
     pub fn choose(&self, rng: &mut Rng) -> usize {
         if self.scripts.len() == 1 {
             return 0;

@@ -1,8 +1,9 @@
 //! The commands of a parsed script.
 //!
-//! Where control goes is resolved when the script is parsed; see [`CommandKind`] for how to follow
-//! it. A command that pgbench refuses only when it runs (`\gset` in a pipeline, COPY) is parsed
-//! without complaint and refused by whoever runs it, with [`Refusal`](crate::Refusal)'s words.
+//! Jump targets are resolved when the script is parsed; [`CommandKind`] explains how to follow
+//! them. Commands that pgbench rejects only at run time (`\gset` in a pipeline, COPY) parse without
+//! an error here. The program that runs the script rejects them with the messages of
+//! [`Refusal`](crate::Refusal).
 
 use crate::error::EvalError;
 use crate::expr::Expr;
@@ -11,26 +12,28 @@ use crate::number;
 use crate::template::Template;
 use crate::variables::Variables;
 
-/// The most parameters of one statement; pgbench's `MAX_ARGS` less the statement itself.
+/// The maximum number of parameters in a statement: pgbench's `MAX_ARGS` minus the statement
+/// itself.
 pub const PARAMETERS_MAX: usize = 255;
 
-/// The longest command line of `\shell`, in bytes; pgbench's buffer less two, as it counts.
+/// The maximum length of a `\shell` command line in bytes: pgbench's buffer minus two, as it
+/// counts.
 const SHELL_BYTES_MAX: usize = 254;
 
-/// How statements are sent.
+/// The query protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Simple query, variables substituted in the text.
+    /// Simple query; variables are substituted in the text.
     #[default]
     Simple,
-    /// Extended query, unnamed statements.
+    /// Extended query with unnamed statements.
     Extended,
-    /// Extended query, statements prepared once.
+    /// Extended query with statements that are prepared once.
     Prepared,
 }
 
 impl Protocol {
-    /// pgbench's name for it, as in `-M` and `query mode:`.
+    /// Returns pgbench's name for it, as in `-M` and `query mode:`.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Simple => "simple",
@@ -39,7 +42,7 @@ impl Protocol {
         }
     }
 
-    /// The protocol of that name; pgbench compares exactly.
+    /// Returns the protocol with this name. The comparison is exact, as in pgbench.
     pub fn from_name(name: &str) -> Option<Protocol> {
         [Protocol::Simple, Protocol::Extended, Protocol::Prepared]
             .into_iter()
@@ -54,14 +57,14 @@ pub struct Command {
     pub line: u32,
     /// For reports: a backslash command's text, or the first line of SQL, at most 127 bytes.
     pub first_line: String,
-    /// What to do.
+    /// What the command does.
     pub kind: CommandKind,
-    /// A backslash command's words, without its expression; empty for SQL.
+    /// A backslash command's words without its expression; empty for SQL.
     pub words: Box<[String]>,
 }
 
 impl Command {
-    /// What pgbench calls the command in `client C aborted in command N (WORD) of script S`.
+    /// Returns the command's name in `client C aborted in command N (WORD) of script S`.
     pub fn word(&self) -> &str {
         match &self.kind {
             CommandKind::Sql(_) => "SQL",
@@ -72,54 +75,54 @@ impl Command {
 
 /// What a command does.
 ///
-/// Control goes to the next command unless said otherwise; a script ends after its last command.
-/// The numbers in the conditionals are indices into [`Script::commands`](crate::Script::commands).
-/// `otherwise` leads to an `\elif`, past an `\else`, or to the `\endif`; `end` leads to the
-/// `\endif`. Only `\elif` can be reached in two ways: by `otherwise`, and then its condition is
-/// due; in sequence, at the end of a branch that was taken, and then nothing is evaluated and `end`
-/// is next. Where no `\else` is, pgbench skips the `\endif` itself and we don't, which shows in no
-/// output.
+/// Execution continues with the next command unless stated otherwise, and ends after the last one.
+/// The numbers in conditionals are indices into [`Script::commands`](crate::Script::commands).
+/// `otherwise` points to an `\elif`, after an `\else`, or to the `\endif`; `end` points to the
+/// `\endif`. An `\elif` can be reached in two ways. After a jump by `otherwise`, its condition is
+/// evaluated. In sequence, at the end of a taken branch, nothing is evaluated and execution
+/// continues at `end`. If there is no `\else`, pgbench also skips the `\endif`; this crate does
+/// not, which has no visible effect.
 #[derive(Clone, Debug)]
 pub enum CommandKind {
-    /// A statement, or several joined by `\;`.
+    /// One statement, or several joined by `\;`.
     Sql(SqlCommand),
-    /// `\set`, and `\setrandom` of scripts before 9.6.
+    /// `\set`, and `\setrandom` from scripts before 9.6.
     Set {
         /// The variable.
         slot: SlotId,
-        /// Its new value. Where the variable's name is not allowed, evaluating fails.
+        /// Its new value. Evaluation fails if the variable's name is invalid.
         expr: Expr,
     },
     /// `\sleep`.
     Sleep(Sleep),
-    /// `\shell`: whoever runs scripts decides whether it may.
+    /// `\shell`: the program that runs the script decides whether it is allowed.
     Shell(Shell),
-    /// `\setshell`: likewise; the variable takes the integer that the command prints.
+    /// `\setshell`: the same; the variable is set to the integer that the command prints.
     SetShell {
-        /// The variable; set it with [`Variables::assign`], its name may not be allowed.
+        /// The variable. Set it with [`Variables::assign`], because its name may be invalid.
         slot: SlotId,
         /// The command.
         shell: Shell,
     },
-    /// `\if`: go on if true, else jump.
+    /// `\if`: continue if true, otherwise jump.
     If {
         /// The condition; see [`Value::is_true`](crate::Value::is_true).
         condition: Expr,
-        /// Where to jump if it is false.
+        /// Jump target if it is false.
         otherwise: usize,
     },
     /// `\elif`: see above.
     Elif {
-        /// The condition, due only if this command was jumped to.
+        /// The condition, evaluated only after a jump to this command.
         condition: Expr,
-        /// Where to jump if it is false.
+        /// Jump target if it is false.
         otherwise: usize,
-        /// Where to go if this command was reached in sequence.
+        /// Jump target if this command was reached in sequence.
         end: usize,
     },
-    /// `\else`, reached only in sequence, at the end of a branch that was taken.
+    /// `\else`, reached only in sequence, at the end of a taken branch.
     Else {
-        /// Where to go.
+        /// Jump target.
         end: usize,
     },
     /// `\endif`: nothing to do.
@@ -132,25 +135,25 @@ pub enum CommandKind {
     EndPipeline,
 }
 
-/// What becomes of a statement's rows.
+/// What happens to a statement's rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Capture {
-    /// They are thrown away.
+    /// They are discarded.
     #[default]
     None,
-    /// `\gset`: the last query must give one row, whose columns go into variables.
+    /// `\gset`: the last query must return one row, whose columns are stored in variables.
     Gset {
-        /// What the variables' names begin with.
+        /// Prefix of the variables' names.
         prefix: Box<[u8]>,
     },
-    /// `\aset`: of every query that gives rows, the last one goes into variables.
+    /// `\aset`: the last row of every query that returns rows is stored in variables.
     Aset {
-        /// What the variables' names begin with.
+        /// Prefix of the variables' names.
         prefix: Box<[u8]>,
     },
 }
 
-/// SQL to be sent as one message.
+/// SQL that is sent as one message.
 #[derive(Clone, Debug)]
 pub struct SqlCommand {
     pub(crate) template: Template,
@@ -158,30 +161,31 @@ pub struct SqlCommand {
 }
 
 impl SqlCommand {
-    /// The SQL as it was written, from its first word to its semicolon, `:name` not substituted.
+    /// Returns the SQL as written, from its first word to its semicolon, with `:name` not
+    /// substituted.
     pub fn text(&self) -> &[u8] {
         self.template.source()
     }
 
-    /// For the simple protocol: appends the SQL with the values of variables in the place of
-    /// their names, those of undefined ones left as they are. Does not allocate but for `out`.
+    /// For the simple protocol: appends the SQL with variables replaced by their values; undefined
+    /// variables stay as they are. Allocates only to grow `out`.
     #[inline]
     pub fn render(&self, variables: &Variables, out: &mut Vec<u8>) {
         self.template.render(variables, out);
     }
 
-    /// For the other protocols: the SQL with `$1`, `$2`, … in the place of variables.
+    /// For the other protocols: returns the SQL with `$1`, `$2`, … in place of variables.
     pub fn statement(&self) -> &[u8] {
         self.template.statement()
     }
 
-    /// What to bind to `$1`, `$2`, …: the text of these variables, NULL where they are undefined.
-    /// A variable that appears twice is there twice, as pgbench has it.
+    /// Returns the variables to bind to `$1`, `$2`, …; undefined ones are bound as NULL. A variable
+    /// that occurs twice is listed twice, as in pgbench.
     pub fn parameters(&self) -> &[SlotId] {
         self.template.parameters()
     }
 
-    /// What becomes of the rows.
+    /// Returns what happens to the rows.
     pub fn capture(&self) -> &Capture {
         &self.capture
     }
@@ -191,9 +195,9 @@ impl SqlCommand {
 #[derive(Clone, Debug)]
 pub struct Sleep {
     pub(crate) amount: SleepAmount,
-    /// The unit of the amount.
+    /// The unit of the amount in µs.
     pub(crate) unit_us: i64,
-    /// The command as it was written, for messages.
+    /// The command as written, for messages.
     pub(crate) word: String,
 }
 
@@ -204,7 +208,7 @@ pub(crate) enum SleepAmount {
 }
 
 impl Sleep {
-    /// How long to sleep, in µs; nothing where the amount is negative.
+    /// Returns the sleep time in µs; 0 if the amount is negative.
     pub fn duration_us(&self, variables: &Variables) -> Result<u64, EvalError> {
         let amount = match self.amount {
             SleepAmount::Fixed(amount) => amount,
@@ -236,7 +240,7 @@ impl Sleep {
 #[derive(Clone, Debug)]
 pub struct Shell {
     pub(crate) words: Box<[ShellWord]>,
-    /// The first word as it was written, for messages.
+    /// The first word as written, for messages.
     pub(crate) program: String,
 }
 
@@ -247,7 +251,7 @@ pub(crate) enum ShellWord {
 }
 
 impl Shell {
-    /// The command line for the shell: words joined by blanks, `:name` substituted.
+    /// Returns the command line for the shell: words joined by blanks, with `:name` substituted.
     pub fn render(&self, variables: &Variables) -> Result<Vec<u8>, EvalError> {
         let mut line = Vec::new();
         for (index, word) in self.words.iter().enumerate() {
@@ -274,7 +278,7 @@ impl Shell {
         Ok(line)
     }
 
-    /// The integer that the command of `\setshell` printed on the first line of its output.
+    /// Parses the integer that `\setshell`'s command printed on its first line of output.
     pub fn parse_output(&self, output: &[u8]) -> Result<i64, EvalError> {
         number::parse_shell_integer(output).ok_or_else(|| EvalError::ShellOutput {
             command: self.program.clone(),
@@ -282,7 +286,7 @@ impl Shell {
         })
     }
 
-    /// The first word, with which pgbench's messages about the command begin.
+    /// Returns the first word, which begins pgbench's messages about the command.
     pub fn program(&self) -> &str {
         &self.program
     }

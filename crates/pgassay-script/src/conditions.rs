@@ -1,27 +1,27 @@
-//! Resolves where `\if`, `\elif` and `\else` lead.
+//! Resolves the jump targets of `\if`, `\elif` and `\else`.
 //!
 //! Source of the messages: `CheckConditional` in pgbench.c.
 
 use crate::command::{Command, CommandKind};
 
-/// A script whose conditionals don't match.
+/// A script whose conditionals do not match.
 pub(crate) struct Mismatch {
-    /// The command at fault; the number of commands where an `\endif` is missing at the end.
+    /// The offending command; the number of commands if an `\endif` is missing at the end.
     pub command: usize,
     pub message: &'static str,
 }
 
-/// An `\if` whose `\endif` has not come yet.
+/// An `\if` whose `\endif` has not been found yet.
 #[derive(Default)]
 struct Block {
-    /// The latest condition, whose way out when it is false is not known yet.
+    /// The latest condition, whose target if false is not known yet.
     condition: Option<usize>,
-    /// The commands that end a branch, and lead to the `\endif`.
+    /// The commands that end a branch and jump to the `\endif`.
     branch_ends: Vec<usize>,
     has_else: bool,
 }
 
-/// Fills in the targets of all conditionals.
+/// Sets the targets of all conditionals.
 pub(crate) fn resolve(commands: &mut [Command]) -> Result<(), Mismatch> {
     let mut blocks: Vec<Block> = Vec::new();
     for index in 0..commands.len() {

@@ -1,7 +1,7 @@
 //! pgbench's random distributions, its pseudorandom permutation and its hashes.
 //!
-//! Bit-exact where the C library's `exp`, `log`, `pow` and `sin` are those that pgbench uses: the
-//! order of the operations on doubles is pgbench's and must not be "simplified". The callers check
+//! Bit-exact if the C library's `exp`, `log`, `pow` and `sin` are the ones that pgbench uses. The
+//! order of floating-point operations is pgbench's and must not be simplified. The callers check
 //! ranges and parameters. Sources: `getGaussianRand`, `getExponentialRand`, `getPoissonRand`,
 //! `computeIterativeZipfian` (Devroye, "Non-Uniform Random Variate Generation", 1986, p. 550),
 //! `permute`, `getHashFnv1a` and `getHashMurmur2` in pgbench.c, the same in 15 to 18.
@@ -10,11 +10,11 @@ use std::f64::consts::PI;
 
 use crate::rng::Rng;
 
-/// The least parameter of `random_gaussian`.
+/// The minimum parameter of `random_gaussian`.
 pub(crate) const GAUSSIAN_PARAMETER_MIN: f64 = 2.0;
-/// The least parameter of `random_zipfian`.
+/// The minimum parameter of `random_zipfian`.
 pub(crate) const ZIPFIAN_PARAMETER_MIN: f64 = 1.001;
-/// The greatest parameter of `random_zipfian`.
+/// The maximum parameter of `random_zipfian`.
 pub(crate) const ZIPFIAN_PARAMETER_MAX: f64 = 1000.0;
 
 impl Rng {
@@ -51,7 +51,7 @@ impl Rng {
             .wrapping_add(self.zipfian_rank(count, parameter))
     }
 
-    /// A rank from 1 to `count`, by rejection. Slow as `s` nears 1.
+    /// A rank from 1 to `count`, by rejection. Slow for `s` close to 1.
     fn zipfian_rank(&mut self, count: i64, s: f64) -> i64 {
         if count <= 1 {
             return 1;
@@ -67,14 +67,14 @@ impl Rng {
         }
     }
 
-    /// The gap, rounded, to the next event of a Poisson process whose mean gap is `mean`, in the
-    /// unit of `mean`: `--rate` draws µs.
+    /// Returns the rounded gap to the next event of a Poisson process with mean gap `mean`, in the
+    /// unit of `mean`; `--rate` uses µs.
     pub fn poisson_gap(&mut self, mean: f64) -> i64 {
         (-self.unit_above_zero().ln() * mean + 0.5) as i64
     }
 }
 
-/// The integer of `[min, max]` that lies at `fraction`, in `[0, 1)`, of the range.
+/// Returns the integer in `[min, max]` at `fraction` of the range; `fraction` is in `[0, 1)`.
 fn spread(min: i64, max: i64, fraction: f64) -> i64 {
     let width = max.wrapping_sub(min).wrapping_add(1) as f64;
     min.wrapping_add((width * fraction) as i64)
@@ -100,7 +100,7 @@ pub fn hash_murmur2(value: i64, seed: i64) -> i64 {
     let mut key = value.cast_unsigned().wrapping_mul(MULTIPLIER);
     key ^= key >> SHIFT;
     key = key.wrapping_mul(MULTIPLIER);
-    // The length of what is hashed, 8 bytes, goes into the beginning.
+    // The initial value includes the length of the input, 8 bytes.
     let mut hash = seed.cast_unsigned() ^ MULTIPLIER.wrapping_mul(8);
     hash = (hash ^ key).wrapping_mul(MULTIPLIER);
     hash ^= hash >> SHIFT;
@@ -108,7 +108,7 @@ pub fn hash_murmur2(value: i64, seed: i64) -> i64 {
     (hash ^ hash >> SHIFT).cast_signed()
 }
 
-/// pgbench's `permute`: where the bijection of `[0, size)` that `seed` stands for takes `value`.
+/// pgbench's `permute`: maps `value` by the bijection of `[0, size)` that `seed` selects.
 pub fn permute(value: i64, size: i64, seed: i64) -> i64 {
     if size < 2 {
         return 0;
@@ -122,8 +122,8 @@ pub fn permute(value: i64, size: i64, seed: i64) -> i64 {
         let x = (x.wrapping_mul(factor) ^ flip) & mask;
         ((x << 1) & mask) | (x >> (bits - 1))
     };
-    // Each round is a bijection of the lower `mask + 1` values, one of the upper ones, and a
-    // rotation of all. The numbers are drawn whether they are used or not.
+    // Each round applies a bijection to the lower `mask + 1` values, one to the upper ones, and a
+    // rotation to all. The random numbers are drawn even if they are not used.
     for _ in 0..6 {
         let (factor, flip) = (rng.next_u64() & mask | 1, rng.next_u64() & mask);
         if v <= mask {
@@ -170,7 +170,7 @@ mod tests {
         }
         assert_eq!([permute(0, 2, 5431), permute(1, 2, 5431)], [0, 1]);
         assert_eq!([permute(0, 2, 5433), permute(1, 2, 5433)], [1, 0]);
-        // A negative value counts as the unsigned one of the same bits: 2^64 - 1 is 0 modulo 5.
+        // A negative value is reinterpreted as unsigned: 2^64 - 1 is 0 modulo 5.
         assert_eq!(permute(-1, 5, 3), permute(0, 5, 3));
     }
 

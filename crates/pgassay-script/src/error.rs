@@ -1,9 +1,8 @@
-//! What goes wrong, in pgbench's words.
+//! Errors, with pgbench's messages.
 //!
-//! `Display` gives what pgbench prints after `pgbench: error: `, since people and PostgreSQL's own
-//! tests match on it; the fields carry the same facts for those who want them apart.
-//! Sources: `syntax_error`, `ConditionError`, `parseQuery`, `addScript` and `evaluateExpr` in
-//! pgbench.c.
+//! `Display` writes what pgbench prints after `pgbench: error: `, because users and PostgreSQL's
+//! own tests match on it; the fields contain the same facts separately. Sources: `syntax_error`,
+//! `ConditionError`, `parseQuery`, `addScript` and `evaluateExpr` in pgbench.c.
 
 use std::fmt;
 
@@ -11,25 +10,25 @@ use crate::command::Protocol;
 use crate::names::InvalidName;
 use crate::number;
 
-/// Why a script can't be parsed.
+/// A parse error in a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseError {
-    /// The script's file name, or the title of the built-in one.
+    /// The script's file name, or the title of a built-in script.
     pub script: String,
     /// The line where the offending command begins, from 1.
     pub line: u32,
-    /// What is wrong.
+    /// The error.
     pub kind: ParseErrorKind,
 }
 
 /// The kinds of [`ParseError`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParseErrorKind {
-    /// A backslash command is wrong.
+    /// A backslash command is invalid.
     Syntax(Box<SyntaxError>),
-    /// `\if`, `\elif`, `\else` and `\endif` don't match.
+    /// `\if`, `\elif`, `\else` and `\endif` do not match.
     Condition {
-        /// The command at fault, from 1.
+        /// The offending command, from 1.
         command: usize,
         /// pgbench's message.
         message: &'static str,
@@ -39,30 +38,30 @@ pub enum ParseErrorKind {
         /// The statement.
         statement: String,
     },
-    /// There is nothing to run.
+    /// The script has no commands.
     Empty,
-    /// The text has a NUL byte, at which pgbench silently stops reading.
+    /// The text contains a NUL byte, at which pgbench silently stops reading.
     NulByte,
 }
 
-/// A backslash command that can't be parsed.
+/// An invalid backslash command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SyntaxError {
     /// pgbench's message, such as `unexpected character`.
     pub message: &'static str,
-    /// What the message is about, such as the character.
+    /// The subject of the message, such as the character.
     pub detail: Option<String>,
-    /// The command's name as it was written, such as `set`.
+    /// The command's name as written, such as `set`.
     pub command: Option<String>,
-    /// The command's whole text, from its backslash, without the newline that ends it.
+    /// The command's whole text, from its backslash, without the final newline.
     pub text: Option<String>,
-    /// The byte in `text`, from 0, where the error was found.
+    /// The byte offset in `text` of the error, from 0.
     pub column: Option<usize>,
 }
 
 impl ParseError {
-    /// The offending command's text and, below it, a caret where the error was found: the lines
-    /// that pgbench prints without any prefix.
+    /// Returns the offending command's text and, below it, a caret at the error: the lines that
+    /// pgbench prints without a prefix.
     pub fn excerpt(&self) -> Option<String> {
         let ParseErrorKind::Syntax(error) = &self.kind else {
             return None;
@@ -78,7 +77,7 @@ impl ParseError {
         })
     }
 
-    /// The column of the error in its line, from 1, where it is known and on the first line.
+    /// Returns the column of the error in its line, from 1, if it is known and on the first line.
     pub fn column(&self) -> Option<usize> {
         match &self.kind {
             ParseErrorKind::Syntax(error) => error.column.map(|column| column + 1),
@@ -86,7 +85,7 @@ impl ParseError {
         }
     }
 
-    /// The first line of [`Display`](fmt::Display): all but the excerpt.
+    /// Returns the first line of [`Display`](fmt::Display): everything except the excerpt.
     pub fn headline(&self) -> String {
         let script = &self.script;
         match &self.kind {
@@ -137,59 +136,59 @@ impl fmt::Display for Fixed {
     }
 }
 
-/// Why an expression or the argument of a backslash command has no value.
+/// A run-time error in an expression or in the argument of a backslash command.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum EvalError {
-    /// A variable is read that nothing has set.
+    /// The variable is not set.
     #[error("undefined variable \"{name}\"")]
     UndefinedVariable {
-        /// Its name.
+        /// The variable.
         name: String,
     },
-    /// A variable's text is none of pgbench's values.
+    /// A variable's text is not a valid pgbench value.
     #[error("malformed variable \"{name}\" value: \"{value}\"")]
     MalformedVariable {
-        /// Its name.
+        /// The variable.
         name: String,
-        /// Its text.
+        /// The variable's text.
         value: String,
     },
-    /// A variable's text looks like an integer but is none.
+    /// A variable's text looks like an integer but is not one.
     #[error("invalid input syntax for type bigint: \"{value}\"")]
     NotInteger {
-        /// Its text.
+        /// The variable's text.
         value: String,
     },
-    /// A variable's text is an integer beyond 64 bits.
+    /// A variable's text is an integer that does not fit 64 bits.
     #[error("value \"{value}\" is out of range for type bigint")]
     IntegerOutOfRange {
-        /// Its text.
+        /// The variable's text.
         value: String,
     },
-    /// A value is not of the kind that an operation takes.
+    /// A value has the wrong type for an operation.
     #[error("cannot coerce {from} to {to}")]
     CannotCoerce {
-        /// Its kind.
+        /// Its type.
         from: &'static str,
-        /// The kind that is wanted.
+        /// The required type.
         to: &'static str,
     },
-    /// A double is too large, or NaN, where an integer is wanted.
+    /// A double that must be converted to an integer is too large or NaN.
     #[error("double to int overflow for {}", Fixed(*value))]
     DoubleToInt {
         /// The double, rounded.
         value: f64,
     },
-    /// Integer arithmetic overflows.
+    /// Integer overflow.
     #[error("bigint {operation} out of range")]
     IntegerOverflow {
         /// `add`, `sub`, `mul` or `div`.
         operation: &'static str,
     },
-    /// Division of an integer by zero.
+    /// Integer division by zero.
     #[error("division by zero")]
     DivisionByZero,
-    /// A function is called with more than 16 arguments.
+    /// A function has more than 16 arguments.
     #[error(
         "too many function arguments, maximum is {}",
         crate::expr::ARGUMENTS_MAX
@@ -219,24 +218,24 @@ pub enum EvalError {
         /// The parameter.
         value: f64,
     },
-    /// `permute` over no values.
+    /// `permute` with a size of zero or less.
     #[error("permute size parameter must be greater than zero")]
     PermuteSize,
-    /// A variable of that name can't be set.
+    /// The variable's name is invalid.
     #[error(transparent)]
     InvalidName(#[from] InvalidName),
-    /// An argument of `\sleep`, `\shell` or `\setshell` reads a variable that nothing has set.
+    /// An argument of `\sleep`, `\shell` or `\setshell` uses a variable that is not set.
     #[error("{command}: undefined variable \"{name}\"")]
     UndefinedArgument {
-        /// The command, as it was written.
+        /// The command, as written.
         command: String,
-        /// The variable as pgbench shows it there.
+        /// The variable as pgbench displays it there.
         name: String,
     },
-    /// The variable of `\sleep` does not begin with a number.
+    /// The value of `\sleep`'s variable does not begin with a number.
     #[error("{command}: invalid sleep time \"{value}\" for variable \"{name}\"")]
     SleepTime {
-        /// The command, as it was written.
+        /// The command, as written.
         command: String,
         /// The variable's text.
         value: String,
@@ -249,19 +248,19 @@ pub enum EvalError {
         /// The first word of the command line.
         command: String,
     },
-    /// What the command of `\setshell` printed is not an integer.
+    /// The command of `\setshell` did not print an integer.
     #[error("{command}: shell command must return an integer (not \"{output}\")")]
     ShellOutput {
         /// The first word of the command line.
         command: String,
-        /// What it printed.
+        /// Its output.
         output: String,
     },
 }
 
 impl EvalError {
-    /// What pgbench says of the client that is aborted because of this error, in
-    /// `client C aborted in command N (WORD) of script S; …`, for `\set`, `\if` and `\elif`.
+    /// Returns pgbench's reason for aborting the client, in `client C aborted in command N (WORD)
+    /// of script S; …`, for `\set`, `\if` and `\elif`.
     pub fn abort_reason(&self) -> &'static str {
         match self {
             EvalError::InvalidName(_) => "assignment of meta-command failed",
@@ -274,8 +273,8 @@ impl EvalError {
     }
 }
 
-/// What a script may not do at the point where it does it. pgbench finds these when the script
-/// runs, since they depend on the branch taken; whoever runs scripts does too.
+/// A command that is not allowed in the current state. pgbench detects these at run time, because
+/// they depend on the branch taken; so must the program that runs the script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// `\startpipeline` in the simple protocol.
@@ -299,13 +298,13 @@ pub enum Refusal {
     /// The script ends in a transaction: `client C aborted: …`.
     #[error("end of script reached without completing the last transaction")]
     TransactionOpenAtEnd,
-    /// The server answers with COPY.
+    /// The server started a COPY.
     #[error("COPY is not supported in pgbench, aborting")]
     Copy,
 }
 
 impl Refusal {
-    /// Whether `\startpipeline` is refused where a pipeline is open or not.
+    /// Returns why `\startpipeline` is rejected, if it is; `is_open` is whether a pipeline is open.
     pub fn of_start(protocol: Protocol, is_open: bool) -> Option<Refusal> {
         match protocol {
             Protocol::Simple => Some(Refusal::PipelineNeedsExtended),

@@ -1,10 +1,11 @@
 //! Evaluates compiled expressions.
 //!
-//! Operators and functions behave as in pgbench to the order of evaluation, which matters for
-//! random draws and for which error is met: arguments from left to right, all of them before a
-//! NULL among them makes the result NULL; AND, OR and CASE evaluate only what decides. See
-//! `evaluateExpr`, `evalLazyFunc` and `evalStandardFunc` in pgbench.c, the same in 15 to 18.
-//! Evaluating does not allocate, unless the expression needs more than [`STACK`] values at once.
+//! Operators and functions behave as in pgbench, including the order of evaluation, which affects
+//! random draws and which error is reported. Arguments are evaluated from left to right, all of
+//! them, before any NULL among them makes the result NULL. AND, OR and CASE evaluate only what
+//! determines the result. See `evaluateExpr`, `evalLazyFunc` and `evalStandardFunc` in pgbench.c,
+//! the same in 15 to 18. Evaluation does not allocate unless the expression needs more than
+//! [`STACK`] values at once.
 
 use crate::distribution::{
     self, GAUSSIAN_PARAMETER_MIN, ZIPFIAN_PARAMETER_MAX, ZIPFIAN_PARAMETER_MIN,
@@ -15,18 +16,18 @@ use crate::rng::Rng;
 use crate::value::Value;
 use crate::variables::Variables;
 
-/// How many values an expression may hold at once without allocating.
+/// How many values an expression can use at once without allocating.
 const STACK: usize = 16;
 
-/// What an evaluation may touch.
+/// The state that an evaluation can read and change.
 struct Environment<'a> {
     variables: &'a mut Variables,
     rng: &'a mut Rng,
     debug: &'a mut dyn FnMut(Value),
 }
 
-/// The value of `expr`. `debug` is given the argument of every `debug()` that is evaluated; print
-/// it with [`debug_line`](crate::debug_line).
+/// Evaluates `expr`. `debug` receives the argument of every `debug()` that is evaluated; print it
+/// with [`debug_line`](crate::debug_line).
 #[inline]
 pub fn eval(
     expr: &Expr,
@@ -129,7 +130,7 @@ fn run(
     Ok(stack[0])
 }
 
-/// Calls a function that does not depend on anything but its arguments.
+/// Calls a function that depends only on its arguments.
 pub(crate) fn call_pure(function: Function, arguments: &[Value]) -> Result<Value, EvalError> {
     if arguments.contains(&Value::Null) && function != Function::Is {
         return Ok(Value::Null);
@@ -154,12 +155,12 @@ pub(crate) fn call_pure(function: Function, arguments: &[Value]) -> Result<Value
             arguments[1].to_int()?,
         )),
         Function::Not => Ok(Value::Bool(!arguments[0].to_bool()?)),
-        // More lenient than SQL: values of different kinds just differ.
+        // More lenient than SQL: values of different types are simply unequal.
         Function::Is => Ok(Value::Bool(arguments[0] == arguments[1])),
         Function::Abs => match arguments[0] {
             Value::Int(int) => Ok(Value::Int(int.wrapping_abs())),
             other => other.to_double().map(|double| {
-                // Not `abs`: pgbench's comparison leaves -0 and NaN as they are.
+                // Not `abs`: pgbench's comparison leaves -0 and NaN unchanged.
                 Value::Double(if double < 0.0 { -double } else { double })
             }),
         },
@@ -219,8 +220,8 @@ fn call(
         return Ok(Value::Int(rng.uniform(min, max)));
     }
     let value = arguments[2].to_double()?;
-    // Written so that NaN passes where it does in pgbench, but for the Gaussian, for which it
-    // would never end a loop there.
+    // Written so that NaN passes where it does in pgbench, except for the Gaussian, where pgbench
+    // would loop forever.
     let drawn = match function {
         Function::RandomGaussian if value < GAUSSIAN_PARAMETER_MIN || value.is_nan() => {
             return Err(EvalError::GaussianParameter { value });
@@ -238,7 +239,8 @@ fn call(
     Ok(Value::Int(drawn))
 }
 
-/// Whether a random function may draw from `[min, max]`: its width must fit 64 bits with a sign.
+/// Checks that a random function can draw from `[min, max]`: the width must fit a signed 64-bit
+/// integer.
 pub(crate) fn check_range(min: i64, max: i64) -> Result<(), EvalError> {
     if min > max {
         return Err(EvalError::EmptyRange);
@@ -254,7 +256,7 @@ fn arithmetic(function: Function, left: Value, right: Value) -> Result<Value, Ev
         return int_arithmetic(function, left, right);
     }
     if !matches!((left, right), (Value::Double(_), _) | (_, Value::Double(_))) {
-        // At least one is a boolean: pgbench looks for integers then, and complains.
+        // At least one is a boolean: pgbench then requires integers and reports an error.
         return int_arithmetic(function, left.to_int()?, right.to_int()?);
     }
     let (left, right) = (left.to_double()?, right.to_double()?);
@@ -265,7 +267,7 @@ fn arithmetic(function: Function, left: Value, right: Value) -> Result<Value, Ev
         Function::Div => Value::Double(left / right),
         Function::LessOrEqual => Value::Bool(left <= right),
         Function::Less => Value::Bool(left < right),
-        // Comparing doubles exactly is what the script asks for.
+        // The script asks for an exact comparison of doubles.
         #[allow(clippy::float_cmp)]
         Function::Equal => Value::Bool(left == right),
         #[allow(clippy::float_cmp)]
@@ -297,7 +299,7 @@ fn remainder(left: i64, right: i64) -> Result<Value, EvalError> {
     if right == 0 {
         return Err(EvalError::DivisionByZero);
     }
-    // Of -2^63 and -1 it is 0, as that of any other number and -1.
+    // The remainder of -2^63 and -1 is 0, like that of any other number and -1.
     Ok(Value::Int(left.wrapping_rem(right)))
 }
 
@@ -306,7 +308,7 @@ fn bitwise(function: Function, left: i64, right: i64) -> Value {
         Function::BitAnd => left & right,
         Function::BitOr => left | right,
         Function::BitXor => left ^ right,
-        // C leaves shifts by 64 and more, or by less than 0, undefined; x86 takes the low 6 bits.
+        // C leaves shifts by 64 or more, or by less than 0, undefined; x86 uses the low 6 bits.
         Function::ShiftLeft => left.wrapping_shl(right as u32),
         _ => left.wrapping_shr(right as u32),
     })
@@ -321,7 +323,7 @@ fn extremum(function: Function, arguments: &[Value]) -> Result<Value, EvalError>
         let mut extremum = arguments[0].to_double()?;
         for argument in &arguments[1..] {
             let value = argument.to_double()?;
-            // C's macros: the second of the two unless the first is strictly beyond it.
+            // As C's macros: the second of the two, unless the first is strictly beyond it.
             let keeps = if is_least {
                 extremum < value
             } else {

@@ -1,25 +1,26 @@
 //! Compiled expressions: postfix code in one flat slice.
 //!
-//! Code rather than a tree: evaluating it neither recurses nor chases pointers, so a very long
-//! expression cannot overflow the stack, and dropping it is trivial. Each operation takes its
-//! arguments from the stack and leaves one value there. Jumps are relative and only forward, so
-//! that a piece of code may be moved (`a > b` is `b < a`, right operand first, as in pgbench).
-//! Invariant: the code leaves exactly one value and never holds more than `depth` values.
+//! Code and not a tree: evaluation neither recurses nor chases pointers, so a very long expression
+//! cannot overflow the stack, and dropping it is trivial. Each operation pops its arguments from
+//! the stack and pushes one value. Jumps are relative and only forward, so that code can be moved
+//! (`a > b` is `b < a`, right operand first, as in pgbench). Invariant: the code leaves exactly one
+//! value and never needs more than `depth` values.
 
 use crate::names::{InvalidName, SlotId};
 use crate::value::Value;
 
-/// The most arguments pgbench passes to a function; more are an error when it is called.
+/// The maximum number of arguments that pgbench passes to a function; more are an error when it is
+/// called.
 pub const ARGUMENTS_MAX: usize = 16;
 
 /// An expression, ready to be evaluated by [`eval`](crate::eval).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expr {
     pub(crate) code: Box<[Op]>,
-    /// The most values that are on the stack at once.
+    /// The maximum stack depth.
     pub(crate) depth: u32,
-    /// Set where the result is for a variable whose name can't be: evaluating then fails, after
-    /// the expression itself has been evaluated for its effects.
+    /// Set if the result is for a variable with an invalid name. Evaluation then fails, after the
+    /// expression has been evaluated for its side effects.
     pub(crate) invalid_target: Option<Box<InvalidName>>,
 }
 
@@ -32,24 +33,24 @@ pub(crate) enum Op {
         function: Function,
         arguments: u32,
     },
-    /// In the place of a call with too many arguments, after the first of them were evaluated.
+    /// Replaces a call with too many arguments, after the allowed number of them was evaluated.
     TooManyArguments,
-    /// `random(min, max)` of constants, with its range checked when it was parsed.
+    /// `random(min, max)` of constants, with its range checked at parse time.
     Uniform {
         min: i64,
         span: u64,
     },
-    /// Left operand of AND: unless it is true, it decides, and the right one is jumped over.
+    /// Left operand of AND: unless it is true, it is the result, and the right operand is skipped.
     And {
         skip: u32,
     },
-    /// Left operand of OR: unless it is false, it decides, and the right one is jumped over.
+    /// Left operand of OR: unless it is false, it is the result, and the right operand is skipped.
     Or {
         skip: u32,
     },
     /// After the right operand of AND or OR: it must be NULL or a boolean.
     Truth,
-    /// Takes the condition of a WHEN and jumps over its branch unless it is true.
+    /// Pops the condition of a WHEN and jumps over its branch unless it is true.
     Unless {
         skip: u32,
     },
@@ -103,11 +104,11 @@ pub(crate) enum Function {
 pub(crate) enum Arity {
     Exactly(usize),
     AtLeastOne,
-    /// The last of this many is a seed that may be left out: `:default_seed` then takes its place.
+    /// This many arguments, the last of which is an optional seed that defaults to `:default_seed`.
     SeedOptional(usize),
 }
 
-/// The functions a script can name, in the order of the manual.
+/// The functions that a script can call, in the order of the manual.
 const FUNCTIONS: [(&str, Function, Arity); 21] = [
     ("abs", Function::Abs, Arity::Exactly(1)),
     ("debug", Function::Debug, Arity::Exactly(1)),
@@ -144,7 +145,7 @@ const FUNCTIONS: [(&str, Function, Arity); 21] = [
     ("sqrt", Function::Sqrt, Arity::Exactly(1)),
 ];
 
-/// A function a script can name, with pgbench's spelling of it for messages.
+/// Looks up a function by name; also returns pgbench's spelling of it for messages.
 pub(crate) fn function(name: &[u8]) -> Option<(&'static str, Function, Arity)> {
     FUNCTIONS
         .into_iter()
@@ -152,7 +153,7 @@ pub(crate) fn function(name: &[u8]) -> Option<(&'static str, Function, Arity)> {
 }
 
 impl Function {
-    /// Whether a call of constants may be evaluated when the script is parsed.
+    /// Whether a call with constants may be evaluated at parse time.
     pub(crate) fn is_pure(self) -> bool {
         !matches!(
             self,

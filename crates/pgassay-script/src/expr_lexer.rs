@@ -1,13 +1,13 @@
 //! Tokens of expressions.
 //!
-//! An expression ends with its line; a backslash right before the newline continues it. The
-//! longest token wins, keywords and function names ignore case, and bytes outside ASCII are
-//! letters. Source: the EXPR state of exprscan.l, the same in 15 to 18.
+//! An expression ends at the end of its line; a backslash directly before the newline continues it.
+//! The longest token wins, keywords and function names are case-insensitive, and bytes outside
+//! ASCII are letters. Source: the EXPR state of exprscan.l, the same in 15 to 18.
 
 use crate::names::{is_name_continuation, is_name_start};
 use crate::number;
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Token {
     /// The end of the line or of the text.
@@ -29,7 +29,7 @@ pub(crate) enum Token {
     Null,
     Bool(bool),
     Int(i64),
-    /// 2^63, which is a number only after a minus.
+    /// 2^63, which is valid only after a minus sign.
     IntMaxPlusOne,
     Double(f64),
     /// `:name`; the name is the token's text without its first byte.
@@ -61,12 +61,12 @@ pub(crate) enum Operator {
     Modulo,
 }
 
-/// An error in an expression. Boxed, since the parser recurses and each of its frames has room for
+/// An error in an expression. Boxed because the parser recurses and each of its frames has room for
 /// several.
 #[derive(Debug)]
 pub(crate) struct ExprError(pub Box<Mistake>);
 
-/// What is wrong in an expression, and where the token ends at which it is seen.
+/// The error, and the end of the token at which it was detected.
 #[derive(Debug)]
 pub(crate) struct Mistake {
     pub message: &'static str,
@@ -74,13 +74,13 @@ pub(crate) struct Mistake {
     pub end: usize,
 }
 
-/// Splits text into tokens, from `position` on.
+/// Splits text into tokens, starting at `position`.
 #[derive(Debug)]
 pub(crate) struct ExprLexer<'a> {
     pub input: &'a [u8],
     /// Where the current token begins.
     pub start: usize,
-    /// Where it ends, and the next one is looked for.
+    /// Where the current token ends and the search for the next one begins.
     pub position: usize,
 }
 
@@ -103,7 +103,7 @@ impl ExprLexer<'_> {
         }))
     }
 
-    /// The next token.
+    /// Returns the next token.
     pub fn next(&mut self) -> Result<Token, ExprError> {
         self.skip_blanks();
         self.start = self.position;
@@ -155,7 +155,7 @@ impl ExprLexer<'_> {
         }
         if matches!(self.peek(0), Some(b'e' | b'E')) {
             let sign = usize::from(matches!(self.peek(1), Some(b'+' | b'-')));
-            // Without digits the e begins a word of its own.
+            // Without digits, the e begins a separate word.
             if self.peek(1 + sign).is_some_and(is_digit) {
                 is_integer = false;
                 self.position += 1 + sign;
@@ -178,7 +178,7 @@ fn is_digit(byte: u8) -> bool {
     byte.is_ascii_digit()
 }
 
-/// How many bytes a backslash-newline takes at `position`, or 0 where there is none.
+/// Returns the length of a backslash-newline at `position`, or 0 if there is none.
 pub(crate) fn continuation_length(input: &[u8], position: usize) -> usize {
     match input.get(position..) {
         Some([b'\\', b'\n', ..]) => 2,
@@ -187,7 +187,8 @@ pub(crate) fn continuation_length(input: &[u8], position: usize) -> usize {
     }
 }
 
-/// The end of the line that continues at `position`: after its newline, or the end of the text.
+/// Returns the end of the line that continues at `position`: after its newline, or the end of the
+/// text.
 pub(crate) fn line_end(input: &[u8], mut position: usize) -> usize {
     while position < input.len() {
         match continuation_length(input, position) {
@@ -222,7 +223,7 @@ fn word(text: &[u8]) -> Token {
     keyword.map_or(Token::Word, |(_, token)| token)
 }
 
-/// A token of one or two symbols and its length; `None` for a byte that begins no token.
+/// Returns a token of one or two symbols and its length; `None` for a byte that begins no token.
 fn symbol(first: u8, second: Option<u8>) -> (Option<Token>, usize) {
     use Operator as Op;
     let two = match (first, second) {

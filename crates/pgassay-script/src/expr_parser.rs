@@ -1,11 +1,11 @@
 //! Expressions: tokens in, postfix code out.
 //!
-//! Precedence climbing that accepts what pgbench's bison grammar accepts, its peculiarities
-//! included: comparisons don't associate (`1 < 2 < 3` is an error), `IS NULL` and its like may
-//! follow anything and be followed by anything, `~` binds as loosely as the bitwise operators,
-//! `a > b` is `b < a` with `b` evaluated first, and an argument list may begin with a comma. Errors
-//! are seen at the same token as there, since both parsers have the viable-prefix property; a
-//! function's name and number of arguments are checked before the next token is read.
+//! A precedence-climbing parser that accepts the same language as pgbench's bison grammar,
+//! including its peculiarities: comparisons do not associate (`1 < 2 < 3` is an error); `IS NULL`
+//! and similar tests can follow anything and be followed by anything; `~` binds as loosely as the
+//! bitwise operators; `a > b` is `b < a` with `b` evaluated first; and an argument list can begin
+//! with a comma. Both parsers detect an error at the same token because both have the viable-prefix
+//! property. A function's name and number of arguments are checked before the next token is read.
 //! Source: exprparse.y, the same in 15 to 18.
 
 use crate::eval::{call_pure, check_range};
@@ -14,12 +14,12 @@ use crate::expr_lexer::{ExprError, ExprLexer, Mistake, Operator, Token};
 use crate::names::Names;
 use crate::value::Value;
 
-/// How deep parentheses, prefix operators and CASEs may nest. bison gives up at 10 000 symbols
-/// with the same message; this much takes less than a third of a thread's 2 MiB even where nothing is
-/// optimised.
+/// Maximum nesting of parentheses, prefix operators and CASEs. bison gives up at 10 000 symbols
+/// with the same message. This depth needs less than a third of a thread's 2 MiB stack even in
+/// debug builds.
 const NESTING_MAX: u32 = 400;
 
-/// The levels of precedence, loosest first.
+/// Precedence levels, loosest first.
 mod level {
     pub const OR: u8 = 1;
     pub const AND: u8 = 2;
@@ -30,8 +30,8 @@ mod level {
     pub const PRODUCT: u8 = 8;
 }
 
-/// Parses the expression at `position`, to the end of its line. Returns it and where the next line
-/// begins.
+/// Parses the expression at `position`, up to the end of its line. Returns it and the beginning of
+/// the next line.
 pub(crate) fn parse(
     input: &[u8],
     position: usize,
@@ -63,7 +63,7 @@ pub(crate) fn parse(
     Ok((expr, parser.lexer.position))
 }
 
-/// The most values that `code` holds at once.
+/// Returns the maximum stack depth of `code`.
 fn depth(code: &[Op]) -> u32 {
     let (mut height, mut depth) = (0, 0);
     for op in code {
@@ -71,7 +71,7 @@ fn depth(code: &[Op]) -> u32 {
             Op::Constant(_) | Op::Variable(_) | Op::Uniform { .. } => height + 1,
             Op::Call { arguments, .. } => height + 1 - arguments,
             Op::TooManyArguments => height + 1 - ARGUMENTS_MAX as u32,
-            // After a jump comes code that runs when the value before the jump was not made.
+            // The code after a jump runs only if the value before the jump was not produced.
             Op::And { .. } | Op::Or { .. } | Op::Unless { .. } | Op::Jump { .. } => height - 1,
             Op::Truth => height,
         };
@@ -114,7 +114,7 @@ impl ExprParser<'_> {
         }
     }
 
-    /// An operand and all operators after it that bind at least as tightly as `loosest`.
+    /// Parses an operand and all following operators that bind at least as tightly as `loosest`.
     fn expression(&mut self, loosest: u8) -> Result<(), ExprError> {
         let start = self.code.len();
         self.operand()?;
@@ -131,7 +131,7 @@ impl ExprParser<'_> {
         }
     }
 
-    /// `IS …`, `ISNULL` or `NOTNULL` after the operand whose code begins at `start`.
+    /// Parses `IS …`, `ISNULL` or `NOTNULL` after the operand whose code begins at `start`.
     fn test(&mut self, start: usize) -> Result<(), ExprError> {
         let mut is_negated = self.token == Token::NotNull;
         let mut value = Value::Null;
@@ -156,7 +156,7 @@ impl ExprParser<'_> {
         self.advance()
     }
 
-    /// A binary operator and its right operand; the code of the left one begins at `start`.
+    /// Parses a binary operator and its right operand; the code of the left one begins at `start`.
     fn operation(&mut self, operator: Operator, start: usize) -> Result<(), ExprError> {
         let level = precedence(operator);
         self.advance()?;
@@ -189,8 +189,8 @@ impl ExprParser<'_> {
         }
     }
 
-    /// A constant, a variable, a call, a CASE, something in parentheses, or a prefix operator and
-    /// what it applies to.
+    /// Parses a constant, a variable, a call, a CASE, a parenthesized expression, or a prefix
+    /// operator with its operand.
     fn operand(&mut self) -> Result<(), ExprError> {
         if self.nesting == NESTING_MAX {
             return Err(self.error("memory exhausted", None));
@@ -241,7 +241,7 @@ impl ExprParser<'_> {
         self.advance()
     }
 
-    /// `-x` is `0 - x`, but for -2^63.
+    /// `-x` is `0 - x`, except for -2^63.
     fn minus(&mut self, start: usize) -> Result<(), ExprError> {
         self.advance()?;
         if self.token == Token::IntMaxPlusOne {
@@ -313,8 +313,8 @@ impl ExprParser<'_> {
         self.advance()
     }
 
-    /// The arguments up to the closing parenthesis, which stays the current token. Returns where
-    /// the code of each begins, and where that of the last one that counts ends.
+    /// Parses the arguments up to the closing parenthesis, which stays the current token. Returns
+    /// where the code of each begins, and where the code of the last allowed one ends.
     fn arguments(&mut self) -> Result<(Vec<usize>, usize), ExprError> {
         let (mut starts, mut end) = (Vec::new(), self.code.len());
         // The grammar allows `f(, x)` for `f(x)`.
@@ -333,15 +333,16 @@ impl ExprParser<'_> {
         Ok((starts, end))
     }
 
-    /// Emits a call of a function whose arguments' code begins at `starts`, or, where they are
-    /// constants and it can't fail, what it gives.
+    /// Emits a call of a function whose arguments' code begins at `starts`. If they are constants
+    /// and the call cannot fail, emits its result.
     fn call(&mut self, function: Function, starts: &[usize]) {
         let first = starts.first().copied().unwrap_or(self.code.len());
         let call = Op::Call {
             function,
             arguments: starts.len() as u32,
         };
-        // Constants take one step each; whether a longer argument ends in one means nothing.
+        // A constant is one step; a longer argument may end in a constant, which is irrelevant
+        // here.
         let constants: Option<Vec<Value>> = self.code[first..]
             .iter()
             .map(|op| {
@@ -363,7 +364,7 @@ impl ExprParser<'_> {
     }
 }
 
-/// What a call of constants comes to, if that can be said without drawing or failing.
+/// Returns the result of a call with constants, if it can be determined without drawing or failing.
 pub(crate) fn fold(function: Function, values: &[Value]) -> Option<Op> {
     if function.is_pure() {
         return call_pure(function, values).ok().map(Op::Constant);
@@ -400,7 +401,7 @@ fn precedence(operator: Operator) -> u8 {
     }
 }
 
-/// The function that takes the operands the other way round.
+/// Returns the function that takes the operands in reverse order.
 fn swapped(operator: Operator) -> Option<Function> {
     match operator {
         Operator::Greater => Some(Function::Less),

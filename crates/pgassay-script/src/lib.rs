@@ -1,17 +1,18 @@
-//! pgbench's script language: parser, evaluator and random numbers, without I/O and without a clock.
+//! pgbench's script language: parser, evaluator and random numbers, without I/O and without a
+//! clock.
 //!
-//! **Scope.** Everything of a script that can be known before it meets a server: its commands and
-//! where its conditionals lead, its variables interned into slots, its SQL as templates, its
-//! expressions as code, its random numbers to the bit. What pgbench 15 to 18 accept is accepted,
-//! and refused in its words. `\setrandom` of the scripts before 9.6 is accepted too, with a note.
+//! **Scope.** Everything about a script that is independent of a server: its commands and the
+//! targets of its conditionals, its variables interned into slots, its SQL as templates, its
+//! expressions as code, and bit-exact random numbers. It accepts what pgbench 15 to 18 accept, and
+//! rejects everything else with pgbench's messages. It also accepts `\setrandom` from scripts
+//! before 9.6, with a note.
 //!
-//! **Your part.** Reading files, sending SQL, sleeping, running shells, timing, printing; asking
-//! [`Refusal`] for the words when a script does at run time what it may not; following control as
-//! [`CommandKind`] describes; giving each client its state from [`Seeding`].
+//! **The caller** reads files, sends SQL, sleeps, runs shells, measures time and prints. At run
+//! time it rejects commands that are not allowed with the messages of [`Refusal`], follows
+//! conditionals as [`CommandKind`] describes, and gives each client its state from [`Seeding`].
 //!
-//! **Why it is fast.** Names are looked up once, when the script is parsed. Evaluating an
-//! expression and rendering a statement don't allocate; drawing a number from a constant range is
-//! one step.
+//! **Performance.** Names are looked up once, when the script is parsed. Evaluating an expression
+//! and rendering a statement do not allocate; drawing a number from a constant range is one step.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -38,9 +39,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Invariants: a parsed [`Script`] never changes and is shared by all threads; slots mean the same
-//! in all scripts parsed with one [`Names`]; parsing never panics and never recurses deeper than a
-//! fixed bound; evaluating never recurses.
+//! Invariants: a parsed [`Script`] never changes and can be shared by all threads; slots mean the
+//! same in all scripts parsed with one [`Names`]; parsing never panics and never recurses deeper
+//! than a fixed limit; evaluation never recurses.
 
 mod builtin;
 mod command;

@@ -1,10 +1,10 @@
 //! Backslash commands.
 //!
-//! A command takes the rest of its line, which a backslash right before the newline continues.
-//! `\set`, `\if` and `\elif` end in an expression, all others consist of words between blanks.
-//! Which errors show the command's text, and a caret, is pgbench's choice, followed here.
-//! Sources: the INITIAL state of exprscan.l and `process_backslash_command` in pgbench.c; 17 adds
-//! `\syncpipeline`; `\setrandom` ended with 9.6, see `doCustom` in 9.5's pgbench.c.
+//! A command takes the rest of its line, which a backslash directly before the newline continues.
+//! `\set`, `\if` and `\elif` end in an expression; all others consist of words separated by blanks.
+//! Errors show the command's text and a caret in the same cases as in pgbench. Sources: the INITIAL
+//! state of exprscan.l and `process_backslash_command` in pgbench.c; 17 added `\syncpipeline`; 9.6
+//! removed `\setrandom`, see `doCustom` in 9.5's pgbench.c.
 
 use crate::command::{Capture, Command, CommandKind, Shell, ShellWord, Sleep, SleepAmount};
 use crate::error::{ParseError, ParseErrorKind, SyntaxError};
@@ -16,17 +16,17 @@ use crate::number;
 use crate::script::{Compat, Options};
 use crate::value::Value;
 
-/// The most words of a command, its name included; pgbench's `MAX_ARGS`.
+/// The maximum number of words in a command, including its name; pgbench's `MAX_ARGS`.
 const WORDS_MAX: usize = 256;
 
-/// What a backslash turned out to be.
+/// The result of parsing a backslash command.
 #[derive(Debug)]
 pub(crate) enum Meta {
     /// A backslash alone on its line.
     Nothing,
-    /// A command of its own.
+    /// A separate command.
     Command(Command),
-    /// `\gset` or `\aset`, which belongs to the statement before it.
+    /// `\gset` or `\aset`, which belongs to the preceding statement.
     Capture(Capture),
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct MetaParser<'a> {
     pub names: &'a mut Names,
 }
 
-/// A word between blanks.
+/// A word delimited by blanks.
 struct Word<'a> {
     text: &'a [u8],
     start: usize,
@@ -50,13 +50,13 @@ impl Word<'_> {
     }
 }
 
-/// The words of a command and where it is.
+/// The words of a command and its position.
 struct Line<'a> {
-    /// Where the backslash is.
+    /// The position of the backslash.
     start: usize,
     number: u32,
     words: Vec<Word<'a>>,
-    /// The whole command as it was written, once it has been read to its end.
+    /// The whole command as written, once it has been read to its end.
     text: Option<String>,
 }
 
@@ -64,7 +64,7 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\x0b' | b'\x0c')
 }
 
-/// The next word of the line, or `None` at its end; `position` is moved past either.
+/// Returns the next word of the line, or `None` at its end; `position` moves past either.
 fn next_word<'a>(input: &'a [u8], position: &mut usize) -> Option<Word<'a>> {
     loop {
         match input.get(*position) {
@@ -103,7 +103,7 @@ fn trimmed(text: &[u8]) -> String {
 }
 
 impl<'a> MetaParser<'a> {
-    /// Parses the command whose backslash is right before `position`, on the line `number`, and
+    /// Parses the command whose backslash is directly before `position`, on line `number`, and
     /// moves `position` to the next line.
     pub fn parse(&mut self, position: &mut usize, number: u32) -> Result<Meta, ParseError> {
         let start = *position - 1;
@@ -127,7 +127,7 @@ impl<'a> MetaParser<'a> {
                 let mut expr = self.expression(&line, position)?;
                 let slot = self.names.intern(target_text);
                 if !self.names.is_valid(slot) {
-                    // pgbench evaluates first and then fails to assign, when the script runs.
+                    // pgbench evaluates the expression first and then fails to assign, at run time.
                     let name = self.names.display(slot);
                     expr.invalid_target = Some(Box::new(InvalidName {
                         context: "set",
@@ -181,7 +181,8 @@ impl<'a> MetaParser<'a> {
                     detail,
                     end,
                 } = *mistake;
-                // An error at a newline was seen after it; all others leave some line to show.
+                // An error at a newline was detected after it; any other error leaves the rest of
+                // the line to show.
                 let is_at_newline = self.input[..end].last() == Some(&b'\n');
                 let text_end = if is_at_newline {
                     end
@@ -219,7 +220,7 @@ impl<'a> MetaParser<'a> {
         }
     }
 
-    /// An error about a whole command, or about the byte `at` of the input with what is there.
+    /// Returns an error about a whole command, or about the byte `at` of the input and its text.
     fn error(&self, line: &Line, message: &'static str, at: Option<(usize, String)>) -> ParseError {
         let (column, detail) = at.map(|(at, detail)| (at - line.start, detail)).unzip();
         let syntax = SyntaxError {
@@ -251,7 +252,7 @@ impl<'a> MetaParser<'a> {
         }))
     }
 
-    /// The commands that consist of words.
+    /// Parses a command that consists of words.
     fn command(&mut self, name: &[u8], line: &Line) -> Result<CommandKind, ParseError> {
         let has_syncpipeline = self.options.compat >= Compat::V17;
         let kind = match name {
@@ -285,7 +286,7 @@ impl<'a> MetaParser<'a> {
         }
     }
 
-    /// `\shell`'s words: `:name` is a variable, `::text` the text `:text`.
+    /// Parses `\shell`'s words: `:name` is a variable, `::text` is the text `:text`.
     fn shell(&mut self, words: &[Word]) -> Shell {
         let program = words[0].display();
         let words = words.iter().map(|word| match word.text {
@@ -299,7 +300,7 @@ impl<'a> MetaParser<'a> {
         }
     }
 
-    /// `\sleep N [us|ms|s]`; the unit may stick to the number.
+    /// Parses `\sleep N [us|ms|s]`; the unit may follow the number without a blank.
     fn sleep(&mut self, line: &Line) -> Result<Sleep, ParseError> {
         let words = &line.words;
         if words.len() < 2 {
@@ -350,8 +351,8 @@ impl<'a> MetaParser<'a> {
         })
     }
 
-    /// `\setrandom var min max [uniform | gaussian x | exponential x]` as the `\set` that replaced
-    /// it. The numbers were integers, and the parameter a double, or variables.
+    /// Parses `\setrandom var min max [uniform | gaussian x | exponential x]` as the equivalent
+    /// `\set`. The bounds were integers, and the parameter a double, or variables.
     fn set_random(&mut self, line: &Line) -> Result<CommandKind, ParseError> {
         let words = &line.words;
         if words.len() < 4 {

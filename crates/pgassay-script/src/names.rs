@@ -1,9 +1,9 @@
 //! Variable names, interned into slots.
 //!
-//! All scripts of one run share one table, so that a variable that one script sets is the variable
+//! All scripts of a run share one table, so that a variable that one script sets is the variable
 //! that another reads, as in pgbench, where a client's variables outlive its transactions. The
-//! table is filled while scripts are parsed and then frozen in an `Arc`: a name that no script and
-//! no definition mentions can't be read by anyone, so it needs no slot.
+//! table is filled while scripts are parsed and then frozen in an `Arc`: a name that no script or
+//! definition mentions can never be read, so it needs no slot.
 
 use std::collections::HashMap;
 
@@ -19,11 +19,11 @@ impl SlotId {
     }
 }
 
-/// A name that pgbench does not accept for a variable.
+/// A name that is not a valid pgbench variable name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{context}: invalid variable name: \"{name}\"")]
 pub struct InvalidName {
-    /// What tried to define it: `option`, `set`, `gset`, `aset`, `setshell`.
+    /// The command or option that tried to define it: `option`, `set`, `gset`, `aset`, `setshell`.
     pub context: &'static str,
     /// The name.
     pub name: String,
@@ -47,12 +47,12 @@ impl Names {
     pub const SCALE: SlotId = SlotId(0);
     /// `:client_id`, counted from 0.
     pub const CLIENT_ID: SlotId = SlotId(1);
-    /// `:default_seed`, the seed of `hash` and `permute` where the script gives none.
+    /// `:default_seed`, the default seed of `hash` and `permute`.
     pub const DEFAULT_SEED: SlotId = SlotId(2);
     /// `:random_seed`, the seed of the run.
     pub const RANDOM_SEED: SlotId = SlotId(3);
 
-    /// A table with pgbench's automatic variables in the slots of the constants.
+    /// Creates a table with pgbench's automatic variables in the slots of the constants.
     pub fn new() -> Names {
         let mut names = Names {
             by_name: HashMap::new(),
@@ -64,8 +64,8 @@ impl Names {
         names
     }
 
-    /// The slot of `name`, made if need be. Names that can't be defined get one too: a script may
-    /// read them, and fails when it runs.
+    /// Returns the slot of `name`, creating it if needed. Invalid names get one too: a script may
+    /// read them, and fails at run time.
     pub fn intern(&mut self, name: &[u8]) -> SlotId {
         if let Some(&slot) = self.by_name.get(name) {
             return slot;
@@ -79,7 +79,7 @@ impl Names {
         slot
     }
 
-    /// The slot of a variable to be defined outside a script, as `-D` does.
+    /// Returns the slot of a variable that is defined outside a script, as `-D` does.
     pub fn define(&mut self, context: &'static str, name: &str) -> Result<SlotId, InvalidName> {
         if is_valid_name(name.as_bytes()) {
             Ok(self.intern(name.as_bytes()))
@@ -91,12 +91,12 @@ impl Names {
         }
     }
 
-    /// The slot of `name`, if any script or definition mentions it.
+    /// Returns the slot of `name`, if any script or definition mentions it.
     pub fn slot(&self, name: &[u8]) -> Option<SlotId> {
         self.by_name.get(name).copied()
     }
 
-    /// Where `\gset prefix` stores the column `column`: `None` where nobody reads it.
+    /// Returns where `\gset prefix` stores the column `column`; `None` if no script reads it.
     pub fn capture_slot(
         &self,
         context: &'static str,
@@ -120,27 +120,27 @@ impl Names {
         }
     }
 
-    /// The name of a slot of this table.
+    /// Returns the name of a slot of this table.
     pub fn name(&self, slot: SlotId) -> &[u8] {
         &self.names[slot.index()].text
     }
 
-    /// The name of a slot for a message.
+    /// Returns the name of a slot for a message.
     pub fn display(&self, slot: SlotId) -> String {
         String::from_utf8_lossy(self.name(slot)).into_owned()
     }
 
-    /// Whether a variable of this name may be set.
+    /// Whether this variable's name is valid.
     pub fn is_valid(&self, slot: SlotId) -> bool {
         self.names[slot.index()].is_valid
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Never: the automatic variables are always there.
+    /// Always false: the automatic variables always exist.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
@@ -152,17 +152,17 @@ impl Default for Names {
     }
 }
 
-/// Whether a byte may begin a variable's name: a letter, `_`, or any byte outside ASCII.
+/// Whether a byte can begin a variable's name: a letter, `_`, or any byte outside ASCII.
 pub(crate) fn is_name_start(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || byte == b'_' || !byte.is_ascii()
 }
 
-/// Whether a byte may continue a variable's name.
+/// Whether a byte can continue a variable's name.
 pub(crate) fn is_name_continuation(byte: u8) -> bool {
     is_name_start(byte) || byte.is_ascii_digit()
 }
 
-/// Whether pgbench accepts `name` for a variable (see `valid_variable_name` in pgbench.c).
+/// Whether `name` is a valid variable name (see `valid_variable_name` in pgbench.c).
 pub fn is_valid_name(name: &[u8]) -> bool {
     name.first().is_some_and(|&first| is_name_start(first))
         && name.iter().all(|&byte| is_name_continuation(byte))

@@ -1,11 +1,11 @@
-//! Numbers in and out as PostgreSQL's programs read and write them.
+//! Parsing and printing numbers as PostgreSQL's programs do.
 //!
 //! pgbench parses with its own `strtoint64` and C's `strtod`, and prints doubles with
 //! `%.*g` of `DBL_DIG` (15) digits; scripts and tests depend on the exact text.
 
 use std::io::Write as _;
 
-/// Why a text is not the number wanted.
+/// Why a text is not a valid number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
     Syntax,
@@ -35,21 +35,21 @@ fn digits(text: &[u8]) -> &[u8] {
     &text[..count]
 }
 
-/// Whether pgbench insists on an integer: blanks, a sign, digits and nothing more. As there, the
-/// digits may be missing, which `parse_integer` then finds.
+/// Whether pgbench treats the text as an integer: blanks, a sign, digits and nothing else. As in
+/// pgbench, the digits may be missing; `parse_integer` then reports it.
 pub(crate) fn looks_like_integer(text: &[u8]) -> bool {
     let (_, rest) = skip_sign(skip_space(text));
     digits(rest).len() == rest.len()
 }
 
-/// pgbench's `strtoint64`: blanks may surround the number.
+/// pgbench's `strtoint64`: leading and trailing blanks are allowed.
 pub(crate) fn parse_integer(text: &[u8]) -> Result<i64, Problem> {
     let (is_negative, rest) = skip_sign(skip_space(text));
     let digits = digits(rest);
     if digits.is_empty() {
         return Err(Problem::Syntax);
     }
-    // Negative throughout, since -2^63 has no positive counterpart.
+    // Accumulates negative values, because -2^63 has no positive counterpart.
     let mut value: i64 = 0;
     for digit in digits {
         value = value
@@ -67,7 +67,7 @@ pub(crate) fn parse_integer(text: &[u8]) -> Result<i64, Problem> {
     }
 }
 
-/// C's `atoi`, but saturating: the integer that the text begins with, or 0.
+/// C's `atoi`, but saturating: the leading integer of the text, or 0.
 pub(crate) fn leading_integer(text: &[u8]) -> i64 {
     let (is_negative, rest) = skip_sign(skip_space(text));
     let magnitude = digits(rest).iter().fold(0_i64, |value, digit| {
@@ -78,14 +78,14 @@ pub(crate) fn leading_integer(text: &[u8]) -> i64 {
     if is_negative { -magnitude } else { magnitude }
 }
 
-/// What `\setshell` takes from the first line of a command's output: an integer that blanks may
-/// surround, cut to 32 bits, and 0 where there are no digits, as `strtol` has it.
+/// Parses the first line of output of `\setshell`'s command: an integer, optionally surrounded by
+/// blanks, truncated to 32 bits, and 0 if there are no digits, as with `strtol`.
 pub(crate) fn parse_shell_integer(output: &[u8]) -> Option<i64> {
     let end = output
         .iter()
         .position(|&byte| byte == b'\n')
         .map_or(output.len(), |end| end + 1);
-    // pgbench reads into 64 bytes, the last of which ends the string.
+    // pgbench reads into 64 bytes, the last of which terminates the string.
     let line = &output[..end.min(63)];
     let (_, rest) = skip_sign(skip_space(line));
     let digits = digits(rest);
@@ -111,7 +111,7 @@ pub(crate) fn parse_double(text: &[u8]) -> Result<f64, Problem> {
 }
 
 fn parse_decimal(text: &[u8]) -> Result<f64, Problem> {
-    // A second sign must not slip through to Rust's parser.
+    // Rust's parser must not see a second sign.
     if matches!(text.first(), Some(b'+' | b'-')) {
         return Err(Problem::Syntax);
     }
@@ -128,7 +128,7 @@ fn parse_decimal(text: &[u8]) -> Result<f64, Problem> {
     }
 }
 
-/// The part of a C99 hexadecimal floating-point number after `0x`.
+/// Parses the part of a C99 hexadecimal floating-point number after `0x`.
 fn parse_hexadecimal(text: &[u8]) -> Result<f64, Problem> {
     let (mut mantissa, mut exponent, mut is_fraction, mut has_digits) =
         (0_u64, 0_i64, false, false);
@@ -140,7 +140,7 @@ fn parse_hexadecimal(text: &[u8]) -> Result<f64, Problem> {
                 mantissa = mantissa << 4 | u64::from(digit);
                 exponent -= if is_fraction { 4 } else { 0 };
             } else {
-                // Beyond 60 bits a digit only says on which side of a tie the value is.
+                // Beyond 60 bits a digit only decides on which side of a tie the value is.
                 mantissa |= u64::from(digit != 0);
                 exponent += if is_fraction { 0 } else { 4 };
             }
@@ -170,7 +170,7 @@ fn parse_hexadecimal(text: &[u8]) -> Result<f64, Problem> {
         return Ok(0.0);
     }
     let value = scale(mantissa as f64, exponent);
-    // C complains of a tiny value only where bits of it were lost.
+    // C reports an error for a tiny value only if bits of it were lost.
     let is_exact = scale(value, -exponent) as u64 == mantissa;
     let is_underflow = value < f64::MIN_POSITIVE && !is_exact;
     if value.is_infinite() || is_underflow {
@@ -180,14 +180,14 @@ fn parse_hexadecimal(text: &[u8]) -> Result<f64, Problem> {
     }
 }
 
-/// `value * 2^exponent`, in two steps, so that neither power leaves the range of doubles before
-/// the product does.
+/// Returns `value * 2^exponent`, computed in two steps so that neither power exceeds the range of
+/// doubles before the product does.
 fn scale(value: f64, exponent: i32) -> f64 {
     value * 2_f64.powi(exponent / 2) * 2_f64.powi(exponent - exponent / 2)
 }
 
-/// What stands for an infinity or NaN. PostgreSQL brings a `printf` of its own, whose words these
-/// are, not C's (see `fmtfloat` in `src/port/snprintf.c`).
+/// Returns the text for an infinity or NaN. PostgreSQL's own `printf` uses these names, which
+/// differ from C's (see `fmtfloat` in `src/port/snprintf.c`).
 pub(crate) fn special_name(value: f64) -> &'static str {
     if value.is_nan() {
         "NaN"
@@ -223,7 +223,7 @@ pub(crate) fn write_double(value: f64, out: &mut Vec<u8>) {
         out.push(b'-');
         mantissa = rest;
     }
-    // The digits without their point and without the zeros that %g drops.
+    // The digits without the point and without the zeros that %g drops.
     let mut digits = [b'0'; DIGITS as usize];
     digits[0] = mantissa[0];
     digits[1..].copy_from_slice(&mantissa[2..]);
@@ -244,7 +244,7 @@ pub(crate) fn write_double(value: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// `digits` with the point after `exponent + 1` of them, zeros filling what is missing.
+/// Appends `digits` with the point after `exponent + 1` of them, padded with zeros.
 fn write_fixed(digits: &[u8], exponent: i32, out: &mut Vec<u8>) {
     if exponent < 0 {
         out.extend_from_slice(b"0.");

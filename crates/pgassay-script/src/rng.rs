@@ -1,11 +1,12 @@
 //! pgbench's generator: xoroshiro128** 1.0, seeded by splitmix64.
 //!
-//! Bit for bit that of PostgreSQL 15 and later (see `src/common/pg_prng.c`; 9.6–14 used erand48
-//! and are not followed). The algorithms are Blackman and Vigna, "Scrambled Linear Pseudorandom Number
-//! Generators", ACM TOMS 47 (2021), and Steele, Lea and Flood, "Fast Splittable Pseudorandom
-//! Number Generators", OOPSLA 2014. Invariant: the state is never all zero, a fixed point.
+//! Bit-exact with PostgreSQL 15 and later (see `src/common/pg_prng.c`; 9.6–14 used erand48, which
+//! is not supported). The algorithms are from Blackman and Vigna, "Scrambled Linear Pseudorandom
+//! Number Generators", ACM TOMS 47 (2021), and Steele, Lea and Flood, "Fast Splittable Pseudorandom
+//! Number Generators", OOPSLA 2014. Invariant: the state is never all zero, which would be a fixed
+//! point.
 
-/// A generator's state: 16 bytes, `Copy`, so that a retried transaction can be given it back.
+/// A generator's state: 16 bytes, `Copy`, so that a retried transaction can restore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rng {
     s0: u64,
@@ -13,12 +14,12 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The state that PostgreSQL derives from a 64-bit seed.
+    /// Derives the state from a 64-bit seed as PostgreSQL does.
     pub fn from_seed(seed: u64) -> Rng {
         let mut mixer = seed;
         let (s0, s1) = (splitmix64(&mut mixer), splitmix64(&mut mixer));
         if s0 == 0 && s1 == 0 {
-            // Knuth's LCG parameters, as PostgreSQL has them; no known seed leads here.
+            // Knuth's LCG parameters, as in PostgreSQL; no known seed leads here.
             return Rng {
                 s0: 0x5851_F42D_4C95_7F2D,
                 s1: 0x1405_7B7E_F767_814F,

@@ -1,7 +1,7 @@
-//! Scripts: text in, commands out.
+//! Parses a script's text into commands.
 //!
-//! Statements and backslash commands alternate: what the SQL scanner collects up to a semicolon, a
-//! backslash or the end of the text is a statement unless it is blank, and what follows a backslash
+//! Statements and backslash commands alternate. The text that the SQL scanner collects up to a
+//! semicolon, a backslash or the end is a statement unless it is blank; the text after a backslash
 //! is a command up to the end of its line. Source: `ParseScript` in pgbench.c, the same in 15 to
 //! 18.
 
@@ -13,10 +13,10 @@ use crate::names::Names;
 use crate::sql_scanner::{SqlScanner, Stop};
 use crate::template::Template;
 
-/// The longest [`Command::first_line`] of SQL, in bytes; pgbench's buffer less its NUL.
+/// The maximum length of [`Command::first_line`] for SQL, in bytes; pgbench's buffer minus its NUL.
 const FIRST_LINE_BYTES_MAX: usize = 127;
 
-/// The pgbench whose language is meant.
+/// The pgbench version whose language is accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Compat {
     /// 15 and 16: no `\syncpipeline`.
@@ -28,25 +28,25 @@ pub enum Compat {
     V18,
 }
 
-/// How to parse a script.
+/// Options for parsing a script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// How its statements will be sent: only the simple protocol has no limit of parameters.
+    /// The query protocol: only the simple protocol has no limit on parameters.
     pub protocol: Protocol,
     /// The version of the language.
     pub compat: Compat,
 }
 
-/// Something to tell the user about a script that was accepted.
+/// A note for the user about an accepted script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The line, from 1.
     pub line: u32,
-    /// What to say.
+    /// The note.
     pub text: String,
 }
 
-/// A parsed script. It never changes, so that all threads of a run may share it in an `Arc`.
+/// A parsed script. It never changes, so all threads of a run can share it in an `Arc`.
 #[derive(Clone, Debug)]
 pub struct Script {
     name: String,
@@ -55,8 +55,8 @@ pub struct Script {
 }
 
 impl Script {
-    /// Parses `text`, which need not be UTF-8. Variables are interned into `names`, to be shared
-    /// by all scripts of a run. `name` is the file's name, or a built-in script's title.
+    /// Parses `text`, which need not be UTF-8. Variables are interned into `names`, which all
+    /// scripts of a run share. `name` is the file's name, or a built-in script's title.
     pub fn parse(
         name: &str,
         text: &(impl AsRef<[u8]> + ?Sized),
@@ -116,15 +116,13 @@ impl Script {
         if command.words[0].eq_ignore_ascii_case("setrandom") {
             self.notes.push(Note {
                 line: command.line,
-                text:
-                    "\\setrandom is deprecated, and gone since pgbench 9.6: use \\set and random()"
-                        .to_owned(),
+                text: "\\setrandom was removed in pgbench 9.6: use \\set and random()".to_owned(),
             });
         }
         self.commands.push(command);
     }
 
-    /// Gives the rows of the statement before `\gset` or `\aset` to variables.
+    /// Attaches a `\gset` or `\aset` to the preceding statement.
     fn capture(&mut self, capture: Capture) -> Result<(), SyntaxError> {
         // pgbench's message names \gset in either case.
         let fail = |detail| SyntaxError {
@@ -138,13 +136,13 @@ impl Script {
                 sql.capture = capture;
                 Ok(())
             }
-            // pgbench has not set the first line of a statement yet when it says this.
+            // pgbench has not yet set a statement's first line when it reports this.
             CommandKind::Sql(_) => Err(fail(None)),
             _ => Err(fail(Some(command.first_line.clone()))),
         }
     }
 
-    /// The checks that need the whole script.
+    /// Performs the checks that need the whole script.
     fn finish(mut self, options: Options) -> Result<Script, (u32, ParseErrorKind)> {
         let Some(last) = self.commands.last() else {
             return Err((1, ParseErrorKind::Empty));
@@ -178,12 +176,12 @@ impl Script {
         &self.name
     }
 
-    /// The commands, of which there is at least one.
+    /// Returns the commands; there is at least one.
     pub fn commands(&self) -> &[Command] {
         &self.commands
     }
 
-    /// What to tell the user, such as that `\setrandom` is long gone.
+    /// Returns notes for the user, such as that `\setrandom` was removed.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -196,7 +194,7 @@ fn sql_command(sql: &[u8], line: u32, names: &mut Names) -> Command {
         .unwrap_or_default();
     let length = match first_line.len() {
         whole @ ..=FIRST_LINE_BYTES_MAX => whole,
-        // Not in the middle of a character, which ends within three bytes where it is one.
+        // Do not cut a character in half; a valid one ends within three bytes.
         _ => (FIRST_LINE_BYTES_MAX - 3..=FIRST_LINE_BYTES_MAX)
             .rev()
             .find(|&at| first_line[at] & 0xC0 != 0x80)
@@ -213,8 +211,8 @@ fn sql_command(sql: &[u8], line: u32, names: &mut Names) -> Command {
     }
 }
 
-/// What of `sql` begins after blanks and `--` comments, if anything. The scanner has dropped most
-/// of them, but for blanks that only C counts as such.
+/// Returns the part of `sql` after leading blanks and `--` comments, if any. The scanner has
+/// already dropped most of them, except blanks that only C treats as such.
 fn skip_blanks(mut sql: &[u8]) -> Option<&[u8]> {
     loop {
         match sql {
@@ -229,7 +227,7 @@ fn skip_blanks(mut sql: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Counts lines as it goes forward through a text.
+/// Counts lines while moving forward through a text.
 pub(crate) struct LineCounter<'a> {
     input: &'a [u8],
     position: usize,
@@ -245,7 +243,7 @@ impl<'a> LineCounter<'a> {
         }
     }
 
-    /// The line of the byte at `position`, which must not be before that of the last call.
+    /// Returns the line of the byte at `position`, which must not be before the previous call's.
     pub fn line_at(&mut self, position: usize) -> u32 {
         let passed = &self.input[self.position..position];
         self.line += passed.split(|&byte| byte == b'\n').count() as u32 - 1;

@@ -1,9 +1,9 @@
 //! The order in which pgbench draws the states of its generators.
 //!
-//! With the same seed, clients and threads, a run draws what pgbench's run draws: one generator
-//! seeds them all, first each client's, then `:default_seed` unless it is defined, then for each
-//! thread those that choose scripts, pace transactions and sample the log.
-//! Source: `main` and `initRandomState` in pgbench.c, the same in 15 to 18.
+//! With the same seed, clients and threads, a run draws the same numbers as pgbench. One generator
+//! seeds all others: first each client's, then `:default_seed` unless it is defined, then for each
+//! thread the generators that choose scripts, pace transactions and sample the log. Source: `main`
+//! and `initRandomState` in pgbench.c, the same in 15 to 18.
 
 use crate::rng::Rng;
 
@@ -12,7 +12,7 @@ use crate::rng::Rng;
 pub struct ThreadRngs {
     /// Chooses the next transaction's script.
     pub choose: Rng,
-    /// Draws the gaps of `--rate`.
+    /// Draws the pacing gaps of `--rate`.
     pub throttle: Rng,
     /// Decides which transactions `--sampling-rate` logs.
     pub sample: Rng,
@@ -23,17 +23,17 @@ pub struct ThreadRngs {
 pub struct Seeding {
     /// The value of `:random_seed`.
     pub random_seed: i64,
-    /// The value of `:default_seed`; `None` where it was defined and so not drawn.
+    /// The value of `:default_seed`; `None` if it was defined and therefore not drawn.
     pub default_seed: Option<i64>,
-    /// One for each client: the state at the beginning of its first transaction.
+    /// One per client: the state at the beginning of its first transaction.
     pub clients: Vec<Rng>,
-    /// Those of each thread.
+    /// The generators of each thread.
     pub threads: Vec<ThreadRngs>,
 }
 
 impl Seeding {
-    /// Draws everything from `seed`. `is_default_seed_defined` says that `-D default_seed=…` was
-    /// given: pgbench then draws none, and what is drawn later moves up.
+    /// Draws everything from `seed`. `is_default_seed_defined` means that `-D default_seed=…` was
+    /// given: pgbench then does not draw it, which shifts all later draws.
     pub fn new(
         seed: u64,
         clients: usize,
@@ -61,8 +61,8 @@ impl Seeding {
     }
 }
 
-/// The seed that `--random-seed=TEXT` or `PGBENCH_RANDOM_SEED` gives as a number; `time` and
-/// `rand` are the caller's. As with C's `%lu`, a sign is allowed and wraps.
+/// Parses the number in `--random-seed=TEXT` or `PGBENCH_RANDOM_SEED`; the caller handles `time`
+/// and `rand`. As with C's `%lu`, a sign is allowed and wraps.
 pub fn parse_seed(text: &str) -> Option<u64> {
     let text = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
     let (is_negative, digits) = match text.as_bytes().first()? {

@@ -1,7 +1,7 @@
 //! Splits set-up SQL into statements, as psql would.
 //!
-//! For SQL that is run once, outside any measurement, where there are no variables and no
-//! backslash commands. What only psql or a COPY stream could run is refused with its line.
+//! For SQL that runs once, outside any measurement, without variables and backslash commands.
+//! Anything that needs psql or a COPY stream is rejected with its line number.
 
 use crate::script::LineCounter;
 use crate::sql_scanner::{SqlScanner, Stop, tokens};
@@ -9,17 +9,17 @@ use crate::sql_scanner::{SqlScanner, Stop, tokens};
 /// One statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
-    /// Its text, without its semicolon and what comes before it.
+    /// Its text, without its semicolon and any preceding comments.
     pub text: String,
     /// The line where it begins, from 1.
     pub line: u32,
 }
 
-/// Why SQL can't be split, or would not run.
+/// Why SQL cannot be split, or would not run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
     /// A backslash command of psql or pgbench.
-    #[error("line {line}: \\{command} is a command of psql, not SQL, and is not supported here")]
+    #[error("line {line}: \\{command} is a psql command, not SQL, and is not supported here")]
     MetaCommand {
         /// The line, from 1.
         line: u32,
@@ -32,24 +32,24 @@ pub enum SplitError {
         /// The line where the statement begins, from 1.
         line: u32,
     },
-    /// A quote or comment does not end.
-    #[error("line {line}: the quote or comment that begins here does not end")]
+    /// A quote or comment is not terminated.
+    #[error("line {line}: unterminated quote or comment")]
     Unterminated {
         /// The line, from 1.
         line: u32,
     },
-    /// A parenthesis or a function's body does not end.
-    #[error("line {line}: the statement that begins here has {what} that does not end")]
+    /// A parenthesis or a function's body is not closed.
+    #[error("line {line}: unclosed {what} in the statement that begins here")]
     Unbalanced {
         /// The line where the statement begins, from 1.
         line: u32,
-        /// `a parenthesis` or `a BEGIN`.
+        /// `parenthesis` or `BEGIN`.
         what: &'static str,
     },
 }
 
 impl SplitError {
-    /// The line at fault, from 1.
+    /// Returns the line of the error, from 1.
     pub fn line(&self) -> u32 {
         match self {
             Self::MetaCommand { line, .. }
@@ -60,8 +60,8 @@ impl SplitError {
     }
 }
 
-/// The statements of `text`: what semicolons outside quotes, comments, parentheses and
-/// `BEGIN ATOMIC` bodies separate, but for what is nothing but comments.
+/// Returns the statements in `text`, which are separated by semicolons outside quotes, comments,
+/// parentheses and `BEGIN ATOMIC` bodies. Statements that consist only of comments are left out.
 pub fn statements(text: &str) -> Result<Vec<Statement>, SplitError> {
     let input = text.as_bytes();
     let mut lines = LineCounter::new(input);
@@ -83,13 +83,13 @@ pub fn statements(text: &str) -> Result<Vec<Statement>, SplitError> {
         if scanner.parentheses > 0 {
             return Err(SplitError::Unbalanced {
                 line,
-                what: "a parenthesis",
+                what: "parenthesis",
             });
         }
         if scanner.begins > 0 {
             return Err(SplitError::Unbalanced {
                 line,
-                what: "a BEGIN",
+                what: "BEGIN",
             });
         }
         let tokens = tokens(&scanned.text);

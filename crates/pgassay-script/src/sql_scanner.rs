@@ -1,12 +1,12 @@
-//! Finds where a SQL statement ends, as psql and pgbench do.
+//! Finds the end of an SQL statement, as psql and pgbench do.
 //!
-//! A statement ends at a semicolon outside quotes, comments, parentheses and the body of a
-//! `CREATE FUNCTION … BEGIN ATOMIC … END`; a backslash outside quotes and comments begins a
-//! command, but for `\;` and `\:`, which stand for the bare character. White space and `--`
-//! comments before the statement are dropped. Strings are standard-conforming (a backslash is
-//! nothing special but in `E''`), as pgbench assumes.
-//! Source: `src/fe_utils/psqlscan.l`, the same in 15 to 18 in all that matters here. Tokens are
-//! followed only as far as they decide where quotes, comments and words begin.
+//! A statement ends at a semicolon outside quotes, comments, parentheses and the body of a `CREATE
+//! FUNCTION … BEGIN ATOMIC … END`. A backslash outside quotes and comments begins a command, except
+//! `\;` and `\:`, which stand for the bare character. White space and `--` comments before the
+//! statement are dropped. Strings are standard-conforming (a backslash is special only in `E''`),
+//! as pgbench assumes. Source: `src/fe_utils/psqlscan.l`, the same in 15 to 18 in all relevant
+//! parts. Tokens are distinguished only as far as they determine where quotes, comments and words
+//! begin.
 
 /// Why scanning stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,29 +15,29 @@ pub(crate) enum Stop {
     Semicolon,
     /// After a backslash that begins a command.
     Backslash,
-    /// At the end of the text, with everything closed that was opened.
+    /// At the end of the text, with nothing left open.
     End,
-    /// At the end of the text, in a quote or comment that was opened at this byte.
+    /// At the end of the text, inside a quote or comment that began at this byte.
     Unterminated(usize),
 }
 
-/// What outlives a statement while a text is scanned.
+/// State that outlives a statement while a text is scanned.
 #[derive(Debug, Default)]
 pub(crate) struct SqlScanner {
-    /// Whether what is not SQL stays as it is: any backslash then stops the scan.
+    /// Plain SQL without script commands: any backslash stops the scan.
     is_plain: bool,
     pub parentheses: u32,
     pub begins: u32,
-    /// Initials of the words that may introduce a function, in the places where they were found.
+    /// First letters of the words that can introduce a function, by position.
     introduction: [u8; 4],
     words: usize,
 }
 
-/// A statement as far as it has been scanned.
+/// The statement scanned so far.
 #[derive(Debug)]
 pub(crate) struct Scanned {
     pub text: Vec<u8>,
-    /// Where in the input its first byte is, or scanning began if there is none.
+    /// The position of its first byte in the input, or where scanning began if it has none.
     pub start: usize,
 }
 
@@ -63,7 +63,7 @@ impl Cursor<'_> {
 }
 
 impl SqlScanner {
-    /// A scanner of nothing but SQL.
+    /// Creates a scanner for plain SQL.
     pub fn plain() -> SqlScanner {
         SqlScanner {
             is_plain: true,
@@ -71,7 +71,7 @@ impl SqlScanner {
         }
     }
 
-    /// Scans from `position`, which is moved to where scanning stopped.
+    /// Scans from `position`, and moves it to where scanning stopped.
     pub fn scan(&mut self, input: &[u8], position: &mut usize) -> (Scanned, Stop) {
         let mut cursor = Cursor {
             input,
@@ -154,7 +154,7 @@ impl SqlScanner {
         }
     }
 
-    /// A word, or a letter that says what kind of quote follows it.
+    /// Scans a word, or a prefix letter that determines the kind of the following quote.
     fn word_or_prefix(&mut self, cursor: &mut Cursor, byte: u8) -> Token {
         match (byte.to_ascii_lowercase(), cursor.peek(1), cursor.peek(2)) {
             (b'e', Some(b'\''), _) => return skip_string(cursor, 1, StringKind::Escaping),
@@ -177,7 +177,7 @@ impl SqlScanner {
     }
 
     /// Follows `CREATE [OR REPLACE] {FUNCTION|PROCEDURE} … BEGIN … CASE … END … END`, the only
-    /// statement with semicolons of its own.
+    /// statement that contains semicolons.
     fn count_word(&mut self, word: &[u8]) {
         const INTRODUCTION: [&[u8]; 5] = [b"create", b"function", b"procedure", b"or", b"replace"];
         if self.words == 0 {
@@ -203,7 +203,7 @@ impl SqlScanner {
     }
 }
 
-/// The tokens of a statement that are neither blank nor comment, words in lower case.
+/// Returns the tokens of a statement except blanks and comments, with words in lower case.
 pub(crate) fn tokens(sql: &[u8]) -> Vec<Vec<u8>> {
     let mut scanner = SqlScanner::plain();
     let mut tokens = Vec::new();
@@ -225,28 +225,28 @@ pub(crate) fn tokens(sql: &[u8]) -> Vec<Vec<u8>> {
 enum Token {
     /// White space or a comment to the end of the line.
     Blank,
-    /// A comment of the other kind, which is part of the statement.
+    /// A block comment, which is part of the statement.
     Comment,
     /// A keyword or an identifier without quotes.
     Word,
-    /// Copied as it is.
+    /// Copied unchanged.
     Other,
-    /// Copied in another form.
+    /// Replaced by other text.
     Replaced(&'static [u8]),
     /// The semicolon that ends the statement.
     End,
-    /// A backslash, consumed, that begins a command.
+    /// A consumed backslash that begins a command.
     Backslash,
-    /// A quote or comment that the text ends in.
+    /// A quote or comment that the end of the text cuts off.
     Unterminated,
 }
 
-/// How a string literal treats quotes and backslashes within.
+/// How a string literal treats quotes and backslashes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StringKind {
     /// Two quotes stand for one.
     Doubling,
-    /// Likewise, and a backslash escapes.
+    /// The same, and a backslash escapes.
     Escaping,
     /// Neither.
     Plain,
@@ -287,7 +287,7 @@ fn skip_comment(cursor: &mut Cursor) -> Token {
     Token::Unterminated
 }
 
-/// A string literal after `prefix` bytes, with the literals that continue it on later lines.
+/// A string literal after `prefix` bytes, including its continuations on later lines.
 fn skip_string(cursor: &mut Cursor, prefix: usize, kind: StringKind) -> Token {
     cursor.position += prefix + 1;
     while let Some(byte) = cursor.peek(0) {
@@ -307,8 +307,8 @@ fn skip_string(cursor: &mut Cursor, prefix: usize, kind: StringKind) -> Token {
     Token::Unterminated
 }
 
-/// Where a string goes on that ended before the cursor, if nothing but blanks with a newline
-/// among them, or comments, comes before the next quote.
+/// Returns where a string continues that ended before the cursor: at the next quote, if only
+/// comments and blanks with a newline among them come before it.
 fn continued_string(cursor: &Cursor) -> Option<usize> {
     let mut ahead = Cursor {
         input: cursor.input,
@@ -342,12 +342,12 @@ fn skip_identifier(cursor: &mut Cursor, prefix: usize) -> Token {
     Token::Unterminated
 }
 
-/// A dollar-quoted string, a parameter, or a dollar that means nothing.
+/// A dollar-quoted string, a parameter, or a literal dollar.
 fn skip_dollar(cursor: &mut Cursor) -> Token {
     let start = cursor.position;
     cursor.position += 1;
     if cursor.peek(0).is_some_and(|byte| byte.is_ascii_digit()) {
-        // Letters that stick to a parameter are no word of their own either.
+        // Letters directly after a parameter do not form a separate word.
         cursor.skip_while(is_word_continuation);
         return Token::Other;
     }
@@ -373,7 +373,7 @@ fn skip_dollar(cursor: &mut Cursor) -> Token {
     }
 }
 
-/// `::`, `:=`, `:name` and its like, which pgbench substitutes later, or a bare colon.
+/// `::`, `:=`, `:name` and similar, which pgbench substitutes later, or a bare colon.
 fn colon(cursor: &mut Cursor) -> Token {
     let start = cursor.position;
     cursor.position += 1;
@@ -395,7 +395,7 @@ fn colon(cursor: &mut Cursor) -> Token {
             cursor.skip_while(is_variable);
             if cursor.position > start + 3 && cursor.peek(0) == Some(b'}') {
                 cursor.position += 1;
-                // psql's test whether a variable is defined; pgbench gives its lexer none.
+                // psql's test of whether a variable is defined; pgbench's lexer has no variables.
                 return Token::Replaced(b"FALSE");
             }
             cursor.position = start + 1;
@@ -421,7 +421,7 @@ fn backslash(cursor: &mut Cursor, words: &mut usize) -> Token {
     }
 }
 
-/// A number and the letters that stick to it, which are no word of their own.
+/// A number and directly following letters, which do not form a separate word.
 fn skip_number(cursor: &mut Cursor) -> Token {
     let is_digit = |byte: u8| byte.is_ascii_digit();
     cursor.skip_while(is_digit);

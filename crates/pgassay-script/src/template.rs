@@ -1,22 +1,22 @@
 //! SQL text with variables in it.
 //!
-//! pgbench looks for `:name` in the whole text of a statement, inside quotes and comments too; a
-//! run of colons (`::int`) is skipped, and `:name` right after a name (`:a:b`) counts. What is
-//! substituted is not looked at again. In simple mode text is substituted when it is sent, in the
-//! others `$n` stands in the place of each occurrence. See `parseVariable`, `assignVariables` and
-//! `parseQuery` in pgbench.c, the same in 15 to 18.
+//! pgbench substitutes `:name` in the whole text of a statement, including quotes and comments. A
+//! sequence of colons (`::int`) is skipped, and `:name` directly after a name (`:a:b`) counts.
+//! Substituted text is not scanned again. In simple mode text is substituted when the statement is
+//! sent; in the other modes `$n` replaces each occurrence. See `parseVariable`, `assignVariables`
+//! and `parseQuery` in pgbench.c, the same in 15 to 18.
 
 use crate::names::{Names, SlotId, is_name_continuation, is_name_start};
 use crate::variables::Variables;
 
-/// A `:name` in the text, at the bytes `start..end`, colon included.
+/// A `:name` in the text at bytes `start..end`, including the colon.
 #[derive(Clone, Copy, Debug)]
 struct Reference {
     start: u32,
     end: u32,
 }
 
-/// A statement's text and where its variables are.
+/// A statement's text and the positions of its variables.
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
     source: Box<[u8]>,
@@ -86,7 +86,7 @@ impl Template {
         for (reference, &slot) in self.references.iter().zip(&self.parameters) {
             let (start, end) = (reference.start as usize, reference.end as usize);
             out.extend_from_slice(&self.source[copied..start]);
-            // An undefined variable's name stays, to be copied with what follows it.
+            // An undefined variable's name stays, and is copied with the text after it.
             copied = if variables.write_text(slot, out) {
                 end
             } else {

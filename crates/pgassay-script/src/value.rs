@@ -1,27 +1,27 @@
-//! The values of expressions, their coercions and their text.
+//! Values of expressions, their coercions and their text.
 //!
-//! pgbench knows four kinds; everything else is text that is typed when an expression first reads
-//! it (`variables`). Source: `coerceTo*`, `valueTruth` and `getVariable` in pgbench.c, the same in
-//! 15 to 18.
+//! pgbench has four types. Other variables hold text that gets a type when an expression first
+//! reads it (`variables`). Source: `coerceTo*`, `valueTruth` and `getVariable` in pgbench.c, the
+//! same in 15 to 18.
 
 use crate::error::EvalError;
 use crate::number;
 
-/// What an expression evaluates to.
+/// The value of an expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// SQL's unknown.
+    /// SQL NULL.
     Null,
     /// A truth value.
     Bool(bool),
-    /// A 64-bit integer; arithmetic that overflows is an error.
+    /// A 64-bit integer; overflow is an error.
     Int(i64),
-    /// A double; arithmetic is IEEE's, so infinities and NaN are possible.
+    /// A double; arithmetic follows IEEE 754, so infinities and NaN are possible.
     Double(f64),
 }
 
 impl Value {
-    /// The name pgbench's messages give to this kind of value.
+    /// Returns this type's name in pgbench's messages.
     pub fn type_name(self) -> &'static str {
         match self {
             Value::Null => "null",
@@ -31,7 +31,7 @@ impl Value {
         }
     }
 
-    /// Whether `\if` and `CASE WHEN` take this as true: a number other than zero, or `true`.
+    /// Whether `\if` and `CASE WHEN` treat this as true: a nonzero number, or `true`.
     pub fn is_true(self) -> bool {
         match self {
             Value::Null => false,
@@ -41,7 +41,7 @@ impl Value {
         }
     }
 
-    /// The truth value of a boolean; numbers are not coerced.
+    /// Returns the value of a boolean; numbers are not coerced.
     pub fn to_bool(self) -> Result<bool, EvalError> {
         match self {
             Value::Bool(truth) => Ok(truth),
@@ -49,7 +49,7 @@ impl Value {
         }
     }
 
-    /// The integer, or the double rounded to the nearest integer, ties to even.
+    /// Returns the integer, or the double rounded to the nearest integer, ties to even.
     #[inline]
     pub fn to_int(self) -> Result<i64, EvalError> {
         match self {
@@ -59,7 +59,7 @@ impl Value {
         }
     }
 
-    /// The number as a double.
+    /// Returns the number as a double.
     #[inline]
     pub fn to_double(self) -> Result<f64, EvalError> {
         match self {
@@ -69,7 +69,7 @@ impl Value {
         }
     }
 
-    /// Appends the text that pgbench puts into SQL for this value, without allocating.
+    /// Appends this value's text in SQL, as in pgbench, without allocating.
     pub fn write_text(self, out: &mut Vec<u8>) {
         match self {
             Value::Null => out.extend_from_slice(b"NULL"),
@@ -79,7 +79,7 @@ impl Value {
         }
     }
 
-    /// What `debug()` prints after its `debug(script=S,command=N): `, without a newline.
+    /// Returns what `debug()` prints after its `debug(script=S,command=N): `, without a newline.
     pub fn debug_text(self) -> String {
         let mut text = self.type_name().as_bytes().to_vec();
         if self != Value::Null {
@@ -108,8 +108,8 @@ fn double_to_int(double: f64) -> Result<i64, EvalError> {
     }
 }
 
-/// The line, without a newline, that `debug(value)` makes in command `command` (counted from 1)
-/// of script `script` (counted from 0).
+/// Returns the line, without a newline, that `debug(value)` prints in command `command` (from 1) of
+/// script `script` (from 0).
 pub fn debug_line(script: usize, command: usize, value: Value) -> String {
     format!(
         "debug(script={script},command={command}): {}",

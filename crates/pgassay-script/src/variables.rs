@@ -1,10 +1,10 @@
 //! The variables of one client.
 //!
-//! A variable holds a typed value, or text from `-D`, `\gset` or `\aset` that is typed when an
-//! expression first reads it. Text keeps its form: `010` from a query stays `010` in SQL though an
-//! expression sees 10. An undefined variable is not NULL: in SQL text `:name` then stays as it is,
-//! as a bound parameter it is NULL, and in an expression it is an error.
-//! Source: `Variable`, `makeVariableValue`, `putVariable` and `getVariable` in pgbench.c.
+//! A variable holds a typed value, or text from `-D`, `\gset` or `\aset` that gets a type when an
+//! expression first reads it. Text keeps its form: `010` from a query stays `010` in SQL although
+//! an expression sees 10. An undefined variable is not NULL: in SQL text `:name` stays unchanged, a
+//! bound parameter is NULL, and an expression reports an error. Source: `Variable`,
+//! `makeVariableValue`, `putVariable` and `getVariable` in pgbench.c.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::value::Value;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Content {
     Undefined,
-    /// The text in `Slot::text` has not been read by an expression yet.
+    /// No expression has read the text in `Slot::text` yet.
     Untyped,
-    /// Text that an expression has read; `Slot::text` is still its form in SQL.
+    /// An expression has read the text and typed it; SQL still uses `Slot::text`.
     TypedText(Value),
     Typed(Value),
 }
@@ -37,7 +37,7 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// All variables of `names`, undefined.
+    /// Creates all variables of `names`, undefined.
     pub fn new(names: &Arc<Names>) -> Variables {
         let undefined = Slot {
             content: Content::Undefined,
@@ -49,12 +49,12 @@ impl Variables {
         }
     }
 
-    /// The table that names the slots.
+    /// Returns the table that names the slots.
     pub fn names(&self) -> &Arc<Names> {
         &self.names
     }
 
-    /// Whether the variable has a value, be it NULL.
+    /// Whether the variable has a value, including NULL.
     pub fn is_defined(&self, slot: SlotId) -> bool {
         self.slots[slot.index()].content != Content::Undefined
     }
@@ -65,7 +65,7 @@ impl Variables {
         self.slots[slot.index()].content = Content::Typed(value);
     }
 
-    /// Sets a typed value where the name is allowed; `context` is what the message begins with.
+    /// Sets a typed value if the name is valid; `context` is the beginning of the error message.
     pub fn assign(
         &mut self,
         context: &'static str,
@@ -84,7 +84,7 @@ impl Variables {
         }
     }
 
-    /// Sets text that will be typed when an expression reads it. The slot's buffer is reused.
+    /// Sets text that gets a type when an expression reads it. Reuses the slot's buffer.
     pub fn set_text(&mut self, slot: SlotId, text: &[u8]) {
         let slot = &mut self.slots[slot.index()];
         slot.content = Content::Untyped;
@@ -92,7 +92,7 @@ impl Variables {
         slot.text.extend_from_slice(text);
     }
 
-    /// The value an expression sees; text is typed now, once.
+    /// Returns the value for an expression; the first read determines a text's type.
     #[inline]
     pub fn value(&mut self, slot: SlotId) -> Result<Value, EvalError> {
         match self.slots[slot.index()].content {
@@ -104,8 +104,8 @@ impl Variables {
         }
     }
 
-    /// Appends the variable's text and returns true, or returns false where it is undefined.
-    /// NULL is the text `NULL`, as pgbench has it even for bound parameters.
+    /// Appends the variable's text and returns true, or returns false if it is undefined. NULL is
+    /// the text `NULL`, as in pgbench even for bound parameters.
     #[inline]
     pub fn write_text(&self, slot: SlotId, out: &mut Vec<u8>) -> bool {
         let slot = &self.slots[slot.index()];
@@ -147,14 +147,14 @@ impl TextProblem {
     }
 }
 
-/// What pgbench takes a text for: `null`; any prefix of `true`, `yes`, `false`, `no`, and `on`,
-/// `off`, `of`, whatever the case; an integer; a double.
+/// Determines a text's type as pgbench does: `null`; any prefix of `true`, `yes`, `false`, `no`,
+/// and `on`, `off`, `of`, in any case; an integer; a double.
 fn type_text(text: &[u8]) -> Result<Value, TextProblem> {
     let is_prefix_of =
         |word: &[u8]| text.len() <= word.len() && word[..text.len()].eq_ignore_ascii_case(text);
     let is = |word: &[u8]| text.eq_ignore_ascii_case(word);
     if text.is_empty() {
-        // pgbench aborts the client without a word here.
+        // pgbench aborts the client without a message here.
         Err(TextProblem::Malformed)
     } else if is(b"null") {
         Ok(Value::Null)

@@ -1,8 +1,8 @@
-//! Against the real pgbench: the same scripts, the same seeds, the same words.
+//! Comparison with the real pgbench: the same scripts, seeds and messages.
 //!
-//! Needs a pgbench of 15 or later on PATH and, but for what it refuses before it connects, a
-//! server's programs. Without them the tests say so and count as skipped; with `PGASSAY_NO_SKIP`
-//! set that is a failure.
+//! Requires pgbench 15 or later on PATH and, except for scripts that are rejected before
+//! connecting, PostgreSQL's server programs. Without them the tests report that they were skipped;
+//! with `PGASSAY_NO_SKIP` set they fail.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ use proptest::test_runner::TestRunner;
 use refusals::REFUSALS;
 use server::{Pgbench, Server};
 
-/// The lines of pgbench's standard error that `debug()` made.
+/// Returns the lines of pgbench's standard error that `debug()` printed.
 fn debug_lines(stderr: &str) -> Vec<&str> {
     stderr
         .lines()
@@ -37,7 +37,7 @@ fn definitions() -> Vec<String> {
         .collect()
 }
 
-/// Runs a script once on both sides and compares every value that it shows.
+/// Runs a script once with both programs and compares every value that it prints.
 #[track_caller]
 fn assert_same_values(pgbench: &Pgbench, server: &Server, text: &str, seed: u64) {
     let (script, names) = parse(text, Protocol::Simple).unwrap();
@@ -95,7 +95,7 @@ fn random_expressions_against_the_real_pgbench() {
     }
     assert_same_values(&pgbench, &server, &good.concat(), 1);
 
-    // One client aborts at its first error, so each takes a run of its own.
+    // A client aborts at its first error, so each expression needs a separate run.
     let definitions = definitions();
     let mut arguments = vec!["-n", "-t", "1"];
     arguments.extend(definitions.iter().map(String::as_str));
@@ -208,7 +208,7 @@ fn statements_sent_against_the_real_pgbench() {
         let (script, names) = parse(text, Protocol::Simple).unwrap();
         let ours = client(names, 9, &DEFINES).run(&script);
         let definitions = definitions();
-        // From 18 on -d is the database.
+        // Since 18, -d is the database.
         let debug = if pgbench.version >= 18 {
             "--debug"
         } else {
@@ -260,7 +260,7 @@ fn choices_and_seeds_of_several_clients_against_the_real_pgbench() {
     let seeding = Seeding::new(77, 3, 1, false);
     let (mut clients, mut choose) = (seeding.clients, seeding.threads[0].choose);
     let mut ours = Vec::new();
-    // With nothing but meta commands pgbench serves its clients in turn.
+    // With only meta commands, pgbench runs its clients in turn.
     for _ in 0..20 {
         for rng in &mut clients {
             let index = set.choose(&mut choose);

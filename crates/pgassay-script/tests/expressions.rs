@@ -1,5 +1,4 @@
-//! What expressions evaluate to. The numbers of seed 5432 are facts that PostgreSQL's own tests
-//! of pgbench rest on.
+//! Values of expressions. PostgreSQL's own pgbench tests rely on the numbers of seed 5432.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,8 +24,8 @@ fn assert_values(table: &[(&str, &str)]) {
 
 #[test]
 fn generator_is_xoroshiro128_seeded_by_splitmix64() {
-    // From the reference implementations: splitmix64 of 0 gives these two words, and xoroshiro
-    // with that state draws 5 * 0xE220A8397B1DCDAF, rotated by 7, times 9.
+    // From the reference implementations: splitmix64 of 0 gives these two words, and xoroshiro with
+    // that state draws 5 * 0xE220A8397B1DCDAF, rotated by 7, times 9.
     let first = 0xE220_A839_7B1D_CDAF_u64
         .wrapping_mul(5)
         .rotate_left(7)
@@ -67,7 +66,7 @@ fn a_range_known_only_at_run_time_draws_the_same() {
         let defines = [("a", &*min.to_string()), ("b", &*max.to_string())];
         let constant = value(&format!("random({min}, {max})"), &defines);
         assert_eq!(constant, value("random(:a, :b)", &defines));
-        // A double for a bound is rounded.
+        // A double as a bound is rounded.
         assert_eq!(
             value("random(1, 1000000)", &[]),
             value("random(0.6, 1e6)", &[])
@@ -252,7 +251,7 @@ fn only_what_decides_is_evaluated() {
             "int 1",
         ),
     ]);
-    // The right operand of > is evaluated first, as pgbench turns it round.
+    // The right operand of > is evaluated first, because pgbench swaps the operands.
     let order = run("\\set x debug(1) > debug(2) or debug(3) < debug(4)", &[]);
     let seen: Vec<_> = order
         .debugged
@@ -355,7 +354,7 @@ fn text_is_typed_when_it_is_read() {
 fn long_and_deep_expressions_neither_overflow_nor_slow_down() {
     let long = format!("0{}", " + :i".repeat(200_000));
     assert_eq!(value(&long, &[("i", "1")]), "int 200000");
-    // Right-nested, so that the stack of values grows with it.
+    // Right-nested, so that the value stack grows with it.
     let deep = format!("{}:i{}", "1 + (".repeat(390), ")".repeat(390));
     assert_eq!(value(&deep, &[("i", "1")]), "int 391");
     let long_case = format!("case {} end", "when :i = 0 then 1 ".repeat(50_000));

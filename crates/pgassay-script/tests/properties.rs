@@ -1,4 +1,4 @@
-//! What must hold for any script, expression or number.
+//! Properties that hold for any script, expression or number.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use grammar::{DEFINES, expression};
 use pgassay_script::{CommandKind, Names, Options, Protocol, Script, Value, sql};
 use proptest::prelude::*;
 
-/// Pieces of scripts, so that random texts get past the first token.
+/// Script fragments, so that random texts get past the first token.
 fn soup() -> impl Strategy<Value = String> {
     const PIECES: [&str; 64] = [
         "\\set ",
@@ -85,7 +85,7 @@ fn soup() -> impl Strategy<Value = String> {
         .prop_map(|pieces| pieces.concat())
 }
 
-/// What PostgreSQL's `snprintf("%.15g")` gives, by C's, which it is built on.
+/// Formats as PostgreSQL's `snprintf("%.15g")` does, using C's function, on which it is based.
 fn c_format(value: f64) -> String {
     let mut buffer = [0_u8; 64];
     // SAFETY: the buffer's length is given, and the format takes the one double that is passed.
@@ -108,7 +108,7 @@ fn c_format(value: f64) -> String {
 fn c_parse(text: &str) -> Option<f64> {
     let text = CString::new(text).unwrap();
     let mut end = std::ptr::null_mut();
-    // SAFETY: the text ends with a NUL, `end` is a place for a pointer, and errno is the thread's.
+    // SAFETY: the text ends with a NUL, `end` points to a pointer, and errno is thread-local.
     let (value, errno, consumed) = unsafe {
         *libc::__errno_location() = 0;
         let value = libc::strtod(text.as_ptr(), &raw mut end);
@@ -129,7 +129,7 @@ fn debug_of_double(value: f64) -> String {
         .to_owned()
 }
 
-/// How many cases a property is tried with; `PROPTEST_CASES` asks for more.
+/// The number of cases per property; `PROPTEST_CASES` increases it.
 fn cases() -> u32 {
     ProptestConfig::default().cases.max(2000)
 }

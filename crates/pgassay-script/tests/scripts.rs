@@ -1,5 +1,4 @@
-//! Scripts: how they are cut into commands, what is substituted, where control goes, and what is
-//! refused in which words.
+//! Scripts: splitting into commands, substitution, conditionals, and error messages.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -177,7 +176,7 @@ fn undefined_variables_are_null_parameters_and_nulls_are_text() {
 
 #[test]
 fn control_follows_the_conditions() {
-    // Every leaf says where it is; the nested ones must not be reached in sequence by mistake.
+    // Every leaf returns its number; the nested ones must not be reached in sequence by mistake.
     let script = "
         \\if :a
           \\if :b
@@ -220,7 +219,7 @@ fn control_follows_the_conditions() {
         assert_eq!(reached.join(" "), expected, "a {a}, b {b}, c {c}");
         assert!(outcome.error.is_none());
     }
-    // A condition after the branch that was taken is not evaluated.
+    // A condition after the taken branch is not evaluated.
     let outcome = run(
         "\\if true\n\\elif 1 / 0\n\\endif\n\\if false\n\\elif debug(7)\n\\endif",
         &[],
@@ -365,7 +364,7 @@ fn setrandom_of_old_scripts_is_set_with_a_note() {
                 \\setrandom u 5 5 UNIFORM\nSELECT :id, :u;";
     let (script, names) = parse(text, Protocol::Simple).unwrap();
     assert_eq!(script.notes().len(), 4);
-    assert!(script.notes()[0].line == 1 && script.notes()[0].text.contains("deprecated"));
+    assert!(script.notes()[0].line == 1 && script.notes()[0].text.contains("removed"));
     let defines = [("max", "100"), ("p", "2.0")];
     let sent = client(names, 5432, &defines).run(&script).sent;
     let (modern, names) = parse(
@@ -481,7 +480,7 @@ fn scripts_are_chosen_by_weight() {
     let mut rng = Rng::from_seed(3);
     let before = rng;
     assert_eq!(set.choose(&mut rng), 0);
-    assert_eq!(rng, before, "one script takes no draw");
+    assert_eq!(rng, before, "a single script draws nothing");
     set.push(Arc::clone(&script), 1).unwrap();
     set.push(Arc::clone(&script), 3).unwrap();
     assert_eq!(set.total_weight(), Ok(4));

@@ -1,4 +1,4 @@
-//! Set-up SQL: where statements end, and what is refused.
+//! Set-up SQL: where statements end, and what is rejected.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -42,21 +42,21 @@ fn what_only_psql_runs_is_refused_with_its_line() {
     let cases = [
         (
             "SELECT 1;\n\\copy t from 'f'\n",
-            "line 2: \\copy is a command of psql",
+            "line 2: \\copy is a psql command",
         ),
         (
             "SELECT 1;\n\ncopy t (a) /* c */ FROM -- c\n STDIN with csv;\n1\n\\.\n",
             "line 3: COPY FROM STDIN",
         ),
-        ("SELECT 1;\nSELECT 'a;\n", "line 2: the quote or comment"),
-        ("SELECT 1 \\; SELECT 2;", "line 1: \\; is a command of psql"),
         (
-            "SELECT (1;\nSELECT 2;",
-            "line 1: the statement that begins here has a parenthesis",
+            "SELECT 1;\nSELECT 'a;\n",
+            "line 2: unterminated quote or comment",
         ),
+        ("SELECT 1 \\; SELECT 2;", "line 1: \\; is a psql command"),
+        ("SELECT (1;\nSELECT 2;", "line 1: unclosed parenthesis"),
         (
             "CREATE FUNCTION f() BEGIN ATOMIC SELECT 1;",
-            "line 1: the statement that begins here has a BEGIN",
+            "line 1: unclosed BEGIN",
         ),
     ];
     for (text, expected) in cases {

@@ -1,9 +1,9 @@
 //! The operating-system user that a server runs as.
 //!
-//! PostgreSQL refuses to run as root (see `check_root` in `src/backend/main/main.c`), so root has
-//! to hand the server to somebody. Invariant: below a server's directory that user is the only
-//! one who writes. Root writes there through a process of that user, never by itself, because
-//! the owner of a directory could lead root's own writes astray with a symbolic link.
+//! PostgreSQL refuses to run as root (see `check_root` in `src/backend/main/main.c`), so root must
+//! run the server as another user. Invariant: only that user writes below a server's directory.
+//! Root writes there through a process of that user, never by itself, because the owner of a
+//! directory could redirect root's own writes with a symbolic link.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -18,18 +18,17 @@ use std::time::Duration;
 use crate::error::ServerError;
 use crate::os::{self, PasswordEntry, Pid, Signal};
 
-/// Who a server runs as when root names nobody else.
+/// The user that root runs a server as by default.
 const DEFAULT_USER: &str = "nobody";
 
-/// What the programs of PostgreSQL get to see of our environment. An allow-list, since PG*
-/// variables would change the server, and since another user could read our secrets in
-/// `/proc/PID/environ`.
+/// The environment variables passed to PostgreSQL's programs. An allow-list, since PG* variables
+/// would change the server, and since another user could read our secrets in `/proc/PID/environ`.
 const ENVIRONMENT: [&str; 3] = ["PATH", "TZ", "LD_LIBRARY_PATH"];
 
-/// How long a script may take that only writes a file.
+/// Time limit of a script that only writes a file.
 pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The user that a server runs as, and the one that we are.
+/// The user that a server runs as, and the current user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Account {
     pub user: PasswordEntry,
@@ -37,7 +36,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Finds the user: ourselves, or for root the one named in `run_as`, or `nobody`.
+    /// The user to run as: the current user; for root, `run_as` or `nobody`.
     pub(crate) fn choose(run_as: Option<&str>) -> Result<Self, ServerError> {
         let uid = os::effective_uid();
         let ourselves = os::user_by_id(uid)
@@ -46,7 +45,7 @@ impl Account {
                 source,
             })?
             .ok_or_else(|| ServerError::NoSuchUser {
-                user: format!("number {uid}"),
+                user: format!("with uid {uid}"),
             })?;
         let name = match run_as {
             Some(name) => name,
@@ -78,7 +77,7 @@ impl Account {
         Ok(Self { user, ourselves })
     }
 
-    /// Whether the server's user is another one than ourselves.
+    /// Whether the server's user differs from the current user.
     pub(crate) fn is_other(&self) -> bool {
         self.user.uid != self.ourselves.uid
     }
@@ -97,14 +96,14 @@ impl Account {
             }
         }
         if self.is_other() {
-            // The standard library also drops the supplementary groups when root does this.
+            // For root, the standard library also drops the supplementary groups.
             command.uid(self.user.uid).gid(self.user.gid);
         }
         command
     }
 
-    /// Runs a shell script as the server's user, with `input` on its standard input. A script that
-    /// takes longer than `timeout` is killed, and is an error.
+    /// Runs a shell script as the server's user, with `input` on its standard input. Kills it and
+    /// returns an error if it takes longer than `timeout`.
     pub(crate) fn run_script(
         &self,
         script: &str,
@@ -126,30 +125,30 @@ impl Account {
             .stderr(Stdio::piped());
         os::detach(&mut command, &[]);
         let mut child = command.spawn()?;
-        // The inputs are far smaller than what a pipe holds, so this does not block.
+        // All inputs fit into a pipe's buffer, so this does not block.
         let written = child
             .stdin
             .take()
             .map_or(Ok(()), |mut stdin| stdin.write_all(input));
         let pid = Pid::try_from(child.id()).map_err(io::Error::other)?;
         let (sender, receiver) = channel();
-        // The thread ends with the script: it is either over or killed below.
+        // The thread ends with the script, which either ends or is killed below.
         thread::Builder::new().spawn(move || drop(sender.send(child.wait_with_output())))?;
         let output = receiver.recv_timeout(timeout).or_else(|_| {
-            // The script leads a session and a process group, which what it started is in too.
+            // The script leads a process group, which includes the processes that it started.
             os::send(-pid, Signal::Kill)?;
-            let words = format!("it took longer than {} s", timeout.as_secs());
+            let words = format!("timed out after {} s", timeout.as_secs());
             Err(io::Error::new(io::ErrorKind::TimedOut, words))
         })??;
-        // A script that fails before it has read everything breaks the pipe; its own words tell
-        // more than that.
+        // A script that fails before it has read its input breaks the pipe; its own error is more
+        // informative.
         match written {
             Err(error) if output.status.success() => Err(error),
             _ => Ok(output),
         }
     }
 
-    /// Writes a file that only the server's user may read, replacing one that was there.
+    /// Writes or replaces a file that only the server's user can read.
     pub(crate) fn write_file(&self, path: &Path, contents: &str) -> io::Result<()> {
         let directory = path.parent().unwrap_or(Path::new("/"));
         let script = "umask 077; cat > \"$1\"";
@@ -168,8 +167,8 @@ impl Account {
         Err(io::Error::new(kind, words))
     }
 
-    /// The first directory on the way to `path` that the server's user may not pass, as far as
-    /// the permission bits tell. It explains a refusal; it decides nothing.
+    /// The first parent directory of `path` that the server's user cannot enter according to its
+    /// permission bits. Only used to explain an error.
     pub(crate) fn barrier(&self, path: &Path) -> Option<PathBuf> {
         let mut ancestors: Vec<&Path> = path.ancestors().skip(1).collect();
         ancestors.reverse();
@@ -215,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_user_is_named_in_the_error() {
+    fn the_error_for_an_unknown_user_includes_its_name() {
         let error = Account::choose(Some("no-such-user-here")).unwrap_err();
         assert!(error.to_string().contains("no-such-user-here"), "{error}");
     }
 
     #[test]
-    fn a_closed_directory_on_the_way_is_found() {
+    fn a_parent_directory_without_access_is_found() {
         let base = tempfile::tempdir().unwrap();
         let closed = base.path().join("closed");
         std::fs::create_dir(&closed).unwrap();
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_of_a_server_holds_no_pg_variable_and_no_secret() {
+    fn only_allowed_environment_variables_are_passed_to_a_server() {
         let account = Account::choose(None).unwrap();
         let command = account.command(Path::new("/bin/sh"));
         let allowed =

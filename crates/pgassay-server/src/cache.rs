@@ -1,9 +1,8 @@
 //! The cache of unpacked installations, shared by every process and readable by every user.
 //!
-//! `CACHE/postgresql/18.6-x86_64/{bin,lib,share}`. Invariants: an entry appears by a rename after
-//! everything in it has reached the disk, so an entry that is there is complete; an entry is never
-//! changed. One process at a time fetches into a series, holding the lock `.fetch-18.lock`;
-//! reading takes no lock.
+//! `CACHE/postgresql/18.6-x86_64/{bin,lib,share}`. Invariants: an entry is created by a rename after
+//! all its files are on disk, so an existing entry is complete; an entry never changes. One process
+//! at a time downloads a series and holds the lock `.fetch-18.lock`; reading takes no lock.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
@@ -16,7 +15,7 @@ use crate::installation::{Installation, Source};
 use crate::os;
 use crate::version::{Series, Version, VersionRequest};
 
-/// Where root keeps it, so that the servers' user can read it.
+/// Root's cache, readable by the servers' user.
 const SYSTEM_CACHE: &str = "/var/cache/pgassay";
 const POLL: Duration = Duration::from_millis(100);
 
@@ -26,14 +25,14 @@ pub(crate) struct Cache {
     root: PathBuf,
 }
 
-/// The right to fetch a series; held until dropped, or until the process ends.
+/// The lock for downloading a series; released on drop or when the process ends.
 #[derive(Debug)]
 pub(crate) struct FetchLock {
     _file: File,
 }
 
-/// `$PGASSAY_CACHE`; else for root `/var/cache/pgassay`, else `$XDG_CACHE_HOME/pgassay` or
-/// `~/.cache/pgassay`. None if there is neither of these variables nor a home.
+/// `$PGASSAY_CACHE`; otherwise `/var/cache/pgassay` for root, and `$XDG_CACHE_HOME/pgassay` or
+/// `~/.cache/pgassay` for other users. `None` if none of the variables is set.
 pub fn default_cache_dir() -> Option<PathBuf> {
     choose_directory(os::effective_uid(), |name| {
         std::env::var_os(name).map(PathBuf::from)
@@ -48,7 +47,7 @@ fn choose_directory(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Opt
     if uid == 0 {
         return Some(PathBuf::from(SYSTEM_CACHE));
     }
-    // The specification of XDG_CACHE_HOME says that a relative path is to be ignored.
+    // According to the specification of XDG_CACHE_HOME, relative paths must be ignored.
     let base = filled("XDG_CACHE_HOME").filter(|path| path.is_absolute());
     base.or_else(|| filled("HOME").map(|home| home.join(".cache")))
         .map(|base| base.join("pgassay"))
@@ -70,7 +69,7 @@ impl Cache {
             .join(format!("{version}-{}", std::env::consts::ARCH))
     }
 
-    /// The versions that the cache has, oldest first.
+    /// The versions in the cache, oldest first.
     pub(crate) fn versions(&self) -> Vec<Version> {
         let Ok(entries) = fs::read_dir(self.directory()) else {
             return Vec::new();
@@ -86,8 +85,8 @@ impl Cache {
         versions
     }
 
-    /// The newest version that answers a request. An entry that does not work (somebody deleted
-    /// half of it) is passed over with a warning.
+    /// The newest version that satisfies a request. A broken entry (with deleted files, for
+    /// example) is skipped with a warning.
     pub(crate) fn find(&self, request: &VersionRequest) -> Option<Installation> {
         let fitting = self
             .versions()
@@ -99,15 +98,15 @@ impl Cache {
             match Installation::inspect(&bin_dir, Source::Cache) {
                 Ok(installation) => Some(installation),
                 Err(error) => {
-                    tracing::warn!(entry = %bin_dir.display(), %error, "an entry of the cache does not work");
+                    tracing::warn!(entry = %bin_dir.display(), %error, "broken cache entry");
                     None
                 }
             }
         })
     }
 
-    /// Takes the lock of a series, waiting for a process that fetches already. `waiting` is called
-    /// now and then with the time waited so far. None when the time is over.
+    /// Locks a series, waiting for another process that is downloading it. Calls `waiting`
+    /// repeatedly with the time waited so far. `None` after `timeout`.
     pub(crate) fn lock(
         &self,
         series: Series,
@@ -134,8 +133,8 @@ impl Cache {
         }
     }
 
-    /// A directory to unpack into, which does not exist yet; what an earlier, interrupted fetch
-    /// of the series left is removed. Only for who holds the lock.
+    /// A path to unpack into, which does not exist yet. Removes what an interrupted download of the
+    /// series left. Only for the holder of the lock.
     pub(crate) fn scratch(&self, series: Series, _lock: &FetchLock) -> io::Result<PathBuf> {
         let scratch = self.directory().join(format!(".partial-{series}"));
         match fs::remove_dir_all(&scratch) {
@@ -148,7 +147,7 @@ impl Cache {
     }
 
     /// Makes an unpacked directory an entry of the cache, and removes the scratch directory.
-    /// Only for who holds the lock.
+    /// Only for the holder of the lock.
     pub(crate) fn publish(
         &self,
         unpacked: &Path,
@@ -156,12 +155,12 @@ impl Cache {
         _lock: &FetchLock,
     ) -> io::Result<Installation> {
         open_to_all(unpacked)?;
-        // An archive that does not run here must not become an entry.
+        // An archive whose programs do not run must not become an entry.
         Installation::inspect(&unpacked.join("bin"), Source::Fetched)?;
         let directory = File::open(self.directory())?;
         os::sync_file_system(&directory)?;
         let entry = self.entry(version);
-        // Only an entry that did not work can be in the way: `find` would have given another.
+        // An existing entry is broken: `find` would have returned it otherwise.
         match fs::remove_dir_all(&entry) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => fs::rename(unpacked, &entry)?,
@@ -174,8 +173,8 @@ impl Cache {
     }
 }
 
-/// Creates a directory and those above it that every user may enter, whatever our umask is.
-/// Directories that were there stay as they are.
+/// Creates a directory and its parents accessible to every user, whatever the umask is. Existing
+/// directories are not changed.
 fn create_open_to_all(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -191,7 +190,7 @@ fn create_open_to_all(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Lets every user read an unpacked tree, and run what its owner may run.
+/// Lets every user read an unpacked tree, and execute the files that its owner can execute.
 fn open_to_all(path: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     if metadata.is_symlink() {
@@ -215,7 +214,7 @@ fn open_to_all(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Other tests start processes, and between fork and exec those hold our locks for a moment.
+    /// Processes that other tests start hold our locks between fork and exec.
     const SOON: Duration = Duration::from_secs(5);
 
     fn request(text: &str) -> VersionRequest {
@@ -226,7 +225,7 @@ mod tests {
         request(text).series().unwrap()
     }
 
-    /// What an archive would hold, as far as it is looked at.
+    /// The files of an archive that are needed here.
     fn unpack(directory: &Path, version: &str) {
         fs::create_dir_all(directory.join("bin")).unwrap();
         for name in ["postgres", "initdb"] {
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_follows_user_and_environment() {
+    fn the_directory_depends_on_user_and_environment() {
         let choose = |uid, variables: &[(&str, &str)]| {
             let get = |name: &str| {
                 variables
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_of_a_series_is_found_and_the_scratch_goes() {
+    fn the_newest_of_a_series_is_found_and_the_scratch_directory_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::new(&directory.path().join("new/cache"));
         assert_eq!(cache.find(&request("18")), None);
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn every_user_may_read_and_run_an_entry() {
+    fn every_user_can_read_and_execute_an_entry() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::new(directory.path());
         let entry = publish(&cache, "18.6").unwrap();
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unpacking_cut_off_half_way_is_not_an_entry() {
+    fn an_interrupted_unpacking_is_not_an_entry() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::new(directory.path());
         let lock = cache.lock(series("18"), SOON, |_| ()).unwrap().unwrap();
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_that_does_not_run_is_refused_and_a_broken_entry_replaced() {
+    fn an_archive_that_does_not_run_is_rejected_and_a_broken_entry_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::new(directory.path());
         let lock = cache.lock(series("18"), SOON, |_| ()).unwrap().unwrap();
@@ -344,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_fetches_a_series() {
+    fn one_process_at_a_time_downloads_a_series() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::new(directory.path());
         let held = cache.lock(series("18"), SOON, |_| ()).unwrap().unwrap();

@@ -1,8 +1,9 @@
-//! Makes a server's data directory: `initdb` and the three configuration files.
+//! Creates a server's data directory: `initdb` and the three configuration files.
 //!
-//! `initdb` differs by version as follows (see `src/bin/initdb/initdb.c`): `--nosync` until 9.6,
-//! `--no-sync` since 10, `-N` in all; likewise `-n`, which leaves what was made when `initdb` fails:
-//! it tells us which shared memory to remove; `--no-data-checksums` and checksums by default since 18.
+//! `initdb` differs between versions (see `src/bin/initdb/initdb.c`): `--nosync` until 9.6,
+//! `--no-sync` since 10, `-N` in all. Likewise `-n` in all, which keeps the directory when `initdb`
+//! fails: it shows which shared memory to remove. Checksums are on by default since 18, which added
+//! `--no-data-checksums`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -15,18 +16,18 @@ use crate::installation::Installation;
 use crate::server::{SUPERUSER, ServerConfig};
 use crate::settings;
 
-/// `initdb` writes 40 MB; a busy disk may need a while for that.
+/// `initdb` writes 40 MB, which can take a while on a busy disk.
 const INITDB_TIMEOUT: Duration = Duration::from_mins(2);
-/// The password file of `initdb` lives for as long as `initdb` runs.
+/// The password file exists only while `initdb` runs.
 const INITDB: &str =
     "umask 077; cat >password && \"$@\" --pwfile=password; status=$?; rm -f password; exit $status";
 
-/// What a new data directory needs to know.
+/// The parameters of a new data directory.
 pub(crate) struct Cluster<'a> {
     pub installation: &'a Installation,
     pub config: &'a ServerConfig,
     pub account: &'a Account,
-    /// The server's directory; the data go into `data` below it.
+    /// The server's directory, which contains the data directory `data`.
     pub base: &'a Path,
     pub socket_directory: PathBuf,
     pub port: u16,
@@ -64,7 +65,7 @@ impl Cluster<'_> {
                 INITDB_TIMEOUT,
             )
             .map_err(failed)?;
-        // The shell's way to tell that a program is missing or may not be run.
+        // The shell's exit codes for a program that is missing or not executable.
         if let Some(126 | 127) = output.status.code() {
             return Err(failed(std::io::Error::other(words(&output))));
         }
@@ -100,7 +101,7 @@ impl Cluster<'_> {
         arguments.push(format!("--auth-host={method}").into());
         match self.config.data_checksums {
             Some(true) => arguments.push("--data-checksums".into()),
-            // Before 18 there is no such option, and no checksums unless one asks.
+            // Before 18 there is no such option, and checksums are off by default.
             Some(false) if version.series().major() >= 18 => {
                 arguments.push("--no-data-checksums".into());
             }
@@ -110,7 +111,7 @@ impl Cluster<'_> {
         arguments
     }
 
-    /// Writes the configuration again, as a restart on another port needs it.
+    /// Writes the configuration; also needed before a restart on another port.
     pub(crate) fn configure(&self) -> Result<(), ServerError> {
         let version = &self.installation.version;
         let data = self.base.join("data");
@@ -137,11 +138,11 @@ impl Cluster<'_> {
         self.include(&data)
     }
 
-    /// Writes a certificate and its key under the names that the server looks for.
+    /// Writes a certificate and its key under the server's default names.
     fn certify(&self, data: &Path) -> Result<(), ServerError> {
         let certificate = data.join("server.crt");
         let failed = |error: rcgen::Error| {
-            ServerError::writing("make", &certificate, std::io::Error::other(error))
+            ServerError::writing("create", &certificate, std::io::Error::other(error))
         };
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).map_err(failed)?;
         let files = [
@@ -156,7 +157,7 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// Lets `postgresql.conf` end with our file; errors in a setting then name that file and line.
+    /// Includes our file at the end of `postgresql.conf`; errors in a setting then show its line.
     fn include(&self, data: &Path) -> Result<(), ServerError> {
         let script = "grep -q '^include .pgassay.conf.' postgresql.conf || \
                       echo \"include 'pgassay.conf'\" >>postgresql.conf";
@@ -176,7 +177,7 @@ impl Cluster<'_> {
     }
 }
 
-/// What a program said: its standard error, or its output where it wrote no error.
+/// A program's standard error or, if that is empty, its standard output.
 fn words(output: &Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     let text = if errors.trim().is_empty() {

@@ -1,6 +1,6 @@
-//! A blocking connection, for set-up and inspection: over the socket of a server of ours, or over
-//! any stream that a caller has signed in on. The load has its own engine; this one waits for each
-//! answer.
+//! A blocking connection for setup and inspection: over the socket of a pgassay server, or over any
+//! stream that a caller has authenticated. The load has its own engine; this one waits for each
+//! response.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -12,12 +12,12 @@ use pgassay_wire::{Answer, Exchange, ExchangeError, Login};
 
 pub use pgassay_wire::ServerError as SqlError;
 
-/// What a connection may run over.
+/// A stream that a connection can use.
 pub trait Stream: Read + Write + Send {
-    /// Bounds each wait for an answer from now on.
+    /// Limits each wait for a response from now on.
     ///
     /// # Errors
-    /// A socket that takes no such limit.
+    /// The socket does not accept the limit.
     fn set_limit(&self, limit: Option<Duration>) -> io::Result<()>;
 }
 
@@ -27,7 +27,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// A connection to one server as one role.
+/// A connection to a server.
 pub struct Connection {
     exchange: Exchange<Box<dyn Stream>>,
 }
@@ -57,15 +57,15 @@ pub enum ConnectionError {
     Connect {
         /// The socket.
         socket: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The server refused a statement or the connection. The connection can go on, unless the
+    /// The server rejected a statement or the connection. The connection remains usable unless the
     /// error is fatal.
     #[error("{0}")]
     Sql(Box<SqlError>),
-    /// The connection broke; it cannot go on.
-    #[error("the connection to the server broke: {0}")]
+    /// The connection broke and is no longer usable.
+    #[error("lost the connection to the server: {0}")]
     Broken(ExchangeError),
 }
 
@@ -79,7 +79,7 @@ impl From<ExchangeError> for ConnectionError {
 }
 
 impl ConnectionError {
-    /// What the server said, with SQLSTATE, position, detail and hint, where it said something.
+    /// The server's error, with SQLSTATE, position, detail and hint, if it reported one.
     pub fn sql(&self) -> Option<&SqlError> {
         match self {
             Self::Sql(error) => Some(error),
@@ -89,8 +89,8 @@ impl ConnectionError {
 }
 
 impl Connection {
-    /// Connects to a socket. With `sign_in_timeout` the sign-in may take that long and no longer;
-    /// statements after it take the time that they need.
+    /// Connects to a socket. `sign_in_timeout` limits authentication; statements have no time
+    /// limit.
     pub(crate) fn open(
         socket: &Path,
         login: &Login,
@@ -109,7 +109,8 @@ impl Connection {
         Ok(exchange.into())
     }
 
-    /// Runs one or more statements and gives the rows of the last one, each value as text or null.
+    /// Runs one or more statements and returns the rows of the last one, each value as text or
+    /// null.
     pub fn query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, ConnectionError> {
         Ok(self
             .exchange
@@ -119,12 +120,12 @@ impl Connection {
             .unwrap_or_default())
     }
 
-    /// Runs one or more statements and gives each one's answer.
+    /// Runs one or more statements and returns the result of each.
     pub fn query_all(&mut self, sql: &str) -> Result<Vec<Answer>, ConnectionError> {
         Ok(self.exchange.query(sql)?)
     }
 
-    /// Runs one or more statements for their effect.
+    /// Runs one or more statements and discards their results.
     pub fn execute(&mut self, sql: &str) -> Result<(), ConnectionError> {
         self.exchange.query(sql)?;
         Ok(())
@@ -139,28 +140,27 @@ impl Connection {
         Ok(self.exchange.execute(sql, parameters)?)
     }
 
-    /// The first value of a statement's first row, if there is one that is not null.
+    /// The first value of a statement's first row; `None` if there is none or it is null.
     pub fn value(&mut self, sql: &str) -> Result<Option<String>, ConnectionError> {
         Ok(self.exchange.value(sql)?)
     }
 
-    /// Notices and warnings that came since the last call.
+    /// Notices and warnings received since the last call.
     pub fn take_notices(&mut self) -> Vec<SqlError> {
         self.exchange.take_notices()
     }
 
-    /// The server process that serves this connection.
+    /// The PID of the backend.
     pub fn backend_pid(&self) -> Option<crate::Pid> {
         self.exchange.backend().map(|key| key.pid)
     }
 
-    /// Limits how long a statement may be waited for; the connection is of no use after one was
-    /// not answered in time.
+    /// Limits the wait for a statement's response. After a timeout the connection is not usable.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.exchange.stream().set_limit(timeout)
     }
 
-    /// Says goodbye. Just dropping the connection is fine too.
+    /// Terminates the connection. Dropping it works too.
     pub fn close(self) -> Result<(), ConnectionError> {
         self.exchange.close()?;
         Ok(())

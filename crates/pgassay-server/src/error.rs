@@ -1,4 +1,4 @@
-//! What can go wrong with a server, and what to do about it.
+//! Errors of starting, using and stopping a server.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,37 +7,37 @@ use std::time::Duration;
 use crate::connection::ConnectionError;
 use crate::version::Version;
 
-/// Why a server could not be started, used or stopped. Where the server itself had something to
-/// say, its words stand in the message.
+/// Why a server could not be started, used or stopped. The message includes the server's own
+/// message, if there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The user to run as is not known here.
-    #[error("there is no operating-system user {user}, and PostgreSQL has to run as one")]
+    /// The user to run the server as does not exist.
+    #[error("operating-system user {user} does not exist")]
     NoSuchUser {
-        /// Its name or number.
+        /// Its name or uid.
         user: String,
     },
     /// The password database could not be read.
-    #[error("cannot look up the operating-system user {user}: {source}")]
+    #[error("cannot look up operating-system user {user}: {source}")]
     UserLookUp {
-        /// Its name or number.
+        /// Its name or uid.
         user: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// PostgreSQL refuses to run as root.
-    #[error("PostgreSQL refuses to run as root: name another user to run it as")]
+    #[error("PostgreSQL cannot run as root: specify another user to run it as")]
     RootCannotServe,
-    /// Only root may run a server as somebody else.
-    #[error("only root can run a server as {user}; this is {ourselves}")]
+    /// Only root can run a server as another user.
+    #[error("only root can run a server as {user}; the current user is {ourselves}")]
     CannotBecome {
-        /// Who was asked for.
+        /// The requested user.
         user: String,
-        /// Who we are.
+        /// The current user.
         ourselves: String,
     },
-    /// A setting that cannot be written into the configuration.
+    /// A setting that cannot be written to the configuration.
     #[error("cannot set {name}: {reason}")]
     Setting {
         /// The setting.
@@ -45,38 +45,38 @@ pub enum ServerError {
         /// Why not.
         reason: String,
     },
-    /// The directory for a server could not be made or filled.
+    /// The server's directory could not be created or filled.
     #[error("cannot {doing} {}: {source}", path.display())]
     Directory {
-        /// Such as `make the server's directory in`.
+        /// Such as `create the server's directory in`.
         doing: &'static str,
-        /// Where.
+        /// The directory or file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// No room is left where the server keeps its data.
+    /// The server's file system is full.
     #[error(
         "the file system of {} is full: {words}. \
-         Make room there, or have servers keep their data in another directory",
+         Free disk space, or use another directory for the servers' data",
         path.display()
     )]
     DiskFull {
-        /// The server's directory (removed by now).
+        /// The server's directory (already removed).
         path: PathBuf,
-        /// The failing program's words.
+        /// The failing program's message.
         words: String,
     },
-    /// A program of PostgreSQL could not be run at all.
+    /// A PostgreSQL program could not be executed.
     #[error("cannot run {} as user {user}: {source}{}", program.display(), barrier_words(barrier.as_ref(), user))]
     Program {
         /// The program.
         program: PathBuf,
-        /// As whom.
+        /// The user to run it as.
         user: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
-        /// A directory on the way that the user may not pass.
+        /// A parent directory that the user has no access to.
         barrier: Option<PathBuf>,
     },
     /// `initdb` failed.
@@ -84,10 +84,10 @@ pub enum ServerError {
     Initdb {
         /// Its version.
         version: Version,
-        /// What it printed.
+        /// Its output.
         words: String,
     },
-    /// The server ended while it started, as it does when a setting is wrong.
+    /// The server exited during startup, for example because of a wrong setting.
     #[error("PostgreSQL {version} did not start ({how}). Its log ends with:\n{log}")]
     NotStarted {
         /// Its version.
@@ -97,34 +97,35 @@ pub enum ServerError {
         /// The last lines of its log.
         log: String,
     },
-    /// The server refused one of the settings.
-    #[error("PostgreSQL {version} refuses the setting {name} = \"{value}\": {words}")]
+    /// The server rejected a setting.
+    #[error("PostgreSQL {version} rejected the setting {name} = \"{value}\": {words}")]
     SettingRefused {
         /// Its version.
         version: Version,
-        /// The setting, as it was given.
+        /// The setting's name, as specified.
         name: String,
         /// Its value.
         value: String,
-        /// What the server said.
+        /// The server's message.
         words: String,
     },
-    /// The server did not take connections in time.
+    /// The server did not accept connections in time.
     #[error(
-        "PostgreSQL {version} took no connection within {} s ({last}). Its log ends with:\n{log}",
+        "PostgreSQL {version} did not accept connections within {} s ({last}). \
+         Its log ends with:\n{log}",
         timeout.as_secs()
     )]
     NotReady {
         /// Its version.
         version: Version,
-        /// How long it had.
+        /// The time limit.
         timeout: Duration,
-        /// What the last try to connect said.
+        /// The result of the last attempt.
         last: String,
         /// The last lines of its log.
         log: String,
     },
-    /// A server that ran ended by itself.
+    /// A running server ended unexpectedly.
     #[error("the PostgreSQL {version} server died ({how}). Its log ends with:\n{log}")]
     Died {
         /// Its version.
@@ -135,14 +136,14 @@ pub enum ServerError {
         log: String,
     },
     /// The server's processes or directories could not be removed.
-    #[error("cannot clear away the server in {}: {source}", path.display())]
+    #[error("cannot remove the server in {}: {source}", path.display())]
     Leftover {
         /// The server's directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The server was not reached, or answered with an error.
+    /// The server could not be reached, or returned an error.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
 }
@@ -150,14 +151,14 @@ pub enum ServerError {
 fn barrier_words(barrier: Option<&PathBuf>, user: &str) -> String {
     barrier.map_or_else(String::new, |directory| {
         format!(
-            " (the directory {} is closed to {user}: open it, or use another)",
+            " (user {user} has no access to the directory {}: grant it, or use another directory)",
             directory.display()
         )
     })
 }
 
-/// The line in which a program of PostgreSQL complains about a full disk: the system's words, or
-/// a short write, which only the hint explains.
+/// The line in which a PostgreSQL program reports a full disk: the system's message, or a short
+/// write, which only the hint explains.
 fn disk_full_words(words: &str) -> Option<String> {
     let mut before = "";
     for line in words.lines() {
@@ -173,7 +174,7 @@ fn disk_full_words(words: &str) -> Option<String> {
 }
 
 impl ServerError {
-    /// The same failure as a full disk, if that is what the words of a program tell.
+    /// Turns the error into `DiskFull` if a program's output reports a full disk.
     pub(crate) fn or_disk_full(self, path: &std::path::Path, words: &str) -> Self {
         match disk_full_words(words) {
             Some(words) => Self::DiskFull {
@@ -184,7 +185,7 @@ impl ServerError {
         }
     }
 
-    /// A failure to write somewhere, which a full disk may be the cause of.
+    /// An error of writing a file or directory: `DiskFull` if that is the cause.
     pub(crate) fn writing(doing: &'static str, path: &std::path::Path, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::StorageFull {
             let words = source.to_string();
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_from_other_failures() {
+    fn a_full_disk_is_recognized_in_a_programs_output() {
         let short = "LOG:  x\nFATAL:  wrote only 4096 of 8192 bytes\nHINT:  Check free disk space.";
         assert_eq!(
             disk_full_words(short).as_deref(),

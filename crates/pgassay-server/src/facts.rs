@@ -1,35 +1,35 @@
-//! How a server was built, read from its program without running it.
+//! How a server was built, read from its executable without running it.
 //!
-//! PostgreSQL compiles its own build settings into the server as strings, for `version()` and the
-//! view `pg_config` (see `src/common/config_info.c`; the view came with 9.6). Archives of binaries
-//! leave the program `pg_config` out, and a plan is wanted before any server runs, so the strings
-//! are looked up in the program file by their shape. `tests/` compares them with what the running
-//! server says.
+//! PostgreSQL compiles its build settings into the server as strings, for `version()` and the
+//! view `pg_config` (see `src/common/config_info.c`; the view came with 9.6). Binary archives
+//! do not include the program `pg_config`, and a plan is needed before any server runs, so the
+//! strings are found in the executable by their form. `tests/` compares them with those of the
+//! running server.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What is known of a build. A field is `None` where the program does not tell.
+/// What is known about a build. A field is `None` if it is not in the executable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BuildFacts {
     /// `version()`, such as `PostgreSQL 18.6 on x86_64-pc-linux-gnu, compiled by gcc …, 64-bit`.
     pub banner: Option<String>,
-    /// The arguments of `configure`, each in quotes. A build by Meson has none.
+    /// The arguments of `configure`, each in quotes. A Meson build has none.
     pub configure: Option<String>,
-    /// The compiler's flags.
+    /// The compiler flags.
     pub cflags: Option<String>,
-    /// The compiler, out of the banner.
+    /// The compiler, from the banner.
     pub compiler: Option<String>,
 }
 
 impl BuildFacts {
-    /// Reads the server program.
+    /// Reads a server executable.
     pub fn of_program(program: &Path) -> io::Result<Self> {
         Ok(Self::of_image(&fs::read(program)?))
     }
 
-    /// Reads a program's bytes, in one pass: they are ten million.
+    /// Reads an executable's bytes, in one pass, since there are ten million.
     pub(crate) fn of_image(image: &[u8]) -> Self {
         let mut facts = Self::default();
         for bytes in image.split(|&byte| byte == 0) {
@@ -52,8 +52,8 @@ impl BuildFacts {
         facts
     }
 
-    /// What a running server says of itself: `version()`, and the view `pg_config` where that may be
-    /// read.
+    /// The facts that a running server reports: `version()`, and the view `pg_config` if it is
+    /// readable.
     pub fn told(banner: String, configure: Option<String>, cflags: Option<String>) -> Self {
         Self {
             compiler: compiler_of(&banner).map(str::to_owned),
@@ -63,11 +63,11 @@ impl BuildFacts {
         }
     }
 
-    /// Whether `configure` was asked for a feature, by the name that `--with-…` has for it: `lz4`,
-    /// `zstd`, `openssl`, … `None` where its arguments are not known.
+    /// Whether the build was configured with a feature, by its name in `--with-…`: `lz4`, `zstd`,
+    /// `openssl`, … `None` if the arguments of `configure` are not known.
     pub fn has_feature(&self, name: &str) -> Option<bool> {
         let argument = format!("--with-{name}");
-        // Each stands in quotes, and some have a value, as '--with-ssl=openssl'.
+        // Each argument is in quotes, and some have a value, such as '--with-ssl=openssl'.
         let mut given = self.configure.as_ref()?.split('\'');
         Some(given.any(|given| {
             let rest = given.strip_prefix(&argument);
@@ -75,7 +75,7 @@ impl BuildFacts {
         }))
     }
 
-    /// The flag that says how hard the compiler optimised (the last one counts).
+    /// The optimization flag; the last one takes effect.
     pub fn optimisation(&self) -> Option<&str> {
         self.cflags
             .as_deref()?
@@ -84,13 +84,13 @@ impl BuildFacts {
     }
 }
 
-/// A sentence on how two builds differ in what may change their speed, if they do. What either does
-/// not tell is not compared.
+/// Describes the differences between two builds that may affect performance, if there are any.
+/// Facts that are unknown for one of them are not compared.
 pub fn differ(a: &BuildFacts, b: &BuildFacts) -> Option<String> {
     let mut parts = Vec::new();
     if a.compiler != b.compiler {
         parts.push(format!(
-            "compiler {} against {}",
+            "compiler {} vs {}",
             shown(a.compiler.as_ref()),
             shown(b.compiler.as_ref())
         ));
@@ -98,11 +98,7 @@ pub fn differ(a: &BuildFacts, b: &BuildFacts) -> Option<String> {
     let (only_a, only_b) = (flags_beyond(a, b), flags_beyond(b, a));
     let have_flags = a.cflags.is_some() && b.cflags.is_some();
     if have_flags && !(only_a.is_empty() && only_b.is_empty()) {
-        parts.push(format!(
-            "flags {} against {}",
-            listed(&only_a),
-            listed(&only_b)
-        ));
+        parts.push(format!("flags {} vs {}", listed(&only_a), listed(&only_b)));
     }
     let are_configured = a.configure.is_some() && b.configure.is_some();
     for switch in SWITCHES.iter().filter(|_| are_configured) {
@@ -114,7 +110,7 @@ pub fn differ(a: &BuildFacts, b: &BuildFacts) -> Option<String> {
         };
         if has(a) != has(b) {
             parts.push(format!(
-                "{switch} in {} only",
+                "{switch} only in {}",
                 if has(a) { "the first" } else { "the second" }
             ));
         }
@@ -123,15 +119,15 @@ pub fn differ(a: &BuildFacts, b: &BuildFacts) -> Option<String> {
         return None;
     }
     Some(format!(
-        "The builds differ: {}. Part of a difference between the servers may come from that.",
+        "The builds differ: {}. This may explain part of a difference between the servers.",
         parts.join("; ")
     ))
 }
 
-/// The flags begin with those that PostgreSQL's own build adds.
+/// The flags begin with those that PostgreSQL's build adds.
 const CFLAGS: &[u8] = b"-Wall -Wmissing-prototypes ";
 
-/// Switches of `configure` that change the speed of the server beyond the compiler's flags.
+/// Options of `configure` that affect the server's performance besides compiler flags.
 const SWITCHES: [&str; 4] = [
     "--enable-cassert",
     "--enable-profiling",
@@ -139,8 +135,8 @@ const SWITCHES: [&str; 4] = [
     "--disable-spinlocks",
 ];
 
-/// The flags that change the code and that the other build has not. Warnings and debug
-/// information do not change it.
+/// The flags that the other build does not have, except those that do not change the code: for
+/// warnings and debug information.
 fn flags_beyond<'a>(facts: &'a BuildFacts, other: &BuildFacts) -> Vec<&'a str> {
     let flags = |facts: &'a BuildFacts| -> Vec<&'a str> {
         let all = facts
@@ -162,7 +158,7 @@ fn shown(text: Option<&String>) -> &str {
 
 fn listed(flags: &[&str]) -> String {
     if flags.is_empty() {
-        "none of them".to_owned()
+        "(none)".to_owned()
     } else {
         flags.join(" ")
     }
@@ -177,7 +173,7 @@ fn compiler_of(banner: &str) -> Option<&str> {
     )
 }
 
-/// The linker may leave other bytes before a string, so the banner counts from its first word on.
+/// The linker may leave other bytes before the string, so the banner begins at its first word.
 fn banner(bytes: &[u8]) -> Option<String> {
     let start = bytes
         .windows(11)
@@ -201,14 +197,14 @@ fn text(bytes: &[u8]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The strings of the embedded 9.6.24 as they lie in the file, and a shortened 18.6.
+    /// The strings of the embedded 9.6.24 as in the file, and a shortened 18.6.
     const OLD: &[u8] = b"\x7fELF\0\x01?PostgreSQL 9.6.24 on x86_64-pc-linux-gnu, compiled by gcc (GCC) 4.4.7, 64-bit\0\
         PostgreSQL does not say more\0'--enable-debug' '--prefix=/mnt'\0-Wall -Wmissing-prototypes -fwrapv -g -O2\0";
     const NEW: &[u8] = b"PostgreSQL 18.6 on x86_64-pc-linux-gnu, compiled by gcc (Ubuntu) 7.5.0, 64-bit\0\
         '%s' is long enough for 'it'\0 'CFLAGS=-Os' '--prefix=/usr'\0-Wall -Wmissing-prototypes -Wshadow -fwrapv -Os\0";
 
     #[test]
-    fn strings_are_found_by_their_shape() {
+    fn strings_are_found_by_their_form() {
         let facts = BuildFacts::of_image(OLD);
         assert!(
             facts
@@ -235,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn the_difference_names_compiler_and_flags_but_no_warnings() {
+    fn the_difference_includes_compiler_and_flags_but_not_warning_flags() {
         let (old, new) = (BuildFacts::of_image(OLD), BuildFacts::of_image(NEW));
         let sentence = differ(&old, &new).unwrap();
         assert!(
-            sentence.contains("gcc (GCC) 4.4.7 against gcc (Ubuntu) 7.5.0"),
+            sentence.contains("gcc (GCC) 4.4.7 vs gcc (Ubuntu) 7.5.0"),
             "{sentence}"
         );
-        assert!(sentence.contains("flags -O2 against -Os"), "{sentence}");
+        assert!(sentence.contains("flags -O2 vs -Os"), "{sentence}");
         assert!(
             !sentence.contains("-Wshadow") && !sentence.contains("-g"),
             "{sentence}"
@@ -251,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_build_does_not_tell_makes_no_difference() {
+    fn unknown_facts_are_not_compared() {
         let whole = BuildFacts::of_image(NEW);
         let banner = whole.banner.clone().unwrap();
         let silent = BuildFacts::told(banner, None, None);
@@ -261,14 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn assertions_in_one_build_are_worth_a_warning() {
+    fn assertions_in_one_build_are_a_difference() {
         let plain = BuildFacts::of_image(OLD);
         let mut checked = plain.clone();
         checked.configure = Some("'--enable-cassert'".to_owned());
         assert!(
             differ(&plain, &checked)
                 .unwrap()
-                .contains("--enable-cassert in the second only")
+                .contains("--enable-cassert only in the second")
         );
     }
 }

@@ -1,13 +1,13 @@
-//! What a build has of what PostgreSQL may be built with: compression, LLVM, TLS.
+//! Optional features of a build: compression, LLVM, TLS.
 //!
-//! `configure` records its arguments in the program (see `facts`). LLVM is a library that the
-//! server loads (`src/backend/jit/llvm`), which packages may keep apart from the server.
+//! `configure` records its arguments in the executable (see `facts`). LLVM is a library that the
+//! server loads (`src/backend/jit/llvm`), which may be in a separate package.
 
 use crate::installation::Installation;
 
 impl Installation {
-    /// Whether the build has a feature, by the name that `configure --with-…` has for it: `lz4`,
-    /// `zstd`, `llvm`, `openssl`, … `None` where the program does not tell, as when Meson built it.
+    /// Whether the build has a feature, by its name in `configure --with-…`: `lz4`, `zstd`,
+    /// `llvm`, `openssl`, … `None` if that is not known, as for Meson builds.
     pub fn has_feature(&self, name: &str) -> Option<bool> {
         if name == "llvm" {
             let base = self.bin_dir.parent().unwrap_or(&self.bin_dir);
@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feature_is_what_configure_was_asked_for() {
+    fn features_are_read_from_the_arguments_of_configure() {
         let nowhere = std::path::Path::new("/nonexistent/bin");
         let build = built(
             nowhere,
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn llvm_is_a_library_whatever_configure_was_asked_for() {
+    fn llvm_is_available_if_its_library_is_installed() {
         let root = tempfile::tempdir().unwrap();
         let build = built(&root.path().join("bin"), Some("'--with-llvm'"));
         assert_eq!(build.has_feature("llvm"), Some(false));

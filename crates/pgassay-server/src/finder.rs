@@ -1,5 +1,5 @@
-//! Finds the PostgreSQL that a study asks for: in the directory that the user names, else in the
-//! cache, else in the archives, else among what is installed.
+//! Finds the PostgreSQL version that a study requests: in the directory that the user specifies;
+//! otherwise in the cache, in the repository, or among the installed versions, in this order.
 
 use std::fmt::Display;
 use std::fs;
@@ -13,147 +13,147 @@ use crate::fetch::{FetchError, Repository};
 use crate::installation::{Installation, Source};
 use crate::version::{Series, Version, VersionRequest};
 
-/// How long one exchange with the archives may take, the download of 15 MB included.
+/// Time limit of one request to the repository, including a download of 15 MB.
 const NETWORK_TIMEOUT: Duration = Duration::from_mins(3);
-/// Where Debian and its kin put each series.
+/// Where Debian and its derivatives install each series.
 const SYSTEM_INSTALLATIONS: &str = "/usr/lib/postgresql";
 
-/// Where to look, and how.
+/// Where and how to find installations.
 #[derive(Clone, Debug)]
 pub struct Finder {
     /// The cache's directory.
     pub cache_dir: PathBuf,
     /// Never use the network.
     pub offline: bool,
-    /// The address of another Maven repository's root than the library's default.
+    /// URL of a Maven repository to use instead of Maven Central.
     pub mirror: Option<String>,
-    /// A directory to look into, and nowhere else: an installation's own directory, its `bin`, or
-    /// one that holds a directory for each series, such as `18/bin`.
+    /// The only directory to search: an installation's directory, its `bin`, or a directory with
+    /// one for each series, such as `18/bin`.
     pub named_dir: Option<PathBuf>,
-    /// Look among what is installed when all else fails.
+    /// Use an installed version if all else fails.
     pub use_installed: bool,
-    /// How long one exchange with the archives may take.
+    /// Time limit of one request to the repository.
     pub network_timeout: Duration,
 }
 
-/// What a finder is doing, for whoever shows it.
+/// What a finder is doing, for a progress display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Progress {
-    /// Asks the archives what there is.
+    /// Queries the repository for its versions.
     Asking {
-        /// For which version.
+        /// The requested version.
         request: VersionRequest,
-        /// For how long already.
+        /// Time since the start of this step.
         elapsed: Duration,
     },
-    /// Fetches and unpacks.
+    /// Downloads and unpacks.
     Fetching {
-        /// Which version.
+        /// The version.
         version: Version,
-        /// For how long already.
+        /// Time since the start of this step.
         elapsed: Duration,
     },
-    /// Waits for another process that fetches the same series.
+    /// Waits for another process that downloads the same series.
     Waiting {
-        /// Which series.
+        /// The series.
         series: Series,
-        /// For how long already.
+        /// Time since the start of this step.
         elapsed: Duration,
     },
 }
 
-/// Why nothing was found.
+/// Why a version was not found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindError {
     /// There is no directory for the cache.
-    #[error("there is no directory for the cache: set PGASSAY_CACHE or HOME")]
+    #[error("no directory for the cache: set PGASSAY_CACHE or HOME")]
     NoCacheDir,
-    /// The directory that the user named does not hold what was asked for.
-    #[error("no PostgreSQL {request} in {}, the directory given for it: {reason}", dir.display())]
+    /// The directory that the user specified does not contain the version.
+    #[error("no PostgreSQL {request} in the specified directory {}: {reason}", dir.display())]
     Named {
-        /// What was asked for.
+        /// The requested version.
         request: VersionRequest,
         /// The directory.
         dir: PathBuf,
-        /// What is there instead.
+        /// What it contains instead.
         reason: String,
     },
-    /// The archives have no such version.
+    /// The repository does not have the version.
     #[error(
-        "there is no PostgreSQL {request} to fetch; {}. \
-         For a version of your own, name the directory of its programs",
+        "PostgreSQL {request} is not available for download; {}. \
+         For another version, specify the directory of its programs",
         served_words(served)
     )]
     Unknown {
-        /// What was asked for.
+        /// The requested version.
         request: VersionRequest,
-        /// The newest version of each series there is, newest first.
+        /// The newest available version of each series, newest first.
         served: Vec<Version>,
     },
-    /// It is not in the cache, and the network may not be used.
+    /// It is not in the cache, and the network must not be used.
     #[error(
-        "PostgreSQL {request} is not in the cache {} ({}), and --offline forbids fetching it. \
-         Run once without --offline, or name the directory of an installed PostgreSQL",
+        "PostgreSQL {request} is not in the cache {} ({}), and --offline prevents downloading it. \
+         Run once without --offline, or specify the directory of an installed PostgreSQL",
         cache_dir.display(), cached_words(cached)
     )]
     Offline {
-        /// What was asked for.
+        /// The requested version.
         request: VersionRequest,
         /// The cache's directory.
         cache_dir: PathBuf,
-        /// What the cache has.
+        /// The versions in the cache.
         cached: Vec<Version>,
     },
-    /// It is not in the cache, and fetching it failed.
+    /// It is not in the cache, and downloading it failed.
     #[error(
-        "PostgreSQL {request} is not in the cache {} ({}), and fetching it from {from} failed: {cause}. \
-         Check the network, give another Maven repository (PGASSAY_MIRROR), \
-         or name the directory of an installed PostgreSQL",
+        "PostgreSQL {request} is not in the cache {} ({}), and downloading it from {from} failed: {cause}. \
+         Check the network, specify another Maven repository (PGASSAY_MIRROR), \
+         or specify the directory of an installed PostgreSQL",
         cache_dir.display(), cached_words(cached)
     )]
     NotFetched {
-        /// What was asked for.
+        /// The requested version.
         request: VersionRequest,
-        /// Whence.
+        /// The repository.
         from: String,
         /// The cache's directory.
         cache_dir: PathBuf,
-        /// What the cache has.
+        /// The versions in the cache.
         cached: Vec<Version>,
         /// What went wrong.
         cause: Box<FetchError>,
     },
     /// The cache could not be written.
-    #[error("cannot keep PostgreSQL {version} in the cache {}: {source}", cache_dir.display())]
+    #[error("cannot store PostgreSQL {version} in the cache {}: {source}", cache_dir.display())]
     Cache {
-        /// The version, or the series before that is known.
+        /// The version, or the series until the version is known.
         version: String,
         /// The cache's directory.
         cache_dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another process fetches the same series and does not come to an end.
-    #[error("another process has been fetching PostgreSQL {series} for more than {} s", timeout.as_secs())]
+    /// Another process is downloading the same series and does not finish.
+    #[error("another process has been downloading PostgreSQL {series} for more than {} s", timeout.as_secs())]
     Busy {
         /// The series.
         series: Series,
-        /// How long it was waited for.
+        /// The time limit.
         timeout: Duration,
     },
 }
 
 fn served_words(served: &[Version]) -> String {
-    format!("the newest of each series are {}", joined(served))
+    format!("available versions: {}", joined(served))
 }
 
 fn cached_words(cached: &[Version]) -> String {
     if cached.is_empty() {
         "which is empty".to_owned()
     } else {
-        format!("which has {}", joined(cached))
+        format!("which contains {}", joined(cached))
     }
 }
 
@@ -178,8 +178,8 @@ impl Finder {
         }
     }
 
-    /// A finder as the environment wants it: the cache of [`default_cache_dir`], and a mirror
-    /// where `PGASSAY_MIRROR` names one.
+    /// A finder configured by the environment: the cache of [`default_cache_dir`], and the mirror
+    /// in `PGASSAY_MIRROR`, if set.
     pub fn from_environment() -> Result<Self, FindError> {
         let mut finder = Self::new(default_cache_dir().ok_or(FindError::NoCacheDir)?);
         finder.mirror = std::env::var("PGASSAY_MIRROR")
@@ -188,8 +188,8 @@ impl Finder {
         Ok(finder)
     }
 
-    /// Finds a version, fetching it if need be and allowed. `progress` hears of whatever takes
-    /// time, several times a second.
+    /// Finds a version and downloads it if necessary and allowed. Calls `progress` several times a
+    /// second during long steps.
     pub fn find(
         &self,
         request: &VersionRequest,
@@ -306,7 +306,7 @@ impl Finder {
             Err(cause) => Err(self.not_fetched(cache, request, cause)),
         };
         if published.is_err() {
-            // What is left of it is in nobody's way and goes at the next try at the latest.
+            // Errors do not matter here: the next attempt removes the rest.
             let _ = cache
                 .scratch(series, &lock)
                 .map(|scratch| scratch.parent().map(fs::remove_dir_all));
@@ -328,7 +328,7 @@ impl Finder {
     }
 }
 
-/// Looks into the directory that the user named.
+/// Searches the directory that the user specified.
 fn in_named(dir: &Path, request: &VersionRequest) -> Result<Installation, FindError> {
     let named = |reason| FindError::Named {
         request: request.clone(),
@@ -357,15 +357,14 @@ fn in_named(dir: &Path, request: &VersionRequest) -> Result<Installation, FindEr
         .max_by(|a, b| a.version.cmp(&b.version))
         .ok_or_else(|| {
             named(if versions.is_empty() {
-                "it holds no program \"postgres\", neither itself nor in bin/ or VERSION/bin/"
-                    .to_owned()
+                "there is no program \"postgres\" in it, in bin/ or in VERSION/bin/".to_owned()
             } else {
-                format!("it holds {}", joined(&versions))
+                format!("it contains {}", joined(&versions))
             })
         })
 }
 
-/// Looks for what is installed: Debian's directories, and `pg_config` on the `PATH`.
+/// Searches the installed versions: Debian's directories, and `pg_config` on the `PATH`.
 fn in_system(request: &VersionRequest) -> Option<Installation> {
     let source = || Source::Installed {
         note: String::new(),

@@ -1,8 +1,8 @@
-//! What a running server occupies: its directories, its keeper and its first process; and how
-//! all that goes away again.
+//! The resources of a running server: its directories, its keeper and its postmaster; and their
+//! removal.
 //!
-//! Invariant: whatever was acquired is in the `Home` at once, so that dropping it at any moment,
-//! half-way through a failing start included, ends the processes and removes the directories.
+//! Invariant: every acquired resource is in the `Home` at once, so that dropping it at any moment,
+//! even during a failing start, ends the processes and removes the directories.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -20,26 +20,26 @@ use crate::os::{self, Pid, Signal};
 use crate::place::Place;
 use crate::sweep::{self, ELSEWHERE, wait_until};
 
-/// A socket's path may have this many bytes (`sun_path` in `sys/un.h`, less the final zero).
+/// Maximum length of a socket's path (`sun_path` in `sys/un.h`, minus the final zero).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// The longest name that the server gives a socket.
+/// The longest file name of a socket.
 const SOCKET_NAME: &str = ".s.PGSQL.65535";
-/// Where a socket goes when the data's directory has too long a name for it.
+/// Directory for sockets when the path of the data is too long.
 const SHORT_DIRECTORY: &str = "/tmp";
 
 /// A server's directories, keeper and postmaster.
 #[derive(Debug)]
 pub(crate) struct Home {
     base: Place,
-    /// The socket's own place, where `base` is elsewhere or has too long a name.
+    /// A separate directory for the socket, if the path of `base` is too long or not the default.
     socket: Option<Place>,
     keeper: Option<Keeper>,
     postmaster: Mutex<Option<Child>>,
 }
 
 impl Home {
-    /// Makes the directories and starts the keeper. Gives the log too: it has to be made before
-    /// the directories are handed over.
+    /// Creates the directories and starts the keeper. Returns the log too, since it must be created
+    /// before the directories are handed over.
     pub(crate) fn create(
         parent: &Path,
         account: &Account,
@@ -49,14 +49,14 @@ impl Home {
             move |source| ServerError::writing(doing, &path, source)
         };
         let base =
-            Place::create(parent).map_err(failed("make the server's directory in", parent))?;
+            Place::create(parent).map_err(failed("create the server's directory in", parent))?;
         let beside =
             base.path().join("s").join(SOCKET_NAME).as_os_str().len() <= SOCKET_PATH_BYTES_MAX;
         let socket = if beside && parent == default_parent() {
             None
         } else {
             let short = Path::new(SHORT_DIRECTORY);
-            Some(Place::create(short).map_err(failed("make the socket's directory in", short))?)
+            Some(Place::create(short).map_err(failed("create the socket's directory in", short))?)
         };
         let mut home = Self {
             base,
@@ -101,12 +101,12 @@ impl Home {
         }
     }
 
-    /// Takes charge of a postmaster that was just started.
+    /// Takes ownership of a postmaster that was just started.
     pub(crate) fn settle(&self, child: Child) {
         *self.child() = Some(child);
     }
 
-    /// The postmaster's number; 0 before there is one.
+    /// The postmaster's PID; 0 before there is one.
     pub(crate) fn postmaster_pid(&self) -> Pid {
         self.child()
             .as_ref()
@@ -116,27 +116,27 @@ impl Home {
 
     /// How the postmaster ended, if it has.
     pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
-        // A child that cannot be waited for is not ours to judge: it counts as running, and the
-        // next use of the server tells.
+        // If waiting for the child fails, it counts as running; the next use of the server fails
+        // if it is not.
         self.child()
             .as_mut()
             .and_then(|child| child.try_wait().ok().flatten())
     }
 
-    /// Signals the postmaster and waits for its end; false if it goes on after that time.
+    /// Signals the postmaster and waits for its end; false if it is still running after `timeout`.
     pub(crate) fn shut_down(&self, signal: Signal, timeout: Duration) -> io::Result<bool> {
         if self.child().is_none() || self.exit_status().is_some() {
             return Ok(true);
         }
-        // The child is not reaped yet, so the number still belongs to it.
+        // The child is not reaped yet, so the PID still belongs to it.
         os::send(self.postmaster_pid(), signal)?;
         Ok(wait_until(timeout, || self.exit_status().is_some()))
     }
 
-    /// Ends every process, removes the directories and lets the keeper go. Can be called again.
+    /// Ends every process, removes the directories and releases the keeper. Can be called again.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         let Some(mut keeper) = self.keeper.take() else {
-            // Never came so far as to have a keeper: only directories.
+            // The keeper was not started: there are only directories.
             return self.remove_directories();
         };
         let ended = sweep::end_processes(self.base.path());
@@ -163,17 +163,17 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if let Err(error) = self.clear() {
-            tracing::error!(path = %self.base.path().display(), %error, "cannot clear away a server");
+            tracing::error!(path = %self.base.path().display(), %error, "cannot remove a server");
         }
     }
 }
 
-/// Where servers live unless somebody says otherwise: `$TMPDIR`, or `/tmp`.
+/// The default location of servers: `$TMPDIR` or `/tmp`.
 pub(crate) fn default_parent() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// The directories in which an earlier server may have left something.
+/// The locations where earlier servers may have left directories.
 pub(crate) fn parents(chosen: Option<&PathBuf>) -> Vec<PathBuf> {
     let mut parents = vec![default_parent(), PathBuf::from(SHORT_DIRECTORY)];
     parents.extend(chosen.cloned());

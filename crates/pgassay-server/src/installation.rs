@@ -1,4 +1,4 @@
-//! The programs of one PostgreSQL on this machine.
+//! The programs of one PostgreSQL version on this machine.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::facts::BuildFacts;
 use crate::sweep::wait_until;
 use crate::version::Version;
 
-/// How long a program that was just unpacked may be busy.
+/// How long a program that was just unpacked can be busy.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The programs that a server needs.
 const NEEDED: [&str; 2] = ["postgres", "initdb"];
@@ -19,7 +19,7 @@ const NEEDED: [&str; 2] = ["postgres", "initdb"];
 pub struct Installation {
     /// The directory of its programs.
     pub bin_dir: PathBuf,
-    /// Its exact version, as the server program itself says.
+    /// Its exact version, as the server program reports it.
     pub version: Version,
     /// Where it comes from.
     pub source: Source,
@@ -30,26 +30,26 @@ pub struct Installation {
 /// Where an installation comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A directory that the user named.
+    /// A directory that the user specified.
     Named,
     /// The cache, from an earlier run.
     Cache,
-    /// Fetched just now, and in the cache from now on.
+    /// Just downloaded into the cache.
     Fetched,
-    /// Found on this machine, since neither of the others was to be had.
+    /// Installed on this machine, used because the other sources failed.
     Installed {
-        /// Why it was taken, in a sentence for the reader.
+        /// Why it is used, for the user.
         note: String,
     },
 }
 
 impl Installation {
-    /// Looks at a directory of programs. The error says what is missing.
+    /// Inspects a directory of programs. The error says what is missing.
     pub(crate) fn inspect(bin_dir: &Path, source: Source) -> io::Result<Self> {
         for name in NEEDED {
             let program = bin_dir.join(name);
             if !program.is_file() {
-                let words = format!("there is no {}", program.display());
+                let words = format!("{} does not exist", program.display());
                 return Err(io::Error::new(io::ErrorKind::NotFound, words));
             }
         }
@@ -69,8 +69,8 @@ impl Installation {
         self.bin_dir.join(name)
     }
 
-    /// Whether its files hold an extension, so that `create extension` can find it. Looks where
-    /// PostgreSQL's own make, Debian's and Red Hat's packages put them.
+    /// Whether `create extension` can find an extension. Checks the locations used by PostgreSQL's
+    /// own make and by Debian's and Red Hat's packages.
     pub fn has_extension(&self, name: &str) -> bool {
         let base = self.bin_dir.parent().unwrap_or(&self.bin_dir);
         let major = base.file_name().unwrap_or_default();
@@ -93,8 +93,8 @@ fn version_of(program: &Path) -> io::Result<Version> {
         .env("LC_ALL", "C")
         .stdin(Stdio::null());
     let mut result = command.output();
-    // A program unpacked just now can be busy for a moment: a child that another thread of ours
-    // has forked, and that has not executed its own program yet, holds it open for writing.
+    // A program that was just unpacked can be busy for a moment: a child forked by another thread
+    // holds it open for writing until it calls exec.
     wait_until(BUSY_TIMEOUT, || {
         let busy =
             matches!(&result, Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_program_tells_its_version() {
+    fn the_version_is_read_from_the_server_program() {
         let directory = tempfile::tempdir().unwrap();
         program(directory.path(), "initdb", "exit 0");
         program(
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_run_tells_why() {
+    fn the_error_includes_why_a_program_does_not_run() {
         let directory = tempfile::tempdir().unwrap();
         let inspect = || {
             Installation::inspect(directory.path(), Source::Named)
@@ -154,7 +154,7 @@ mod tests {
             "postgres",
             "echo 'libicu.so.53: cannot open' >&2; exit 127",
         );
-        assert!(inspect().contains("there is no") && inspect().contains("initdb"));
+        assert!(inspect().contains("does not exist") && inspect().contains("initdb"));
         program(directory.path(), "initdb", "exit 0");
         assert!(
             inspect().contains("libicu.so.53: cannot open"),

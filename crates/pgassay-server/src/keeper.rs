@@ -1,11 +1,11 @@
-//! The keeper: a small shell process that outlives us, to end the server when we have died.
+//! The keeper: a small shell process that outlives us and ends the server after we have died.
 //!
-//! It reads a pipe whose other end only we hold. Whatever ends us, SIGKILL included, closes that
-//! end; the keeper then shuts the server down, removes its directories and exits. It lives in a
-//! session of its own, so the terminal's Ctrl-C does not reach it, and it holds the lock of the
-//! server's places (see `place`), so nobody sweeps them while it works. The server is our own
-//! child, not the keeper's: so we see how it ended and can start it again; the keeper knows
-//! it by its directory. Its script is `keeper.sh`.
+//! It reads a pipe whose other end only we hold. Whatever ends us, even SIGKILL, closes that end;
+//! the keeper then shuts the server down, removes its directories and exits. It has its own
+//! session, so the terminal's Ctrl-C does not reach it, and it holds the lock of the server's
+//! directories (see `place`), so no sweep removes them in the meantime. The server is our child,
+//! not the keeper's, so that we get its exit status and can restart it; the keeper finds it by its
+//! directory. The script is `keeper.sh`.
 
 use std::io::{self, PipeWriter};
 use std::os::fd::AsFd;
@@ -18,12 +18,12 @@ use crate::place::Place;
 use crate::sweep::wait_until;
 
 const SCRIPT: &str = include_str!("keeper.sh");
-/// Where the script finds `rm`, `readlink` and `sleep` when we have no `PATH`.
+/// The script's `PATH` if we have none, for `rm`, `readlink` and `sleep`.
 const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
-/// How long a keeper that has nothing left to do may take to end.
+/// Time limit for the end of a released keeper.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A keeper at work.
+/// A running keeper.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     child: Child,
@@ -31,7 +31,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts a keeper for a server's place, and for its socket's if that is another.
+    /// Starts a keeper for a server's directory, and for its socket's directory if separate.
     pub(crate) fn start(base: &Place, socket: Option<&Place>) -> io::Result<Self> {
         let (reader, pipe) = io::pipe()?;
         let mut command = Command::new("/bin/sh");
@@ -58,7 +58,7 @@ impl Keeper {
         })
     }
 
-    /// Lets the keeper finish: it removes what we have not removed, and ends.
+    /// Lets the keeper finish: it removes what is left, and ends.
     pub(crate) fn release(&mut self) -> io::Result<()> {
         self.pipe = None;
         let mut status = None;
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_holds_the_lock_by_itself() {
+    fn a_keeper_holds_the_lock_on_its_own() {
         let parent = tempfile::tempdir().unwrap();
         let account = crate::account::Account::choose(None).unwrap();
         let base = Place::create(parent.path()).unwrap();

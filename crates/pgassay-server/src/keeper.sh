@@ -1,6 +1,6 @@
-# Ends one PostgreSQL server and removes its directories once pgassay has gone, however it went.
-# $1: the server's directory; $2: its socket's directory, or nothing. Standard input is a pipe
-# whose other end only pgassay holds, so reading it lasts as long as pgassay lives.
+# Ends one PostgreSQL server and removes its directories after pgassay has ended for any reason.
+# $1: the server's directory; $2: its socket's directory, or empty. Standard input is a pipe
+# whose other end only pgassay holds, so reading it blocks until pgassay ends.
 base=$1
 socket=$2
 while read -r _; do :; done
@@ -8,8 +8,7 @@ while read -r _; do :; done
 # pgassay stopped the server itself: nothing to do.
 [ -d "$base" ] || [ -d "$socket" ] || exit 0
 
-# A process counts only if it is PostgreSQL's ($2: or one certain program's) and works inside our
-# directory.
+# True for a process that runs PostgreSQL (or the program $2) and has its working directory in ours.
 lives_here() {
     case $(readlink "/proc/$1/cwd") in "$base" | "$base"/*) ;; *) return 1 ;; esac
     case $(readlink "/proc/$1/exe") in
@@ -20,7 +19,7 @@ lives_here() {
     esac
 }
 
-# Signals the processes that live here until there are none, $3 tries at the most.
+# Signals the server's processes until there are none, at most $3 times.
 end_all() {
     tries=0
     while [ $tries -lt "$3" ]; do
@@ -36,7 +35,7 @@ end_all() {
     return 1
 }
 
-# An immediate shutdown first: it gives the shared memory back.
+# An immediate shutdown first: it releases the shared memory.
 pid=
 [ -r "$base/data/postmaster.pid" ] && read -r pid <"$base/data/postmaster.pid"
 case $pid in '' | *[!0-9]*) pid= ;; esac
@@ -49,9 +48,9 @@ if [ -n "$pid" ] && lives_here "$pid"; then
     done
 fi
 
-# Then initdb alone: a server that it runs ends in order when its input ends. Then all that is
-# left, in order and the hard way. A process that was just being started may show up late: hence
-# the repetition.
+# Then initdb alone: the server that it runs exits cleanly when its input ends. Then all other
+# processes, with TERM and then KILL. Repeated, since a process that is just being started may
+# appear late.
 tries=0
 while [ $tries -lt 10 ]; do
     tries=$((tries + 1))

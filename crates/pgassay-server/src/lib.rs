@@ -1,4 +1,4 @@
-//! Finds, fetches, initialises, starts and stops PostgreSQL servers.
+//! Finds, downloads, initializes, starts and stops PostgreSQL servers.
 //!
 //! ```no_run
 //! use pgassay_server::{Finder, Server, ServerConfig, VersionRequest};
@@ -14,21 +14,22 @@
 //! ```
 //!
 //! # Map
-//! - [`VersionRequest`], [`Version`]: what a study asks for and what there is.
-//! - [`Finder`] → [`Installation`]: the programs of one version, fetched into the cache if need be.
-//! - [`Server`]: a running server in directories of its own, and [`Connection`] to talk to it, or to
-//!   any other over a [`Stream`] of the caller's.
-//! - [`CounterReader`]: what server and kernel count by themselves.
-//! - [`differ`]: a sentence on two builds that are not alike.
+//! - [`VersionRequest`], [`Version`]: the version that a study requests, and an exact version.
+//! - [`Finder`] → [`Installation`]: the programs of one version, downloaded into the cache if
+//!   necessary.
+//! - [`Server`]: a running server in its own directories, and [`Connection`] to use it, or any other
+//!   server over a [`Stream`] of the caller's.
+//! - [`CounterReader`]: server statistics and kernel statistics.
+//! - [`differ`]: describes the differences between two builds.
 //!
 //! # Invariants
 //! - A server, its processes and its directories end with the process that started them, however
-//!   that ends (`keeper`); what a power cut leaves goes at the next start (`sweep`).
+//!   that ends (`keeper`); what a power failure leaves is removed at the next start (`sweep`).
 //! - An entry of the cache is complete (`cache`).
-//! - Nobody but its own user and root gets at a server's data; nobody but us is let in without a
-//!   password (`settings`).
-//! - Every wait is bounded, but for statements, which take the time that they need.
-//! - Nothing here prints; progress goes to the caller, oddities to `tracing`.
+//! - Only its own user and root can access a server's data; only the current user can connect
+//!   without a password (`settings`).
+//! - Every wait has a time limit, except for statements.
+//! - Nothing here prints; progress goes to the caller, warnings go to `tracing`.
 
 mod account;
 mod cache;

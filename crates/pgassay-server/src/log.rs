@@ -1,4 +1,4 @@
-//! A server's log: its standard error, and the collector's files where a study turns that on.
+//! A server's log: its standard error, and the logging collector's files if a study enables it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
-/// As much of a log's end as is looked at.
+/// The part of a log's end that is read.
 const TAIL_BYTES: u64 = 64 << 10;
 
-/// The file that a server's standard error goes to.
+/// The file that receives a server's standard error.
 #[derive(Debug)]
 pub(crate) struct ServerLog {
     path: PathBuf,
     file: File,
-    /// Where the lines of the last start begin.
+    /// Offset of the first line of the last server start.
     start: AtomicU64,
 }
 
 impl ServerLog {
-    /// Makes the file. Done before the directory is handed over to the server's user, and kept
-    /// open, so that nobody can put another file in its place under our hands.
+    /// Creates the file, before the directory is handed over to the server's user, and keeps it
+    /// open, so that nobody can replace it with another file.
     pub(crate) fn create(path: PathBuf) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -46,27 +46,27 @@ impl ServerLog {
         readable(tail(&self.file, 0, lines_max))
     }
 
-    /// Says that the server is about to start.
+    /// Marks the beginning of a server start.
     pub(crate) fn mark_start(&self) -> io::Result<()> {
         self.start.store(self.file.metadata()?.len(), Relaxed);
         Ok(())
     }
 
-    /// Begins anew. The server appends, and goes on at the beginning.
+    /// Truncates the file. The server appends, so it continues at the beginning.
     pub(crate) fn empty(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.start.store(0, Relaxed);
         Ok(())
     }
 
-    /// As [`Self::tail`], but nothing from before the last start.
+    /// As [`Self::tail`], but only since the last server start.
     pub(crate) fn tail_since_start(&self, lines_max: usize) -> String {
         readable(tail(&self.file, self.start.load(Relaxed), lines_max))
     }
 }
 
-/// The last lines of the newest file in one of these directories, if there is any. With a logging
-/// collector the standard error only says that the log goes on elsewhere.
+/// The last lines of the newest file in these directories, if there is any. With the logging
+/// collector, standard error only says where the log continues.
 pub(crate) fn collected_tail(directories: &[PathBuf], lines_max: usize) -> Option<String> {
     let modified = |path: &PathBuf| {
         fs::symlink_metadata(path)
@@ -89,7 +89,7 @@ pub(crate) fn collected_tail(directories: &[PathBuf], lines_max: usize) -> Optio
 }
 
 fn readable(lines: io::Result<String>) -> String {
-    lines.unwrap_or_else(|error| format!("(the log cannot be read: {error})"))
+    lines.unwrap_or_else(|error| format!("(cannot read the log: {error})"))
 }
 
 fn tail(file: &File, from: u64, lines_max: usize) -> io::Result<String> {
@@ -100,7 +100,7 @@ fn tail(file: &File, from: u64, lines_max: usize) -> io::Result<String> {
     let text = String::from_utf8_lossy(&bytes);
     let mut lines: Vec<&str> = text.lines().collect();
     if start > from && lines.len() > 1 {
-        // The first one was cut somewhere.
+        // The first line may be incomplete.
         lines.remove(0);
     }
     Ok(lines[lines.len().saturating_sub(lines_max)..].join("\n"))
@@ -112,7 +112,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn the_tail_is_the_last_whole_lines() {
+    fn the_tail_consists_of_the_last_complete_lines() {
         let directory = tempfile::tempdir().unwrap();
         let log = ServerLog::create(directory.path().join("log")).unwrap();
         assert_eq!(log.tail(3), "");

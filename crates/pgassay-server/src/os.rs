@@ -1,5 +1,5 @@
-//! The operating-system calls that the standard library does not offer: every `unsafe` of this
-//! crate is here, each with the reason why it is sound.
+//! System calls that the standard library does not provide: every `unsafe` block of this crate,
+//! each with the reason why it is sound.
 
 use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};
@@ -10,10 +10,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// A process's number, as the kernel counts them.
+/// A process ID.
 pub type Pid = i32;
 
-/// An entry of the password database: what a server needs to run as somebody.
+/// An entry of the password database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PasswordEntry {
     pub name: String,
@@ -21,16 +21,16 @@ pub(crate) struct PasswordEntry {
     pub gid: u32,
 }
 
-/// Signals that PostgreSQL gives a meaning to; see "Shutting Down the Server" in its manual.
+/// Signals to PostgreSQL; see "Shutting Down the Server" in its manual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// Fast shutdown: roll back, write a checkpoint, end.
+    /// Fast shutdown: roll back, write a checkpoint, exit.
     Fast = libc::SIGINT as isize,
-    /// Immediate shutdown: end now, recover at the next start.
+    /// Immediate shutdown: exit now, recover at the next start.
     Immediate = libc::SIGQUIT as isize,
-    /// Ends one process that has no postmaster over it, in order.
+    /// Clean exit of a process without a postmaster.
     Terminate = libc::SIGTERM as isize,
-    /// No shutdown at all.
+    /// Kill, without a shutdown.
     Kill = libc::SIGKILL as isize,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Sends a signal; a process that is gone already is no error.
+/// Sends a signal. Not an error if the process has ended already.
 pub(crate) fn send(pid: Pid, signal: Signal) -> io::Result<()> {
     // SAFETY: kill takes two integers and touches no memory of ours.
     if unsafe { libc::kill(pid, signal as libc::c_int) } == 0 {
@@ -54,8 +54,8 @@ pub(crate) fn send(pid: Pid, signal: Signal) -> io::Result<()> {
 /// Bytes from the kernel's random number generator.
 pub(crate) fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0_u8; N];
-    // SAFETY: the pointer and the length describe `bytes`, which lives through the call. Up to
-    // 256 bytes come at once, never in part.
+    // SAFETY: the pointer and the length describe `bytes`, which outlives the call. Up to 256
+    // bytes are never returned in part.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
     if usize::try_from(got).is_ok_and(|got| got == N) {
         Ok(bytes)
@@ -64,8 +64,8 @@ pub(crate) fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     }
 }
 
-/// Writes out everything that the file system of `file` holds back, so that a rename that
-/// follows can't reach the disk before the files that it publishes.
+/// Syncs the file system of `file`, so that a subsequent rename cannot reach the disk before the
+/// files that it publishes.
 pub(crate) fn sync_file_system(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as `file` is borrowed.
     if unsafe { libc::syncfs(file.as_raw_fd()) } == 0 {
@@ -75,7 +75,7 @@ pub(crate) fn sync_file_system(file: &File) -> io::Result<()> {
     }
 }
 
-/// Reads a text file, unless it is a link.
+/// Reads a text file, unless it is a symbolic link.
 pub(crate) fn read_no_link(path: &Path) -> io::Result<String> {
     let mut file = OpenOptions::new()
         .read(true)
@@ -86,8 +86,8 @@ pub(crate) fn read_no_link(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Makes the command's process the leader of a session of its own, out of reach of the
-/// terminal's Ctrl-C and hang-up, and lets it keep `inherited` open.
+/// Makes the command's process the leader of a new session, which the terminal's Ctrl-C and hangup
+/// do not reach, and keeps `inherited` open in it.
 pub(crate) fn detach(command: &mut Command, inherited: &[BorrowedFd<'_>]) {
     let keep: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
     // SAFETY: the closure runs between fork and exec, where only async-signal-safe calls are
@@ -110,7 +110,7 @@ pub(crate) fn detach(command: &mut Command, inherited: &[BorrowedFd<'_>]) {
 pub(crate) fn user_by_name(name: &str) -> io::Result<Option<PasswordEntry>> {
     let name = CString::new(name)?;
     look_up(|entry, buffer, result| {
-        // SAFETY: as in `look_up`; `name` ends with a NUL and lives through the call.
+        // SAFETY: as in `look_up`; `name` is NUL-terminated and outlives the call.
         unsafe {
             libc::getpwnam_r(
                 name.as_ptr(),
@@ -141,8 +141,8 @@ fn look_up(
         match call(&raw mut entry, &mut buffer, &raw mut result) {
             0 if result.is_null() => return Ok(None),
             0 => {
-                // SAFETY: the call succeeded, so pw_name points at a NUL-terminated string
-                // inside `buffer`.
+                // SAFETY: the call succeeded, so pw_name points to a NUL-terminated string in
+                // `buffer`.
                 let name = unsafe { CStr::from_ptr(entry.pw_name) };
                 let name = name.to_string_lossy().into_owned();
                 return Ok(Some(PasswordEntry {
@@ -159,7 +159,7 @@ fn look_up(
     }
 }
 
-/// The first bytes of a System V segment, if it has this key and was made by this process.
+/// The first bytes of a System V segment, if it has this key and this creator.
 pub(crate) fn shared_memory<const N: usize>(id: i32, key: i32, creator: Pid) -> Option<[u8; N]> {
     // SAFETY: shmid_ds is integers, for which zero is a value, and the call fills it.
     let state = unsafe {
@@ -169,9 +169,9 @@ pub(crate) fn shared_memory<const N: usize>(id: i32, key: i32, creator: Pid) -> 
     if state.shm_perm.__key != key || state.shm_cpid != creator || state.shm_segsz < N {
         return None;
     }
-    // SAFETY: the kernel chooses a free address and maps the segment there for reading, at least
-    // N bytes of it. They may change while they are copied, so they are read as plain bytes with
-    // a volatile read, and the mapping is not used after it is undone.
+    // SAFETY: the kernel chooses a free address and maps at least N bytes of the segment there for
+    // reading. They may change while they are copied, so they are read as plain bytes with a
+    // volatile read, and the mapping is not used after it is removed.
     unsafe {
         let address = libc::shmat(id, std::ptr::null(), libc::SHM_RDONLY);
         if address.addr() == usize::MAX {
@@ -183,9 +183,9 @@ pub(crate) fn shared_memory<const N: usize>(id: i32, key: i32, creator: Pid) -> 
     }
 }
 
-/// Removes a System V segment; one that is gone already is fine.
+/// Removes a System V segment, if it still exists.
 pub(crate) fn remove_shared_memory(id: i32) {
-    // SAFETY: removing takes a number and no memory of ours.
+    // SAFETY: IPC_RMID takes an id and accesses no memory of ours.
     unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
 }
 
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_in_the_password_database_both_ways() {
+    fn root_is_found_by_id_and_by_name() {
         let root = user_by_id(0).unwrap().unwrap();
         assert_eq!(user_by_name(&root.name).unwrap().unwrap(), root);
         assert_eq!(user_by_name("no-such-user-here").unwrap(), None);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_to_a_process_that_ended_is_no_error() {
+    fn a_signal_to_an_ended_process_is_not_an_error() {
         let mut child = Command::new("true").spawn().unwrap();
         let pid = Pid::try_from(child.id()).unwrap();
         child.wait().unwrap();

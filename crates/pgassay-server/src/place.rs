@@ -1,11 +1,11 @@
-//! The directories that servers live in, and who still needs them.
+//! Server directories, and whether they are in use.
 //!
-//! A place is a directory `pgassay-…` with a file `lock` in it. Whoever has a use for the place
-//! (the process that made it, and its keeper) holds a shared open file with an exclusive `flock`
-//! on that file; the kernel lets go of it when the last of them ends, however it ends. A place
-//! whose lock is free is stale and the next start removes it (see `sweep`).
-//! Invariant: `lock` appears by renaming a file that is locked already, so a free lock never
-//! means a place that is just being made.
+//! A server directory is named `pgassay-…` and contains a file `lock`. The process that created it
+//! and its keeper share an open file with an exclusive `flock` on it; the kernel releases it when
+//! the last of them ends for any reason. A directory whose lock is free is stale, and the next
+//! start removes it (see `sweep`).
+//! Invariant: `lock` is created by renaming a file that is already locked, so a directory that is
+//! just being created never has a free lock.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -20,10 +20,10 @@ use crate::os;
 const PREFIX: &str = "pgassay-";
 const LOCK: &str = "lock";
 
-/// How long a place may be without its lock file: long enough for a slow machine to make it.
+/// How long a directory may have no lock file; enough for a slow machine to create one.
 const GRACE: Duration = Duration::from_mins(1);
 
-/// A directory that is ours until it is dropped *and* its keeper has ended.
+/// A server directory, in use until this is dropped *and* its keeper has ended.
 #[derive(Debug)]
 pub(crate) struct Place {
     path: PathBuf,
@@ -31,7 +31,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Makes a directory that only we may enter yet; `hand_over` gives it to the server's user.
+    /// Creates a directory that only the current user can access, until `hand_over`.
     pub(crate) fn create(parent: &Path) -> io::Result<Self> {
         let parent = parent.canonicalize()?;
         let name = u64::from_ne_bytes(os::random_bytes()?);
@@ -40,7 +40,7 @@ impl Place {
         match lock_new(&path) {
             Ok(lock) => Ok(Self { path, lock }),
             Err(error) => {
-                // The error that the caller gets matters more than one in tidying up after it.
+                // The first error matters more than one of the cleanup.
                 let _ = fs::remove_dir_all(&path);
                 Err(error)
             }
@@ -55,14 +55,14 @@ impl Place {
         &self.lock
     }
 
-    /// Gives the directory to the server's user. After this that user, and no other but root, may
-    /// enter and change it.
+    /// Makes the server's user the owner of the directory. Then only that user and root can access
+    /// it.
     pub(crate) fn hand_over(&self, account: &Account) -> io::Result<()> {
         chown(&self.path, Some(account.user.uid), Some(account.user.gid))
     }
 
-    /// Takes over a place that nobody holds any more. None if somebody does, if it is not a
-    /// place, or if it is not owned by us or the server's user.
+    /// Takes over a stale server directory. `None` if it is in use, is not a server directory, or is
+    /// owned neither by the current user nor by the server's user.
     pub(crate) fn adopt(path: &Path, account: &Account) -> io::Result<Option<Self>> {
         if !path.file_name().is_some_and(is_place_name) {
             return Ok(None);
@@ -85,7 +85,7 @@ impl Place {
                 }
                 lock_new(path)?
             }
-            // Root's, though its server runs as the user that we are: not ours to take over.
+            // Created by root for a server that runs as the current user: not ours to take over.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -99,7 +99,7 @@ impl Place {
         }
     }
 
-    /// Removes the directory and all in it. Not an error if it is gone already.
+    /// Removes the directory and its contents, if it still exists.
     pub(crate) fn remove(&self) -> io::Result<()> {
         match fs::remove_dir_all(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -108,7 +108,7 @@ impl Place {
     }
 }
 
-/// The places in a directory, whether they are in use or not.
+/// The server directories in `parent`, in use or not.
 pub(crate) fn places_in(parent: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(parent) else {
         return Vec::new();
@@ -136,7 +136,7 @@ fn lock_new(path: &Path) -> io::Result<File> {
         .open(&unnamed)?;
     lock.try_lock().map_err(|error| match error {
         TryLockError::Error(error) => error,
-        TryLockError::WouldBlock => io::Error::other("somebody else holds the lock"),
+        TryLockError::WouldBlock => io::Error::other("another process holds the lock"),
     })?;
     fs::rename(&unnamed, path.join(LOCK))?;
     Ok(lock)
@@ -150,7 +150,7 @@ mod tests {
         Account::choose(None).unwrap()
     }
 
-    /// Other tests start processes, and between fork and exec those hold our locks for a moment.
+    /// Processes that other tests start hold our locks between fork and exec.
     fn adopt_soon(path: &Path) -> Place {
         let mut adopted = None;
         crate::sweep::wait_until(Duration::from_secs(5), || {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_use_cannot_be_adopted_and_a_stale_one_can() {
+    fn only_a_stale_directory_can_be_adopted() {
         let parent = tempfile::tempdir().unwrap();
         let place = Place::create(parent.path()).unwrap();
         let path = place.path().to_owned();
@@ -174,12 +174,13 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// An unprivileged user was warned at every start of the servers that root had running.
+    /// Regression test: every start by an unprivileged user warned about the servers that root was
+    /// running.
     #[test]
-    fn a_place_of_root_is_left_alone_by_the_user_of_its_server() {
+    fn a_directory_created_by_root_is_left_alone_by_the_user_of_its_server() {
         let account = account();
         if account.ourselves.uid != 0 {
-            crate::testing::skip("a place of root", "only root can become somebody else");
+            crate::testing::skip("a directory created by root", "requires root");
             return;
         }
         let parent = tempfile::tempdir().unwrap();
@@ -191,8 +192,8 @@ mod tests {
         drop(place);
         let adopting = std::thread::spawn(move || {
             let uid = account.user.uid;
-            // SAFETY: the bare system call, unlike the library's function, changes the user of this
-            // thread alone, and the thread ends right after.
+            // SAFETY: the raw system call, unlike the library function, changes only this thread's
+            // user, and the thread ends right after it.
             let changed = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
             assert_eq!(changed, 0);
             Place::adopt(&path, &account).unwrap().is_none()
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_just_being_made_is_left_alone() {
+    fn a_directory_that_is_just_being_created_is_left_alone() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("pgassay-0123456789abcdef");
         fs::create_dir(&path).unwrap();
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_names_that_we_give_are_places() {
+    fn directories_with_other_names_are_left_alone() {
         let parent = tempfile::tempdir().unwrap();
         for name in [
             "pgassay-",
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_with_a_places_name_is_not_followed() {
+    fn a_symbolic_link_is_not_followed() {
         let parent = tempfile::tempdir().unwrap();
         let target = tempfile::tempdir().unwrap();
         let link = parent.path().join("pgassay-0123456789abcdef");

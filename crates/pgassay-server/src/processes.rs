@@ -1,11 +1,10 @@
-//! The processes of a server, read from `/proc`.
+//! The processes of a server, from `/proc`.
 //!
-//! Two questions: which processes still live in a server's directory (every process of a server
-//! has its data directory as its working directory; see `ChangeToDataDir` in
-//! `src/backend/utils/init/miscinit.c`), and what each child of a postmaster does. The latter
-//! stands in its title; see `src/backend/utils/misc/ps_status.c`. 9.6 and 10 write
-//! `postgres: writer process`, 11 and later `postgres: background writer`; with a
-//! `cluster_name` that name and a colon come before.
+//! Two questions: which processes belong to a server's directory (every process of a server has the
+//! data directory as its working directory; see `ChangeToDataDir` in
+//! `src/backend/utils/init/miscinit.c`), and the role of each child of a postmaster, which is in its
+//! title; see `src/backend/utils/misc/ps_status.c`. 9.6 and 10 write `postgres: writer process`, 11
+//! and later `postgres: background writer`; a `cluster_name` and a colon come before the role.
 
 use std::fmt;
 use std::fs;
@@ -19,52 +18,52 @@ const POLL: Duration = Duration::from_millis(1);
 /// One process of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerProcess {
-    /// Its number.
+    /// Its PID.
     pub pid: Pid,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// What stands behind `postgres: ` in its title, as it was at this moment.
+    /// Its current title, without `postgres: `.
     pub title: String,
 }
 
-/// What a process of a server is for.
+/// The role of a server process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// The first process, parent of all others.
+    /// The parent of all other processes.
     Postmaster,
-    /// Serves one client's connection.
+    /// Serves a client connection.
     Backend,
-    /// Writes checkpoints.
+    /// Performs checkpoints.
     Checkpointer,
-    /// Writes dirty buffers ahead of need.
+    /// Writes dirty buffers in the background.
     BackgroundWriter,
-    /// Writes the log of changes ahead of need.
+    /// Flushes WAL in the background.
     WalWriter,
-    /// Starts the workers of autovacuum.
+    /// Starts autovacuum workers.
     AutovacuumLauncher,
-    /// Vacuums or analyses tables.
+    /// Vacuums or analyzes tables.
     AutovacuumWorker,
     /// Collects the log (`logging_collector`).
     Logger,
     /// Collects statistics (until 14).
     StatsCollector,
-    /// Reads and writes for the others (since 18).
+    /// Performs I/O for other processes (since 18).
     IoWorker,
-    /// Replays the log of changes.
+    /// Replays WAL.
     Startup,
-    /// Archives the log of changes.
+    /// Archives WAL.
     Archiver,
-    /// Sends the log of changes to a replica.
+    /// Streams WAL to a standby.
     WalSender,
-    /// Starts the workers of logical replication.
+    /// Starts logical replication workers.
     LogicalLauncher,
-    /// Helps a backend with one query.
+    /// Executes part of a backend's query.
     ParallelWorker,
-    /// Anything else; its title tells.
+    /// Any other process; see its title.
     Other,
 }
 
-/// Beginnings of titles and what they mean; the first that fits counts.
+/// Prefixes of titles and their roles; the first match counts.
 const TITLES: [(&str, Role); 19] = [
     ("checkpointer", Role::Checkpointer),
     ("background writer", Role::BackgroundWriter),
@@ -115,9 +114,9 @@ impl fmt::Display for Role {
 }
 
 impl Role {
-    /// Reads a title without its `postgres: `.
+    /// The role in a title without `postgres: `.
     fn of_title(title: &str) -> Self {
-        // A cluster's name, if there is one, ends with the first colon; `bgworker:` does too.
+        // A cluster name, if set, ends at the first colon, and so does `bgworker:`.
         let own = |title: &str| TITLES.iter().find(|(start, _)| title.starts_with(start));
         let after_name = title.split_once(": ").map_or("", |(_, rest)| rest);
         if let Some((_, role)) = own(title).or_else(|| own(after_name)) {
@@ -134,7 +133,7 @@ impl Role {
     }
 }
 
-/// The postmaster and its children, by their numbers. Empty once the postmaster has gone.
+/// The postmaster and its children, sorted by PID. Empty after the postmaster has ended.
 pub fn of_postmaster(postmaster: Pid) -> Vec<ServerProcess> {
     let mut found: Vec<ServerProcess> = all_pids()
         .filter_map(|pid| {
@@ -164,9 +163,8 @@ pub fn of_postmaster(postmaster: Pid) -> Vec<ServerProcess> {
     found
 }
 
-/// Waits until a process has ended and its parent has seen that; false if it goes on after
-/// `timeout`. A server that has seen the end of its last client's process treats the next client
-/// as it did the last.
+/// Waits until a process has ended and its parent has reaped it; false after `timeout`. Once a
+/// server has reaped the last client's backend, it treats the next client in the same way.
 pub fn wait_until_gone(pid: Pid, timeout: Duration) -> bool {
     let path = format!("/proc/{pid}");
     let start = Instant::now();
@@ -179,13 +177,12 @@ pub fn wait_until_gone(pid: Pid, timeout: Duration) -> bool {
     true
 }
 
-/// The programs that run in a server's directory, as their names begin.
-/// The last two are what a server is to the kernel that runs under valgrind: before and after
-/// it was loaded.
+/// Prefixes of the names of the programs that run in a server's directory. The last two are the
+/// kernel's names for a server under valgrind, before and after it is loaded.
 pub(crate) const PROGRAMS: [&str; 4] = ["postgres", "initdb", "valgrind", "callgrind-"];
 
-/// The processes of these programs whose working directory is `base` or lies in it. Processes of
-/// other programs are left out: somebody may just be looking around there.
+/// The processes of these programs whose working directory is `base` or below it. Other programs,
+/// such as a user's shell, are ignored.
 pub(crate) fn living_in(base: &Path, programs: &[&str]) -> Vec<Pid> {
     all_pids()
         .filter(|&pid| runs_in(pid, base, programs))
@@ -207,7 +204,7 @@ fn runs_in(pid: Pid, base: &Path, programs: &[&str]) -> bool {
     link("cwd").is_some_and(|cwd| cwd.starts_with(base)) && link("exe").is_some_and(is_one)
 }
 
-/// The postmaster's number that a data directory tells, if that process is really there.
+/// The PID in a data directory's `postmaster.pid`, if that process is running there.
 pub(crate) fn postmaster_of(base: &Path) -> Option<Pid> {
     let text = fs::read_to_string(base.join("data/postmaster.pid")).ok()?;
     let pid: Pid = text.lines().next()?.trim().parse().ok()?;
@@ -224,7 +221,7 @@ fn all_pids() -> impl Iterator<Item = Pid> {
 
 fn parent(pid: Pid) -> Option<Pid> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name stands in parentheses and may hold anything, even parentheses.
+    // The program's name is in parentheses and can contain any character, even parentheses.
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(1)?.parse().ok()
 }
@@ -241,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn titles_of_old_and_new_versions_tell_the_role() {
+    fn titles_of_old_and_new_versions_give_the_role() {
         let cases = [
             ("checkpointer process", Role::Checkpointer),
             ("checkpointer ", Role::Checkpointer),
@@ -281,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_postgres_is_not_counted() {
+    fn other_programs_in_the_directory_are_ignored() {
         let base = tempfile::tempdir().unwrap();
         let mut command = std::process::Command::new("sleep");
         let mut child = command.arg("30").current_dir(base.path()).spawn().unwrap();

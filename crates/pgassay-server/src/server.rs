@@ -1,8 +1,8 @@
-//! One server: made, started, watched, restarted, stopped.
+//! One server: creation, start, monitoring, restart, stop.
 //!
-//! A server has a data directory of its own in a directory that only its user may enter, a socket
-//! nobody else reaches, and no TCP unless asked. It ends with the value that stands for it, and
-//! with our process however that ends (see `keeper`).
+//! A server has its own data directory, in a directory that only its user can enter, a socket that
+//! nobody else can reach, and no TCP unless requested. It ends when its `Server` is dropped, and
+//! when our process ends, however that ends (see `keeper`).
 
 mod kept;
 mod large_log;
@@ -31,46 +31,45 @@ use crate::sweep;
 
 /// The role that owns the server.
 pub(crate) const SUPERUSER: &str = "postgres";
-/// The database that there always is.
+/// The database that always exists.
 const DATABASE: &str = "postgres";
-/// Names the socket; it can be the same in all servers since each has a directory of its own.
+/// Part of the socket's name; the same for all servers, since each has its own directory.
 const SOCKET_PORT: u16 = 5432;
-/// How often a TCP port that somebody else took in the meantime is replaced by another.
+/// Number of attempts if another program takes the chosen TCP port.
 const PORT_TRIES: u32 = 5;
-/// How long a fast shutdown may take. It writes a checkpoint, so it depends on the disk.
+/// Time limit of a fast shutdown. It writes a checkpoint, so it depends on the disk.
 const FAST_TIMEOUT: Duration = Duration::from_mins(1);
 const IMMEDIATE_TIMEOUT: Duration = Duration::from_secs(10);
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
-/// As much of a log as an error shows.
+/// Number of log lines in an error.
 const LOG_LINES: usize = 20;
 
-/// What a server should be like.
+/// A server's configuration.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Settings, verbatim as in `postgresql.conf`, without quotes around the values.
     pub settings: BTreeMap<String, String>,
-    /// Variables of the environment that its processes run in, beside the few that all have.
+    /// Additional environment variables of its processes.
     pub environment: BTreeMap<String, String>,
-    /// The user to run as; only root may choose. Root's default is `nobody`.
+    /// The user to run as; only root can choose. Root's default is `nobody`.
     pub run_as: Option<String>,
     /// Also listen on a free port of 127.0.0.1, with a random password.
     pub tcp: bool,
-    /// Speak TLS too, where the client asks: with a certificate made for this server alone, which
-    /// nobody has signed.
+    /// Support TLS, with a self-signed certificate created for this server.
     pub tls: bool,
-    /// The directory to make the server's own in; `$TMPDIR` or `/tmp` by default. Its user must
-    /// be able to pass it.
+    /// Where to create the server's directory; `$TMPDIR` or `/tmp` by default. The server's user
+    /// must have access to it.
     pub parent_dir: Option<PathBuf>,
-    /// Page checksums; the version's own default where nothing is said (off until 17, on since 18).
+    /// Page checksums; `None` for the version's default (off until 17, on since 18).
     pub data_checksums: Option<bool>,
-    /// Further options of `initdb`, such as `--wal-segsize=64`.
+    /// Additional options of `initdb`, such as `--wal-segsize=64`.
     pub initdb_options: Vec<String>,
-    /// How long the server may take until it accepts connections.
+    /// Time limit until the server accepts connections.
     pub start_timeout: Duration,
-    /// A program and its arguments to start the server's own program under, such as valgrind;
-    /// nothing by default. It has to become the server, not to be its parent: it keeps the
-    /// process's number. `initdb` runs without it.
+    /// A program, with its arguments, to run the server under, such as valgrind; empty by default.
+    /// It must become the server, under the same PID, and not be its parent. `initdb` runs without
+    /// it.
     pub launcher: Vec<OsString>,
 }
 
@@ -104,7 +103,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Removes what earlier servers left, makes a data directory, starts a server on it and
+    /// Removes what earlier servers left, creates a data directory, starts a server on it and
     /// waits until it accepts connections. After an error nothing is left behind.
     pub fn start(installation: &Installation, config: &ServerConfig) -> Result<Self, ServerError> {
         let account = Account::choose(config.run_as.as_deref())?;
@@ -115,7 +114,7 @@ impl Server {
             .unwrap_or_else(home::default_parent);
         let (home, log) = Home::create(&parent, &account)?;
         let password = random_password().map_err(|source| ServerError::Directory {
-            doing: "make a password for the server in",
+            doing: "create a password for the server in",
             path: parent,
             source,
         })?;
@@ -134,30 +133,30 @@ impl Server {
         Ok(server)
     }
 
-    /// The directory of the server's socket: what `host` is in a connection string.
+    /// The directory of the server's socket: `host` in a connection string.
     pub fn socket_dir(&self) -> PathBuf {
         self.home.socket_directory()
     }
 
-    /// The port; with the socket's directory it names the socket.
+    /// The port, also part of the socket's name.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The socket itself.
+    /// The socket's path.
     pub fn socket_path(&self) -> PathBuf {
         self.socket_dir().join(format!(".s.PGSQL.{}", self.port))
     }
 
-    /// The address for TCP, if that was asked for.
+    /// The TCP address, if enabled.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.config
             .tcp
             .then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)))
     }
 
-    /// The superuser. Over the socket our own user signs in as this role without a password;
-    /// any other role needs one.
+    /// The superuser. Over the socket, the current user connects as this role without a password;
+    /// other roles need one.
     pub fn superuser(&self) -> &str {
         SUPERUSER
     }
@@ -172,7 +171,7 @@ impl Server {
         DATABASE
     }
 
-    /// A connection string for the socket, in libpq's form.
+    /// A libpq connection string for the socket.
     pub fn conninfo(&self) -> String {
         let directory = self
             .socket_dir()
@@ -185,12 +184,12 @@ impl Server {
         )
     }
 
-    /// What the server was made from.
+    /// The server's installation.
     pub fn installation(&self) -> &Installation {
         &self.installation
     }
 
-    /// What the server was asked to be like.
+    /// The server's configuration.
     pub fn config(&self) -> &ServerConfig {
         &self.config
     }
@@ -205,29 +204,29 @@ impl Server {
         self.home.base().join("data")
     }
 
-    /// A directory that the server's user may write to, outside of the data. It goes with the
-    /// server.
+    /// A directory outside the data directory that the server's user can write to. It is removed
+    /// with the server.
     pub fn own_dir(&self) -> &Path {
         self.home.base()
     }
 
-    /// Reads a file that the server, or its launcher, left in its own directory. A link is not
-    /// followed: its user could lead us anywhere with one.
+    /// Reads a file that the server or its launcher wrote to its own directory. Does not follow
+    /// symbolic links, which the server's user could point anywhere.
     pub fn read_own_file(&self, name: &str) -> io::Result<String> {
         os::read_no_link(&self.home.base().join(name))
     }
 
-    /// The number of its first process. It changes with a restart.
+    /// The postmaster's PID. It changes with a restart.
     pub fn postmaster_pid(&self) -> Pid {
         self.home.postmaster_pid()
     }
 
-    /// All of its processes as they are now, with what each is for.
+    /// Its current processes, with their roles.
     pub fn processes(&self) -> Vec<ServerProcess> {
         processes::of_postmaster(self.postmaster_pid())
     }
 
-    /// The processes that serve clients now.
+    /// The PIDs of its current backends.
     pub fn backend_pids(&self) -> Vec<Pid> {
         let backends = self
             .processes()
@@ -236,18 +235,18 @@ impl Server {
         backends.map(|process| process.pid).collect()
     }
 
-    /// The file that its standard error goes to.
+    /// The file that receives its standard error.
     pub fn log_path(&self) -> &Path {
         self.log.path()
     }
 
-    /// The last lines of its log, followed by those of the logging collector's newest file where
-    /// a study turned the collector on.
+    /// The last lines of its log, followed by those of the logging collector's newest file if the
+    /// collector is on.
     pub fn log_tail(&self, lines_max: usize) -> String {
         self.with_collected(self.log.tail(lines_max), lines_max)
     }
 
-    /// A log's end, followed by that of the logging collector's newest file if there is one.
+    /// Appends the last lines of the logging collector's newest file, if there is one.
     fn with_collected(&self, own: String, lines_max: usize) -> String {
         match log::collected_tail(&self.collectors_directories(), lines_max) {
             Some(collected) => format!("{own}\n{collected}"),
@@ -255,8 +254,8 @@ impl Server {
         }
     }
 
-    /// All files that its log is written to: its standard error first, then those of the logging
-    /// collector where a study turned that on.
+    /// All files of its log: first the one of standard error, then those of the logging collector
+    /// if it is on.
     pub fn log_files(&self) -> Vec<PathBuf> {
         let collected = self
             .collectors_directories()
@@ -271,7 +270,7 @@ impl Server {
             .collect()
     }
 
-    /// Where the logging collector may write; empty where it is off.
+    /// The directories that the logging collector may write to; empty if it is off.
     fn collectors_directories(&self) -> Vec<PathBuf> {
         let is_on = |value: &String| matches!(value.as_str(), "on" | "true" | "yes" | "1");
         let collector = self.config.settings.get("logging_collector");
@@ -292,7 +291,7 @@ impl Server {
         self.connect_as(SUPERUSER, DATABASE, None)
     }
 
-    /// Connects as another role, which needs a password, or to another database.
+    /// Connects as any role, with a password unless it is the superuser, to any database.
     pub fn connect_as(
         &self,
         user: &str,
@@ -309,7 +308,7 @@ impl Server {
         Connection::open(&self.socket_path(), &login, SIGN_IN_TIMEOUT)
     }
 
-    /// A setting's value as `SHOW` gives it.
+    /// A setting's value, as in `SHOW`.
     pub fn setting(&self, name: &str) -> Result<String, ServerError> {
         let sql = "select current_setting($1)";
         let answer = self.connect()?.query_with(sql, &[Some(name)])?;
@@ -317,7 +316,7 @@ impl Server {
         Ok(value.unwrap_or_default())
     }
 
-    /// An error with the log's end if the server has died.
+    /// Returns an error with the end of the log if the server has died.
     pub fn is_alive(&self) -> Result<(), ServerError> {
         match self.home.exit_status() {
             None => Ok(()),
@@ -341,8 +340,8 @@ impl Server {
         self.launch()
     }
 
-    /// Stops the server (fast) and starts it again on the same data with other settings, or under
-    /// another launcher. What else `change` changes has no effect: the data are there already.
+    /// Stops the server (fast) and starts it again on the same data with other settings or another
+    /// launcher. Changes to other fields have no effect, since the data exist already.
     pub fn restart_with(
         &mut self,
         change: impl FnOnce(&mut ServerConfig),
@@ -354,8 +353,8 @@ impl Server {
         self.launch()
     }
 
-    /// Stops the server (fast, so with a checkpoint) and removes all of it. An error if it had
-    /// died before; then everything is removed too.
+    /// Stops the server (fast, so with a checkpoint) and removes it. Returns an error if it had
+    /// died before, but removes it in any case.
     pub fn stop(mut self) -> Result<(), ServerError> {
         let alive = self.is_alive();
         let stopped = self.shut_down();
@@ -380,7 +379,7 @@ impl Server {
             return Ok(());
         }
         tracing::warn!(
-            "a fast shutdown took more than {} s; stopping at once",
+            "a fast shutdown took more than {} s; starting an immediate shutdown",
             FAST_TIMEOUT.as_secs()
         );
         if self
@@ -400,7 +399,7 @@ impl Server {
     fn launch_on_a_free_port(&mut self) -> Result<(), ServerError> {
         for _ in 1..PORT_TRIES {
             match self.launch() {
-                // Somebody else was given the port between our asking for it and the start.
+                // Another program took the port before the server started.
                 Err(ServerError::NotStarted { log, .. })
                     if self.config.tcp && log.contains("Address already in use") =>
                 {
@@ -418,7 +417,7 @@ impl Server {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
             let address = listener.and_then(|listener| listener.local_addr());
             let failed = |source: io::Error| {
-                let reason = format!("no TCP port is free: {source}");
+                let reason = format!("no free TCP port: {source}");
                 ServerError::Setting {
                     name: "port".to_owned(),
                     reason,
@@ -484,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_can_be_shared_by_threads() {
+    fn a_server_is_send_and_sync() {
         fn needs<T: Send + Sync>() {}
         needs::<Server>();
         needs::<ServerError>();

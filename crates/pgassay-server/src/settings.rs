@@ -1,8 +1,8 @@
 //! A server's configuration as text: `postgresql.conf`, `pg_hba.conf` and `pg_ident.conf`.
 //!
-//! How values are read: `src/backend/utils/misc/guc-file.l`. Within quotes a quote is doubled and
-//! a backslash starts an escape, so both are doubled here and a value arrives as it was written;
-//! a value cannot hold a line's end.
+//! Values follow `src/backend/utils/misc/guc-file.l`: within quotes a quote is doubled and a
+//! backslash starts an escape, so both are doubled here and a value arrives as written; a value
+//! cannot contain a newline.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use crate::account::Account;
 use crate::error::ServerError;
 use crate::version::Version;
 
-/// What pgassay sets itself, to keep the server reachable for it and for nobody else.
+/// Settings reserved by pgassay, so that only it can reach the server.
 const OURS: [&str; 8] = [
     "data_directory",
     "external_pid_file",
@@ -24,7 +24,7 @@ const OURS: [&str; 8] = [
     "unix_socket_permissions",
 ];
 
-/// The lines that go to the end of `postgresql.conf`, where they win over those before.
+/// The lines included at the end of `postgresql.conf`, where they override earlier ones.
 pub(crate) fn configuration(
     settings: &BTreeMap<String, String>,
     socket_directory: &Path,
@@ -60,12 +60,12 @@ fn check_name(name: &str) -> Result<&str, ServerError> {
     };
     if !name.split('.').all(part_is_fine) {
         return Err(error(
-            "a setting's name is made of letters, digits and underscores",
+            "a setting's name consists of letters, digits and underscores",
         ));
     }
     if OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
         return Err(error(
-            "pgassay sets this itself, to keep the server to itself",
+            "pgassay sets it itself, so that no other client can reach the server",
         ));
     }
     Ok(name)
@@ -73,7 +73,7 @@ fn check_name(name: &str) -> Result<&str, ServerError> {
 
 fn quote(name: &str, value: &str) -> Result<String, ServerError> {
     if value.contains(['\n', '\r', '\0']) {
-        let reason = "a value cannot hold the end of a line".to_owned();
+        let reason = "a value cannot contain a newline".to_owned();
         return Err(ServerError::Setting {
             name: name.to_owned(),
             reason,
@@ -85,8 +85,8 @@ fn quote(name: &str, value: &str) -> Result<String, ServerError> {
     ))
 }
 
-/// `pg_hba.conf`: over the socket our own user is let in as the superuser without a password,
-/// everybody else and every other role needs one; over TCP everybody does.
+/// `pg_hba.conf`: over the socket, our own user connects as the superuser without a password;
+/// other users, other roles and TCP connections need a password.
 pub(crate) fn host_rules(version: &Version, superuser: &str, tcp: bool) -> String {
     let method = password_method(version);
     let mut text = format!(
@@ -101,7 +101,7 @@ pub(crate) fn host_rules(version: &Version, superuser: &str, tcp: bool) -> Strin
     text
 }
 
-/// `pg_ident.conf`: which users of the operating system are the superuser.
+/// `pg_ident.conf`: maps our operating-system user to the superuser.
 pub(crate) fn user_map(account: &Account, superuser: &str) -> String {
     let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
     format!(
@@ -110,7 +110,7 @@ pub(crate) fn user_map(account: &Account, superuser: &str) -> String {
     )
 }
 
-/// How passwords are checked: SCRAM came with 10.
+/// The authentication method for passwords: SCRAM came with 10.
 pub(crate) fn password_method(version: &Version) -> &'static str {
     if version.series().major() >= 10 {
         "scram-sha-256"
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_quoted_so_that_they_arrive_as_written() {
+    fn values_are_quoted_and_arrive_as_written() {
         let text = text("log_line_prefix", r"it's 100% \d").unwrap();
         assert!(
             text.ends_with("log_line_prefix = 'it''s 100% \\\\d'\n"),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_smuggle_in_another_line() {
+    fn a_name_or_value_cannot_inject_a_line() {
         for name in ["", "a b", "a = 1\nb", "a.", ".a", "1a", "a'"] {
             assert!(
                 matches!(text(name, "x"), Err(ServerError::Setting { .. })),
@@ -155,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_the_server_private_cannot_be_set() {
+    fn reserved_settings_are_rejected() {
         for name in ["port", "LISTEN_ADDRESSES", "hba_file"] {
             assert!(text(name, "1").unwrap_err().to_string().contains(name));
         }
     }
 
     #[test]
-    fn tcp_is_closed_unless_asked_for() {
+    fn tcp_is_disabled_by_default() {
         let new = Version::parse("18.6").unwrap();
         let old = Version::parse("9.6.24").unwrap();
         assert!(!host_rules(&new, "postgres", false).contains("host "));

@@ -1,11 +1,11 @@
-//! The shared memory of a server that was killed so hard that it could not give it back.
+//! The shared memory of a server that was killed and could not release it.
 //!
-//! A server holds a small System V segment, whose key and number stand in the seventh line of
+//! A server has a small System V segment, whose key and id are in the seventh line of
 //! `postmaster.pid` (`src/include/utils/pidfile.h`), and a control segment for dynamic shared
-//! memory, `/dev/shm/PostgreSQL.N`, whose N stands in the former's header (`PGShmemHeader` in
+//! memory, `/dev/shm/PostgreSQL.N`, where N is in the header of the former (`PGShmemHeader` in
 //! `src/include/storage/pg_shmem.h`, the same from 9.6 to 18: magic 4 bytes, creator 4, sizes 8
-//! and 8, N 4). PostgreSQL itself would remove both at its next start on the same data; here there
-//! is none. Segments of queries that ran just then are not found.
+//! and 8, N 4). PostgreSQL removes both at the next start on the same data; here there is none.
+//! Segments of queries that were running are not found.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ const MAGIC: u32 = 679_834_894;
 const DSM_CONTROL_OFFSET_BYTES: usize = 24;
 const HEADER_BYTES: usize = 28;
 
-/// What a server left in memory.
+/// A server's shared memory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SharedMemory {
     segment: i32,
@@ -25,7 +25,7 @@ pub(crate) struct SharedMemory {
     owner: u32,
 }
 
-/// The lines of `postmaster.pid` that matter: who made which segment.
+/// The creator and the segment in `postmaster.pid`.
 #[derive(Debug, PartialEq, Eq)]
 struct Made {
     by: Pid,
@@ -34,8 +34,8 @@ struct Made {
 }
 
 impl SharedMemory {
-    /// Looks up what belongs to the server in `base`, dead or alive. None if there is nothing, or
-    /// if the number now belongs to another program's segment.
+    /// Finds the shared memory of the server in `base`, running or not. `None` if there is none, or
+    /// if the id now belongs to another program's segment.
     pub(crate) fn of(base: &Path) -> Option<Self> {
         let made = parse(&fs::read_to_string(base.join("data/postmaster.pid")).ok()?)?;
         let header: [u8; HEADER_BYTES] = os::shared_memory(made.segment, made.key, made.by)?;
@@ -52,7 +52,7 @@ impl SharedMemory {
         (word(0) == MAGIC).then_some(memory)
     }
 
-    /// Removes what is still there. Only once no process uses it any more.
+    /// Removes the shared memory that still exists. No process may be using it.
     pub(crate) fn remove(&self) {
         os::remove_shared_memory(self.segment);
         let is_its = fs::symlink_metadata(&self.control).is_ok_and(|file| file.uid() == self.owner);
@@ -63,7 +63,7 @@ impl SharedMemory {
 }
 
 fn parse(text: &str) -> Option<Made> {
-    // A server without a postmaster, as initdb runs it, writes its number with a minus.
+    // A server without a postmaster, as run by initdb, writes its PID with a minus sign.
     let by = text
         .lines()
         .next()?
@@ -74,7 +74,7 @@ fn parse(text: &str) -> Option<Made> {
     let mut words = text.lines().nth(6)?.split_whitespace();
     let key: i64 = words.next()?.parse().ok()?;
     let segment = words.next()?.parse().ok()?;
-    // The key is printed as an unsigned number; the kernel has it as a signed one.
+    // The key is printed as unsigned but is signed in the kernel.
     Some(Made {
         by,
         key: key as i32,
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_and_number_are_in_the_seventh_line() {
+    fn key_and_id_are_in_the_seventh_line() {
         let text = "4711\n/data\n1795306219\n5432\n/tmp/s\n\n  10347253    294919\nready   \n";
         assert_eq!(
             parse(text),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_not_the_servers_is_left_alone() {
+    fn a_segment_of_another_program_is_left_alone() {
         let base = tempfile::tempdir().unwrap();
         fs::create_dir(base.path().join("data")).unwrap();
         let text = "1\n/data\n1\n0\n\n\n1 2147483647\n";

@@ -1,5 +1,5 @@
-//! Ends what is left of a server and removes its directories: after our own servers, and after
-//! those that a power cut, or the end of a process and its keeper, left behind.
+//! Ends a server's remaining processes and removes its directories: for our own servers, and for
+//! those left behind by a power failure or by the end of both a process and its keeper.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,34 +12,34 @@ use crate::place::{self, Place};
 use crate::processes;
 use crate::shared_memory::SharedMemory;
 
-/// How long an immediate shutdown may take before the processes are killed.
+/// Time limit of an immediate shutdown; then the processes are terminated or killed.
 const IMMEDIATE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long processes without a postmaster (initdb's, mostly) may take to end in order.
+/// Time limit for a clean exit of processes without a postmaster (mostly of initdb).
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long killed processes may take to go.
+/// Time limit for the end of killed processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(10);
 
-/// In a socket's directory: names the place of the server that it belongs to, for a sweep that
-/// does not know where servers were told to keep their data.
+/// A file in a socket's directory with the path of its server directory, for a sweep that does not
+/// know the configured location of the data.
 pub(crate) const ELSEWHERE: &str = "elsewhere";
 
-/// Ends every process of PostgreSQL that lives in `base`: in order, so that shared memory is given
-/// back, then the hard way; and removes the shared memory of those that ended the hard way.
+/// Ends every PostgreSQL process in `base`: first cleanly, so that it releases its shared memory;
+/// then by killing it, and removes its shared memory.
 pub(crate) fn end_processes(base: &Path) -> io::Result<()> {
     let memory = SharedMemory::of(base);
     if let Some(postmaster) = processes::postmaster_of(base) {
         os::send(postmaster, Signal::Immediate)?;
         wait_until(IMMEDIATE_TIMEOUT, || !processes::lives_in(postmaster, base));
     }
-    // A server that initdb runs does not clean up at a signal, but ends in order with its input.
+    // A server run by initdb does not clean up on a signal, but exits cleanly when its input ends.
     let initdb = || processes::living_in(base, &["initdb"]);
     signal_until_gone(initdb, Signal::Terminate, TERMINATE_TIMEOUT);
     let all = || processes::living_in(base, &processes::PROGRAMS);
     let ended = signal_until_gone(all, Signal::Terminate, TERMINATE_TIMEOUT)
         || signal_until_gone(all, Signal::Kill, KILL_TIMEOUT);
     if !ended {
-        return Err(io::Error::other("a process of the server does not end"));
+        return Err(io::Error::other("a server process did not end"));
     }
     if let Some(memory) = memory {
         memory.remove();
@@ -51,23 +51,22 @@ fn signal_until_gone(living: impl Fn() -> Vec<Pid>, signal: Signal, timeout: Dur
     wait_until(timeout, || {
         let left = living();
         for &pid in &left {
-            // A process that may not be signalled goes on living, which is what is reported.
+            // A process that we cannot signal keeps running, which is reported.
             let _ = os::send(pid, signal);
         }
         left.is_empty()
     })
 }
 
-/// Removes the stale places in these directories, and what still runs in them. Gives the paths
-/// that were removed. What cannot be removed is logged: it must not keep a new server from
-/// starting.
+/// Removes the stale server directories in `parents`, and ends the processes in them. Returns the
+/// removed paths. Only logs failures, since they must not prevent a new server from starting.
 pub(crate) fn stale(parents: &[PathBuf], account: &Account) -> Vec<PathBuf> {
     let mut removed = Vec::new();
     for path in parents.iter().flat_map(|parent| place::places_in(parent)) {
         let elsewhere = std::fs::read_to_string(path.join(ELSEWHERE))
             .ok()
             .map(PathBuf::from);
-        // The data first: once the socket's place is gone nothing leads to them any more.
+        // The data first: only the socket's directory refers to them.
         for path in elsewhere.into_iter().chain([path]) {
             if !path.exists() {
                 continue;
@@ -77,14 +76,14 @@ pub(crate) fn stale(parents: &[PathBuf], account: &Account) -> Vec<PathBuf> {
                 Ok(false) => break,
                 Err(error) => {
                     let path = path.display();
-                    tracing::warn!(%path, %error, "cannot remove what an earlier server left");
+                    tracing::warn!(%path, %error, "cannot remove the directory of an earlier server");
                     break;
                 }
             }
         }
     }
     if !removed.is_empty() {
-        tracing::info!(?removed, "removed what earlier servers left");
+        tracing::info!(?removed, "removed the directories of earlier servers");
     }
     removed
 }
@@ -98,7 +97,7 @@ fn sweep_one(path: &Path, account: &Account) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Asks every few milliseconds until the answer is yes or the time is over; gives the answer.
+/// Polls `done` every few milliseconds; returns whether it became true within `timeout`.
 pub(crate) fn wait_until(timeout: Duration, mut done: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
@@ -116,11 +115,11 @@ pub(crate) fn wait_until(timeout: Duration, mut done: impl FnMut() -> bool) -> b
 mod tests {
     use super::*;
 
-    /// Other tests start processes, and between fork and exec those hold our locks for a moment.
+    /// Processes that other tests start hold our locks between fork and exec.
     const SOON: Duration = Duration::from_secs(5);
 
     #[test]
-    fn stale_places_go_and_places_in_use_stay() {
+    fn only_stale_directories_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let account = Account::choose(None).unwrap();
         let in_use = Place::create(parent.path()).unwrap();
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_directory_leads_to_the_data_elsewhere() {
+    fn data_in_another_location_are_found_through_the_socket_directory() {
         let parent = tempfile::tempdir().unwrap();
         let disk = tempfile::tempdir().unwrap();
         let account = Account::choose(None).unwrap();
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_when_the_time_is_over() {
+    fn waiting_ends_at_the_timeout() {
         let start = Instant::now();
         assert!(!wait_until(Duration::from_millis(30), || false));
         assert!(start.elapsed() >= Duration::from_millis(30));

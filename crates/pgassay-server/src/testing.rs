@@ -1,7 +1,7 @@
-//! Throw-away servers for tests, of this crate and of others.
+//! Temporary servers for tests of this crate and of others.
 //!
-//! A test that finds no server is skipped, visibly: a line on standard error that the test
-//! harness does not capture. Where `CI=true`, a server that should have been there is a failure.
+//! A test without an available server is skipped, with a line on standard error that the test
+//! harness does not capture. With `CI=true`, a missing server is a failure.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,19 +10,19 @@ use crate::{Finder, Installation, Server, ServerConfig, VersionRequest};
 
 static SKIPPED: AtomicU32 = AtomicU32::new(0);
 
-/// Says that a test, or a part of one, was skipped, and counts it.
+/// Reports that a test, or a part of one, is skipped, and counts it.
 pub fn skip(what: &str, why: &str) {
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
     let line = format!("SKIPPED ({count} in this program): {what}: {why}\n");
-    // Not `eprintln!`: that would be captured, and a skip has to be seen. Nothing can be done
-    // about a standard error that is closed.
+    // Not `eprintln!`: the test harness would capture it, and a skip must be visible. Ignores a
+    // closed standard error.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// As [`skip`], for what CI must not skip.
+/// As [`skip`], for tests that CI must not skip.
 ///
 /// # Panics
-/// Where `CI=true`.
+/// With `CI=true`.
 pub fn skip_unless_ci(what: &str, why: &str) {
     assert!(
         std::env::var("CI").as_deref() != Ok("true"),
@@ -31,14 +31,14 @@ pub fn skip_unless_ci(what: &str, why: &str) {
     skip(what, why);
 }
 
-/// The programs of a version, from the cache or fetched. None if they are not to be had here.
+/// The programs of a version, from the cache or downloaded. `None` if they are not available.
 ///
 /// # Panics
-/// Where `CI=true` and they are not to be had, and if `version` is no version.
+/// With `CI=true` if they are not available, and if `version` is not a version.
 pub fn installation(version: &str) -> Option<Installation> {
-    let request = VersionRequest::parse(version).expect("a test names a proper version");
+    let request = VersionRequest::parse(version).expect("a test requests a valid version");
     let found = Finder::from_environment().and_then(|mut finder| {
-        // What happens to be installed is not what the test asked for.
+        // An installed version may differ from the requested one.
         finder.use_installed = false;
         finder.find(&request, &mut |_| ())
     });
@@ -51,7 +51,7 @@ pub fn installation(version: &str) -> Option<Installation> {
     }
 }
 
-/// What a test's server is like: as it comes, but that it does not wait for the disk.
+/// The configuration of a test's server: the defaults with `fsync = off`.
 pub fn config() -> ServerConfig {
     let settings = [("fsync".to_owned(), "off".to_owned())].into();
     ServerConfig {
@@ -68,14 +68,14 @@ pub fn server(version: &str) -> Option<Server> {
     server_with(version, &config())
 }
 
-/// A running server of a version. None if its programs are not to be had here.
+/// A running server of a version. `None` if its programs are not available.
 ///
 /// # Panics
-/// If there are programs but the server does not start, and as [`installation`].
+/// If the server does not start, and as [`installation`].
 pub fn server_with(version: &str, config: &ServerConfig) -> Option<Server> {
     let installation = installation(version)?;
     match Server::start(&installation, config) {
         Ok(server) => Some(server),
-        Err(error) => panic!("a server of PostgreSQL {version} for a test: {error}"),
+        Err(error) => panic!("cannot start PostgreSQL {version} for a test: {error}"),
     }
 }

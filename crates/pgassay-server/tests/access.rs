@@ -1,4 +1,4 @@
-//! Who gets at a server, and from where: its directories, its socket, its port.
+//! Who can access a server's directories, its socket and its port.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -12,7 +12,7 @@ use pgassay_server::{Password, Server, ServerConfig, ServerError, testing};
 use pgassay_wire::{Exchange, ExchangeError, Login};
 
 #[test]
-fn nobody_else_gets_at_the_data_or_the_socket() {
+fn other_users_cannot_access_the_data_or_the_socket() {
     let Some(server) = testing::server("18") else {
         return;
     };
@@ -44,12 +44,12 @@ fn nobody_else_gets_at_the_data_or_the_socket() {
     );
     if !is_root() {
         testing::skip(
-            "a stranger at the socket",
+            "another user at the socket",
             "only root can become another user",
         );
         return;
     }
-    // The directory belongs to `nobody`, so a process of that user gets as far as the socket.
+    // The directory belongs to `nobody`, so a process of that user can reach the socket.
     let directory = common::open_directory();
     let mut stranger = common::helper("a_stranger_at_the_socket", directory.path(), Some(NOBODY));
     stranger.env("PGASSAY_TEST_SOCKET", server.socket_path());
@@ -57,7 +57,7 @@ fn nobody_else_gets_at_the_data_or_the_socket() {
 }
 
 #[test]
-#[ignore = "run by another test, in a process of another user"]
+#[ignore = "run by another test as another user"]
 fn a_stranger_at_the_socket() {
     let socket = std::env::var("PGASSAY_TEST_SOCKET").unwrap();
     let login = Login {
@@ -73,7 +73,7 @@ fn a_stranger_at_the_socket() {
 }
 
 #[test]
-fn tcp_asks_for_the_password() {
+fn tcp_requires_the_password() {
     for version in ["9.6", "18"] {
         let config = ServerConfig {
             tcp: true,
@@ -128,11 +128,11 @@ fn data_can_live_in_a_directory_with_a_long_name() {
 }
 
 #[test]
-fn programs_that_the_servers_user_cannot_reach_are_named() {
+fn the_error_includes_the_directory_that_the_servers_user_cannot_access() {
     if !is_root() {
         testing::skip(
-            "programs out of reach",
-            "only root runs servers as somebody else",
+            "programs in an inaccessible directory",
+            "only root runs servers as another user",
         );
         return;
     }

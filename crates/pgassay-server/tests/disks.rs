@@ -1,4 +1,4 @@
-//! Disks that are too small for a server, or that fill up under it.
+//! Disks that are too small for a server, or that become full.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -24,7 +24,7 @@ impl SmallDisk {
             .arg(directory.path());
         let mounted = is_root() && mount.output().is_ok_and(|output| output.status.success());
         if !mounted {
-            testing::skip("a full disk", "only root can mount a small one");
+            testing::skip("a full disk", "only root can mount a small disk");
         }
         mounted.then_some(Self(directory))
     }
@@ -44,7 +44,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_disk_too_small_for_the_data_is_a_clear_error() {
+fn a_disk_too_small_for_the_data_is_reported_as_full() {
     let Some(disk) = SmallDisk::mount("20m") else {
         return;
     };
@@ -63,7 +63,7 @@ fn a_disk_too_small_for_the_data_is_a_clear_error() {
 }
 
 #[test]
-fn a_disk_that_fills_up_is_told_by_the_server_and_cleared() {
+fn a_disk_that_becomes_full_is_reported_and_the_server_removed() {
     let Some(disk) = SmallDisk::mount("64m") else {
         return;
     };
@@ -73,12 +73,12 @@ fn a_disk_that_fills_up_is_told_by_the_server_and_cleared() {
     let server = Server::start(&installation, &disk.config()).unwrap();
     let fill = "create table big as select repeat('x', 1000) from generate_series(1, 100000)";
     let error = server.connect().unwrap().execute(fill).unwrap_err();
-    // Either the table finds no room, or the log of changes does; the server panics at the latter.
+    // Either the table or WAL does not fit; in the latter case the server panics.
     if error.sql().is_some_and(|sql| sql.sqlstate == "53100") {
         server.stop().unwrap();
     } else {
         let bound = Duration::from_secs(20);
-        eventually("the panic is the end", bound, || server.is_alive().is_err());
+        eventually("the server has died", bound, || server.is_alive().is_err());
         let error = server.stop().unwrap_err();
         assert!(matches!(error, ServerError::DiskFull { .. }), "{error}");
     }

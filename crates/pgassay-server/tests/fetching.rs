@@ -1,4 +1,4 @@
-//! Fetching from a repository of our own: what comes whole, damaged, late, twice or not at all.
+//! Downloads from a local repository: complete, damaged, slow, concurrent and failing ones.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -22,21 +22,21 @@ use zip::write::SimpleFileOptions;
 
 const VERSIONS: [&str; 4] = ["9.6.24", "10.22.0", "18.2.0", "18.10.0"];
 
-/// How a repository treats who asks for an archive.
+/// How a repository answers a request for an archive.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
     Proper,
     /// The connection breaks after half of the archive.
     CutOff,
-    /// A byte of the archive is another.
+    /// One byte of the archive is wrong.
     Damaged,
-    /// Nothing is ever answered.
+    /// There is no response.
     Silent,
-    /// An archive comes, slowly.
+    /// The archive arrives slowly.
     Slow,
 }
 
-/// A small Maven repository on a port of its own. Its thread ends with the test's process.
+/// A small Maven repository on its own port. Its thread ends with the test process.
 struct Repository {
     address: String,
     archives_sent: Arc<AtomicU32>,
@@ -143,7 +143,7 @@ fn metadata(artefact: &str) -> String {
     )
 }
 
-/// An archive as the real ones are made: a zip with a compressed tar in it.
+/// An archive in the real format: a zip that contains a compressed tar.
 fn archive(version: &str) -> Vec<u8> {
     let printed = version.strip_suffix(".0").unwrap_or(version);
     let mut tar = tar::Builder::new(Vec::new());
@@ -173,7 +173,7 @@ fn find(finder: &Finder, version: &str) -> Result<Installation, FindError> {
     finder.find(&VersionRequest::parse(version).unwrap(), &mut |_| ())
 }
 
-/// What a cache holds but for locks.
+/// The cache's entries, without locks.
 fn entries(cache: &Path) -> Vec<String> {
     let entries = fs::read_dir(cache.join("postgresql")).into_iter().flatten();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -202,7 +202,7 @@ fn the_newest_of_a_series_is_fetched_once_and_then_cached() {
 }
 
 #[test]
-fn an_unknown_version_is_answered_with_what_there_is() {
+fn the_error_for_an_unknown_version_lists_the_available_ones() {
     let repository = Repository::start(Manner::Proper);
     let cache = tempfile::tempdir().unwrap();
     for version in ["42", "10.99", "19beta1"] {
@@ -218,7 +218,7 @@ fn an_unknown_version_is_answered_with_what_there_is() {
 }
 
 #[test]
-fn a_download_cut_off_or_damaged_is_an_error_and_leaves_nothing() {
+fn a_truncated_or_damaged_download_is_an_error_and_leaves_nothing() {
     for manner in [Manner::CutOff, Manner::Damaged] {
         let repository = Repository::start(manner);
         let cache = tempfile::tempdir().unwrap();
@@ -233,14 +233,14 @@ fn a_download_cut_off_or_damaged_is_an_error_and_leaves_nothing() {
             "{:?}",
             entries(cache.path())
         );
-        // The next try has nothing in its way.
+        // The next attempt succeeds.
         let proper = Repository::start(Manner::Proper);
         find(&proper.finder(cache.path()), "18").unwrap();
     }
 }
 
 #[test]
-fn no_answer_and_no_network_end_in_time_with_advice() {
+fn no_response_and_no_network_time_out_with_advice() {
     let repository = Repository::start(Manner::Silent);
     let cache = tempfile::tempdir().unwrap();
     let mut finder = repository.finder(cache.path());
@@ -253,7 +253,7 @@ fn no_answer_and_no_network_end_in_time_with_advice() {
     assert!(start.elapsed() < Duration::from_secs(5) && heard > 1);
     let text = error.to_string();
     for part in [
-        "no answer within 1 s",
+        "no response within 1 s",
         "which is empty",
         "PGASSAY_MIRROR",
         &repository.address,
@@ -296,12 +296,12 @@ fn two_processes_that_fetch_the_same_version_both_succeed() {
     assert_eq!(
         repository.archives_sent.load(Ordering::Relaxed),
         1,
-        "one waited for the other"
+        "one process waits for the other"
     );
 }
 
 #[test]
-fn a_fetch_that_was_killed_is_no_entry_and_in_nobodys_way() {
+fn a_killed_download_leaves_no_entry_and_does_not_block_the_next() {
     let repository = Repository::start(Manner::Slow);
     let directory = common::open_directory();
     let cache = directory.path().join("cache");
@@ -310,7 +310,7 @@ fn a_fetch_that_was_killed_is_no_entry_and_in_nobodys_way() {
         .env("PGASSAY_CACHE", &cache)
         .env("PGASSAY_MIRROR", &repository.address);
     let mut child = command.spawn().unwrap();
-    common::eventually("the fetch began", Duration::from_secs(10), || {
+    common::eventually("the download has begun", Duration::from_secs(10), || {
         !entries(&cache).is_empty()
     });
     child.kill().unwrap();
@@ -327,7 +327,7 @@ fn a_fetch_that_was_killed_is_no_entry_and_in_nobodys_way() {
 }
 
 #[test]
-#[ignore = "run by other tests, in a process of its own"]
+#[ignore = "run by other tests in a separate process"]
 fn a_process_that_fetches() {
     let mut finder = Finder::from_environment().unwrap();
     finder.use_installed = false;
@@ -336,7 +336,7 @@ fn a_process_that_fetches() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_is_an_error_that_names_it() {
+fn the_error_for_a_cache_that_is_not_writable_includes_its_path() {
     let repository = Repository::start(Manner::Proper);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
@@ -347,7 +347,7 @@ fn a_cache_that_cannot_be_written_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_named_directory_is_looked_at_and_nothing_else() {
+fn only_the_specified_directory_is_searched() {
     let Some(installation) = testing::installation("10") else {
         return;
     };
@@ -363,16 +363,16 @@ fn a_named_directory_is_looked_at_and_nothing_else() {
     }
     let text = find(&finder, "18").unwrap_err().to_string();
     assert!(
-        text.contains("18") && text.contains("it holds 10."),
+        text.contains("18") && text.contains("it contains 10."),
         "{text}"
     );
     finder.named_dir = Some("/nonexistent".into());
     let text = find(&finder, "18").unwrap_err().to_string();
     assert!(
-        text.contains("/nonexistent") && text.contains("holds no program"),
+        text.contains("/nonexistent") && text.contains("no program \"postgres\""),
         "{text}"
     );
-    // A directory with one directory for each version, as Debian has it.
+    // A directory with one directory for each version, as on Debian.
     let versions = tempfile::tempdir().unwrap();
     for version in ["9.6", "10"] {
         let Some(installation) = testing::installation(version) else {
@@ -399,7 +399,7 @@ fn a_named_directory_is_looked_at_and_nothing_else() {
 }
 
 #[test]
-fn what_is_installed_comes_last_and_with_a_note() {
+fn an_installed_version_is_the_last_resort_and_comes_with_a_note() {
     let mut finder = Finder::new("/nonexistent");
     finder.named_dir = Some("/usr/lib/postgresql".into());
     let Ok(installed) = find(&finder, "latest") else {

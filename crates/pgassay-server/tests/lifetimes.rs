@@ -1,4 +1,4 @@
-//! A server ends with the process that started it, however that ends, and leaves nothing.
+//! A server ends with the process that started it, however that ends, and leaves nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -16,13 +16,13 @@ use pgassay_server::{Finder, Installation, Server, ServerConfig, VersionRequest,
 
 const BOUND: Duration = Duration::from_secs(20);
 
-/// Runs in a process of its own: starts a server, tells so in a file, and goes on until it is
-/// killed, or stops at once if it is told to.
+/// Runs in a separate process: starts a server, writes a file when it is ready, and runs until it
+/// is killed; with `PGASSAY_TEST_STOP` it stops at once.
 #[test]
-#[ignore = "run by the other tests, in a process of its own"]
+#[ignore = "run by the other tests in a separate process"]
 fn a_process_with_a_server() {
-    // A shell lets what it starts in the background ignore the terminal's interrupt.
-    // SAFETY: the default action is no function of ours.
+    // A shell makes its background processes ignore the terminal's interrupt.
+    // SAFETY: the default action is not a function of ours.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     let mut finder = Finder::new("/nonexistent");
     finder.named_dir = std::env::var_os("PGASSAY_TEST_BIN_DIR").map(PathBuf::from);
@@ -55,7 +55,7 @@ fn a_process_with_a_server() {
     sleep(Duration::from_mins(2));
 }
 
-/// A helper process with its server, killed at the latest when the test ends.
+/// A helper process with its server, killed when the test ends.
 struct Helper {
     child: Child,
     data: PathBuf,
@@ -114,7 +114,7 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Only a failing test gets here with the helper still running.
+        // Only in a failing test is the helper still running here.
         let _ = self.child.kill().and_then(|()| self.child.wait());
     }
 }
@@ -125,7 +125,7 @@ fn nothing_is_left(directory: &Path) {
     });
 }
 
-/// The users to try: ourselves, and where we are root somebody without its rights.
+/// The users to test: the current user and, for root, an unprivileged one.
 fn users() -> Vec<Option<u32>> {
     if is_root() {
         return vec![None, Some(NOBODY)];
@@ -138,7 +138,7 @@ fn users() -> Vec<Option<u32>> {
 }
 
 #[test]
-fn a_killed_process_leaves_nothing_whoever_ran_it() {
+fn a_killed_process_of_any_user_leaves_nothing() {
     for version in ["9.6", "18"] {
         let Some(installation) = testing::installation(version) else {
             continue;
@@ -154,13 +154,13 @@ fn a_killed_process_leaves_nothing_whoever_ran_it() {
             nothing_is_left(directory.path());
             assert!(!is_running(helper.postmaster));
             let given_back = !common::segment_exists(segment) && !control.exists();
-            assert!(given_back, "the shared memory");
+            assert!(given_back, "the shared memory is released");
         }
     }
 }
 
 #[test]
-fn a_process_killed_while_it_starts_a_server_leaves_nothing_for_long() {
+fn the_next_start_removes_what_a_process_killed_during_startup_left() {
     let Some(installation) = testing::installation("18") else {
         return;
     };
@@ -175,7 +175,7 @@ fn a_process_killed_while_it_starts_a_server_leaves_nothing_for_long() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    // A process killed before it had a keeper leaves an empty place; the next start removes it.
+    // A process killed before it has a keeper leaves an empty directory; the next start removes it.
     eventually("the keepers are done", BOUND, || {
         processes_in(directory.path()).is_empty()
     });
@@ -194,7 +194,7 @@ fn the_terminals_interrupt_does_not_reach_server_or_keeper() {
     };
     let directory = common::open_directory();
     let mut helper = Helper::start(&installation, directory.path(), None);
-    // A terminal's Ctrl-C goes to the foreground process group, its hang-up to the session.
+    // A terminal sends Ctrl-C to the foreground process group and hangup to the session.
     let ours = session_and_group(helper.pid());
     for pid in [helper.postmaster, helper.keeper()] {
         assert_eq!(session_and_group(pid), (pid, pid));
@@ -217,7 +217,7 @@ fn session_and_group(pid: i32) -> (i32, i32) {
 }
 
 #[test]
-fn the_next_start_sweeps_what_was_left_when_the_keeper_died_too() {
+fn the_next_start_removes_what_is_left_if_the_keeper_died_too() {
     let Some(installation) = testing::installation("18") else {
         return;
     };
@@ -229,7 +229,7 @@ fn the_next_start_sweeps_what_was_left_when_the_keeper_died_too() {
         sleep(Duration::from_millis(300));
         assert!(
             is_running(helper.postmaster) && helper.data.exists(),
-            "the server is an orphan now"
+            "the server is orphaned"
         );
         let mut command = common::helper("a_process_with_a_server", directory.path(), uid);
         command

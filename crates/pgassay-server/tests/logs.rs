@@ -1,4 +1,4 @@
-//! Logs of real servers: what is written where, and that a large one begins anew.
+//! Logs of real servers: their files, their entries, and truncation.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::eventually;
 use pgassay_server::{Beside, CounterReader, CounterReading, Server, ServerConfig, testing};
 
-/// Well above what a server says while it starts.
+/// Well above the log size of a server start.
 const BYTES: u64 = 16 << 10;
 
 fn logging(settings: &[(&str, &str)]) -> ServerConfig {
@@ -44,7 +44,7 @@ fn said(server: &Server, word: &str) {
 }
 
 #[test]
-fn a_large_log_begins_anew_and_goes_on() {
+fn a_large_log_is_truncated_and_continues() {
     let collector = [("logging_collector", "on"), ("log_destination", "csvlog")];
     for settings in [&[][..], &collector] {
         let Some(server) = testing::server_with("18", &logging(settings)) else {
@@ -69,14 +69,14 @@ fn a_large_log_begins_anew_and_goes_on() {
         let sum: u64 = sizes(&server).values().sum();
         assert!(
             (1..BYTES).contains(&sum),
-            "it went on at the old end: {sum}"
+            "it continued at the old offset: {sum}"
         );
         server.stop().unwrap();
     }
 }
 
 #[test]
-fn an_entry_that_is_missing_from_a_log_with_numbers_is_counted() {
+fn an_entry_missing_from_a_numbered_log_is_counted() {
     for form in ["csv", "json"] {
         let destination = format!("{form}log");
         let settings = [
@@ -131,11 +131,11 @@ fn an_entry_that_is_missing_from_a_log_with_numbers_is_counted() {
     }
 }
 
-/// Its user owns the directory, and may be misled by a study's SQL.
+/// The server's user owns the directory, and a study's SQL can create links as that user.
 #[test]
-fn a_link_among_the_logs_leads_nowhere_that_the_servers_user_may_not_go() {
+fn a_symbolic_link_among_the_logs_gives_no_access_to_files_of_other_users() {
     if !common::is_root() {
-        testing::skip("links among the logs", "only root can be led astray");
+        testing::skip("links among the logs", "requires root");
         return;
     }
     let config = logging(&[("logging_collector", "on")]);

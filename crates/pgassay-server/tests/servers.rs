@@ -1,4 +1,4 @@
-//! Servers of old and new versions: started, asked, restarted, stopped.
+//! Servers of old and new versions: start, queries, restart, stop.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -25,7 +25,7 @@ fn with_settings<const N: usize>(pairs: [(&str, &str); N]) -> ServerConfig {
 }
 
 #[test]
-fn old_and_new_versions_start_answer_restart_and_stop() {
+fn old_and_new_versions_start_run_restart_and_stop() {
     for version in VERSIONS {
         let Some(mut server) = testing::server(version) else {
             continue;
@@ -57,7 +57,7 @@ fn old_and_new_versions_start_answer_restart_and_stop() {
 }
 
 #[test]
-fn dropping_a_server_is_enough() {
+fn dropping_a_server_removes_it() {
     let Some(server) = testing::server("18") else {
         return;
     };
@@ -68,7 +68,7 @@ fn dropping_a_server_is_enough() {
 }
 
 #[test]
-fn the_build_that_the_file_tells_is_the_build_that_runs() {
+fn the_build_facts_in_the_executable_match_the_running_server() {
     let debian = Path::new("/usr/lib/postgresql");
     let mut installations: Vec<_> = VERSIONS
         .into_iter()
@@ -126,7 +126,7 @@ fn settings_arrive_as_written() {
 }
 
 #[test]
-fn a_wrong_setting_is_named_in_the_servers_own_words() {
+fn a_rejected_setting_is_reported_with_the_servers_message() {
     let cases = [
         (
             "no_such_setting",
@@ -209,7 +209,7 @@ fn sql_errors_come_with_state_position_and_hint() {
 }
 
 #[test]
-fn processes_have_their_roles_in_every_version() {
+fn roles_are_recognized_in_every_version() {
     for version in VERSIONS {
         let config = with_settings([("cluster_name", "study 1"), ("logging_collector", "on")]);
         let Some(server) = testing::server_with(version, &config) else {
@@ -238,7 +238,7 @@ fn processes_have_their_roles_in_every_version() {
                 || of_role() == 1,
             );
         }
-        eventually("the backend shows itself", Duration::from_secs(10), || {
+        eventually("the backend is listed", Duration::from_secs(10), || {
             server.backend_pids() == [connection.backend_pid().unwrap()]
         });
         let others: Vec<_> = server
@@ -251,7 +251,7 @@ fn processes_have_their_roles_in_every_version() {
 }
 
 #[test]
-fn checksums_are_as_wanted_or_as_the_version_has_them() {
+fn checksums_are_as_configured_or_the_versions_default() {
     let cases = [
         ("18", None, "on"),
         ("18", Some(false), "off"),
@@ -288,7 +288,7 @@ fn a_server_that_dies_is_an_error_with_its_log() {
     let control = common::control_segment(server.postmaster_pid());
     assert!(common::segment_exists(segment) && control.exists());
     common::kill(server.postmaster_pid(), libc::SIGKILL);
-    eventually("the death is seen", Duration::from_secs(10), || {
+    eventually("the death is detected", Duration::from_secs(10), || {
         server.is_alive().is_err()
     });
     let error = server.is_alive().unwrap_err();
@@ -305,7 +305,7 @@ fn a_server_that_dies_is_an_error_with_its_log() {
     assert!(!base.exists());
     assert!(
         !common::segment_exists(segment) && !control.exists(),
-        "shared memory is given back"
+        "shared memory is released"
     );
 }
 
@@ -337,7 +337,7 @@ fn the_collectors_log_is_part_of_the_log() {
 }
 
 #[test]
-fn a_restart_can_change_settings_and_what_the_server_runs_under() {
+fn a_restart_can_change_settings_and_the_launcher() {
     let Some(mut server) = testing::server("18") else {
         return;
     };
@@ -370,7 +370,7 @@ fn a_restart_can_change_settings_and_what_the_server_runs_under() {
 }
 
 #[test]
-fn a_fresh_restart_takes_back_what_was_written_since_the_first() {
+fn a_fresh_restart_restores_the_data_of_the_first_one() {
     let Some(mut server) = testing::server("18") else {
         return;
     };
@@ -394,10 +394,13 @@ fn a_fresh_restart_takes_back_what_was_written_since_the_first() {
 }
 
 #[test]
-fn a_server_under_valgrind_ends_with_its_value() {
+fn a_server_under_valgrind_ends_when_dropped() {
     let valgrind = std::path::Path::new("/usr/bin/valgrind");
     if !valgrind.exists() {
-        testing::skip_unless_ci("a server under valgrind", "there is no /usr/bin/valgrind");
+        testing::skip_unless_ci(
+            "a server under valgrind",
+            "/usr/bin/valgrind does not exist",
+        );
         return;
     }
     let Some(mut server) = testing::server("18") else {
@@ -414,7 +417,7 @@ fn a_server_under_valgrind_ends_with_its_value() {
     let pid = server.postmaster_pid();
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
     assert!(!program.ends_with("postgres"), "{}", program.display());
-    // It takes its time to start, and whoever is refused meanwhile changes what later clients cost.
+    // It starts slowly, and clients rejected in the meantime would change the cost of later ones.
     let log = server.log_tail(usize::MAX);
     assert!(!log.contains("is starting up"), "{log}");
     let directory = server.own_dir().to_owned();

@@ -1,20 +1,21 @@
-//! What each function or subsystem costs per transaction, and how that differs between A and B.
+//! The cost of each function or subsystem per transaction, and its difference between A and B.
 //!
-//! Samples only *allocate* an exact total: costᵢ = total µs per transaction × kᵢ / Σk, with the
-//! total from the kernel's own accounting. So the rows add up to the total by construction, and
-//! a difference is one of µs per transaction, never of shares.
+//! Samples only apportion an exact total: costᵢ = total µs per transaction × kᵢ / Σk, where the total
+//! comes from the kernel's accounting. So the rows add up to the total by construction, and differences
+//! are in µs per transaction, never in shares.
 //!
-//! Which rows changed is decided with correction for their number: Holm's over the few rows of
-//! subsystems, then Benjamini and Hochberg's inside the subsystems in which something changed.
-//! A subsystem is also opened when its sum is unchanged but its functions are not (Simes' test):
-//! a cost that only moved from one function to another is a finding too.
+//! The tests for changed rows are corrected for the number of rows: with Holm's procedure for the few
+//! rows of subsystems, then with Benjamini and Hochberg's within the subsystems in which something
+//! changed. A subsystem is also examined if its sum is unchanged but its functions are not (Simes'
+//! test), because a cost that moved from one function to another is a change, too.
 //!
-//! A row is marked only if three of four blocks agree about its sign, and a function that comes in
-//! bursts is judged by its own noise ([`crate::dispersion::prior`]): a burst in one block is no change.
+//! A row is marked only if its difference has the same sign in three of four blocks, and a function that
+//! occurs in bursts is judged by its own noise ([`crate::dispersion::prior`]): a burst in one block is not
+//! a change.
 //!
-//! Invariants: one trial of a variant gives figures without intervals ([`Class::Descriptive`]);
-//! rows keep the caller's order; trial j of A and trial j of B are neighbours. Formulas are
-//! named in [`change`] and [`crate::dispersion`].
+//! Invariants: a single trial of a variant gives figures without intervals ([`Class::Descriptive`]);
+//! rows keep the caller's order; trial j of A and trial j of B are neighbors. The formulas are in
+//! [`change`] and [`crate::dispersion`].
 
 pub mod change;
 mod side;
@@ -27,18 +28,18 @@ use crate::pairs::Interval;
 use change::Row;
 use side::{Side, check_rows, most_blocks_agree};
 
-/// A row this much cheaper on one side (or without samples there) counts as new or gone: the
-/// 2 % leave room for the odd sample of a warm-up or of another session.
+/// A row with a relative cost below this on one side counts as added or removed. The 2% allow for
+/// occasional samples from a warm-up or another session.
 const ABSENT_BELOW_SHARE: f64 = 0.02;
 
-/// Exact totals of one trial, and how many samples divide them.
+/// Exact totals of one trial, and the number of samples that apportion them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialTotals {
     /// Exact on-CPU time of the backends in the trial, µs.
     pub on_cpu_us: f64,
-    /// Transactions done in the trial.
+    /// Number of transactions in the trial.
     pub transactions: u64,
-    /// All samples of the trial, those of rows that are not in the table too.
+    /// All samples of the trial, including those of rows that are not in the table.
     pub samples: u64,
 }
 
@@ -51,10 +52,10 @@ pub struct RowCounts {
     pub b: Vec<u64>,
 }
 
-/// Everything that is known about two profiles. Rows may overlap (inclusive costs).
+/// The input: totals and sample counts of two profiles. Rows can overlap (inclusive costs).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CostTable {
-    /// Trials of A, the baseline; trial j is the neighbour of B's trial j.
+    /// Trials of A, the baseline; trial j is the neighbor of B's trial j.
     pub a: Vec<TrialTotals>,
     /// Trials of B.
     pub b: Vec<TrialTotals>,
@@ -62,48 +63,48 @@ pub struct CostTable {
     pub rows: Vec<RowCounts>,
 }
 
-/// What one side pays for a row.
+/// The cost of a row on one side.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     /// µs per transaction.
     pub us: f64,
-    /// Samples behind it, over all trials.
+    /// Number of samples, over all trials.
     pub samples: u64,
 }
 
-/// B less A. Intervals stand for this row alone; the correction for many rows is in the class.
+/// B minus A. Intervals are for this row alone; the class includes the correction for many rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     /// Difference, µs per transaction.
     pub delta_us: f64,
-    /// Its standard error, µs per transaction; none when descriptive.
+    /// Its standard error, µs per transaction; `None` if descriptive.
     pub std_err_us: Option<f64>,
-    /// Its interval, µs per transaction; none when descriptive.
+    /// Its interval, µs per transaction; `None` if descriptive.
     pub delta_interval_us: Option<Interval>,
-    /// B/A; none when A has no samples.
+    /// B/A; `None` if A has no samples.
     pub ratio: Option<f64>,
-    /// Its interval; the upper end is infinite when A has no samples.
+    /// Its interval; the upper end is infinite if A has no samples.
     pub ratio_interval: Option<Interval>,
 }
 
-/// What happened to a row.
+/// How the cost of a row changed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Class {
-    /// Costs something in B and next to nothing in A.
+    /// Added: it has a cost in B and almost none in A.
     New,
-    /// Costs more in B.
+    /// Increased in B.
     Up,
-    /// Costs less in B.
+    /// Decreased in B.
     Down,
-    /// Cost something in A and next to nothing in B.
+    /// Removed: it has a cost in A and almost none in B.
     Gone,
-    /// No change was found.
+    /// No significant change.
     Same {
-        /// A change below this many µs per transaction would probably (in 20 % of cases or
-        /// more) have been missed: "not resolvable below x µs".
+        /// A smaller change, in µs per transaction, would have been missed with a probability of 20% or
+        /// more.
         resolvable_us: f64,
     },
-    /// One trial on a side: nothing to judge by.
+    /// One trial on a side, so no test is possible.
     Descriptive,
 }
 
@@ -114,13 +115,13 @@ pub struct CostRow {
     pub a: Cost,
     /// The variant's cost.
     pub b: Cost,
-    /// B less A.
+    /// B minus A.
     pub change: Change,
-    /// p-value of this row alone; 1 when descriptive.
+    /// p-value of this row alone; 1 if descriptive.
     pub p_value: f64,
     /// p-value corrected for the number of rows.
     pub p_adjusted: f64,
-    /// What happened.
+    /// How the cost changed.
     pub class: Class,
 }
 
@@ -135,27 +136,27 @@ pub struct CostDifference {
     pub total_b_us: f64,
     /// Change of the total.
     pub total: Change,
-    /// Noise of shares between trials; none with a single trial on a side.
+    /// Noise of shares between trials; `None` with a single trial on a side.
     pub dispersion: Option<Dispersion>,
 }
 
-/// Subsystems and the functions inside them.
+/// The differences of groups (subsystems) and of the rows (functions) in them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupedDifference {
-    /// One row a group, Holm's correction.
+    /// One row per group, with Holm's correction.
     pub groups: CostDifference,
-    /// One row a function, Benjamini and Hochberg's correction inside the opened groups.
+    /// One row per function, with Benjamini and Hochberg's correction within changed groups.
     pub rows: CostDifference,
 }
 
-/// How p-values of many rows are corrected.
+/// The correction of p-values for multiple rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Correction {
-    /// Not at all: for one row that was named beforehand.
+    /// None: for a single row chosen in advance.
     None,
-    /// Holm's: no false claim at all, with probability 1 − α.
+    /// Holm's: with probability 1 − α there is no false claim.
     Holm,
-    /// Benjamini and Hochberg's: at most the share α of claims is false, on average.
+    /// Benjamini and Hochberg's: on average, at most a share α of the claims is false.
     BenjaminiHochberg,
 }
 
@@ -168,7 +169,7 @@ impl Correction {
         }
     }
 
-    /// The α that a further row would be held to, beside `claims` already made among `tests`.
+    /// The α for one more row, given `claims` among `tests`.
     fn effective_alpha(self, alpha: f64, tests: usize, claims: usize) -> f64 {
         let tests = tests.max(1);
         match self {
@@ -179,7 +180,7 @@ impl Correction {
     }
 }
 
-/// The difference of every row at the family-wide error `alpha` (.05).
+/// The difference of every row at the family-wise error rate `alpha` (0.05).
 pub fn cost_difference(
     table: &CostTable,
     correction: Correction,
@@ -191,10 +192,10 @@ pub fn cost_difference(
     Ok(draft.difference)
 }
 
-/// The difference of groups first and of the rows inside changed groups second.
+/// The differences of groups, and of the rows within changed groups.
 ///
-/// `group_of[row]` is the row's group, from 0 to `groups` − 1. A row of a group in which nothing
-/// changed is [`Class::Same`].
+/// `group_of[row]` is the row's group, from 0 to `groups` − 1. Rows of unchanged groups are
+/// [`Class::Same`].
 pub fn grouped_cost_difference(
     table: &CostTable,
     group_of: &[usize],
@@ -211,7 +212,7 @@ pub fn grouped_cost_difference(
             groups,
         });
     }
-    // The rows' check comes before their sums, so that errors name the row the caller knows.
+    // Check the rows before summing them, so that errors name the caller's rows.
     let mut draft = Draft::of(table, alpha)?;
     let by_group = cost_difference(&sums(table, group_of, groups), Correction::Holm, alpha)?;
     let mut members = vec![Vec::new(); groups];
@@ -231,9 +232,9 @@ pub fn grouped_cost_difference(
         .collect();
     let moved_inside = holm(&inside);
     for (group, rows) in members.iter().enumerate() {
-        // Two ways to open a group share the error rate.
+        // Two tests can detect a changed group, so each gets half the error rate.
         let opened = by_group.rows[group].p_adjusted.min(moved_inside[group]) <= alpha / 2.0;
-        // A closed group is judged at an α that nothing can reach, which leaves it all the same.
+        // An α of 0 leaves all rows of an unchanged group unchanged.
         draft.judge(
             rows,
             Correction::BenjaminiHochberg,
@@ -268,12 +269,12 @@ fn sums(table: &CostTable, group_of: &[usize], groups: usize) -> CostTable {
     }
 }
 
-/// A difference whose rows are tested but not yet judged.
+/// A difference whose rows are tested but not yet classified.
 struct Draft {
     difference: CostDifference,
     /// Degrees of freedom of each row's standard error.
     df: Vec<f64>,
-    /// Whether most blocks agree about each row's sign.
+    /// Whether each row's difference has the same sign in most blocks.
     steady: Vec<bool>,
     alpha: f64,
 }
@@ -324,7 +325,7 @@ impl Draft {
         })
     }
 
-    /// Corrects the p-values of one family of rows and puts each into its class.
+    /// Corrects the p-values of one family of rows and classifies each row.
     fn judge(&mut self, family: &[usize], correction: Correction, alpha: f64) {
         if self.difference.dispersion.is_none() {
             return;

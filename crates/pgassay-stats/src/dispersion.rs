@@ -1,69 +1,70 @@
-//! The noise of a function's share between trials, beyond what counting explains.
+//! The noise of a function's share between trials, beyond counting noise.
 //!
-//! Samples of one function in trial j are a Poisson count around Nⱼ·p·wⱼ, where w varies from
-//! trial to trial with the squared coefficient of variation cv². Counting noise alone (a pooled
-//! Poisson test) makes 18% false discoveries at a cv of 2% and 51% at 5%. With few trials no
-//! single function tells its own cv², but hundreds together do: the idea of edgeR (Robinson and
-//! Smyth, "Moderated statistical tests for assessing differences in tag abundance", 2007;
-//! Robinson et al., "edgeR: a Bioconductor package", 2010).
+//! The samples of one function in trial j are a Poisson count around Nⱼ·p·wⱼ, where w varies between
+//! trials with the squared coefficient of variation cv². Assuming only counting noise (a pooled Poisson
+//! test) gives 18% false discoveries at a cv of 2% and 51% at 5%. With few trials the cv² of a single
+//! function is unknown, but hundreds of functions together determine it: the idea of edgeR (Robinson and
+//! Smyth, "Moderated statistical tests for assessing differences in tag abundance", 2007; Robinson et
+//! al., "edgeR: a Bioconductor package", 2010).
 //!
-//! Some functions come in bursts: the few that a checkpoint, a vacuum or another session calls. If one
-//! in twenty varies by 100% and is judged by the noise of the others, 20 to 50% of A/A comparisons
-//! mark one falsely. Phipson, Lee, Majewski, Alexander and Smyth ("Robust hyperparameter estimation
-//! protects against hypervariable genes", 2016) give the prior less weight for outliers. Here the prior
-//! is a mixture of two kinds, usual and bursty, because a rare function does not show of which
-//! kind it is: its p-value is the mean of both kinds', weighted by how probable they are.
+//! Some functions occur in bursts: those that a checkpoint, a vacuum or another session calls. If one in
+//! twenty varies by 100% and is judged by the noise of the others, 20 to 50% of A/A comparisons mark one
+//! falsely. Phipson, Lee, Majewski, Alexander and Smyth ("Robust hyperparameter estimation protects
+//! against hypervariable genes", 2016) give the prior less weight for outliers. Here the prior is a
+//! mixture of two kinds, usual and bursty, because the kind of a rare function is unknown: its p-value is
+//! the mean of the p-values of both kinds, weighted by their probabilities.
 //!
 //! By moments: per function and variant, d = (Σ(k − μ)² − E[Σ(k − μ)² if Poisson]) / D with
 //! μⱼ = Nⱼ·K/N and D = Σ μⱼ²(1 − 2wⱼ + Σw²), w = Nⱼ/N. The cv² of a kind is the mean of all d,
-//! weighted by (n − 1)/(1/μ + cv²)² and by the chance of being of this kind, iterated. Under either kind a
-//! function's own sum of squares scales its variance, drawn towards 1 as edgeR's quasi-likelihood
-//! does (Lund et al., 2012).
+//! weighted by (n − 1)/(1/μ + cv²)² and by the probability of this kind, iterated. Under either kind the
+//! function's own sum of squares scales its variance, shrunk towards 1 as in edgeR's quasi-likelihood
+//! (Lund et al., 2012).
 //!
-//! Invariants: never negative; a function with few samples is judged by what the others have shown,
-//! because its own figure says nothing.
+//! Invariants: never negative; functions with few samples are judged by the noise of the others, because
+//! their own figures carry no information.
 
-/// The weight of a kind's noise against a function's own, in degrees of freedom: edgeR's usual prior.
+/// Prior degrees of freedom: the weight of the usual kind's noise relative to a function's own; edgeR's
+/// default.
 pub const PRIOR_DF: f64 = 10.0;
 
-/// The same for the bursty kind, whose functions differ more from one another.
+/// Prior degrees of freedom of the bursty kind, whose functions differ more from each other.
 const BURSTY_PRIOR_DF: f64 = 3.0;
 
-/// The least share of bursty functions that is reckoned with, however few there seem to be.
+/// Minimum assumed share of bursty functions.
 const BURSTY_SHARE_MIN: f64 = 0.01;
 
-/// The least cv² of the bursty kind: a variation of 70%.
+/// Minimum cv² of the bursty kind: a variation of 70%.
 const BURSTY_CV2_MIN: f64 = 0.5;
 
-/// How often the weights of a kind are computed anew before its functions are.
+/// Iterations of the weights of a kind for each reassignment of its functions.
 const INNER_ROUNDS: usize = 3;
 
-/// How often the weights are computed anew; they settle to 4 digits in about 5 rounds.
+/// Iterations of the whole procedure; it converges to 4 digits in about 5.
 const ROUNDS: usize = 12;
 
-/// A squared coefficient of variation between trials, and how well it is known.
+/// A squared coefficient of variation between trials, with its degrees of freedom.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dispersion {
-    /// cv²: .0004 is a variation of 2 % between trials.
+    /// cv²: 0.0004 is a variation of 2% between trials.
     pub cv2: f64,
-    /// Degrees of freedom behind it.
+    /// Degrees of freedom of the estimate.
     pub df: f64,
 }
 
-/// What the trials of one variant say about one function's dispersion.
+/// The dispersion of one function in the trials of one variant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
-    /// d: cv² by moments, negative when the counts vary less than chance.
+    /// d: cv² by moments; negative if the counts vary less than expected by chance.
     excess: f64,
     /// Mean samples per trial.
     mean: f64,
-    /// Trials less one.
+    /// Number of trials minus one.
     df: f64,
 }
 
 impl Spread {
-    /// From the function's samples and all samples of each trial; `None` with fewer than two
-    /// trials or no samples.
+    /// Computes it from the function's samples and all samples of each trial; `None` with fewer than two
+    /// trials or without samples.
     pub fn of(counts: &[u64], all_samples: &[u64]) -> Option<Self> {
         let trials = counts.len().min(all_samples.len());
         let (hits, total) = (sum(&counts[..trials]), sum(&all_samples[..trials]));
@@ -91,54 +92,55 @@ impl Spread {
         })
     }
 
-    /// How precisely `excess` is known, up to a factor, if the truth is `cv2`.
+    /// Precision of `excess`, up to a factor, if the true value is `cv2`.
     fn weight(&self, cv2: f64) -> f64 {
         self.df / (1.0 / self.mean + cv2).powi(2)
     }
 
-    /// Its sum of squares in units of what chance and `cv2` give: chi-square with its degrees of freedom.
+    /// The sum of squares relative to that expected from chance and `cv2`: chi-square with `df` degrees of
+    /// freedom.
     fn scaled(&self, cv2: f64) -> f64 {
         let by_chance = 1.0 / self.mean;
         self.df * (self.excess + by_chance).max(0.0) / (by_chance + cv2)
     }
 
-    /// ln of the likelihood of its sum of squares under `cv2`, up to a constant.
+    /// Log-likelihood of the sum of squares under `cv2`, up to a constant.
     fn log_likelihood(&self, cv2: f64) -> f64 {
         let variance = 1.0 / self.mean + cv2;
         -0.5 * (self.df * variance.ln() + self.scaled(cv2))
     }
 
-    /// Degrees of freedom about cv² itself: all of them when counting noise is negligible.
+    /// Degrees of freedom of cv² itself: `df` if counting noise is negligible.
     fn effective_df(&self, cv2: f64) -> f64 {
         self.weight(cv2) * cv2.powi(2)
     }
 }
 
-/// What the functions tell about each other: two kinds of noise, and how common each is.
+/// The noise of all functions: two kinds, and how common each is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prior {
-    /// Of most functions.
+    /// Dispersion of most functions.
     pub usual: Dispersion,
-    /// cv² of functions that come in bursts.
+    /// cv² of functions that occur in bursts.
     pub bursty_cv2: f64,
-    /// Share of functions that do.
+    /// Share of functions that occur in bursts.
     pub bursty_share: f64,
 }
 
-/// What is known of one function's noise, if it is of one kind.
+/// The noise of one function, assuming one of the two kinds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Noise {
-    /// How probable this kind is for it.
+    /// Probability of this kind for the function.
     pub probability: f64,
     /// cv² of the kind.
     pub cv2: f64,
-    /// What its own sum of squares multiplies the variance by, counting included.
+    /// Factor for the variance, including counting noise, from the function's own sum of squares.
     pub scale: f64,
-    /// Degrees of freedom behind that.
+    /// Degrees of freedom of `scale`.
     pub df: f64,
 }
 
-/// The prior from the spreads of each function; `None` when no spread is known.
+/// Estimates the prior from the spreads of all functions; `None` if no spread is known.
 pub fn prior(functions: &[Vec<Spread>]) -> Option<Prior> {
     let known = functions.iter().filter(|spreads| !spreads.is_empty());
     let known: Vec<&[Spread]> = known.map(Vec::as_slice).collect();
@@ -163,7 +165,7 @@ pub fn prior(functions: &[Vec<Spread>]) -> Option<Prior> {
 }
 
 impl Prior {
-    /// The chance that a function with these spreads comes in bursts.
+    /// The probability that a function with these spreads is of the bursty kind.
     fn chance_of_bursts(&self, spreads: &[Spread]) -> f64 {
         let log_likelihood =
             |cv2: f64| -> f64 { spreads.iter().map(|it| it.log_likelihood(cv2)).sum() };
@@ -173,7 +175,7 @@ impl Prior {
         1.0 / (1.0 + (-log_odds).exp())
     }
 
-    /// The noise of a function with these spreads, as either kind.
+    /// The noise of a function with these spreads, under either kind.
     pub fn noise(&self, spreads: &[Spread]) -> [Noise; 2] {
         let bursty = self.chance_of_bursts(spreads);
         let df: f64 = spreads.iter().map(|spread| spread.df).sum();
@@ -193,7 +195,7 @@ impl Prior {
     }
 }
 
-/// The dispersion of all functions, each with its weight, from a first guess on.
+/// The dispersion of all functions, weighted, starting from an initial guess.
 fn pooled(functions: &[&[Spread]], weights: &[f64], guess: f64) -> Dispersion {
     let spreads = || {
         let each = functions.iter().zip(weights);

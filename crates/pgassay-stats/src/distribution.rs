@@ -1,11 +1,11 @@
-//! Quantiles and tails of the few distributions that the other modules need.
+//! Quantiles and tails of distributions.
 //!
-//! Thin wrappers over `statrs`, so that its types and its panics on bad parameters stay here.
-//! Tails are computed as tails (through the regularised beta function and erfc), never as
-//! `1 - cdf`: a p-value of 1e-30 must not become 0, or corrected p-values lose their order.
+//! Thin wrappers over `statrs` that hide its types and its panics on invalid parameters. Tails are
+//! computed directly (with the regularized beta function and erfc), never as `1 - cdf`: a p-value of
+//! 1e-30 must not become 0, or corrected p-values would lose their order.
 //!
-//! Invariant: every caller passes a probability in (0, 1) and positive degrees of freedom or
-//! counts; public entry points check that before they come here.
+//! Invariant: callers pass probabilities in (0, 1) and positive degrees of freedom or counts; public
+//! functions check that first.
 
 use statrs::distribution::{Beta, ContinuousCDF, Gamma, Normal, StudentsT};
 use statrs::function::beta::{beta_reg, ln_beta};
@@ -33,7 +33,7 @@ pub(crate) fn normal_below(z: f64) -> f64 {
     0.5 * erfc(-z / std::f64::consts::SQRT_2)
 }
 
-/// Density of s/σ, where s is a standard deviation from `df` degrees of freedom.
+/// Density of s/σ, where s is a standard deviation with `df` degrees of freedom.
 pub(crate) fn chi_density(ratio: f64, df: f64) -> f64 {
     let half = df / 2.0;
     let log = half * half.ln() - ln_gamma(half) + (df - 1.0) * ratio.ln() - half * ratio * ratio;
@@ -47,7 +47,7 @@ pub(crate) fn chi_square_quantile(probability: f64, df: f64) -> f64 {
         .inverse_cdf(probability)
 }
 
-/// Quantile of the ratio of two variances, each from `df` degrees of freedom (Fisher's F).
+/// Quantile of the ratio of two variances, each with `df` degrees of freedom (Fisher's F).
 pub(crate) fn variance_ratio_quantile(probability: f64, df: f64) -> f64 {
     let share = Beta::new(df / 2.0, df / 2.0)
         .expect("degrees of freedom are positive")
@@ -76,7 +76,7 @@ pub(crate) fn t_two_sided(t: f64, df: f64) -> f64 {
     beta_reg(df / 2.0, 0.5, df / (df + t * t))
 }
 
-/// Garwood's exact interval for a Poisson mean of which `count` events were seen.
+/// Garwood's exact interval for a Poisson mean with `count` observed events.
 pub(crate) fn poisson_interval(count: u64, level: f64) -> (f64, f64) {
     let tail = (1.0 - level) / 2.0;
     let quantile = |shape: f64, probability: f64| {
@@ -114,8 +114,8 @@ pub(crate) fn binomial_interval(hits: u64, trials: u64, level: f64) -> (f64, f64
     (low, high)
 }
 
-/// The interval of a share at a confidence level: Clopper and Pearson's, which never promises too
-/// much ("The use of confidence or fiducial limits illustrated in the case of the binomial", 1934).
+/// The interval of a share at a confidence level: Clopper and Pearson's, which is conservative
+/// ("The use of confidence or fiducial limits illustrated in the case of the binomial", 1934).
 /// `None` without trials.
 pub fn share_interval(hits: u64, trials: u64, level: f64) -> Option<(f64, f64)> {
     (trials > 0 && hits <= trials).then(|| binomial_interval(hits, trials, level))
@@ -141,8 +141,8 @@ pub(crate) fn binomial_two_sided(hits: u64, trials: u64, share: f64) -> f64 {
     (2.0 * at_least(hits).min(at_most(hits))).min(1.0)
 }
 
-/// Two-sided p-value of `hits` among `trials` where the share varies around `share` with the variance
-/// `logit_variance` of its logarithm's odds: a beta-binomial, twice the smaller tail.
+/// Two-sided p-value of `hits` among `trials` if the share varies around `share` with variance
+/// `logit_variance` of its log odds: beta-binomial, twice the smaller tail.
 pub(crate) fn beta_binomial_two_sided(
     hits: u64,
     trials: u64,
@@ -156,7 +156,7 @@ pub(crate) fn beta_binomial_two_sided(
     }
     let weight = weight.max(1.0);
     let (a, b) = (share * weight, (1.0 - share) * weight);
-    // From the side with fewer hits, so that few terms are summed.
+    // Sum from the side with fewer hits, which has fewer terms.
     let (fewer, a, b) = if 2 * hits > trials {
         (trials - hits, b, a)
     } else {
@@ -179,7 +179,7 @@ mod tests {
     fn close(found: f64, expected: f64, tolerance: f64) {
         assert!(
             (found - expected).abs() <= tolerance,
-            "{found} is not {expected} ± {tolerance}"
+            "{found} instead of {expected} ± {tolerance}"
         );
     }
 
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn exact_intervals_are_those_of_the_literature() {
-        // Garwood (1936), 95 %: 0 → (0, 3.689), 3 → (.619, 8.767), 10 → (4.795, 18.390).
+        // Garwood (1936), 95%: 0 → (0, 3.689), 3 → (0.619, 8.767), 10 → (4.795, 18.390).
         for (count, low, high) in [(0, 0.0, 3.689), (3, 0.619, 8.767), (10, 4.795, 18.390)] {
             let interval = poisson_interval(count, 0.95);
             close(interval.0, low, 1e-3);
@@ -256,7 +256,7 @@ mod tests {
             );
             assert!(beta_binomial_two_sided(hits, trials, share, 0.5) > 2.0 * exact);
         }
-        // a = b = 1 gives every number of hits the same chance: 3 of 11, twice.
+        // With a = b = 1 all numbers of hits are equally likely: 3 of 11, twice.
         close(
             beta_binomial_two_sided(2, 10, 0.5, 4.0 / 3.0),
             6.0 / 11.0,

@@ -1,60 +1,64 @@
-//! What can be wrong with the numbers that a caller brings.
+//! Errors in the input of statistical functions.
 
 use thiserror::Error;
 
-/// Why no estimate could be made; each variant names the offending input.
+/// Why no estimate is possible; each variant names the invalid input.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum StatsError {
-    /// There is nothing to compare.
-    #[error("no pairs to compare: run at least one pair of trials")]
+    /// There are no pairs.
+    #[error("no pairs to compare; run at least one pair of trials")]
     NoPairs,
     /// A ratio needs two positive, finite figures.
-    #[error("pair {index}: the ratio {variant} / {baseline} needs two positive, finite figures")]
+    #[error(
+        "pair {index}: the ratio {variant} / {baseline} requires positive, finite figures on both sides"
+    )]
     NotPositive {
-        /// Position of the pair, from 0.
+        /// Index of the pair.
         index: usize,
         /// The baseline's figure.
         baseline: f64,
         /// The variant's figure.
         variant: f64,
     },
-    /// A probability outside of (0, 1).
-    #[error("{name} is {value}, but must lie between 0 and 1")]
+    /// A probability outside (0, 1).
+    #[error("{name} is {value}; it must be between 0 and 1")]
     NotAProbability {
-        /// Which parameter.
+        /// Name of the parameter.
         name: &'static str,
-        /// What it was.
+        /// Its value.
         value: f64,
     },
     /// A spread, width or effect that is negative, zero where it must not be, or not finite.
-    #[error("{name} is {value}, but must be positive and finite")]
+    #[error("{name} is {value}; it must be positive and finite")]
     NotAPositiveNumber {
-        /// Which parameter.
+        /// Name of the parameter.
         name: &'static str,
-        /// What it was.
+        /// Its value.
         value: f64,
     },
-    /// Looks must come in growing order, each with at least two pairs.
-    #[error("look {index} after {pairs} pairs: looks need at least 2 pairs and must grow")]
+    /// Interim analyses need at least two pairs each, in increasing numbers.
+    #[error(
+        "interim analysis {index} after {pairs} pairs: numbers of pairs must be at least 2 and increase"
+    )]
     BadLook {
-        /// Position of the look, from 0.
+        /// Index of the interim analysis.
         index: usize,
-        /// Its number of pairs.
+        /// Number of pairs.
         pairs: usize,
     },
     /// A row of counts does not have one count for each trial.
     #[error("row {row} has {found} counts of variant {side}, but there are {expected} trials")]
     WrongLength {
-        /// Position of the row, from 0.
+        /// Index of the row.
         row: usize,
         /// `A` or `B`.
         side: char,
-        /// Counts in the row.
+        /// Number of counts in the row.
         found: usize,
-        /// Trials of this variant.
+        /// Number of trials of this variant.
         expected: usize,
     },
-    /// A trial whose totals cannot carry a cost per transaction.
+    /// A trial whose totals give no cost per transaction.
     #[error(
         "trial {trial} of variant {side}: {transactions} transactions, {on_cpu_us} µs on CPU \
          and {samples} samples; all three must be positive"
@@ -62,7 +66,7 @@ pub enum StatsError {
     EmptyTrial {
         /// `A` or `B`.
         side: char,
-        /// Position of the trial, from 0.
+        /// Index of the trial.
         trial: usize,
         /// Exact on-CPU time of the trial, µs.
         on_cpu_us: f64,
@@ -71,35 +75,39 @@ pub enum StatsError {
         /// Samples of the trial.
         samples: u64,
     },
-    /// A row claims more samples than its trial has.
-    #[error("row {row}, trial {trial} of variant {side}: {count} samples out of {samples}")]
+    /// A row with more samples than its trial.
+    #[error(
+        "row {row}, trial {trial} of variant {side}: {count} samples, but the trial has only {samples}"
+    )]
     TooManySamples {
-        /// Position of the row, from 0.
+        /// Index of the row.
         row: usize,
         /// `A` or `B`.
         side: char,
-        /// Position of the trial, from 0.
+        /// Index of the trial.
         trial: usize,
-        /// The row's samples.
+        /// Samples of the row.
         count: u64,
         /// All samples of the trial.
         samples: u64,
     },
-    /// The grouping does not name an existing group for each row.
-    #[error("{found} group numbers for {rows} rows, the largest {largest} of {groups} groups")]
+    /// The grouping does not assign an existing group to each row.
+    #[error(
+        "invalid grouping: {found} group indexes for {rows} rows, the largest {largest}, for {groups} groups"
+    )]
     BadGrouping {
-        /// Group numbers given.
+        /// Number of group indexes.
         found: usize,
-        /// Rows of the table.
+        /// Number of rows in the table.
         rows: usize,
-        /// Largest group number given.
+        /// Largest group index.
         largest: usize,
         /// Number of groups.
         groups: usize,
     },
 }
 
-/// Refuses what is not strictly between 0 and 1.
+/// Rejects values that are not strictly between 0 and 1.
 pub(crate) fn check_probability(name: &'static str, value: f64) -> Result<(), StatsError> {
     if value > 0.0 && value < 1.0 {
         Ok(())
@@ -108,7 +116,7 @@ pub(crate) fn check_probability(name: &'static str, value: f64) -> Result<(), St
     }
 }
 
-/// Refuses what is not positive and finite.
+/// Rejects values that are not positive and finite.
 pub(crate) fn check_positive(name: &'static str, value: f64) -> Result<(), StatsError> {
     if value > 0.0 && value.is_finite() {
         Ok(())

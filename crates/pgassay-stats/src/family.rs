@@ -1,50 +1,50 @@
-//! Verdicts on all comparisons of a study together.
+//! Verdicts for all comparisons of a study together.
 //!
-//! With 27 comparisons of which none differs, intervals of 95% give at least one false word in 75% of
-//! studies. Here the chance of any false `faster` or `slower` in the whole study is at most α, and
-//! so is the chance of any false `same`: Holm (1979) over all comparisons, whatever their dependence
-//! (a shared baseline included).
+//! With 27 comparisons without any difference, 95% intervals give at least one false verdict in 75% of
+//! studies. Here the probability of any false `faster` or `slower` in the whole study is at most α, and
+//! so is the probability of any false equivalence: Holm (1979) over all comparisons, whatever their
+//! dependence (including a shared baseline).
 //!
-//! Signs and equivalences are two families. In one family the step-down argument fails: a comparison
-//! with a true sign could still be called equivalent falsely after it has given its α away.
+//! Signs and equivalences are two families. In a single family the step-down argument would fail: a
+//! comparison with a true sign could falsely be called equivalent after passing on its α.
 //!
-//! Invariants: an interval is printed at the level at which its word was reached, so that both
-//! agree; one without a word at the strictest level that any open comparison is held to. What
-//! ranks contradict has no word, and neither have pairs that are all the same figure.
+//! Invariants: an interval is reported at the level of its verdict, so that the two agree; an
+//! inconclusive one at the strictest level of all remaining comparisons. Comparisons that ranks
+//! contradict are inconclusive, and so are those whose pairs are all equal.
 
 use crate::multiplicity::{Step, holm_steps};
 use crate::pairs::{Comparison, Estimate};
 use crate::rank::{RankAgreement, agreement};
 use crate::verdict::{Band, Direction, Verdict};
 
-/// Why there is no verdict.
+/// Why a comparison is inconclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inconclusive {
-    /// One pair tells no noise.
+    /// A single pair gives no estimate of the noise.
     OnePair,
-    /// The interval holds 1 and reaches out of the margin.
+    /// The interval contains 1 and extends beyond the margin.
     Noise,
-    /// The interval has a verdict that ranks contradict, as with an outlier.
+    /// The rank test contradicts the interval, for example because of an outlier.
     RanksDisagree,
-    /// The pairs do not vary at all, or by less than the steps in which the figures are read, and the
-    /// interval that allows for the steps has no verdict.
+    /// The pairs do not vary, or vary by less than the resolution of the figures, and the interval widened
+    /// by the resolution is inconclusive.
     BelowResolution,
 }
 
-/// The verdict on one comparison of a family.
+/// The verdict for one comparison of a family.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judged {
-    /// The word.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why there is none.
+    /// Why it is inconclusive, if it is.
     pub inconclusive: Option<Inconclusive>,
-    /// Confidence level of the interval that agrees with the word.
+    /// Confidence level of the interval that corresponds to the verdict.
     pub level: f64,
-    /// The α at which a difference from 1 was tested: that of the minimum detectable effect.
+    /// The α of the test for a difference from 1, also used for the minimum detectable effect.
     pub sign_alpha: f64,
 }
 
-/// Judges all comparisons of a study; `alpha` is the chance of any false sign among them, and of any
+/// Judges all comparisons of a study. `alpha` is the probability of any false sign among them, and of any
 /// false equivalence.
 pub fn judge(
     comparisons: &[&Comparison],
@@ -75,7 +75,7 @@ pub fn judge(
         .collect()
 }
 
-/// Holm's steps over those that can be tested at all; the others are not in the family.
+/// Holm's steps for the comparisons that can be tested; the others are not part of the family.
 fn steps_of(p_values: &[Option<f64>], alpha: f64) -> Vec<Step> {
     let tested: Vec<f64> = p_values.iter().copied().flatten().collect();
     let mut steps = holm_steps(&tested, alpha).into_iter();

@@ -1,24 +1,23 @@
-//! Numbers in, plain structs out: how pgassay decides whether B differs from A.
+//! The statistics of a performance study: how pgassay decides whether B differs from A.
 //!
-//! Purpose: the statistics of a performance study, and nothing else. A caller brings pairs of
-//! trials or counts of samples and gets estimates, intervals and verdicts back.
+//! Callers pass pairs of trials or sample counts and get estimates, intervals and verdicts.
 //!
-//! - [`pairs`]: the ratio B/A of neighbouring trials with a t-interval, checked by ranks;
-//! - [`unit`]: what varies independently, pairs or starts of the servers;
+//! - [`pairs`]: the ratio B/A of neighboring trials with a t-interval and a rank check;
+//! - [`unit`]: the unit of analysis, pairs or server starts;
 //! - [`family`]: the verdicts of all comparisons of a study, which share one error rate;
-//! - [`verdict`]: faster, slower, same or unresolved against an equivalence band;
-//! - [`power`]: what a run can detect, before it is run;
-//! - [`mean_difference`], [`welch`]: differences of means, for figures that may be 0;
-//! - [`looks`]: planned sequential looks, and Stein's two stages;
-//! - [`cost`]: the difference of each function's µs per transaction with its uncertainty;
-//! - [`dispersion`]: the noise between trials that plain counting statistics do not see;
-//! - [`multiplicity`]: Holm's and Benjamini and Hochberg's corrections;
-//! - [`order`]: in which order trials run, so that drift cancels; [`random`]: its generator.
+//! - [`verdict`]: faster, slower, equivalent or inconclusive, given an equivalence margin;
+//! - [`power`]: the minimum detectable effect of a run;
+//! - [`mean_difference`], [`welch`]: differences of means, for figures that can be 0;
+//! - [`looks`]: planned interim analyses, and Stein's two-stage procedure;
+//! - [`cost`]: the difference in each function's µs per transaction with its uncertainty;
+//! - [`dispersion`]: the noise between trials beyond counting noise;
+//! - [`multiplicity`]: corrections by Holm and by Benjamini and Hochberg;
+//! - [`order`]: the order of trials, so that drift cancels; [`random`]: its generator.
 //!
-//! Invariants: no I/O, no clock, no global state; equal inputs give equal outputs on every
-//! machine, simulations included, because all randomness comes from a seed. An interval is
-//! always one of pairs or of trials, never of the seconds inside a trial: those are
-//! autocorrelated, and an interval over them covers the truth about half the time.
+//! Invariants: no I/O, no clock, no global state; equal inputs give equal outputs on every machine,
+//! including simulations, because all randomness comes from a seed. Intervals are over pairs or trials,
+//! never over the seconds inside a trial: those are autocorrelated, and an interval over them covers the
+//! truth only about half the time.
 
 pub mod cost;
 pub mod dispersion;

@@ -1,61 +1,61 @@
-//! When to stop: planned looks, and Stein's two stages.
+//! When to stop: planned interim analyses, and Stein's two-stage procedure.
 //!
-//! "Stop at the first p < .05" claims a difference between equal builds in 25 % of runs. Looks
-//! planned beforehand, each with its own small α, keep the whole near 5 % and still end early
-//! when the effect is plain. The standard plan looks after 6, 12 and 24 pairs with α = .004,
-//! .012 and .038 (group-sequential design in the manner of O'Brien and Fleming, 1979). By
-//! simulation at a pair SD of 2 %: 4.7 % false positives; an effect of 1 % is found in 62 % of
-//! runs after 22 pairs on average, 2 % in 99.6 % after 15, 5 % after 7.
+//! "Stop at the first p < 0.05" finds a difference between equal builds in 25% of runs. Interim analyses
+//! planned in advance, each with its own small α, keep the overall error rate near 5% and still stop
+//! early if the effect is large. The standard plan has interim analyses after 6, 12 and 24 pairs with
+//! α = 0.004, 0.012 and 0.038 (a group-sequential design similar to O'Brien and Fleming, 1979). By
+//! simulation with a pair SD of 2%: 4.7% false positives; an effect of 1% is detected in 62% of runs,
+//! after 22 pairs on average, one of 2% in 99.6% after 15 pairs, one of 5% after 7.
 //!
-//! Invariants: the interval of a look has the level 1 − α of that look, so that all of them
-//! together hold the truth in about 95 % of runs (repeated confidence intervals; Jennison and
-//! Turnbull, 1989). A look is judged on exactly its first n pairs, so that the answer does not
-//! depend on how often somebody asks.
+//! Invariants: the interval of an interim analysis has the level 1 − α of that analysis, so that all of
+//! them together contain the truth in about 95% of runs (repeated confidence intervals; Jennison and
+//! Turnbull, 1989). An interim analysis uses exactly its first n pairs, so the result does not depend on
+//! how often it is computed.
 
 use crate::distribution::t_quantile;
 use crate::error::{StatsError, check_positive, check_probability};
 use crate::pairs::{Comparison, Interval, Pair, compare, log_ratios, mean_and_sd};
 use crate::verdict::{Band, Direction, Verdict};
 
-/// One planned look at the data.
+/// One planned interim analysis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Look {
-    /// After how many pairs.
+    /// Number of pairs after which it takes place.
     pub pairs: usize,
-    /// The two-sided error that is spent at this look.
+    /// The two-sided α spent in this analysis.
     pub alpha: f64,
 }
 
-/// The looks of a study, in the order in which they come.
+/// The interim analyses of a study, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Looks {
     looks: Vec<Look>,
 }
 
-/// What to do after the pairs at hand.
+/// What to do next, given the pairs so far.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Go on to the next look.
+    /// Continue to the next interim analysis.
     Continue {
-        /// How many pairs the next look needs in all.
+        /// Total number of pairs for the next interim analysis.
         pairs_wanted: usize,
-        /// What all pairs at hand say at the next look's level; none without pairs. For
-        /// progress, and for a run that is broken off: it carries no promise about error rates.
+        /// The comparison of all pairs so far, at the level of the next interim analysis; `None` without
+        /// pairs. For progress output and interrupted runs; it does not control error rates.
         so_far: Option<Comparison>,
     },
-    /// The answer is in.
+    /// Stop: the result is final.
     Stop {
-        /// The verdict at this look.
+        /// The verdict of this interim analysis.
         verdict: Verdict,
-        /// The estimate at this look's level.
+        /// The comparison at this interim analysis's level.
         comparison: Comparison,
-        /// Which look ended it, from 0.
+        /// Index of the interim analysis that ended the comparison.
         look: usize,
     },
 }
 
 impl Looks {
-    /// The standard plan: 6, 12 and 24 pairs with α = .004, .012 and .038.
+    /// The standard plan: 6, 12 and 24 pairs with α = 0.004, 0.012 and 0.038.
     pub fn standard() -> Self {
         let looks = [(6, 0.004), (12, 0.012), (24, 0.038)];
         Self {
@@ -63,16 +63,16 @@ impl Looks {
         }
     }
 
-    /// A single look after `pairs` pairs.
+    /// A single analysis after `pairs` pairs.
     pub fn fixed(pairs: usize, alpha: f64) -> Result<Self, StatsError> {
         Self::new(vec![Look { pairs, alpha }])
     }
 
-    /// A plan of one's own; its error rates are the caller's to know.
+    /// A custom plan; the caller is responsible for its error rates.
     pub fn new(looks: Vec<Look>) -> Result<Self, StatsError> {
         let mut before = 1;
         for (index, look) in looks.iter().enumerate() {
-            check_probability("the alpha of a look", look.alpha)?;
+            check_probability("the alpha of an interim analysis", look.alpha)?;
             if look.pairs <= before {
                 return Err(StatsError::BadLook {
                     index,
@@ -87,17 +87,17 @@ impl Looks {
         Ok(Self { looks })
     }
 
-    /// The looks, first to last.
+    /// The interim analyses, in order.
     pub fn looks(&self) -> &[Look] {
         &self.looks
     }
 
-    /// The most pairs that this plan ever needs.
+    /// Maximum number of pairs of this plan.
     pub fn pairs_max(&self) -> usize {
         self.looks.last().map_or(0, |look| look.pairs)
     }
 
-    /// Judges the pairs at hand. Pairs beyond the last look are not used.
+    /// Judges the pairs so far. Ignores pairs beyond the last interim analysis.
     pub fn judge(
         &self,
         pairs: &[Pair],
@@ -130,27 +130,27 @@ impl Looks {
                 });
             }
         }
-        unreachable!("a plan has at least one look, and the last one returns")
+        unreachable!("a plan has at least one interim analysis, and the last one returns")
     }
 }
 
-/// Stein's first stage: how many pairs in all give an interval of the wanted half-width.
+/// Stein's first stage: the total number of pairs for an interval with the desired half-width.
 ///
 /// Stein (1945), "A two-sample test for a linear hypothesis whose power is independent of the
 /// variance": n = max(pilot, ⌈(t·s/d)²⌉) with s and its degrees of freedom from the pilot.
-/// `half_width_log` is on the log scale (.005 is about ± .5 %).
+/// `half_width_log` is on the log scale (0.005 is about ±0.5%).
 pub fn stein_pairs(pilot: &[Pair], half_width_log: f64, level: f64) -> Result<usize, StatsError> {
-    check_positive("the wanted half-width", half_width_log)?;
+    check_positive("the half-width", half_width_log)?;
     let (quantile, pilot_sd) = pilot_spread(pilot, level)?;
     let needed = (quantile * pilot_sd / half_width_log).powi(2).ceil() as usize;
     Ok(needed.max(pilot.len()))
 }
 
-/// Stein's second stage: the interval of B/A from all pairs, the first `pilot_pairs` of which
-/// were the pilot.
+/// Stein's second stage: the interval of B/A from all pairs, of which the first `pilot_pairs` are the
+/// pilot.
 ///
-/// Only the pilot's spread enters: the number of pairs was chosen by it, and mixing in the
-/// later pairs' spread would lose the promised coverage.
+/// Uses only the pilot's standard deviation, because it determined the number of pairs; including the
+/// later pairs' would lose the nominal coverage.
 pub fn stein_interval(
     pairs: &[Pair],
     pilot_pairs: usize,
@@ -200,7 +200,7 @@ mod tests {
             .collect()
     }
 
-    /// Share of runs that end in `wanted`, and pairs used on average.
+    /// Share of runs that end with a verdict in `wanted`, and mean number of pairs.
     fn run_plan(effect: f64, band: Band, wanted: &[Verdict], simulations: u32) -> (f64, f64) {
         let (plan, mut stream) = (Looks::standard(), SplitMix64::new(612));
         let (mut hits, mut used) = (0, 0);
@@ -244,7 +244,7 @@ mod tests {
     fn the_band_saves_pairs_and_is_rarely_wrong() {
         let (same, used) = run_plan(0.0, Band::default(), &[Verdict::Same], 2_000);
         assert!(same > 0.9 && used < 22.5, "{same} after {used}");
-        // At the very edge of the band, "same" is an error of at most half of the α spent.
+        // At the edge of the margin, the probability of a false equivalence is at most half the α spent.
         let (wrong, _) = run_plan(0.02f64.ln_1p(), Band::default(), &[Verdict::Same], 4_000);
         assert!(wrong < 0.03, "{wrong}");
     }

@@ -1,8 +1,8 @@
-//! Differences of means in the unit that they were measured in, for figures that may be 0.
+//! Differences of means in the unit of measurement, for figures that can be 0.
 //!
-//! Ratios suit figures that never are ([`crate::pairs`]). [`mean_difference`] is for pairs: sums of
-//! its means are means of sums, which keeps a ledger's identities. [`welch`] is for values that are
-//! not paired and may spread differently.
+//! For figures that are never 0, use ratios ([`crate::pairs`]). [`mean_difference`] is for pairs: sums of
+//! its means are means of sums, which preserves the identities of a ledger. [`welch`] is for unpaired
+//! values with possibly different variances.
 //!
 //! Source: Welch, "The generalization of 'Student's' problem when several different population
 //! variances are involved" (1947), with Satterthwaite's degrees of freedom.
@@ -11,8 +11,8 @@ use crate::distribution::{t_quantile, t_two_sided};
 use crate::error::{StatsError, check_probability};
 use crate::pairs::{Interval, mean_and_sd};
 
-/// Mean of `b` minus mean of `a`, with its interval at `level` where both have two values or more.
-/// Values that do not vary at all give an interval that is a point.
+/// Mean of `b` minus mean of `a`, with its interval at `level` if both have two values or more. Constant
+/// values give an interval of zero width.
 pub fn welch(a: &[f64], b: &[f64], level: f64) -> (f64, Option<Interval>) {
     let ((mean_a, sd_a), (mean_b, sd_b)) = (mean_and_sd(a), mean_and_sd(b));
     let difference = mean_b - mean_a;
@@ -37,7 +37,7 @@ pub fn welch(a: &[f64], b: &[f64], level: f64) -> (f64, Option<Interval>) {
     (difference, Some(interval))
 }
 
-/// Sample standard deviation (n − 1); 0 of fewer than two values.
+/// Sample standard deviation (n − 1); 0 for fewer than two values.
 pub fn standard_deviation(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -50,16 +50,16 @@ pub fn standard_deviation(values: &[f64]) -> f64 {
 pub struct Mean {
     /// The mean, in the differences' unit.
     pub mean: f64,
-    /// Its interval; none with fewer than two differences.
+    /// Its interval; `None` with fewer than two differences.
     pub interval: Option<Interval>,
     /// Two-sided p-value of the t-test against 0; 1 without an interval.
     pub p_value: f64,
 }
 
-/// The mean of `differences` with its interval at the confidence `level` (.95).
+/// The mean of `differences` with its interval at the confidence `level` (0.95).
 ///
 /// # Errors
-/// No differences, or a level that is no probability.
+/// No differences, or a level that is not a probability.
 pub fn mean_difference(differences: &[f64], level: f64) -> Result<Mean, StatsError> {
     check_probability("the confidence level", level)?;
     if differences.is_empty() {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn pairs_have_the_interval_of_a_textbook_t_test() {
-        // R: t.test(c(-3, 1, 2, 4)) → mean 1, 95 % interval −3.684434 … 5.684434.
+        // R: t.test(c(-3, 1, 2, 4)) → mean 1, 95% interval −3.684434 … 5.684434.
         let mean = mean_difference(&[-3.0, 1.0, 2.0, 4.0], 0.95).unwrap();
         let interval = mean.interval.unwrap();
         assert!((mean.mean - 1.0).abs() < 1e-12);
@@ -120,15 +120,15 @@ mod tests {
 
     #[test]
     fn it_is_the_textbooks_interval() {
-        // Equal sizes and spreads are Student's own case: standard error sqrt(2/3) on 4 degrees of
-        // freedom, whose 97.5 % quantile is 2.776445.
+        // With equal sizes and variances this is Student's test: standard error sqrt(2/3) with 4 degrees
+        // of freedom, whose 97.5% quantile is 2.776445.
         let (difference, interval) = welch(&[1.0, 2.0, 3.0], &[3.0, 4.0, 5.0], 0.95);
         let half = 2.776_445 * (2.0_f64 / 3.0).sqrt();
         let interval = interval.unwrap();
         assert!((difference - 2.0).abs() < 1e-12);
         assert!((interval.low - (2.0 - half)).abs() < 1e-5, "{interval:?}");
         assert!((interval.high - (2.0 + half)).abs() < 1e-5, "{interval:?}");
-        // Where only one side spreads, only its degrees of freedom count.
+        // If only one side varies, only its degrees of freedom count.
         let (_, interval) = welch(&[1.0, 1.0, 1.0], &[3.0, 4.0, 5.0], 0.95);
         let half = 4.302_653 * (1.0_f64 / 3.0).sqrt();
         assert!((interval.unwrap().low - (3.0 - half)).abs() < 1e-5);

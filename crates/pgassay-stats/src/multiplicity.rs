@@ -1,15 +1,15 @@
-//! Corrected p-values for many comparisons at once.
+//! Corrections of p-values for multiple comparisons.
 //!
-//! Holm (1979), "A simple sequentially rejective multiple test procedure", bounds the chance of
-//! even one false claim and is used where few comparisons are shown (variants against the
-//! baseline, rows of subsystems). Benjamini and Hochberg (1995), "Controlling the false
-//! discovery rate", bounds the share of false claims among all claims and is used over hundreds
-//! of functions. Simes (1986) tests whether anything at all in a family has changed.
+//! Holm (1979), "A simple sequentially rejective multiple test procedure", bounds the probability of any
+//! false claim. It is used for few comparisons (variants with the baseline, rows of subsystems).
+//! Benjamini and Hochberg (1995), "Controlling the false discovery rate", bounds the share of false
+//! claims among all claims. It is used for hundreds of functions. Simes (1986) tests whether anything in
+//! a family has changed.
 //!
-//! Invariants: results stand in the order of the input, are never below it and never above 1;
-//! a p-value that is not a number counts as 1.
+//! Invariants: results are in the order of the input, never below it and never above 1; a NaN p-value
+//! counts as 1.
 
-/// Holm's adjusted p-values: claim where the result is ≤ α, whatever the dependence.
+/// Holm's adjusted p-values: claim a difference if the result is ≤ α. Valid under any dependence.
 pub fn holm(p_values: &[f64]) -> Vec<f64> {
     let count = p_values.len();
     let mut adjusted = vec![1.0; count];
@@ -26,15 +26,15 @@ pub fn holm(p_values: &[f64]) -> Vec<f64> {
 /// One test of Holm's step-down procedure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
-    /// The α at which it was tested: a smaller one for the clearest.
+    /// The α of the test; the smallest p-value gets the smallest α.
     pub alpha: f64,
-    /// Whether its p-value is at most that.
+    /// Whether its p-value is at most `alpha`.
     pub claimed: bool,
 }
 
-/// Holm's procedure as the levels of its tests, so that an interval at a test's level excludes the
-/// tested value exactly where the procedure claims. After the first that is not claimed, all the rest are
-/// held to its level.
+/// The levels of the tests in Holm's procedure: an interval at a test's level excludes the tested value
+/// exactly if the procedure claims a difference. After the first test without a claim, all others have
+/// its level.
 pub fn holm_steps(p_values: &[f64], alpha: f64) -> Vec<Step> {
     let mut steps = vec![
         Step {
@@ -58,8 +58,8 @@ pub fn holm_steps(p_values: &[f64], alpha: f64) -> Vec<Step> {
     steps
 }
 
-/// Benjamini and Hochberg's adjusted p-values: claim where the result is ≤ the wanted share of
-/// false discoveries. Holds for independent and positively dependent tests.
+/// Benjamini and Hochberg's adjusted p-values: claim a difference if the result is ≤ the desired false
+/// discovery rate. Valid for independent and positively dependent tests.
 pub fn benjamini_hochberg(p_values: &[f64]) -> Vec<f64> {
     let count = p_values.len();
     let mut adjusted = vec![1.0; count];
@@ -80,7 +80,7 @@ fn tidy(p_value: f64) -> f64 {
     if p_value.is_nan() { 1.0 } else { p_value }
 }
 
-/// Positions from the smallest p-value to the largest; ties keep their order.
+/// Indexes from the smallest p-value to the largest; ties keep their order.
 fn by_size(p_values: &[f64]) -> Vec<usize> {
     let mut positions: Vec<usize> = (0..p_values.len()).collect();
     positions.sort_by(|&left, &right| tidy(p_values[left]).total_cmp(&tidy(p_values[right])));
@@ -96,14 +96,14 @@ mod tests {
         for (left, right) in found.iter().zip(expected) {
             assert!(
                 (left - right).abs() < 1e-12,
-                "{found:?} is not {expected:?}"
+                "{found:?} instead of {expected:?}"
             );
         }
     }
 
     #[test]
     fn holm_is_as_r_computes_it() {
-        // R: p.adjust(c(.01, .04, .03, .005), "holm").
+        // R: p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm").
         near(&holm(&[0.01, 0.04, 0.03, 0.005]), &[0.03, 0.06, 0.06, 0.02]);
         near(&holm(&[]), &[]);
         near(&holm(&[0.7, f64::NAN]), &[1.0, 1.0]);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn benjamini_hochberg_is_as_r_computes_it() {
-        // R: p.adjust(c(.01, .04, .03, .005, .55), "BH").
+        // R: p.adjust(c(0.01, 0.04, 0.03, 0.005, 0.55), "BH").
         near(
             &benjamini_hochberg(&[0.01, 0.04, 0.03, 0.005, 0.55]),
             &[0.025, 0.05, 0.05, 0.025, 0.55],

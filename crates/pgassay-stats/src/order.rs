@@ -1,22 +1,21 @@
-//! In which order the trials of a block run, so that drift cancels and nobody can foresee it.
+//! The order of the trials in a block: random, and such that drift cancels.
 //!
-//! A block is a random permutation of the k variants followed by its mirror image: ABBA or
-//! BAAB for two, `CABBAC` and the like for three. Every variant's mean position in a block is
-//! the block's middle, so a linear drift of the machine adds the same to all of them. That is
-//! why blocks are mirrored rather than laid out as a Williams square, which balances who
-//! follows whom but leaves drift inside its rows. By simulation, 10 pairs under a drift of 3 %:
-//! AAA…BBB has a bias of 1.6 % and false positives of 88 %, ABBA has none and 4.7 %.
+//! A block is a random permutation of the k variants followed by its reverse: ABBA or BAAB for two
+//! variants, `CABBAC` and the like for three. The mean position of every variant is the middle of the
+//! block, so linear drift of the machine affects all of them equally. A Williams square would balance
+//! which variant follows which, but would not cancel drift within its rows. By simulation, 10 pairs under
+//! a drift of 3%: AAA…BBB has a bias of 1.6% and 88% false positives, ABBA has no bias and 4.7%.
 //!
-//! Invariants: the order depends on k, seed and block alone; each variant is there exactly
-//! twice, at mirrored places.
+//! Invariants: the order depends only on k, seed and block; each variant appears exactly twice, at
+//! mirrored positions.
 
 use crate::random::SplitMix64;
 
-/// The order of one block: 2·`variants` trials, each entry the number of a variant from 0.
+/// The order of one block: 2·`variants` trials, each the index of a variant.
 ///
-/// The permutation is drawn anew for each `block` of the same `seed`.
+/// Each `block` with the same `seed` has its own permutation.
 pub fn block_order(variants: usize, seed: u64, block: u64) -> Vec<usize> {
-    // Two draws separate neighbouring seeds and blocks: seed 1 block 2 is not seed 2 block 1.
+    // Two draws, so that seed and block are not interchangeable: seed 1 block 2 is not seed 2 block 1.
     let stream_seed = SplitMix64::new(seed).next_u64() ^ SplitMix64::new(!block).next_u64();
     let mut order: Vec<usize> = (0..variants).collect();
     SplitMix64::new(stream_seed).shuffle(&mut order);
@@ -25,11 +24,10 @@ pub fn block_order(variants: usize, seed: u64, block: u64) -> Vec<usize> {
     order
 }
 
-/// Which trials of a block form pairs: `(place of the baseline, place of the variant)`.
+/// Which trials of a block form pairs: `(index of the baseline's trial, index of the variant's trial)`.
 ///
-/// The n-th trial of the variant goes with the n-th of the baseline, so a mirrored block gives
-/// one pair from each half. Places count from 0. A trial without its counterpart, as in a block
-/// that was cut off, is left out.
+/// The n-th trial of the variant is paired with the n-th of the baseline, so a mirrored block gives one
+/// pair from each half. Trials without a counterpart, as in an interrupted block, are omitted.
 pub fn pairs_in_block(order: &[usize], baseline: usize, variant: usize) -> Vec<(usize, usize)> {
     let places = |wanted: usize| {
         order
@@ -72,7 +70,7 @@ mod tests {
                 .map(|block| block_order(2, 1, block))
                 .collect::<Vec<_>>()
         );
-        // Stored results name only the seed, so this order may never change between releases.
+        // Stored results contain only the seed, so this order must never change between releases.
         assert_eq!(block_order(4, 2026, 0), FIXED_ORDER);
         assert_ne!(
             (0..32).map(|b| block_order(2, 1, b)).collect::<Vec<_>>(),
@@ -103,7 +101,7 @@ mod tests {
         assert!(pairs_in_block(&[0, 0], 0, 1).is_empty());
     }
 
-    /// Runs `orders` under a linear drift and returns (mean log ratio, share of false positives).
+    /// Simulates linear drift and returns (mean log ratio, share of false positives).
     fn under_drift(simulations: u64, order_of: impl Fn(u64, u64) -> Vec<usize>) -> (f64, f64) {
         let mut stream = SplitMix64::new(20);
         let (mut sum, mut rejected) = (0.0, 0);
@@ -145,7 +143,7 @@ mod tests {
             (0.03..=0.06).contains(&false_positives),
             "{false_positives}"
         );
-        // All of A, then all of B: five blocks make the ten pairs.
+        // All of A, then all of B: five blocks give ten pairs.
         let (bias, false_positives) = under_drift(2_000, |_, block| match block {
             0 | 1 => vec![0; 4],
             2 => vec![0, 0, 1, 1],

@@ -1,21 +1,20 @@
-//! The estimate: what neighbouring trials say about B/A.
+//! Estimates B/A from pairs of neighboring trials.
 //!
 //! Each pair gives y = ln(B/A); the mean of y with Student's t-interval becomes a ratio with an
-//! interval. Pairs, because the machine's drift hits both trials of a pair alike; logarithms,
-//! because B/A and A/B must tell the same story and effects multiply.
+//! interval. Pairs, because drift of the machine affects both trials of a pair equally; logarithms,
+//! because effects multiply, and B/A and A/B must give consistent results.
 //!
-//! Pairs that share a start of the servers share its memory layout, so with enough starts the unit
-//! is the start and not the pair ([`crate::unit`]).
+//! Pairs on the same server start share its memory layout, so with enough server starts the unit is the
+//! server start instead of the pair ([`crate::unit`]).
 //!
-//! A figure is read in steps: a rate from an integer count in steps of one transaction per client.
-//! While the pairs vary by more than half a step, rounding behaves like noise and is in their
-//! standard deviation (Widrow and Kollár, "Quantization noise", 2008). Below that the same error
-//! repeats in every pair, where no interval from pairs can see it. Then the interval is widened
-//! by the steps, which bound the error ([`Estimate::below_resolution`]).
+//! Figures have a finite resolution: a rate from an integer count has steps of one transaction per
+//! client. If the pairs vary by more than half a step, rounding behaves like noise and is part of their
+//! standard deviation (Widrow and Kollár, "Quantization noise", 2008). Otherwise the same error repeats in
+//! every pair, which no interval from pairs can show. In that case the interval is widened by the steps,
+//! which bound the error ([`Estimate::below_resolution`]).
 //!
-//! Invariants: one pair never gets an interval ([`Comparison::Descriptive`]); the interval and
-//! the p-value come from the same t, so one excludes 1 exactly when the other is ≤ α; no interval
-//! has a width of zero.
+//! Invariants: a single pair has no interval ([`Comparison::Descriptive`]); the interval and the p-value
+//! use the same t, so the interval excludes 1 exactly if the p-value is ≤ α; no interval has zero width.
 //! Sources: Kalibera and Jones, "Rigorous benchmarking in reasonable time" (2013); Bulej et
 //! al., "Duet benchmarking" (ICPE 2020).
 
@@ -24,11 +23,10 @@ use crate::error::{StatsError, check_probability};
 use crate::rank::{self, RankCheck};
 use crate::unit::{Unit, units};
 
-/// The least step of any figure: what is left of a clock that reads microseconds in a window of
-/// seconds.
+/// Minimum relative step of any figure: a microsecond clock in a window of a second.
 const STEP_MIN: f64 = 1e-6;
 
-/// One figure (tps, a latency, a cost per transaction) of two neighbouring trials.
+/// One figure (tps, a latency, a cost per transaction) of two neighboring trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pair {
     /// The baseline's figure (A), positive, in any unit.
@@ -37,19 +35,19 @@ pub struct Pair {
     pub variant: f64,
 }
 
-/// A confidence interval; its unit is that of the figure it belongs to.
+/// A confidence interval, in the unit of its figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     /// Lower end.
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// Confidence level, as .95.
+    /// Confidence level, for example 0.95.
     pub level: f64,
 }
 
 impl Interval {
-    /// Whether `value` lies inside, the ends included.
+    /// Whether the interval contains `value`, including its ends.
     pub fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
@@ -64,39 +62,39 @@ pub struct Estimate {
     pub interval: Interval,
     /// Number of pairs.
     pub pairs: usize,
-    /// Standard deviation of ln(B/A) between pairs (.01 is about 1 %).
+    /// Standard deviation of ln(B/A) between pairs (0.01 is about 1%).
     pub pair_sd_log: f64,
-    /// What varies independently: pairs, or starts of the servers.
+    /// Unit of analysis: pairs or server starts.
     pub unit: Unit,
     /// Number of units; the interval has one degree of freedom less.
     pub units: usize,
     /// Standard deviation of ln(B/A) between units.
     pub unit_sd_log: f64,
-    /// Different starts of the servers among the pairs.
+    /// Number of server starts among the pairs.
     pub boots: usize,
     /// Standard error of the mean of ln(B/A).
     pub std_err_log: f64,
-    /// By how much the interval of ln(B/A) was widened at each end for the steps of the figures; 0
-    /// where rounding is part of the pairs' noise.
+    /// How far the interval of ln(B/A) was widened at each end for the resolution of the figures; 0 if
+    /// rounding is part of the pairs' noise.
     pub widened_log: f64,
-    /// Two-sided p-value of the t-test against a ratio of 1, the widening included.
+    /// Two-sided p-value of the t-test against a ratio of 1, including the widening.
     pub p_value: f64,
-    /// The same question asked by ranks.
+    /// The rank check of the estimate.
     pub rank: RankCheck,
 }
 
 impl Estimate {
-    /// Whether the interval leaves a ratio of 1 outside.
+    /// Whether the interval excludes a ratio of 1.
     pub fn excludes_one(&self) -> bool {
         !self.interval.contains(1.0)
     }
 
-    /// Whether the pairs vary by less than the steps in which the figures are read.
+    /// Whether the pairs vary by less than the resolution of the figures.
     pub fn below_resolution(&self) -> bool {
         self.widened_log > 0.0
     }
 
-    /// Whether all pairs are the same figure, so that nothing is known of their noise.
+    /// Whether all pairs are equal, so that their noise is unknown.
     pub fn is_constant(&self) -> bool {
         self.pair_sd_log <= STEP_MIN
     }
@@ -113,7 +111,7 @@ impl Estimate {
         }
     }
 
-    /// The smallest α at which the interval lies within ± `margin_log` (two one-sided tests).
+    /// The smallest α at which the interval lies within ±`margin_log` (two one-sided tests).
     pub(crate) fn equivalence_p_value(&self, margin_log: f64) -> f64 {
         let room = margin_log - self.ratio.ln().abs() - self.widened_log;
         if room <= 0.0 {
@@ -123,7 +121,7 @@ impl Estimate {
     }
 }
 
-/// What pairs say: with fewer than two there is a ratio, but nothing to judge it by.
+/// The comparison of pairs: a single pair gives a ratio without uncertainty.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Comparison {
     /// One pair: descriptive only.
@@ -136,7 +134,7 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// B/A, however well it is known.
+    /// B/A, with or without uncertainty.
     pub fn ratio(&self) -> f64 {
         match self {
             Self::Descriptive { ratio } => *ratio,
@@ -144,7 +142,7 @@ impl Comparison {
         }
     }
 
-    /// The estimate, where there are pairs enough for one.
+    /// The estimate; `None` for a single pair.
     pub fn estimate(&self) -> Option<&Estimate> {
         match self {
             Self::Descriptive { .. } => None,
@@ -153,21 +151,21 @@ impl Comparison {
     }
 }
 
-/// What is known of the pairs beside their figures.
+/// Server starts and resolution of the pairs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Background<'a> {
-    /// Which start of the servers each pair ran on; empty where all ran on one.
+    /// The server start of each pair; empty if all ran on the same one.
     pub boots: &'a [u32],
-    /// The steps in which the baseline's and the variant's figures are read, as shares of them.
+    /// Resolution of the baseline's and the variant's figures, relative to them.
     pub steps: [f64; 2],
 }
 
-/// Compares `pairs` of one start of the servers, read in no steps, at the confidence `level` (.95).
+/// Compares `pairs` on one server start, with exact figures, at the confidence `level` (0.95).
 pub fn compare(pairs: &[Pair], level: f64) -> Result<Comparison, StatsError> {
     compare_within(pairs, Background::default(), level)
 }
 
-/// Compares `pairs` at the confidence `level` (.95), with what is known of their background.
+/// Compares `pairs` at the confidence `level` (0.95), given their `background`.
 pub fn compare_within(
     pairs: &[Pair],
     background: Background<'_>,
@@ -211,11 +209,11 @@ pub fn compare_within(
     Ok(Comparison::Estimated(estimate))
 }
 
-/// How far ln(B/A) may be wrong by rounding that repeats in every pair; 0 where the pairs vary
-/// enough to turn rounding into noise.
+/// Bound on the error of ln(B/A) from rounding that repeats in every pair; 0 if the pairs vary enough for
+/// rounding to act as noise.
 ///
-/// A pair holds two figures, so its steps add up as independent errors do. With a standard
-/// deviation of half a step what rounding leaves of a bias is 0.2% of the step.
+/// A pair has two figures, whose steps combine like independent errors. With a standard deviation of half
+/// a step, the remaining bias from rounding is 0.2% of the step.
 fn widening(pair_sd_log: f64, steps: [f64; 2]) -> f64 {
     let [of_baseline, of_variant] = steps.map(|step| step.max(STEP_MIN));
     if pair_sd_log >= of_baseline.hypot(of_variant) / 2.0 {
@@ -256,7 +254,7 @@ pub(crate) fn mean_and_sd(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (count - 1.0).max(1.0)).sqrt())
 }
 
-/// Two-sided p-value of `mean` against 0; identical pairs that differ from 1 leave no doubt.
+/// Two-sided p-value of `mean` against 0; 0 for identical pairs that differ from 1.
 fn p_value_of_mean(mean: f64, std_err: f64, df: f64) -> f64 {
     if std_err > 0.0 {
         t_two_sided(mean / std_err, df)
@@ -290,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_interval_is_that_of_a_textbook_t_test() {
-        // R: t.test(log(c(1.10, 1.12, 1.08, 1.11, 1.09))) → mean .095155, se .0064…, df 4.
+        // R: t.test(log(c(1.10, 1.12, 1.08, 1.11, 1.09))) → mean 0.095155, se 0.0064…, df 4.
         let estimate = estimate_of(&pairs_of(&[1.10, 1.12, 1.08, 1.11, 1.09]), 0.95);
         let logs: Vec<f64> = [1.10f64, 1.12, 1.08, 1.11, 1.09]
             .iter()
@@ -351,7 +349,7 @@ mod tests {
         let same = estimate_of(&pairs_of(&[1.0, 1.0, 1.0]), 0.95);
         assert!(!same.excludes_one() && same.p_value >= 1.0);
         assert!(same.below_resolution() && same.interval.low < 1.0 && same.interval.high > 1.0);
-        // Ten transactions a client on either side: a tenth is the least that can be seen.
+        // Ten transactions per client on either side give a resolution of one tenth.
         let background = Background {
             boots: &[],
             steps: [0.1, 0.1],

@@ -1,15 +1,15 @@
-//! What a run can detect, told before it is run.
+//! The minimum detectable effect (MDE) of a run.
 //!
-//! All figures are on the log scale (.01 is about 1 %). Half-width = t(1−α/2, n−1)·s/√n. Before a run the
-//! smallest effect found with a wanted power = (t(1−α/2, n−1) + t(power, n−1))·s/√n, the usual
-//! approximation of the non-central t, with s the standard deviation between pairs.
+//! All figures are on the log scale (0.01 is about 1%). Half-width = t(1−α/2, n−1)·s/√n. Before a run,
+//! the MDE for a given power = (t(1−α/2, n−1) + t(power, n−1))·s/√n, the usual approximation of the
+//! non-central t, where s is the standard deviation between pairs.
 //!
-//! After a run s is an estimate from few pairs, and the approximation is poor at the strict levels
-//! of many comparisons. [`DetectableFactors`] has the minimum detectable effect of a further run like
-//! this one: power 0.8 on average over what s may have come out as. Its range is that of the true
-//! standard deviation: 80%, by chi-square.
+//! After a run, s is an estimate from few pairs, and the approximation is poor at the strict levels of
+//! many comparisons. [`DetectableFactors`] gives the MDE of another run like this one: the effect with a
+//! power of 0.8, averaged over the distribution of s. Its range corresponds to the 80% interval of the
+//! true standard deviation (chi-square).
 //!
-//! Invariant: fewer than two pairs detect nothing, so the answer is infinite, never a guess.
+//! Invariant: fewer than two pairs detect nothing, so the MDE is infinite.
 
 use crate::distribution::{
     chi_density, chi_square_quantile, normal_below, normal_quantile, t_quantile,
@@ -20,7 +20,7 @@ use crate::error::{StatsError, check_positive, check_probability};
 /// The largest number of pairs that [`pairs_needed`] considers.
 pub const MOST_PAIRS: usize = 100_000;
 
-/// Expected half-width of the interval of ln(B/A) from `pairs` pairs.
+/// Expected half-width of the interval of ln(B/A) with `pairs` pairs.
 pub fn half_width_log(pair_sd_log: f64, pairs: usize, level: f64) -> Result<f64, StatsError> {
     check_probability("the confidence level", level)?;
     Ok(scaled(pair_sd_log, pairs, |df| {
@@ -28,7 +28,7 @@ pub fn half_width_log(pair_sd_log: f64, pairs: usize, level: f64) -> Result<f64,
     }))
 }
 
-/// The smallest |ln(B/A)| that a two-sided test at `alpha` finds with probability `power`.
+/// The smallest |ln(B/A)| that a two-sided test at `alpha` detects with probability `power`.
 pub fn detectable_log(
     pair_sd_log: f64,
     pairs: usize,
@@ -42,9 +42,9 @@ pub fn detectable_log(
     }))
 }
 
-/// Confidence of the range of a minimum detectable effect.
+/// Confidence level of the range of a minimum detectable effect.
 const RANGE_LEVEL: f64 = 0.8;
-/// Beyond this critical t the test's own normal noise is negligible against that of s.
+/// Beyond this critical t, the noise of the mean is negligible compared with that of s.
 const STRICT_T: f64 = 20.0;
 /// Points of the quadrature over s/σ.
 const POINTS: usize = 64;
@@ -52,16 +52,16 @@ const POINTS: usize = 64;
 /// A minimum detectable effect: |ln(B/A)|.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Detectable {
-    /// Found by a further run like this one with the wanted power, on average.
+    /// The effect that another run like this one detects with the given power, on average.
     pub effect_log: f64,
-    /// The same if the standard deviation is at the lower end of its 80% interval.
+    /// The effect if the standard deviation is at the lower end of its 80% interval.
     pub low_log: f64,
-    /// The same at the upper end.
+    /// The effect if it is at the upper end.
     pub high_log: f64,
 }
 
-/// Minimum detectable effects in units of the standard error s/√n; they depend on the number of units, the
-/// level and the power alone.
+/// Minimum detectable effects in units of the standard error s/√n; they depend only on the number of
+/// units, the level and the power.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DetectableFactors {
     units: usize,
@@ -71,8 +71,8 @@ pub struct DetectableFactors {
 }
 
 impl DetectableFactors {
-    /// For a two-sided t-test of `units` at `alpha` that finds an effect with probability `power`; `None` of
-    /// fewer than two units.
+    /// For a two-sided t-test of `units` at `alpha` that detects an effect with probability `power`; `None`
+    /// for fewer than two units.
     pub fn new(units: usize, alpha: f64, power: f64) -> Result<Option<Self>, StatsError> {
         check_probability("alpha", alpha)?;
         check_probability("the power", power)?;
@@ -99,7 +99,7 @@ impl DetectableFactors {
         }))
     }
 
-    /// Of units with this standard deviation.
+    /// The minimum detectable effect for units with this standard deviation.
     pub fn of(&self, unit_sd_log: f64) -> Detectable {
         let std_err = unit_sd_log / (self.units as f64).sqrt();
         Detectable {
@@ -120,7 +120,7 @@ impl Spread {
         let reach = 9.0 / (2.0 * df).sqrt();
         let (low, high) = ((1.0 - reach).max(0.0), 1.0 + reach);
         let step = (high - low) / POINTS as f64;
-        // At midpoints, since with one degree of freedom the density does not vanish at 0.
+        // Midpoints, because with one degree of freedom the density is not 0 at 0.
         let points: Vec<(f64, f64)> = (0..POINTS)
             .map(|index| low + (index as f64 + 0.5) * step)
             .map(|s| (s, chi_density(s, df)))
@@ -131,13 +131,13 @@ impl Spread {
         }
     }
 
-    /// P(Z + effect > critical·s/σ): the effect is in true standard errors.
+    /// P(Z + effect > critical·s/σ), for an effect in units of the true standard error.
     fn power_if_known(&self, effect: f64, critical: f64) -> f64 {
         let of_point = |(s, weight): &(f64, f64)| weight * normal_below(effect - critical * s);
         self.points.iter().map(of_point).sum()
     }
 
-    /// The same where the effect is in standard errors that another run has estimated.
+    /// The same for an effect in units of the standard error estimated by another run.
     fn power_if_estimated(&self, factor: f64, critical: f64) -> f64 {
         let of_point =
             |(s, weight): &(f64, f64)| weight * self.power_if_known(factor * s, critical);
@@ -145,7 +145,7 @@ impl Spread {
     }
 }
 
-/// Where a growing function of a positive number reaches `wanted`, from near `start` on.
+/// The positive number at which an increasing function reaches `wanted`; the search begins near `start`.
 fn root(wanted: f64, start: f64, of: impl Fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (0.0, start.max(0.1));
     while of(high) < wanted && high < 1e6 {
@@ -163,14 +163,14 @@ fn root(wanted: f64, start: f64, of: impl Fn(f64) -> f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// The fewest pairs that find an effect of `effect_log`; `None` above [`MOST_PAIRS`].
+/// Minimum number of pairs to detect an effect of `effect_log`; `None` above [`MOST_PAIRS`].
 pub fn pairs_needed(
     pair_sd_log: f64,
     effect_log: f64,
     alpha: f64,
     power: f64,
 ) -> Result<Option<usize>, StatsError> {
-    check_positive("the wanted effect", effect_log.abs())?;
+    check_positive("the effect", effect_log.abs())?;
     detectable_log(pair_sd_log, 2, alpha, power)?;
     let enough = |pairs: usize| {
         scaled(pair_sd_log, pairs, |df| {
@@ -180,7 +180,7 @@ pub fn pairs_needed(
     if !enough(MOST_PAIRS) {
         return Ok(None);
     }
-    // What is detectable shrinks with every pair, so the boundary is found by halving.
+    // The detectable effect decreases with every pair, so a binary search finds the boundary.
     let (mut too_few, mut sufficient) = (1, MOST_PAIRS);
     while sufficient - too_few > 1 {
         let middle = usize::midpoint(too_few, sufficient);
@@ -193,8 +193,8 @@ pub fn pairs_needed(
     Ok(Some(sufficient))
 }
 
-/// The smallest |ln(B/A)| of a function's cost that `samples` per variant find, by counting
-/// noise alone (no noise between trials), with a two-sided test at `alpha`.
+/// The smallest |ln(B/A)| of a function's cost that a two-sided test at `alpha` detects with `samples` per
+/// variant, given only counting noise (no noise between trials).
 pub fn detectable_by_samples_log(samples: u64, alpha: f64, power: f64) -> Result<f64, StatsError> {
     check_probability("alpha", alpha)?;
     check_probability("the power", power)?;
@@ -274,14 +274,14 @@ mod tests {
             let found = 100.0 * normal_quantile(0.975) * (2.0 / samples as f64).sqrt();
             assert!((found - half_width).abs() < 0.06, "{samples}: {found}");
         }
-        // Inside 300 functions of which three move, BH works at α = 3/300 of 5 %.
+        // With 300 functions of which three change, BH works at α = 3/300 of 5%.
         let found = 100.0 * detectable_by_samples_log(400, 0.05 * 3.0 / 300.0, 0.8).unwrap();
         assert!((found - 30.7).abs() < 0.3, "{found}");
     }
 
     #[test]
     fn factors_are_those_of_the_non_central_t() {
-        // Where the non-central t of 5 and of 23 degrees of freedom exceeds its critical value in 80%.
+        // The effects at which the non-central t with 5 and 23 degrees of freedom has a power of 80%.
         for (units, expected) in [(6, 3.514), (24, 2.929)] {
             let factors = DetectableFactors::new(units, 0.05, 0.8).unwrap().unwrap();
             let df = (units - 1) as f64;
@@ -306,7 +306,7 @@ mod tests {
             let critical = t_quantile(1.0 - alpha / 2.0, (units - 1) as f64);
             let factors = DetectableFactors::new(units, alpha, 0.8).unwrap().unwrap();
             let (mut found, mut without_level, mut in_range, runs) = (0, 0, 0, 8_000);
-            // What the true standard deviation would give.
+            // The effect for the true standard deviation.
             let truth = factors.of(1.0).high_log
                 * (chi_square_quantile(0.1, (units - 1) as f64) / (units - 1) as f64).sqrt();
             for _ in 0..runs {
@@ -314,7 +314,7 @@ mod tests {
                     let values: Vec<f64> = (0..units).map(|_| normal(&mut stream)).collect();
                     mean_and_sd(&values)
                 };
-                // One run prints, another one like it looks for the effect.
+                // One run reports the MDE, another one like it tests for an effect of that size.
                 let ((_, printed_sd), (mean, sd)) = (run(), run());
                 let printed = factors.of(printed_sd);
                 let told = |effect: f64| (mean + effect) * (units as f64).sqrt() / sd > critical;

@@ -1,18 +1,18 @@
-//! The small seedable generator behind the order of trials and the simulations.
+//! The seedable random number generator for the order of trials and the simulations.
 //!
 //! `SplitMix64`: Steele, Lea and Flood, "Fast splittable pseudorandom number generators"
-//! (OOPSLA 2014), constants as in Vigna's public-domain `splitmix64.c`. It is written out here
-//! because the order of a study must be reproducible from its seed for as long as results are
-//! kept, whatever a random-number crate changes between releases.
+//! (OOPSLA 2014), with the constants of Vigna's public-domain `splitmix64.c`. It is implemented here
+//! because the order of a study must stay reproducible from its seed, regardless of changes in a
+//! random-number crate.
 
-/// A stream of 64-bit numbers that its seed determines.
+/// A stream of 64-bit numbers determined by its seed.
 #[derive(Debug, Clone)]
 pub struct SplitMix64 {
     state: u64,
 }
 
 impl SplitMix64 {
-    /// A stream from `seed`; every seed, 0 too, is a good one.
+    /// A stream from `seed`; any seed is suitable, including 0.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -36,7 +36,7 @@ impl SplitMix64 {
         if bound == 0 {
             return 0;
         }
-        // Numbers below 2⁶⁴ mod bound would favour small results, so they are drawn again.
+        // Numbers below 2⁶⁴ mod bound would favor small results, so they are redrawn.
         let reject_below = bound.wrapping_neg() % bound;
         loop {
             let drawn = self.next_u64();
@@ -55,10 +55,10 @@ impl SplitMix64 {
     }
 }
 
-/// The seed of an independent stream, from the run's seed and the numbers that name the stream.
+/// The seed of an independent stream, from the run's seed and the numbers that identify the stream.
 ///
-/// Neighboring names give unrelated seeds, and so do permuted ones: `[1, 2]` is not `[2, 1]`. The
-/// mapping never changes, since stored results name only the run's seed.
+/// Neighboring and permuted identifiers give unrelated seeds: `[1, 2]` is not `[2, 1]`. The mapping never
+/// changes, because stored results contain only the run's seed.
 pub fn stream_seed(seed: u64, name: &[u64]) -> u64 {
     let mixed = |state: u64, number: &u64| {
         let number = SplitMix64::new(*number).next_u64();
@@ -85,7 +85,7 @@ mod tests {
             }
         }
         assert_eq!(seeds.len(), 4 * 16 * 8 * 4);
-        // Half of the bits differ between neighbors: the streams share nothing.
+        // Half of the bits differ between neighbors: the streams are independent.
         let differing: u32 = (0..64)
             .map(|n| (stream_seed(1, &[n, 0]) ^ stream_seed(1, &[n, 1])).count_ones())
             .sum();
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(stream_seed(2026, &[3, 1, 0]), FIXED_SEED);
     }
 
-    /// Stored results depend on it.
+    /// Must never change: stored results depend on it.
     const FIXED_SEED: u64 = 11_290_375_188_358_098_771;
 
     #[test]

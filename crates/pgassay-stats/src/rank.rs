@@ -1,49 +1,48 @@
-//! The cross-check by ranks: what the estimate would be without trusting normality.
+//! The rank check: a cross-check of the t-interval that does not assume normality.
 //!
 //! Hodges and Lehmann (1963): the median of all Walsh averages (yᵢ + yⱼ)/2. Wilcoxon (1945):
 //! the signed-rank test, with its exact distribution (ties included) up to [`EXACT_UP_TO`]
 //! differences and the normal approximation with tie and continuity correction above.
 //!
-//! Invariants: the check never replaces the t-interval; it only says whether both tell the same
-//! story. Below five pairs the test cannot find anything whatever the data, and says so.
+//! Invariants: the check never replaces the t-interval; it only shows whether the two agree. With fewer
+//! than five pairs the rank test can never reject, and the check reports that.
 
 use crate::distribution::normal_two_sided;
 use crate::pairs::Estimate;
 
-/// A p-value above this finds nothing, at whatever level the other test found something. Between
-/// it and α two tests of the same truth often fall on different sides: if that counted as a
-/// contradiction, sound verdicts would be taken back (see `benchmarks/simulations`).
+/// A p-value above this is clearly not significant. Between this and α, two valid tests often disagree; if
+/// that counted as a contradiction, correct verdicts would be lost (see `benchmarks/simulations`).
 pub const CLEARLY_NOT: f64 = 0.1;
 
 /// The largest number of differences whose exact distribution is computed.
 pub const EXACT_UP_TO: usize = 50;
 
-/// Whether ranks tell the same story as the t-interval.
+/// Whether the rank test agrees with the t-interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RankAgreement {
-    /// No contradiction: see below.
+    /// There is no contradiction.
     Agrees,
-    /// One finds a difference at the level in use and the other finds nothing at all (a p-value
-    /// above [`CLEARLY_NOT`]), or the median lies outside of the t-interval: outliers or two
-    /// modes, look at the pairs.
+    /// One test is significant at the given level and the other is clearly not (a p-value above
+    /// [`CLEARLY_NOT`]), or the median lies outside the t-interval. Typical causes are outliers and bimodal
+    /// pairs.
     Disagrees,
-    /// With so few pairs the rank test cannot reject whatever the data.
+    /// There are too few pairs for the rank test to reject.
     TooFewPairs,
 }
 
-/// Hodges and Lehmann's estimate and Wilcoxon's test beside the t-interval.
+/// Hodges and Lehmann's estimate and Wilcoxon's test, and whether they agree with the t-interval.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankCheck {
     /// Hodges–Lehmann estimate of B/A, as a ratio.
     pub ratio: f64,
     /// Two-sided p-value of the signed-rank test against a ratio of 1.
     pub p_value: f64,
-    /// Whether the two tell the same story.
+    /// Whether they agree with the t-interval.
     pub agreement: RankAgreement,
 }
 
 impl RankCheck {
-    /// Before anything was checked.
+    /// The initial value, before the check.
     pub(crate) fn none() -> Self {
         Self {
             ratio: 1.0,
@@ -53,7 +52,7 @@ impl RankCheck {
     }
 }
 
-/// The median of all Walsh averages of `values`; 0 when there are none.
+/// The median of all Walsh averages of `values`; 0 without values.
 pub fn hodges_lehmann(values: &[f64]) -> f64 {
     let mut averages = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
     for (index, left) in values.iter().enumerate() {
@@ -73,7 +72,7 @@ pub fn hodges_lehmann(values: &[f64]) -> f64 {
 
 /// Two-sided p-value of Wilcoxon's signed-rank test that `values` are symmetric about 0.
 ///
-/// Zeros are dropped, as Wilcoxon did; ties share their mean rank. 1 when nothing is left.
+/// Zeros are dropped, as by Wilcoxon; ties share their mean rank. 1 if no values remain.
 pub fn signed_rank_p_value(values: &[f64]) -> f64 {
     let mut ordered: Vec<f64> = values
         .iter()
@@ -99,7 +98,7 @@ pub fn signed_rank_p_value(values: &[f64]) -> f64 {
 
 /// Twice the mid-ranks of values that are sorted by size, and Σ(t³ − t) over the groups of ties.
 ///
-/// Doubling keeps the half ranks of ties whole, so the exact distribution needs no rounding.
+/// Doubling makes the half ranks of ties integers, so that the exact distribution needs no rounding.
 fn doubled_mid_ranks(ordered: &[f64]) -> (Vec<u64>, f64) {
     let mut ranks = Vec::with_capacity(ordered.len());
     let mut tie_sum = 0.0;
@@ -112,7 +111,8 @@ fn doubled_mid_ranks(ordered: &[f64]) -> (Vec<u64>, f64) {
     (ranks, tie_sum)
 }
 
-/// Under the null every sign is a fair coin: the distribution of the sum by convolution.
+/// Under the null hypothesis all signs are equally likely; computes the distribution of the sum by
+/// convolution.
 fn exact_p_value(doubled_ranks: &[u64], positive: u64) -> f64 {
     let total: u64 = doubled_ranks.iter().sum();
     let mut chance = vec![0.0; total as usize + 1];
@@ -136,7 +136,7 @@ fn approximate_p_value(count: f64, positive: f64, tie_sum: f64) -> f64 {
     normal_two_sided(distance / variance.sqrt())
 }
 
-/// The check of `log_ratios` beside the `estimate` from the same units at `alpha`.
+/// Checks `log_ratios` against the `estimate` from the same units at `alpha`.
 pub(crate) fn check(log_ratios: &[f64], estimate: &Estimate, alpha: f64) -> RankCheck {
     let mut rank = RankCheck {
         ratio: hodges_lehmann(log_ratios).exp(),
@@ -147,7 +147,7 @@ pub(crate) fn check(log_ratios: &[f64], estimate: &Estimate, alpha: f64) -> Rank
     rank
 }
 
-/// Whether ranks tell the same story as the `estimate` at `alpha`.
+/// Whether the ranks agree with the `estimate` at `alpha`.
 pub(crate) fn agreement(rank: &RankCheck, estimate: &Estimate, alpha: f64) -> RankAgreement {
     let least_possible = 2.0 * 0.5f64.powi(i32::try_from(estimate.units).unwrap_or(i32::MAX));
     let contradicts = if estimate.p_value <= alpha {
@@ -172,7 +172,7 @@ mod tests {
     fn close(found: f64, expected: f64) {
         assert!(
             (found - expected).abs() < 1e-12,
-            "{found} is not {expected}"
+            "{found} instead of {expected}"
         );
     }
 

@@ -1,4 +1,4 @@
-//! Random variates for the simulations in the tests: nothing here is part of the library.
+//! Random variates for simulations in tests.
 
 use crate::random::SplitMix64;
 
@@ -8,7 +8,7 @@ pub(crate) fn normal(stream: &mut SplitMix64) -> f64 {
     radius * (std::f64::consts::TAU * stream.next_f64()).cos()
 }
 
-/// A Poisson number; above a mean of 200 a rounded normal one, which no test can tell apart.
+/// A Poisson number; for means above 200, a rounded normal one, which is close enough for these tests.
 pub(crate) fn poisson(stream: &mut SplitMix64, mean: f64) -> u64 {
     if mean > 200.0 {
         return (mean + mean.sqrt() * normal(stream)).round().max(0.0) as u64;

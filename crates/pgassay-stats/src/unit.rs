@@ -1,29 +1,29 @@
-//! What varies independently: pairs of trials, or starts of the servers.
+//! The unit of analysis: pairs of trials, or server starts.
 //!
-//! Pairs that ran on one start of the servers share its memory layout, and with it an effect on
-//! B/A of its own. If that effect has half of the pairs' standard deviation, pairs as units give 8%
-//! false positives with 2 pairs a start, 22% with 6, and 54% where all ran on one start. So from
-//! [`BOOTS_MIN`] starts on the unit is the mean of the pairs of a start.
+//! Pairs on the same server start share its memory layout, which has an effect of its own on B/A. If the
+//! standard deviation of that effect is half that of the pairs, using pairs as units gives 8% false
+//! positives with 2 pairs per server start, 22% with 6, and 54% with a single server start. So with
+//! [`BOOTS_MIN`] server starts or more, the unit is the mean of the pairs of a server start.
 //!
-//! Two or three starts are too few: an interval of their means has one or two degrees of freedom, and at
-//! the level of many comparisons finds next to nothing. There pairs stay the units, and the interval
-//! is about these starts of the servers only. A mixed model keeps its promise there (3 to 5% false
-//! positives, `docs/simulations.md`), but with one or two degrees of freedom wherever it finds that starts
-//! differ.
+//! Two or three server starts are too few: an interval of their means has one or two degrees of freedom
+//! and detects almost nothing at the level of many comparisons. In that case the units are pairs, and
+//! the interval holds for these server starts only. A mixed model would have the nominal error rate (3 to
+//! 5% false positives, `docs/simulations.md`), but only one or two degrees of freedom whenever it
+//! detects that server starts differ.
 //!
 //! Source: Kalibera and Jones, "Rigorous benchmarking in reasonable time" (2013).
 
 use std::collections::BTreeMap;
 
-/// The fewest starts of the servers whose means carry an interval.
+/// Minimum number of server starts for an interval from their means.
 pub const BOOTS_MIN: usize = 4;
 
-/// What the interval's degrees of freedom count.
+/// The unit of analysis: what varies independently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Pairs: the interval is about the starts of the servers that were seen.
+    /// Pairs: the interval holds for the observed server starts only.
     Pair,
-    /// Starts of the servers, each with the mean of its pairs: the interval is about any start.
+    /// Server starts, each with the mean of its pairs: the interval holds for any server start.
     Boot,
 }
 
@@ -32,13 +32,13 @@ pub enum Unit {
 pub struct Units {
     /// ln(B/A) of each unit.
     pub log_ratios: Vec<f64>,
-    /// What each of them is.
+    /// What the units are.
     pub unit: Unit,
-    /// Different starts among the pairs; 1 where none were told.
+    /// Number of server starts among the pairs; 1 if unknown.
     pub boots: usize,
 }
 
-/// The units of pairs that ran on these starts of the servers; `boots` is empty for one start.
+/// The units of pairs that ran on the server starts `boots`; empty for a single server start.
 pub fn units(log_ratios: &[f64], boots: &[u32]) -> Units {
     let mut by_boot: BTreeMap<u32, (f64, u32)> = BTreeMap::new();
     for (index, log_ratio) in log_ratios.iter().enumerate() {

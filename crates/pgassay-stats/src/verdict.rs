@@ -1,26 +1,25 @@
-//! The verdict: a word for an interval, against a band inside which nobody cares.
+//! The verdict for a single interval, given an equivalence margin.
 //!
-//! [`crate::family`] gives the words of a study, whose comparisons share their error rate; here is
-//! the rule for one interval.
+//! [`crate::family`] computes the verdicts of a study, whose comparisons share one error rate.
 //!
-//! Invariants: `same` is a finding (the whole interval lies inside the band), `unresolved` is
-//! the lack of one; the two are never mixed up. Swapping A and B turns faster into slower and
-//! leaves same and unresolved alone, because the band is symmetric in logarithms.
+//! Invariants: equivalence is a result (the whole interval lies within the margin), inconclusiveness is
+//! the lack of one. Swapping A and B turns faster into slower and does not affect the other verdicts,
+//! because the margin is symmetric in logarithms.
 
 use crate::error::{StatsError, check_positive};
 use crate::pairs::Interval;
 
-/// Which way is better for a figure.
+/// Whether higher or lower figures are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// As transactions per second.
+    /// For transactions per second.
     HigherIsBetter,
-    /// As latency or cost per transaction.
+    /// For latency or cost per transaction.
     LowerIsBetter,
 }
 
 impl Direction {
-    /// The word for a ratio above 1, or for one below.
+    /// The verdict for a ratio above or below 1.
     pub(crate) fn word(self, above: bool) -> Verdict {
         if above == (self == Self::HigherIsBetter) {
             Verdict::Faster
@@ -30,22 +29,22 @@ impl Direction {
     }
 }
 
-/// Ratios so near to 1 that they count as the same.
+/// The equivalence margin: ratios close enough to 1 to count as equivalent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Band {
     half_width_log: f64,
 }
 
 impl Band {
-    /// ± `percent` %: the ratios from 1/(1 + p) to 1 + p.
+    /// ±`percent`%: ratios from 1/(1 + p) to 1 + p.
     pub fn percent(percent: f64) -> Result<Self, StatsError> {
-        check_positive("the equivalence band in percent", percent)?;
+        check_positive("the equivalence margin in percent", percent)?;
         Ok(Self {
             half_width_log: (percent / 100.0).ln_1p(),
         })
     }
 
-    /// No band: every difference counts, and nothing is ever the same.
+    /// No margin: every difference counts, and nothing is ever equivalent.
     pub fn none() -> Self {
         Self {
             half_width_log: 0.0,
@@ -68,7 +67,7 @@ impl Band {
 }
 
 impl Default for Band {
-    /// ± 2 %.
+    /// ±2%.
     fn default() -> Self {
         Self {
             half_width_log: 0.02f64.ln_1p(),
@@ -76,17 +75,17 @@ impl Default for Band {
     }
 }
 
-/// The answer about one figure at one point.
+/// The verdict on one figure of one comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The interval excludes 1 on the better side and is not all inside the band.
+    /// The interval excludes 1 on the better side and is not entirely within the margin.
     Faster,
-    /// The interval excludes 1 on the worse side and is not all inside the band.
+    /// The interval excludes 1 on the worse side and is not entirely within the margin.
     Slower,
-    /// The whole interval lies inside the band. It may still exclude 1: a difference that is
-    /// real and too small to matter.
+    /// Equivalent: the whole interval lies within the margin. It can still exclude 1: the difference is
+    /// real but too small to matter.
     Same,
-    /// The interval holds 1 and reaches out of the band: more pairs are needed.
+    /// Inconclusive: the interval contains 1 and extends beyond the margin. More pairs are needed.
     Unresolved,
 }
 
@@ -105,7 +104,7 @@ impl Verdict {
         }
     }
 
-    /// Whether more pairs could not change what is said.
+    /// Whether this is any verdict other than inconclusive.
     pub fn is_conclusive(self) -> bool {
         self != Self::Unresolved
     }

@@ -1,4 +1,4 @@
-//! What `pgassay calibrate` found, a file each, in `<root>/calibration`.
+//! Results of `pgassay calibrate`, one file each, in `<root>/calibration`.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::{Store, save};
 const DIRECTORY: &str = "calibration";
 
 impl Store {
-    /// Keeps a calibration that holds any comparison.
+    /// Saves a calibration, unless it has no comparisons.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -30,11 +30,11 @@ impl Store {
         })
     }
 
-    /// The A/A comparisons of a machine by a version of pgassay, all calibrations together; `None`
-    /// where there are none. Files that cannot be read are left out: no run fails for their sake.
+    /// The A/A comparisons of a machine and a version of pgassay, over all calibrations; `None` if there
+    /// are none. Files that cannot be read are skipped: no run fails because of them.
     ///
     /// # Errors
-    /// A directory that is there and cannot be listed.
+    /// If the directory exists and cannot be listed.
     pub fn calibration(
         &self,
         machine_key: &str,

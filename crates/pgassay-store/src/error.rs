@@ -1,97 +1,97 @@
-//! What can go wrong with kept results, each with what to do about it.
+//! Errors of the store; their messages say what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Why a result could not be kept or found.
+/// Why a result could not be saved or found.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// Something could not be written.
+    /// A file or directory could not be written.
     #[error("cannot write {}: {source}{}", path.display(), writing_hint(source))]
     Writing {
-        /// What was to be written.
+        /// The file or directory.
         path: PathBuf,
-        /// Why it was not.
+        /// The cause.
         source: io::Error,
     },
-    /// Something could not be read.
+    /// A file or directory could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Reading {
-        /// What was to be read.
+        /// The file or directory.
         path: PathBuf,
-        /// Why it was not.
+        /// The cause.
         source: io::Error,
     },
-    /// No run of that name.
+    /// There is no run of that name.
     #[error("no run \"{wanted}\" in {}: {}", root.display(), known(runs))]
     NotFound {
-        /// What was asked for.
+        /// The name that was looked up.
         wanted: String,
-        /// Where it was looked for.
+        /// The store's directory.
         root: PathBuf,
-        /// The newest runs there.
+        /// The newest runs in it.
         runs: Vec<String>,
     },
-    /// A path that holds no run.
-    #[error("{} holds no run: a run is a directory with a file run.json", path.display())]
+    /// A path that contains no run.
+    #[error("{} contains no run: a run is a directory with a file run.json", path.display())]
     NoRun {
         /// The path.
         path: PathBuf,
     },
-    /// A beginning that several runs share.
-    #[error("\"{wanted}\" may be any of {}: {}; write more of the name", candidates.len(), shortened(candidates))]
+    /// A prefix of several names.
+    #[error("\"{wanted}\" matches {} runs: {}; give more of the name", candidates.len(), shortened(candidates))]
     Ambiguous {
-        /// What was asked for.
+        /// The prefix.
         wanted: String,
-        /// The runs that begin so, newest first.
+        /// The matching runs, newest first.
         candidates: Vec<String>,
     },
-    /// A `run.json` that is cut off or was changed.
+    /// A `run.json` that was truncated or changed.
     #[error("{}:{line}:{column}: this result is damaged: {message}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Line, from 1; 0 where the file as a whole is wrong.
+        /// Line, from 1; 0 for the file as a whole.
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// What is wrong there.
+        /// What is wrong.
         message: String,
     },
-    /// A result in a form that this version does not know.
-    #[error("{}: this result has the form \"{found}\", and this version of pgassay knows \"{known}\" at most; use a newer version", path.display())]
+    /// A result in a newer format than this version supports.
+    #[error("{}: this result has the format \"{found}\", and this version of pgassay supports \"{known}\" at most; use a newer version", path.display())]
     NewerSchema {
         /// The file.
         path: PathBuf,
-        /// Its form.
+        /// Its format.
         found: String,
-        /// The newest form that is known here.
+        /// The newest supported format.
         known: &'static str,
     },
-    /// A run of that name is there already.
-    #[error("a run \"{id}\" is kept already in {}; nothing was overwritten", root.display())]
+    /// A run of that name already exists.
+    #[error("run \"{id}\" already exists in {}; nothing was overwritten", root.display())]
     Taken {
         /// The name.
         id: String,
-        /// Where.
+        /// The store's directory.
         root: PathBuf,
     },
-    /// A name that cannot be a file of a run.
-    #[error("\"{name}\" cannot be the name of a file of a run: {why}")]
+    /// An invalid name for a run or one of its files.
+    #[error("invalid name \"{name}\" for a run or one of its files: {why}")]
     FileName {
         /// The name.
         name: String,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// The index failed; results themselves are not harmed.
-    #[error("the index {}: {source}; the results themselves are not harmed, and the index is written anew when that file is removed", path.display())]
+    /// The index failed; results are not affected.
+    #[error("cannot use the index {}: {source}; results are not affected; to rebuild the index, remove that file", path.display())]
     Index {
         /// The index's file.
         path: PathBuf,
-        /// What `SQLite` says.
+        /// The error from `SQLite`.
         source: rusqlite::Error,
     },
 }
@@ -115,10 +115,10 @@ impl StoreError {
 fn writing_hint(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; nothing was kept: make room or keep results elsewhere"
+            "; nothing was saved: free disk space or store results elsewhere"
         }
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "; keep results in a directory that you may write"
+            "; store results in a writable directory"
         }
         _ => "",
     }
@@ -126,13 +126,13 @@ fn writing_hint(source: &io::Error) -> &'static str {
 
 fn known(runs: &[String]) -> String {
     if runs.is_empty() {
-        "there is none yet".to_owned()
+        "there are no runs yet".to_owned()
     } else {
-        format!("the newest there: {}", shortened(runs))
+        format!("the newest runs are {}", shortened(runs))
     }
 }
 
-/// More names than this help nobody.
+/// Longer lists of names are cut.
 const NAMES_MAX: usize = 8;
 
 fn shortened(names: &[String]) -> String {
@@ -155,6 +155,6 @@ mod tests {
             message.starts_with("cannot write /r/run.json: "),
             "{message}"
         );
-        assert!(message.ends_with("nothing was kept: make room or keep results elsewhere"));
+        assert!(message.ends_with("nothing was saved: free disk space or store results elsewhere"));
     }
 }

@@ -3,7 +3,7 @@
 use pgassay_core::comparison::{Comparison, Verdict};
 use pgassay_core::run::Run;
 
-/// `prepared: 6 faster ×1.245 to ×1.284; extended: 5 slower, 1 same ×0.961 to ×0.990`.
+/// `prepared: 6 faster ×1.245 to ×1.284; extended: 5 slower, 1 equivalent ×0.961 to ×0.990`.
 pub(crate) fn headline(run: &Run) -> String {
     let mut parts = Vec::new();
     for (variant, name) in run.plan.variants.iter().enumerate().skip(1) {
@@ -62,12 +62,12 @@ fn many(comparisons: &[&Comparison]) -> String {
     format!("{} ×{low:.3} to ×{high:.3}", counts.join(", "))
 }
 
-/// The word for a verdict, as the index keeps it too.
+/// The word for a verdict, in headlines and in the index.
 pub(crate) fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Faster => "faster",
         Verdict::Slower => "slower",
-        Verdict::Same => "same",
-        Verdict::Unresolved => "unresolved",
+        Verdict::Same => "equivalent",
+        Verdict::Unresolved => "inconclusive",
     }
 }

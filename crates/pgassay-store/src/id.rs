@@ -1,4 +1,4 @@
-//! Names of runs: `20261121-234351-prepared-vs-simple`, in UTC, with `-2` where one is taken.
+//! Names of runs: `20261121-234351-prepared-vs-simple`, in UTC, with `-2` appended if one is taken.
 
 use jiff::Timestamp;
 
@@ -9,8 +9,8 @@ use crate::{Store, index};
 const STUDY_LENGTH_MAX: usize = 60;
 
 impl Store {
-    /// A name for a run of `study` that began `started_us` microseconds after 1970. No other
-    /// program is given the same name, even before the run is saved.
+    /// Reserves a name for a run of `study` that started `started_us` microseconds after 1970. No other
+    /// process gets the same name, even before the run is saved.
     pub fn new_id(&self, started_us: i64, study: &str) -> Result<String, StoreError> {
         let base = base(started_us, study);
         index::reserve(&self.root, &base)

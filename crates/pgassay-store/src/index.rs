@@ -1,9 +1,9 @@
 //! The index over many runs: an `SQLite` file with stable views.
 //!
-//! The views `runs`, `points` and `comparisons` are for users and keep their columns; the tables
-//! under them are not and may change with [`VERSION`]. Before each answer the index is brought in
-//! line with the directories, so that it may be removed, lag behind or come from another version.
-//! Where the root cannot be written, the index is made in memory for the one answer.
+//! The views `runs`, `points` and `comparisons` are for users and have stable columns; the tables under
+//! them may change with [`VERSION`]. Before each query the index is updated from the directories, so
+//! that it may be missing, outdated or from another version. If the root is not writable, the index is
+//! built in memory for that query.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,12 +20,12 @@ use crate::headline::{headline, word};
 use crate::{directories, lookup};
 
 const FILE: &str = "index.sqlite";
-/// Another version in the file: its tables are dropped and filled anew.
-const VERSION: i32 = 1;
-/// How long to wait for another program that writes.
+/// The version of tables and words. If the file has another one, its tables are dropped and rebuilt.
+const VERSION: i32 = 2;
+/// How long to wait for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 const SCHEMA: &str = include_str!("index.sql");
-/// Reservations of names are forgotten after a week; a name begins with its time anyway.
+/// Reservations of names expire after a week; names start with their time anyway.
 const RESERVED_DAYS: u32 = 7;
 
 /// A run as lists show it.
@@ -37,22 +37,22 @@ pub struct RunLine {
     pub study: String,
     /// The study's question.
     pub question: String,
-    /// When it began, microseconds since 1970.
+    /// When it started, microseconds since 1970.
     pub started_us: i64,
-    /// When it ended.
+    /// When it ended, microseconds since 1970.
     pub ended_us: i64,
     /// Whether every planned trial was run.
     pub complete: bool,
-    /// The answer in a line.
+    /// The answer in one line.
     pub headline: String,
 }
 
-/// Which runs to list; the default lets all through.
+/// Which runs to list; the default matches all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Only runs of this study.
     pub study: Option<String>,
-    /// No more than this many, the newest.
+    /// At most this many, the newest.
     pub limit: Option<u32>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn add(root: &Path, run: &Run) -> Result<(), StoreError> {
     insert(&mut connection, run).map_err(|source| failed(root, source))
 }
 
-/// The first of `base`, `base-2`, … that neither a directory nor another program has.
+/// Reserves the first of `base`, `base-2`, … that neither a directory nor another process has.
 pub(crate) fn reserve(root: &Path, base: &str) -> Result<String, StoreError> {
     let mut connection = open(root)?;
     let mut attempt = || -> rusqlite::Result<String> {
@@ -145,7 +145,7 @@ fn in_memory(root: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// The index, ready for use. A file that is no database is removed and made anew.
+/// Opens the index. A file that is not a database is removed and recreated.
 fn open(root: &Path) -> Result<Connection, StoreError> {
     match try_open(root) {
         Err(error)
@@ -154,7 +154,7 @@ fn open(root: &Path) -> Result<Connection, StoreError> {
                 Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
             ) =>
         {
-            tracing::warn!(%error, "the index is damaged and is written anew");
+            tracing::warn!(%error, "the index is damaged and will be rebuilt");
             remove(root)?;
             try_open(root)
         }
@@ -172,7 +172,7 @@ fn try_open(root: &Path) -> Result<Connection, StoreError> {
     attempt().map_err(|source| failed(root, source))
 }
 
-/// Makes the tables and views where they are not there in this version.
+/// Creates the tables and views, unless they exist in this version.
 fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     let version = |connection: &Connection| {
         connection.query_row("pragma user_version", [], |row| row.get::<_, i32>(0))
@@ -181,7 +181,7 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another program may have done it while this one waited.
+    // Another process may have done it while this one waited.
     if version(&transaction)? != VERSION {
         transaction.execute_batch(SCHEMA)?;
         transaction.pragma_update(None, "user_version", VERSION)?;
@@ -199,8 +199,8 @@ fn remove(root: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Brings the index in line with the directories. A run that cannot be read is left out with a
-/// warning: one damaged file must not hide the others.
+/// Updates the index from the directories. A run that cannot be read is skipped with a warning: one
+/// damaged file must not hide the others.
 fn follow(connection: &mut Connection, root: &Path) -> Result<(), StoreError> {
     let there: BTreeSet<String> = directories(root)?.into_iter().collect();
     let known: BTreeSet<String> = known(connection)
@@ -212,7 +212,7 @@ fn follow(connection: &mut Connection, root: &Path) -> Result<(), StoreError> {
     }
     for new in there.difference(&known) {
         match lookup::read(&root.join(new)) {
-            // A directory that was copied under another name counts under that name.
+            // A copied directory is listed under its own name.
             Ok(run) => insert(
                 connection,
                 &Run {
@@ -221,7 +221,7 @@ fn follow(connection: &mut Connection, root: &Path) -> Result<(), StoreError> {
                 },
             )
             .map_err(|source| failed(root, source))?,
-            Err(error) => tracing::warn!(%error, "not listed"),
+            Err(error) => tracing::warn!(%error, "run not listed"),
         }
     }
     Ok(())
@@ -247,7 +247,7 @@ fn lines(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<RunLi
         "select id, study, question, started_us, ended_us, complete, headline from runs
          where ?1 is null or study = ?1 order by started_us desc, id desc limit ?2",
     )?;
-    // A negative limit is none.
+    // A negative limit means no limit.
     let limit = filter.limit.map_or(-1, i64::from);
     let lines = statement.query_map(params![filter.study, limit], |row| {
         Ok(RunLine {
@@ -278,7 +278,7 @@ fn insert(connection: &mut Connection, run: &Run) -> rusqlite::Result<()> {
             headline(run)
         ],
     )?;
-    // Another program may have followed the directories meanwhile.
+    // Another process may have added it meanwhile.
     if added == 1 {
         for point in &run.points {
             insert_point(&transaction, run, point)?;
@@ -299,7 +299,7 @@ fn place(run: &Run, condition: usize, variant: usize) -> (u32, &str, &str) {
     )
 }
 
-/// SQLite's integers are signed; a count beyond them is not known rather than wrong.
+/// SQLite's integers are signed; a larger count becomes null rather than wrong.
 fn integer(count: impl TryInto<i64>) -> Option<i64> {
     count.try_into().ok()
 }

@@ -1,4 +1,4 @@
--- The index of results. The views are for users and keep their columns; the tables are not.
+-- The index of results. The views are for users and have stable columns; the tables may change.
 drop view if exists runs;
 drop view if exists points;
 drop view if exists comparisons;
@@ -23,7 +23,7 @@ create table comparison_row (
 create index point_of_run on point_row (run_id);
 create index comparison_of_run on comparison_row (run_id);
 
--- Names that were given out and are perhaps not saved yet; they survive a change of version.
+-- Names that were reserved and may not be saved yet; they survive a change of version.
 create table if not exists reservation (id text primary key, made text);
 
 create view runs as

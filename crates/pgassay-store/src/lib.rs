@@ -1,15 +1,15 @@
-//! Keeps results: one directory per run and an SQLite index.
+//! Stores results: one directory per run and an SQLite index.
 //!
-//! `<root>/<id>/` holds `run.json` (the whole run), `study.toml` (the study's own text) and what
-//! else the caller hands over: the report, folded stacks, server logs. Such a directory is all
-//! there is to a result; it can be moved, mailed and read without the rest.
+//! `<root>/<id>/` contains `run.json` (the whole run), `study.toml` (the study's original text) and the
+//! caller's files: the report, folded stacks, server logs. The directory is self-contained: it can be
+//! moved, mailed and read without the rest.
 //!
-//! `<root>/index.sqlite` only makes lists fast and lets anyone ask questions over many runs in
-//! SQL, through the stable views `runs`, `points` and `comparisons`. It holds nothing that the
-//! directories do not: whenever the two differ, the directories are right and the index follows.
+//! `<root>/index.sqlite` makes lists fast and allows SQL queries over many runs, through the stable
+//! views `runs`, `points` and `comparisons`. It contains nothing that the directories do not: if the two
+//! differ, the directories are right and the index is updated.
 //!
-//! Invariants: a directory appears under its name only when everything in it has reached the disk;
-//! two programs that save at once both succeed; nothing here prints.
+//! Invariants: a directory gets its name only after everything in it was synced to disk; two processes
+//! that save concurrently both succeed; nothing here prints.
 
 mod calibrations;
 mod error;
@@ -25,14 +25,14 @@ use std::path::{Path, PathBuf};
 pub use error::StoreError;
 pub use index::{Filter, RunLine};
 
-/// A place where results are kept.
+/// A directory of results.
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
 }
 
 impl Store {
-    /// The store under `root`, which is made if it is not there.
+    /// Opens the store in `root`, which is created if it does not exist.
     pub fn open(root: &Path) -> Result<Self, StoreError> {
         fs::create_dir_all(root).map_err(|source| StoreError::writing(root, source))?;
         let store = Self {
@@ -42,7 +42,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Where it is.
+    /// The store's directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -52,29 +52,29 @@ impl Store {
         self.list_where(&Filter::default())
     }
 
-    /// The runs that a filter lets through, newest first.
+    /// The runs that match a filter, newest first.
     pub fn list_where(&self, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
         index::list(&self.root, filter)
     }
 
-    /// Writes the index anew from the directories.
+    /// Rebuilds the index from the directories.
     pub fn rebuild_index(&self) -> Result<(), StoreError> {
         index::rebuild(&self.root)
     }
 
-    /// Names of the runs' directories, oldest first: an id begins with its time.
+    /// Names of the runs' directories, oldest first: an id starts with its time.
     pub(crate) fn ids(&self) -> Result<Vec<String>, StoreError> {
         directories(&self.root)
     }
 }
 
-/// Names of directories that hold a run, in the order of their names.
+/// Names of directories that contain a run, sorted.
 pub(crate) fn directories(root: &Path) -> Result<Vec<String>, StoreError> {
     let reading = |source| StoreError::reading(root, source);
     let mut names = Vec::new();
     for entry in fs::read_dir(root).map_err(reading)? {
         let entry = entry.map_err(reading)?;
-        // Names of runs are written by this program and are always text.
+        // pgassay gives runs only names that are valid UTF-8.
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! From what a user types to a run: a name, its beginning, `last`, or a path.
+//! Finds the run that a user names: by its name, a prefix of it, `last`, or a path.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use serde::Deserialize;
 use crate::error::StoreError;
 use crate::{RUN_FILE, Store};
 
-/// As many of the newest runs are named where one is not found.
+/// Number of newest runs listed if a run is not found.
 const SUGGESTIONS: usize = 3;
 
 impl Store {
-    /// The directory of the run that is meant: a full name, `last`, a path (anything with a `/`),
-    /// or the beginning of one name only.
+    /// The directory of a run, given by a full name, `last`, a path (anything with a `/`), or a unique
+    /// prefix of a name.
     pub fn find(&self, wanted: &str) -> Result<PathBuf, StoreError> {
         if wanted.contains('/') || wanted == "." || wanted == ".." {
             return directory_at(Path::new(wanted));
@@ -33,7 +33,7 @@ impl Store {
             let last = ids.first().ok_or_else(|| not_found(&ids))?;
             return Ok(self.root.join(last));
         }
-        // An empty word begins every name and is a mistake of a script.
+        // The empty string is a prefix of every name, and most likely a mistake in a script.
         let begins = |id: &&String| !wanted.is_empty() && id.starts_with(wanted);
         let candidates: Vec<String> = ids.iter().filter(begins).cloned().collect();
         match &candidates[..] {
@@ -46,7 +46,7 @@ impl Store {
         }
     }
 
-    /// The run that is meant, and its directory.
+    /// Loads a run, named as in [`Store::find`], and returns it with its directory.
     pub fn load(&self, wanted: &str) -> Result<(Run, PathBuf), StoreError> {
         let directory = self.find(wanted)?;
         Ok((read(&directory)?, directory))
@@ -82,7 +82,7 @@ pub(crate) fn read(directory: &Path) -> Result<Run, StoreError> {
         column: error.column(),
         message: message_of(error),
     };
-    // The form first: another one explains itself better than the first field that is unknown.
+    // Check the format first: its error is clearer than one about the first unknown field.
     let form: Form = serde_json::from_slice(&text).map_err(|error| damaged(&error))?;
     if form.schema != SCHEMA {
         return Err(other_form(path, form.schema));
@@ -105,12 +105,12 @@ fn other_form(path: PathBuf, found: String) -> StoreError {
             path,
             line: 0,
             column: 0,
-            message: format!("its form is \"{found}\", which no version of pgassay writes"),
+            message: format!("its format is \"{found}\", which no version of pgassay writes"),
         },
     }
 }
 
-/// The message without the place, which the error carries by itself.
+/// The message without the position, which [`StoreError::Damaged`] has in fields of its own.
 fn message_of(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());

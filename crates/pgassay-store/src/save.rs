@@ -1,8 +1,8 @@
-//! Writing a run so that it is there wholly or not at all.
+//! Saves a run atomically.
 //!
-//! Everything is written into `<root>/.partial-<id>-<pid>`, brought to the disk, and renamed. A
-//! program that dies in between leaves a directory that no look-up sees and that the next day's
-//! first use of the store removes.
+//! Everything is written into `<root>/.partial-<id>-<pid>`, synced to disk, and renamed. A process that
+//! dies in between leaves a directory that lookups ignore; opening the store removes it once it is a day
+//! old.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -16,16 +16,16 @@ use crate::{RUN_FILE, Store, index};
 
 const STUDY_FILE: &str = "study.toml";
 const PARTIAL: &str = ".partial-";
-/// Nobody writes a result for this long.
+/// Saving a result never takes this long.
 const PARTIAL_AGE_MAX: Duration = Duration::from_hours(24);
 
 impl Store {
-    /// Keeps a run under its id with the study's own text and further files, each a path relative
-    /// to the run's directory and its bytes. Gives the directory.
+    /// Saves a run under its id with the study's original text and further files, each a path relative
+    /// to the run's directory and its bytes. Returns the directory.
     ///
     /// # Errors
-    /// See [`StoreError`]; then nothing is left behind. A failing index is logged only, since it
-    /// follows the directories by itself.
+    /// See [`StoreError`]; nothing is left behind then. An error of the index is only logged, since the
+    /// next use updates it from the directories.
     pub fn save(
         &self,
         run: &Run,
@@ -43,17 +43,17 @@ impl Store {
         let written = write_all(&partial, run, study_text, files)
             .and_then(|()| publish(&partial, &directory, &run.id, &self.root));
         if let Err(error) = written {
-            // The first error is the one to report; the remains are swept later if need be.
+            // Report the first error; if removal fails as well, `sweep` does it later.
             _ = fs::remove_dir_all(&partial);
             return Err(error);
         }
         if let Err(error) = index::add(&self.root, run) {
-            tracing::warn!(%error, "the index will follow at the next use");
+            tracing::warn!(%error, "cannot update the index now; the next use updates it");
         }
         Ok(directory)
     }
 
-    /// Removes what programs that died while saving left behind.
+    /// Removes what processes that died while saving left behind.
     pub(crate) fn sweep(&self) {
         let Ok(entries) = fs::read_dir(&self.root) else {
             return;
@@ -85,7 +85,7 @@ fn write_all(
     write(&partial.join(STUDY_FILE), |file| {
         file.write_all(study_text.as_bytes())
     })?;
-    // Last, because it is what makes the directory a run.
+    // Last, because this file makes the directory a run.
     write(&partial.join(RUN_FILE), |file| {
         let mut buffered = io::BufWriter::new(file);
         serde_json::to_writer_pretty(&mut buffered, run)?;
@@ -104,7 +104,7 @@ pub(crate) fn write(
         }
         let mut file = File::create_new(path)?;
         content(&mut file)?;
-        // Where space is only promised, a full disk shows here.
+        // With delayed allocation, a full disk shows only here.
         file.sync_all()
     };
     attempt().map_err(|source| StoreError::writing(path, source))
@@ -125,7 +125,7 @@ fn publish(partial: &Path, directory: &Path, id: &str, root: &Path) -> Result<()
             StoreError::writing(directory, source)
         }
     })?;
-    // The rename itself reaches the disk with the directory that holds the name.
+    // The rename is durable only after its directory is synced.
     let synced = File::open(root).and_then(|root| root.sync_all());
     synced.map_err(|source| StoreError::writing(root, source))
 }
@@ -140,8 +140,8 @@ fn check_id(id: &str) -> Result<(), StoreError> {
     match id {
         "" => refuse("it is empty"),
         "last" => refuse("\"last\" means the newest run"),
-        _ if id.starts_with('.') => refuse("it begins with a dot"),
-        _ if id.contains(['/', '\0']) => refuse("it holds a path"),
+        _ if id.starts_with('.') => refuse("it starts with a dot"),
+        _ if id.contains(['/', '\0']) => refuse("it contains a slash or a NUL"),
         _ => Ok(()),
     }
 }
@@ -155,10 +155,10 @@ fn check_name(name: &str) -> Result<(), StoreError> {
     };
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     if name.is_empty() || name.contains('\0') || !Path::new(name).components().all(plain) {
-        return refuse("it does not lie inside the run's directory");
+        return refuse("it is not a path inside the run's directory");
     }
     if name == RUN_FILE || name == STUDY_FILE {
-        return refuse("the store writes it by itself");
+        return refuse("the store writes this file itself");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Results on a real file system: kept whole, found again, listed, and refused with a reason.
+//! Results on a real file system: saved, found, listed, and rejected with a reason.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod fixture;
@@ -101,12 +101,12 @@ fn a_name_that_begins_another_means_itself() {
 fn what_cannot_be_found_says_what_there_is() {
     let (_root, store) = store();
     let message = store.find("last").unwrap_err().to_string();
-    assert!(message.ends_with("there is none yet"), "{message}");
+    assert!(message.ends_with("there are no runs yet"), "{message}");
     store.save(&run("20261121-100000-s"), STUDY, &[]).unwrap();
     store.save(&run("20261122-100000-s"), STUDY, &[]).unwrap();
     let message = store.find("nope").unwrap_err().to_string();
     assert!(
-        message.contains("the newest there: 20261122-100000-s, 20261121-100000-s"),
+        message.contains("the newest runs are 20261122-100000-s, 20261121-100000-s"),
         "{message}"
     );
     let error = store.find("2026112").unwrap_err();
@@ -198,7 +198,7 @@ fn a_half_written_run_is_no_run() {
     fs::create_dir(store.root().join("no-run")).unwrap();
     assert_eq!(store.list().unwrap(), []);
     assert!(store.find("last").is_err());
-    // A fresh one may be another program's; one of yesterday is nobody's.
+    // A recent one may belong to a running process; one from yesterday does not.
     Store::open(store.root()).unwrap();
     assert!(partial.exists());
     let old = std::time::SystemTime::now() - std::time::Duration::from_hours(25);
@@ -309,7 +309,7 @@ fn the_index_follows_the_directories() {
     // No database at all.
     fs::write(
         &index,
-        "this is not a database, and long enough to be looked at as one",
+        "this is not a database, and long enough to be read as one",
     )
     .unwrap();
     assert_eq!(ids().len(), 2);
@@ -363,7 +363,7 @@ fn programs_that_save_at_once_all_succeed() {
 }
 
 #[test]
-#[ignore = "the part of one program in programs_that_save_at_once_all_succeed"]
+#[ignore = "child process of programs_that_save_at_once_all_succeed"]
 fn one_of_several_programs() {
     let root = std::env::var_os("STORE_ROOT").expect("started by the other test");
     let store = Store::open(Path::new(&root)).unwrap();
@@ -396,6 +396,6 @@ fn a_full_disk_is_named_and_leaves_nothing_behind() {
     let store = Store::open(&Path::new(&disk).join("runs")).unwrap();
     let files = [("server.log".to_owned(), vec![b'x'; 64 << 20])];
     let message = store.save(&run(ID), STUDY, &files).unwrap_err().to_string();
-    assert!(message.contains("make room"), "{message}");
+    assert!(message.contains("free disk space"), "{message}");
     assert_eq!(names(store.root()), [""; 0]);
 }

@@ -1,7 +1,7 @@
 //! Signing in: trust, peer, cleartext, md5, SCRAM-SHA-256 and SCRAM-SHA-256-PLUS.
 //!
-//! Numbers of the requests: `src/include/libpq/pqcomm.h` (`AUTH_REQ_*`). Peer and trust need
-//! nothing from the client. What the client may insist on (`require_auth`, `channel_binding`):
+//! Request codes: `src/include/libpq/pqcomm.h` (`AUTH_REQ_*`). Peer and trust require nothing from
+//! the client. Restrictions by the client (`require_auth`, `channel_binding`):
 //! `check_expected_areq` and `pg_SASL_init` in `src/interfaces/libpq/fe-auth.c`.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use crate::session::Login;
 const MECHANISM: &str = "SCRAM-SHA-256";
 /// The same, bound to the server's certificate.
 const MECHANISM_PLUS: &str = "SCRAM-SHA-256-PLUS";
-/// A run talks to a handful of servers; more salts than this are not worth keeping.
+/// A run connects to a handful of servers; more salts than this are not cached.
 const SALTS_MAX: usize = 64;
 
 /// Salted passwords by (password, salt, iterations), shared by the clients of a run.
@@ -34,8 +34,8 @@ struct Salted {
 }
 
 impl SaltCache {
-    /// The salted password, derived if it is not known yet. The lock is held meanwhile, so that
-    /// clients which sign in at the same time derive it once.
+    /// Returns the salted password, deriving it if it is not cached. The lock is held during the
+    /// derivation, so that clients that sign in at the same time derive it only once.
     fn derive(&self, password: &Password, salt: &[u8], iterations: u32) -> [u8; 32] {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known.iter().find(|entry| {
@@ -64,16 +64,16 @@ impl std::fmt::Debug for SaltCache {
     }
 }
 
-/// What authentication could be bound to.
+/// The channel that authentication can be bound to.
 #[derive(Clone)]
 enum Channel {
-    /// No TLS is spoken.
+    /// No TLS.
     Open,
-    /// TLS is spoken; the hash of the server's certificate, if it has one.
+    /// TLS, with the hash of the server's certificate if one is defined.
     Protected(Option<Vec<u8>>),
 }
 
-/// What a client needs to answer the server's requests.
+/// The state of a client's authentication.
 pub(crate) struct Authentication {
     user: String,
     password: Option<Password>,
@@ -82,12 +82,12 @@ pub(crate) struct Authentication {
     methods: Methods,
     channel: Channel,
     scram: Option<Scram>,
-    /// Whether the exchange that was started holds for the server's certificate only.
+    /// Whether the current exchange is bound to the server's certificate.
     is_bound: bool,
-    /// Whether the client has done its part: sent its password, or, with SCRAM, seen the server
-    /// prove that it knows it.
+    /// Whether the client has finished its part: sent its password or, with SCRAM, verified that
+    /// the server knows it too.
     has_finished: bool,
-    /// Whether the server is satisfied.
+    /// Whether the server has accepted the client.
     pub is_satisfied: bool,
 }
 
@@ -107,12 +107,13 @@ impl Authentication {
         }
     }
 
-    /// Takes note that TLS is spoken from now on, with this hash of the server's certificate.
+    /// Records that the connection uses TLS, with this hash of the server's certificate.
     pub fn protect(&mut self, certificate_hash: Option<Vec<u8>>) {
         self.channel = Channel::Protected(certificate_hash);
     }
 
-    /// Answers an `Authentication…` message; `true` once the server is satisfied.
+    /// Answers an `Authentication…` message; returns `true` once the server has accepted the
+    /// client.
     pub fn answer(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<bool, WireError> {
         let mut message = BytesMut::new();
         self.is_satisfied = self.respond(body, &mut message)?;
@@ -123,7 +124,7 @@ impl Authentication {
     fn respond(&mut self, body: &[u8], out: &mut BytesMut) -> Result<bool, WireError> {
         const CUT: WireError = WireError::Malformed {
             tag: 'R',
-            what: "the authentication request is cut off",
+            what: "the authentication request is truncated",
         };
         let (code, data) = body.split_first_chunk::<4>().ok_or(CUT)?;
         let code = u32::from_be_bytes(*code);
@@ -131,7 +132,7 @@ impl Authentication {
         match code {
             0 if self.scram.is_some() && !self.has_finished => {
                 return Err(WireError::Scram {
-                    reason: "the server did not prove itself",
+                    reason: "the server did not prove that it knows the password",
                 });
             }
             0 => return Ok(true),
@@ -163,7 +164,8 @@ impl Authentication {
         Ok(false)
     }
 
-    /// Refuses what the user does not want: other methods, and signing in unbound.
+    /// Rejects what the user does not allow: other methods, and authentication without channel
+    /// binding.
     fn insist(&self, code: u32) -> Result<(), WireError> {
         if let Err(reason) = self.methods.check(code, self.has_finished) {
             return Err(WireError::MethodRefused {
@@ -209,7 +211,8 @@ impl Authentication {
         Ok(())
     }
 
-    /// The mechanism, and what is bound to. `is_offered` is whether the server can bind.
+    /// Chooses the mechanism and the channel binding; `is_offered` is whether the server supports
+    /// binding.
     fn mechanism(&self, is_offered: bool) -> Result<(&'static str, Binding), WireError> {
         let fail = |reason| Err(WireError::ChannelBinding { reason });
         let is_wanted = self.channel_binding != ChannelBinding::Disable;
@@ -223,7 +226,7 @@ impl Authentication {
                 Ok((MECHANISM_PLUS, Binding::EndPoint(hash.clone())))
             }
             Channel::Protected(None) if is_required => {
-                fail("the server's certificate has no hash to bind to")
+                fail("the server's certificate has no hash for channel binding")
             }
             Channel::Protected(_) if is_required => {
                 fail("server did not offer an authentication method that supports channel binding")
@@ -245,7 +248,7 @@ impl Authentication {
             .map_err(|error| encode_error("authentication", &error))
     }
 
-    /// The password; an empty one counts as none, as in libpq.
+    /// Returns the password; an empty one counts as none, as in libpq.
     fn password(&self) -> Result<&Password, WireError> {
         self.password
             .as_ref()
@@ -257,7 +260,7 @@ impl Authentication {
 }
 
 const UNASKED: WireError = WireError::Scram {
-    reason: "the server continues an exchange that was not started",
+    reason: "the server continued an exchange that was not started",
 };
 
 fn send_password(password: &[u8], out: &mut BytesMut) -> Result<(), WireError> {
@@ -330,7 +333,7 @@ mod tests {
         assert!(fails(None, 2, b"").contains("Kerberos"));
         assert!(fails(Some("x"), 10, b"OAUTHBEARER\0\0").contains("OAUTHBEARER"));
         assert!(fails(Some("x"), 11, b"r=1").contains("not started"));
-        assert!(fails(Some("x"), 5, b"1").contains("cut off"));
+        assert!(fails(Some("x"), 5, b"1").contains("truncated"));
         assert!(answered(None, b"\0\0").is_err());
     }
 
@@ -425,7 +428,7 @@ mod tests {
                 Err(error) => error.to_string(),
             };
             for part in expected.split('|') {
-                assert!(seen.contains(part), "{seen:?} lacks {part:?}");
+                assert!(seen.contains(part), "{seen:?} does not contain {part:?}");
             }
         }
         let mut unbound = authentication(Some("p"), "", Require);

@@ -1,12 +1,12 @@
-//! Encoding of the messages that a load sends: bytes in, bytes appended to the output.
+//! Encodes the messages of a load: appends bytes to the output.
 //!
-//! Rare messages (start-up, passwords) are left to `postgres-protocol`. These are written here
-//! because scripts are bytes rather than text, and so that a parameter is written once, where it
-//! is sent from. Formats: the manual, "Message Formats".
+//! `postgres-protocol` encodes rare messages (start-up, passwords). These are encoded here because
+//! scripts are bytes, not text, and so that a parameter is written directly into the output.
+//! Formats: the manual, "Message Formats".
 
 use crate::error::WireError;
 
-/// Describe of the unnamed portal, then Execute of it without a limit of rows.
+/// Describe of the unnamed portal, then Execute of it without a row limit.
 const DESCRIBE_EXECUTE: &[u8] = b"D\0\0\0\x06P\0E\0\0\0\x09\0\0\0\0\0";
 /// Sync.
 pub(crate) const SYNC: &[u8] = b"S\0\0\0\x04";
@@ -33,21 +33,21 @@ pub(crate) fn message(
             Ok(())
         }
         Err(error) => {
-            // Half a message would put the server out of step.
+            // An incomplete message would break the protocol.
             out.truncate(start);
             Err(error)
         }
     }
 }
 
-/// Appends a text and its zero.
+/// Appends a zero-terminated string.
 #[inline]
 pub(crate) fn text(out: &mut Vec<u8>, text: &[u8], what: &'static str) -> Result<(), WireError> {
     out.extend_from_slice(text);
     end_text(out, out.len() - text.len(), what)
 }
 
-/// Ends the text that was written from `start` on.
+/// Terminates the string that was written from `start` on.
 #[inline]
 pub(crate) fn end_text(
     out: &mut Vec<u8>,
@@ -57,14 +57,14 @@ pub(crate) fn end_text(
     if out[start..].contains(&0) {
         return Err(WireError::Encode {
             what,
-            reason: "it holds a zero byte".into(),
+            reason: "it contains a zero byte".into(),
         });
     }
     out.push(0);
     Ok(())
 }
 
-/// `Parse`, the types of parameters left to the server.
+/// Appends `Parse`; the server determines the parameter types.
 pub(crate) fn parse(out: &mut Vec<u8>, name: &[u8], sql: &[u8]) -> Result<(), WireError> {
     message(out, b'P', "statement", |out| {
         text(out, name, "statement's name")?;
@@ -74,7 +74,7 @@ pub(crate) fn parse(out: &mut Vec<u8>, name: &[u8], sql: &[u8]) -> Result<(), Wi
     })
 }
 
-/// `Bind` of the unnamed portal, `Describe` and `Execute`; parameters and results are text.
+/// Appends `Bind` of the unnamed portal, `Describe` and `Execute`; parameters and results are text.
 /// `write` appends a parameter and returns whether it is not null.
 #[inline]
 pub(crate) fn bind_describe_execute(
@@ -88,7 +88,7 @@ pub(crate) fn bind_describe_execute(
         text(out, name, "statement's name")?;
         let count_word = u16::try_from(count).map_err(|_| WireError::Encode {
             what: "parameters",
-            reason: format!("there are {count}, and the protocol allows 65535"),
+            reason: format!("{count} parameters, but the protocol allows only 65535"),
         })?;
         out.extend_from_slice(&[0, 0]);
         out.extend_from_slice(&count_word.to_be_bytes());
@@ -100,7 +100,7 @@ pub(crate) fn bind_describe_execute(
                 out[start..start + 4].copy_from_slice(&length.to_be_bytes());
             }
         }
-        // One format for all columns: text. libpq sends it so.
+        // One format for all columns: text, as in libpq.
         out.extend_from_slice(&[0, 1, 0, 0]);
         Ok(())
     })?;

@@ -1,134 +1,134 @@
-//! What can go wrong: the protocol's own errors, and what a server reports.
+//! Protocol errors, and the server's error and notice reports.
 //!
-//! Fields of a report: the manual, "Error and Notice Message Fields". The non-localised severity
-//! (`V`) exists since 9.6; where it is missing the localised one is taken.
+//! Fields of a report: the manual, "Error and Notice Message Fields". The non-localized severity
+//! (`V`) exists since 9.6; if it is missing, the localized one is used.
 
 use std::fmt;
 
 use crate::tls::TlsError;
 
-/// An error of the protocol itself: the connection cannot be used any longer.
+/// A protocol error: the connection cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// A length that no message of this kind can have, as when the other end is no PostgreSQL.
+    /// A length that is impossible for this message type, as when the peer is not PostgreSQL.
     #[error(
-        "the server's message '{tag}' claims {length_bytes} bytes, which cannot be: \
+        "the server's message '{tag}' has an invalid length of {length_bytes} bytes: \
          is this a PostgreSQL server?"
     )]
     Length {
         /// The message's type.
         tag: char,
-        /// The claimed length, the length word included.
+        /// The stated length, including the length field.
         length_bytes: u32,
     },
-    /// A message that may not come now.
-    #[error("the server sent message '{tag}' while the client was {doing}")]
+    /// A message that is not allowed in the current state.
+    #[error("unexpected message '{tag}' from the server while {doing}")]
     Unexpected {
         /// The message's type.
         tag: char,
-        /// What the session waited for.
+        /// What the session was doing.
         doing: &'static str,
     },
-    /// A message whose body does not follow its format.
-    #[error("the server's message '{tag}' is malformed: {what}")]
+    /// A message with an invalid body.
+    #[error("malformed message '{tag}' from the server: {what}")]
     Malformed {
         /// The message's type.
         tag: char,
-        /// What is wrong with it.
+        /// The error in it.
         what: &'static str,
     },
-    /// The server wants a password, and there is none.
+    /// The server requires a password, but none is known.
     #[error(
-        "the server asks for a password (user \"{user}\") and none was given: \
-         set PGPASSWORD, or write a line into ~/.pgpass"
+        "the server requires a password for user \"{user}\", but none was given: \
+         set PGPASSWORD, or add a line to ~/.pgpass"
     )]
     PasswordNeeded {
-        /// The user that signs in.
+        /// The user who signs in.
         user: String,
     },
-    /// A way to authenticate that is not spoken here.
+    /// An unsupported authentication method.
     #[error(
-        "the server asks for {method} authentication, which is not supported: \
+        "the server requires {method} authentication, which is not supported: \
          use trust, peer, password, md5 or scram-sha-256 in pg_hba.conf"
     )]
     AuthenticationUnsupported {
         /// The method's name or number.
         method: String,
     },
-    /// SCRAM failed on our side, or the server could not prove that it knows the password.
+    /// SCRAM failed in the client, or the server did not prove that it knows the password.
     #[error("SCRAM-SHA-256 authentication failed: {reason}")]
     Scram {
-        /// What was wrong.
+        /// The error.
         reason: &'static str,
     },
-    /// The server asks for a way to authenticate that `require_auth` does not allow.
+    /// The server requests an authentication method that `require_auth` does not allow.
     #[error("authentication method requirement \"{required}\" failed: {reason}")]
     MethodRefused {
-        /// What is allowed.
+        /// The allowed methods.
         required: String,
         /// What the server did.
         reason: &'static str,
     },
-    /// Channel binding is required, or offered where it cannot be.
+    /// Channel binding is required but not possible.
     #[error("channel binding required, but {reason}")]
     ChannelBinding {
-        /// What is in its way.
+        /// Why it is not possible.
         reason: &'static str,
     },
-    /// The connection is not protected as it should be.
+    /// The connection is not protected as required.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The server is not of the kind that `target_session_attrs` asks for.
+    /// The server is not of the type that `target_session_attrs` requires.
     #[error("{reason}")]
     Unwanted {
-        /// What it is or is not.
+        /// How its type differs.
         reason: String,
     },
-    /// A message that cannot be encoded, such as SQL with a zero byte in it.
+    /// A message that cannot be encoded, such as SQL that contains a zero byte.
     #[error("cannot send the {what}: {reason}")]
     Encode {
-        /// What was to be sent.
+        /// The message.
         what: &'static str,
-        /// Why it cannot be.
+        /// Why it cannot be sent.
         reason: String,
     },
 }
 
-/// What a server says in an `ErrorResponse` or `NoticeResponse`.
+/// An `ErrorResponse` or `NoticeResponse` of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerError {
-    /// `ERROR`, `FATAL`, `PANIC`; of notices `WARNING`, `NOTICE`, `DEBUG`, `INFO`, `LOG`.
+    /// `ERROR`, `FATAL` or `PANIC`; for notices `WARNING`, `NOTICE`, `DEBUG`, `INFO` or `LOG`.
     pub severity: String,
-    /// The five characters of the SQLSTATE.
+    /// The five-character SQLSTATE.
     pub sqlstate: String,
     /// The primary message, in the server's language.
     pub message: String,
     /// The secondary message.
     pub detail: Option<String>,
-    /// What to do about it.
+    /// Advice on what to do.
     pub hint: Option<String>,
-    /// Position in the query text in characters, the first being 1.
+    /// Position in the query text, in characters from 1.
     pub position: Option<u32>,
-    /// Position in `internal_query`, likewise.
+    /// Position in `internal_query`, in characters from 1.
     pub internal_position: Option<u32>,
-    /// The query that a function or the server itself ran.
+    /// An internally generated query, such as one run by a function.
     pub internal_query: Option<String>,
     /// The call stack of functions.
     pub context: Option<String>,
-    /// The schema of the object concerned.
+    /// The schema of the affected object.
     pub schema: Option<String>,
-    /// The table concerned.
+    /// The affected table.
     pub table: Option<String>,
-    /// The constraint concerned.
+    /// The affected constraint.
     pub constraint: Option<String>,
 }
 
 impl ServerError {
-    /// Reads the fields of a report; unknown ones are passed over, as the protocol asks.
+    /// Parses the fields of a report; unknown ones are ignored, as the protocol requires.
     ///
     /// # Errors
-    /// [`WireError::Malformed`] where a field has no end.
+    /// [`WireError::Malformed`] if a field is not terminated.
     pub(crate) fn read(tag: char, mut body: &[u8]) -> Result<Self, WireError> {
         let mut report = Self::default();
         while let Some((&field, rest)) = body.split_first() {
@@ -140,14 +140,14 @@ impl ServerError {
                 .position(|&byte| byte == 0)
                 .ok_or(WireError::Malformed {
                     tag,
-                    what: "a field of the report has no end",
+                    what: "unterminated field",
                 })?;
             report.set(field, String::from_utf8_lossy(&rest[..end]).into_owned());
             body = &rest[end + 1..];
         }
         Err(WireError::Malformed {
             tag,
-            what: "the report has no end",
+            what: "unterminated report",
         })
     }
 

@@ -1,8 +1,8 @@
-//! Questions and answers over a stream that the caller opened.
+//! Synchronous queries over a stream that the caller opened.
 //!
-//! For set-up and inspection, where one waits for each answer. The stream is the caller's, with
-//! whatever time limits it set: a read that times out ends the exchange with
-//! [`ExchangeError::Stream`], and the exchange cannot go on after that.
+//! For set-up and inspection, where the caller waits for each result. The caller owns the stream
+//! and sets its time limits: a read that times out fails with [`ExchangeError::Stream`], and the
+//! exchange cannot be used after that.
 
 use std::io::{self, Read, Write};
 
@@ -12,14 +12,14 @@ use crate::error::{ServerError, WireError};
 use crate::message::{CopyDirection, Event};
 use crate::session::{BackendKey, Execution, Login, Session};
 
-/// Room for one read; rows of set-up work are few.
+/// Buffer size of one read; set-up work returns few rows.
 const READ_BYTES: usize = 8192;
 
-/// Why an exchange failed.
+/// Errors of an exchange.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// The server reported an error. The exchange can go on, unless the error is fatal.
+    /// The server reported an error. The exchange can continue unless the error is fatal.
     #[error("{0}")]
     Server(Box<ServerError>),
     /// The protocol was violated.
@@ -28,18 +28,18 @@ pub enum ExchangeError {
     /// The stream failed or a time limit passed.
     #[error("the connection to the server failed: {0}")]
     Stream(#[from] io::Error),
-    /// The server closed the connection without a word.
+    /// The server closed the connection without a message.
     #[error("the server closed the connection")]
     Closed,
 }
 
 impl ExchangeError {
-    /// What it means for the connection that was to be opened.
+    /// Classifies the error as a failed connection attempt.
     fn failure(&self, is_authenticated: bool) -> Failure {
         match self {
             Self::Server(error) => Failure::of_server(error, is_authenticated),
             Self::Wire(error) => Failure::of_wire(error),
-            // A read that takes longer than it may fails in one of two ways.
+            // A read that times out fails with one of two error kinds.
             Self::Stream(error)
                 if matches!(
                     error.kind(),
@@ -53,18 +53,18 @@ impl ExchangeError {
     }
 }
 
-/// What a statement answered.
+/// The result of a statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// The columns' names; empty for a command without rows.
+    /// The column names; empty for a command without rows.
     pub columns: Vec<String>,
-    /// The rows, each with a text or null per column. Bytes that are no UTF-8 are replaced.
+    /// The rows, each with a text or null per column. Invalid UTF-8 is replaced.
     pub rows: Vec<Vec<Option<String>>>,
     /// The command tag, such as `INSERT 0 1`.
     pub tag: String,
 }
 
-/// A connection for questions and answers.
+/// A connection for synchronous queries.
 pub struct Exchange<S> {
     stream: S,
     session: Session,
@@ -72,20 +72,20 @@ pub struct Exchange<S> {
 }
 
 impl<S: Read + Write> Exchange<S> {
-    /// Signs in over an opened stream.
+    /// Signs in over an open stream.
     ///
     /// # Errors
-    /// The server's refusal, a protocol violation, or the stream's failure.
+    /// The server rejects the client, violates the protocol, or the stream fails.
     pub fn open(stream: S, login: &Login) -> Result<Self, ExchangeError> {
         Self::sign_in(stream, login).map_err(|(error, _)| error)
     }
 
-    /// Signs in at the first server of a target that can be reached and is wanted, over streams
-    /// that `connect` opens; `first` is the endpoint that is tried first. Also tells which
-    /// endpoint it was.
+    /// Signs in to the first server of a target that is reachable and of the required type, over
+    /// streams that `connect` opens. `first` is the endpoint to try first. Also returns the
+    /// endpoint that it connected to.
     ///
     /// # Errors
-    /// Every attempt that failed, with its address, in their order.
+    /// All failed attempts with their addresses, in order.
     pub fn connect(
         target: &Target,
         endpoints: &[Endpoint],
@@ -118,7 +118,7 @@ impl<S: Read + Write> Exchange<S> {
         }
     }
 
-    /// Signs in; else why not, and whether the server had let the client in before.
+    /// Signs in. On failure also returns whether the server had already accepted the client.
     fn sign_in(stream: S, login: &Login) -> Result<Self, (ExchangeError, bool)> {
         let session = Session::start(login).map_err(|error| (error.into(), false))?;
         let mut exchange = Self {
@@ -132,22 +132,22 @@ impl<S: Read + Write> Exchange<S> {
         }
     }
 
-    /// Sends a simple query and collects what each of its statements answers. Statements of one
-    /// query form one transaction, unless they say otherwise.
+    /// Sends a simple query and collects the results of its statements. The statements of one query
+    /// form one transaction unless they control transactions themselves.
     ///
     /// # Errors
-    /// The first error the server reports, or whatever ended the connection.
+    /// The first error that the server reports, or the error that ended the connection.
     pub fn query(&mut self, sql: &str) -> Result<Vec<Answer>, ExchangeError> {
         self.session.query(sql, 0, true)?;
         self.wait()
     }
 
-    /// Sends `COPY … FROM STDIN` and the data that `write` appends to what it is given, as often
-    /// as it returns `true`.
+    /// Sends `COPY … FROM STDIN`, and data as long as `write`, which appends it to its argument,
+    /// returns `true`.
     ///
     /// # Errors
-    /// The error the server reports, or whatever ended the connection. An error in the middle is
-    /// met at the end, since the server reads on until then.
+    /// An error that the server reports, or the error that ended the connection. The server reads
+    /// all data before it reports an error, so it is detected at the end.
     pub fn copy_in(
         &mut self,
         sql: &str,
@@ -179,7 +179,7 @@ impl<S: Read + Write> Exchange<S> {
     /// Executes one statement with parameters `$1`, `$2` ….
     ///
     /// # Errors
-    /// The error the server reports, or whatever ended the connection.
+    /// An error that the server reports, or the error that ended the connection.
     pub fn execute(
         &mut self,
         sql: &str,
@@ -195,10 +195,10 @@ impl<S: Read + Write> Exchange<S> {
         Ok(self.wait()?.pop().unwrap_or_default())
     }
 
-    /// The first column of a statement's first row, if there is one that is not null.
+    /// Returns the first column of a statement's first row, if there is one and it is not null.
     ///
     /// # Errors
-    /// The error the server reports, or whatever ended the connection.
+    /// An error that the server reports, or the error that ended the connection.
     pub fn value(&mut self, sql: &str) -> Result<Option<String>, ExchangeError> {
         let answer = self.query(sql)?.pop().unwrap_or_default();
         Ok(answer
@@ -208,27 +208,27 @@ impl<S: Read + Write> Exchange<S> {
             .and_then(|row| row.into_iter().next().flatten()))
     }
 
-    /// The server process, and the key to cancel its work.
+    /// Returns the backend's process ID and the key to cancel its queries.
     pub fn backend(&self) -> Option<BackendKey> {
         self.session.backend()
     }
 
-    /// A setting that the server reported, such as `server_version`.
+    /// Returns a setting that the server reported, such as `server_version`.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.session.parameter(name)
     }
 
-    /// Whether what is sent and received is protected by TLS.
+    /// Whether the connection uses TLS.
     pub fn is_protected(&self) -> bool {
         self.session.is_protected()
     }
 
-    /// Takes the notices that came since the last call.
+    /// Returns and clears the notices received since the last call.
     pub fn take_notices(&mut self) -> Vec<ServerError> {
         std::mem::take(&mut self.notices)
     }
 
-    /// The same connection over a stream that was made of this one's, as a boxed one.
+    /// Converts the stream, for example into a boxed one; the connection stays the same.
     pub fn map<T>(self, change: impl FnOnce(S) -> T) -> Exchange<T> {
         Exchange {
             stream: change(self.stream),
@@ -237,15 +237,15 @@ impl<S: Read + Write> Exchange<S> {
         }
     }
 
-    /// The stream, for setting its time limits.
+    /// Returns the stream, for setting its time limits.
     pub fn stream(&self) -> &S {
         &self.stream
     }
 
-    /// Says goodbye and gives the stream back.
+    /// Terminates the connection and returns the stream.
     ///
     /// # Errors
-    /// The stream's failure, which hardly matters any more.
+    /// A failure of the stream, which rarely matters here.
     pub fn close(mut self) -> Result<S, ExchangeError> {
         self.session.terminate();
         self.send()?;
@@ -261,7 +261,7 @@ impl<S: Read + Write> Exchange<S> {
         Ok(())
     }
 
-    /// Sends what there is and collects answers until the server is ready.
+    /// Sends the output and collects results until the server is ready.
     fn wait(&mut self) -> Result<Vec<Answer>, ExchangeError> {
         let mut collected = Collected::default();
         self.collect(&mut collected, |collected| collected.ready)?;
@@ -271,7 +271,7 @@ impl<S: Read + Write> Exchange<S> {
         }
     }
 
-    /// Sends what there is and collects answers until there are enough.
+    /// Sends the output and collects results until there are enough.
     fn collect(
         &mut self,
         collected: &mut Collected,
@@ -279,8 +279,9 @@ impl<S: Read + Write> Exchange<S> {
     ) -> Result<(), ExchangeError> {
         let mut buffer = [0; READ_BYTES];
         while !is_enough(collected) {
-            // A server that is gone may have left its last words, which tell more than the error
-            // of the stream does; so reading goes on after a failed write.
+            // A server that closed the connection may have sent a last message, which explains the
+            // failure better than the stream's error does, so reading continues after a failed
+            // write.
             let sent = self.send();
             let count = match self.stream.read(&mut buffer) {
                 Ok(count) if count > 0 => count,

@@ -1,31 +1,30 @@
 //! The PostgreSQL protocol without I/O: conninfo, start-up, authentication, queries, pipelines.
 //!
-//! Bytes that a caller read go in, [`Event`]s come out; calls such as [`Session::query`] put bytes
-//! into an output buffer that the caller writes when and how it likes. Nothing here opens a file or
-//! a socket, reads a clock (but for rustls, which looks whether a certificate is still valid) or
-//! waits, so an event loop, a blocking tool and a test drive the same
-//! code.
+//! The caller passes in received bytes and gets [`Event`]s; calls such as [`Session::query`] append
+//! to an output buffer that the caller writes whenever it wants. This crate opens no files or
+//! sockets, reads no clock (except rustls, to check whether a certificate is still valid) and never
+//! waits, so an event loop, a blocking tool and a test use the same code.
 //!
-//! # Map
-//! - [`conninfo`]: where and as whom to connect, by libpq's conventions.
-//! - [`Session`]: one connection as a state machine; the load engine's hot path. TLS is inside: its
-//!   bytes come and go as others do.
-//! - [`conninfo::Attempts`]: which server is tried next, and how, after one failed.
-//! - [`Exchange`]: questions and answers over a stream that the caller opened, for set-up work.
+//! # Overview
+//! - [`conninfo`]: connection parameters, by libpq's conventions.
+//! - [`Session`]: one connection as a state machine; the load engine's hot path. It includes TLS,
+//!   which is transparent to the caller.
+//! - [`conninfo::Attempts`]: which server to try next, and how, after a failed attempt.
+//! - [`Exchange`]: synchronous queries over a stream that the caller opened, for set-up work.
 //!
 //! # Invariants
-//! - Protocol 3.0 is spoken, as PostgreSQL 7.4 and everything later understands it.
-//! - Whatever bytes arrive, the answer is an event or a [`WireError`], never a panic.
-//! - Events do not depend on how the replies were cut into pieces (`tests/replies.rs`).
-//! - In steady state, a reply costs no allocation: rows nobody asked for are walked by their length.
-//! - No `Debug` or `Display` shows a password.
-//! - A connection without TLS pays one untaken branch for it.
+//! - It uses protocol 3.0, which PostgreSQL 7.4 and later support.
+//! - Any received bytes produce an event or a [`WireError`], never a panic.
+//! - Events do not depend on how the replies are split into pieces (`tests/replies.rs`).
+//! - In steady state, a reply causes no allocation: rows that the caller does not need are skipped
+//!   by their length.
+//! - `Debug` and `Display` never show a password.
+//! - Without TLS, a connection pays one untaken branch for it.
 //!
 //! # Sources
 //! The manual's chapter "Frontend/Backend Protocol"; `src/interfaces/libpq/fe-protocol3.c`,
-//! `fe-exec.c` and `fe-connect.c`. Encoding of rare messages and md5 come from the
-//! `postgres-protocol` crate; its `Message::parse` takes 156 ns a reply where the walk here takes
-//! about 7, which is why replies are read by hand.
+//! `fe-exec.c` and `fe-connect.c`. The `postgres-protocol` crate provides md5 and the encoding of
+//! rare messages. Its `Message::parse` takes 156 ns per reply; the parser here takes about 7 ns.
 
 mod authentication;
 pub mod conninfo;

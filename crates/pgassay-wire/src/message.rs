@@ -1,32 +1,32 @@
-//! What a session reports, and the rows within.
+//! Events of a session, and the rows in them.
 //!
-//! Everything here borrows from the bytes that were read; nothing is copied or checked before
-//! somebody looks at it. See `src/interfaces/libpq/fe-protocol3.c` (`getAnotherTuple`).
+//! Everything here borrows from the received bytes; nothing is copied or checked before it is used.
+//! See `src/interfaces/libpq/fe-protocol3.c` (`getAnotherTuple`).
 
 use crate::error::{ServerError, WireError};
 
-/// The state of the server's transaction, as `ReadyForQuery` tells it.
+/// The server's transaction status, from `ReadyForQuery`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionStatus {
     /// No transaction is open.
     Idle,
     /// A transaction block is open.
     Open,
-    /// A transaction block is open and failed: only a rollback is accepted.
+    /// A transaction block is open and has failed: only a rollback is accepted.
     Failed,
 }
 
-/// Which way data was to be copied.
+/// The direction of a COPY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
-    /// `COPY … FROM STDIN`: refused with `CopyFail`, an error follows; unless the session was told
-    /// to accept it.
+    /// `COPY … FROM STDIN`: rejected with `CopyFail`, and an error follows, unless the session
+    /// accepts it.
     In,
-    /// `COPY … TO STDOUT`: the data are passed over.
+    /// `COPY … TO STDOUT`: the data is discarded.
     Out,
 }
 
-/// Something that happened on the connection. `token` is what the caller gave with the request.
+/// An event on the connection. `token` is the value that the caller passed with the request.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -34,86 +34,86 @@ pub enum Event<'a> {
     Ready {
         /// The query's or Sync's token.
         token: Option<u32>,
-        /// The transaction's state.
+        /// The transaction status.
         status: TransactionStatus,
     },
-    /// A statement is done. A simple query with several statements has several of these.
+    /// A statement is complete. A simple query with several statements causes several of these.
     Complete {
         /// The request's token.
         token: u32,
         /// The command tag, such as `SELECT 1`; empty for an empty query.
         tag: &'a [u8],
     },
-    /// A row, where rows were asked for.
+    /// A row, if the request asked for rows.
     Row {
         /// The request's token.
         token: u32,
         /// The row.
         row: Row<'a>,
     },
-    /// The columns of the rows to come, where rows were asked for.
+    /// The columns of the following rows, if the request asked for rows.
     Described {
         /// The request's token.
         token: u32,
         /// The columns.
         columns: RowDescription<'a>,
     },
-    /// A `Parse` by itself is done.
+    /// A separate `Parse` is complete.
     Prepared {
         /// The request's token.
         token: u32,
     },
-    /// A `Close` is done.
+    /// A `Close` is complete.
     Closed {
         /// The request's token.
         token: u32,
     },
     /// The server reported an error.
     Error {
-        /// The failed request's token; none where the error belongs to no request, as when the
-        /// server shuts down or refuses the connection.
+        /// The failed request's token; none if the error does not belong to a request, as when the
+        /// server shuts down or rejects the connection.
         token: Option<u32>,
-        /// Requests after the failed one that the server passes over, up to the next Sync. No
-        /// event comes for them.
+        /// The number of requests after the failed one that the server skips, up to the next Sync.
+        /// They cause no events.
         skipped: u32,
-        /// What the server said.
+        /// The server's report.
         error: Box<ServerError>,
     },
-    /// A statement turned out to be a `COPY`.
+    /// A statement started a `COPY`.
     Copy {
         /// The request's token.
         token: u32,
-        /// Which way.
+        /// Its direction.
         direction: CopyDirection,
     },
     /// A notice or warning.
     Notice(Notice<'a>),
-    /// A setting that the server reports, at start-up or because it changed.
+    /// A setting that the server reports, at start-up or after it changed.
     Parameter {
         /// The setting's name.
         name: &'a str,
         /// Its value.
         value: &'a str,
     },
-    /// A notification (`LISTEN`/`NOTIFY`); its content is not kept.
+    /// A notification (`LISTEN`/`NOTIFY`); its content is discarded.
     Notification,
 }
 
-/// A notice, not read yet.
+/// A notice that is not parsed yet.
 #[derive(Clone, Copy)]
 pub struct Notice<'a>(pub(crate) &'a [u8]);
 
 impl Notice<'_> {
-    /// The SQLSTATE, without reading the rest.
+    /// Returns the SQLSTATE without parsing the rest.
     pub fn sqlstate(&self) -> Option<&[u8]> {
         let mut fields = self.0.split(|&byte| byte == 0);
         fields.find_map(|field| field.strip_prefix(b"C"))
     }
 
-    /// Reads the notice's fields.
+    /// Parses the notice's fields.
     ///
     /// # Errors
-    /// [`WireError::Malformed`] where a field has no end.
+    /// [`WireError::Malformed`] if a field is not terminated.
     pub fn read(&self) -> Result<ServerError, WireError> {
         ServerError::read('N', self.0)
     }
@@ -130,17 +130,17 @@ impl std::fmt::Debug for Notice<'_> {
 pub struct RowDescription<'a>(pub(crate) &'a [u8]);
 
 impl RowDescription<'_> {
-    /// The columns' names, in their order.
+    /// Returns the column names in order.
     ///
     /// # Errors
-    /// [`WireError::Malformed`] where the message is cut off.
+    /// [`WireError::Malformed`] if the message is truncated.
     pub fn names(&self) -> Result<Vec<String>, WireError> {
         const CUT: WireError = WireError::Malformed {
             tag: 'T',
-            what: "a column is cut off",
+            what: "truncated column",
         };
-        // After the name come table oid, attribute number, type oid, type length, type modifier
-        // and format.
+        // After the name: table OID, attribute number, type OID, type length, type modifier and
+        // format.
         const FIXED_BYTES: usize = 18;
         let (count, mut rest) = self.0.split_at_checked(2).ok_or(CUT)?;
         let count = u16::from_be_bytes([count[0], count[1]]);
@@ -159,7 +159,7 @@ impl RowDescription<'_> {
 pub struct Row<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Row<'a> {
-    /// The row's values in their order; `None` is SQL's null. A cut-off row ends with one error.
+    /// Returns the row's values in order; `None` is NULL. A truncated row ends with one error.
     pub fn values(&self) -> impl Iterator<Item = Result<Option<&'a [u8]>, WireError>> + use<'a> {
         let (count, mut rest) = self.0.split_at_checked(2).unwrap_or((&[0, 1], &[]));
         let mut left = u16::from_be_bytes([count[0], count[1]]);
@@ -174,11 +174,11 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Takes one length-prefixed value; a length of -1 is null.
+/// Parses one length-prefixed value; a length of -1 is NULL.
 fn take_value<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, WireError> {
     const CUT: WireError = WireError::Malformed {
         tag: 'D',
-        what: "the row is cut off",
+        what: "truncated row",
     };
     let (length, after) = rest.split_first_chunk::<4>().ok_or(CUT)?;
     let length = i32::from_be_bytes(*length);

@@ -1,9 +1,9 @@
-//! A password that does not show itself.
+//! A password type that does not reveal its content.
 
 use std::fmt;
 
-/// A password. `Debug` prints stars, and there is no `Display`, so that no log, error or stored
-/// result can hold it by accident.
+/// A password. `Debug` prints asterisks, and there is no `Display`, so that no log, error or stored
+/// result can contain it by accident.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
@@ -13,7 +13,8 @@ impl Password {
         Self(text.into())
     }
 
-    /// The password itself, for sending it to a server or writing it where only the user can read.
+    /// Returns the password, for sending it to a server or writing it to a file that only the user
+    /// can read.
     pub fn reveal(&self) -> &str {
         &self.0
     }

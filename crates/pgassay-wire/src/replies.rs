@@ -1,9 +1,9 @@
-//! Reading replies: cutting bytes into messages, and matching these with what was asked.
+//! Parsing replies: splitting bytes into messages, and matching messages with requests.
 //!
-//! A message that lies whole in what was read is looked at in place. Of one that does not, the
-//! bytes so far are kept, but only if anybody wants its body; bodies of rows nobody asked for are
-//! stepped over by their length, however they are cut. See `pqParseInput3` in
-//! `src/interfaces/libpq/fe-protocol3.c` for the state machine this follows.
+//! A message that was received completely is parsed in place. The beginning of an incomplete
+//! message is buffered only if its body is needed; bodies of unneeded rows are skipped by their
+//! length, however they are split. See `pqParseInput3` in `src/interfaces/libpq/fe-protocol3.c` for
+//! the same state machine in libpq.
 
 use std::collections::VecDeque;
 
@@ -13,20 +13,20 @@ use crate::message::{CopyDirection, Event, Notice, Row, RowDescription, Transact
 use crate::session::BackendKey;
 use crate::starting::{self, Starting};
 
-/// The type and the length word.
+/// The type and the length field.
 const HEADER_BYTES: usize = 5;
-/// Messages of most kinds are short; longer ones mean that the two sides lost each other.
+/// Most messages are short; a longer one means that client and server are out of sync. This is
 /// libpq's limit (`VALID_LONG_MESSAGE_TYPE`).
 const SHORT_MAX_BYTES: u32 = 30_000;
-/// No message is longer than the server's largest allocation.
+/// No message exceeds the server's largest allocation.
 const LONG_MAX_BYTES: u32 = 0x3fff_ffff;
 
-/// What a request was.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `Query`; ends with `ReadyForQuery`.
     Simple,
-    /// `Parse` by itself; ends with `ParseComplete`.
+    /// A separate `Parse`; ends with `ParseComplete`.
     Parse,
     /// `[Parse] Bind Describe Execute`; ends with `CommandComplete`.
     Execute,
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     Sync,
 }
 
-/// A request whose answer is not complete.
+/// A request whose reply is incomplete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
     pub kind: Kind,
@@ -45,7 +45,7 @@ pub(crate) struct Pending {
     pub token: u32,
 }
 
-/// What a message meant, without its body.
+/// The meaning of a message, without its body.
 #[derive(Clone, Copy)]
 enum Outcome {
     Nothing,
@@ -62,30 +62,30 @@ enum Outcome {
     Notification,
 }
 
-/// Where a message's body is.
+/// The location of a message's body.
 enum Body<'a> {
     Input(&'a [u8]),
     Kept,
 }
 
-/// The reading half of a session.
+/// The receiving half of a session.
 pub(crate) struct Replies {
     pub core: Core,
-    /// The start of a message that was cut off, header included.
+    /// The beginning of an incomplete message, including the header.
     kept: Vec<u8>,
-    /// Whether `kept` has been reported and can go.
+    /// Whether the message in `kept` has been reported and can be discarded.
     kept_is_done: bool,
-    /// Bytes of a body to be stepped over.
+    /// Bytes of a body left to skip.
     skip_bytes: usize,
 }
 
-/// What does not depend on how bytes were cut.
+/// State that does not depend on how bytes are split.
 pub(crate) struct Core {
     pub out: Vec<u8>,
-    /// Bytes at the start of `out` that have been written already.
+    /// Bytes at the start of `out` that are already written.
     pub sent: usize,
     pub pending: VecDeque<Pending>,
-    /// There until start-up is over.
+    /// Present until start-up is complete.
     pub starting: Option<Box<Starting>>,
     pub discarding: bool,
     /// Whether the caller answers `COPY FROM STDIN` with data.
@@ -134,7 +134,7 @@ impl Replies {
         self.core.event(outcome, body).map(Some)
     }
 
-    /// Uses one message, or what there is of it.
+    /// Handles one message, or the received part of it.
     #[inline]
     fn step<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<(Outcome, Body<'a>)>, WireError> {
         if self.skip_bytes > 0 {
@@ -169,7 +169,8 @@ impl Replies {
         Ok(Some((self.core.handle(tag, body)?, Body::Input(body))))
     }
 
-    /// As [`Self::step`], for a message whose start was kept. Rare: the end of a full buffer.
+    /// Like [`Self::step`], for a message whose beginning was buffered. Rare: only at the end of a
+    /// full buffer.
     #[cold]
     fn step_kept<'a>(
         &mut self,
@@ -208,7 +209,7 @@ impl Replies {
     }
 }
 
-/// The type and the length of the body, checked as libpq checks it.
+/// Returns the type and the length of the body, with the same checks as in libpq.
 #[inline]
 fn read_header(header: [u8; HEADER_BYTES]) -> Result<(u8, usize), WireError> {
     let [tag, length @ ..] = header;
@@ -240,11 +241,11 @@ impl Core {
         self.pending.push_back(pending);
     }
 
-    /// Whether anybody looks at the body of such a message, as things stand.
+    /// Whether the body of such a message is needed in the current state.
     #[inline]
     fn wants_body(&self, tag: u8) -> bool {
         match tag {
-            // While starting nothing is pending, and a row is the answer to a question.
+            // During start-up nothing is pending, and a row answers a query about the server.
             b'D' | b'T' => {
                 let front = self.pending.front();
                 front.map_or(self.starting.is_some(), |front| front.rows)
@@ -256,7 +257,7 @@ impl Core {
         }
     }
 
-    /// Moves the state by one message.
+    /// Updates the state for one message.
     #[inline]
     fn handle(&mut self, tag: u8, body: &[u8]) -> Result<Outcome, WireError> {
         if self.starting.is_some() {
@@ -336,7 +337,7 @@ impl Core {
             b'K' => {
                 let key: &[u8; 8] = body.try_into().map_err(|_| WireError::Malformed {
                     tag: 'K',
-                    what: "the key has another length than protocol 3.0 gives it",
+                    what: "the cancel key's length is invalid in protocol 3.0",
                 })?;
                 let word = |at: usize| {
                     i32::from_be_bytes([key[at], key[at + 1], key[at + 2], key[at + 3]])
@@ -366,8 +367,8 @@ impl Core {
                 Ok(Outcome::Nothing)
             }
             b'T' | b'C' if starting.has_asked() => Ok(Outcome::Nothing),
-            // A server that would rather speak an older minor version than ours, which is the
-            // oldest: nothing changes.
+            // The server negotiates the minor version. The session requests the oldest one, so
+            // nothing changes.
             b'v' => Ok(Outcome::Nothing),
             _ => Err(self.unexpected(tag)),
         }
@@ -380,13 +381,13 @@ impl Core {
         Ok(Outcome::Ready(Some(front.token)))
     }
 
-    /// An error ends the request in front, and all up to the next Sync with it.
+    /// Handles an error: it ends the first pending request, and all others up to the next Sync.
     fn failed(&mut self, fatal: bool) -> Outcome {
         let Some(front) = self.pending.front().copied() else {
             return Outcome::Error(None, 0);
         };
-        // After a fatal error the connection closes, so the queue stays as it is; the request in
-        // front may well have nothing to do with it (an administrator's command).
+        // After a fatal error the connection closes, so the queue stays unchanged. The first
+        // request may be unrelated to the error (for example, after an administrator's command).
         if fatal || matches!(front.kind, Kind::Simple | Kind::Sync) {
             return Outcome::Error(Some(front.token), 0);
         }
@@ -404,16 +405,16 @@ impl Core {
         Outcome::Error(Some(front.token), skipped)
     }
 
-    /// Answers `CopyInResponse`. While the server waits for data it swallows Syncs, so that those
-    /// behind the COPY have no answer but for one, which is sent anew. Any other request behind
-    /// it makes the server close the connection with a fatal error that says so (`CopyGetData` in
+    /// Answers `CopyInResponse`. While the server waits for data it discards Syncs, so those after
+    /// the COPY get no reply, except for one, which is sent again. Any other request after it makes
+    /// the server close the connection with a fatal error that states the reason (`CopyGetData` in
     /// `src/backend/commands/copyfromparse.c`).
     fn refuse_copy(&mut self) {
         const REASON: &[u8] = b"COPY FROM STDIN is not supported here";
         encode::message(&mut self.out, b'f', "refusal", |out| {
             encode::text(out, REASON, "refusal")
         })
-        .expect("the constant is short and holds no zero byte");
+        .expect("the constant is short and contains no zero byte");
         let copy_is_extended = self
             .pending
             .front()
@@ -430,11 +431,11 @@ impl Core {
         }
     }
 
-    /// Keeps a reported setting; its place is told.
+    /// Stores a reported setting and returns its index.
     fn parameter(&mut self, body: &[u8]) -> Result<Outcome, WireError> {
         const CUT: WireError = WireError::Malformed {
             tag: 'S',
-            what: "the setting is cut off",
+            what: "truncated setting",
         };
         let mut parts = body.split(|&byte| byte == 0);
         let (Some(name), Some(value), Some([])) = (parts.next(), parts.next(), parts.next()) else {
@@ -452,7 +453,7 @@ impl Core {
         Ok(Outcome::Parameter(self.parameters.len() - 1))
     }
 
-    /// The request in front, which must be one that yields rows.
+    /// Returns the first pending request, which must be one that returns rows.
     #[inline]
     fn statement(&self, tag: u8) -> Result<Pending, WireError> {
         self.expect(tag, &[Kind::Execute, Kind::Simple])
@@ -471,11 +472,11 @@ impl Core {
         let doing = match self.pending.front().map(|front| front.kind) {
             _ if self.starting.is_some() => "signing in",
             None => "idle",
-            Some(Kind::Simple) => "waiting for a simple query",
-            Some(Kind::Parse) => "waiting for a statement to be prepared",
-            Some(Kind::Execute) => "waiting for a statement to be executed",
-            Some(Kind::Close) => "waiting for a statement to be closed",
-            Some(Kind::Sync) => "waiting for a Sync",
+            Some(Kind::Simple) => "waiting for a simple query to complete",
+            Some(Kind::Parse) => "waiting for Parse to complete",
+            Some(Kind::Execute) => "waiting for Execute to complete",
+            Some(Kind::Close) => "waiting for Close to complete",
+            Some(Kind::Sync) => "waiting for Sync to complete",
         };
         WireError::Unexpected {
             tag: char::from(tag),
@@ -518,7 +519,7 @@ impl Core {
                 let (name, value) = &self.parameters[place];
                 Event::Parameter { name, value }
             }
-            // `next` loops past `Nothing`, so only one arm is left to share.
+            // `next` loops past `Nothing`, so it can share this arm.
             Outcome::Notification | Outcome::Nothing => Event::Notification,
         })
     }
@@ -531,7 +532,7 @@ fn read_status(body: &[u8]) -> Result<TransactionStatus, WireError> {
         b"E" => Ok(TransactionStatus::Failed),
         _ => Err(WireError::Malformed {
             tag: 'Z',
-            what: "there is no such transaction state",
+            what: "invalid transaction state",
         }),
     }
 }

@@ -1,7 +1,7 @@
-//! SCRAM-SHA-256 from the client's side (RFC 5802, RFC 7677; `src/interfaces/libpq/fe-auth-scram.c`).
+//! The client side of SCRAM-SHA-256 (RFC 5802, RFC 7677; `src/interfaces/libpq/fe-auth-scram.c`).
 //!
-//! Written here because the salted password must be kept: deriving it costs the better part of a
-//! millisecond, and 1000 clients of one user would pay it 1000 times. With TLS the exchange is
+//! Implemented here because the salted password must be cached: deriving it takes most of a
+//! millisecond, and 1000 clients with the same user would each repeat it. With TLS, the exchange is
 //! bound to the server's certificate (RFC 5929, `tls-server-end-point`).
 
 use base64::Engine as _;
@@ -13,23 +13,24 @@ use crate::error::WireError;
 
 type HmacSha256 = Hmac<Sha256>;
 
-/// More rounds than this are an attack or a mistake: some seconds of work (the default is 4096).
+/// Limit on iterations: more are an attack or a mistake, with seconds of work (the default is
+/// 4096).
 const ITERATIONS_MAX: u32 = 10_000_000;
 
-/// What the client says of channel binding.
+/// The client's channel binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {
-    /// It does without.
+    /// No channel binding.
     None,
-    /// It would bind, and thinks that the server cannot: a server that can is warned that somebody
-    /// in between hid it.
+    /// The client supports binding but the server did not offer it. A server that did offer it
+    /// detects from this that an intermediary removed the offer.
     Unoffered,
-    /// The exchange holds for this certificate alone, whose hash it is.
+    /// The exchange is bound to the certificate with this hash.
     EndPoint(Vec<u8>),
 }
 
 impl Binding {
-    /// The header of the exchange (RFC 5802, `gs2-header`).
+    /// Returns the header of the exchange (RFC 5802, `gs2-header`).
     fn header(&self) -> &'static str {
         match self {
             Self::None => "n,,",
@@ -38,7 +39,7 @@ impl Binding {
         }
     }
 
-    /// The header and what is bound to, as the last message repeats them.
+    /// Returns the header and the binding data, as the last message repeats them.
     fn repeated(&self) -> String {
         let mut data = self.header().as_bytes().to_vec();
         if let Self::EndPoint(hash) = self {
@@ -48,30 +49,30 @@ impl Binding {
     }
 }
 
-/// What the server asks in its first message.
+/// The contents of the server's first message.
 pub(crate) struct Challenge {
     /// The salt of the stored password.
     pub salt: Vec<u8>,
-    /// The rounds of hashing.
+    /// The number of hash iterations.
     pub iterations: u32,
     nonce: String,
     server_first: String,
 }
 
-/// The client's side of one exchange.
+/// The client's state in one exchange.
 pub(crate) struct Scram {
     client_nonce: String,
     binding: Binding,
-    /// What the server's signature must be, once the proof has been made.
+    /// The expected signature of the server, once the proof was computed.
     server_signature: Option<[u8; 32]>,
 }
 
 impl Scram {
-    /// Starts an exchange with a fresh nonce of 18 random bytes, as libpq does.
+    /// Starts an exchange with a new nonce of 18 random bytes, as in libpq.
     pub fn new(binding: Binding) -> Result<Self, WireError> {
         let mut raw = [0_u8; 18];
         getrandom::fill(&mut raw).map_err(|_| WireError::Scram {
-            reason: "the system gives no random bytes",
+            reason: "the system provides no random bytes",
         })?;
         Ok(Self::with_nonce(STANDARD.encode(raw), binding))
     }
@@ -84,15 +85,16 @@ impl Scram {
         }
     }
 
-    /// The client's first message. The user is left out: the server takes it from the start-up.
+    /// Returns the client's first message. It contains no user name: the server uses the one from
+    /// start-up.
     pub fn first_message(&self) -> String {
         format!("{}n=,r={}", self.binding.header(), self.client_nonce)
     }
 
-    /// Reads the server's first message.
+    /// Parses the server's first message.
     pub fn challenge(&self, message: &[u8]) -> Result<Challenge, WireError> {
         const BAD: WireError = WireError::Scram {
-            reason: "the server's challenge is malformed",
+            reason: "malformed challenge from the server",
         };
         let text = std::str::from_utf8(message).map_err(|_| BAD)?;
         let mut parts = text.split(',');
@@ -102,12 +104,12 @@ impl Scram {
         let iterations: u32 = part("i=")?.parse().map_err(|_| BAD)?;
         if nonce.len() <= self.client_nonce.len() || !nonce.starts_with(&self.client_nonce) {
             return Err(WireError::Scram {
-                reason: "the server answers another client's nonce",
+                reason: "the server's nonce does not match the client's",
             });
         }
         if iterations == 0 || iterations > ITERATIONS_MAX {
             return Err(WireError::Scram {
-                reason: "the server asks for too many iterations",
+                reason: "the server requests too many iterations",
             });
         }
         Ok(Challenge {
@@ -118,7 +120,7 @@ impl Scram {
         })
     }
 
-    /// The client's last message, and remembers what the server must answer.
+    /// Returns the client's last message, and stores the signature that the server must return.
     pub fn proof(&mut self, challenge: &Challenge, salted_password: &[u8; 32]) -> String {
         let without_proof = format!("c={},r={}", self.binding.repeated(), challenge.nonce);
         let signed = format!(
@@ -136,30 +138,29 @@ impl Scram {
         format!("{without_proof},p={}", STANDARD.encode(proof))
     }
 
-    /// Checks the server's last message: it too must know the password.
+    /// Checks the server's last message, which proves that the server knows the password too.
     pub fn verify(&self, message: &[u8]) -> Result<(), WireError> {
         let expected = self.server_signature.ok_or(WireError::Scram {
-            reason: "the server ended the exchange too early",
+            reason: "the server ended the exchange early",
         })?;
         let signature = message
             .strip_prefix(b"v=")
             .and_then(|encoded| STANDARD.decode(encoded).ok())
             .ok_or(WireError::Scram {
-                reason: "the server's signature is malformed",
+                reason: "malformed signature from the server",
             })?;
         if signature != expected {
             return Err(WireError::Scram {
-                reason: "the server's signature is wrong",
+                reason: "wrong signature from the server",
             });
         }
         Ok(())
     }
 }
 
-/// `Hi(password, salt, iterations)` of RFC 5802 section 2.2, after
-/// `SASLprep`.
+/// `Hi(password, salt, iterations)` of RFC 5802 section 2.2, after `SASLprep`.
 pub(crate) fn salt_password(password: &str, salt: &[u8], iterations: u32) -> [u8; 32] {
-    // PostgreSQL takes passwords that SASLprep forbids as they are.
+    // PostgreSQL uses passwords that SASLprep rejects unchanged.
     let prepared = stringprep::saslprep(password).unwrap_or(password.into());
     let keyed = keyed(prepared.as_bytes());
     let mut round = keyed.clone();
@@ -168,7 +169,7 @@ pub(crate) fn salt_password(password: &str, salt: &[u8], iterations: u32) -> [u8
     let mut previous: [u8; 32] = round.finalize().into_bytes().into();
     let mut result = previous;
     for _ in 1..iterations {
-        // Cloning the keyed state saves hashing the password twice a round.
+        // Cloning the keyed state avoids hashing the password twice per round.
         let mut round = keyed.clone();
         round.update(&previous);
         previous = round.finalize().into_bytes().into();
@@ -180,7 +181,7 @@ pub(crate) fn salt_password(password: &str, salt: &[u8], iterations: u32) -> [u8
 }
 
 fn keyed(key: &[u8]) -> HmacSha256 {
-    HmacSha256::new_from_slice(key).expect("HMAC takes keys of every length")
+    HmacSha256::new_from_slice(key).expect("HMAC accepts keys of any length")
 }
 
 fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
@@ -195,8 +196,8 @@ fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    // Made with Python's hashlib and hmac (password "pencil", the salt of RFC 7677's example):
-    // the RFC's own exchange names a user, which PostgreSQL's clients leave out.
+    // Computed with Python's hashlib and hmac (password "pencil", the salt of RFC 7677's example),
+    // because the RFC's exchange contains a user name, which PostgreSQL's clients omit.
     const SERVER_FIRST: &str =
         "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
 

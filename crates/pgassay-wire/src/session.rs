@@ -1,9 +1,9 @@
-//! One connection as a state machine: requests go out, replies become events.
+//! One connection as a state machine: requests become messages, and replies become events.
 //!
-//! A request adds its messages to the output and one entry to the queue of pending replies; the
-//! caller writes [`Session::output`] and tells with [`Session::sent`] how much of it went. The
-//! messages of a statement are those that libpq sends for pgbench (`PQsendQueryStart` …
-//! `PQsendQueryGuts`, `PQsendQueryPrepared` in `fe-exec.c`), so that the server's cost is the same.
+//! A request appends its messages to the output and one entry to the queue of pending replies. The
+//! caller writes [`Session::output`] and reports with [`Session::sent`] how much was written. A
+//! statement consists of the same messages that libpq sends for pgbench (`PQsendQueryStart` …
+//! `PQsendQueryGuts`, `PQsendQueryPrepared` in `fe-exec.c`), so that it costs the server the same.
 
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
@@ -18,50 +18,52 @@ use crate::replies::{Kind, Pending, Replies};
 use crate::starting::Starting;
 use crate::tls::{Protection, TlsSettings};
 
-/// Who signs in, and to what.
+/// Credentials and connection settings.
 #[derive(Clone, Debug, Default)]
 pub struct Login {
     /// The user.
     pub user: String,
-    /// The database; the server takes the user's name where it is empty.
+    /// The database; if empty, the server uses the user's name.
     pub database: String,
-    /// The password, should the server ask for one.
+    /// The password, if the server requires one.
     pub password: Option<Password>,
-    /// Further settings of the session, such as `application_name`, `options` or any other.
+    /// Other session settings, such as `application_name` and `options`.
     pub settings: Vec<(String, String)>,
-    /// Salted passwords that clients of the same run share.
+    /// Salted passwords, shared by the clients of a run.
     pub salts: SaltCache,
-    /// How the connection is protected; not at all if none.
+    /// TLS parameters; `None` disables TLS.
     pub tls: Option<TlsLogin>,
-    /// Whether signing in is bound to the server's certificate.
+    /// Whether authentication is bound to the server's certificate.
     pub channel_binding: ChannelBinding,
-    /// The ways to authenticate that are allowed.
+    /// The allowed authentication methods.
     pub methods: Methods,
-    /// Which kind of server is wanted; another one is [`WireError::Unwanted`].
+    /// The required type of server; any other fails with [`WireError::Unwanted`].
     pub wanted: SessionAttributes,
 }
 
-/// How a connection is protected.
+/// TLS parameters of a connection.
 #[derive(Clone, Debug)]
 pub struct TlsLogin {
-    /// What is trusted, and what the client shows.
+    /// Trusted certificates and the client's certificate.
     pub settings: TlsSettings,
-    /// The host's name or address.
+    /// The host name or address.
     pub host: String,
-    /// Whether the session goes on without TLS where the server refuses it.
+    /// Whether the session fails, rather than continuing without TLS, if the server does not
+    /// support it.
     pub is_required: bool,
 }
 
-/// What identifies a server process, and entitles to cancel what it does.
+/// Identifies a backend, and authorizes canceling its query.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct BackendKey {
-    /// The server process.
+    /// The backend's process ID.
     pub pid: i32,
     secret: i32,
 }
 
 impl BackendKey {
-    /// The message that cancels the running query; it is sent alone, over a connection of its own.
+    /// Returns the message that cancels the running query; it must be sent alone, on a separate
+    /// connection.
     pub fn cancel_request(&self) -> Vec<u8> {
         let mut out = BytesMut::new();
         frontend::cancel_request(self.pid, self.secret, &mut out);
@@ -79,7 +81,7 @@ impl std::fmt::Debug for BackendKey {
     }
 }
 
-/// How a statement is executed by [`Session::execute`].
+/// How [`Session::execute`] executes a statement.
 #[derive(Clone, Copy, Debug)]
 pub enum Execution<'a> {
     /// Parse the text as the unnamed statement, then bind and execute it: pgbench's extended mode.
@@ -88,20 +90,20 @@ pub enum Execution<'a> {
     Prepared(&'a [u8]),
 }
 
-/// One connection. See the module's text.
+/// One connection; see the module documentation.
 pub struct Session {
     replies: Replies,
-    /// There while TLS is, or may come to be, between us and the server.
+    /// Present while the connection uses TLS or may start to use it.
     protection: Option<Box<Protection>>,
 }
 
 impl Session {
-    /// Starts a session: the output holds the start-up message. It is ready for requests after
-    /// the first [`Event::Ready`].
+    /// Starts a session; the output contains the start-up message. The session accepts requests
+    /// after the first [`Event::Ready`].
     ///
     /// # Errors
-    /// [`WireError::Encode`] where a name holds a zero byte; [`WireError::Tls`] where TLS is to
-    /// begin at once and cannot.
+    /// [`WireError::Encode`] if a name contains a zero byte; [`WireError::Tls`] if TLS must start
+    /// immediately but cannot.
     pub fn start(login: &Login) -> Result<Self, WireError> {
         let mut out = BytesMut::with_capacity(512);
         let mut parameters = vec![("user", login.user.as_str())];
@@ -114,11 +116,11 @@ impl Session {
                 .iter()
                 .map(|(name, value)| (name.as_str(), value.as_str())),
         );
-        // An empty name would end the list early.
+        // An empty name would terminate the list.
         if parameters.iter().any(|(name, _)| name.is_empty()) {
             return Err(WireError::Encode {
                 what: "start-up message",
-                reason: "a setting has no name".into(),
+                reason: "a setting's name is empty".into(),
             });
         }
         frontend::startup_message(parameters, &mut out)
@@ -131,11 +133,11 @@ impl Session {
         })
     }
 
-    /// Takes the next event out of bytes that were read, and shortens `input` by what it used;
-    /// `None` once all of it is used up. Call it until then: what is left of a message is kept.
+    /// Returns the next event in the received bytes, and advances `input`; `None` once it is
+    /// consumed. Call it until then: an incomplete message is buffered.
     ///
     /// # Errors
-    /// Whatever does not follow the protocol; the connection must be given up then.
+    /// A protocol violation; the connection cannot be used after that.
     #[inline]
     pub fn next<'s, 'i: 's>(
         &'s mut self,
@@ -164,7 +166,7 @@ impl Session {
         }
     }
 
-    /// The bytes to be written. With TLS, what was asked since the last call is sealed by this.
+    /// Returns the bytes to write. With TLS, this encrypts the requests made since the last call.
     #[inline]
     pub fn output(&mut self) -> &[u8] {
         if let Some(protection) = &mut self.protection {
@@ -173,7 +175,7 @@ impl Session {
         &self.replies.core.out[self.replies.core.sent..]
     }
 
-    /// Tells that so many bytes of the output were written.
+    /// Reports how many bytes of the output were written.
     #[inline]
     pub fn sent(&mut self, count_bytes: usize) {
         if let Some(protection) = &mut self.protection {
@@ -187,10 +189,10 @@ impl Session {
         }
     }
 
-    /// A simple query, which may hold several statements.
+    /// Sends a simple query, which may contain several statements.
     ///
     /// # Errors
-    /// [`WireError::Encode`] where the text holds a zero byte; nothing is sent then.
+    /// [`WireError::Encode`] if the text contains a zero byte; then nothing is sent.
     pub fn query(
         &mut self,
         sql: impl AsRef<[u8]>,
@@ -200,10 +202,10 @@ impl Session {
         self.query_with(|out| out.extend_from_slice(sql.as_ref()), token, rows)
     }
 
-    /// A simple query whose text `write` appends to what it is given.
+    /// Sends a simple query whose text `write` appends to its argument.
     ///
     /// # Errors
-    /// [`WireError::Encode`] where the text holds a zero byte; nothing is sent then.
+    /// [`WireError::Encode`] if the text contains a zero byte; then nothing is sent.
     #[inline]
     pub fn query_with(
         &mut self,
@@ -220,10 +222,10 @@ impl Session {
         Ok(())
     }
 
-    /// Prepares a statement under a name; the types of its parameters are left to the server.
+    /// Prepares a named statement; the server determines the types of its parameters.
     ///
     /// # Errors
-    /// [`WireError::Encode`] where name or text hold a zero byte; nothing is sent then.
+    /// [`WireError::Encode`] if the name or the text contains a zero byte; then nothing is sent.
     pub fn parse(
         &mut self,
         name: impl AsRef<[u8]>,
@@ -235,12 +237,12 @@ impl Session {
         Ok(())
     }
 
-    /// Binds, describes and executes a statement: libpq's `PQsendQueryParams` and
-    /// `PQsendQueryPrepared`, without their Sync. Parameters and results are text.
+    /// Binds, describes and executes a statement, like libpq's `PQsendQueryParams` and
+    /// `PQsendQueryPrepared` without their Sync. Parameters and results are text.
     ///
     /// # Errors
-    /// [`WireError::Encode`] where a text holds a zero byte or there are too many parameters;
-    /// nothing is sent then.
+    /// [`WireError::Encode`] if a text contains a zero byte or there are too many parameters; then
+    /// nothing is sent.
     pub fn execute(
         &mut self,
         how: Execution<'_>,
@@ -255,11 +257,11 @@ impl Session {
         self.execute_with(how, parameters.len(), write, token, rows)
     }
 
-    /// As [`Self::execute`]; `write` appends the parameter of an index, counted from 0, to what it
-    /// is given, or returns `false` for null.
+    /// Like [`Self::execute`]; `write` appends the parameter with an index, counted from 0, to its
+    /// argument, or returns `false` for NULL.
     ///
     /// # Errors
-    /// As [`Self::execute`].
+    /// As for [`Self::execute`].
     #[inline]
     pub fn execute_with(
         &mut self,
@@ -289,7 +291,7 @@ impl Session {
     /// Closes a prepared statement.
     ///
     /// # Errors
-    /// [`WireError::Encode`] where the name holds a zero byte.
+    /// [`WireError::Encode`] if the name contains a zero byte.
     pub fn close_statement(&mut self, name: impl AsRef<[u8]>, token: u32) -> Result<(), WireError> {
         encode::message(
             &mut self.replies.core.out,
@@ -304,29 +306,30 @@ impl Session {
         Ok(())
     }
 
-    /// Ends a group of extended requests; [`Event::Ready`] with this token answers it.
+    /// Ends a group of extended requests with a Sync; [`Event::Ready`] with this token is the
+    /// reply.
     #[inline]
     pub fn sync(&mut self, token: u32) {
         self.replies.core.out.extend_from_slice(encode::SYNC);
         self.push(Kind::Sync, token, false);
     }
 
-    /// Asks the server to send what it has; nothing answers it.
+    /// Requests that the server send its pending output; there is no reply.
     pub fn flush(&mut self) {
         self.replies.core.out.extend_from_slice(b"H\0\0\0\x04");
     }
 
-    /// Whether `COPY FROM STDIN` is answered with [`Self::copy_data`]. By default it is refused,
-    /// since scripts of a load have no data to give.
+    /// Sets whether the caller answers `COPY FROM STDIN` with [`Self::copy_data`]. By default it is
+    /// rejected, because load scripts have no data to send.
     pub fn accept_copy(&mut self, accepts: bool) {
         self.replies.core.accepts_copy = accepts;
     }
 
-    /// Data of a `COPY FROM STDIN` that the server asked for; `write` appends them to what it is
-    /// given, in pieces of any length.
+    /// Sends data of a `COPY FROM STDIN`; `write` appends it to its argument, in pieces of any
+    /// length.
     ///
     /// # Errors
-    /// [`WireError::Encode`] where they are too long for one message.
+    /// [`WireError::Encode`] if the data is too long for one message.
     pub fn copy_data(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), WireError> {
         encode::message(&mut self.replies.core.out, b'd', "data", |out| {
             write(out);
@@ -339,17 +342,17 @@ impl Session {
         self.replies.core.out.extend_from_slice(b"c\0\0\0\x04");
     }
 
-    /// Says goodbye; the server closes the connection without an answer.
+    /// Sends Terminate; the server closes the connection without a reply.
     pub fn terminate(&mut self) {
         self.replies.core.out.extend_from_slice(b"X\0\0\0\x04");
     }
 
-    /// The server process and the key to cancel its work, once known.
+    /// Returns the backend's process ID and cancel key, once known.
     pub fn backend(&self) -> Option<BackendKey> {
         self.replies.core.backend
     }
 
-    /// A setting that the server reported, such as `server_version`.
+    /// Returns a setting that the server reported, such as `server_version`.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         let known = &self.replies.core.parameters;
         known
@@ -358,35 +361,35 @@ impl Session {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The transaction's state at the last [`Event::Ready`].
+    /// Returns the transaction status at the last [`Event::Ready`].
     pub fn status(&self) -> TransactionStatus {
         self.replies.core.status
     }
 
-    /// Whether start-up is over and requests are accepted.
+    /// Whether start-up is complete and requests are accepted.
     pub fn is_started(&self) -> bool {
         self.replies.core.starting.is_none()
     }
 
-    /// Whether the server has let the client in, though it may still be refused its database.
+    /// Whether the server has accepted the client; it may still reject the database.
     pub fn is_authenticated(&self) -> bool {
         let starting = self.replies.core.starting.as_ref();
         starting.is_none_or(|starting| starting.authentication.is_satisfied)
     }
 
-    /// Whether what is sent and received is protected by TLS, once the session is started.
+    /// Whether the connection uses TLS, once the session has started.
     pub fn is_protected(&self) -> bool {
         self.protection.is_some()
     }
 
-    /// How many requests wait for an answer, Syncs included.
+    /// Returns the number of requests waiting for a reply, including Syncs.
     #[inline]
     pub fn pending(&self) -> usize {
         self.replies.core.pending.len()
     }
 
-    /// Whether the server passes over requests up to the next Sync, which has not been given yet.
-    /// Requests made meanwhile get no event.
+    /// Whether the server skips requests up to a Sync that has not been sent yet. Requests made
+    /// meanwhile get no event.
     pub fn is_discarding(&self) -> bool {
         self.replies.core.discarding
     }

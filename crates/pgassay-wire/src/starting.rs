@@ -1,9 +1,8 @@
-//! What a session does before it is ready: signing in, and looking whether this is the kind of
-//! server that was asked for.
+//! The start-up of a session: authentication, and checking that the server is of the required type.
 //!
-//! Source: `CONNECTION_CHECK_TARGET` and the states after it in `PQconnectPoll`, `fe-connect.c`.
-//! Servers since 14 tell at start-up whether they are a standby and whether transactions can
-//! write; older ones are asked.
+//! Source: `CONNECTION_CHECK_TARGET` and the following states in `PQconnectPoll`, `fe-connect.c`.
+//! Servers since 14 report at start-up whether they are a standby and whether transactions can
+//! write; older ones are queried.
 
 use crate::authentication::Authentication;
 use crate::conninfo::SessionAttributes;
@@ -13,15 +12,15 @@ use crate::message::Row;
 /// A session that is not ready yet.
 pub(crate) struct Starting {
     pub authentication: Authentication,
-    /// The kind of server that is wanted.
+    /// The required type of server.
     pub wanted: SessionAttributes,
-    /// What the server was asked about itself, once it was.
+    /// The query sent to the server about its type, if any.
     asked: Option<Question>,
-    /// What it answered: whether it is a standby, or cannot write.
+    /// The result: whether it is a standby, or read-only.
     answer: Option<bool>,
 }
 
-/// What only a question tells.
+/// A property that must be queried.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Question {
     ReadOnly,
@@ -37,11 +36,11 @@ impl Question {
     }
 }
 
-/// What is known of the server.
+/// The result of checking the server's type.
 pub(crate) enum Kind {
-    /// It is what was asked for.
+    /// It is of the required type.
     Wanted,
-    /// It has to be asked this.
+    /// It must be determined with this query.
     Unknown(&'static str),
 }
 
@@ -55,7 +54,7 @@ impl Starting {
         }
     }
 
-    /// Looks whether the server is wanted, by the settings it reported or by its answer.
+    /// Checks the server's type by the settings it reported or by the result of the query.
     pub fn judge(&mut self, parameters: &[(String, String)]) -> Result<Kind, WireError> {
         let reported = |name: &str| {
             let found = parameters.iter().find(|(known, _)| known == name);
@@ -76,7 +75,7 @@ impl Starting {
         };
         let Some(restricted) = known.or(self.answer) else {
             if self.asked.replace(question).is_some() {
-                let reason = format!("\"{}\" failed: it was not answered", question.sql());
+                let reason = format!("\"{}\" failed: no result", question.sql());
                 return Err(WireError::Unwanted { reason });
             }
             return Ok(Kind::Unknown(question.sql()));
@@ -95,24 +94,24 @@ impl Starting {
         })
     }
 
-    /// Takes the server's answer to the question.
+    /// Handles the result of the query.
     pub fn answered(&mut self, row: Row<'_>) -> Result<(), WireError> {
         let value = row.values().next().transpose()?.flatten();
         self.answer = Some(matches!(value, Some(b"on" | b"t")));
         Ok(())
     }
 
-    /// Whether an answer is awaited.
+    /// Whether the query is waiting for its result.
     pub fn is_asking(&self) -> bool {
         self.asked.is_some() && self.answer.is_none()
     }
 
-    /// Whether the server was asked anything.
+    /// Whether a query was sent.
     pub fn has_asked(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// The error that the server answers with instead.
+    /// Returns the error if the query failed.
     pub fn refused(&self, error: &ServerError) -> Option<WireError> {
         let question = self.asked?;
         Some(WireError::Unwanted {

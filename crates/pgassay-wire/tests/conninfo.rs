@@ -1,5 +1,5 @@
-//! Connection strings, URIs, the environment, service and password files: where psql connects,
-//! there do we; where it does not, nor do we.
+//! Connection strings, URIs, the environment, service and password files: pgassay connects if and
+//! only if psql does, and to the same server.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,8 +19,9 @@ host all secretive 127.0.0.1/32 scram-sha-256
 host all,postgres all 127.0.0.1/32 trust
 ";
 
-/// A connection string with `{port}`, `{socket}`, `{other}` (nobody listens there) and `{home}`;
-/// variables; and where it leads: user, database and more of the answer, or a part of our error.
+/// A connection string with `{port}`, `{socket}`, `{other}` (an unused port) and `{home}`;
+/// environment variables; and the expected result: user, database and more of the answer, or a part
+/// of pgassay's error.
 type Case = (
     &'static str,
     &'static [(&'static str, &'static str)],
@@ -86,7 +87,7 @@ const AROUND: &[Case] = &[
     ("host=127.0.0.1 port={port} user=tester dbname=postgres", &[("PGGEQO", "default")], Ok(" on ")),
     ("host=127.0.0.1 port={port} user=tester dbname=postgres", &[("PGREQUIRESSL", "1")], Err("SSL")),
     ("host=127.0.0.1 port={port} user=secretive dbname=postgres", &[("PGPASSWORD", "open")], Ok("secretive")),
-    // The password file, and what must not be read.
+    // The password file, including one that must not be read.
     ("host=127.0.0.1 port={port} user=secretive dbname=postgres", &[("PGPASSFILE", "{home}/pass")], Ok("secretive")),
     ("host=127.0.0.1 port={port} user=secretive dbname='a b'", &[("PGPASSFILE", "{home}/pass")], Err("password")),
     ("host=127.0.0.1 port={port} user=secretive dbname=postgres passfile={home}/pass", &[], Ok("secretive")),
@@ -136,7 +137,7 @@ const BAD: &[Case] = &[
     ("host=127.0.0.1 gssencmode=perhaps", &[], Err("gssencmode")),
     ("postgresql://[::1", &[], Err("\"]\"")),
     ("postgresql://[]", &[], Err("empty")),
-    ("postgresql://[::1]z", &[], Err("behind")),
+    ("postgresql://[::1]z", &[], Err("after an IPv6")),
     ("postgresql://127.0.0.1:{port}/postgres?user", &[], Err("no \"=\"")),
     ("postgresql://127.0.0.1:{port}/postgres?user=a=b", &[], Err("second")),
     ("postgresql://127.0.0.1:{port}/postgres?prot=1", &[], Err("\"prot\"")),

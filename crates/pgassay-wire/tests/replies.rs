@@ -1,4 +1,4 @@
-//! Scripted replies, cut at every boundary, and bytes that are no replies at all.
+//! Scripted replies, split at every boundary, and invalid bytes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     [&[tag][..], &length.to_be_bytes(), body].concat()
 }
 
-/// Sign-in with all that may come meanwhile, then a pipeline of each kind of request.
+/// Sign-in with everything that may occur during it, then a pipeline of each kind of request.
 fn transcript() -> Vec<u8> {
     let row = [0, 1, 0, 0, 0, 3, b'a', b'b', b'c'];
     let columns = b"\0\x01name\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0";
@@ -28,7 +28,7 @@ fn transcript() -> Vec<u8> {
         message(b'A', &[0, 0, 0, 1, b'c', 0, 0]),
         message(b'I', b""),
         message(b'Z', b"T"),
-        // Parse; then two executions, rows wanted of the second only.
+        // Parse; then two executions, with rows wanted only from the second.
         message(b'1', b""),
         message(b'2', b""),
         message(b'T', columns),
@@ -41,7 +41,7 @@ fn transcript() -> Vec<u8> {
         message(b'D', &row),
         message(b'C', b"SELECT 1\0"),
         message(b'Z', b"T"),
-        // The third fails, and what follows is skipped.
+        // The third fails, and the requests after it are skipped.
         message(b'1', b""),
         message(b'E', error),
         message(b'Z', b"E"),
@@ -164,7 +164,7 @@ fn cuts_change_nothing() {
     }
 }
 
-/// A small generator (splitmix64), so that a failure can be repeated.
+/// A small generator (splitmix64), so that failures are reproducible.
 struct Random(u64);
 
 impl Random {
@@ -198,7 +198,7 @@ fn garbage_is_an_error_and_never_a_panic() {
     }
     assert!(
         refused > 10_000,
-        "only {refused} of 20000 broken transcripts were refused"
+        "only {refused} of 20000 broken transcripts were rejected"
     );
     for length in 1..60 {
         for _ in 0..500 {
@@ -233,7 +233,7 @@ fn wrong_order_is_an_error() {
         ),
         (
             [sign_in.clone(), message(b'E', b"SERROR")].concat(),
-            "no end",
+            "unterminated",
         ),
         (
             [sign_in.clone(), message(b'W', b"")].concat(),

@@ -20,7 +20,7 @@ fn login(user: &str, password: Option<&str>) -> Login {
     }
 }
 
-/// Sends what is to be sent, reads `piece` bytes at a time, and notes events until `until` says so.
+/// Writes the output, reads `piece` bytes at a time, and records events until `until` returns true.
 fn converse(
     stream: &mut std::os::unix::net::UnixStream,
     session: &mut Session,
@@ -261,7 +261,7 @@ fn pipelines_and_what_errors_do_to_them() {
         assert_eq!(session.pending(), 0);
         assert_eq!(session.status(), TransactionStatus::Idle);
 
-        // Requests made while the server discards get no event.
+        // Requests made while the server skips to the next Sync cause no events.
         session
             .execute(Execution::Text(b"select 1/0"), &[], 20, false)
             .unwrap();
@@ -297,7 +297,7 @@ fn a_copy_in_a_pipeline_leaves_the_session_usable() {
     converse(&mut stream, &mut session, 512, |note| {
         note.starts_with("ready")
     });
-    // Syncs behind the COPY are swallowed by the server.
+    // The server discards Syncs after the COPY.
     for syncs in 0..3 {
         session
             .execute(Execution::Text(b"copy t from stdin"), &[], 1, false)
@@ -324,7 +324,7 @@ fn a_copy_in_a_pipeline_leaves_the_session_usable() {
             "{syncs}: {notes:?}"
         );
     }
-    // A statement behind it makes the server give up the connection, and say why.
+    // A statement after it makes the server close the connection and state the reason.
     session
         .execute(Execution::Text(b"copy t from stdin"), &[], 1, false)
         .unwrap();
@@ -352,7 +352,7 @@ fn a_query_is_cancelled() {
         other.read_to_end(&mut Vec::new()).unwrap();
     });
     let Err(ExchangeError::Server(error)) = exchange.query("select pg_sleep(9)") else {
-        panic!("not cancelled")
+        panic!("not canceled")
     };
     assert_eq!(error.sqlstate, "57014");
     canceller.join().unwrap();
@@ -366,7 +366,7 @@ fn a_server_that_stops_says_so() {
     let mut exchange = Exchange::open(server.connect(), &login("tester", None)).unwrap();
     server.signal(libc::SIGINT);
     let Err(ExchangeError::Server(error)) = exchange.query("select pg_sleep(9)") else {
-        panic!("the server goes on")
+        panic!("the server did not stop")
     };
     assert!(error.is_fatal());
     assert_eq!(error.sqlstate, "57P01");

@@ -1,5 +1,5 @@
-//! `target_session_attrs` with a primary and a standby, of a version that tells what it is and of
-//! one that has to be asked, and servers that do not answer: as psql has it.
+//! `target_session_attrs` with a primary and a standby, of a version that reports its type and one
+//! that must be queried, and with unresponsive servers; compared with psql.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -34,7 +34,8 @@ fn the_kind_of_server_is_chosen_against_the_real_psql() {
             continue;
         };
         let (first, second) = (primary.port().to_string(), standby.port().to_string());
-        // The first letter is the port, the last where that leads: a primary, a standby, nowhere.
+        // The letters are the servers in order (primary or standby), then the one expected, or
+        // none.
         for (ports, kind, variables, leads_to) in [
             ("ps", "any", &[][..], "p"),
             ("sp", "any", &[], "s"),

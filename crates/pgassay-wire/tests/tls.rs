@@ -1,5 +1,5 @@
-//! TLS with a real server: every mode against servers that speak TLS, do not, or insist, with
-//! certificates good and bad; as psql has it where there is one.
+//! TLS with a real server: every mode against servers that support, do not support or require TLS,
+//! with valid and invalid certificates; compared with psql if it is installed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -33,7 +33,7 @@ const MODES: [&str; 6] = [
     "verify-full",
 ];
 
-/// A server that speaks TLS, its certificates, and a home without any.
+/// A server that supports TLS, its certificates, and an empty home directory.
 struct Place {
     server: Server,
     certificates: Certificates,
@@ -98,7 +98,7 @@ impl Place {
         }
     }
 
-    /// A connection string for this server, `more` with `{name}` for a file's path.
+    /// Returns a connection string for this server; `{name}` in `more` becomes the file's path.
     fn text(&self, more: &str) -> String {
         let port = self.server.port();
         let mut text = format!(
@@ -111,7 +111,7 @@ impl Place {
         text
     }
 
-    /// Lets the server show another certificate.
+    /// Makes the server use another certificate.
     fn show(&self, name: &str) {
         let mut local = self.local();
         for (setting, ending) in [("ssl_cert_file", "crt"), ("ssl_key_file", "key")] {
@@ -124,14 +124,14 @@ impl Place {
         while self.local().value("show ssl_key_file").unwrap() != Some(format!("{name}.key")) {
             assert!(
                 std::time::Instant::now() < deadline,
-                "the server does not reload"
+                "the server did not reload"
             );
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
     }
 }
 
-/// What is connected, in short: with TLS, without, or why not.
+/// Summarizes a result: connected with TLS, without TLS, or the error.
 fn gist(came: &Result<String, String>) -> String {
     match came {
         Ok(who) => {
@@ -157,7 +157,7 @@ fn tls_is_spoken_by_the_modes() {
         ("sslmode=verify-full sslrootcert={root.crt}", "tls"),
         (
             "sslmode=verify-full sslrootcert={other.crt}",
-            "none of the trusted certificates",
+            "not signed by any trusted",
         ),
         ("sslmode=require user=scram channel_binding=require", "tls"),
         (
@@ -251,7 +251,7 @@ fn large_queries_and_answers_pass_through_tls() {
     }
 }
 
-/// What is added to a connection string, and whether a connection comes of it.
+/// Additions to a connection string, and whether connecting succeeds.
 const CASES: &[(&str, bool)] = &[
     (
         "sslmode=require user=certified sslcert={client.crt} sslkey={client.key}",
@@ -349,7 +349,7 @@ fn modes_and_certificates_against_the_real_psql() {
             ["disable", "allow", "prefer"].contains(&mode),
             "{mode}: {came:?}"
         );
-        // TLS is not spoken over a unix socket, whatever is required.
+        // Unix sockets never use TLS, whatever the mode requires.
         let socket = plain.socket_directory();
         let text = format!(
             "host={} port={} dbname=postgres user=tester sslmode={mode}",
@@ -380,7 +380,7 @@ fn certificates_of_other_kinds_against_the_real_psql() {
         ("common_name", "root.crt", true, true),
         ("server384", "root.crt", true, true),
         ("expired", "root.crt", false, false),
-        // A certificate that is trusted itself.
+        // A certificate that is itself trusted.
         ("alone", "alone.crt", true, true),
         ("alone", "root.crt", false, false),
         ("server", "alone.crt", false, false),
@@ -404,7 +404,7 @@ fn certificates_of_other_kinds_against_the_real_psql() {
             true,
         );
     }
-    // A name that is not given cannot be checked.
+    // An unspecified host name cannot be verified.
     place.show("server");
     let port = place.server.port();
     for (host, works) in [
@@ -429,7 +429,7 @@ fn a_certificate_of_version_1_is_its_signers() {
     let files = tempfile::tempdir().unwrap();
     let made = Certificates::make(files.path());
     if !made.make_version_1() {
-        pgassay_server::testing::skip("certificates of version 1", "there is no openssl");
+        pgassay_server::testing::skip("certificates of version 1", "openssl is not installed");
         return;
     }
     let given = ["old.crt", "old.key", "root.crt"].map(|name| made.path(name));
@@ -474,7 +474,7 @@ fn files_in_the_home_directory_against_the_real_psql() {
         let from: &Path = &place.certificates.path(from);
         std::fs::copy(from, folder.join(to)).unwrap();
     };
-    // The first that is there is used, even where no more than TLS is required.
+    // An existing file is used even if only TLS is required.
     put("other.crt", "root.crt");
     assert!(compare(&place.text("sslmode=require"), &around).is_err());
     assert_eq!(

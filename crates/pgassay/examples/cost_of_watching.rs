@@ -1,19 +1,19 @@
-//! What watching a server costs it: throughput with each probe on, as a share of that without any.
+//! Profiling overhead: throughput with each probe as a share of throughput without probes.
 //!
 //!   cargo run --release -p pgassay --example `cost_of_watching` -- [PAIRS [MILLISECONDS [VERSION [PROBE...]]]]
 //!
-//! Select-only, prepared, 16 clients on two threads of ours, against a throw-away server of the
-//! version. Watched and unwatched stretches alternate on the same connections, the first of each pair
-//! changing from pair to pair, and all probes take turns within each round, so that none has the
-//! quieter hour. CPU time per transaction, of the backends and of this whole program (which is load
-//! and probe), is measured beside: on a full machine its rise is the throughput's fall, and other
-//! programs disturb it less. Every stretch is a line of raw data on stdout (CSV); the medians of the
-//! ratios with their range, and the data kept, follow on stderr.
+//! Load: select-only, prepared, 16 clients on two threads, against a temporary server. Intervals with
+//! and without a probe alternate on the same connections, in an order that changes from pair to pair,
+//! and all probes take turns within each round, so that all meet the same conditions. CPU time per
+//! transaction, of the backends and of this program (load and probe), is measured as well: on a
+//! saturated machine its increase equals the loss of throughput, and other programs disturb it less.
+//! Each interval is a line of raw data on stdout (CSV); the medians of the ratios with their range,
+//! and the size of the collected data, follow on stderr.
 
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a program of its own"
+    reason = "a separate program"
 )]
 
 use anyhow::{Context, Result, bail};
@@ -34,23 +34,23 @@ use std::time::{Duration, Instant};
 const CLIENTS: u32 = 16;
 const ROWS: u32 = 100_000;
 const WARM_UP: Duration = Duration::from_millis(400);
-/// As profiled trials of studies look at wait events.
+/// The rate of wait samples in profiled trials of studies.
 const WAITS_HZ: u32 = 49;
 
-/// What is on in the watched stretch of a pair.
+/// The probe in one interval of each pair.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Probe {
-    /// Nothing: what the ratio of two equal stretches is like.
+    /// No probe: the ratio of two equal intervals.
     Nothing,
     /// CPU stacks.
     OnCpu { hz: u32 },
-    /// Off-CPU slices alone, of so many ms in every so many.
+    /// Off-CPU slices only: `slice_ms` of every `every_ms`.
     OffCpu { slice_ms: u64, every_ms: u64 },
-    /// Wait events and totals alone.
+    /// Wait events and totals only.
     Waits,
-    /// CPU stacks, off-CPU slices, wait events and totals; studies take them at 499 Hz.
+    /// CPU stacks, off-CPU slices, wait events and totals; studies use 499 Hz.
     Ledger { hz: u32 },
-    /// `perf record`, of all CPUs.
+    /// `perf record` on all CPUs.
     Perf { hz: u32, graph: &'static str },
 }
 
@@ -103,7 +103,7 @@ fn main() -> Result<()> {
     let number = |at: usize, default: u64| match arguments.get(at) {
         Some(text) => text
             .parse()
-            .with_context(|| format!("{text:?} is no number")),
+            .with_context(|| format!("{text:?} is not a number")),
         None => Ok(default),
     };
     let (pairs, millis) = (number(0, 12)?, number(1, 1000)?);
@@ -111,7 +111,7 @@ fn main() -> Result<()> {
     let chosen = |name: &str| arguments.len() <= 3 || arguments[3..].iter().any(|it| it == name);
     let probes: Vec<_> = PROBES.iter().filter(|it| chosen(it.0)).collect();
     let Some(server) = testing::server(version) else {
-        bail!("there is no PostgreSQL {version} here");
+        bail!("PostgreSQL {version} is not available");
     };
     fill(&server)?;
     let mut crew = crew(&server.conninfo())?;
@@ -175,7 +175,7 @@ fn main() -> Result<()> {
             format!("{:.3} [{:.3}-{last:.3}]", median(sorted), sorted[0])
         };
         eprintln!(
-            "{name:14} keeps {} of the throughput, {} by CPU per transaction; last stretch: {} kB, {}",
+            "{name:14} throughput ratio {}, by CPU per transaction {}; last interval: {} kB, {}",
             words(&ratios[0]),
             words(&ratios[1]),
             kept.bytes / 1000,
@@ -194,28 +194,28 @@ fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// What a watched stretch has left.
+/// The data collected in an interval with a probe.
 #[derive(Debug, Clone, Default)]
 struct Kept {
     bytes: u64,
     lost: u64,
     /// CPU time that the backends' samples stand for.
     sampled_ns: u64,
-    /// The kernel's own account of the same.
+    /// The same according to kernel statistics.
     exact_ns: u64,
     words: String,
 }
 
-/// How fast a stretch was.
+/// The throughput of an interval.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     tps: f64,
-    /// Backends and this program, per transaction.
+    /// CPU time of backends and this program per transaction.
     cpu_us: f64,
 }
 
-/// A probe, ready. Samplers are open throughout, as those of a run are: what they learn of programs
-/// and libraries they learn once.
+/// An opened probe. As in a run, samplers stay open, because they read programs and libraries only
+/// once.
 enum Watch {
     Nothing,
     Waits(WaitReader),
@@ -256,7 +256,7 @@ impl Watch {
     }
 }
 
-/// One stretch of load after another.
+/// Runs intervals of load.
 struct Stretch<'a> {
     crew: &'a mut Crew,
     measure: Duration,
@@ -275,9 +275,9 @@ impl Stretch<'_> {
         }
     }
 
-    /// Load that is not measured, so that all stretches follow upon the same: after a moment without
-    /// load, as while samples of the last stretch are made sense of, more was done. Two equal
-    /// stretches of .3 s differed by 4 %.
+    /// Load that is not measured, so that all intervals start alike. Throughput is higher after a pause,
+    /// such as while samples of the previous interval are processed: two equal intervals of 0.3 s
+    /// differed by 4%.
     fn warm_up(&mut self) -> Result<()> {
         self.crew.run(&Window::Timed {
             settle: Duration::ZERO,
@@ -386,7 +386,7 @@ impl Stretch<'_> {
     }
 }
 
-/// A `perf record` that ends with us.
+/// A `perf record` process that is killed on drop.
 struct Perf {
     child: Child,
 }
@@ -394,7 +394,7 @@ struct Perf {
 impl Perf {
     fn stop(&mut self) -> Result<()> {
         let pid = i32::try_from(self.child.id())?;
-        // SAFETY: a signal to a child that was not waited for yet, so the number is still its own.
+        // SAFETY: the child has not been waited for, so the PID is still its own.
         unsafe { libc::kill(pid, libc::SIGINT) };
         let until = Instant::now() + Duration::from_mins(1);
         while Instant::now() < until {
@@ -403,7 +403,7 @@ impl Perf {
             }
             thread::sleep(Duration::from_millis(20));
         }
-        bail!("perf does not end")
+        bail!("perf does not exit")
     }
 }
 
@@ -416,7 +416,7 @@ impl Drop for Perf {
     }
 }
 
-/// What would be kept of the samples: stacks in words with their counts, and rows of numbers.
+/// The size of the samples as stored: stacks as text with counts, and rows of numbers.
 fn kept(samples: &Samples, backends: &[u32]) -> Kept {
     let mut bytes = samples.backends(backends).folded().len() as u64;
     let mut lost = samples.lost;

@@ -1,4 +1,4 @@
-//! Studies by name (those that come with pgassay) or by file.
+//! Finds studies by name (built-in studies) or by file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use pgassay_core::study::{Study, StudySource};
 use pgassay_script::Builtin;
 use pgassay_wire::conninfo::{Request, Secrets, without_secrets};
 
-/// The studies that come with pgassay, as `(name, text)`.
+/// The built-in studies, as `(name, text)`.
 pub const STUDIES: [(&str, &str); 17] = [
     (
         "prepared-vs-simple",
@@ -67,37 +67,37 @@ pub const STUDIES: [(&str, &str); 17] = [
 
 /// A study, ready to be planned.
 pub struct Found {
-    /// Its name: the file's without ending, or the built-in one.
+    /// The built-in name, or the file name without extension.
     pub name: String,
-    /// Its text and where it came from.
+    /// The text and the file it came from.
     pub source: StudySource,
-    /// The study; scripts that name a file have their text.
+    /// The study, with the text of script files loaded.
     pub study: Study,
-    /// What its connection strings, and that of the command line, must not show.
+    /// Secrets of its connection strings and of `--dsn`, which must not be shown.
     secrets: BTreeMap<String, Secrets>,
 }
 
 impl Found {
-    /// Variants as the command line names them; see [`listed`].
+    /// Parses variant names from the command line; see [`listed`].
     pub fn variants(&self, values: &[String]) -> Vec<String> {
         let known = self.study.variant.iter().map(|it| it.name.as_str());
         listed(values, &known.collect::<Vec<_>>())
     }
 
-    /// Learns the secrets of a connection string, and gives it without them.
+    /// Remembers the secrets of a connection string and returns the string without them.
     ///
     /// # Errors
-    /// A string that is none, and one that differs from another in its secrets only.
+    /// If the string is invalid, or differs from another one only in its secrets.
     pub fn learn(&mut self, dsn: &str) -> Result<String> {
         let (shown, secrets) = without_secrets(dsn)?;
         let known = self.secrets.entry(shown.clone()).or_insert(secrets.clone());
         if *known != secrets {
-            bail!("another `dsn` is the same but for its password");
+            bail!("another `dsn` differs only in its password");
         }
         Ok(shown)
     }
 
-    /// What to connect with, by a connection string without its secrets.
+    /// The connection request for a connection string without secrets, with its secrets added.
     pub fn request(&self, dsn: &str) -> Result<Request> {
         let request = Request::new().database(dsn)?;
         Ok(match self.secrets.get(dsn) {
@@ -106,10 +106,10 @@ impl Found {
         })
     }
 
-    /// A study; its secrets are taken out of it and of its text, both of which are kept with a result.
+    /// Removes secrets from the study and its text, because both are stored with results.
     ///
     /// # Errors
-    /// A `dsn` that is no connection string.
+    /// If a `dsn` is not a valid connection string.
     pub fn new(name: &str, source: StudySource, study: Study) -> Result<Self> {
         let mut found = Self {
             name: name.to_owned(),
@@ -129,7 +129,7 @@ impl Found {
         Ok(found)
     }
 
-    /// The connection string that stands at `path`, without its secrets, which the text loses too.
+    /// The connection string at `path` without its secrets. Removes them from the text, too.
     fn shown(&mut self, path: &[&str], dsn: &str) -> Result<String> {
         let shown = self
             .learn(dsn)
@@ -140,16 +140,15 @@ impl Found {
         Ok(shown)
     }
 
-    /// Scripts as the command line names them; see [`listed`].
+    /// Parses script names from the command line; see [`listed`].
     pub fn scripts(&self, values: &[String]) -> Vec<String> {
         let known = self.study.script.iter().map(|it| it.name.as_str());
         listed(values, &known.collect::<Vec<_>>())
     }
 }
 
-/// Names from values that hold one each, or several with commas between. A name may hold commas
-/// itself, so the longest run of parts that is a known name is taken for one. What is not known is
-/// left for the plan to refuse.
+/// Splits values into names at commas. Because a name may contain commas itself, the longest run of
+/// parts that is a known name is taken as one. Planning rejects unknown names.
 fn listed(values: &[String], known: &[&str]) -> Vec<String> {
     let mut names = Vec::new();
     for value in values {
@@ -220,7 +219,7 @@ fn source(name: &str) -> Result<StudySource> {
     if !looks_like_a_file {
         let names: Vec<&str> = STUDIES.iter().map(|(name, _)| *name).collect();
         bail!(
-            "there is no study \"{name}\"; known: {}; or give the path of a study file",
+            "unknown study \"{name}\"; specify the path of a study file or one of: {}",
             names.join(", ")
         );
     }

@@ -1,4 +1,4 @@
-//! The machine's check-up, as kept with every result and printed by `doctor`.
+//! Checks of the machine, stored with every result and printed by `doctor`.
 
 use pgassay_core::calibration::machine_key;
 use pgassay_core::run::Check;
@@ -6,7 +6,7 @@ use pgassay_profile::{Access, Conditions, CountedEvent, EventCounter, Tier};
 
 use crate::laboratory::counting::Valgrind;
 
-/// Looks at everything that limits measurements.
+/// Checks everything that limits measurements.
 pub fn all() -> Vec<Check> {
     let conditions = Conditions::read();
     let limits = conditions.limits();
@@ -14,13 +14,13 @@ pub fn all() -> Vec<Check> {
         let limit = limits.iter().find(|limit| limit.condition == name);
         Check {
             name: name.to_owned(),
-            value: value.unwrap_or_else(|| "not known".to_owned()),
+            value: value.unwrap_or_else(|| "unknown".to_owned()),
             limits: limit.map(|limit| limit.effect.clone()),
             mend: limit.and_then(|limit| limit.remedy.clone()),
         }
     };
     let number = |value: Option<i64>| value.map(|value| value.to_string());
-    // Other users' servers take the rights of ptrace as well.
+    // Servers of other users also require ptrace permission.
     let access = Access::to_own_server();
     vec![
         tier(&access),
@@ -44,7 +44,7 @@ pub fn all() -> Vec<Check> {
             "governor",
             Some(conditions.governors.join(" "))
                 .filter(|names| !names.is_empty())
-                .or_else(|| Some("none to be seen".to_owned())),
+                .or_else(|| Some("none visible".to_owned())),
         ),
         check(
             "cgroup_quota",
@@ -58,18 +58,18 @@ pub fn all() -> Vec<Check> {
             "steal",
             conditions
                 .steal_share
-                .map(|share| format!("{:.1} %", share * 100.0)),
+                .map(|share| format!("{:.1}%", share * 100.0)),
         ),
         counter(),
         hardware_counters(),
     ]
 }
 
-/// The machine as calibrations know it.
+/// The machine that a calibration belongs to.
 pub struct Machine {
-    /// In words: processor and number of CPUs.
+    /// Processor model and number of CPUs.
     pub name: String,
-    /// What tells it from others: a digest, so that a result which is mailed tells nobody its name.
+    /// Identifies the machine: a digest, so that shared results do not reveal the machine ID.
     pub key: String,
 }
 
@@ -78,13 +78,13 @@ pub fn machine() -> Machine {
     let conditions = Conditions::read();
     let model = conditions.cpu_model.as_deref().unwrap_or("unknown CPU");
     let name = format!("{model}, {} CPUs", conditions.cpus);
-    // systemd's machine-id(5) asks for a digest where an id leaves the machine.
+    // machine-id(5) asks programs to hash the ID before it leaves the machine.
     let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let key = machine_key(&format!("{name} {}", id.trim()));
     Machine { name, key }
 }
 
-/// How deep we may look, and what grants the next tier.
+/// The access tier, and what grants the next one.
 pub fn tier(access: &Access) -> Check {
     let refused = access.missing.iter().find(|it| it.tier > access.tier);
     Check {
@@ -92,13 +92,13 @@ pub fn tier(access: &Access) -> Check {
         value: format!("{} of T3: {}", access.tier, access.words()),
         limits: refused.map(|it| {
             let (next, refusal) = (it.tier, &it.refusal);
-            format!("{next} is refused: {}: {}", refusal.what, refusal.why)
+            format!("{next} is not permitted: {}: {}", refusal.what, refusal.why)
         }),
         mend: refused.map(|it| it.refusal.commands.join("  or  ")),
     }
 }
 
-/// Something that a tier may lack.
+/// A feature that may be unavailable even though its tier is granted.
 fn refusable(access: &Access, tier: Tier, name: &str, is_there: bool) -> Check {
     let refused = access
         .missing
@@ -106,13 +106,18 @@ fn refusable(access: &Access, tier: Tier, name: &str, is_there: bool) -> Check {
         .find(|it| it.tier == tier && tier <= access.tier);
     Check {
         name: name.to_owned(),
-        value: if is_there { "seen" } else { "not seen" }.to_owned(),
+        value: if is_there {
+            "available"
+        } else {
+            "not available"
+        }
+        .to_owned(),
         limits: refused.map(|it| format!("{}: {}", it.refusal.what, it.refusal.why)),
         mend: refused.map(|it| it.refusal.commands.join("  or  ")),
     }
 }
 
-/// What counts instructions here.
+/// The tool that counts instructions (`pgassay count`).
 fn counter() -> Check {
     let name = "instruction_counter".to_owned();
     match Valgrind::find() {
@@ -125,17 +130,17 @@ fn counter() -> Check {
         Err(_) => Check {
             name,
             value: "none".to_owned(),
-            limits: Some("pgassay count cannot count".to_owned()),
+            limits: Some("pgassay count cannot run".to_owned()),
             mend: Some("install the package \"valgrind\"".to_owned()),
         },
     }
 }
 
-/// Whether the processor counts instructions under the load itself. Without it nothing is missing
-/// that valgrind does not count, so that limits nothing.
+/// Whether hardware counters count instructions under load. Their absence is no limitation, because
+/// valgrind counts instructions too.
 fn hardware_counters() -> Check {
     let value = match EventCounter::probe(&CountedEvent::HARDWARE) {
-        Ok(()) => "instructions and cycles, counted in trials of their own".to_owned(),
+        Ok(()) => "instructions and cycles, counted in separate trials".to_owned(),
         Err(error) => format!("none: {error}"),
     };
     Check {

@@ -1,4 +1,4 @@
-//! The command line as a type: every flag, and what following it leads to.
+//! The command line: subcommands and flags.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -20,16 +20,16 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// When to colour: auto (a terminal, and `NO_COLOR` unset), always, never.
+    /// When to use color: auto (on a terminal, unless `NO_COLOR` is set), always, never.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: ColorWhen,
 
-    /// More about what happens, on stderr (twice: every detail).
+    /// Log more to stderr (-v: informational messages, -vv: debug messages).
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
 
-/// When output is coloured.
+/// When output is colored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ColorWhen {
     /// On a terminal, unless `NO_COLOR` is set; `CLICOLOR_FORCE` forces it.
@@ -43,45 +43,46 @@ pub enum ColorWhen {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a study and print its answer.
+    /// Run a study and print the result.
     Run(Box<RunArgs>),
-    /// Watch a server that runs, without a study: where its CPU time goes.
+    /// Profile a running server: show where its CPU time goes.
     Profile(Box<ProfileArgs>),
-    /// Count what a transaction costs in instructions: exact, whatever else the machine does.
+    /// Count the instructions a transaction executes, under valgrind: repeatable even on a busy
+    /// machine.
     Count(Box<crate::command::count::CountArgs>),
-    /// Compare loads with themselves, and count how often a difference is found where there is none
-    /// (A/A). Later answers on this machine show the figure.
+    /// Measure the false positive rate of comparisons on this machine by comparing identical
+    /// loads (A/A tests). Later results on this machine show it.
     Calibrate(crate::command::calibrate::CalibrateArgs),
-    /// Run a benchmark as pgbench does: its options, scripts, report and exit codes
-    /// (`pgassay bench --help`; a link named pgbench does the same).
+    /// Run a benchmark with pgbench's options, scripts, report and exit codes
+    /// (see `pgassay bench --help`; a symbolic link named pgbench does the same).
     #[command(disable_help_flag = true)]
     Bench {
         /// pgbench's arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
-    /// List the studies that come with pgassay.
+    /// List the built-in studies.
     Studies(JsonArgs),
-    /// Look at a study without running it.
+    /// Check, plan or print a study without running it.
     #[command(subcommand)]
     Study(StudyCommand),
     /// List earlier runs, newest first.
     List(ListArgs),
-    /// Print the answer of an earlier run again.
+    /// Print the result of an earlier run.
     Show(ShowArgs),
-    /// Write the HTML report of an earlier run again.
+    /// Write the HTML report of an earlier run.
     Report(ReportArgs),
-    /// Say what limits measurements on this machine, and what mends it.
+    /// Check this machine for anything that limits measurement accuracy, and show how to fix it.
     Doctor(JsonArgs),
-    /// Measure what reading the time costs on this machine, and so what `EXPLAIN ANALYZE` and
-    /// `track_io_timing` cost a server here; as `pg_test_timing` does, in nanoseconds.
+    /// Measure clock-read overhead, as `pg_test_timing` does, and estimate its effect on
+    /// `EXPLAIN ANALYZE` and `track_io_timing`.
     Timing(crate::command::timing::TimingArgs),
 }
 
 /// Flags of `pgassay run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// A study file, or the name of a study that comes with pgassay (`pgassay studies`).
+    /// Study file, or name of a built-in study (see `pgassay studies`).
     pub study: String,
 
     #[command(flatten)]
@@ -93,17 +94,17 @@ pub struct RunArgs {
     #[command(flatten)]
     pub results: ResultsArgs,
 
-    /// Also count what a transaction of every variant costs in instructions, after the trials,
-    /// with one client under valgrind (some 20 s a variant).
+    /// After the trials, also count instructions per transaction for each variant, with one
+    /// client under valgrind (about 20 s per variant).
     #[arg(long)]
     pub counted: bool,
 
-    /// When trials are done, run what the findings advise as further variants, against the variant
-    /// that had the trouble, as far as that is a setting, a protocol or a version.
+    /// After the trials, benchmark the findings' suggested fixes as additional variants, against
+    /// the affected variant. Covers fixes that change a setting, the protocol or the version.
     #[arg(long)]
     pub try_remedies: bool,
 
-    /// Print the whole result as JSON instead of the answer in words.
+    /// Print the complete result as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -112,50 +113,51 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").args(["pid", "dsn"]).multiple(true).required(true))]
 pub struct ProfileArgs {
-    /// A process of the server: its postmaster for all backends, or one backend.
+    /// Process ID of the postmaster (profiles all backends) or of a single backend.
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
 
-    /// Connect to the server, which must run on this machine: finds its processes, and counts its
-    /// transactions. A URI or `keyword=value …`; what is missing comes from PGHOST and the like.
+    /// Connect to the server to find its processes and count its transactions. On a remote server,
+    /// pgassay can only sample `pg_stat_activity`. A URI or `keyword=value …`; PGHOST etc. supply
+    /// missing parameters.
     #[arg(long, value_name = "CONNINFO")]
     pub dsn: Option<String>,
 
-    /// Watch for this long; Ctrl-C ends it sooner and still prints what was seen.
+    /// How long to profile. Ctrl-C stops early and prints what was collected.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub duration: Span,
 
-    /// Samples a second of each busy CPU. 99 cost the server less than 1 %, 999 some 8 %.
+    /// Samples per second of each busy CPU. 99 costs the server less than 1%, 999 about 8%.
     #[arg(long, value_name = "HZ", default_value_t = 99)]
     pub frequency: u32,
 
-    /// Observe also where the backends are blocked, from context switches in 10 ms of every 100,
-    /// which cost the server 2 to 10 % more. The page has a flame graph of both; exports are of
-    /// what was blocked.
+    /// Also record where backends are blocked, by tracing context switches for 10 ms of every
+    /// 100 ms. Costs the server 2% to 10% more. The HTML page shows both flame graphs; exports
+    /// contain the blocked time.
     #[arg(long)]
     pub off_cpu: bool,
 
-    /// Write a page with the flame graph.
+    /// Write an HTML page with the flame graph.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Write the stacks for another viewer; may be given again. FORMAT is folded, speedscope,
-    /// pprof, firefox, or perf (the text of `perf report --stdio`); a FILE of `-` is stdout,
-    /// instead of the summary.
+    /// Export the stacks; can be repeated. FORMAT is folded, speedscope, pprof, firefox, or perf
+    /// (the text of `perf report --stdio`). If FILE is `-`, write to stdout instead of the
+    /// summary.
     #[arg(long, value_name = "FORMAT=FILE")]
     pub export: Vec<ExportTo>,
 
-    /// Print all that was seen as JSON instead of the summary.
+    /// Print the complete profile as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
-/// A form of stacks and where to write it.
+/// The argument of `--export`.
 #[derive(Debug, Clone)]
 pub struct ExportTo {
-    /// The form.
+    /// The format of the stacks.
     pub format: ExportFormat,
-    /// The file; `-` is stdout.
+    /// The output file; `-` is stdout.
     pub file: PathBuf,
 }
 
@@ -166,7 +168,7 @@ impl FromStr for ExportTo {
         let known = || ExportFormat::ALL.map(|(name, _)| name).join(", ");
         let Some((name, file)) = text.split_once('=').filter(|(_, file)| !file.is_empty()) else {
             return Err(format!(
-                "write FORMAT=FILE, where FORMAT is one of {}",
+                "expected FORMAT=FILE, where FORMAT is one of {}",
                 known()
             ));
         };
@@ -175,63 +177,62 @@ impl FromStr for ExportTo {
                 format,
                 file: file.into(),
             }),
-            None => Err(format!("there is no format {name:?}, only {}", known())),
+            None => Err(format!("unknown format {name:?}; use one of {}", known())),
         }
     }
 }
 
-/// What is chosen over the study file; `study plan` takes the same.
+/// Flags that override the study file, shared by `run` and `study plan`.
 #[derive(Debug, Clone, Args, Default)]
 pub struct ChoiceArgs {
-    /// Use the study's quick length: wider intervals, sooner.
+    /// Use the study's quick length: a shorter run with wider confidence intervals.
     #[arg(long, conflicts_with = "length")]
     pub quick: bool,
 
-    /// Measure for this long in all (10s, 2min); warming up comes on top.
+    /// Total measuring time (10s, 2min), not including warm-up.
     #[arg(long, value_name = "TIME")]
     pub length: Option<Span>,
 
-    /// Pairs per comparison; more pairs narrow the intervals.
+    /// Pairs of trials per comparison. More pairs give narrower confidence intervals.
     #[arg(long, value_name = "N")]
     pub pairs: Option<u32>,
 
-    /// Concurrent connections, instead of the study's list.
+    /// Numbers of concurrent connections, instead of the study's list.
     #[arg(short, long, value_name = "N,…", value_delimiter = ',')]
     pub clients: Option<Vec<u32>>,
 
-    /// Only these variants, with commas between, or the flag given again; the first is the
-    /// baseline.
+    /// Run only these variants; can be repeated. The first is the baseline.
     #[arg(long, value_name = "NAME,…")]
     pub variant: Option<Vec<String>>,
 
-    /// Only these scripts, each a condition of its own.
+    /// Run only these scripts, each as a separate condition.
     #[arg(long, value_name = "NAME,…")]
     pub script: Option<Vec<String>>,
 
-    /// A value for `${name}` in the study; may be given again.
+    /// Value for `${name}` in the study; can be repeated.
     #[arg(long = "param", value_name = "NAME=VALUE")]
     pub parameters: Vec<String>,
 
-    /// PostgreSQL version, instead of the study's: 18, 9.6, 10.23. Several make each a condition
-    /// of its own.
+    /// PostgreSQL version (18, 9.6, 10.23), instead of the study's. If there are several, each
+    /// is a separate condition.
     #[arg(long = "server", value_name = "VERSION,…", value_delimiter = ',')]
     pub versions: Vec<String>,
 
-    /// A directory with bin/postgres, instead of a version that is fetched.
+    /// Directory that contains bin/postgres, instead of downloading a version.
     #[arg(long, value_name = "DIR", conflicts_with = "versions")]
     pub binaries: Option<String>,
 
-    /// A server of your own that runs already, instead of the study's: a URI or `keyword=value …`;
-    /// what is missing comes from PGHOST and the like. It is neither set nor restarted, and the
-    /// data get databases of their own on it, which are dropped after the run.
+    /// Use a running server instead of starting one. A URI or `keyword=value …`; PGHOST etc.
+    /// supply missing parameters. pgassay does not reconfigure or restart it. It creates separate
+    /// databases for the data and drops them after the run.
     #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["versions", "binaries"])]
     pub dsn: Option<String>,
 
-    /// Seed of the order of trials and of the scripts' random numbers; printed with the result.
+    /// Seed for the order of trials and the scripts' random numbers; printed with the result.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Take no CPU stacks: no account of where the time goes, and a third fewer trials.
+    /// Disable CPU profiling: a third fewer trials, but no account of where time goes.
     #[arg(long)]
     pub no_profile: bool,
 }
@@ -239,38 +240,38 @@ pub struct ChoiceArgs {
 /// How servers are found and run.
 #[derive(Debug, Args, Default)]
 pub struct ServerArgs {
-    /// Fetch nothing: use what is cached or installed.
+    /// Download nothing; use cached or installed PostgreSQL versions.
     #[arg(long)]
     pub offline: bool,
 
-    /// A mirror of Maven Central to fetch PostgreSQL from.
+    /// Mirror of Maven Central to download PostgreSQL from.
     #[arg(long, value_name = "URL", env = "PGASSAY_MIRROR")]
     pub mirror: Option<String>,
 
-    /// Where fetched PostgreSQL versions are kept.
+    /// Directory for downloaded PostgreSQL versions.
     #[arg(long, value_name = "DIR", env = "PGASSAY_CACHE")]
     pub cache: Option<PathBuf>,
 
-    /// The user that servers run as when pgassay is root, as whom PostgreSQL refuses to run
-    /// [default: nobody].
+    /// User to run servers as when pgassay runs as root, because PostgreSQL refuses to run as
+    /// root [default: nobody].
     #[arg(long, value_name = "USER")]
     pub run_as: Option<String>,
 
-    /// Where data directories are made, and removed after the run [default: the temporary
-    /// directory]. It must be on the disk that is to be measured.
+    /// Directory in which to create temporary data directories [default: the system's temporary
+    /// directory]. Choose one on the disk that you want to measure.
     #[arg(long, value_name = "DIR")]
     pub data_parent: Option<PathBuf>,
 }
 
-/// Where results are.
+/// Where results are stored.
 #[derive(Debug, Args, Default)]
 pub struct ResultsArgs {
-    /// Where results are kept [default: ~/.local/share/pgassay/runs].
+    /// Directory for results [default: ~/.local/share/pgassay/runs].
     #[arg(long, value_name = "DIR", env = "PGASSAY_RESULTS")]
     pub results: Option<PathBuf>,
 }
 
-/// For commands that only read.
+/// Flags of commands whose only option is the output format.
 #[derive(Debug, Args)]
 pub struct JsonArgs {
     /// Print JSON.
@@ -283,12 +284,12 @@ pub struct JsonArgs {
 pub enum StudyCommand {
     /// Check a study file: its keys, names, parameters and scripts.
     Check {
-        /// A study file, or the name of a study that comes with pgassay.
+        /// Study file, or name of a built-in study.
         study: String,
     },
-    /// Print the servers, the points, the order of the trials, and how long it will take.
+    /// Print the servers, points, order of trials, and estimated duration.
     Plan {
-        /// A study file, or the name of a study that comes with pgassay.
+        /// Study file, or name of a built-in study.
         study: String,
         #[command(flatten)]
         choice: Box<ChoiceArgs>,
@@ -296,12 +297,12 @@ pub enum StudyCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Print a study's text, to start one's own from.
+    /// Print the text of a study, for example to write your own from it.
     Show {
-        /// The name of a study that comes with pgassay, or a file.
+        /// Study file, or name of a built-in study.
         study: String,
     },
-    /// Print the JSON Schema of study files, for editors.
+    /// Print the JSON Schema for study files, for use in editors.
     Schema,
 }
 
@@ -318,12 +319,12 @@ pub struct ListArgs {
 /// Flags of `pgassay show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// A run's id or the beginning of it, `last`, or a directory.
+    /// Run ID or a prefix of it, `last`, or a directory.
     #[arg(default_value = "last")]
     pub run: String,
     #[command(flatten)]
     pub results: ResultsArgs,
-    /// Print the whole result as JSON.
+    /// Print the complete result as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -331,12 +332,12 @@ pub struct ShowArgs {
 /// Flags of `pgassay report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// A run's id or the beginning of it, `last`, or a directory.
+    /// Run ID or a prefix of it, `last`, or a directory.
     #[arg(default_value = "last")]
     pub run: String,
     #[command(flatten)]
     pub results: ResultsArgs,
-    /// Where to write it; `-` is stdout [default: report.html in the run's directory].
+    /// Output file; `-` is stdout [default: report.html in the run's directory].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! A blocking connection to the first server of a target that will have us, for what is asked
-//! beside the load. Its errors are told in libpq's words.
+//! A blocking connection for queries outside the load, to the first host of a target that accepts
+//! it. Error messages follow libpq's wording.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,7 +15,7 @@ use pgassay_wire::{Exchange, ExchangeError};
 
 use crate::surroundings::monotonic_ns;
 
-/// What Rust puts before the resolver's words.
+/// What Rust prepends to the resolver's message.
 const LOOK_UP: &str = "failed to lookup address information: ";
 
 enum Socket {
@@ -23,14 +23,14 @@ enum Socket {
     Tcp(TcpStream),
 }
 
-/// A socket of either kind, patient until a moment.
+/// A Unix or TCP socket with a deadline while connecting.
 pub struct Stream {
     socket: Socket,
     until: Cell<Option<Instant>>,
 }
 
 impl Stream {
-    /// Bounds each wait from now on.
+    /// Sets a timeout for each read and write, and removes the deadline.
     pub fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
         self.until.set(None);
         self.set_timeout(limit)
@@ -49,7 +49,7 @@ impl Stream {
         }
     }
 
-    /// Leaves no more time than there is.
+    /// Limits the next operation to the time left before the deadline.
     fn hurry(&self) -> io::Result<()> {
         let Some(until) = self.until.get() else {
             return Ok(());
@@ -91,17 +91,17 @@ impl Write for Stream {
     }
 }
 
-/// Nobody would have us.
+/// No host accepted a connection.
 #[derive(Debug)]
 pub enum ConnectError {
-    /// No host has an address.
+    /// A host name cannot be resolved.
     Nowhere(Address, io::Error),
-    /// What each attempt met with; at least one.
+    /// The error of each attempt; at least one.
     Tried(Vec<(Address, ExchangeError)>),
 }
 
 impl ConnectError {
-    /// What the last attempt met with.
+    /// The error of the last attempt.
     pub fn last(&self) -> Option<&ExchangeError> {
         match self {
             Self::Nowhere(..) => None,
@@ -109,7 +109,7 @@ impl ConnectError {
         }
     }
 
-    /// All of it, a server's errors being worded by the caller.
+    /// The whole message; `of_exchange` formats errors that the server reported.
     pub fn words(&self, of_exchange: impl Fn(&ExchangeError) -> String) -> String {
         let tried = match self {
             Self::Nowhere(Address::Tcp { host, .. }, error) => {
@@ -139,14 +139,14 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// Connects and signs in; `limit` bounds each attempt. Also tells which of the target's hosts it was.
+/// Connects and authenticates; `limit` bounds each attempt. Also returns the endpoint it reached.
 pub fn connect(
     target: &Target,
     limit: Option<Duration>,
 ) -> Result<(Exchange<Stream>, Endpoint), ConnectError> {
     let mut found =
         endpoints(target).map_err(|(address, error)| ConnectError::Nowhere(address, error))?;
-    // Which host is first by chance, a clock's last digits tell.
+    // The low digits of the clock pick a random first host.
     let first = if target.balance_hosts {
         monotonic_ns() as usize
     } else {
@@ -195,7 +195,7 @@ pub fn failed_at(address: &Address) -> String {
     }
 }
 
-/// What libpq adds to a refused connection.
+/// The message for a failed connection, with libpq's hint.
 fn refused(address: &Address, error: &io::Error) -> String {
     let what = plain(error);
     match (address, error.kind()) {
@@ -214,7 +214,7 @@ fn refused(address: &Address, error: &io::Error) -> String {
     }
 }
 
-/// A system's error as C's `%m` has it, without the number that Rust adds.
+/// A system error as C's `%m` prints it, without the number that Rust adds.
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {

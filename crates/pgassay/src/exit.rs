@@ -1,50 +1,49 @@
-//! Exit codes, and the one map from a failure to its code and words.
+//! Exit codes, and the mapping from errors to exit codes and messages.
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-/// All went well.
+/// Success.
 pub const OK: u8 = 0;
-/// Usage, connection, input: nothing was measured.
+/// A usage, connection or input error: nothing was measured.
 pub const FAILURE: u8 = 1;
-/// A run error; what had been measured was kept.
+/// The run failed midway; completed trials were saved.
 pub const PARTIAL: u8 = 2;
-/// A gate: it costs more than it may.
+/// `--against`: the cost increased beyond the tolerance.
 pub const REGRESSION: u8 = 3;
-/// A gate: it cannot be told.
+/// `--against`: the counts cannot be compared.
 pub const CANNOT_TELL: u8 = 4;
-/// Ended by Ctrl-C (128 + SIGINT, as shells count).
+/// Interrupted by Ctrl-C (128 + SIGINT, the shell convention).
 pub const INTERRUPTED: u8 = 130;
 
-/// A run that ended early; its results so far were kept.
+/// A run that failed midway; its completed trials were saved.
 #[derive(Debug, thiserror::Error)]
-#[error("{reason}; what had been measured was kept as {id}")]
+#[error("{reason}; completed trials saved as {id}")]
 pub struct Partial {
-    /// Why.
+    /// The cause of the failure.
     pub reason: String,
-    /// The run's id.
+    /// The run's ID.
     pub id: String,
 }
 
-/// What a gate found, when it is not that all is well.
+/// A failed `--against` comparison.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Gate {
     /// [`REGRESSION`] or [`CANNOT_TELL`].
     pub code: u8,
-    /// In words.
     pub reason: String,
 }
 
-/// Ended by the user; anything worth keeping was kept.
+/// Interrupted by the user; completed trials were saved.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Prints a failure on stderr, in one paragraph, and chooses the code.
+/// Prints an error on stderr as one paragraph and returns its exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_broken_pipe) {
-        // Whoever read our output has seen enough, as `pgassay list | head`.
+        // The reader closed the pipe, as in `pgassay list | head`.
         return ExitCode::from(OK);
     }
     let code = if error.is::<Interrupted>() {
@@ -64,7 +63,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Some error types repeat their source in their own words.
+/// Drops causes whose text an earlier error already contains.
 fn distinct(causes: Vec<String>) -> Vec<String> {
     let mut kept: Vec<String> = Vec::new();
     for cause in causes {

@@ -1,4 +1,4 @@
-//! The command line of pgassay: parses it, runs one subcommand, maps failures to exit codes.
+//! Entry point of pgassay: parses the command line, runs one subcommand, maps errors to exit codes.
 
 mod catalogue;
 mod checks;
@@ -25,7 +25,7 @@ use clap::error::ErrorKind;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    // pgbench's manners are not clap's: what follows `bench`, or the name pgbench, is read there.
+    // pgbench's option rules differ from clap's, so `bench` parses its own arguments.
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_default();
     let program = program.to_string_lossy();
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
                 error.kind(),
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
             );
-            // Nobody is left to read that printing failed.
+            // If printing fails, there is nowhere left to report it.
             let _ = error.print();
             return ExitCode::from(if wanted { exit::OK } else { exit::FAILURE });
         }
@@ -70,7 +70,7 @@ fn dispatch(cli: &Cli) -> Result<()> {
         Command::List(args) => command::list::list(args, &mut out)?,
         Command::Show(args) => command::show::show(args, cli.color, &mut out)?,
         Command::Report(args) => command::report::report(args, &mut out)?,
-        Command::Bench { .. } => unreachable!("the benchmark has an exit code of its own"),
+        Command::Bench { .. } => unreachable!("handled in main: bench has its own exit codes"),
         Command::Doctor(args) => command::doctor::doctor(args, &mut out)?,
         Command::Timing(args) => command::timing::timing(args, &mut out)?,
     }

@@ -1,11 +1,11 @@
-//! Errors at the place in the study file that they come from.
+//! Errors that name the location in the study file they come from.
 
 use anyhow::anyhow;
 use pgassay_core::study::{StudyError, StudySource};
 
 use crate::catalogue::Found;
 
-/// An error at line `line` (from 1) of the text that `path` leads to.
+/// An error at line `line` (1-based) of the text at `path`.
 pub fn at_line(source: &StudySource, path: &[&str], line: usize, message: &str) -> anyhow::Error {
     let mut error: StudyError = source.error_at(path, message);
     if let (Some(location), Some(line)) = (&mut error.location, source.line_in_text(path, line)) {
@@ -15,7 +15,7 @@ pub fn at_line(source: &StudySource, path: &[&str], line: usize, message: &str) 
     error.into()
 }
 
-/// An error about a version of PostgreSQL; it may have come from the command line.
+/// An error about a PostgreSQL version, without location if it came from the command line.
 pub fn at_version(found: &Found, version: &str, message: &str) -> anyhow::Error {
     let mut paths = Vec::new();
     for (index, variant) in found.study.variant.iter().enumerate() {
@@ -42,7 +42,7 @@ pub fn at_version(found: &Found, version: &str, message: &str) -> anyhow::Error 
     at_first(found, &paths, message)
 }
 
-/// An error about a server of the user's own; it may have come from the command line.
+/// An error about an external server, without location if it came from the command line.
 pub fn at_dsn(found: &Found, dsn: &str, message: &str) -> anyhow::Error {
     let is_it = |named: &Option<String>| named.as_deref() == Some(dsn);
     let mut paths = Vec::new();
@@ -61,7 +61,7 @@ pub fn at_dsn(found: &Found, dsn: &str, message: &str) -> anyhow::Error {
     at_first(found, &paths, message)
 }
 
-/// An error about a setting of a server.
+/// An error about a server setting.
 pub fn at_setting(found: &Found, name: &str, message: &str) -> anyhow::Error {
     let mut paths = Vec::new();
     for (index, variant) in found.study.variant.iter().enumerate() {

@@ -1,18 +1,18 @@
-//! Progress on stderr: one moving line on a terminal, a plain line now and then elsewhere.
+//! Progress on stderr: a progress bar on a terminal, occasional plain lines otherwise.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Without a terminal, lines about trials are at least this far apart.
+/// Minimum interval between lines about trials if stderr is not a terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// Where a run has got to.
+/// The progress display of a run.
 pub struct Progress {
     bar: Option<ProgressBar>,
     plain_at: Option<Instant>,
-    /// The last stage said, so that none is said twice in a row.
+    /// The last stage shown, to avoid repeating it.
     stage: String,
 }
 
@@ -32,7 +32,7 @@ impl Progress {
         }
     }
 
-    /// A new stage of unknown length, as "starting PostgreSQL 18.1".
+    /// Starts a stage of unknown length, for example "starting PostgreSQL 18.1".
     pub fn stage(&mut self, message: &str) {
         if self.stage == message {
             return;
@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// From here on, trials: `total` of them.
+    /// Starts the trials, `total` in number.
     pub fn trials(&mut self, total: u64) {
         self.plain_at = None;
         if let Some(bar) = &self.bar {
@@ -54,7 +54,7 @@ impl Progress {
         }
     }
 
-    /// `done` of `total` trials are done; `message` says what runs now.
+    /// Reports `done` of `total` trials; `message` describes the current one.
     pub fn trial(&mut self, done: u64, total: u64, message: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);
@@ -67,7 +67,7 @@ impl Progress {
         }
     }
 
-    /// A line that stays.
+    /// Prints a permanent line.
     pub fn note(&self, message: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{message}")),
@@ -75,7 +75,7 @@ impl Progress {
         }
     }
 
-    /// Clears the moving line.
+    /// Clears the progress bar.
     pub fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

@@ -1,22 +1,23 @@
-//! Where results are kept.
+//! Opens the directory of results.
 
 use anyhow::{Context, Result};
 use pgassay_store::Store;
 
 use crate::cli::ResultsArgs;
 
-/// The store that the user named, or the usual one.
+/// The store in `--results`, or in the default directory.
 pub fn open(args: &ResultsArgs) -> Result<Store> {
     let root = match &args.results {
         Some(root) => root.clone(),
         None => usual().context(
-            "no place for results: set PGASSAY_RESULTS, XDG_DATA_HOME or HOME, or use --results",
+            "no directory for results: set PGASSAY_RESULTS, XDG_DATA_HOME or HOME, or use --results",
         )?,
     };
     Ok(Store::open(&root)?)
 }
 
-/// `$XDG_DATA_HOME/pgassay/runs`, by default under `~/.local/share` (XDG base directory specification).
+/// `$XDG_DATA_HOME/pgassay/runs`; the default is under `~/.local/share` (XDG Base Directory
+/// Specification).
 fn usual() -> Option<std::path::PathBuf> {
     let set = |name: &str| {
         std::env::var_os(name)

@@ -1,4 +1,4 @@
-//! Whether and how output is coloured, and how wide it may be.
+//! Decides whether output is colored.
 
 use std::io::IsTerminal;
 

@@ -1,4 +1,4 @@
-//! The process's environment, user and files, as libpq looks at them; and its clocks.
+//! The process's system environment as libpq uses it (variables, user, files), and its clocks.
 
 use std::ffi::CStr;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use pgassay_wire::conninfo::{FileText, Surroundings};
 
-/// Where distributions put the server's socket; elsewhere it is in `/tmp`.
+/// Where distributions put the server's socket. PostgreSQL's own default is `/tmp`.
 const SOCKET_DIRECTORY: &str = "/var/run/postgresql";
 
-/// The real surroundings.
+/// The real system environment.
 pub struct Real;
 
 impl Surroundings for Real {
@@ -62,10 +62,10 @@ impl Surroundings for Real {
     }
 }
 
-/// The user's name and home in the password database.
+/// The user's name and home directory from the password database.
 fn account() -> Option<(String, PathBuf)> {
     // SAFETY: geteuid has no preconditions. getpwuid's result stays valid until its next call,
-    // which nobody else makes: this runs before any thread is started.
+    // and nothing else calls it: this runs before any thread is started.
     unsafe {
         let entry = libc::getpwuid(libc::geteuid()).as_ref()?;
         let text = |pointer| CStr::from_ptr(pointer).to_string_lossy().into_owned();
@@ -73,12 +73,12 @@ fn account() -> Option<(String, PathBuf)> {
     }
 }
 
-/// The moment on the load's clock, in ns.
+/// The current time on the load generator's clock, in ns.
 pub fn monotonic_ns() -> u64 {
     read_clock(libc::CLOCK_MONOTONIC)
 }
 
-/// What to add to a moment of the load's clock, in µs, for the time since 1970.
+/// What to add to a time on the load generator's clock to get the time since 1970, in µs.
 pub fn epoch_shift_us() -> u64 {
     (read_clock(libc::CLOCK_REALTIME) / 1000).saturating_sub(monotonic_ns() / 1000)
 }
@@ -88,12 +88,12 @@ fn read_clock(clock: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a timespec of ours; both clocks exist on every Linux.
+    // SAFETY: the pointer is to our timespec; both clocks exist on every Linux.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// How many files may be open at once, once the limit is raised as far as allowed.
+/// The hard limit on open files.
 pub fn open_files_max() -> io::Result<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -106,7 +106,7 @@ pub fn open_files_max() -> io::Result<u64> {
     Ok(limit.rlim_max)
 }
 
-/// Asks on the terminal for a password, which is not shown.
+/// Prompts for a password on the terminal, without echo.
 pub fn ask_password() -> io::Result<String> {
     use io::{BufRead, Write};
     use std::os::fd::AsRawFd;

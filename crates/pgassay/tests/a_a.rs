@@ -1,4 +1,4 @@
-//! A against A: what enters the pairs must not depend on who is measured, nor when.
+//! A/A: the measurements in a pair must not depend on the variant or its position in the block.
 
 mod support;
 
@@ -6,7 +6,7 @@ use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
 use support::Place;
 
-/// Two variants that differ in nothing the server looks at, and a table four times the cache.
+/// Two identical variants, and a table four times as large as the cache.
 const LARGER_THAN_CACHE: &str = r#"question = "Does a setting that does nothing make a difference?"
 [server]
 version = "15"
@@ -39,8 +39,8 @@ fn blocks_read(trial: &Trial) -> f64 {
     trial.counters["pg_stat_database.blks_read"] / trial.transactions_total as f64
 }
 
-/// With equal random numbers, whoever comes second finds the other's pages: single trials read less
-/// than half of what others read, by their place in the block.
+/// With equal random numbers, the second trial would find the first one's pages in the cache, and
+/// trials would read less than half as much, depending on their position in the block.
 #[test]
 fn blocks_read_depend_on_neither_variant_nor_place_in_the_block() {
     if pgassay_server::testing::installation("15").is_none() {
@@ -55,12 +55,12 @@ fn blocks_read_depend_on_neither_variant_nor_place_in_the_block() {
     let trials: Vec<&Trial> = counted
         .filter(|it| it.kind != TrialKind::Counted && it.transactions_total >= 100)
         .collect();
-    assert!(trials.len() >= 12, "{} trials to look at", trials.len());
+    assert!(trials.len() >= 12, "only {} trials", trials.len());
     let read = trials.iter().map(|trial| blocks_read(trial));
     let (low, high) = read.fold((f64::MAX, 0.0f64), |(low, high), each| {
         (low.min(each), high.max(each))
     });
-    // With 100 transactions each share has a standard deviation of .04; misses are three in four.
+    // Three of four lookups miss; with 100 transactions the share has a standard deviation of 0.04.
     assert!(
         low > 0.55 && high < 0.95,
         "{low} to {high} blocks read per transaction"

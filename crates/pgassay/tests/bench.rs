@@ -29,7 +29,7 @@ fn skip(why: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// The real pgbenches here, as whose twins we answer: each with the version to be like.
+/// The real pgbench programs found here, with their major versions.
 fn reals() -> Vec<(&'static str, PathBuf)> {
     const VERSIONS: [&str; 3] = ["15", "17", "18"];
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -50,7 +50,7 @@ fn reals() -> Vec<(&'static str, PathBuf)> {
         return found;
     }
     if Command::new("pgbench").arg("-V").output().is_ok() {
-        // Other versions word things otherwise; that is nothing a machine could be blamed for.
+        // Messages of other versions differ, so this is no failure even with PGASSAY_NO_SKIP.
         let _ = std::io::stderr().write_all(b"SKIPPED: comparison with pgbench: another version\n");
     } else {
         skip("no pgbench 15, 17 or 18");
@@ -168,7 +168,7 @@ fn runs_against_the_real_pgbench() {
     ] {
         place.script(name, text);
     }
-    // Each makes tables for the next; without any, the server notes what it cannot drop.
+    // Each creates tables for the next. Without tables, the server prints notices about the drops.
     let notice = "NOTICE:  table \"pgbench_tellers\" does not exist, skipping";
     place.ours(Some(&server), "-i -q").has(0, &[], &[notice]);
     twins_agree(
@@ -208,7 +208,7 @@ fn runs_against_the_real_pgbench() {
     );
 }
 
-/// Each transaction fails as one that may be retried.
+/// Every transaction fails with a retryable error.
 const FAILING: &str = "do $$begin raise sqlstate '40001'; end$$;\n";
 
 #[test]
@@ -240,7 +240,7 @@ fn the_report_of_18_counts_only_what_a_script_has_done() {
     let all = " - weight: 1 (targets 100.0% of total)\n - 4 transactions (100.0% of total)\n \
                - number of transactions actually processed: 0 (tps = 0.000000)\n \
                - number of failed transactions: 4 (100.000%)\n";
-    // A script that never ran has no more lines.
+    // A script that never ran has no further lines.
     assert!(
         run.out
             .ends_with("(targets 0.0% of total)\n - 0 transactions (0.0% of total)\n"),
@@ -348,7 +348,7 @@ fn statements_of_a_pipeline_take_longer_the_later_they_are() {
     let statements = "select pg_sleep(0.002);\n".repeat(10);
     let text = format!("\\startpipeline\n{statements}\\endpipeline\n");
     place.script("p.sql", &text);
-    // Times of one transaction: those of different ones differ by whatever else the machine did.
+    // Compare times within one transaction, because other load affects transactions differently.
     let run = place.ours(Some(&server), "-n -f p.sql -M prepared -t 1 -r");
     run.has(0, &[], &[]);
     let times: Vec<f64> = run
@@ -358,7 +358,7 @@ fn statements_of_a_pipeline_take_longer_the_later_they_are() {
         .map(|line| line.split_whitespace().next().unwrap().parse().unwrap())
         .collect();
     assert_eq!(times.len(), 10);
-    // A busy machine may read several replies at once, but never one before the one it follows.
+    // A busy machine may read several replies at once, but always in order.
     assert!(times.is_sorted(), "{times:?}");
     for (index, time) in times.iter().enumerate() {
         assert!(*time >= 2.0 * (index + 1) as f64, "{times:?}");
@@ -376,7 +376,7 @@ fn names_and_versions() {
     bench(&["--version"]).has(0, &["pgbench (PostgreSQL) 18"], &[]);
     let help = bench(&["--help"]);
     help.has(0, &["-d, --dbname=DBNAME", "--exit-on-abort"], &[]);
-    // It came after 18, so that it is ours under that name.
+    // pgbench has it after 18, so in 18 it is an option of pgassay.
     let (of_pgbench, ours) = help
         .out
         .split_once("Options that pgbench does not have")
@@ -438,7 +438,7 @@ fn io_uring_that_is_refused_is_said_and_auto_goes_on_with_epoll() {
     place.script("s.sql", "select 1;\n");
     for (errno, why) in [
         (libc::EPERM, "kernel.io_uring_disabled"),
-        (libc::ENOSYS, "has no io_uring"),
+        (libc::ENOSYS, "does not provide it"),
         (libc::ENOMEM, "ulimit -l"),
     ] {
         let run = |io: &str| {
@@ -449,7 +449,7 @@ fn io_uring_that_is_refused_is_said_and_auto_goes_on_with_epoll() {
             refuse(&mut command, &[libc::SYS_io_uring_setup], errno);
             Finished::from(&command.output().unwrap())
         };
-        run("uring").has(1, &[], &["io_uring cannot be used", why]);
+        run("uring").has(1, &[], &["io_uring is not available", why]);
         let auto = run("auto");
         auto.has(0, &[], &[]);
         let json: serde_json::Value = serde_json::from_str(&auto.out).unwrap();

@@ -1,4 +1,4 @@
-//! Counters of whole runs on real servers: what the server counted is what the engine did.
+//! Server statistics of whole runs on real servers match what the load engine did.
 
 mod support;
 
@@ -8,7 +8,7 @@ use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
 use support::Place;
 
-/// Two rows read and one written by each transaction, which is all there is on the server.
+/// Each transaction reads two rows and writes one; the server has no other load.
 const STUDY: &str = r#"question = "Is prepared faster?"
 [server]
 version = "VERSION"
@@ -56,7 +56,7 @@ fn per_transaction(trial: &Trial, name: &str) -> f64 {
     counted / trial.transactions_total as f64
 }
 
-/// The engine's own count of transactions is the measure: late reports would show here.
+/// Compares with the load engine's transaction count, which would reveal statistics reported late.
 fn what_was_counted_is_what_was_done(version: &str) {
     let Some(run) = run(version) else { return };
     let (of_processor, others): (Vec<&Trial>, Vec<&Trial>) = run
@@ -67,7 +67,7 @@ fn what_was_counted_is_what_was_done(version: &str) {
     for trial in of_processor {
         assert!(trial.counters.keys().all(is_of_processor), "{trial:?}");
     }
-    // They would take most of the throughput from a trial that is for something else.
+    // Hardware counters would cost most of the throughput in other trials.
     for trial in &others {
         assert!(!trial.counters.keys().any(is_of_processor), "{trial:?}");
     }
@@ -75,7 +75,7 @@ fn what_was_counted_is_what_was_done(version: &str) {
     let all = others.len();
     let counted = others.into_iter().filter(|it| !it.counters.is_empty());
     let counted: Vec<&Trial> = counted.collect();
-    // Late reporters are counted in the last trial of each variant, in two blocks.
+    // Versions that report late have statistics in the last trial of each variant in two blocks.
     assert_eq!(counted.len(), if is_late { 4 } else { all }, "{version}");
     for trial in &counted {
         for (name, expected) in [
@@ -156,7 +156,7 @@ fn what_was_counted_is_what_was_done_on_18() {
     what_was_counted_is_what_was_done("18");
 }
 
-/// Results from before there were counters are read and shown.
+/// Results of older versions without statistics can be read and shown.
 #[test]
 fn results_without_counters_still_load() {
     let Some(run) = run("18") else { return };
@@ -171,6 +171,6 @@ fn results_without_counters_still_load() {
     }
     let older: Run = serde_json::from_value(older).expect("an older result");
     assert!(older.trials.iter().all(|trial| trial.counters.is_empty()));
-    assert!(!pgassay_report::html(&older).contains("Counted per transaction"));
-    assert!(pgassay_report::html(&run).contains("Counted per transaction"));
+    assert!(!pgassay_report::html(&older).contains("Server and kernel statistics per transaction"));
+    assert!(pgassay_report::html(&run).contains("Server and kernel statistics per transaction"));
 }

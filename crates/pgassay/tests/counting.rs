@@ -1,4 +1,4 @@
-//! Counting with a real server under a real valgrind.
+//! Counts instructions on a real server under a real valgrind.
 
 // A test fails by panicking.
 #![allow(clippy::unwrap_used)]
@@ -28,7 +28,7 @@ fn count(place: &Place, arguments: &[&str]) -> Finished {
     Finished::of(&output.expect("the program runs"))
 }
 
-/// The whole of an array's values under a key.
+/// The sum of a key's values over an array.
 fn sum(rows: &Value, key: &str) -> i64 {
     rows.as_array()
         .unwrap()
@@ -50,8 +50,8 @@ fn settings_that_cost_nothing_are_told_from_those_that_do() {
             "-M",
             "prepared",
             "--json",
-            // On a busy machine a round differs from others by tens of instructions; of three rounds'
-            // spread 4.3 times would be taken for noise, of five rounds' hardly more than once.
+            // On a busy machine rounds differ by tens of instructions. The noise threshold is 4.3
+            // times the spread with three rounds, but only about once with five.
             "--repeats",
             "5",
             "--vs",
@@ -67,8 +67,8 @@ fn settings_that_cost_nothing_are_told_from_those_that_do() {
         .as_array()
         .unwrap()
     {
-        // By what a look-up costs; once they were five times as long, since the first client of a
-        // server is dearer than its second.
+        // Chosen by the cost of a lookup. Regression: they were five times as long, because the first
+        // client of a server costs more than its second.
         assert_eq!(variant["segments"], serde_json::json!([100, 200, 400]));
         let total = variant["instructions"].as_i64().unwrap();
         assert_eq!(sum(&variant["functions"], "instructions"), total);
@@ -80,7 +80,7 @@ fn settings_that_cost_nothing_are_told_from_those_that_do() {
         for function in variant["functions"].as_array().unwrap() {
             assert!(!function["name"].as_str().unwrap().is_empty());
             assert!(!function["object"].as_str().unwrap().is_empty());
-            // What a backend does once a second would be counted on a busy machine only.
+            // Reporting statistics once per second would be counted on a busy machine only.
             let is_timed = function["name"] == "pgstat_report_stat";
             assert!(!is_timed || function["instructions"] == 0, "{function}");
         }
@@ -107,7 +107,7 @@ fn settings_that_cost_nothing_are_told_from_those_that_do() {
     place.assert_nothing_left();
 }
 
-/// Changes one number in a file of counts and gives its path.
+/// Changes one number in a file of counts and returns its path.
 fn altered(place: &Place, name: &str, change: impl Fn(&mut Value)) -> String {
     let text = fs::read_to_string(place.path().join("kept.json")).unwrap();
     let mut counts: Value = serde_json::from_str(&text).unwrap();
@@ -130,7 +130,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     assert_eq!(kept.code, Some(0), "{kept:?}");
     let same = run(&["--against", "kept.json"]);
     assert_eq!(same.code, Some(0), "{same:?}");
-    assert!(same.stdout.contains("within 0.1 %"), "{same:?}");
+    assert!(same.stdout.contains("within 0.1%"), "{same:?}");
 
     let cheaper = altered(&place, "cheaper.json", |counts| {
         let variant = &mut counts["conditions"][0]["variants"][0];
@@ -142,7 +142,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     let over = run(&["--against", &cheaper]);
     assert_eq!(over.code, Some(3), "{over:?}");
     assert!(
-        over.stdout.contains("over 0.1 %") && over.stdout.contains("by function"),
+        over.stdout.contains("over 0.1%") && over.stdout.contains("by function"),
         "{over:?}"
     );
     assert_eq!(
@@ -163,7 +163,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     place.assert_nothing_left();
 }
 
-/// A load that writes, and what puts its data back.
+/// A load that writes, and its reset.
 const WRITING: &str = r#"
 question = "What does an index cost an insert?"
 [data]
@@ -183,7 +183,7 @@ name = "keyed"
 parameters = { table = "keyed" }
 "#;
 
-/// It was `process N is no PostgreSQL server but "callgrind-amd64"`.
+/// Regression: the process under valgrind was not recognized as a PostgreSQL server.
 #[test]
 fn a_study_that_resets_its_data_is_counted_and_the_same_each_time() {
     if !can_count() {
@@ -200,7 +200,7 @@ fn a_study_that_resets_its_data_is_counted_and_the_same_each_time() {
         panic!("{finished:?}");
     };
     for variant in [plain, keyed] {
-        // Without the reset rows of earlier segments would make the index larger.
+        // Without the reset, rows of earlier segments would make the index larger.
         let spread = variant.spread() / variant.cost();
         assert!(spread < 0.01, "{}: {:?}", variant.name, variant.slopes());
         let mut positions: Vec<u32> = variant.repeats.iter().map(|it| it.position).collect();
@@ -216,7 +216,7 @@ fn a_study_that_resets_its_data_is_counted_and_the_same_each_time() {
     place.assert_nothing_left();
 }
 
-/// It was `the server did not tell its backend's process`.
+/// Regression: the backend's PID was unknown.
 #[test]
 fn what_cannot_be_counted_is_refused_with_its_reason_before_a_server_starts() {
     if !can_count() {
@@ -226,11 +226,11 @@ fn what_cannot_be_counted_is_refused_with_its_reason_before_a_server_starts() {
     for (arguments, reason) in [
         (
             ["tls-cost", "--script", "connection"],
-            "TLS handshake included",
+            "after process start and TLS handshake",
         ),
         (
             ["connection-count", "--seed", "1"],
-            "each would be a process under valgrind",
+            "each is a process under valgrind",
         ),
     ] {
         let finished = count(&place, &arguments);
@@ -244,7 +244,7 @@ fn what_cannot_be_counted_is_refused_with_its_reason_before_a_server_starts() {
     place.assert_nothing_left();
 }
 
-/// Two ways to send the same, with keys that counting has no use for.
+/// Two protocols for the same statements, with study keys that counting ignores.
 const STUDY: &str = r#"
 question = "Is prepared cheaper?"
 [data]
@@ -339,7 +339,7 @@ fn call_paths_lead_from_the_message_loop_to_the_table() {
     assert!(read("perf.txt").contains("---exec_simple_query"));
     let page = read("page.html");
     for part in [
-        "it is no PostgreSQL",
+        "not PostgreSQL",
         "clients = [1, 2]",
         "\"unit\":\"instructions/tx\"",
     ] {

@@ -1,4 +1,4 @@
-//! What goes wrong: each with a clear error, the right exit code, and nothing left behind.
+//! Failures: each gives a clear error and the right exit code, and leaves nothing behind.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use support::{Finished, Place, SMALL, is_root, signal, wait};
 
-/// A study long enough to be hit in the middle: 20 s.
+/// A study of 20 s, long enough to be interrupted.
 fn long() -> String {
     SMALL
         .replace("full = \"2s\"", "full = \"20s\"")
@@ -35,7 +35,7 @@ fn a_study_that_cannot_be_run_is_refused_with_its_line_before_any_server_starts(
         (
             SMALL.replace("\"18\"", "\"eighteen\""),
             "study.toml:3:11: \"eighteen\" is not a PostgreSQL version",
-            "write a series",
+            "specify a series",
         ),
         (
             SMALL.replace("random(1, 10)", "random(1,"),
@@ -149,7 +149,7 @@ fn a_server_that_dies_mid_trial_is_told_as_that_and_what_was_measured_is_kept() 
         "{}",
         place.stderr()
     );
-    assert_eq!(place.kept().len(), 1, "a partial result is a result");
+    assert_eq!(place.kept().len(), 1, "the partial result is stored");
     place.assert_nothing_left();
 }
 
@@ -176,7 +176,7 @@ fn the_first_ctrl_c_ends_at_the_next_boundary_and_keeps_what_was_measured() {
         .expect("the program runs");
     assert!(
         Finished::of(&output).stdout.contains("ended after"),
-        "the answer says that it is partial"
+        "the result is marked as partial"
     );
     place.assert_nothing_left();
 }
@@ -187,7 +187,7 @@ fn the_second_ctrl_c_ends_at_once_and_leaves_nothing() {
         return;
     }
     let place = Place::new();
-    // A statement that no boundary comes after.
+    // A statement that does not end.
     let study = long().replace("select i from t where i < :x;", "select pg_sleep(30);");
     let mut child = place.start(&study, &[]);
     signal(child.id().cast_signed(), libc::SIGINT);
@@ -209,7 +209,7 @@ fn a_killed_run_takes_its_server_with_it() {
     }
     let place = Place::new();
     let mut child = place.start(&long(), &[]);
-    child.kill().expect("it runs");
+    child.kill().expect("the process runs");
     assert_eq!(wait(&mut child, Duration::from_secs(5)), None);
     place.assert_nothing_left();
 }
@@ -259,18 +259,18 @@ fn where_sampling_is_not_permitted_the_study_runs_and_says_what_grants_it() {
     if !is_root() || !server_or_skip() {
         pgassay_server::testing::skip(
             "a study without sampling",
-            "only root can become somebody without rights",
+            "only root can switch to an unprivileged user",
         );
         return;
     }
     let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     if paranoid.trim().parse::<i32>().is_ok_and(|level| level <= 0) {
-        pgassay_server::testing::skip("a study without sampling", "everybody may sample here");
+        pgassay_server::testing::skip("a study without sampling", "any user may sample here");
         return;
     }
     let place = Place::new();
     let program = place.path().join("pgassay");
-    fs::copy(env!("CARGO_BIN_EXE_pgassay"), &program).expect("a copy that anybody may run");
+    fs::copy(env!("CARGO_BIN_EXE_pgassay"), &program).expect("a copy of the program");
     let study = place.study(SMALL);
     let mut command = place.command_of("setpriv".as_ref());
     command
@@ -281,14 +281,9 @@ fn where_sampling_is_not_permitted_the_study_runs_and_says_what_grants_it() {
     if let Some(cache) = pgassay_server::default_cache_dir() {
         command.env("PGASSAY_CACHE", cache);
     }
-    let finished = Finished::of(&command.output().expect("setpriv is there"));
+    let finished = Finished::of(&command.output().expect("setpriv runs"));
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    assert!(
-        finished
-            .stdout
-            .contains("no account of where the CPU time goes"),
-        "{finished:?}"
-    );
+    assert!(finished.stdout.contains("no CPU profile"), "{finished:?}");
     assert!(
         finished.stdout.contains("perf_event_paranoid"),
         "{finished:?}"

@@ -1,4 +1,4 @@
-//! Known causes of lost time, provoked on real servers: each is found, and no other beside it.
+//! Known causes of lost time, provoked on real servers: pgassay finds each and no other.
 
 mod support;
 
@@ -11,8 +11,8 @@ use pgassay_core::ledger::Row;
 use pgassay_core::run::{Run, Warning, WarningKind};
 use support::Place;
 
-/// States of the machine, which other programs bring about as well: one that is full takes the
-/// processor from whoever holds a spinlock, too.
+/// Findings about the machine, which other programs can cause: on a saturated machine, for example,
+/// the holder of a spinlock may lose its CPU.
 const OF_THE_MACHINE: [&str; 5] = [
     "cpu-saturation",
     "client-limited",
@@ -21,17 +21,17 @@ const OF_THE_MACHINE: [&str; 5] = [
     "spinlocks",
 ];
 
-/// A variant, what must be found under it, and what may be.
+/// A variant, its required findings, and its permitted findings.
 type Expected = (
     &'static str,
     &'static [&'static str],
     &'static [&'static str],
 );
 
-/// One study at a time: beside another on the same processors each would find the machine.
+/// Runs one study at a time, because two on the same CPUs would saturate the machine.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// `None` where there is no server or stacks may not be sampled.
+/// `None` if there is no server or sampling stacks is not permitted.
 fn run(version: &str, study: &str, arguments: &[&str]) -> Option<Run> {
     pgassay_server::testing::installation(version)?;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,11 +55,11 @@ fn found(run: &Run, variant: usize) -> BTreeSet<&str> {
         .collect()
 }
 
-/// A machine that others fill lengthens the response time, of which a cause is then a smaller share:
-/// what is missed in one run is looked for in another.
+/// On a machine saturated by others, response times are longer and a cause has a smaller share. What
+/// is missed in one run may be found in another.
 const TRIES: u32 = 3;
 
-/// What must be found is, in one of a few runs, and nothing else in any.
+/// Checks that the required findings appear in one of a few runs, and no others in any.
 fn check(version: &str, study: &str, expected: &[Expected]) -> Option<Run> {
     let mut missed: BTreeSet<(&str, &str)> = expected
         .iter()
@@ -91,10 +91,10 @@ fn check(version: &str, study: &str, expected: &[Expected]) -> Option<Run> {
     None
 }
 
-/// What parallel workers use is no time of the backend that waits for them: it stands beside.
+/// Parallel workers are background processes; their time is not part of the backend's.
 fn workers_stand_beside_their_leaders(run: &Run) {
     let variant = run.plan.variants.iter().position(|it| it == "parallel");
-    let variant = variant.expect("it is in the study");
+    let variant = variant.expect("the variant is in the study");
     let of_workers = |name: &Option<String>| name.as_deref() == Some("ParallelWorkerMain");
     let frames = &run.profiles[variant].frames;
     assert!(!frames.is_empty() && !frames.iter().any(|it| of_workers(&it.symbol)));
@@ -126,14 +126,14 @@ fn fifteen_causes_are_found_each_where_it_was_provoked() {
             ),
             ("sort", &["temporary-files"], &[]),
             ("temporary", &["catalog-churn"], &["buffer-pin", "hot-page"]),
-            // What of a hundred versions finds no room goes to pages that others write, too.
+            // Row versions that do not fit go to pages that other sessions also write.
             ("nested", &["subtransactions"], &["pruning", "hot-page"]),
             (
                 "sequence",
                 &["sequence-page"],
                 &["hot-page", "wal-insertion"],
             ),
-            // Four sessions lock the same parents, so these have several lockers at once.
+            // Four sessions lock the same parent rows, so these have several lockers at once.
             (
                 "children",
                 &["foreign-key-checks"],
@@ -158,7 +158,7 @@ fn fifteen_causes_are_found_each_where_it_was_provoked() {
         return;
     };
     workers_stand_beside_their_leaders(&run);
-    // A comparison proves what a point alone can only suggest.
+    // A comparison confirms what a single point can only suggest.
     let simple = run.plan.variants.iter().position(|it| it == "simple");
     let between = run
         .findings
@@ -187,10 +187,10 @@ fn what_ten_suffered_from_is_found_on_ten() {
     let Some(run) = checked else {
         return;
     };
-    // What a comparison found has been tried by it, and advises nothing more to try.
+    // A comparison has already tried its suggested fix, so it suggests nothing more.
     let mut findings = run.findings.iter();
     let routing = findings.find(|it| it.id == "partition-routing" && it.difference_us.is_none());
-    let routing = routing.expect("it was found");
+    let routing = routing.expect("the finding exists");
     assert_eq!(
         routing.variants[0].version.as_deref(),
         Some("18"),
@@ -226,7 +226,7 @@ fn a_server_that_is_set_badly_is_told_by_its_reads_writes_and_log() {
     );
 }
 
-/// What each healthy load resembles. It must not be found there, whatever else the machine does.
+/// The finding that each healthy load resembles, and that must not appear for it.
 const RESEMBLES: [(&str, &[&str]); 5] = [
     ("keys", &["hot-row"]),
     ("parallel", &["parallel-start"]),
@@ -241,14 +241,14 @@ fn healthy_loads_are_not_taken_for_what_they_resemble() {
     let Some(run) = run("18", study, &[]) else {
         return;
     };
-    // The inserts do wait for each other, or the first of these would prove nothing.
+    // Check that inserts do wait for each other; otherwise the first load would be no test.
     let keys = run.ledgers.iter().find(|it| it.variant == 0);
     let waited = |it: &&Row| it.mechanism == "Lock transactionid";
-    let rows = &keys.expect("its backends are ours").rows;
+    let rows = &keys.expect("the ledger exists").rows;
     assert!(rows.iter().any(|it| waited(&it)), "{rows:?}");
     for (name, ids) in RESEMBLES {
         let variant = run.plan.variants.iter().position(|it| it == name);
-        let found = found(&run, variant.expect("it is in the study"));
+        let found = found(&run, variant.expect("the variant is in the study"));
         let wrong: Vec<&&str> = ids.iter().filter(|id| found.contains(*id)).collect();
         assert!(wrong.is_empty(), "{name}: {wrong:?} in {:?}", run.findings);
     }
@@ -286,7 +286,7 @@ fn a_remedy_is_tried_as_another_variant_of_the_same_study() {
     let [comparison] = &tried.comparisons[..] else {
         panic!("one remedy, one comparison: {:?}", tried.comparisons)
     };
-    // Neither parsed nor planned again: that much less CPU is seen on the busiest machine.
+    // No parsing and planning: the saving is visible even on a busy machine.
     let [simple, prepared] = &tried.points[..] else {
         panic!("one remedy, two points: {:?}", tried.points)
     };
@@ -295,11 +295,10 @@ fn a_remedy_is_tried_as_another_variant_of_the_same_study() {
         "{comparison:?}"
     );
     let finding = run.findings.iter().find(|it| it.id == "parse-and-plan");
-    let finding = finding.expect("it was found");
+    let finding = finding.expect("the finding exists");
     let fix = finding.tried.as_ref().expect("its fix was run");
     assert_eq!(fix.name, "protocol=prepared");
-    // In the second stage a comparison shows what moved; only the finding whose fix was run is
-    // confirmed by it.
+    // The second stage's comparison confirms only the finding whose fix it tried.
     let in_stage = tried.findings.iter();
     let surest = in_stage.map(|it| it.confidence).max();
     assert!(surest <= Some(Confidence::Moved), "{:?}", tried.findings);
@@ -322,8 +321,8 @@ fn where_no_remedy_can_be_tried_it_says_so() {
         .iter()
         .find(|it| it.kind == WarningKind::Remedies);
     assert!(
-        told.expect("it says so")
+        told.expect("there is a warning")
             .message
-            .starts_with("no remedy was tried")
+            .starts_with("no suggested fix was tried")
     );
 }

@@ -1,5 +1,5 @@
-//! The scripts of the three studies that pgassay grew out of, as they were published, and what is
-//! told beyond pgbench's lines: the parts of latencies, fairness, histogram logs.
+//! The published scripts of the three studies from which pgassay originated, and what pgassay reports
+//! in addition to pgbench: parts of latencies, fairness, histogram logs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -71,7 +71,7 @@ impl Place {
         admin.query(sql).unwrap();
     }
 
-    /// Runs `pgassay bench` with these arguments; what it printed and told.
+    /// Runs `pgassay bench` with these arguments and returns its stdout and stderr.
     fn bench(&self, arguments: &str) -> (String, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_pgassay"))
             .arg("bench")
@@ -147,8 +147,8 @@ fn fifty_inserts_with_and_without_a_pipeline() {
     assert!(piped[0] > 0.0, "{piped:?}");
     assert!(piped.is_sorted_by(|a, b| *b >= a - 0.25), "{piped:?}");
     assert!(piped[49] > piped[0], "{piped:?}");
-    // In a longer run each is timed for itself. Of their times the quickest tenth tells: one from
-    // which a busy machine took the processor says nothing of statements.
+    // In a longer run each is timed separately. Use the fastest 10% of the times, because others
+    // may include waiting for a CPU.
     let (report, _) =
         place.bench("-M prepared -n -r -f ./p.sql -c 2 -t 1000 --json --latency-percentiles=10");
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
@@ -186,8 +186,8 @@ fn what_is_told_beyond_pgbench() {
             number(&report, "latency from send = avg "),
         );
         assert!(send > 0.0 && send <= schedule, "{report}");
-        assert!(report.contains("fairness: the slowest client did "));
-        assert!(report.contains("us of CPU per transaction, busy "));
+        assert!(report.contains("fairness: the slowest client completed "));
+        assert!(report.contains("us of CPU per transaction, on CPU "));
         assert!(report.contains("ms late on average"), "{report}");
         assert!(
             report.contains("; I/O by ") && (io == "auto" || report.contains("; I/O by epoll")),
@@ -206,7 +206,7 @@ fn what_is_told_beyond_pgbench() {
     assert!(place.bench(beyond).0.contains("\nunstable: "));
 }
 
-/// The log and the JSON hold every transaction, in histograms that another program reads.
+/// The log and the JSON contain every transaction, in histograms that another program can read.
 #[test]
 fn histograms_are_exported() {
     use base64::Engine as _;
@@ -235,7 +235,7 @@ fn histograms_are_exported() {
         for statement in script["statements"].as_array().unwrap() {
             let each = unpacked(statement["latency_ms"]["histogram_ns"].as_str().unwrap());
             assert_eq!(each.len(), of_script.len(), "{statement}");
-            // No value was cut off where the histogram ended at first.
+            // No value was cut off at the histogram's initial maximum.
             assert!(each.mean() > 5_000.0, "{statement}");
         }
         by_script.push(of_script.len());

@@ -1,4 +1,4 @@
-//! `pgassay bench -i` on real servers: what the tables are, and what fills them.
+//! `pgassay bench -i` on real servers: the tables it creates and how it fills them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use pgassay_server::{Server, testing};
 
-/// Runs `pgassay bench` as a version of pgbench; what it printed.
+/// Runs `pgassay bench` as a version of pgbench and returns its output.
 fn bench(server: &Server, compat: &str, arguments: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_pgassay"))
         .arg("bench")
@@ -90,7 +90,7 @@ fn unlogged_partitions_fail_on_server_18() {
 
 #[test]
 fn unlogged_partitions_on_older_servers_are_those_of_the_pgbench_that_is_asked_for() {
-    // A partitioned table has no primary key before 11, and there are no partitions before 10.
+    // Partitioned tables have no primary key before version 11 and do not exist before 10.
     for (version, steps) in [("15", "dtgvp"), ("10", "dtg")] {
         let Some(server) = testing::server(version) else {
             return;
@@ -115,7 +115,7 @@ fn filling_tables_that_an_earlier_run_partitioned_fails() {
         return;
     };
     bench(&server, "18", "-i -q -I dt --partitions=3");
-    // Only the server knows that there are partitions, which take no COPY … FREEZE.
+    // Only the server knows that the table is partitioned, which rules out COPY … FREEZE.
     bench(&server, "18", "-i -q -I g");
     assert_eq!(rows_of_accounts(&server).as_deref(), Some("100000"));
 }

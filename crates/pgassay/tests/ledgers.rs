@@ -1,8 +1,9 @@
-//! Ledgers of real servers: they add up to what the clients measured, and known causes lead them.
+//! Ledgers of real servers: they add up to what the clients measured, and known causes have the
+//! largest rows.
 //!
-//! Loads are those in which accounts usually fail to close: many round trips, pipelines, a row that
-//! all want, a log that nobody reads fast enough. Trials are short, since identities need no
-//! precision; other programs on the machine stretch times but break no sum.
+//! The loads are those for which sums are hardest to get right: many round trips, pipelines, a
+//! contended row, a log that is read too slowly. Trials are short, because identities need no
+//! precision; other programs on the machine lengthen times but do not break sums.
 
 mod support;
 
@@ -17,21 +18,21 @@ use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
 use support::Place;
 
-/// Rows against the clients' own clock.
+/// Tolerance of the rows' sum against the clients' clock.
 const CLOSURE: f64 = 0.02;
 const UNRESOLVED: f64 = 0.05;
 
-/// Where other programs, or the hypervisor's other guests, take this share of the machine …
+/// If other programs or CPU steal take this share of the machine …
 const OTHERS: f64 = 0.05;
-/// … samples go to the wrong program so often: see `pgassay_profile`'s `samples`.
+/// … this share of samples is attributed to the wrong program: see `pgassay_profile`'s `samples`.
 const LATE_TIMERS: f64 = 0.25;
-/// All processes against the machine's idle time, which is told in ticks: short trials have few.
+/// Tolerance of all processes against the machine's idle time, which has a resolution of one tick.
 const MACHINE: f64 = 0.05;
 
-/// One at a time, since they measure.
+/// Runs one test at a time, because they measure.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Runs a study; nothing where there is no such server.
+/// Runs a study; `None` if there is no such server.
 fn run(study: &str) -> Option<Run> {
     pgassay_server::testing::installation("18")?;
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +41,7 @@ fn run(study: &str) -> Option<Run> {
     Some(serde_json::from_str(&finished.stdout).expect("JSON on stdout alone"))
 }
 
-/// The ledger of the point of this variant, where the condition's title holds these words.
+/// The ledger of a variant's point whose condition title contains these words.
 fn ledger<'a>(run: &'a Run, variant: &str, words: &str) -> &'a Ledger {
     let named = |it: &&Ledger| {
         run.plan.variants[it.variant] == variant
@@ -71,7 +72,7 @@ fn closes(run: &Run) {
             "{name}: {sum} is not {whole}"
         );
         let checks = ledger.checks;
-        // Transactions longer than what is left of a window are not among those that `edge` knows.
+        // `edge` does not cover transactions longer than the rest of a window.
         let closure = CLOSURE + 2.0 * checks.edge;
         assert!(
             (checks.coverage - 1.0).abs() < closure,
@@ -85,9 +86,9 @@ fn closes(run: &Run) {
             ledger.rows
         );
         samples_agree(&name, run, ledger);
-        let machine_error = checks.machine_error.expect("it was kept");
-        // What the hypervisor takes is told in ticks, too, and by its own account.
-        // And idle time is told in ticks of 10 ms, of which each end of a trial may be off by one.
+        let machine_error = checks.machine_error.expect("the check exists");
+        // CPU steal is also reported in ticks, by the hypervisor's own clock.
+        // Idle time is reported in ticks of 10 ms; each end of a trial may be off by one.
         let timed = 2.0 * f64::from(run.plan.schedule.blocks);
         let ticks = 2.0 * 10_000.0 / run.plan.schedule.trial_us as f64 / timed.sqrt();
         let limit = MACHINE + checks.steal + ticks;
@@ -105,15 +106,15 @@ fn closes(run: &Run) {
     }
 }
 
-/// A virtual processor hears of its timer late, often when somebody wakes another: trials as short as
-/// these were seen with .67 to 1.16 of the exact time on an idle machine, where seconds agree within 5 %.
+/// On a virtual CPU timers fire late. In trials as short as these, the samples stood for 0.67 to 1.16
+/// of the exact time on an idle machine; over seconds they agree within 5%.
 fn is_virtual() -> bool {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpus.lines().find(|line| line.starts_with("flags"));
     flags.is_some_and(|flags| flags.contains(" hypervisor"))
 }
 
-/// Samples of profiled trials stand for the CPU time that the kernel counts in them.
+/// Samples of profiled trials stand for the CPU time that the kernel reports for them.
 fn samples_agree(name: &str, run: &Run, ledger: &Ledger) {
     let checks = ledger.checks;
     let Some(error) = checks.samples_error else {
@@ -139,7 +140,7 @@ fn samples_agree(name: &str, run: &Run, ledger: &Ledger) {
     );
 }
 
-/// The longest group of those that `of_interest` picks.
+/// The largest group among those that `of_interest` selects.
 fn lead(ledger: &Ledger, of_interest: impl Fn(&Row) -> bool) -> Row {
     let mut groups = ledger.groups();
     groups.retain(of_interest);
@@ -167,7 +168,7 @@ const BOTH: &str =
 const EXTENDED: &str = "[[variant]]\nname = \"extended\"\nprotocol = \"extended\"\n";
 
 /// A study of these scripts, as `name = text`, on a server with these settings. Its trials must be
-/// much longer than its transactions, or those that are cut by a window's ends count for too much.
+/// much longer than its transactions, or those cut off by a window's ends have too much weight.
 fn study(
     settings: &str,
     scripts: &[(&str, &str)],
@@ -217,10 +218,10 @@ fn ledgers_close_over_round_trips_and_pipelines() {
         4,
         "2s",
     );
-    closes(&run(&pipelined).expect("it was there before"));
+    closes(&run(&pipelined).expect("the server is available"));
 }
 
-/// Whoever updates a row waits for whoever updated it before.
+/// All sessions update the same row and wait for each other.
 #[test]
 fn a_row_that_all_want_leads() {
     let scripts = [("tpcb-like", "builtin = \"tpcb-like\""), HOT_ROW];
@@ -238,7 +239,7 @@ fn a_row_that_all_want_leads() {
 fn a_logging_pipe_that_nobody_reads_fast_enough_leads() {
     let settings = "fsync = false, logging_collector = true, log_destination = \"csvlog\", \
                     log_statement = \"all\", log_duration = true";
-    // Long statements, so that the logger has more to copy than its share of the machine allows.
+    // Long statements, so that the logger has more to copy than its CPU share allows.
     let long = format!("text = \"select length('{}');\"", "x".repeat(1500));
     let select = ("select", long.as_str());
     let Some(run) = run(&study(settings, &[select], SIMPLE, 64, "8s")) else {
@@ -262,7 +263,7 @@ fn share(ledger: &Ledger, of_interest: impl Fn(&Row) -> bool) -> f64 {
     rows.map(|row| row.us).sum::<f64>() / ledger.response_us
 }
 
-/// One client that commits to a file that is synced for real, several that share one sync.
+/// With one client, each commit syncs WAL; several clients share a sync.
 #[test]
 fn waits_for_the_log_on_disk_lead() {
     let script = [("insert", "text = 'insert into t values (1);'")];
@@ -278,16 +279,16 @@ fn waits_for_the_log_on_disk_lead() {
         "{:#?}",
         alone.groups()
     );
-    assert_eq!(synced.nature, Nature::Demand, "the device works");
-    // While one syncs, the others wait for its lock, or for its sync to be theirs too.
-    let many = run(&study(settings, &script, SIMPLE, 16, "3s")).expect("it was there before");
+    assert_eq!(synced.nature, Nature::Demand, "service time of the device");
+    // While one syncs, the others wait for its lock or for the shared sync.
+    let many = run(&study(settings, &script, SIMPLE, 16, "3s")).expect("the server is available");
     let many = ledger(&many, "simple", "16");
     let lock = share(many, |row| row.mechanism.starts_with("LWLock WALWrite"));
     let all = share(many, |row| row.part == Part::Blocked);
     assert!(lock > 0.5 * all, "{lock} of {all} {:#?}", many.groups());
 }
 
-/// A script that sleeps asks for it; one that computes for long keeps its server waiting.
+/// A script's sleep is client sleep; a long computation in the client keeps the server waiting.
 #[test]
 fn idling_that_the_client_wants_is_the_clients() {
     let script = [(
@@ -300,12 +301,12 @@ fn idling_that_the_client_wants_is_the_clients() {
     closes(&run);
     let ledger = ledger(&run, "simple", "2 clients");
     let asleep = lead(ledger, |_| true);
-    assert_eq!(asleep.mechanism, "client asleep", "{:#?}", ledger.groups());
+    assert_eq!(asleep.mechanism, "client sleep", "{:#?}", ledger.groups());
     assert_eq!(asleep.nature, Nature::Think);
     assert!(asleep.us >= 2000.0, "{asleep:?}");
 }
 
-/// More backends than processors that only compute: most of the time they wait for one.
+/// More CPU-bound backends than CPUs: they wait for a CPU most of the time.
 #[test]
 fn the_run_queue_leads_where_processors_are_short() {
     let script = [(
@@ -323,7 +324,7 @@ fn the_run_queue_leads_where_processors_are_short() {
     assert_eq!(computes.mechanism, "execute", "{:#?}", ledger.groups());
 }
 
-/// In a container that refuses both stacks and memory, as Docker's usual profile did for long.
+/// In a container that forbids both stack sampling and reading memory, as Docker's default profile did.
 #[test]
 fn waits_that_the_server_tells_divide_the_blocked_time_where_its_memory_may_not_be_read() {
     if pgassay_server::testing::installation("18").is_none() {
@@ -331,7 +332,7 @@ fn waits_that_the_server_tells_divide_the_blocked_time_where_its_memory_may_not_
     }
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::new();
-    // Of four clients that update a row and sleep on it, three wait for its lock.
+    // Four clients update a row and sleep while holding its lock, so three wait.
     let update = "update pgbench_branches set bbalance = bbalance + 1 where bid = 1;";
     let script = format!("text = 'begin; {update} select pg_sleep(.003); commit;'");
     let study = study("fsync = false", &[("asleep", &script)], BOTH, 4, "4s");
@@ -354,13 +355,17 @@ fn waits_that_the_server_tells_divide_the_blocked_time_where_its_memory_may_not_
     assert!(!sources.is_empty());
     assert!(sources.iter().all(|it| *it == WaitSource::PgStatActivity));
     let says = |text: &str| run.warnings.iter().any(|it| it.message.contains(text));
-    assert!(says("so pg_stat_activity is asked"), "{:?}", run.warnings);
+    assert!(
+        says("pgassay samples pg_stat_activity"),
+        "{:?}",
+        run.warnings
+    );
     let page = std::fs::read_to_string(place.kept()[0].join("report.html")).expect("a page");
     let tier = "T1: CPU in one row, blocked time by wait events of pg_stat_activity;";
     assert!(page.contains(tier), "{page}");
 }
 
-/// The two sides of a run's first comparison, from its trials: those of `mutate` are changed.
+/// The two sides of a run's first comparison, computed from its trials after `mutate`.
 fn compared(run: &Run, mutate: &dyn Fn(&mut Trial)) -> LedgerDifference {
     let comparison = run.comparisons.first().expect("there are two variants");
     let mut trials = run.trials.clone();
@@ -378,14 +383,14 @@ fn compared(run: &Run, mutate: &dyn Fn(&mut Trial)) -> LedgerDifference {
     };
     let difference = difference(&side(0), &side(comparison.variant));
     difference
-        .expect("histograms are whole")
+        .expect("complete histograms")
         .expect("there are totals")
 }
 
 /// Scales an input of a trial.
 type Mutation = fn(&mut Trial, f64);
 
-/// Inputs that a real run measured twice, and the check that compares the two.
+/// Inputs that a real run measures twice, and the check that compares both.
 #[test]
 fn a_real_input_that_is_half_or_twice_what_it_was_fails_its_check() {
     let select = ("select-only", "builtin = \"select-only\"");
@@ -417,7 +422,7 @@ fn a_real_input_that_is_half_or_twice_what_it_was_fails_its_check() {
             let checks = difference.checks.iter().filter(|it| it.name == name);
             checks.map(|it| it.passed).collect()
         };
-        // Where other programs stall the machine, these two may miss by themselves.
+        // If other programs load the machine, these two checks may fail on their own.
         if !matches!(name, CheckName::Coverage | CheckName::Rate) {
             assert_eq!(of_name(&sound), [true; 2], "{name:?} {:#?}", sound.checks);
         }

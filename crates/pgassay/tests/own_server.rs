@@ -1,4 +1,4 @@
-//! Studies on a server that runs already: it is used, and left as it was.
+//! Studies on an external server, which is left as it was.
 
 mod support;
 
@@ -11,7 +11,7 @@ use pgassay_core::run::{Run, WarningKind};
 use pgassay_server::{Server, ServerConfig, testing};
 use support::{Finished, Place, signal, wait, wait_until};
 
-/// Each script divides by zero, and so fails the run, outside of a database of the run's own.
+/// Each script divides by zero, and so fails the run, unless it runs in one of the run's databases.
 const STUDY: &str = r#"question = "Does a session's setting matter?"
 [server]
 dsn = "DSN"
@@ -43,14 +43,14 @@ fn of_dsn(dsn: &str) -> String {
     STUDY.replace("DSN", dsn)
 }
 
-/// A server of somebody's, with data of theirs.
+/// An external server with its own data.
 struct Theirs {
     server: Server,
     postmaster_pid: i32,
 }
 
 impl Theirs {
-    /// None if its programs are not to be had here.
+    /// `None` if this version is not available here.
     fn start() -> Option<Self> {
         Self::start_version("18")
     }
@@ -64,8 +64,8 @@ impl Theirs {
         let sql = "create table mine (note text); insert into mine values ('theirs'); \
                    create role maker login createdb password 's3cret'; \
                    create role guest login password 's3cret'";
-        let mut connection = server.connect().expect("it lets us in");
-        connection.execute(sql).expect("it is ours");
+        let mut connection = server.connect().expect("connect");
+        connection.execute(sql).expect("the statement succeeds");
         let postmaster_pid = server.postmaster_pid();
         Some(Self {
             server,
@@ -74,17 +74,20 @@ impl Theirs {
     }
 
     fn port(&self) -> u16 {
-        self.server.tcp_address().expect("it listens").port()
+        self.server
+            .tcp_address()
+            .expect("the server listens")
+            .port()
     }
 
-    /// Over TCP, as one of the roles that need a password.
+    /// A URI over TCP, for one of the roles that need a password.
     fn uri(&self, role: &str) -> String {
         format!("postgresql://{role}@127.0.0.1:{}/postgres", self.port())
     }
 
     fn ask(&self, sql: &str) -> Vec<Vec<Option<String>>> {
-        let mut connection = self.server.connect().expect("it lets us in");
-        connection.query(sql).expect("it answers")
+        let mut connection = self.server.connect().expect("connect");
+        connection.query(sql).expect("the query succeeds")
     }
 
     fn databases(&self) -> Vec<String> {
@@ -93,7 +96,7 @@ impl Theirs {
         rows.flatten().flatten().collect()
     }
 
-    /// It is as it was: its data, its processes, and no database of ours.
+    /// Checks that data and processes are unchanged and no database of pgassay is left.
     fn assert_untouched(&self) {
         assert_eq!(self.databases(), Vec::<String>::new());
         let theirs = self.ask("select * from mine");
@@ -125,26 +128,27 @@ fn is_used_and_left_as_it_was(theirs: &Theirs, version: &str) {
     let place = Place::new();
     let run = run_of(&place.run(&of_dsn(&theirs.server.conninfo()), &["--json"]));
     assert_eq!((run.complete, run.comparisons.len()), (true, 1));
-    assert_eq!(run.servers.len(), 1, "sessions differ, so they share it");
+    assert_eq!(
+        run.servers.len(),
+        1,
+        "variants that differ in session settings share a server"
+    );
     let facts = &run.servers[0];
     assert!(facts.version.starts_with(version), "{facts:?}");
-    assert!(facts.origin.starts_with("a server of your own at socket "));
+    assert!(facts.origin.starts_with("external server at socket "));
     assert_eq!(facts.settings["fsync"], "off", "{facts:?}");
     assert!(facts.compiler.contains("gcc") && facts.cflags.contains("-O"));
     for trial in &run.trials {
         let server = trial.server.expect("it runs on this machine");
         assert!(server.on_cpu_us > 0.0 && server.processes == 2, "{trial:?}");
-        assert!(
-            !trial.counters.contains_key("log.bytes"),
-            "not ours to read"
-        );
+        assert!(!trial.counters.contains_key("log.bytes"), "not readable");
     }
     let counted = |name: &str| {
         let mut figures = run.points[0].counted.iter();
         let found = figures.find(|figure| figure.name == name);
         found.map(|figure| figure.per_transaction)
     };
-    let commits = counted("pg_stat_database.xact_commit").expect("it is counted");
+    let commits = counted("pg_stat_database.xact_commit").expect("statistics were read");
     assert!(
         (commits - 1.0).abs() < 0.1,
         "{commits} commits a transaction"
@@ -161,7 +165,10 @@ fn is_used_and_left_as_it_was(theirs: &Theirs, version: &str) {
     assert!(!kinds(&run).contains(&WarningKind::NotObserved));
     theirs.assert_untouched();
     let kept = place.kept();
-    assert!(!kept[0].join("server-0.log").exists(), "its log is its own");
+    assert!(
+        !kept[0].join("server-0.log").exists(),
+        "the log of an external server is not stored"
+    );
     place.assert_nothing_left();
 }
 
@@ -175,8 +182,8 @@ fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
     let study = of_dsn("host=/nowhere");
     let finished = place.run(&study, &["--no-profile", "--dsn", &with_password]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    assert!(finished.stdout.contains("(your own)"), "{finished:?}");
-    // In the file, too, where the text is kept with the result.
+    assert!(finished.stdout.contains("(external)"), "{finished:?}");
+    // Also in the stored study text.
     let finished = place.run(&of_dsn(&with_password), &["--no-profile", "--json"]);
     let run = run_of(&finished);
     let dsn = run.plan.servers[0].dsn.as_deref().unwrap();
@@ -188,7 +195,7 @@ fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
         )
     );
     assert_eq!(run.study.server.dsn.as_deref(), Some(dsn));
-    // Neither where the password comes from elsewhere.
+    // Also if the password comes from another source.
     let by_keywords = format!(
         "host=127.0.0.1 port={} user=maker dbname=postgres",
         theirs.port()
@@ -231,13 +238,16 @@ fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
 }
 
 fn assert_no_secret_in(directory: &Path) {
-    for entry in fs::read_dir(directory).expect("it is there").flatten() {
+    for entry in fs::read_dir(directory)
+        .expect("the directory exists")
+        .flatten()
+    {
         let path = entry.path();
         if path.is_dir() {
             assert_no_secret_in(&path);
             continue;
         }
-        let bytes = fs::read(&path).expect("it is ours");
+        let bytes = fs::read(&path).expect("a readable file");
         let found = bytes.windows(6).any(|part| part == b"s3cret");
         assert!(!found, "the password is in {}", path.display());
     }
@@ -329,13 +339,17 @@ fn what_a_killed_run_left_is_said_by_the_next_one_and_what_is_in_use_is_not() {
     assert_eq!(left.len(), 1);
     let beside = run_of(&other.run(&study, &["--no-profile", "--json"]));
     assert!(!kinds(&beside).contains(&WarningKind::Leftover));
-    assert_eq!(theirs.databases(), left, "another run's is not dropped");
+    assert_eq!(
+        theirs.databases(),
+        left,
+        "databases of another run are not dropped"
+    );
     signal(child.id().cast_signed(), libc::SIGKILL);
     wait(&mut child, Duration::from_mins(1));
     let sql = "select count(*) from pg_stat_activity where application_name like 'pgassay%'";
     wait_until("its connections end", || {
         let found = theirs.server.connect().unwrap().value(sql).unwrap();
-        // The question's own connection is one.
+        // The connection of this query is one.
         found.as_deref() == Some("1")
     });
     let next = run_of(&other.run(&study, &["--no-profile", "--json"]));
@@ -343,7 +357,7 @@ fn what_a_killed_run_left_is_said_by_the_next_one_and_what_is_in_use_is_not() {
         .warnings
         .iter()
         .find(|it| it.kind == WarningKind::Leftover);
-    let words = &said.expect("the reader is told").message;
+    let words = &said.expect("there is a warning").message;
     let remedy = format!("drop database {};", left[0]);
     assert!(words.contains(&remedy), "{words}");
     theirs.server.connect().unwrap().execute(&remedy).unwrap();
@@ -378,7 +392,7 @@ fn a_server_of_the_users_own_stands_beside_one_that_is_made_for_the_run() {
         .warnings
         .iter()
         .find(|it| it.kind == WarningKind::SettingsDiffer);
-    let words = &said.expect("the reader is told").message;
+    let words = &said.expect("there is a warning").message;
     assert!(words.contains("work_mem = 8MB (yours: 4MB)"), "{words}");
     assert_eq!(run.profiles.len(), 2, "both are sampled, or neither");
     theirs.assert_untouched();
@@ -424,12 +438,12 @@ fn counting_refuses_a_server_of_the_users_own() {
     }
 }
 
-/// Whoever listens at an address that is not of this machine alone may be another machine.
+/// A server at a non-local address may run on another machine.
 mod elsewhere {
     use std::io;
     use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-    /// An address of this machine that others can reach, if it has one. Nothing is sent.
+    /// A non-loopback address of this machine, if it has one. Sends nothing.
     pub fn address() -> Option<IpAddr> {
         let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
         socket.connect("192.0.2.1:9").ok()?;
@@ -437,7 +451,7 @@ mod elsewhere {
         (!address.is_loopback()).then_some(address)
     }
 
-    /// A port there that leads to a server here, for as long as the test runs.
+    /// Forwards a port at that address to a server on this machine for the duration of the test.
     pub fn forward(address: IpAddr, to: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind((address, 0)).expect("a port is free");
         let at = listener.local_addr().expect("it is bound");
@@ -469,8 +483,8 @@ mod elsewhere {
 fn of_a_server_on_another_machine_what_cannot_be_read_is_absent_and_said_once() {
     let Some(address) = elsewhere::address() else {
         testing::skip(
-            "a server elsewhere",
-            "this machine has no address but loopback",
+            "a remote server",
+            "this machine has only loopback addresses",
         );
         return;
     };
@@ -509,20 +523,23 @@ fn of_a_server_on_another_machine_what_cannot_be_read_is_absent_and_said_once() 
             .counted
             .iter()
             .find(|it| it.name == "pg_stat_database.xact_commit");
-        assert!(commits.is_some(), "views are read wherever it runs");
+        assert!(commits.is_some(), "views are read on any server");
     }
     assert!(run.profiles.is_empty());
-    assert_eq!(run.ledgers.len(), 2, "it was asked what its sessions did");
+    assert_eq!(run.ledgers.len(), 2, "its activity was sampled");
     for ledger in &run.ledgers {
         assert_eq!(ledger.blocked_by, Divider::AskedStates);
         assert!(ledger.part_us(Part::Client) > 0.0, "{ledger:?}");
-        assert!(ledger.part_us(Part::OnCpu) <= 0.0, "nothing tells it");
+        assert!(ledger.part_us(Part::OnCpu) <= 0.0, "CPU time is unknown");
         let sum_us: f64 = ledger.rows.iter().map(|row| row.us).sum();
         let whole_us = ledger.response_us + ledger.between_us;
         assert!((sum_us / whole_us - 1.0).abs() < 1e-9, "{ledger:?}");
     }
     let difference = run.comparisons[0].ledger.as_ref();
-    assert!(difference.is_some_and(|it| !it.explained), "by looks alone");
+    assert!(
+        difference.is_some_and(|it| !it.explained),
+        "samples of pg_stat_activity alone"
+    );
     let said = kinds(&run);
     let not_observed = said
         .iter()
@@ -536,6 +553,9 @@ fn of_a_server_on_another_machine_what_cannot_be_read_is_absent_and_said_once() 
     let shown = place.command().args(["show", "last"]).output().unwrap();
     let shown = Finished::of(&shown);
     assert_eq!(shown.code, Some(0));
-    assert!(shown.stdout.contains("T0: divided as looks"), "{shown:?}");
+    assert!(
+        shown.stdout.contains("T0: all time by samples"),
+        "{shown:?}"
+    );
     theirs.assert_untouched();
 }

@@ -1,4 +1,4 @@
-//! The study that docs/study-file.md begins with, as a new user would copy, check and run it.
+//! Copies, checks and runs the first study of docs/study-file.md, as a new user would.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -51,13 +51,13 @@ fn the_page_s_own_study_of_two_weighted_scripts_and_two_settings_runs_as_it_stan
             .counted
             .iter()
             .find(|it| it.name == "pg_stat_database.tup_updated");
-        let updated = updated.expect("it is counted").per_transaction;
+        let updated = updated.expect("statistics were read").per_transaction;
         assert!(
             (0.07..0.13).contains(&updated),
             "one of ten transactions updates, by weight: {updated}"
         );
     }
-    // How many of ten transactions are counted is random, too: four trials may leave it open.
+    // The number of completed transactions is also random, so four trials may be inconclusive.
     let outcomes: Vec<Option<Outcome>> = run.expectations.iter().map(|it| it.outcome).collect();
     assert!(
         matches!(

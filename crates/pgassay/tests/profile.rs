@@ -1,4 +1,4 @@
-//! `pgassay profile` on live servers that it did not start.
+//! `pgassay profile` on running servers that it did not start.
 
 mod support;
 
@@ -13,11 +13,11 @@ use pgassay_server::{ServerConfig, testing};
 use support::look::{load, observed, run, sampling_is_permitted};
 use support::{Finished, Place, is_root};
 
-/// Several looks at once would measure each other.
+/// Profiles running at the same time would measure each other.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    // A test that has failed has left nothing behind that another could trip over.
+    // A failed test leaves nothing behind that could affect another.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -51,24 +51,24 @@ fn a_live_server_is_accounted_for_and_exported() {
             finished.complaint().contains("no stacks to export"),
             "{finished:?}"
         );
-        clients.join().expect("clients end well");
+        clients.join().expect("clients do not panic");
         return;
     }
     let seen = observed(&finished);
-    let done = clients.join().expect("clients end well");
+    let done = clients.join().expect("clients do not panic");
 
     assert_eq!(
         seen.subject.postmaster_pid.map(u32::cast_signed),
         Some(server.postmaster_pid())
     );
     assert_eq!(seen.subject.major.as_deref(), Some("18"));
-    assert_eq!(seen.sessions, 2, "our own connection is not one of them");
+    assert_eq!(seen.sessions, 2, "pgassay's own connection is excluded");
     assert!(
         (2.9e6..4.5e6).contains(&seen.window_us),
         "{}",
         seen.window_us
     );
-    // Two backends were there all the time, and on a CPU for some of it.
+    // Two backends were present all the time and on a CPU for part of it.
     let there_us = 2.0 * seen.window_us;
     assert!((seen.backends_present_us / there_us - 1.0).abs() < 0.01);
     let used_us = seen
@@ -78,8 +78,11 @@ fn a_live_server_is_accounted_for_and_exported() {
         used_us > 0.1 * there_us && used_us < 1.01 * there_us,
         "{used_us}"
     );
-    // The clients did some of their work before and after; the counters come up to a second late.
-    let (counted, done) = (seen.transactions.expect("counted") as f64, done as f64);
+    // Clients also worked before and after, and statistics are reported up to a second late.
+    let (counted, done) = (
+        seen.transactions.expect("transactions were counted") as f64,
+        done as f64,
+    );
     assert!(
         counted > 0.2 * done && counted < 0.9 * done,
         "{counted} of {done}"
@@ -98,8 +101,8 @@ fn a_live_server_is_accounted_for_and_exported() {
         seen.background
     );
 
-    // Looks at memory divide the blocked time, and only that: what they found runnable, on a full
-    // machine half of what was, is in no figure.
+    // Wait samples apportion only the blocked time. Runnable samples, which miss half of the time on a
+    // saturated machine, enter no figure.
     let waits = seen.waits.as_ref().expect("root may read memory");
     assert!(waits.blocked_samples > 100, "{waits:?}");
     assert!(
@@ -112,17 +115,18 @@ fn a_live_server_is_accounted_for_and_exported() {
         "{seen:?}"
     );
 
-    let folded = std::fs::read_to_string(place.path().join("folded")).expect("it was written");
+    let folded =
+        std::fs::read_to_string(place.path().join("folded")).expect("the file was written");
     let samples: u64 = folded
         .lines()
         .filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok())
         .sum();
     assert_eq!(samples, profile.total());
-    let page = std::fs::read_to_string(page).expect("it was written");
+    let page = std::fs::read_to_string(page).expect("the file was written");
     assert!(page.contains("flame-data"));
     let tier = "T2: CPU by stacks, blocked time by wait events;";
     assert!(page.contains(tier) && page.contains("T3 needs --off-cpu"));
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
 }
 
 #[test]
@@ -133,12 +137,12 @@ fn one_backend_is_watched_by_its_number() {
     };
     let place = Place::new();
     let mut busy = server.connect().expect("a connection");
-    let pid = busy.backend_pid().expect("the server told it").to_string();
+    let pid = busy.backend_pid().expect("backend PID").to_string();
     let client = thread::spawn(move || {
         let until = Instant::now() + Duration::from_secs(4);
         while Instant::now() < until {
             busy.query("select count(*) from generate_series(1, 50000)")
-                .expect("an answer");
+                .expect("the query succeeds");
         }
     });
     let finished =
@@ -146,7 +150,7 @@ fn one_backend_is_watched_by_its_number() {
             .command()
             .args(["profile", "--pid", &pid, "--duration", "2s", "--json"]));
     let seen = observed(&finished);
-    client.join().expect("the client ends well");
+    client.join().expect("clients do not panic");
     assert_eq!(seen.subject.backend_pid.map(|it| it.to_string()), Some(pid));
     assert_eq!(seen.subject.major.as_deref(), Some("10"));
     assert_eq!((seen.transactions, seen.sessions), (None, 1));
@@ -155,12 +159,12 @@ fn one_backend_is_watched_by_its_number() {
         .limits
         .iter()
         .find(|it| it.name == "waits")
-        .expect("it is said");
+        .expect("there is a limitation");
     assert!(
         seen.waits.is_none() && no_waits.mend.is_some(),
         "{no_waits:?}"
     );
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
 }
 
 #[test]
@@ -181,7 +185,7 @@ fn the_wait_that_must_lead_does_on_a_version_whose_memory_must_be_learnt() {
             thread::spawn(move || {
                 while Instant::now() < until {
                     let sql = "begin; update hot set i = i; select pg_sleep(0.02); commit";
-                    client.execute(sql).expect("it is its turn at last");
+                    client.execute(sql).expect("the statement succeeds");
                 }
             })
         })
@@ -197,14 +201,14 @@ fn the_wait_that_must_lead_does_on_a_version_whose_memory_must_be_learnt() {
     ];
     let seen = observed(&run(place.command().args(arguments)));
     for client in clients {
-        client.join().expect("the client ends well");
+        client.join().expect("clients do not panic");
     }
     let Some(waits) = &seen.waits else {
         let why = seen.limits.iter().find(|it| it.name == "waits");
         testing::skip("wait events", &format!("{why:?}"));
         return;
     };
-    // `first` sits idle all the time; of the four others one sleeps and three wait for its lock.
+    // `first` is idle all the time; of the other four, one sleeps and three wait for its lock.
     let rows = seen.blocked();
     let part = |kind: &str| {
         let of_kind = rows.iter().filter(|row| row.kind == kind);
@@ -214,24 +218,24 @@ fn the_wait_that_must_lead_does_on_a_version_whose_memory_must_be_learnt() {
     assert!((0.15..0.25).contains(&part("Timeout")), "{waits:?}");
     assert!((0.15..0.25).contains(&part("Client")), "{waits:?}");
     drop(first);
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
 }
 
-/// Numbers of another version would be wrong names, so the server is asked for names.
+/// Wait event numbers of an unknown version cannot be decoded, so pgassay asks the server for names.
 #[test]
 fn a_server_of_a_version_that_is_not_known_is_asked_what_its_backends_wait_for() {
     let _alone = alone();
     let Some(server) = testing::server("18") else {
         return;
     };
-    // What tells the version; the server itself has read it when it began.
-    std::fs::write(server.data_dir().join("PG_VERSION"), "42\n").expect("it is written");
+    // pgassay reads the version from this file; the server has already read it.
+    std::fs::write(server.data_dir().join("PG_VERSION"), "42\n").expect("the file is written");
     let idle = server.connect().expect("a connection");
     let place = Place::new();
     let dsn = server.conninfo();
     let arguments = ["profile", "--dsn", &dsn, "--duration", "1s", "--json"];
     let seen = observed(&run(place.command().args(arguments)));
-    let waits = seen.waits.as_ref().expect("it was asked");
+    let waits = seen.waits.as_ref().expect("waits were sampled");
     assert_eq!(waits.source, WaitSource::PgStatActivity, "{seen:?}");
     assert_eq!(waits.events.len(), 1, "{waits:?}");
     assert_eq!(waits.events[0].name, "ClientRead");
@@ -241,7 +245,7 @@ fn a_server_of_a_version_that_is_not_known_is_asked_what_its_backends_wait_for()
         .unwrap_or_default();
     assert!(said.contains("PostgreSQL 42"), "{said}");
     drop(idle);
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
 }
 
 #[test]
@@ -250,7 +254,7 @@ fn what_cannot_be_watched_is_refused_in_words() {
     let place = Place::new();
     let own = std::process::id().to_string();
     for (arguments, complaint) in [
-        (&["--pid", &own][..], "is no PostgreSQL server"),
+        (&["--pid", &own][..], "not a PostgreSQL server"),
         (&["--pid", "4194999"], "there is no process 4194999"),
         (
             &["--dsn", "host=/nowhere"],
@@ -266,7 +270,7 @@ fn what_cannot_be_watched_is_refused_in_words() {
         (&[][..], "--pid"),
         (
             &["--pid", "1", "--export", "svg=x"],
-            "there is no format \"svg\", only folded",
+            "unknown format \"svg\"; use one of folded",
         ),
     ] {
         let finished = run(place.command().arg("profile").args(arguments));
@@ -275,24 +279,24 @@ fn what_cannot_be_watched_is_refused_in_words() {
     }
 }
 
-/// Whether somebody else, whom only root can become, may see less than root here.
+/// Whether an unprivileged user can see less than root here. Only root can switch users.
 fn others_see_less() -> bool {
-    let what = "an unprivileged look";
+    let what = "an unprivileged profile";
     if !is_root() {
-        testing::skip(what, "only root can become somebody else");
+        testing::skip(what, "only root can switch users");
         return false;
     }
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
     let is_open = paranoid.is_ok_and(|text| text.trim().parse().is_ok_and(|it: i32| it <= 0));
     if is_open {
-        testing::skip(what, "everybody may sample here");
+        testing::skip(what, "any user may sample here");
     }
     !is_open
 }
 
-/// The program as somebody else runs it.
+/// Runs the program as an unprivileged user.
 fn as_somebody(place: &Place, arguments: &[&str]) -> Finished {
-    // A copy that anybody may run; the build's directory may be closed to others.
+    // A copy that any user can run; the build directory may not be accessible.
     let program = place.path().join("pgassay");
     if !program.exists() {
         std::fs::copy(env!("CARGO_BIN_EXE_pgassay"), &program).expect("a copy");
@@ -324,12 +328,12 @@ fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
     let finished = look(&[]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     for part in [
-        "on a CPU",
+        "on CPU",
         "perf_event_paranoid",
-        "to mend it: sudo sysctl",
+        "to fix it: sudo sysctl",
         "wait events cannot be read",
-        // No stacks and no waits: what is told is who ran and who wanted to.
-        "T1: CPU in one row, blocked time by nothing;",
+        // No stacks and no waits: only CPU and run-queue time are known.
+        "T1: CPU in one row, blocked time in one row;",
         "% of the time is explained; T2 needs sudo setcap cap_perfmon,cap_sys_ptrace,",
     ] {
         assert!(
@@ -346,11 +350,11 @@ fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
         export.complaint().contains("perf_event_paranoid"),
         "{export:?}"
     );
-    clients.join().expect("clients end well");
-    server.stop().expect("it stops");
+    clients.join().expect("clients do not panic");
+    server.stop().expect("the server stops");
 }
 
-/// One who may not read the server's memory, and has a connection, asks.
+/// A user who may not read the server's memory but has a connection.
 #[test]
 fn without_privilege_the_server_is_asked_what_its_backends_wait_for_and_that_is_said() {
     let _alone = alone();
@@ -370,12 +374,12 @@ fn without_privilege_the_server_is_asked_what_its_backends_wait_for_and_that_is_
         "grant pg_monitor to watcher",
         "select pg_advisory_lock(1)",
     ] {
-        holder.query(sql).expect("an answer");
+        holder.query(sql).expect("the query succeeds");
     }
     let mut waiter = server.connect().expect("a connection");
     let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
     let place = Place::new();
-    let port = server.tcp_address().expect("it listens").port();
+    let port = server.tcp_address().expect("the server listens").port();
     let dsn = format!("host=127.0.0.1 port={port} user=watcher password=secret dbname=postgres");
     let look = |extra: &[&str]| {
         let arguments = ["profile", "--dsn", &dsn, "--duration", "2s"];
@@ -385,15 +389,22 @@ fn without_privilege_the_server_is_asked_what_its_backends_wait_for_and_that_is_
     let seen = observed(&look(&["--json", "--html", &page.to_string_lossy()]));
     let text = look(&[]);
     drop(holder);
-    waiting.join().expect("no panic").expect("the lock");
+    waiting
+        .join()
+        .expect("the thread does not panic")
+        .expect("the lock");
 
-    assert_eq!(seen.subject.major.as_deref(), Some("18"), "the server says");
-    assert_eq!(seen.sessions, 2, "none of ours is among them");
-    let waits = seen.waits.as_ref().expect("the server was asked");
+    assert_eq!(
+        seen.subject.major.as_deref(),
+        Some("18"),
+        "the server reports it"
+    );
+    assert_eq!(seen.sessions, 2, "pgassay's own connections are excluded");
+    let waits = seen.waits.as_ref().expect("waits were sampled");
     assert_eq!(waits.source, WaitSource::PgStatActivity);
     assert_eq!(waits.unreadable, 0, "{waits:?}");
     assert!(waits.sampling_cpu_us > 0.0, "{waits:?}");
-    // One holds the lock and is idle, one waits for it.
+    // One session holds the lock and is idle, the other waits for it.
     let rows = seen.blocked();
     for (kind, name) in [("Client", "ClientRead"), ("Lock", "advisory")] {
         let row = rows
@@ -403,19 +414,19 @@ fn without_privilege_the_server_is_asked_what_its_backends_wait_for_and_that_is_
         assert!((share - 0.5).abs() < 0.01, "{name}: {share} {waits:?}");
     }
     let limit = seen.limits.iter().find(|it| it.name == "waits");
-    let limit = limit.expect("it is said");
+    let limit = limit.expect("there is a limitation");
     assert_eq!(limit.value, "pg_stat_activity");
     assert!(limit.mend.is_some(), "{limit:?}");
     for part in [
-        "looks at pg_stat_activity",
-        "so pg_stat_activity is asked",
+        "samples of pg_stat_activity",
+        "pgassay samples pg_stat_activity",
         "T1: CPU in one row, blocked time by wait events of pg_stat_activity;",
     ] {
         assert!(squeezed(&text.stdout).contains(part), "{part}: {text:?}");
     }
-    let page = std::fs::read_to_string(page).expect("it was written");
-    assert!(page.contains("looks at pg_stat_activity"), "{page}");
-    server.stop().expect("it stops");
+    let page = std::fs::read_to_string(page).expect("the file was written");
+    assert!(page.contains("samples of pg_stat_activity"), "{page}");
+    server.stop().expect("the server stops");
 }
 
 #[test]
@@ -430,7 +441,7 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
     let mut holder = server.connect().expect("a connection");
     holder
         .query("select pg_advisory_lock(1)")
-        .expect("an answer");
+        .expect("the query succeeds");
     let mut waiter = server.connect().expect("a connection");
     let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
     let place = Place::new();
@@ -444,7 +455,10 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
         .arg(file("page.html"));
     let finished = run(&mut command);
     drop(holder);
-    waiting.join().expect("no panic").expect("the lock");
+    waiting
+        .join()
+        .expect("the thread does not panic")
+        .expect("the lock");
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let read = |name| std::fs::read_to_string(file(name)).expect("a file");
 
@@ -457,7 +471,7 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
     };
     let lock = of("ProcSleep;");
     assert!(folded.contains(";Lock: advisory "), "{folded}");
-    // Two were idle or waiting all the time, of which slices saw a tenth; one waited for a lock.
+    // Two sessions were idle or waiting all the time, and slices cover a tenth; one waited for a lock.
     assert!(lock > 50_000, "{folded}");
     let share = lock as f64 / of("main;") as f64;
     assert!((0.4..0.6).contains(&share), "{share} {folded}");
@@ -466,7 +480,7 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
     assert!(perf.contains("ProcSleep"), "{perf}");
     let page = read("page.html");
     for text in [&page, &squeezed(&finished.stdout)] {
-        // Nobody need have been met on a CPU.
+        // There may be no on-CPU samples.
         assert!(text.contains("T3: CPU ") && text.contains(", blocked time by stacks;"));
     }
     assert!(
@@ -476,7 +490,8 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
     drop(server);
 }
 
-/// In a process namespace of its own a server's processes are as far away as another machine's.
+/// Runs `pgassay profile` in a separate PID namespace, where the server's processes are as invisible
+/// as those of another machine.
 fn elsewhere(place: &Place, dsn: &str, arguments: &[&str]) -> Finished {
     let program = place.command();
     let mut command = std::process::Command::new("unshare");
@@ -498,7 +513,7 @@ fn elsewhere(place: &Place, dsn: &str, arguments: &[&str]) -> Finished {
 fn a_server_whose_processes_are_not_to_be_seen_is_asked_and_that_is_said() {
     let _alone = alone();
     if !is_root() {
-        testing::skip("a server elsewhere", "a process namespace takes root");
+        testing::skip("a remote server", "a PID namespace requires root");
         return;
     }
     let config = ServerConfig {
@@ -510,7 +525,7 @@ fn a_server_whose_processes_are_not_to_be_seen_is_asked_and_that_is_said() {
             continue;
         };
         is_asked(&server, version);
-        server.stop().expect("it stops");
+        server.stop().expect("the server stops");
     }
 }
 
@@ -520,7 +535,7 @@ fn is_asked(server: &pgassay_server::Server, version: &str) {
         "create role watcher login password 'secret'",
         "select pg_advisory_lock(1)",
     ] {
-        holder.query(sql).expect("an answer");
+        holder.query(sql).expect("the query succeeds");
     }
     let mut waiter = server.connect().expect("a connection");
     let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
@@ -529,7 +544,7 @@ fn is_asked(server: &pgassay_server::Server, version: &str) {
         let until = Instant::now() + Duration::from_secs(9);
         while Instant::now() < until {
             let sql = "select sum(sqrt(i)) from generate_series(1, 3000000) i";
-            worker.query(sql).expect("an answer");
+            worker.query(sql).expect("the query succeeds");
         }
     });
     let place = Place::new();
@@ -542,18 +557,25 @@ fn is_asked(server: &pgassay_server::Server, version: &str) {
         &["--duration", "2s", "--json", "--html", &page_name],
     ));
     let text = elsewhere(&place, &dsn, &["--duration", "1s"]);
-    let port = server.tcp_address().expect("it listens").port();
+    let port = server.tcp_address().expect("the server listens").port();
     let theirs = format!("host=127.0.0.1 port={port} user=watcher password=secret dbname=postgres");
     let strangers = elsewhere(&place, &theirs, &["--duration", "1s"]);
     let pid = elsewhere(&place, &dsn, &["--pid", "1"]);
     let stacks = elsewhere(&place, &dsn, &["--duration", "1s", "--export", "folded=-"]);
     drop(holder);
-    waiting.join().expect("no panic").expect("the lock");
-    working.join().expect("it has worked");
+    waiting
+        .join()
+        .expect("the thread does not panic")
+        .expect("the lock");
+    working.join().expect("clients do not panic");
 
     assert_eq!(seen.subject.postmaster_pid, None);
     assert_eq!(seen.subject.major.as_deref(), Some(version));
-    assert_eq!((seen.backends, seen.sessions), (None, 3), "none of ours");
+    assert_eq!(
+        (seen.backends, seen.sessions),
+        (None, 3),
+        "own connections are excluded"
+    );
     let there_us = 3.0 * seen.window_us;
     assert!(
         (seen.backends_present_us / there_us - 1.0).abs() < 0.02,
@@ -569,18 +591,18 @@ fn is_asked(server: &pgassay_server::Server, version: &str) {
     }
     let lock = rows.iter().find(|row| row.part == Part::Blocked);
     assert_eq!(lock.map(|row| &*row.mechanism), Some("Lock advisory"));
-    let questions = seen.transactions.expect("they are counted");
-    assert!(questions < 20, "{questions}: those of our own do not count");
+    let questions = seen.transactions.expect("transactions were counted");
+    assert!(questions < 20, "{questions}: pgassay's own are excluded");
     for part in [
         "at socket ",
-        "T0: divided as looks at pg_stat_activity found it",
-        "at work or waiting for a CPU",
-        "run pgassay on the server's machine",
+        "T0: all time by samples of pg_stat_activity",
+        "on CPU or in run queue",
+        "run pgassay on the server's host",
     ] {
         assert!(squeezed(&text.stdout).contains(part), "{part}: {text:?}");
     }
     let named = |it: &&str| text.stdout.contains(*it);
-    let unknown = ["TIME", "BLOCKED", "run queue", "99th percentile"];
+    let unknown = ["TIME", "BLOCKED", "  run queue", "99th percentile"];
     assert_eq!(
         unknown.iter().copied().find(|it| named(it)),
         None,
@@ -591,9 +613,9 @@ fn is_asked(server: &pgassay_server::Server, version: &str) {
     assert!(pid.complaint().contains("--pid cannot be one"), "{pid:?}");
     assert_eq!(stacks.code, Some(1), "{stacks:?}");
     assert!(
-        stacks.complaint().contains("there are no stacks to export"),
+        stacks.complaint().contains("no stacks to export"),
         "{stacks:?}"
     );
-    let page = std::fs::read_to_string(page).expect("it was written");
-    assert!(page.contains("T0: divided as looks"), "{page}");
+    let page = std::fs::read_to_string(page).expect("the file was written");
+    assert!(page.contains("T0: all time by samples"), "{page}");
 }

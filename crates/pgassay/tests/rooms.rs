@@ -1,10 +1,11 @@
-//! The house's invariants, read from its own files: who may know whom, who may touch the world.
+//! Architecture rules, checked against the source files: which crate may depend on which, and which may
+//! do I/O.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Room → rooms it may know. `pgassay` may know all; `xtask` is a tool and no room.
+/// Crate → crates it may depend on. `pgassay` may depend on all; `xtask` is a tool.
 const MAY_KNOW: [(&str, &[&str]); 11] = [
     ("pgassay-wire", &[]),
     ("pgassay-script", &[]),
@@ -19,7 +20,7 @@ const MAY_KNOW: [(&str, &[&str]); 11] = [
     ("pgassay-report", &["pgassay-core"]),
 ];
 
-/// Rooms of pure values.
+/// Crates without I/O.
 const PURE: [&str; 5] = [
     "pgassay-wire",
     "pgassay-script",
@@ -28,7 +29,7 @@ const PURE: [&str; 5] = [
     "pgassay-count",
 ];
 
-/// What reaches out of a program, and what reads a clock.
+/// Modules that do I/O or read a clock.
 const OUTSIDE: [&str; 11] = [
     "std::fs",
     "std::process",
@@ -50,7 +51,7 @@ fn crates() -> PathBuf {
         .to_owned()
 }
 
-/// The product's source files of a crate, without its tests.
+/// The source files of a crate, without tests.
 fn sources(room: &str) -> Vec<(PathBuf, String)> {
     fn collect(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
         for entry in fs::read_dir(folder).expect("a crate has sources").flatten() {
@@ -106,7 +107,7 @@ fn rooms_know_only_whom_they_may() {
 
 #[test]
 fn every_room_is_on_the_map() {
-    let map = fs::read_to_string(crates().join("../ARCHITECTURE.md")).expect("there is a map");
+    let map = fs::read_to_string(crates().join("../ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     for entry in fs::read_dir(crates()).expect("there are crates").flatten() {
         let name = entry
             .file_name()
@@ -130,7 +131,7 @@ fn pure_rooms_do_no_io_and_read_no_clock() {
                 let found = OUTSIDE.iter().find(|outside| line.contains(**outside));
                 assert!(
                     found.is_none(),
-                    "{}:{number} reaches out of a pure room: {line}",
+                    "{}:{number}: I/O or a clock in a crate that must have neither: {line}",
                     path.display()
                 );
             }

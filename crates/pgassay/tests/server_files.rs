@@ -1,5 +1,5 @@
-//! A server whose program is stripped, has its debug file elsewhere, or is gone: what has a name keeps
-//! it, what has none is an address, and counted.
+//! Profiles of a server whose program is stripped, has a separate debug file, or was deleted: symbols
+//! are kept where there are any; the rest are addresses and counted as such.
 
 mod support;
 
@@ -15,15 +15,15 @@ use pgassay_server::{Installation, Server, testing};
 use support::Place;
 use support::look::{load, observed, run, sampling_is_permitted};
 
-/// Several looks at once would measure each other.
+/// Profiles running at the same time would measure each other.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Not exported: only a table of symbols names it.
+/// Not exported: only the symbol table names it.
 const LOCAL: &str = "exec_simple_query";
 /// Called by it, and exported.
 const EXPORTED: &str = "PortalRun";
 
-/// An installation of this place's own, which may be spoilt.
+/// A copy of an installation that the test can modify.
 fn copy(place: &Place) -> Option<Installation> {
     let original = testing::installation("18")?;
     let whole = original.bin_dir.parent().expect("bin is in it");
@@ -45,7 +45,7 @@ fn tool(program: &str, arguments: &[&str]) {
     assert!(status.success(), "{program} {arguments:?}: {status}");
 }
 
-/// Those of binutils, which change objects.
+/// The binutils programs that modify object files.
 fn has_binutils() -> bool {
     let is_there = Command::new("objcopy").arg("--version").output().is_ok();
     if !is_there {
@@ -55,10 +55,10 @@ fn has_binutils() -> bool {
 }
 
 fn start(installation: &Installation) -> Server {
-    Server::start(installation, &testing::config()).expect("it starts")
+    Server::start(installation, &testing::config()).expect("the server starts")
 }
 
-/// What a look at a busy server sees; `change` happens when it is busy.
+/// The profile of a busy server; `change` is called while it is busy.
 fn look(place: &Place, server: &Server, change: impl FnOnce()) -> Observation {
     let clients = load(server, Duration::from_secs(5));
     change();
@@ -66,7 +66,7 @@ fn look(place: &Place, server: &Server, change: impl FnOnce()) -> Observation {
     let dsn = server.conninfo();
     let arguments = ["profile", "--dsn", &dsn, "--duration", "2s", "--json"];
     let finished = run(place.command().args(arguments).args(["--frequency", "499"]));
-    clients.join().expect("clients end well");
+    clients.join().expect("clients do not panic");
     let seen = observed(&finished);
     let quality = &seen.profile.as_ref().expect("sampled").quality;
     assert!(quality.samples > 100, "{quality:?}");
@@ -82,7 +82,7 @@ fn share(seen: &Observation, function: &str) -> f64 {
     row.map_or(0.0, |row| row.children_us / seen.on_cpu_us())
 }
 
-/// What is said of the server's program under this name.
+/// The limitation of this name about the server's program.
 fn said<'a>(seen: &'a Observation, limit: &str) -> Vec<&'a str> {
     let of_name = seen.limits.iter().filter(|it| it.name == limit);
     let words = of_name.filter_map(|it| it.limits.as_deref());
@@ -109,10 +109,10 @@ fn a_stripped_server_has_the_names_that_it_exports_and_the_rest_is_counted() {
     tool("strip", &[path(&program)]);
     let server = start(&installation);
     let seen = look(&place, &server, || ());
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
     assert!(share(&seen, EXPORTED) > 0.3, "{:?}", seen.functions());
-    assert_eq!(share(&seen, LOCAL).to_bits(), 0, "nothing names it");
-    // It is there all the same, by its address: whatever calls the exported one.
+    assert_eq!(share(&seen, LOCAL).to_bits(), 0, "it has no symbol");
+    // It still appears, as an address: the caller of the exported function.
     let profile = seen.profile.as_ref().expect("sampled");
     let unnamed = profile.nodes.iter().filter(|node| {
         let callee = &profile.frames[node.frame as usize];
@@ -121,7 +121,7 @@ fn a_stripped_server_has_the_names_that_it_exports_and_the_rest_is_counted() {
         callee.symbol.as_deref() == Some(EXPORTED)
             && caller.is_some_and(|it| it.symbol.is_none() && it.object == "postgres")
     });
-    assert!(unnamed.count() > 0, "its caller has an address");
+    assert!(unnamed.count() > 0, "the caller appears as an address");
     let stripped = said(&seen, "stripped_object");
     assert_eq!(stripped.len(), 1, "{:?}", seen.limits);
     let unnamed: u64 = stripped[0]
@@ -131,14 +131,14 @@ fn a_stripped_server_has_the_names_that_it_exports_and_the_rest_is_counted() {
         .expect("a count");
     assert!(unnamed > 0 && unnamed <= profile.quality.unknown_leaf);
 
-    // With its debug file linked, all have names.
+    // With the debug file linked, all functions have names.
     let link = format!("--add-gnu-debuglink={}", debug.display());
     tool("objcopy", &[&link, path(&program)]);
     let server = start(&installation);
     let seen = look(&place, &server, || ());
     assert!(share(&seen, LOCAL) > 0.3, "{:?}", seen.functions());
     assert_eq!(said(&seen, "stripped_object"), Vec::<&str>::new());
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
 }
 
 #[test]
@@ -174,5 +174,5 @@ fn a_server_whose_files_are_deleted_and_replaced_keeps_its_names_and_waits() {
             "{what}"
         );
     }
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
 }

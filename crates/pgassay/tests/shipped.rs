@@ -1,4 +1,4 @@
-//! Every study that comes with pgassay: it can be planned, is quick where it says so, and runs.
+//! Every built-in study can be planned, has a short quick length, and runs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,14 +11,14 @@ use pgassay_core::run::{Run, Warning, WarningKind};
 use serde_json::Value;
 use support::{Finished, Place};
 
-/// These are for `pgassay count`, which counts instead of measuring for a time.
+/// Studies for `pgassay count`.
 const COUNTED: [&str; 2] = ["settings-cost", "release-cost"];
 /// `--quick` is for a first answer.
 const QUICK_S_MAX: f64 = 120.0;
-/// The length of a trial of which only its success matters; one that is too short for its transactions
-/// is made longer by the program.
+/// The length of a trial of which only success matters. pgassay lengthens trials that are too short
+/// for their transactions.
 const TRIAL_MS: u64 = 100;
-/// So many studies run at the same time: they wait much, for servers that start, for networks and disks.
+/// Studies that run at the same time; they often wait for server starts, networks and disks.
 const AT_ONCE: usize = 2;
 
 fn command(place: &Place, arguments: &[&str]) -> Finished {
@@ -73,22 +73,22 @@ fn every_study_can_be_planned_has_a_page_and_is_quick() {
     }
 }
 
-/// What is left of a study of which all would take minutes: no variant and no kind of condition is
-/// left out, but for more of the same.
+/// Arguments that shorten studies which would take minutes. They omit only variants and conditions
+/// similar to others.
 fn abridged(name: &str) -> &'static [&'static str] {
     match name {
-        // Emptying 1,024 partitions takes longer than a trial; the releases in between are as the others.
+        // Truncating 1,024 partitions takes longer than a trial; the omitted releases behave as the others.
         "partition-insert" => &[
             "--server=10,18",
             "--variant=plain table,leaf,16 range,128 range,128 list,128 pg_pathman",
         ],
-        // Thousands of processes show no more than hundreds about whether it runs.
+        // Hundreds of processes are enough to show that it runs.
         "connection-count" => &["--server=13,18", "--variant=0 idle,100 idle"],
         _ => &[],
     }
 }
 
-/// The points of every study, on as little data and time as will do.
+/// Runs all points of every study, with as little data and time as possible.
 #[test]
 #[ignore = "slow: cargo test -p pgassay --test shipped -- --ignored"]
 fn every_study_runs_on_real_servers() {
@@ -98,7 +98,7 @@ fn every_study_runs_on_real_servers() {
     each_of(names(&Place::new()), runs);
 }
 
-/// Does something with every study, two at a time.
+/// Calls a function for every study, two at a time.
 fn each_of(names: Vec<String>, does: fn(&str)) {
     let names = Mutex::new(names.into_iter());
     let next = || names.lock().expect("the list of studies").next();
@@ -108,7 +108,7 @@ fn each_of(names: Vec<String>, does: fn(&str)) {
                 while let Some(name) = next() {
                     let begun = Instant::now();
                     does(&name);
-                    // With `--nocapture` it shows which study takes the time.
+                    // With `--nocapture` this shows which study takes how long.
                     eprintln!("{name}: {:.1} s", begun.elapsed().as_secs_f64());
                 }
             });
@@ -116,8 +116,8 @@ fn each_of(names: Vec<String>, does: fn(&str)) {
     });
 }
 
-/// Whole, but as short as it goes: twelve comparisons, of which a correct program finds more than four
-/// different once in 2,000 runs (binomial, 5%).
+/// A complete but minimal calibration: twelve comparisons. A correct program finds more than four
+/// differences once in 2,000 runs (binomial, 5%).
 #[test]
 #[ignore = "slow: cargo test -p pgassay --test shipped -- --ignored"]
 fn a_quick_calibration_finds_few_differences_and_later_answers_show_it() {
@@ -139,7 +139,7 @@ fn a_quick_calibration_finds_few_differences_and_later_answers_show_it() {
     assert!(answer.stdout.contains(&expected), "{}", answer.stdout);
 }
 
-/// Values for what a study has of parameters that make its data large.
+/// Values for those parameters of a study that make its data large.
 fn little_data(place: &Place, name: &str) -> Vec<&'static str> {
     let text = command(place, &["study", "show", name]).stdout;
     let study: toml::Table = text.parse().expect("a study is TOML");
@@ -163,14 +163,14 @@ fn runs(name: &str) {
     let plan: Value = serde_json::from_str(&planned.stdout)
         .unwrap_or_else(|error| panic!("{name}: {error}: {planned:?}"));
     let points = plan["points"].as_array().unwrap().len() as u64;
-    // Two pairs are four trials a point.
+    // Two pairs are four trials per point.
     let length = format!("{}ms", points * 4 * TRIAL_MS);
     arguments.extend(["--length", &length]);
     let finished = command(&place, &[&["run", name], &arguments[..]].concat());
     assert_eq!(finished.code, Some(0), "{name}: {}", finished.stderr);
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON");
     assert!(run.complete, "{name}");
-    // What these servers cannot do is left out with a warning; then there may be but one variant.
+    // Variants that these servers cannot run are skipped with a warning; only one may remain.
     let is_alone = run.plan.variants.len() == 1;
     let left_out = |warning: &Warning| warning.kind == WarningKind::Skipped;
     assert!(
@@ -183,23 +183,23 @@ fn runs(name: &str) {
     place.assert_nothing_left();
 }
 
-/// Variants of every study, of one script: enough to see that its set-up, its reset and its scripts can
-/// be counted. Or why it cannot be.
+/// A selection of variants and scripts for every study, enough to check that its setup, reset and
+/// scripts can be counted; or why it cannot be counted.
 fn counted_briefly(name: &str) -> Result<&'static [&'static str], &'static str> {
     Ok(match name {
         "audit-logging" => &["--variant=none,statement"],
         "connection-count" => {
             return Err(
-                "`idle_connections` cannot be counted: each would be a process under valgrind",
+                "`idle_connections` cannot be counted, because each is a process under valgrind",
             );
         }
         "data-checksums" => &["--variant=off,on", "--script=update"],
         "fillfactor" => &["--variant=100,70", "--script=update"],
         "full-page-images" => &["--variant=images,pglz"],
         "index-count" => &["--variant=0 indexes,1 index", "--script=insert"],
-        // Where everything is compiled, valgrind translates for minutes.
-        "jit" => &["--variant=off,default costs", "--script=look-up"],
-        // Each query of the others starts workers, which takes seconds under valgrind.
+        // If everything is JIT-compiled, valgrind takes minutes to translate it.
+        "jit" => &["--variant=off,default costs", "--script=lookup"],
+        // Queries of other variants start workers, which takes seconds under valgrind.
         "parallel-query" => &["--variant=0 workers", "--script=small"],
         "partition-insert" => &["--variant=plain table,16 range", "--server=18"],
         "pipeline" => &["--variant=pipeline,many rows"],
@@ -225,8 +225,8 @@ fn can_count() -> bool {
     has_valgrind && pgassay_server::testing::installation("18").is_some()
 }
 
-/// Five of them ended with `process N is no PostgreSQL server but "callgrind-amd64"`, tls-cost with `the
-/// server did not tell its backend's process`.
+/// Regression: five studies failed because the process under valgrind was not recognized as a
+/// PostgreSQL server, and tls-cost because its backend's PID was unknown.
 #[test]
 #[ignore = "slow: cargo test -p pgassay --test shipped -- --ignored"]
 fn every_study_is_counted_or_says_why_it_cannot_be() {
@@ -273,7 +273,7 @@ fn counts(name: &str) {
     place.assert_nothing_left();
 }
 
-/// Instructions of an insert through 128 partitions, over those of one into a plain table.
+/// Instructions of an insert through 128 partitions relative to an insert into a plain table.
 fn partitions_over_plain(version: &str, transactions: &str) -> f64 {
     let place = Place::new();
     let variants = ["--variant", "plain table,128 range", "--server", version];
@@ -295,8 +295,8 @@ fn partitions_over_plain(version: &str, transactions: &str) -> f64 {
         .unwrap()
 }
 
-/// On 10 each insert looks at all partitions, so some transactions tell; on 18 at its own, which a connection
-/// reads at the first row of each: shorter segments would count that.
+/// On 10, each insert checks all partitions, so few transactions suffice. On 18, it opens only its own,
+/// and each connection loads a partition's metadata at its first row: short segments would count that.
 #[test]
 #[ignore = "slow: cargo test -p pgassay --test shipped -- --ignored"]
 fn an_insert_through_128_partitions_costs_20_to_35_times_the_plain_one_on_10_and_twice_at_most_on_18()

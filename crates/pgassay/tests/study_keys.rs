@@ -1,4 +1,4 @@
-//! What the keys of study files do on a real server.
+//! Effects of study file keys on a real server.
 
 mod support;
 
@@ -7,7 +7,7 @@ use pgassay_core::run::{Run, WarningKind};
 use pgassay_core::study::DriverKind;
 use support::Place;
 
-/// Databases of their own, ways to the server, what is required: one study of all.
+/// A study with separate databases, networks and requirements.
 const MANY_KEYS: &str = r#"question = "Do the keys of a study file do what they say?"
 floor = "shared"
 explain = "tcp where clients = 2"
@@ -110,7 +110,7 @@ fn data_ways_and_requirements_are_as_the_study_says() {
         run.points
     );
     let outcomes: Vec<Option<Outcome>> = run.expectations.iter().map(|it| it.outcome).collect();
-    // Two blocks on a busy machine may leave the first open, but do not miss it.
+    // With two blocks on a busy machine the first may be inconclusive, but not missed.
     let [Some(delayed), Some(Outcome::NotMet), None] = outcomes[..] else {
         panic!("{:?}", run.expectations)
     };
@@ -120,7 +120,7 @@ fn data_ways_and_requirements_are_as_the_study_says() {
         (rows[1].was_ratio, rows[0].is_ratio),
         (Some(0.1), Some(1.0))
     );
-    let far = rows[1].is_ratio.expect("it was measured");
+    let far = rows[1].is_ratio.expect("the ratio was measured");
     assert!((far / (run.points[3].tps / run.points[0].tps) - 1.0).abs() < 1e-9);
     let latency = (rows[2].is, rows[2].was_ratio, rows[2].is_ratio);
     assert!(
@@ -192,7 +192,7 @@ fn redis_runs_beside_postgresql_where_it_is_installed() {
     );
 }
 
-/// Its first variant is no pipeline and has several statements, its last has one.
+/// The first variant has several statements without a pipeline, the last has one statement.
 const STATEMENTS: &str = r#"question = "What does each statement take?"
 [parameters]
 sleep = "select pg_sleep(0.001);"
@@ -245,10 +245,10 @@ fn each_statement_of_a_transaction_is_timed_in_a_pipeline_too() {
         assert_eq!(wait_us(it) >= 1000.0, slept, "{it:?}");
         assert!(it.timed > 20 && it.p99_us >= it.p50_us, "{it:?}");
     }
-    // One statement in fifty is timed, which may leave one of them out.
+    // One statement in fifty is timed, so one of them may be missing.
     let pipelined: Vec<_> = pipeline.pipelined().collect();
     assert!(pipelined.len() >= 6, "{pipeline:?}");
-    // Each waits for those before it, and for no other: the last is done when the pipeline is.
+    // Each waits only for those before it: the last ends with the pipeline.
     for it in &pipelined {
         let until = f64::from(it.line - 2);
         assert!(wait_us(it) >= 1000.0 * until, "{until}: {it:?}");

@@ -1,4 +1,4 @@
-//! The whole path on a real server: study file, plan, trials, comparison, reports, earlier runs.
+//! The complete workflow on a real server: study file, plan, trials, comparison, reports, stored runs.
 
 mod support;
 
@@ -42,8 +42,8 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
         assert!(directory.join(file).is_file(), "{file}");
     }
     let run: Run =
-        serde_json::from_str(&fs::read_to_string(directory.join("run.json")).expect("it is text"))
-            .expect("and JSON");
+        serde_json::from_str(&fs::read_to_string(directory.join("run.json")).expect("run.json"))
+            .expect("run.json is JSON");
     assert!(run.complete && run.schema == "pgassay.run/1");
     assert_eq!(run.plan.schedule.seed, 7);
     let of_kind = |kind| run.trials.iter().filter(|it| it.kind == kind).count();
@@ -54,7 +54,7 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
     );
     assert!(
         [0, 2 * 2].contains(&of_kind(TrialKind::Counted)),
-        "and once each where the processor has counters"
+        "and once each if there are hardware counters"
     );
     for trial in &run.trials {
         assert!(trial.transactions > 0 && trial.transactions_total >= trial.transactions);
@@ -68,7 +68,7 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
             trial.client.in_transaction_us + trial.client.between_us + trial.client.asleep_us;
         assert!(
             (clients_us / (2.0 * trial.window_us) - 1.0).abs() < 0.01,
-            "the clients' time closes: {trial:?}"
+            "the clients' times add up: {trial:?}"
         );
     }
     assert_eq!(run.comparisons.len(), 1);
@@ -78,22 +78,19 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
     assert!(list.stdout.contains(&run.id), "{list:?}");
     let show = command(&place, &["show", &run.id[..13]]);
     assert_eq!(show.code, Some(0), "{show:?}");
-    assert!(
-        finished.stdout.starts_with(&show.stdout),
-        "the same answer again"
-    );
+    assert!(finished.stdout.starts_with(&show.stdout), "the same result");
     let json = command(&place, &["show", "last", "--json"]);
     assert_eq!(
         serde_json::from_str::<Run>(&json.stdout).expect("JSON on stdout alone"),
         run
     );
-    fs::remove_file(directory.join("report.html")).expect("it is there");
+    fs::remove_file(directory.join("report.html")).expect("the report exists");
     let report = command(&place, &["report"]);
     assert_eq!(report.code, Some(0), "{report:?}");
     assert!(directory.join("report.html").is_file());
 }
 
-/// On a real server the profile must be whole: rows add up, stacks reach the process's entry.
+/// The profile of a real server must be complete: rows add up, stacks reach the process entry point.
 #[test]
 fn the_functions_add_up_to_the_backends_cpu_and_stacks_are_whole() {
     if pgassay_server::testing::installation("18").is_none() {
@@ -112,7 +109,7 @@ fn the_functions_add_up_to_the_backends_cpu_and_stacks_are_whole() {
         assert_eq!(
             profile.total(),
             quality.samples,
-            "every sample has its place in the tree"
+            "every sample is in the tree"
         );
         assert!(quality.user_samples > 0, "{quality:?}");
         assert!(
@@ -125,9 +122,7 @@ fn the_functions_add_up_to_the_backends_cpu_and_stacks_are_whole() {
         .as_ref()
         .expect("both points have profiles");
     for (variant, side) in [(0, cost.total.baseline_us), (1, cost.total.variant_us)] {
-        let exact = run.points[variant]
-            .server_cpu_us
-            .expect("of our own server");
+        let exact = run.points[variant].server_cpu_us.expect("a local server");
         assert!((side / exact - 1.0).abs() < 0.03, "{side} against {exact}");
     }
     let sum: f64 = cost.functions.iter().map(|row| row.baseline_us).sum();
@@ -155,7 +150,7 @@ fn what_needs_no_server_works_without_one() {
         &["study", "plan", "prepared-vs-simple", "--seed", "1"],
     );
     assert!(
-        plan.stdout.contains("block 6:") && plan.stdout.contains("measuring 90 s"),
+        plan.stdout.contains("block 6:") && plan.stdout.contains("measuring time 90 s"),
         "{plan:?}"
     );
     let shown = command(&place, &["study", "show", "prepared-vs-simple"]);
@@ -175,7 +170,7 @@ fn what_needs_no_server_works_without_one() {
     assert_eq!(doctor["schema"], "pgassay.doctor/1");
     let unknown = command(&place, &["run", "nosuch"]);
     assert!(
-        unknown.code == Some(1) && unknown.stderr.contains("there is no study \"nosuch\""),
+        unknown.code == Some(1) && unknown.stderr.contains("unknown study \"nosuch\""),
         "{unknown:?}"
     );
     let usage = command(&place, &["lst"]);
@@ -195,8 +190,8 @@ fn scripts_of_before_9_6_run_with_a_note() {
     assert!(check.stdout.contains("setrandom"), "{check:?}");
 }
 
-/// Weights, a script in a file of its own, one of pgbench's, a reset, settings of a session: all
-/// that a study of somebody else may hold.
+/// Weights, a script file, a built-in pgbench script, a reset, session settings: everything that a
+/// study may contain.
 #[test]
 fn a_study_with_everything_runs() {
     if pgassay_server::testing::installation("18").is_none() {

@@ -1,5 +1,5 @@
-//! Ledgers of the tail on a real server: what makes few transactions long leads their ledger and not
-//! that of all, and the rows add up to what the clients measured.
+//! Tail ledgers on a real server: a cause that affects few transactions leads the tail's ledger but
+//! not the overall one, and the rows add up to what the clients measured.
 
 mod support;
 
@@ -10,7 +10,7 @@ use pgassay_core::run::Run;
 use pgassay_core::trial::TrialKind;
 use support::Place;
 
-/// One at a time, since they measure.
+/// Runs one test at a time, because they measure.
 static TURN: Mutex<()> = Mutex::new(());
 
 const SETUP: &str = "
@@ -19,8 +19,8 @@ insert into t select g, 0 from generate_series(1, 1000) g;
 vacuum analyze t;
 ";
 
-/// One transaction in 150 sleeps for longer than any other takes, even on a busy machine, and for so
-/// short that other waits are longer in the mean, even on an idle one.
+/// One transaction in 150 sleeps: longer than any other transaction takes even on a busy machine, but
+/// so short that other waits have a larger mean even on an idle one.
 const SLEEPER: &str = r"
 \set rare random(1, 150)
 \if :rare = 1
@@ -31,7 +31,7 @@ select n from t where id = :id;
 \endif
 ";
 
-/// One in 80 wants a row that whoever has it keeps for a while.
+/// One transaction in 80 updates a row and holds its lock for a while.
 const LOCKER: &str = r"
 \set rare random(1, 80)
 \if :rare = 1
@@ -45,7 +45,7 @@ select n from t where id = :id;
 \endif
 ";
 
-/// One in 150 computes for long.
+/// One transaction in 150 computes for a long time.
 const COMPUTER: &str = r"
 \set rare random(1, 150)
 \if :rare = 1
@@ -56,7 +56,7 @@ select n from t where id = :id;
 \endif
 ";
 
-/// The ledger of a study of this script at 16 clients, and its run; nothing without a server.
+/// Runs a study of this script with 16 clients and returns its ledger and run; `None` without a server.
 fn ledger(script: &str) -> Option<(Run, Ledger)> {
     pgassay_server::testing::installation("18")?;
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,21 +73,21 @@ fn ledger(script: &str) -> Option<(Run, Ledger)> {
     Some((run, ledger))
 }
 
-/// The tail of a ledger, checked against everything that the run says of the same transactions.
+/// The tail of a ledger, checked against all data of the run about the same transactions.
 fn tail<'a>(run: &Run, ledger: &'a Ledger) -> &'a Tail {
-    let tail = ledger.tail.as_ref().expect("switches were observed");
+    let tail = ledger.tail.as_ref().expect("context switches were traced");
     let sum = |of: fn(&pgassay_core::ledger::TailRow) -> f64| tail.rows.iter().map(of).sum::<f64>();
     let (all_us, tail_us) = (sum(|row| row.all_us), sum(|row| row.tail_us));
     assert!((tail_us / tail.tail_us - 1.0).abs() < 1e-9, "{tail:#?}");
     assert!((all_us / tail.all_us - 1.0).abs() < 1e-9, "{tail:#?}");
-    // The histograms of the same trials know nothing of what was kept for the ledger.
+    // The histograms of the same trials are independent of the transactions kept for the ledger.
     let profiled = run
         .trials
         .iter()
         .filter(|it| it.kind == TrialKind::Profiled);
     let (mut sum_ns, mut beyond_ns, mut all, mut beyond) = (0.0, 0.0, 0, 0);
     for trial in profiled {
-        let latency = trial.latency.histogram().expect("it is whole");
+        let latency = trial.latency.histogram().expect("a complete histogram");
         let p99_ns = latency.value_at_percentile(99.0);
         for step in latency.iter_recorded() {
             let count = step.count_since_last_iteration();
@@ -110,10 +110,7 @@ fn tail<'a>(run: &Run, ledger: &'a Ledger) -> &'a Tail {
     assert_eq!((tail.transactions, tail.dropped), (beyond, 0));
     within(tail.tail_us, beyond_ns, beyond);
     within(tail.all_us, sum_ns, all);
-    assert!(
-        tail.transactions * 100 <= all,
-        "no more than 1 % are beyond p99"
-    );
+    assert!(tail.transactions * 100 <= all, "at most 1% are above p99");
     assert!(tail.covered >= 20 && tail.covered <= tail.transactions);
     let unresolved = tail.rows.iter().filter(|row| row.part == Part::Unresolved);
     let unresolved_us: f64 = unresolved.map(|row| row.tail_us).sum();
@@ -159,8 +156,8 @@ fn work_that_few_transactions_have_is_told_by_phase() {
     };
     let tail = tail(&run, &ledger);
     let mut on_cpu = tail.rows.iter().filter(|row| row.part == Part::OnCpu);
-    let lead = on_cpu.next().expect("it computes");
+    let lead = on_cpu.next().expect("the query succeeds");
     assert_eq!(lead.mechanism, "execute", "{tail:#?}");
     assert!(lead.tail_us > 20.0 * lead.all_us, "{tail:#?}");
-    assert!(on_cpu.next().is_some(), "other phases are told apart");
+    assert!(on_cpu.next().is_some(), "there are other phases");
 }

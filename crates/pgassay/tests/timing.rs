@@ -1,4 +1,4 @@
-//! `pgassay timing` as a program: by itself, and beside the real `pg_test_timing`.
+//! `pgassay timing`, on its own and compared with the real `pg_test_timing`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// `pg_test_timing`, on PATH or where Debian puts a server's programs.
+/// `pg_test_timing`, on PATH or where Debian installs server programs.
 fn real() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let debian = std::fs::read_dir("/usr/lib/postgresql")
@@ -44,9 +44,9 @@ fn the_clock_is_measured_and_its_cost_explained() {
         "time per loop including overhead: ",
         "backwards: never",
         "   <= ns   % of total  running %       count",
-        "exact steps up to 50 % of all:",
+        "exact steps up to 50% of all:",
         "CLOCK_MONOTONIC",
-        "what that means for a server here",
+        "effect on a server on this machine",
         "EXPLAIN ANALYZE: ",
     ] {
         assert!(text.contains(part), "{part} is missing in {text}");
@@ -63,13 +63,13 @@ fn rows_add_up() {
     let sum: u64 = rows.iter().map(|row| row["count"].as_u64().unwrap()).sum();
     assert_eq!(Some(sum), steps["counted"].as_u64());
     let per_loop_ns = timing["per_loop_ns"].as_f64().unwrap();
-    // More than was asked for where the machine was taken away in the middle of a step.
+    // Longer than requested if the process was interrupted during a step.
     assert!(per_loop_ns * sum as f64 > 0.999e8, "{per_loop_ns} x {sum}");
     assert!(timing["reading_ns"]["monotonic"].as_f64().unwrap() > 1.0);
 }
 
-/// Both read the same clock in the same way, so the usual time per loop is the same. Ours is the
-/// median: it moves from CPU to CPU, and so meets whatever else is busy there.
+/// Both read the same clock in the same way, so the typical time per loop is the same. pgassay's is the
+/// median, because it moves from CPU to CPU and competes with whatever runs there.
 #[test]
 fn clock_readings_against_the_real_pg_test_timing() {
     let Some(program) = real() else {
@@ -96,7 +96,7 @@ fn clock_readings_against_the_real_pg_test_timing() {
             .expect(&text);
         number.parse::<f64>().unwrap()
     };
-    // A neighbour only ever makes a loop slower.
+    // Other load can only make a loop slower.
     let mut best = (f64::MAX, f64::MAX);
     for _ in 0..3 {
         best.0 = best

@@ -1,10 +1,10 @@
-//! What variants ask of their servers, on real ones: idle connections, checksums, features.
+//! Server requirements of variants on real servers: idle connections, checksums, features.
 
 mod support;
 
 use support::{Finished, Place};
 
-/// Each script divides by zero, and so fails the run, unless its server is as asked.
+/// Each script divides by zero, and so fails the run, unless its server is as specified.
 const STUDY: &str = r#"question = "Are servers as their variants ask?"
 [server]
 version = "18"
@@ -65,7 +65,7 @@ fn servers_are_as_their_variants_ask() {
     let place = Place::new();
     let finished = place.run(STUDY, &["--no-profile", "--offline"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let left_out = "variant \"nowhere\" was left out: ";
+    let left_out = "variant \"nowhere\" skipped: ";
     assert!(finished.stdout.contains(left_out), "{}", finished.stdout);
     assert!(
         finished.stdout.contains("without no-such-thing"),
@@ -80,7 +80,7 @@ fn variables_that_would_point_the_server_elsewhere_are_refused_with_their_line()
     let place = Place::new();
     for (name, words) in [
         ("PGDATA", "settings"),
-        ("'A=B'", "is no name of a variable"),
+        ("'A=B'", "is not a valid environment variable name"),
     ] {
         let study = STUDY.replace("MALLOC_ARENA_MAX =", &format!("{name} ="));
         let output = place
@@ -94,7 +94,7 @@ fn variables_that_would_point_the_server_elsewhere_are_refused_with_their_line()
         let line = 1 + study
             .lines()
             .position(|it| it.contains(name))
-            .expect("it is there");
+            .expect("the study contains the name");
         let said = &finished.stderr;
         assert!(
             said.contains(words) && said.contains(&format!(":{line}:")),
@@ -103,7 +103,7 @@ fn variables_that_would_point_the_server_elsewhere_are_refused_with_their_line()
     }
 }
 
-/// The scripts fail unless their connections are encrypted, or not, and as many as asked.
+/// The scripts fail unless encryption and number of their connections are as specified.
 const TLS: &str = r#"question = "Is TLS on where it is asked for, and only there?"
 [server]
 version = "18"
@@ -150,7 +150,7 @@ fn tls_is_on_where_it_is_asked_for_and_each_run_may_have_a_connection_of_its_own
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let run: pgassay_core::run::Run = serde_json::from_str(&finished.stdout).expect("JSON");
     assert_eq!(run.servers.len(), 1, "they share a server");
-    // To fork and start a backend takes far longer than a query.
+    // Starting a backend takes much longer than a query.
     let cpu_us = |condition: usize, variant: usize| {
         let of = |point: &&pgassay_core::comparison::PointSummary| {
             (point.condition, point.variant) == (condition, variant)
@@ -160,7 +160,7 @@ fn tls_is_on_where_it_is_asked_for_and_each_run_may_have_a_connection_of_its_own
             .find(of)
             .expect("every point")
             .server_cpu_us
-            .expect("of a server of ours")
+            .expect("a local server")
     };
     for variant in 0..3 {
         let (keeps, reconnects) = (cpu_us(0, variant), cpu_us(1, variant));
@@ -176,7 +176,7 @@ fn idle_connections_are_refused_where_they_would_not_count() {
     let output = place.command().arg("count").arg(path).output();
     let finished = Finished::of(&output.expect("the program runs"));
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    // Without valgrind it says that first.
+    // Without valgrind, that error comes first.
     let said = finished.complaint();
     assert!(
         said.contains("idle_connections") || said.contains("valgrind"),

@@ -1,8 +1,8 @@
-//! Wait events read from memory against `pg_stat_activity`, on versions old and new.
+//! Wait events read from memory match `pg_stat_activity`, on old and new versions.
 //!
-//! Each wait is provoked: one connection holds what another wants. When the server says that the
-//! other one waits for it, its memory must say the same, and so must what asks where the memory may
-//! not be read.
+//! Each wait is provoked: one connection holds what another needs. When the server reports that the
+//! other waits, the event read from memory must be the same, and so must the one sampled from
+//! `pg_stat_activity`.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
@@ -24,25 +24,25 @@ fn connect(server: &Server) -> Connection {
     connect_as(server, "")
 }
 
-/// With further words of the connection string.
+/// Connects with additional connection parameters.
 fn connect_as(server: &Server, words: &str) -> Connection {
     let conninfo = server.conninfo() + words;
     let request = Request::new().conninfo(&conninfo).expect("proper");
     let target = request.resolve(&NoSurroundings).expect("whole");
     let host = &target.hosts[0];
     let path = host.address.socket_path().expect("a socket");
-    let stream = UnixStream::connect(path).expect("it listens");
+    let stream = UnixStream::connect(path).expect("the server listens");
     let limit = Some(Duration::from_secs(30));
     stream.set_read_timeout(limit).expect("a limit");
     Exchange::open(
         stream,
         &target.login(host, &pgassay_wire::SaltCache::default()),
     )
-    .expect("it lets us in")
+    .expect("connect")
 }
 
 fn pid(connection: &Connection) -> u32 {
-    let key = connection.backend().expect("the server told it");
+    let key = connection.backend().expect("backend PID");
     u32::try_from(key.pid).expect("positive")
 }
 
@@ -56,21 +56,21 @@ fn reader(server: &Server, live: &LiveServer, major: &str) -> WaitReader {
     match WaitReader::open(live) {
         Err(WaitError::NeedsConnection) => {
             let known = KnownWaits {
-                advisory: wait_number(major, "Lock", "advisory").expect("all versions have it"),
+                advisory: wait_number(major, "Lock", "advisory").expect("known in all versions"),
                 idle: wait_number(major, "Client", "ClientRead").unwrap_or(0),
             };
             let (mut holder, waiter) = (connect(server), connect(server));
-            WaitReader::learn(live, known, &mut holder, waiter).expect("it is learnt")
+            WaitReader::learn(live, known, &mut holder, waiter).expect("the location is found")
         }
-        other => other.expect("it is exported"),
+        other => other.expect("the location is found"),
     }
 }
 
-/// A wait that one statement provokes after others were executed on other connections.
+/// A wait that a statement causes after others were executed on other connections.
 struct Provocation {
-    /// What holds, each on a connection of its own.
+    /// The statements that hold resources, each on its own connection.
     holds: &'static [&'static str],
-    /// What waits; nothing for a connection that just sits there.
+    /// The statement that waits; empty for an idle connection.
     waits: &'static str,
     event: (&'static str, &'static str),
 }
@@ -90,7 +90,7 @@ const fn provocation(
 const UPDATE: &str = "update t set i = i where i = 1";
 const IN_TRANSACTION: &str = "begin; update t set i = i where i = 1";
 
-/// Waits that all versions tell.
+/// Waits that all versions report.
 const EVERYWHERE: [Provocation; 6] = [
     provocation(
         &["select pg_advisory_lock(7)"],
@@ -103,14 +103,14 @@ const EVERYWHERE: [Provocation; 6] = [
         ("Lock", "relation"),
     ),
     provocation(&[IN_TRANSACTION], UPDATE, ("Lock", "transactionid")),
-    // The first to wait for a row's lock holds a lock on the row itself, for which the next waits.
+    // The first waiter for a row lock holds a tuple lock, for which the next one waits.
     provocation(&[IN_TRANSACTION, ""], UPDATE, ("Lock", "tuple")),
     provocation(
         &["begin isolation level repeatable read; select * from t"],
         "create index concurrently on t (i)",
         ("Lock", "virtualxid"),
     ),
-    // A cursor keeps its page pinned, which freezing it does not allow.
+    // A cursor keeps its page pinned, which blocks freezing.
     provocation(
         &["begin; declare c cursor for select * from t; fetch 1 from c"],
         "vacuum freeze t",
@@ -118,13 +118,13 @@ const EVERYWHERE: [Provocation; 6] = [
     ),
 ];
 
-/// Waits that 10 and later tell as well.
+/// Waits that only version 10 and later report.
 const SINCE_10: [Provocation; 2] = [
     provocation(&[], "", ("Client", "ClientRead")),
     provocation(&[], "select pg_sleep(1)", ("Timeout", "PgSleep")),
 ];
 
-/// What `pg_stat_activity` says of a process, asked until it is this or time is up.
+/// The wait event of a process in `pg_stat_activity`, queried until it is this one or time is up.
 fn shown(asker: &mut Connection, pid: u32, wanted: (&str, &str)) -> (String, String) {
     let sql = format!(
         "select coalesce(wait_event_type, ''), coalesce(wait_event, '') from pg_stat_activity \
@@ -132,7 +132,7 @@ fn shown(asker: &mut Connection, pid: u32, wanted: (&str, &str)) -> (String, Str
     );
     let until = Instant::now() + Duration::from_secs(10);
     loop {
-        let answers = asker.query(&sql).expect("an answer");
+        let answers = asker.query(&sql).expect("the query succeeds");
         let row = answers[0].rows.first();
         let row =
             row.unwrap_or_else(|| panic!("the process that should wait for {wanted:?} ended"));
@@ -149,8 +149,8 @@ fn shown(asker: &mut Connection, pid: u32, wanted: (&str, &str)) -> (String, Str
 fn settled(asker: &mut Connection, pid: u32, state: &str) {
     let sql = format!("select state from pg_stat_activity where pid = {pid}");
     let until = Instant::now() + Duration::from_secs(10);
-    while asker.value(&sql).expect("an answer").as_deref() != Some(state) {
-        assert!(Instant::now() < until, "it does not settle");
+    while asker.value(&sql).expect("the query succeeds").as_deref() != Some(state) {
+        assert!(Instant::now() < until, "the state is not reached");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -165,7 +165,7 @@ fn provoked(server: &Server, reader: &WaitReader, major: &str, it: &Provocation)
         if sql.is_empty() {
             others.push(connection);
         } else {
-            // It fails when the test ends the wait, which is all right.
+            // It may fail when the test ends the wait.
             waiting.push(thread::spawn(move || drop(connection.query(sql))));
         }
         pid
@@ -183,7 +183,7 @@ fn provoked(server: &Server, reader: &WaitReader, major: &str, it: &Provocation)
     }
     let waiter = start(it.waits);
     let says = shown(&mut asker, waiter, it.event);
-    let read = reader.read(waiter).expect("its memory can be read");
+    let read = reader.read(waiter).expect("memory is readable");
     let event = wait_event(major, read).map(|event| (event.kind, event.name));
     assert_eq!(
         (says.0.as_str(), says.1.as_str()),
@@ -193,7 +193,7 @@ fn provoked(server: &Server, reader: &WaitReader, major: &str, it: &Provocation)
     assert_eq!(event, Some(it.event), "{major}: read {read:#010x}");
     let (kind, name) = it.event;
     assert_eq!(asked(server, waiter), wait(kind, name), "{major}: asked");
-    // Whoever holds lets go by leaving, and then nobody waits any more.
+    // Disconnecting releases what the holders hold and ends all waits.
     drop(holders);
     for thread in waiting {
         thread.join().expect("the statement ends");
@@ -205,26 +205,26 @@ fn wait(kind: &str, name: &str) -> NamedWait {
     NamedWait { kind, name }
 }
 
-/// What a process that is blocked all the while is counted for where the server is asked.
+/// The wait event of a blocked process as sampled from `pg_stat_activity`.
 fn asked(server: &Server, pid: u32) -> NamedWait {
-    let mut activity = Activity::open(connect(server), true).expect("9.6 and later have it");
+    let mut activity = Activity::open(connect(server), true).expect("pg_stat_activity is readable");
     let mut log = WaitLog::default();
-    log.ask(&mut activity, &[pid]).expect("an answer");
+    log.ask(&mut activity, &[pid]).expect("the query succeeds");
     assert_eq!((log.runnable, log.unreadable), (0, 0), "{log:?}");
-    let (wait, looks) = log.blocked.pop_first().expect("it is blocked");
+    let (wait, looks) = log.blocked.pop_first().expect("the process is blocked");
     assert_eq!((looks, log.blocked.len()), (1, 0), "{log:?}");
     wait
 }
 
-/// All processes that tell of themselves, the server's own too, say the same in both places.
+/// Both sources agree for all processes that report wait events, including background processes.
 fn all_agree(server: &Server, reader: &WaitReader, major: &str) -> usize {
     let mut asker = connect(server);
-    // A process may go on between the two looks, so each has several chances to agree.
+    // A process may continue between the two samples, so each has several chances to agree.
     let mut last = Vec::new();
     for _ in 0..50 {
         let sql = "select pid, wait_event_type, wait_event from pg_stat_activity \
                    where wait_event is not null and pid <> pg_backend_pid()";
-        let rows = asker.query(sql).expect("an answer").remove(0).rows;
+        let rows = asker.query(sql).expect("the query succeeds").remove(0).rows;
         last = rows
             .into_iter()
             .map(|row| {
@@ -254,7 +254,7 @@ fn memory_says_what_the_server_says(major: &str) {
         return;
     };
     let postmaster = u32::try_from(server.postmaster_pid()).expect("positive");
-    let live = LiveServer::of_process(postmaster).expect("it runs");
+    let live = LiveServer::of_process(postmaster).expect("the process runs");
     assert_eq!(live.major.as_deref(), Some(major));
     let reader = match WaitReader::open(&live) {
         Err(WaitError::NotPermitted(refusal)) => {
@@ -268,7 +268,7 @@ fn memory_says_what_the_server_says(major: &str) {
     for it in &EVERYWHERE {
         provoked(&server, &reader, major, it);
     }
-    // 9.6 has no event for that, but says that the session is idle.
+    // 9.6 has no wait event for that, but reports the session as idle.
     let idle = connect(&server);
     settled(&mut connection, pid(&idle), "idle");
     assert_eq!(
@@ -283,23 +283,23 @@ fn memory_says_what_the_server_says(major: &str) {
         let compared = all_agree(&server, &reader, major);
         assert!(compared >= 4, "{major}: only {compared} processes wait");
     }
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
 }
 
 /// Sessions that take values from one sequence wait for its page.
 const SEQUENCE: &str = "select count(nextval('s')) from generate_series(1, 5000)";
-/// Looks that must have met a lightweight lock.
+/// Samples that must contain a lightweight lock.
 const LOOKS: u64 = 20;
 
-/// Lightweight locks change hands too fast for two looks at one wait, so what was met most often in
-/// memory must be what the server names most often. Their numbers move when a release gets a new
-/// lock, be it a minor one: those of November 2020 had two.
+/// Lightweight locks are too short to sample one wait from both sources, so the most frequent lock in
+/// memory must be the most frequent one in `pg_stat_activity`. The numbers change when a release adds
+/// a lock, even a minor release: those of November 2020 added two.
 fn the_lightweight_lock_is_the_one_that_the_server_names(major: &str) {
     let Some(server) = testing::server(major) else {
         return;
     };
     let postmaster = u32::try_from(server.postmaster_pid()).expect("positive");
-    let live = LiveServer::of_process(postmaster).expect("it runs");
+    let live = LiveServer::of_process(postmaster).expect("the process runs");
     if let Err(WaitError::NotPermitted(refusal)) = WaitReader::open(&live) {
         testing::skip("wait events", &refusal.to_string());
         return;
@@ -330,7 +330,7 @@ fn the_lightweight_lock_is_the_one_that_the_server_names(major: &str) {
                 }
             }
             let sql = "select wait_event from pg_stat_activity where wait_event_type ~ 'LWLock'";
-            for row in asker.query(sql).expect("an answer").remove(0).rows {
+            for row in asker.query(sql).expect("the query succeeds").remove(0).rows {
                 *told.entry(row[0].clone().unwrap_or_default()).or_default() += 1;
             }
         }
@@ -338,10 +338,11 @@ fn the_lightweight_lock_is_the_one_that_the_server_names(major: &str) {
     });
     let most = |counts: &BTreeMap<String, u64>| {
         let most = counts.iter().max_by_key(|it| it.1);
-        most.map(|(name, _)| name.clone()).expect("some were met")
+        most.map(|(name, _)| name.clone())
+            .expect("there are samples")
     };
     assert_eq!(most(&read), most(&told), "{major}: {read:?} {told:?}");
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
 }
 
 #[test]
@@ -381,7 +382,7 @@ fn memory_says_what_the_server_says_on_18() {
     memory_says_what_the_server_says("18");
 }
 
-/// A session that computes waits for nothing, and one that is gone or another's cannot be read.
+/// A CPU-bound session has no wait event; one that has ended or is hidden cannot be read.
 #[test]
 fn who_runs_or_is_hidden_is_not_counted_as_blocked() {
     let Some(server) = testing::server("18") else {
@@ -400,17 +401,18 @@ fn who_runs_or_is_hidden_is_not_counted_as_blocked() {
     settled(&mut first, busy_pid, "active");
     let ask = |user: &str| {
         let exchange = connect_as(&server, user);
-        let mut activity = Activity::open(exchange, true).expect("it has it");
+        let mut activity = Activity::open(exchange, true).expect("pg_stat_activity is readable");
         let mut log = WaitLog::default();
-        log.ask(&mut activity, &[busy_pid, 1]).expect("an answer");
+        log.ask(&mut activity, &[busy_pid, 1])
+            .expect("the query succeeds");
         log
     };
     let log = ask("");
     assert_eq!((log.runnable, log.unreadable), (1, 1), "{log:?}");
-    // Roles without pg_monitor see that there is a session, and nothing of what it does.
+    // Roles without pg_monitor see that a session exists, but not what it does.
     let log = ask(" user=nosy password=secret");
     assert_eq!((log.runnable, log.unreadable), (0, 2), "{log:?}");
     assert!(log.blocked.is_empty(), "{log:?}");
     compute.join().expect("the statement ends");
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
 }

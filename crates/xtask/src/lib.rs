@@ -1,11 +1,11 @@
-//! Chores of the repository: how the tables of PostgreSQL's names are made and kept.
+//! Developer tasks: the tables of PostgreSQL's names, and the licenses of dependencies.
 //!
 //! - [`source_tree`]: the functions of one PostgreSQL source tree, read with universal-ctags;
-//! - [`licences`]: the licences of everything that pgassay is built from;
-//! - [`presence`]: which function is in which file in which majors, merged over trees;
-//! - [`tables`]: the packed form that `pgassay-core` carries, written and checked.
+//! - [`licences`]: the licenses of all dependencies;
+//! - [`presence`]: which file defines which function in which major versions, merged over trees;
+//! - [`tables`]: writes and checks the packed tables in `pgassay-core`.
 //!
-//! Invariants: the same rows always give the same bytes; nothing here is linked into pgassay.
+//! Invariants: the same rows always produce the same bytes; nothing here is linked into pgassay.
 
 pub mod licences;
 pub mod presence;

@@ -1,7 +1,7 @@
-//! `xtask licences`: every dependency's licence against the list in `deny.toml`.
+//! `xtask licences`: checks the license of every dependency against the list in `deny.toml`.
 //!
-//! The file is `cargo-deny`'s, so that `cargo deny check licenses` does the same where it is
-//! installed; building it here would take longer than all of pgassay.
+//! The file has the format of `cargo-deny`, so `cargo deny check licenses` does the same if it is
+//! installed. Building it here would take longer than building pgassay.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use spdx::{Expression, Licensee};
 
-/// Fails unless every dependency may be used under a licence of the list and none is banned.
+/// Fails if a dependency is banned or has no license on the list.
 pub fn check() -> Result<String> {
     let (allowed, banned) = policy()?;
     let packages = dependencies()?;
@@ -27,24 +27,18 @@ pub fn check() -> Result<String> {
         }
     }
     if !wrong.is_empty() {
-        bail!(
-            "licences that deny.toml does not allow:\n  {}",
-            wrong.join("\n  ")
-        );
+        bail!("deny.toml does not allow:\n  {}", wrong.join("\n  "));
     }
-    Ok(format!(
-        "{} packages, every licence on the list",
-        packages.len()
-    ))
+    Ok(format!("{} packages, all licenses allowed", packages.len()))
 }
 
 fn permitted(package: &Value, allowed: &[Licensee]) -> Result<()> {
     let Some(text) = package["license"].as_str() else {
-        bail!("names no licence")
+        bail!("has no license")
     };
-    // Old manifests write MIT/Apache-2.0 for MIT OR Apache-2.0.
+    // Older manifests use MIT/Apache-2.0 for MIT OR Apache-2.0.
     let expression = Expression::parse(&text.replace('/', " OR "))
-        .with_context(|| format!("unreadable licence {text:?}"))?;
+        .with_context(|| format!("invalid license {text:?}"))?;
     let is_allowed = |requirement: &spdx::LicenseReq| {
         allowed
             .iter()
@@ -80,7 +74,7 @@ fn policy() -> Result<(Vec<Licensee>, BTreeSet<String>)> {
     Ok((allowed, names.collect()))
 }
 
-/// Every package of the lock file that is not ours.
+/// Every package of the lock file that is not part of the workspace.
 fn dependencies() -> Result<Vec<Value>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -134,7 +128,7 @@ mod tests {
         assert!(!verdict("CDDL-1.0") && !verdict("MIT AND CDDL-1.0"));
         assert!(
             permitted(&json!({}), &allowed).is_err(),
-            "no licence is not any licence"
+            "a package without a license is not permitted"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo run -p xtask -- …`: see [`USAGE`].
+//! `cargo xtask …`; see [`USAGE`].
 
 use std::io::Write as _;
 use std::path::Path;
@@ -11,16 +11,16 @@ use xtask::{licences, source_tree, tables};
 const USAGE: &str = "\
 usage:
   xtask symbols [--merge FILE.tsv] SRCDIR MAJOR [SRCDIR MAJOR]...
-      Writes the functions of PostgreSQL source trees to standard output, a row
-      a function, file and run of majors; --merge adds them to an older table.
+      Writes the functions of PostgreSQL source trees to standard output, one row
+      per function, file, and range of major versions. --merge adds them to a table.
   xtask tables --functions FILE.tsv | --wait-events FILE.tsv
       Packs a table into crates/pgassay-core/data.
   xtask tables --dump functions | --dump wait-events
-      Writes a packed table's rows to standard output.
+      Writes the rows of a packed table to standard output.
   xtask tables --check
-      Fails unless the committed tables are what packing their rows gives.
+      Fails if packing the rows of a committed table does not reproduce the file.
   xtask licences
-      Fails unless every dependency's licence is allowed by deny.toml.
+      Fails if deny.toml does not allow the license of a dependency.
 ";
 
 fn main() -> ExitCode {
@@ -61,10 +61,10 @@ fn run(arguments: &[&str]) -> Result<()> {
 
 fn symbols(mut presence: Presence, trees: &[&str]) -> Result<()> {
     let (pairs, []) = trees.as_chunks::<2>() else {
-        bail!("each SRCDIR needs its MAJOR\n{USAGE}")
+        bail!("expected a MAJOR after each SRCDIR\n{USAGE}")
     };
     if pairs.is_empty() {
-        bail!("no source tree given\n{USAGE}");
+        bail!("missing SRCDIR\n{USAGE}");
     }
     for [tree, major] in pairs {
         presence.set(
@@ -89,7 +89,7 @@ fn store(name: &str, packed: &[u8]) -> Result<()> {
     std::fs::write(&path, packed).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes to standard output; a reader that has seen enough (`| head`) is no error.
+/// Writes to standard output. A closed pipe (`| head`) is not an error.
 fn print(text: &str) -> Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,11 +1,10 @@
-//! Which function is in which file in which major versions.
+//! Which file defines which function in which major versions.
 //!
-//! The outer form is a table of tab-separated columns `symbol path first_major last_major`, a row
-//! for each unbroken run of majors: a function that 15 had, 16 had not and 17 has again is there
-//! twice.
+//! Its text form is a table with the tab-separated columns `symbol path first_major last_major` and
+//! one row per contiguous range of majors: a function in 15 and 17 but not in 16 has two rows.
 //!
-//! Invariants: rows are sorted by symbol, path and first major; reading a written table gives the
-//! same presence; adding a major that is already there replaces it.
+//! Invariants: rows are sorted by symbol, path and first major; reading a written table yields the
+//! same value; adding an existing major replaces it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +13,7 @@ use anyhow::{Context, Result, bail};
 /// The header line of the table.
 pub const HEADER: &str = "symbol\tpath\tfirst_major\tlast_major";
 
-/// An unbroken run of majors in which a file defines a function.
+/// A contiguous range of majors in which a file defines a function.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
     /// Function name.
@@ -23,7 +22,7 @@ pub struct Run {
     pub path: String,
     /// First major, as an index into [`Presence::majors`].
     pub first: usize,
-    /// Last major, likewise.
+    /// Last major, as an index into [`Presence::majors`].
     pub last: usize,
 }
 
@@ -36,7 +35,7 @@ pub struct Presence {
     homes: BTreeMap<(String, String), BTreeSet<Major>>,
 }
 
-/// A major version, ordered as versions are: 9.6 before 10.
+/// A major version, in version order: 9.6 before 10.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Major {
     first: u32,
@@ -44,10 +43,11 @@ pub struct Major {
 }
 
 impl Major {
-    /// Reads `9.6` or `18`; versions before 10 have two parts, later ones have one.
+    /// Parses `9.6` or `18`: versions before 10 have two parts, later ones one.
     pub fn parse(text: &str) -> Result<Self> {
-        let wrong =
-            || format!("`{text}` is no major version of PostgreSQL; expected one like 9.6 or 18");
+        let wrong = || {
+            format!("`{text}` is not a major version of PostgreSQL; expected one like 9.6 or 18")
+        };
         let (first, second) = match text.split_once('.') {
             Some((first, second)) => (first, Some(second.parse().with_context(wrong)?)),
             None => (text, None),
@@ -75,7 +75,7 @@ impl Presence {
         let mut lines = (1..).zip(table.lines());
         let Some((_, HEADER)) = lines.next() else {
             bail!(
-                "line 1: the table must begin with `{}`",
+                "line 1: expected the header `{}`",
                 HEADER.replace('\t', " ")
             );
         };
@@ -123,7 +123,7 @@ impl Presence {
         self.majors.iter().copied().collect()
     }
 
-    /// The runs, sorted.
+    /// The ranges, sorted.
     pub fn runs(&self) -> Vec<Run> {
         let majors = self.majors();
         let mut runs = Vec::new();

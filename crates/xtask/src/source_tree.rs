@@ -1,16 +1,16 @@
 //! The functions of a PostgreSQL source tree, read with universal-ctags.
 //!
-//! Static and inline functions count; headers and grammars are read as C. Release tarballs also
-//! hold what bison and flex made (`gram.c` beside `gram.y`): those copies are left out, so that a
-//! tarball and a checkout give the same table. Read as C, a grammar's first function after its
-//! rules (`base_yyerror` and its kin) is lost; pgassay-core knows those by prefix.
+//! This includes static and inline functions; headers and grammars are parsed as C. Release tarballs
+//! also contain the output of bison and flex (`gram.c` for `gram.y`), which is left out, so that a
+//! tarball and a checkout produce the same table. Parsed as C, the first function after the rules of
+//! a grammar (such as `base_yyerror`) is lost; pgassay-core recognizes these by prefix.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The parts of the tree whose code may run inside a server.
+/// The folders whose code can run in a server.
 const FOLDERS: [&str; 8] = [
     "src/backend",
     "src/common",
@@ -22,7 +22,7 @@ const FOLDERS: [&str; 8] = [
     "contrib/auto_explain",
 ];
 
-/// Whether universal-ctags is installed (exuberant-ctags has no format of its own choice).
+/// Whether universal-ctags is installed. Exuberant Ctags has no custom output format.
 pub fn has_universal_ctags() -> bool {
     let version = Command::new("ctags")
         .arg("--version")
@@ -31,16 +31,16 @@ pub fn has_universal_ctags() -> bool {
     version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("Universal Ctags"))
 }
 
-/// All functions of the tree as (symbol, path), sorted, each once.
+/// All functions of the tree as (symbol, path), sorted, without duplicates.
 pub fn functions(tree: &Path) -> Result<Vec<(String, String)>> {
     if !tree.join("src/backend").is_dir() {
         bail!(
-            "{} is no PostgreSQL source tree: it has no src/backend",
+            "{} is not a PostgreSQL source tree: it has no src/backend",
             tree.display()
         );
     }
     if !has_universal_ctags() {
-        bail!("universal-ctags is needed to read C sources; Debian's package is `universal-ctags`");
+        bail!("universal-ctags is required to read C sources (Debian package `universal-ctags`)");
     }
     let present = FOLDERS.iter().filter(|folder| tree.join(folder).is_dir());
     let output = Command::new("ctags")
@@ -67,7 +67,7 @@ pub fn functions(tree: &Path) -> Result<Vec<(String, String)>> {
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let (symbol, path) = line
             .split_once('\t')
-            .with_context(|| format!("ctags wrote `{line}`"))?;
+            .with_context(|| format!("unexpected output of ctags: `{line}`"))?;
         if !is_generated(tree, path) {
             functions.push((symbol.to_owned(), path.to_owned()));
         }
@@ -77,7 +77,7 @@ pub fn functions(tree: &Path) -> Result<Vec<(String, String)>> {
     Ok(functions)
 }
 
-/// Whether a C file was made from a grammar or scanner that lies beside it.
+/// Whether a C file was generated from a grammar or scanner in the same folder.
 fn is_generated(tree: &Path, path: &str) -> bool {
     let source = tree.join(path);
     source.extension().is_some_and(|ending| ending == "c")

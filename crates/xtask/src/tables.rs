@@ -1,10 +1,10 @@
-//! The packed tables that `pgassay-core` carries: written, unpacked and checked.
+//! Writes, unpacks and checks the packed tables of `pgassay-core`.
 //!
-//! The format is described in [`pgassay_core::subsystem::packed`]. Rows are grouped by path and
-//! letters stand for majors, which brings 1.5 MB of functions to about 160 kB.
+//! [`pgassay_core::subsystem::packed`] describes the format. Rows are grouped by path and letters
+//! stand for majors, which reduces 1.5 MB of functions to about 160 kB.
 //!
-//! Invariant: [`pack_functions`] and [`pack_wait_events`] are the only writers, and a test holds
-//! the committed files to them byte by byte.
+//! Invariant: [`pack_functions`] and [`pack_wait_events`] are the only writers; a test compares the
+//! committed files with their output byte by byte.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::presence::{HEADER, Presence};
 /// The header line of the table of wait events.
 pub const WAIT_EVENTS_TSV_HEADER: &str = "major\twait_event_info\ttype\tname";
 
-/// zlib's strongest level that `miniz_oxide` has.
+/// The highest compression level of `miniz_oxide`.
 const LEVEL: u8 = 10;
 
 /// The folder of the packed tables.
@@ -33,10 +33,7 @@ pub fn pack_functions(tsv: &str) -> Result<Vec<u8>> {
     let presence = Presence::read(tsv)?;
     let majors: Vec<String> = presence.majors().iter().map(ToString::to_string).collect();
     if majors.is_empty() || majors.len() > 26 {
-        bail!(
-            "the format has room for 1 to 26 majors, not {}",
-            majors.len()
-        );
+        bail!("the format supports 1 to 26 majors, not {}", majors.len());
     }
     let everywhere = (0, majors.len() - 1);
     let letter = |index: usize| char::from(b'a' + index as u8);
@@ -61,7 +58,7 @@ pub fn pack_wait_events(tsv: &str) -> Result<Vec<u8>> {
     let mut lines = (1..).zip(tsv.lines());
     let Some((_, WAIT_EVENTS_TSV_HEADER)) = lines.next() else {
         bail!(
-            "line 1: the table must begin with `{}`",
+            "line 1: expected the header `{}`",
             WAIT_EVENTS_TSV_HEADER.replace('\t', " ")
         );
     };
@@ -75,9 +72,9 @@ pub fn pack_wait_events(tsv: &str) -> Result<Vec<u8>> {
             .strip_prefix("0x")
             .and_then(|digits| u32::from_str_radix(digits, 16).ok());
         let info =
-            number.with_context(|| format!("line {line}: `{info}` is no hexadecimal number"))?;
+            number.with_context(|| format!("line {line}: `{info}` is not a hexadecimal number"))?;
         if kind.contains(' ') {
-            bail!("line {line}: the type `{kind}` has a space");
+            bail!("line {line}: the type `{kind}` contains a space");
         }
         rows.push((crate::presence::Major::parse(major)?, info, kind, name));
     }
@@ -93,7 +90,7 @@ pub fn pack_wait_events(tsv: &str) -> Result<Vec<u8>> {
     Ok(compress(&text))
 }
 
-/// The tab-separated table inside packed functions.
+/// Unpacks functions into a tab-separated table.
 pub fn dump_functions(packed: &[u8]) -> Result<String> {
     let text = packed::unpack(packed)?;
     let FunctionTable { majors, rows } = packed::functions(&text)?;
@@ -108,7 +105,7 @@ pub fn dump_functions(packed: &[u8]) -> Result<String> {
     Ok(tsv)
 }
 
-/// The tab-separated table inside packed wait events.
+/// Unpacks wait events into a tab-separated table.
 pub fn dump_wait_events(packed: &[u8]) -> Result<String> {
     let text = packed::unpack(packed)?;
     let mut tsv = format!("{WAIT_EVENTS_TSV_HEADER}\n");
@@ -124,7 +121,7 @@ pub fn dump_wait_events(packed: &[u8]) -> Result<String> {
     Ok(tsv)
 }
 
-/// Whether both committed tables are what packing their own rows gives.
+/// Fails if packing the rows of a committed table does not reproduce the file.
 pub fn check() -> Result<()> {
     let read = |name: &str| {
         let path = data_folder().join(name);
@@ -133,13 +130,13 @@ pub fn check() -> Result<()> {
     let functions = read("functions.zlib")?;
     if pack_functions(&dump_functions(&functions)?)? != functions {
         bail!(
-            "functions.zlib is not what packing its rows gives; write it anew with `xtask tables`"
+            "packing the rows of functions.zlib does not reproduce it; regenerate it with `xtask tables`"
         );
     }
     let wait_events = read("wait-events.zlib")?;
     if pack_wait_events(&dump_wait_events(&wait_events)?)? != wait_events {
         bail!(
-            "wait-events.zlib is not what packing its rows gives; write it anew with `xtask tables`"
+            "packing the rows of wait-events.zlib does not reproduce it; regenerate it with `xtask tables`"
         );
     }
     Ok(())

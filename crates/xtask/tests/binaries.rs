@@ -1,7 +1,7 @@
-//! The table against real servers: at least 90 % of a binary's functions have a home in it.
+//! Compares the table with real servers: it must contain at least 90% of a server's functions.
 //!
-//! Looks at every installed PostgreSQL and at every one in pgassay's cache; without any the test
-//! is a visible skip.
+//! Checks every PostgreSQL that is installed or in pgassay's cache. Without one, the test is skipped
+//! with a message.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use object::{Object, ObjectSymbol, SymbolKind};
 use pgassay_core::subsystem::Symbols;
 
-/// `postgres` programs with their major versions, as far as folder names tell.
+/// `postgres` executables with their versions, as far as folder names contain them.
 fn servers() -> Vec<(String, PathBuf)> {
     let mut roots = vec![
         PathBuf::from("/usr/lib/postgresql"),
@@ -23,7 +23,7 @@ fn servers() -> Vec<(String, PathBuf)> {
         search(&root, 3, &mut |program| {
             let version = program.components().rev().find_map(|part| {
                 let name = part.as_os_str().to_str()?;
-                // A folder is named `15`, `18.6` or `postgresql-18.6-linux-amd64`.
+                // Folder names are like `15`, `18.6` or `postgresql-18.6-linux-amd64`.
                 let start = name.find(|letter: char| letter.is_ascii_digit())?;
                 let digits: String = name[start..]
                     .chars()
@@ -53,7 +53,7 @@ fn search(folder: &Path, depth: usize, report: &mut impl FnMut(&Path)) {
     }
 }
 
-/// Names of a program's functions, from `.symtab` or, where it is stripped, `.dynsym`.
+/// Names of a program's functions, from `.symtab` or, if it is stripped, `.dynsym`.
 fn functions(program: &Path) -> BTreeSet<String> {
     let bytes = fs::read(program).expect("servers are readable");
     let file = object::File::parse(&*bytes).expect("a server is an ELF file");
@@ -89,7 +89,7 @@ fn most_functions_of_a_server_have_a_home() {
             .collect();
         let share = 1.0 - homeless.len() as f64 / names.len() as f64;
         eprintln!(
-            "{} {version}: {} functions, {:.1} % have a home",
+            "{} {version}: {} functions, {:.1}% in the table",
             program.display(),
             names.len(),
             100.0 * share
@@ -97,7 +97,7 @@ fn most_functions_of_a_server_have_a_home() {
         assert!(names.len() > 5_000, "{}", program.display());
         assert!(
             share >= 0.9,
-            "{}: {share}, without a home: {:?}",
+            "{}: {share}; not in the table: {:?}",
             program.display(),
             &homeless[..40.min(homeless.len())]
         );

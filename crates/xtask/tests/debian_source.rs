@@ -1,7 +1,7 @@
-//! The shipped table against the source that Debian builds its PostgreSQL 15 from.
+//! Compares the committed table with the source of Debian's PostgreSQL 15.
 //!
-//! The source is fetched as `.ci/pgbench-tap` fetches it, or taken from the folder that
-//! `PGASSAY_POSTGRES15_SOURCE` names, and is never kept in this repository.
+//! `.ci/postgresql-source` downloads the source, unless `PGASSAY_POSTGRES15_SOURCE` names a folder
+//! with it. It is not part of this repository.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -12,17 +12,17 @@ use xtask::presence::Major;
 use xtask::source_tree;
 use xtask::tables;
 
-/// Debian's may be a later minor release than the table's 15.18: fixes add a function now and then.
+/// Debian may have a later minor release than the table's 15.18, with a few functions more.
 const DIFFERENT_MAX: f64 = 0.005;
 
 fn skip(why: &str) {
     let line =
-        format!("SKIPPED (1 in this program): the table against Debian's source of 15: {why}\n");
-    // Not `eprintln!`: that would be captured, and a skip has to be seen.
+        format!("SKIPPED (1 in this program): comparison with Debian's source of 15: {why}\n");
+    // Not `eprintln!`: the test harness would capture it, and a skip must be visible.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// The tree, and the folder that goes with it; the reason where there is none.
+/// The source tree and its temporary folder, or the reason why there is none.
 fn source() -> Result<(PathBuf, Option<tempfile::TempDir>), String> {
     if let Some(folder) = std::env::var_os("PGASSAY_POSTGRES15_SOURCE") {
         return Ok((folder.into(), None));
@@ -42,10 +42,10 @@ fn source() -> Result<(PathBuf, Option<tempfile::TempDir>), String> {
     }
 }
 
-/// The functions of 15 in the table that is shipped.
+/// The functions of 15 in the committed table.
 fn shipped() -> BTreeSet<(String, String)> {
     let packed = std::fs::read(tables::data_folder().join("functions.zlib"));
-    let rows = tables::dump_functions(&packed.expect("it is committed")).expect("it is whole");
+    let rows = tables::dump_functions(&packed.expect("it is committed")).expect("it is valid");
     let wanted = Major::parse("15").expect("a major");
     let of_15 = |row: &str| {
         let fields: Vec<&str> = row.split('\t').collect();
@@ -79,7 +79,7 @@ fn the_generator_makes_the_shipped_table_from_debians_source_of_15() {
     assert!(made.len() > 15_000, "{} functions", made.len());
     assert!(
         missing.len() + gone.len() <= limit,
-        "of {} functions {} are not in the table, as {:?}, and {} of it not in the source, as {:?}",
+        "of {} functions, {} are not in the table, such as {:?}; {} of the table are not in the source, such as {:?}",
         made.len(),
         missing.len(),
         &missing[..missing.len().min(20)],

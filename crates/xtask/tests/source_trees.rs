@@ -1,4 +1,4 @@
-//! Reading source trees: a made-up one always, where universal-ctags is installed.
+//! Reads a synthetic source tree, if universal-ctags is installed.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use xtask::source_tree;
 
 fn write(root: &std::path::Path, path: &str, content: &str) {
     let file = root.join(path);
-    let folder = file.parent().expect("the file lies in a folder");
+    let folder = file.parent().expect("the file is in a folder");
     fs::create_dir_all(folder).expect("the temporary tree is writable");
     fs::write(file, content).expect("the temporary tree is writable");
 }
@@ -84,7 +84,7 @@ fn what_is_no_source_tree_is_refused() {
     let error = source_tree::functions(empty.path())
         .unwrap_err()
         .to_string();
-    assert!(error.contains("no PostgreSQL source tree"), "{error}");
+    assert!(error.contains("not a PostgreSQL source tree"), "{error}");
     let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
         .arg("symbols")
         .output()

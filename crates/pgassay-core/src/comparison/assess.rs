@@ -1,4 +1,4 @@
-//! From trials to summaries, ratios and verdicts.
+//! Computes summaries, ratios and verdicts from trials.
 
 use hdrhistogram::Histogram;
 
@@ -13,24 +13,24 @@ use crate::profile::Profile;
 use crate::study::DriverKind;
 use crate::trial::{LatencyError, Trial, TrialKind};
 
-/// Figures of every point, and every variant against the baseline.
+/// The figures of every point, and the comparison of every variant with the baseline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assessment {
-    /// In the plan's order of points.
+    /// The points, in the plan's order.
     pub points: Vec<PointSummary>,
-    /// Conditions in order, and within each the variants but the baseline.
+    /// The comparisons, by condition, then by variant; without the baseline.
     pub comparisons: Vec<Comparison>,
-    /// Where each point's transactions spend their time; points without exact totals have none.
+    /// The ledger of each point; none for points without exact totals.
     pub ledgers: Vec<Ledger>,
 }
 
-/// Assesses what has been measured; conditions without a full pair are left out.
+/// Assesses the trials. Omits conditions without a complete pair.
 ///
-/// `profiles` is one per point in the plan's order, or empty where nothing was sampled; `majors`
-/// are the servers' major versions (`18`, `9.6`) in the plan's order.
+/// `profiles` has one profile per point, in the plan's order, or is empty if nothing was sampled.
+/// `majors` has the servers' major versions (`18`, `9.6`), in the plan's order.
 ///
 /// # Errors
-/// A damaged latency histogram.
+/// A corrupted latency histogram.
 pub fn assess(
     plan: &Plan,
     majors: &[String],
@@ -45,7 +45,7 @@ pub fn assess(
     let by_condition: Vec<Vec<Vec<Figures>>> = (0..plan.conditions.len())
         .map(|condition| figures_of_condition(plan, trials, condition))
         .collect::<Result<_, _>>()?;
-    // All conditions at once: the verdicts of a study share their error rate.
+    // All conditions together, because the verdicts of a study share one error rate.
     let mut all = compared(plan.schedule.blocks, &by_condition)
         .into_iter()
         .peekable();
@@ -59,7 +59,7 @@ pub fn assess(
             std::iter::from_fn(|| all.next_if(|it| it.condition == condition)).collect();
         let measured = |variant: usize| {
             let point = plan.point(condition, variant);
-            // The account is one of PostgreSQL's backends.
+            // Only PostgreSQL backends have a ledger.
             let has_account = point.driver == DriverKind::Postgres;
             let trials = of_point(trials, condition, variant);
             Measured {
@@ -101,7 +101,7 @@ pub fn assess(
     Ok(assessment)
 }
 
-/// The timed trials' figures of each variant.
+/// The figures of each variant's timed trials.
 fn figures_of_condition(
     plan: &Plan,
     trials: &[Trial],
@@ -115,7 +115,7 @@ fn figures_of_condition(
     (0..plan.variants.len()).map(of_variant).collect()
 }
 
-/// The counters of all trials, the profiled ones included.
+/// The counters of all trials, including profiled ones.
 fn counted(trials: &[Trial], condition: usize, variant: usize) -> Counted<'_> {
     Counted::new(of_point(trials, condition, variant))
 }
@@ -137,14 +137,14 @@ fn summary(
     figures: &[Figures],
     units: f64,
 ) -> Result<PointSummary, LatencyError> {
-    // All trials' transactions in one histogram: percentiles of the whole, not means of percentiles.
+    // One histogram for all trials: percentiles of all transactions, not means of percentiles.
     let mut latency = Histogram::<u64>::new(3).expect("3 digits are within the crate's 0 to 5");
     let (mut transactions, mut total, mut limited, mut count) = (0, 0, 0u32, 0u32);
     let mut client_us = 0.0;
-    // Of trials that are all on one server, which tells it or does not.
+    // All trials of a point run on one server: either all have these totals or none.
     let mut server: Option<(f64, f64)> = None;
     for trial in timed(trials, condition, variant) {
-        // A histogram that resizes itself can hold whatever another one holds.
+        // An auto-resizing histogram accepts all values of another histogram.
         latency
             .add(trial.latency.histogram()?)
             .map_err(|_| LatencyError)?;

@@ -1,8 +1,8 @@
-//! Where the difference in the backends' on-CPU time lies, by function, phase and subsystem.
+//! Breaks down the difference in the backends' on-CPU time by function, phase and subsystem.
 //!
-//! A row's cost is its share of the samples times the exact total; see `pgassay_stats::cost` for
-//! the formulas and the corrections for many rows. The totals are those of the timed trials, so
-//! what the sampler itself costs is in no row.
+//! The cost of a row is its share of the samples times the exact total; see `pgassay_stats::cost` for
+//! the formulas and the corrections for many rows. The totals come from the timed trials, so no row
+//! contains profiling overhead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +15,9 @@ use crate::profile::{Frame, Profile};
 use crate::subsystem::{FrameName, Phase, Subsystem, Symbols};
 use crate::trial::{Trial, TrialKind};
 
-/// Chance of any false claim among the rows of one list.
+/// Probability of any false claim among the rows of one list.
 const ALPHA: f64 = 0.05;
-/// Functions with fewer samples on both sides together share one row.
+/// Functions with fewer samples, both sides together, share one row.
 const SAMPLES_MIN: u64 = 3;
 /// Name of that row.
 const RARE: &str = "(rarely seen functions)";
@@ -34,17 +34,17 @@ pub(super) struct Side<'a> {
     pub variant: usize,
     /// Major version of its server, as `18` or `9.6`.
     pub major: &'a str,
-    /// What a transaction gives, in the study's unit: costs are told per unit.
+    /// Yield of a transaction in the study's unit; costs are per unit.
     pub units: u64,
 }
 
-/// Samples of each row, one count per block.
+/// Samples of each row, by block.
 type Counts<K> = BTreeMap<K, Vec<u64>>;
 
-/// The difference, or `None` where a side has no samples or no exact totals.
+/// The difference, or `None` if a side has no samples or no exact totals.
 ///
-/// Subsystems and phases are corrected by Holm's procedure; functions by Benjamini and Hochberg's
-/// inside those subsystems in which something changed.
+/// Subsystems and phases are corrected with Holm's procedure, functions with Benjamini and Hochberg's
+/// within the subsystems in which something changed.
 pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option<CostDifference> {
     let blocks = common_blocks(plan, a, b);
     let naming = Naming::of(a.profile, b.profile);
@@ -60,7 +60,7 @@ pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option
         let judged = stats::cost_difference(&rows.table, stats::Correction::Holm, ALPHA).ok()?;
         let mut named = rows.named(&judged);
         if !naming.stacks_are_comparable {
-            // Names that one side lacks put the same stacks into different rows.
+            // Without the same names on both sides, the same stacks fall into different rows.
             for row in &mut named {
                 row.change = Change::Unresolved;
             }
@@ -124,7 +124,7 @@ fn names<'a>(stack: &[&'a Frame]) -> Vec<FrameName<'a>> {
         .collect()
 }
 
-/// Samples of each key by block; a key is found once for each node of the call tree.
+/// Samples of each key by block. `key` is called once per node of the call tree.
 fn counted(profile: &Profile, key: impl Fn(&[&Frame]) -> Key) -> Counts<Key> {
     let mut counts: Counts<Key> = BTreeMap::new();
     for (index, node) in (0u32..).zip(&profile.nodes) {
@@ -193,7 +193,7 @@ fn profiled_tps_ratio(a: &Side<'_>, b: &Side<'_>) -> f64 {
     f64::midpoint(of_side(a), of_side(b)).exp()
 }
 
-/// Named rows beside the table that the statistics take.
+/// The names of the rows, and the table of their counts for the statistics.
 struct Rows {
     keys: Vec<Key>,
     table: stats::CostTable,
@@ -281,8 +281,8 @@ impl Rows {
         }
     }
 
-    /// For each row the number of its subsystem, and how many there are. A function that serves
-    /// several, as `memcpy` does, belongs to the one with most of its samples.
+    /// The index of each row's subsystem, and the number of subsystems. A function that serves several,
+    /// such as `memcpy`, belongs to the one with most of its samples.
     fn groups(&self, sides: &[&Side<'_>], naming: &Naming) -> (Vec<usize>, usize) {
         let mut samples: BTreeMap<Key, BTreeMap<String, u64>> = BTreeMap::new();
         for side in sides {
@@ -321,7 +321,7 @@ impl Rows {
             .zip(&judged.rows)
             .map(|(key, row)| cost_row(key, row))
             .collect();
-        // What is left over is no function, so it comes last however large it is.
+        // The remainder is not a function, so it comes last regardless of its size.
         let rank = |row: &CostRow| (row.name == RARE, -row.difference_us.abs());
         rows.sort_by(|x, y| {
             let ((last_x, size_x), (last_y, size_y)) = (rank(x), rank(y));
@@ -335,9 +335,9 @@ fn cost_row((name, object): &Key, row: &stats::CostRow) -> CostRow {
     let difference_us = row.change.delta_us;
     let interval = row.change.delta_interval_us;
     let (low_us, high_us) = interval.map_or((difference_us, difference_us), |at| (at.low, at.high));
-    // The test of a row with few samples and its interval are different methods. Where they differ,
-    // the reader who sees an interval around 0 must not see a mark beside it.
-    // Intervals of rare rows are lopsided; the reader is shown their longer side.
+    // For rows with few samples, the test and the interval are different methods. If they disagree, an
+    // interval that contains 0 must not have a mark. Such intervals are also asymmetric, and reports
+    // show their longer side.
     let beyond_noise = difference_us.abs() > (high_us - difference_us).max(difference_us - low_us);
     let told = beyond_noise && (low_us > 0.0 || high_us < 0.0);
     CostRow {
@@ -366,7 +366,7 @@ fn total_change(total: &stats::cost::Change) -> Change {
     }
 }
 
-/// Half of the functions that did not change could have changed by this much unseen.
+/// The median, over unchanged functions, of the change that would have gone undetected.
 fn median_resolvable(judged: &stats::CostDifference) -> f64 {
     let mut limits: Vec<f64> = judged
         .rows

@@ -1,29 +1,29 @@
-//! What a timed trial says in figures, and how finely each can be read.
+//! The figures of a timed trial, and the resolution of each.
 
 use crate::trial::{LatencyError, Trial};
 
-/// Throughput, mean, p50, p95, p99 of latency, server CPU per transaction; throughput and server CPU
-/// in the study's unit, where it has one.
+/// Throughput; mean, p50, p95 and p99 latency; server CPU per transaction. Throughput and server CPU are
+/// in the study's unit, if it has one.
 pub(super) const METRICS: usize = 6;
 pub(super) const TPS: usize = 0;
 pub(super) const SERVER_CPU: usize = 5;
 
-/// Histograms keep three digits: a latency stands for a thousandth of itself.
+/// Histograms keep three digits, so latencies have a resolution of 0.1%.
 const LATENCY_STEP: f64 = 1e-3;
 
-/// What one timed trial says; the order of [`METRICS`].
+/// The figures of one timed trial, in the order of [`METRICS`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Figures {
     pub(super) block: u32,
-    /// The start of the servers that it ran on.
+    /// The server start that it ran on.
     pub(super) boot: u32,
-    /// `None` where it could not be read.
+    /// `None` if not available.
     pub(super) values: [Option<f64>; METRICS],
-    /// The step in which each is read, as a share of it.
+    /// Resolution of each figure, relative to it.
     pub(super) steps: [f64; METRICS],
 }
 
-/// The figures of one point's timed trials, with as many `clients`.
+/// The figures of the timed trials of one point with this number of `clients`.
 pub(super) fn figures<'a>(
     timed: impl Iterator<Item = &'a Trial>,
     clients: u32,
@@ -44,7 +44,7 @@ pub(super) fn figures<'a>(
             ];
             let mut steps = [LATENCY_STEP; METRICS];
             steps[TPS] = step_of_rate(trial, clients);
-            // The kernel tells nanoseconds, from idle to idle.
+            // The kernel reports nanoseconds, from idle to idle.
             steps[SERVER_CPU] = 0.0;
             Ok(Figures {
                 block: trial.block,
@@ -56,14 +56,14 @@ pub(super) fn figures<'a>(
         .collect()
 }
 
-/// Transactions are credited by instants that are read to the microsecond, one at each end.
+/// Transaction credit depends on two timestamps with a resolution of one microsecond each.
 const CREDIT_STEP_US: f64 = 2.0;
 
-/// The step in which a trial's rate is read.
+/// The resolution of a trial's rate.
 ///
-/// Where transactions have their credit, it is that of the clock. In older results those that end in
-/// the window count as a whole: clients with regular transactions are in step with one another and
-/// with the window, so each may gain or lose one, in every trial the same.
+/// With credited transactions it is that of the clock. In older results, a transaction that ends in the
+/// window counts fully: clients with regular transactions run in lockstep with each other and with the
+/// window, so that each can gain or lose one transaction, the same in every trial.
 fn step_of_rate(trial: &Trial, clients: u32) -> f64 {
     if trial.credited_transactions.is_some() {
         return CREDIT_STEP_US / trial.window_us.max(1.0);
@@ -71,7 +71,7 @@ fn step_of_rate(trial: &Trial, clients: u32) -> f64 {
     f64::from(clients) / trial.transactions.max(1) as f64
 }
 
-/// `None` of no values.
+/// `None` without values.
 pub(super) fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (count, sum) = values.fold((0u32, 0.0), |(count, sum), value| {
         (count + 1, sum + value.ln())

@@ -1,9 +1,9 @@
-//! What the trials mean: figures of each point, ratios with intervals, verdicts, and where the
-//! difference in cost lies.
+//! Evaluates trials: figures of each point, ratios with confidence intervals, verdicts, and the
+//! breakdown of differences in cost.
 //!
-//! The unit of every interval is the pair (one per block), never a second inside a trial. Verdicts
-//! come from timed trials only; profiles say where the time goes, and the exact on-CPU totals of
-//! the timed trials say how much of it there is. All comparisons of a study share one error rate.
+//! The unit of every interval is the pair (one per block) or the server start, never a second inside a
+//! trial. Verdicts come from timed trials only. Profiles show where the time goes; the exact on-CPU
+//! totals of the timed trials show how much there is. All comparisons of a study share one error rate.
 
 mod assess;
 mod cost;
@@ -27,9 +27,9 @@ pub struct PointSummary {
     pub condition: usize,
     /// Index into the plan's variants.
     pub variant: usize,
-    /// Timed trials.
+    /// Number of timed trials.
     pub trials: u32,
-    /// Transactions inside their windows.
+    /// Transactions inside the measurement windows.
     pub transactions: u64,
     /// Transactions per second: geometric mean of the trials.
     pub tps: f64,
@@ -43,39 +43,39 @@ pub struct PointSummary {
     pub latency_p99_us: f64,
     /// The slowest transaction.
     pub latency_max_us: f64,
-    /// On-CPU time of the backends per transaction, all timed trials together; `None` where it could
-    /// not be read, as of a server on another machine.
+    /// On-CPU time of the backends per transaction, over all timed trials; `None` if not available, for
+    /// example from a server on another machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu_us: Option<f64>,
-    /// Time the backends were runnable and waited for a processor, per transaction, where it is known.
+    /// Run-queue wait of the backends per transaction, if available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_run_queue_us: Option<f64>,
     /// On-CPU time of the load generator per transaction.
     pub client_cpu_us: f64,
-    /// Share of the timed trials in which the generator set the pace, 0 to 1.
+    /// Share of the timed trials in which the load generator was the bottleneck, 0 to 1.
     pub client_limited: f64,
-    /// Counters per transaction; empty where none were read.
+    /// Counters per transaction; empty if none were read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counted: Vec<CountedFigure>,
 }
 
-/// A variant against the baseline under one condition.
+/// A variant compared with the baseline under one condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Index into the plan's conditions.
     pub condition: usize,
     /// Index into the plan's variants; never the baseline's.
     pub variant: usize,
-    /// The answer, from throughput.
+    /// The verdict, based on throughput.
     pub verdict: Verdict,
-    /// Why the answer is none; `None` beside a verdict, and in results of older versions.
+    /// Why the comparison is inconclusive; `None` if it is conclusive, and in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inconclusive: Option<Inconclusive>,
-    /// What the intervals rest on; `None` of one pair, and in results of older versions, whose
-    /// intervals were corrected for the variants of one condition only.
+    /// The basis of the intervals; `None` for a single pair, and in results of older versions, whose
+    /// intervals were corrected only for the variants of one condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
-    /// Throughput, in the study's unit where it has one; above 1 is better.
+    /// Throughput, in the study's unit if it has one; above 1 is better.
     pub tps: Ratio,
     /// Mean latency; below 1 is better.
     pub latency_mean: Ratio,
@@ -85,137 +85,137 @@ pub struct Comparison {
     pub latency_p95: Ratio,
     /// 99th percentile of latency.
     pub latency_p99: Ratio,
-    /// On-CPU time of the backends per transaction, or per unit where the study has one; `None` where
-    /// the kernel does not tell it.
+    /// On-CPU time of the backends per transaction, or per unit if the study has one; `None` if not
+    /// available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu: Option<Ratio>,
-    /// Where the difference of that time lies; `None` without profiles.
+    /// Breakdown of the difference in that time; `None` without profiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostDifference>,
-    /// Counters per transaction on both sides; empty where none were read.
+    /// Counters per transaction on both sides; empty if none were read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counted: Vec<CountedDifference>,
-    /// Where the difference of the response times lies; `None` without exact totals.
+    /// Breakdown of the difference in response time; `None` without exact totals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ledger: Option<LedgerDifference>,
 }
 
-/// The word for a comparison, against an equivalence band of ± 2 %.
+/// The result of a comparison, given an equivalence margin of ±2%.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The interval lies above 1, and not all of it inside the band.
+    /// The interval lies above 1 and not entirely within the margin.
     Faster,
-    /// The interval lies below 1, and not all of it inside the band.
+    /// The interval lies below 1 and not entirely within the margin.
     Slower,
-    /// The whole interval lies inside the band.
+    /// Equivalent: the whole interval lies within the margin.
     Same,
-    /// The interval holds 1 and reaches out of the band: more pairs are needed.
+    /// Inconclusive: the interval contains 1 and extends beyond the margin. More pairs are needed.
     Unresolved,
 }
 
-/// Why there is no verdict.
+/// Why a comparison is inconclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Inconclusive {
-    /// One pair tells no noise.
+    /// A single pair gives no estimate of the noise.
     OnePair,
-    /// The interval holds 1 and reaches out of the margin.
+    /// The interval contains 1 and extends beyond the margin.
     Noise,
-    /// The rank test contradicts the interval, as with an outlier.
+    /// The rank test contradicts the interval, for example because of an outlier.
     RanksDisagree,
-    /// The pairs do not vary at all, or by less than the steps in which the rate is read, so that rounding
-    /// may repeat in every pair; and the interval, widened by the steps, has no verdict.
+    /// The pairs do not vary, or vary by less than the resolution of the rate, so that the same rounding
+    /// error may repeat in every pair; and the interval, widened by the resolution, is inconclusive.
     BelowResolution,
 }
 
-/// What an interval rests on.
+/// The basis of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Basis {
-    /// What varies independently.
+    /// Unit of analysis.
     pub unit: UnitOfAnalysis,
-    /// How many there are; the interval has one degree of freedom less.
+    /// Number of units; the interval has one degree of freedom less.
     pub units: u32,
-    /// Different starts of the servers among the pairs. With pairs as units the verdict is about these
+    /// Number of server starts among the pairs. With pairs as units, the verdict holds for these server
     /// starts only.
     pub boots: u32,
-    /// Comparisons of the study that share the error rate: the chance of any false `faster` or `slower`
-    /// among them is 5% at most, and so is that of any false `same`.
+    /// Number of comparisons that share the error rate: the probability of any false `faster` or `slower`
+    /// among them is at most 5%, and so is that of any false `same`.
     pub family: u32,
 }
 
-/// What varies independently.
+/// Unit of analysis: what varies independently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum UnitOfAnalysis {
-    /// Pairs of trials, one a block.
+    /// Pairs of trials, one per block.
     Pair,
-    /// Starts of the servers, each with the mean of its pairs.
+    /// Server starts, each with the mean of its pairs.
     Boot,
 }
 
-/// Variant over baseline, from pairs.
+/// The ratio of variant to baseline, from pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ratio {
     /// Geometric mean of the pairs' ratios.
     pub ratio: f64,
-    /// Lower end of the interval; equal to the ratio where there is one pair only.
+    /// Lower end of the interval; equal to the ratio if there is only one pair.
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
-    /// Confidence level of the interval: the one at which the verdict was reached, after correction for
-    /// all comparisons of the study.
+    /// Confidence level of the interval: the level of the verdict, corrected for all comparisons of the
+    /// study.
     pub level: f64,
-    /// Standard deviation of the pairs' ratios, as a share of the ratio (.01 is 1 %).
+    /// Standard deviation of the pairs' ratios, relative to the ratio (0.01 is 1%).
     pub pair_sd: f64,
-    /// The minimum detectable effect (MDE): what a further run like this one finds in 4 of 5 cases, at
-    /// the level of this comparison (0.01 is 1%); `None` where one pair tells no noise.
+    /// The minimum detectable effect (MDE): the effect that another run like this one detects with 80%
+    /// power, at the level of this comparison (0.01 is 1%); `None` for a single pair.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
-    /// Its range: the MDE at both ends of the 80% interval of the standard deviation.
+    /// Range of the MDE: its values at both ends of the 80% interval of the standard deviation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable_range: Option<[f64; 2]>,
-    /// By how much each end of the interval was moved because the pairs vary by less than the steps in
-    /// which the figures are read (0.01 is 1%); 0 where rounding is part of their noise.
+    /// How far each end of the interval was moved because the pairs vary by less than the resolution of
+    /// the figures (0.01 is 1%); 0 if rounding is part of their noise.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub widened: f64,
-    /// Whether ranks tell another story than the mean, as with an outlier.
+    /// Whether the rank test contradicts the interval, for example because of an outlier.
     pub ranks_disagree: bool,
     /// The ratio of each pair, in the order of the blocks.
     pub by_pair: Vec<f64>,
 }
 
-/// Where the difference in the backends' on-CPU time per transaction lies, or per unit where the
-/// study has one.
+/// Breakdown of the difference in the backends' on-CPU time per transaction, or per unit if the study
+/// has one.
 ///
-/// Every list adds up to the total: rows are parts of one sum, `other` rows included.
+/// The rows of each list add up to the total, `other` rows included.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CostDifference {
-    /// The whole: exact totals, its interval from pairs.
+    /// The exact totals, with an interval from pairs.
     pub total: CostRow,
-    /// By function, itself only (without callees); largest difference first.
+    /// By function, without callees; largest difference first.
     pub functions: Vec<CostRow>,
     /// By phase of a statement: parse, plan, execute, …
     pub phases: Vec<CostRow>,
     /// By subsystem of PostgreSQL.
     pub subsystems: Vec<CostRow>,
-    /// Programs and libraries of which one side has more symbols than the other, as a stripped build beside
-    /// an unstripped one. Of these, functions with a name on one side only share one row; phases and
-    /// subsystems bear no marks where such an object matters.
+    /// Programs and libraries with more symbols on one side than on the other, such as a stripped build
+    /// compared with an unstripped one. Their functions that have a name on one side only share one row;
+    /// phases and subsystems are not marked if such an object has a considerable share of the samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unevenly_named: Vec<String>,
-    /// A function's difference below this cannot be told from noise here.
+    /// Differences of a function below this are not distinguishable from noise.
     pub resolvable_us: f64,
-    /// Throughput of the variants' profiled trials over that of their timed ones: what watching cost.
+    /// Throughput of the profiled trials relative to the timed ones: the profiling overhead.
     pub profiled_tps_ratio: f64,
 }
 
-/// One row: what it costs per transaction on both sides.
+/// The cost of one row per transaction on both sides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CostRow {
     /// Function, phase or subsystem.
     pub name: String,
-    /// For functions: the program or library.
+    /// For functions, the program or library.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub object: String,
     /// Under the baseline, µs per transaction.
@@ -228,23 +228,23 @@ pub struct CostRow {
     pub low_us: f64,
     /// Upper end of the difference's interval.
     pub high_us: f64,
-    /// What happened to it.
+    /// How the cost changed.
     pub change: Change,
 }
 
-/// What happened to a row, as the post of 2016 marked functions by hand (新增, 上升, 下降).
+/// How the cost of a row changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// Not there under the baseline.
+    /// Added: absent under the baseline.
     New,
-    /// Costs more.
+    /// Increased.
     Up,
-    /// Costs less.
+    /// Decreased.
     Down,
-    /// No longer there.
+    /// Removed: absent under the variant.
     Gone,
-    /// Any difference is below what can be told from noise.
+    /// Not distinguishable from noise.
     Unresolved,
 }
 

@@ -1,19 +1,19 @@
-//! Which functions can be compared by name, when one side's programs have symbols that the other's lack.
+//! Which functions can be compared by name if one side's programs have symbols that the other's lack.
 //!
-//! A stripped program keeps the names of its exported functions at most. Beside an unstripped one its
-//! other functions would look removed under their addresses, and added under their names. So where the two
-//! sides differ in how much of an object has names, what has a name on one side only shares one row
-//! with what has none: that sum is of the same functions on both sides.
+//! A stripped program has at most the names of its exported functions. Compared with an unstripped one,
+//! its other functions would appear as removed (by address) and added (by name). So if the two sides
+//! have names for different shares of an object, its functions that have a name on one side only share
+//! one row with those that have none: that sum covers the same functions on both sides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::profile::{Frame, Profile};
 
-/// A difference in the share of samples without a name below this changes no row that matters.
+/// Smaller differences in the share of unnamed samples do not affect any important row.
 const UNEVEN_SHARE: f64 = 0.05;
-/// And it must be no chance: this many standard errors.
+/// The difference must also be significant: this many standard errors.
 const UNEVEN_ERRORS: f64 = 3.0;
-/// An object below this share of the samples changes no phase or subsystem that matters.
+/// Objects with a smaller share of the samples do not affect any important phase or subsystem.
 const MATTERS_SHARE: f64 = 0.05;
 
 /// A row's name and, for functions, its program or library.
@@ -21,15 +21,15 @@ pub(super) type Key = (String, String);
 
 /// How functions are named in the rows of one comparison.
 pub(super) struct Naming {
-    /// Objects of which one side has more names than the other.
+    /// Objects with more names on one side than on the other.
     uneven: BTreeSet<String>,
-    /// Functions of these objects that both sides have seen.
+    /// Functions of these objects that appear on both sides.
     shared: BTreeSet<Key>,
-    /// Whether stacks can be assigned to phases and subsystems alike on both sides.
+    /// Whether stacks are assigned to phases and subsystems in the same way on both sides.
     pub(super) stacks_are_comparable: bool,
 }
 
-/// Samples of an object.
+/// Number of samples of an object.
 #[derive(Default, Clone, Copy)]
 struct Seen {
     all: u64,
@@ -37,7 +37,7 @@ struct Seen {
 }
 
 impl Naming {
-    /// From both sides' profiles.
+    /// Builds the naming from both profiles.
     pub(super) fn of(a: &Profile, b: &Profile) -> Self {
         let sides = [objects(a), objects(b)];
         let uneven: BTreeSet<String> = sides[0]
@@ -82,13 +82,13 @@ impl Naming {
         key
     }
 
-    /// Objects of which one side has more names than the other.
+    /// Objects with more names on one side than on the other.
     pub(super) fn uneven(&self) -> Vec<String> {
         self.uneven.iter().cloned().collect()
     }
 }
 
-/// Innermost frames with their samples.
+/// Innermost frames with their sample counts.
 fn leaves(profile: &Profile) -> impl Iterator<Item = (&Frame, u64)> {
     let nodes = profile.nodes.iter().filter(|node| node.total() > 0);
     nodes.filter_map(|node| Some((profile.frames.get(node.frame as usize)?, node.total())))

@@ -1,7 +1,8 @@
-//! From the figures of trials to pairs, and from all pairs of a study to its verdicts.
+//! Forms pairs from the figures of trials, and computes the verdicts of all comparisons of a study.
 //!
-//! One pair per block and comparison. The words are those of `pgassay_stats::family`: the chance of any
-//! false `faster` or `slower` in the whole study is 5% at most, and so is that of any false `same`.
+//! There is one pair per block and comparison. Verdicts come from `pgassay_stats::family`: the
+//! probability of any false `faster` or `slower` in the whole study is at most 5%, and so is that of any
+//! false `same`.
 
 use pgassay_stats as stats;
 use stats::power::DetectableFactors;
@@ -9,12 +10,12 @@ use stats::power::DetectableFactors;
 use super::figures::{Figures, METRICS, SERVER_CPU, TPS, geometric_mean};
 use super::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
 
-/// Chance of any false sign among all comparisons of a study, and of any false equivalence.
+/// Probability of any false sign among all comparisons of a study, and of any false equivalence.
 const ALPHA: f64 = 0.05;
-/// With this chance a further run like this one finds the minimum detectable effect.
+/// Power at which the minimum detectable effect is defined.
 const POWER: f64 = 0.8;
 
-/// A variant's pairs with the baseline, before anything is judged.
+/// A comparison of a variant with the baseline, before its verdict.
 struct Draft<'a> {
     condition: usize,
     variant: usize,
@@ -22,15 +23,15 @@ struct Draft<'a> {
     blocks: u32,
 }
 
-/// One metric's pairs, and what is known of them.
+/// The pairs of one metric, their server starts and resolutions.
 struct Pairs {
     figures: Vec<stats::Pair>,
     boots: Vec<u32>,
     steps: [f64; 2],
 }
 
-/// Every variant against the baseline under every condition, as one family; `by_condition` has the
-/// figures of each variant.
+/// Compares every variant with the baseline under every condition, as one family. `by_condition` has
+/// the figures of each variant.
 pub(super) fn compared(blocks: u32, by_condition: &[Vec<Vec<Figures>>]) -> Vec<Comparison> {
     let mut drafts = Vec::new();
     for (condition, variants) in by_condition.iter().enumerate() {
@@ -73,7 +74,7 @@ impl Draft<'_> {
                 |side: usize| geometric_mean(of_block(side).filter_map(|it| it.values[metric]));
             if let (Some(baseline), Some(variant)) = (mean(0), mean(1)) {
                 found.figures.push(stats::Pair { baseline, variant });
-                // All trials of a block run on one start of the servers.
+                // All trials of a block run on one server start.
                 found.boots.extend(of_block(0).next().map(|it| it.boot));
             }
         }
@@ -111,7 +112,7 @@ impl Draft<'_> {
 }
 
 impl Pairs {
-    /// `None` where there are no pairs, or figures that have no ratio (a cost of 0).
+    /// `None` without pairs, or if figures have no ratio (a cost of 0).
     fn compare(&self, level: f64) -> Option<stats::Comparison> {
         let background = stats::Background {
             boots: &self.boots,
@@ -121,7 +122,7 @@ impl Pairs {
     }
 }
 
-/// The coarsest step of a side's trials: a bound must hold for each of them.
+/// The coarsest resolution among a side's trials: a bound must hold for each of them.
 fn step(figures: &[Figures], metric: usize) -> f64 {
     debug_assert!(metric < METRICS);
     let steps = figures.iter().map(|figures| figures.steps[metric]);

@@ -1,7 +1,7 @@
-//! Between client and server: round trips, the load generator, connections, encryption.
+//! Between client and server: round trips, the load generator, connections, TLS.
 //!
 //! Sources: `src/backend/libpq/{pqcomm,be-secure}.c`, `postmaster/postmaster.c` and
-//! `utils/init/postinit.c` (what a new connection costs).
+//! `utils/init/postinit.c` (the cost of a new connection).
 
 use super::Source;
 use super::evidence::{CLIENT, Evidence};
@@ -10,38 +10,38 @@ use super::measure::{Measure, Signature};
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "round-trips",
-        title: "Round trips between client and server bound the transaction",
+        title: "Round trips between client and server dominate the response time",
         manual: "libpq: Pipeline Mode",
         measure: round_trips,
     },
     Signature {
         id: "client-limited",
-        title: "The load generator, not the server, sets the pace",
+        title: "The load generator, not the server, is the bottleneck",
         manual: "pgbench: Good Practices",
         measure: client_limited,
     },
     Signature {
         id: "connection-churn",
-        title: "Connections are opened for each transaction",
+        title: "Connections are opened and closed too often",
         manual: "Server Configuration: Connections and Authentication",
         measure: connection_churn,
     },
     Signature {
         id: "tls",
-        title: "Encryption of the connection",
+        title: "TLS encryption takes CPU time",
         manual: "Server Setup and Operation: Secure TCP/IP Connections with SSL",
         measure: tls,
     },
 ];
 
-/// Fewer waits per transaction than this are no round trips to speak of.
+/// With fewer waits per transaction than this, round trips do not matter.
 const ROUND_TRIPS_MIN: f64 = 4.5;
 
 fn round_trips(e: &Evidence) -> Measure {
     let trips = e.counter("backends.voluntary_switches");
     let waited = e.blocked(&[CLIENT]);
     let network = e.phases(&["network"]);
-    // Where nobody looked at waits: what neither the backend's CPU nor its run queue explain.
+    // Without wait samples: the time that is neither on CPU nor in the run queue.
     let rest = (e.response_us - e.cpu_us - e.run_queue_us).max(0.0);
     let away = if e.blocked.is_empty() { rest } else { waited };
     let others: f64 = e.blocked.values().sum::<f64>() - waited;
@@ -49,21 +49,18 @@ fn round_trips(e: &Evidence) -> Measure {
     let large = e.of_response(away) >= 0.35 || e.of_cpu(network) >= 0.35;
     Measure::of(away + network)
         .when(many && large)
-        .counter(
-            "times that a server process waited (voluntary switches)",
-            trips,
-        )
-        .waits("the server waits for the client", waited)
+        .counter("waits of a backend (voluntary context switches)", trips)
+        .waits("server waiting for the client", waited)
         .stacks("reading from and writing to the client", network)
         .against(
             others > waited,
-            "the server waits longer for other things than for its client",
+            "the server waits longer for other things than for the client",
         )
         .remedy(
-            "Every statement is a round trip: the answer's way back, the client's turn, the next \
-             statement's way, and two wake-ups. Send statements in a pipeline (libpq 14 and \
-             later; any server), put them into one function or CTE, insert many rows at once or \
-             by COPY; a unix socket is nearer than TCP.",
+            "Send statements in a pipeline (libpq 14 and later, any server version), combine them \
+             in one function or CTE, or insert many rows per statement or with COPY. On the same \
+             host, use a Unix-domain socket instead of TCP. Each statement costs a round trip, two \
+             wake-ups and the client's own processing.",
         )
 }
 
@@ -72,21 +69,18 @@ fn client_limited(e: &Evidence) -> Measure {
         .when(e.client_limited >= 0.5)
         .share(
             Source::Clocks,
-            "trials in which a thread of the generator had no reserve",
+            "of trials in which a load generator thread was saturated",
             Some(e.client_limited),
         )
         .context(|it| {
-            it.clock("the generator's CPU", e.client_cpu_us)
-                .clock("the server's CPU", e.cpu_us)
-                .share(
-                    Source::Counters,
-                    "of the machine's processors in use",
-                    e.busy(),
-                )
+            it.clock("load generator CPU time", e.client_cpu_us)
+                .clock("server CPU time", e.cpu_us)
+                .share(Source::Counters, "of CPU capacity in use", e.busy())
         })
         .remedy(
-            "The figures are the generator's own. Give it more threads ([length] threads, -j), or \
-             a machine of its own; simplify the script's expressions.",
+            "Give the load generator more threads ([length] threads, -j) or a machine of its own, \
+             or simplify the script's expressions. The figures show the limit of the load \
+             generator, not of the server.",
         )
 }
 
@@ -101,23 +95,23 @@ fn connection_churn(e: &Evidence) -> Measure {
         "proc_exit",
         "shmem_exit",
     ];
-    // Parallel workers are processes that begin and end, too, but for no client.
+    // Parallel workers also start and end processes, but not for a client.
     let of_workers = e.path(&[
         &["BackgroundWorkerMain", "StartBackgroundWorker"],
         &begin_or_end,
     ]);
     let us = e.with(&begin_or_end) - of_workers;
     let sessions = e.counter("pg_stat_database.sessions");
-    // Counted from 14 on; what was counted is believed before stacks.
+    // Sessions are counted from 14 on; a count takes precedence over stacks.
     let many = sessions.map_or(e.of_cpu(us) >= 0.15, |count| count >= 0.3);
     Measure::of(us)
         .when(many)
         .stacks("starting and ending server processes", us)
-        .counter("sessions begun", sessions)
+        .counter("sessions started", sessions)
         .remedy(
-            "A connection costs a process, its sign-in and cold caches: some milliseconds, many \
-             times a short transaction. Keep connections, or put a pooler (PgBouncer, the \
-             driver's own) between.",
+            "Keep connections open, or use a connection pooler (PgBouncer or the driver's own). \
+             Each new connection starts a process, authenticates and fills its caches: some \
+             milliseconds, many times the cost of a short transaction.",
         )
 }
 
@@ -133,9 +127,10 @@ fn tls(e: &Evidence) -> Measure {
     Measure::of(us)
         .when(e.of_cpu(us) >= 0.1)
         .stacks("TLS", us)
-        .stacks("of it handshakes", handshakes)
+        .stacks("of which handshakes", handshakes)
         .remedy(
-            "Keep connections, so that handshakes do not count; see that AES instructions are \
-             there (openssl speed); on the same machine a unix socket needs no encryption.",
+            "Keep connections open, so that handshakes are rare. Check that the CPU supports AES \
+             instructions (openssl speed); on the same host, use a Unix-domain socket, which needs \
+             no encryption.",
         )
 }

@@ -1,4 +1,4 @@
-//! From evidence to findings: each signature at each point, and between points.
+//! From evidence to findings: applies each signature to each point, and to pairs of points.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use crate::comparison::{Comparison, Verdict};
 use crate::observation::Observation;
 use crate::run::Run;
 
-/// What weighs less than this share of the CPU time is no finding, however sure.
+/// A cause that weighs less than this share of the CPU time is not a finding.
 const NOTICEABLE: f64 = 0.02;
-/// A change of weight below this share of the baseline's response time is no finding.
+/// A change of weight below this share of the baseline's response time is not a finding.
 const CHANGE_MIN: f64 = 0.05;
-/// It must account for this share of the difference in time to have moved with it, …
+/// To count as moved with the verdict, a cause must account for this share of the difference …
 const PART_MIN: f64 = 0.2;
-/// … and weigh less than this share of itself on the other side.
+/// … and its smaller weight must be below this share of its larger weight.
 const LEFT_MAX: f64 = 0.7;
 /// In a closed loop a client waits for at most all the others, so a queue grows by no more than
-/// (clients − 1) times the service it waits for; beyond this multiple of that it has a cause of
-/// its own. Both figures have errors.
+/// (clients − 1) times the service it waits for. If it grows by more than this multiple of that, it
+/// has a cause of its own. The multiple allows for errors of both figures.
 const FOLLOWS_SLACK: f64 = 1.5;
 
-/// States of the machine: they change with whatever else does, and cause no difference.
+/// States of the machine: they change with everything else, and do not cause a difference.
 const OF_THE_MACHINE: [&str; 3] = ["cpu-saturation", "client-limited", "throttled"];
 
-/// All findings of a run, the strongest first: those between points, then those about a point.
+/// All findings of a run, strongest first.
 pub fn diagnose(run: &Run) -> Vec<Finding> {
     let mut findings = Vec::new();
     for condition in 0..run.plan.conditions.len() {
@@ -54,9 +54,9 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
     findings
 }
 
-/// Judges the findings whose suggested fixes the second stage has run, each under the conditions
-/// in which it was: confirmed where throughput rose and the cause shrank, no more than a hint where
-/// the fix made no difference or a worse one.
+/// Updates the findings whose suggested fixes the second stage has run, under the conditions in
+/// which they were run: `Confirmed` if throughput rose and the cause shrank, `Hint` if the fix made
+/// no difference or made it worse.
 pub fn confirm(run: &mut Run, stage: &SecondStage) {
     if let Some(tried) = &run.remedies {
         judge(
@@ -68,7 +68,7 @@ pub fn confirm(run: &mut Run, stage: &SecondStage) {
     }
 }
 
-/// The same, by the comparisons and the findings of the second stage.
+/// The same, given the comparisons and the findings of the second stage.
 pub(super) fn judge(
     findings: &mut [Finding],
     stage: &SecondStage,
@@ -106,7 +106,7 @@ pub(super) fn judge(
                 Verdict::Faster if shrank => finding.confidence = Confidence::Confirmed,
                 Verdict::Same | Verdict::Slower => {
                     finding.confidence = Confidence::Hint;
-                    let words = "its suggested fix was run and throughput did not rise";
+                    let words = "throughput did not rise with the suggested fix";
                     finding.against.push(words.to_owned());
                 }
                 Verdict::Faster | Verdict::Unresolved => {}
@@ -116,7 +116,7 @@ pub(super) fn judge(
     sort(findings);
 }
 
-/// All findings about a live server, the strongest first. Without transactions there are none.
+/// All findings about a live server, strongest first; none without transactions.
 pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
     let Some(evidence) = Evidence::of_observation(observation) else {
         return Vec::new();
@@ -126,8 +126,8 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
     findings
 }
 
-/// The surest first, among those the heaviest. Among those that moved with a verdict service time
-/// stands above queueing, which moves with it.
+/// Sorts by confidence, then by weight. Among findings that moved with a verdict, service time comes
+/// before queueing, which moves with it.
 pub(super) fn sort(findings: &mut [Finding]) {
     let is_derived = |it: &Finding| it.confidence == Confidence::Moved && it.queueing;
     findings.sort_by(|a, b| {
@@ -145,7 +145,7 @@ pub(super) fn of_point(evidence: &Evidence, at: Place) -> Vec<Finding> {
         .filter_map(|signature| {
             let measure = (signature.measure)(evidence);
             let confidence = measure.confidence();
-            // Queueing for a processor inflates the response time, but nothing's weight.
+            // Run-queue time inflates the response time, but not the weight of a cause.
             let at_work_us = evidence.response_us - evidence.run_queue_us;
             let noticeable_us = NOTICEABLE * evidence.cpu_us.min(at_work_us);
             let is_seen =
@@ -187,8 +187,8 @@ fn finding(
     }
 }
 
-/// What weighs differently under the variant than under the baseline, and which queueing follows
-/// from which service time.
+/// The signatures whose weight differs between variant and baseline. Sets which queueing follows from
+/// which service time.
 pub(super) fn between(comparison: &Comparison, baseline: &Side, variant: &Side) -> Vec<Finding> {
     let mut findings: Vec<Finding> = signatures()
         .filter(|it| !OF_THE_MACHINE.contains(&it.id))
@@ -207,7 +207,7 @@ pub(super) fn between(comparison: &Comparison, baseline: &Side, variant: &Side) 
         let Some(queue_us) = queue.difference_us else {
             continue;
         };
-        // All that moved moved with the verdict, and so in one direction.
+        // All of them moved with the verdict, so in the same direction.
         let service_us: f64 = services.iter().map(|(_, us)| us).sum();
         let largest = services
             .iter()
@@ -219,12 +219,12 @@ pub(super) fn between(comparison: &Comparison, baseline: &Side, variant: &Side) 
     findings
 }
 
-/// One signature under both variants; `None` where it is no cause on the heavier side, or where too
+/// One signature under both variants; `None` if it does not match on the heavier side, or if too
 /// little changed.
 ///
-/// It has moved with the verdict where that is clear, the weight went the same way with an
-/// interval that excludes 0, and it accounts for a good part of the difference in response time, in
-/// CPU time, or in the time that is left without queueing, which others' service times lengthen.
+/// It has moved with the verdict if the verdict is clear, the weight changed in the same direction
+/// with an interval that excludes 0, and the change accounts for a good part of the difference in
+/// response time, in CPU time, or in response time without queueing.
 fn changed(
     comparison: &Comparison,
     signature: &Signature,
@@ -246,7 +246,7 @@ fn changed(
     } else {
         (of_baseline, a)
     };
-    // Queueing may be many times the service that it waits for.
+    // Queueing may be many times the service time that it waits for.
     let is_matched = heavier.matched
         || !heavier.is_queueing() && (signature.measure)(&its.without_queues()).matched;
     let enough = difference_us.abs() >= CHANGE_MIN * a.cpu_us.min(a.response_us);
@@ -274,7 +274,7 @@ fn changed(
     finding.share = (difference_us.abs() / whole_us).min(1.0);
     finding.difference_us = Some(difference_us);
     finding.difference_interval_us = interval_us;
-    // The comparison has tried it already.
+    // The comparison has already tried it.
     finding.variants.clear();
     Some(finding)
 }
@@ -320,7 +320,7 @@ mod tests {
             let measure = (signature.measure)(&Evidence::default());
             assert!(
                 measure.remedy.ends_with('.'),
-                "{}: a sentence",
+                "{}: must end with a period",
                 signature.id
             );
             assert!(!signature.manual.is_empty() && !signature.title.ends_with('.'));
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_studys_own_reset_is_no_churn_of_the_catalog() {
-        // Each commit looks whether there is something to do; descriptions are read anew.
+        // Each commit checks whether there is something to do; relcache entries are rebuilt.
         let reset = [
             ("PreCommit_on_commit_actions", 1),
             ("RelationBuildDesc", 40),

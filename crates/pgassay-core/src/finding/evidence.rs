@@ -1,4 +1,4 @@
-//! Everything that is known about one point, in the form that signatures ask for.
+//! All data about one point, in the form that signatures need.
 
 use std::collections::BTreeMap;
 
@@ -11,56 +11,56 @@ use crate::run::Run;
 use crate::study::Protocol;
 use crate::trial::{Trial, TrialKind};
 
-/// What is known about one point or one live server; times are µs per transaction.
+/// Data about one point or one live server; times are µs per transaction.
 #[derive(Debug, Clone, Default)]
 pub struct Evidence {
-    /// Major version: 9 (for 9.6), 10, … 18; 0 where it is not known.
+    /// Major version: 9 (for 9.6), 10, … 18; 0 if unknown.
     pub major: u32,
     /// Concurrent connections.
     pub clients: f64,
-    /// How statements travel, where that is known.
+    /// The query protocol, if known.
     pub protocol: Option<Protocol>,
-    /// Settings that the study makes, or that a server of the user's own has; those of the sessions
-    /// over those of the server.
+    /// Settings made by the study, or those of an external server; session settings override server
+    /// settings.
     pub settings: BTreeMap<String, String>,
-    /// The scripts, for what can be seen in them.
+    /// The scripts' text in lower case, to search for statements.
     pub scripts: String,
-    /// Mean response time; on a live server the time that CPU, run queue and blocking make up.
+    /// Mean response time; on a live server the sum of CPU, run-queue and blocked time.
     pub response_us: f64,
-    /// Median latency; 0 where there is none.
+    /// Median latency; 0 if unknown.
     pub latency_p50_us: f64,
-    /// 99th percentile of latency; 0 where there is none.
+    /// 99th percentile latency; 0 if unknown.
     pub latency_p99_us: f64,
     /// The backends' CPU time.
     pub cpu_us: f64,
-    /// Their time in a run queue.
+    /// The backends' run-queue time.
     pub run_queue_us: f64,
-    /// Time in a run queue or blocked for somebody else's work, as for a lock.
+    /// Time in the run queue or blocked by others' work, as for a lock.
     pub queued_us: f64,
     /// The load generator's CPU time.
     pub client_cpu_us: f64,
-    /// Share of the trials in which the generator set the pace.
+    /// Share of the trials in which the load generator was the bottleneck.
     pub client_limited: f64,
     /// Share of the machine that other programs used.
     pub foreign: f64,
     /// Transactions per second.
     pub tps: f64,
-    /// The machine's clock source, where it is known.
+    /// The machine's clock source; empty if unknown.
     pub clock_source: String,
     pub(super) stacks: Stacks,
-    /// Blocked time by reason, as `LWLock WALWrite`; empty where nobody looked.
+    /// Blocked time by reason, such as `LWLock WALWrite`; empty if waits were not sampled.
     pub(super) blocked: BTreeMap<String, f64>,
     /// Counters per transaction.
     pub(super) counters: BTreeMap<String, f64>,
 }
 
-/// Rows that are further from the clients' clock than this share of it prove nothing.
+/// If the ledger's rows differ from the clients' clock by more than this share, they prove nothing.
 const ROWS_OFF_MAX: f64 = 0.25;
 
 impl Evidence {
-    /// Of a point of a run; `None` where no trial of it was timed, where the server's CPU time
-    /// could not be read, without which nothing else is told apart, or where the ledger's rows are far
-    /// from what the clients measured, as with transactions that last as long as trials.
+    /// The evidence of a point of a run. `None` if it has no timed trial, if the server's CPU time
+    /// is unknown (nothing else can be attributed without it), or if the ledger's rows are far from
+    /// what the clients measured, as with transactions that last as long as trials.
     pub fn of_point(run: &Run, condition: usize, variant: usize) -> Option<Self> {
         let summary = run
             .points
@@ -115,7 +115,7 @@ impl Evidence {
         })
     }
 
-    /// With the times that a ledger's rows tell, so that a finding and the ledger print the same
+    /// Replaces times by those of a ledger's rows, so that a finding and the ledger print the same
     /// figure for the same wait.
     pub(super) fn with_rows(self, rows: &[Row], blocked_by: Divider) -> Self {
         let sum = |wanted: &dyn Fn(&Row) -> bool| -> f64 {
@@ -150,8 +150,8 @@ impl Evidence {
         }
     }
 
-    /// The same, with all but the time in queues as its response time: of a long queue's cause
-    /// little is left in a share of the whole.
+    /// The same without queueing time. As a share of the whole response time, the cause of a long
+    /// queue would look small.
     pub(super) fn without_queues(&self) -> Self {
         Self {
             response_us: (self.response_us - self.queued_us).max(self.cpu_us),
@@ -161,11 +161,11 @@ impl Evidence {
         }
     }
 
-    /// Of a live server; `None` where its transactions could not be counted.
+    /// The evidence of a live server; `None` if its transactions could not be counted.
     pub fn of_observation(observation: &Observation) -> Option<Self> {
         let transactions = observation.transactions.filter(|count| *count > 0)? as f64;
         let per_transaction = |us: f64| us / transactions;
-        // Of a server elsewhere it is not told from waiting for a processor.
+        // On a remote server, CPU time includes run-queue time: they cannot be distinguished.
         let cpu_us = per_transaction(match observation.backends {
             Some(exact) => exact.on_cpu_us,
             None => observation.backends_present_us - observation.blocked_us(),
@@ -176,8 +176,8 @@ impl Evidence {
         for (reason, us) in blocked {
             *sums.entry(reason).or_default() += us;
         }
-        // An idle session waits for its client as one between two statements does; on a live server
-        // nobody can tell which it was, so that time is no part of a response.
+        // A session waits for its client both when idle and between two statements of a transaction.
+        // A live server does not show which, so this time is not part of the response time.
         let idle_us = sums.get(CLIENT).copied().unwrap_or(0.0);
         let mut counters = BTreeMap::new();
         for background in &observation.background {
@@ -204,12 +204,12 @@ impl Evidence {
         })
     }
 
-    /// CPU time of stacks in which any of these functions stands.
+    /// CPU time of stacks that contain any of these functions.
     pub fn with(&self, functions: &[&str]) -> f64 {
         self.stacks.with(functions)
     }
 
-    /// CPU time of stacks in which functions of these lists stand one inside the other.
+    /// CPU time of stacks that contain a function of each list, in this order, outermost first.
     pub fn path(&self, lists: &[&[&str]]) -> f64 {
         self.stacks.path(lists)
     }
@@ -224,12 +224,12 @@ impl Evidence {
         reasons.iter().filter_map(|it| self.blocked.get(*it)).sum()
     }
 
-    /// A counter per transaction; `None` where it was not read.
+    /// A counter per transaction; `None` if it was not read.
     pub fn counter(&self, name: &str) -> Option<f64> {
         self.counters.get(name).copied()
     }
 
-    /// The first of these counters that was read: views change their names with versions.
+    /// The first of these counters that was read: names of views differ between versions.
     pub fn either(&self, names: &[&str]) -> Option<f64> {
         names.iter().find_map(|name| self.counter(name))
     }
@@ -244,7 +244,7 @@ impl Evidence {
         share(us, self.response_us)
     }
 
-    /// The share of the machine's processors that was used; `None` where it was not counted.
+    /// CPU utilization of the machine, 0 to 1; `None` if unknown.
     pub fn busy(&self) -> Option<f64> {
         let at = |name| self.counter(name);
         let busy_us = at("machine.busy_us")?;
@@ -258,29 +258,29 @@ impl Evidence {
         (all_us > 0.0).then(|| busy_us / all_us)
     }
 
-    /// A setting as the study made it.
+    /// A setting made by the study.
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
     }
 
-    /// A switch that the study turned on or off; `None` where it says nothing.
+    /// A boolean setting made by the study; `None` if the study does not set it.
     pub fn is_on(&self, name: &str) -> Option<bool> {
         let value = self.setting(name)?.to_lowercase();
         Some(matches!(value.as_str(), "on" | "true" | "yes" | "1"))
     }
 
-    /// It is of this version or later; not, where the version is not known.
+    /// Whether it is this version or later; `false` if the version is unknown.
     pub fn since(&self, major: u32) -> bool {
         self.major >= major
     }
 
-    /// It is of this version or earlier; not, where the version is not known.
+    /// Whether it is this version or earlier; `false` if the version is unknown.
     pub fn until(&self, major: u32) -> bool {
         self.major > 0 && self.major <= major
     }
 }
 
-/// The server waits for its client.
+/// The reason for which the server waits for its client.
 pub(super) const CLIENT: &str = "client";
 
 fn share(part: f64, whole: f64) -> f64 {
@@ -295,7 +295,7 @@ fn major(version: &str) -> u32 {
         .unwrap_or(0)
 }
 
-/// The blocked time of a ledger by reason; empty where nothing divided it.
+/// The blocked time of a ledger by reason; empty if nothing divides it.
 fn blocked_of(rows: &[Row], blocked_by: Divider) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
     if blocked_by == Divider::Nothing {
@@ -304,9 +304,9 @@ fn blocked_of(rows: &[Row], blocked_by: Divider) -> BTreeMap<String, f64> {
     for row in rows {
         let reason = match row.part {
             Part::Blocked => row.mechanism.as_str(),
-            // A generator that waits for a processor is no matter of round trips.
+            // A load generator that waits for a CPU does not indicate round trips.
             Part::Client if row.mechanism.ends_with("run queue") => row.mechanism.as_str(),
-            // However it is divided between client, wire and wake-up.
+            // All other parts of the wait for the client: client, network and wake-up.
             Part::Client => CLIENT,
             _ => continue,
         };

@@ -1,6 +1,6 @@
-//! Locks of all sizes: rows, relations, buffers, SLRUs, snapshots, spinlocks.
+//! Locks on rows, relations, buffers and SLRUs; snapshots and spinlocks.
 //!
-//! Sources: `src/backend/storage/lmgr/README`, `lmgr/lock.c` (16 fast-path slots a backend until 17,
+//! Sources: `src/backend/storage/lmgr/README`, `lmgr/lock.c` (16 fast-path slots per backend up to 17,
 //! `max_locks_per_transaction` of them in 18), `access/transam/slru.c` (configurable from 17),
 //! `storage/ipc/procarray.c` (snapshots scale since 14).
 
@@ -17,13 +17,13 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "sequence-page",
-        title: "Contention on a sequence's page, or frequent logging of it",
+        title: "Contention on a sequence's page, or frequent WAL logging of it",
         manual: "SQL Commands: CREATE SEQUENCE (CACHE)",
         measure: sequence,
     },
     Signature {
         id: "hot-page",
-        title: "Contention on the content of a page",
+        title: "Contention on the content lock of a page",
         manual: "Monitoring: Wait Events of Type LWLock (BufferContent)",
         measure: hot_page,
     },
@@ -35,26 +35,26 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "strong-lock",
-        title: "Strong locks take the fast path from everybody",
+        title: "Strong locks push fast-path locks into the shared lock table",
         manual: "Concurrency Control: Table-Level Locks",
         measure: strong_lock,
     },
     Signature {
         id: "relation-lock",
-        title: "Sessions wait for locks on a table",
+        title: "Sessions wait for table-level or advisory locks",
         manual: "Concurrency Control: Table-Level Locks",
         measure: relation_lock,
     },
     Signature {
         id: "snapshots",
         title: "Taking snapshots is expensive",
-        manual: "Release Notes of 14 (scalability of GetSnapshotData)",
+        manual: "Release Notes: PostgreSQL 14 (scalability with many connections)",
         measure: snapshots,
     },
     Signature {
         id: "subtransactions",
-        title: "Subtransactions overflow what a backend publishes",
-        manual: "Internals: Transactions and Identifiers, Subtransactions",
+        title: "Subtransactions overflow the cache that each backend publishes",
+        manual: "Internals: Transaction Processing, Subtransactions",
         measure: subtransactions,
     },
     Signature {
@@ -65,28 +65,28 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "transaction-status",
-        title: "The status of transactions is looked up again and again",
+        title: "Transaction status is looked up in pg_xact repeatedly",
         manual: "Monitoring: pg_stat_slru; Resource Consumption: transaction_buffers",
         measure: transaction_status,
     },
     Signature {
         id: "buffer-pin",
-        title: "Somebody waits for a page that others keep pinned",
+        title: "A process waits for a pinned buffer",
         manual: "Monitoring: Wait Events of Type BufferPin",
         measure: buffer_pin,
     },
     Signature {
         id: "spinlocks",
-        title: "Processors spin for a lock",
+        title: "Contention on spinlocks",
         manual: "Monitoring: Wait Events of Type Timeout (SpinDelay)",
         measure: spinlocks,
     },
 ];
 
-/// A page of `pg_subtrans` is also looked at when a subtransaction begins, so some are harmless.
+/// Starting a subtransaction also accesses a page of `pg_subtrans`, so some accesses are harmless.
 const LOOKUPS_MIN: f64 = 30.0;
 
-/// What locks a row that is there already.
+/// Functions that lock an existing row.
 const ROW_LOCKERS: [&str; 7] = [
     "heap_update",
     "heap_delete",
@@ -96,14 +96,14 @@ const ROW_LOCKERS: [&str; 7] = [
     "heapam_tuple_update",
     "heapam_tuple_delete",
 ];
-/// What looks whether a key is there already.
+/// Functions that check whether a key exists already.
 const KEY_CHECKS: [&str; 4] = [
     "_bt_doinsert",
     "_bt_check_unique",
     "check_exclusion_or_unique_constraint",
     "check_exclusion_constraint",
 ];
-/// Waiting for another transaction to end, whatever for.
+/// Functions that wait for another transaction to end, for any reason.
 const TRANSACTION_WAITS: [&str; 4] = [
     "XactLockTableWait",
     "ConditionalXactLockTableWait",
@@ -111,9 +111,9 @@ const TRANSACTION_WAITS: [&str; 4] = [
     "MultiXactIdWait",
 ];
 
-/// The share of the waits for other transactions that are waits for their rows: the event's name is
-/// the same where an insert waits to learn whether another's equal key will stay. Stacks tell these
-/// apart; without them, rows that were inserted and none that was changed are waits for keys.
+/// The share of the waits for other transactions that are waits for row locks. An insert that waits
+/// to learn whether an equal key stays has the same wait event. Stacks distinguish the two; without
+/// stacks, the waits of a load that only inserts are taken as waits for keys.
 fn share_of_rows(e: &Evidence) -> f64 {
     let rows = e.path(&[&ROW_LOCKERS, &TRANSACTION_WAITS]);
     let keys = e.path(&[&KEY_CHECKS, &TRANSACTION_WAITS]);
@@ -131,7 +131,7 @@ fn hot_row(e: &Evidence) -> Measure {
     let waited = e.blocked(&["Lock tuple"]) + of_rows * e.blocked(&["Lock transactionid"]);
     let us = e.path(&[&ROW_LOCKERS, &TRANSACTION_WAITS]) + e.with(&["heap_acquire_tuplock"]);
     let spread = e.latency_p99_us / e.latency_p50_us.max(1.0);
-    // Without wait events only stacks and the tail of the latencies tell.
+    // Without wait events, only stacks and the latency tail show it.
     let unseen = e.blocked.is_empty() && e.of_cpu(us) >= 0.05 && spread >= 4.0;
     Measure::of(waited.max(us))
         .queueing(waited)
@@ -139,13 +139,13 @@ fn hot_row(e: &Evidence) -> Measure {
         .waits("Lock transactionid and Lock tuple", waited)
         .stacks("waiting for row locks", us)
         .context(|it| {
-            it.clock("99th percentile of latency", e.latency_p99_us)
+            it.clock("99th percentile latency", e.latency_p99_us)
                 .counter("deadlocks", e.counter("pg_stat_database.deadlocks"))
         })
         .remedy(
             "Shorten the transactions that update the same rows, and update these rows last. \
-             Spread a counter over several rows and sum them, or insert and add up later; take \
-             jobs from a queue with SELECT … FOR UPDATE SKIP LOCKED.",
+             Spread a counter over several rows and sum them, or insert rows and aggregate them \
+             later; take jobs from a queue with SELECT … FOR UPDATE SKIP LOCKED.",
         )
 }
 
@@ -165,17 +165,17 @@ fn sequence(e: &Evidence) -> Measure {
         .queueing(waited)
         .when(is_hot || e.of_cpu(us) >= 0.4)
         .stacks("nextval", us)
-        .stacks("of it logging a batch of values", logged)
+        .stacks("of which WAL-logging a batch of values", logged)
         .waits("LWLock BufferContent", waited)
         .against(
             waited <= 0.0,
-            "nobody waits for the sequence's page here: on few processors only its CPU shows",
+            "no backend waits for the sequence's page: with few CPUs, only CPU time shows it",
         )
         .remedy(
-            "Without CACHE every value takes the sequence's page under an exclusive lock and 32 \
-             values write a WAL record. CREATE SEQUENCE … CACHE n takes n at a time: gaps and no \
-             order across sessions are the price. Several sequences, or uuidv7() (18), do \
-             without the common page.",
+            "Let each session fetch n values at a time with ALTER SEQUENCE … CACHE n: without it, \
+             each value locks the sequence's page exclusively, and every 32 values write a WAL \
+             record. The price is gaps, and no order across sessions. Several sequences, or \
+             uuidv7() (18), avoid the shared page.",
         )
 }
 
@@ -186,15 +186,12 @@ fn hot_page(e: &Evidence) -> Measure {
         .queueing(waited)
         .when(e.of_response(waited) >= 0.05 && e.of_cpu(e.with(&["nextval_internal"])) < 0.05)
         .waits("LWLock BufferContent", waited)
-        .stacks(
-            "inserting into B-trees, whose rightmost leaf all share",
-            index,
-        )
+        .stacks("inserting into B-tree indexes", index)
         .stacks("updating rows", e.with(&["heap_update"]))
         .remedy(
-            "Many write to one page: the rightmost leaf of an index on a growing key, or a small \
-             hot table. Partition by hash, spread the key, lower fillfactor so that rows lie on \
-             more pages, or drop indexes that nobody reads.",
+            "Partition by hash, spread the key, lower fillfactor so that rows lie on more pages, \
+             or drop unused indexes. Many backends write to one page: the rightmost leaf of an \
+             index on an increasing key, or a page of a small hot table.",
         )
 }
 
@@ -204,20 +201,21 @@ fn lock_manager(e: &Evidence) -> Measure {
     let unseen = e.blocked.is_empty() && e.of_cpu(us) >= 0.25;
     let by_setting = e.since(18);
     let remedy = if by_setting {
-        "More relations are locked per transaction than the fast path has slots for; in 18 their \
-         number follows max_locks_per_transaction (64 by default): raise it. Fewer partitions and \
-         indexes, and statements that prune by a literal, take fewer locks."
+        "Raise max_locks_per_transaction (64 by default), which in 18 also sets the number of \
+         fast-path slots: transactions lock more relations than there are slots. Lock fewer \
+         relations: prune partitions with literals, and keep fewer partitions and indexes."
     } else {
-        "A backend has 16 fast-path slots until 17; tables, partitions and all their indexes \
-         beyond that go through the shared table. Prune by a literal, keep fewer indexes and \
-         partitions, prepare statements; 18 has as many slots as max_locks_per_transaction."
+        "Lock fewer relations: prune partitions with literals, keep fewer partitions and indexes, \
+         and prepare statements. Up to 17, a backend has 16 fast-path slots; locks on further \
+         tables, partitions and indexes use the shared lock table. 18 has as many slots as \
+         max_locks_per_transaction."
     };
     Measure::of(waited + us)
         .queueing(waited)
         .when(e.of_response(waited) >= 0.05 || unseen)
         .waits("LWLock LockManager", waited)
         .stacks("taking and releasing relation locks", us)
-        .condition(e.until(17), "16 fast-path slots a backend until 17")
+        .condition(e.until(17), "up to 17, a backend has 16 fast-path slots")
         .remedy(remedy)
         .variant(if by_setting {
             Some(RemedyVariant::settings(&[(
@@ -238,9 +236,9 @@ fn strong_lock(e: &Evidence) -> Measure {
         .stacks("FastPathTransferRelationLocks", us)
         .waits("LWLock LockFastPath", waited)
         .remedy(
-            "Each LOCK TABLE, DDL statement or other lock of level SHARE and above visits every \
-             backend and moves its fast-path locks to the shared table. Keep such statements out \
-             of the load.",
+            "Keep LOCK TABLE, DDL and other statements that take a SHARE or stronger lock out of \
+             the load. Each of them visits every backend and moves its fast-path locks to the \
+             shared lock table.",
         )
 }
 
@@ -269,9 +267,9 @@ fn relation_lock(e: &Evidence) -> Measure {
             "the script takes such locks",
         )
         .remedy(
-            "Somebody holds a lock that conflicts with everybody's: TRUNCATE, ALTER, LOCK TABLE, \
-             or an advisory lock. Make that transaction short, set lock_timeout for it, and use \
-             forms that lock less (CREATE INDEX CONCURRENTLY, NOT VALID).",
+            "Shorten the transaction that holds the conflicting lock (TRUNCATE, ALTER TABLE, LOCK \
+             TABLE or an advisory lock), and set lock_timeout for it. Use commands that lock less, \
+             such as CREATE INDEX CONCURRENTLY or ADD CONSTRAINT … NOT VALID.",
         )
 }
 
@@ -286,11 +284,12 @@ fn snapshots(e: &Evidence) -> Measure {
         .waits("LWLock ProcArray", waited)
         .condition(
             e.until(13),
-            "until 13 a snapshot reads the state of every connection, idle ones included",
+            "up to 13, a snapshot reads the state of every connection, including idle ones",
         )
         .remedy(
-            "Until 13 each snapshot costs time for every connection, idle or not: use a pooler to \
-             have fewer, or upgrade to 14 or later, where only transactions that write count.",
+            "Use a connection pooler to have fewer connections, or upgrade to 14 or later. Up to \
+             13, each snapshot costs time for every connection, idle or not; from 14 on, only \
+             transactions that write count.",
         )
         .variant(e.until(13).then(|| RemedyVariant::version("18")))
 }
@@ -317,13 +316,14 @@ fn subtransactions(e: &Evidence) -> Measure {
         .queueing(waited)
         .when(e.of_cpu(us) >= 0.02 || e.of_response(waited) >= 0.05 || lookups >= LOOKUPS_MIN)
         .stacks("looking up parents of subtransactions", us)
-        .counter("pages of pg_subtrans that were looked at", Some(lookups))
+        .counter("pg_subtrans page accesses", Some(lookups))
         .waits("LWLock Subtrans", waited)
-        .condition(nested, "the script has savepoints or exceptions")
+        .condition(nested, "the script uses savepoints or exceptions")
         .remedy(
-            "A backend publishes 64 subtransactions; with more, every snapshot that sees it must \
-             look parents up in pg_subtrans. Use fewer savepoints (a block with EXCEPTION is one), \
-             not one a row, and end old snapshots; 17 can give subtransaction_buffers more room.",
+            "Use fewer savepoints (a PL/pgSQL block with EXCEPTION is one), not one per row, and \
+             end old snapshots. A backend publishes 64 subtransactions; with more, every snapshot \
+             that sees them must look up parents in pg_subtrans. From 17 on, raise \
+             subtransaction_buffers.",
         )
         .variant(
             e.since(17)
@@ -358,13 +358,13 @@ fn multixacts(e: &Evidence) -> Measure {
     Measure::of(us + waited)
         .queueing(waited)
         .when(e.of_cpu(us) >= 0.03 || e.of_response(waited) >= 0.05)
-        .stacks("making and reading MultiXacts", us)
-        .counter("pages of members that were looked at", Some(made))
+        .stacks("creating and reading MultiXacts", us)
+        .counter("MultiXact member page accesses", Some(made))
         .waits("LWLock MultiXact", waited)
         .remedy(
-            "Several transactions lock the same rows together: SELECT … FOR SHARE, or foreign \
-             keys into few parents. Lock less, shorten the transactions; 17 can give \
-             multixact_member_buffers and multixact_offset_buffers more room.",
+            "Lock fewer rows with SELECT … FOR SHARE or through foreign keys that reference few \
+             parents, and shorten the transactions that do. From 17 on, raise \
+             multixact_member_buffers and multixact_offset_buffers.",
         )
 }
 
@@ -386,12 +386,12 @@ fn transaction_status(e: &Evidence) -> Measure {
     Measure::of(us + waited)
         .queueing(waited)
         .when(e.of_cpu(us) >= 0.08 || missed >= 0.1 || e.of_response(waited) >= 0.05)
-        .stacks("reading transactions' status", us)
+        .stacks("looking up transaction status", us)
         .counter("pages of pg_xact read from disk", Some(missed))
         .waits("LWLock on pg_xact", waited)
         .remedy(
-            "Rows without hint bits make every reader look their transaction up. VACUUM after a \
-             large load sets the bits once; 17 can give transaction_buffers more room.",
+            "Run VACUUM after a large load: it sets hint bits, without which every reader must \
+             look up the transaction of each row. From 17 on, raise transaction_buffers.",
         )
 }
 
@@ -403,15 +403,15 @@ fn buffer_pin(e: &Evidence) -> Measure {
         .waits("BufferPin", waited)
         .stacks("LockBufferForCleanup", e.with(&["LockBufferForCleanup"]))
         .remedy(
-            "VACUUM or recovery wants a page that a cursor keeps pinned. Fetch cursors to their \
-             end, or close them.",
+            "Fetch cursors to the end, or close them: VACUUM or recovery waits for a page that a \
+             cursor keeps pinned.",
         )
 }
 
 fn spinlocks(e: &Evidence) -> Measure {
     let us = e.with(&["s_lock", "perform_spin_delay"]);
     let waited = e.blocked(&["Timeout SpinDelay", "spinlock delay"]);
-    // Spinning is waiting, too, though it takes CPU time.
+    // Spinning takes CPU time, but it is waiting.
     Measure::of(us + waited)
         .queueing(us + waited)
         .when(e.of_cpu(us) >= 0.03 || e.of_response(waited) >= 0.03)
@@ -419,8 +419,8 @@ fn spinlocks(e: &Evidence) -> Measure {
         .waits("Timeout SpinDelay", waited)
         .context(|it| it.counter("preemptions", e.counter("backends.involuntary_switches")))
         .remedy(
-            "Backends burn CPU for locks that are held for nanoseconds, or whose holder lost its \
-             CPU. Have fewer active connections than processors (a pooler), bind the server to \
-             one NUMA node, and use a newer version, where fewer of these locks are left.",
+            "Keep fewer active connections than CPUs (with a pooler), bind the server to one NUMA \
+             node, and upgrade: newer versions have fewer spinlocks. Backends burn CPU time while \
+             they wait for locks that are held for nanoseconds, or whose holder lost its CPU.",
         )
 }

@@ -1,6 +1,6 @@
-//! The machine, its clock, the log, and what watching costs.
+//! The machine, its clock, the server log, and the cost of statistics.
 //!
-//! Sources: `src/backend/utils/error/elog.c` and `postmaster/syslogger.c` (one pipe for all),
+//! Sources: `src/backend/utils/error/elog.c` and `postmaster/syslogger.c` (one pipe for all backends),
 //! `portability/instr_time.h`, `utils/activity/`.
 
 use super::Source;
@@ -11,13 +11,13 @@ use super::remedy::RemedyVariant;
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "cpu-saturation",
-        title: "The processors are full",
+        title: "The CPUs are saturated",
         manual: "Server Configuration: Connections and Authentication, max_connections",
         measure: cpu_saturation,
     },
     Signature {
         id: "logging",
-        title: "Writing the log",
+        title: "Writing the server log takes time",
         manual: "Server Configuration: Error Reporting and Logging",
         measure: logging,
     },
@@ -29,27 +29,27 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "statistics",
-        title: "Keeping statistics",
+        title: "Collecting statistics takes CPU time",
         manual: "Monitoring: The Cumulative Statistics System; pg_stat_statements",
         measure: statistics,
     },
     Signature {
         id: "page-faults",
-        title: "Processes touch shared memory for the first time",
+        title: "Backends take page faults on shared memory",
         manual: "Server Setup and Operation: Linux Huge Pages",
         measure: page_faults,
     },
     Signature {
         id: "throttled",
-        title: "CPU steal or a CPU quota takes processor time away",
+        title: "CPU steal or a CPU quota limits the server",
         manual: "Server Setup and Operation: Managing Kernel Resources",
         measure: throttled,
     },
 ];
 
-/// Processors are called full from here on.
+/// CPUs count as saturated from this utilization on.
 const FULL: f64 = 0.9;
-/// Other programs' share of the machine from which on they may be the cause.
+/// Other programs may be the cause from this share of the machine on.
 const FOREIGN: f64 = 0.1;
 
 fn cpu_saturation(e: &Evidence) -> Measure {
@@ -58,23 +58,20 @@ fn cpu_saturation(e: &Evidence) -> Measure {
     Measure::of(e.run_queue_us)
         .queueing(e.run_queue_us)
         .when(is_full && e.of_response(e.run_queue_us) >= 0.15)
-        .clock("backends wait in the run queue", e.run_queue_us)
-        .share(Source::Counters, "of the machine's processors in use", busy)
+        .clock("run-queue wait of backends", e.run_queue_us)
+        .share(Source::Counters, "of CPU capacity in use", busy)
         .context(|it| {
             let switches = e.counter("backends.involuntary_switches");
-            it.counter(
-                "times that a processor was taken away (preemptions)",
-                switches,
-            )
+            it.counter("preemptions (involuntary context switches)", switches)
         })
         .against(
             e.foreign >= FOREIGN,
-            "other programs used a good part of the machine meanwhile",
+            "other programs used 10% or more of the machine at the same time",
         )
         .remedy(
-            "Reduce active connections to about the number of processors, with a pooler in \
-             transaction mode: more of them only queue. Beyond that, only less work per \
-             transaction or more processors help.",
+            "Limit active connections to about the number of CPUs, with a connection pooler in \
+             transaction mode: more of them only queue. Beyond that, reduce the work per \
+             transaction or add CPUs.",
         )
 }
 
@@ -90,7 +87,7 @@ fn logging(e: &Evidence) -> Measure {
     let waited = e.blocked(&["logging pipe"]);
     let lines = e.counter("log.lines");
     let logger_us = e.counter("background(logger).cpu_us");
-    // The logger is one process: at this rate of transactions it has used so much of a processor.
+    // The logger is one process: its share of one CPU at this transaction rate.
     let logger_busy = logger_us.map(|us| us * e.tps / 1e6);
     let csv = e.with(&["write_csvlog", "appendCSVLiteral"]);
     let json = e.with(&["write_jsonlog", "escape_json"]);
@@ -111,21 +108,22 @@ fn logging(e: &Evidence) -> Measure {
                 && (e.of_cpu(us) >= 0.08 || e.of_response(waited) >= 0.05),
         )
         .stacks("formatting and writing log messages", us)
-        .stacks("of it CSV", csv)
-        .stacks("of it JSON", json)
-        .waits("the pipe to the logger is full", waited)
+        .stacks("of which CSV", csv)
+        .stacks("of which JSON", json)
+        .waits("pipe to the logger full", waited)
         .counter("log lines", lines)
         .bytes("log written", e.counter("log.bytes"))
         .share(
             Source::Clocks,
-            "of a processor used by the logger, which is one process",
+            "of one CPU used by the logger, a single process",
             logger_busy,
         )
         .remedy(
-            "The price is lines × (formatting + writing + waking the logger), through one pipe for \
-             all. Log less: log_min_duration_statement, a sample (log_transaction_sample_rate from \
-             12, log_min_duration_sample from 13), pg_stat_statements instead of every statement; \
-             csvlog or stderr rather than jsonlog under load.",
+            "Log less: set log_min_duration_statement, sample with log_transaction_sample_rate (12 \
+             and later) or log_min_duration_sample (13 and later), or use pg_stat_statements \
+             instead of logging every statement. Under load, prefer stderr or csvlog to jsonlog. \
+             Each line is formatted, written through one pipe that all backends share, and wakes \
+             the logger.",
         )
         .variant((!asked.is_empty()).then(|| RemedyVariant::session(&asked)))
 }
@@ -145,15 +143,15 @@ fn slow_clock(e: &Evidence) -> Measure {
     Measure::of(us.max(asked))
         .when(e.of_cpu(us) >= 0.02 || (slow && e.of_cpu(asked) >= 0.03))
         .stacks("reading a slow clock", us)
-        .stacks("asking for the time", asked)
+        .stacks("reading the time", asked)
         .condition(
             slow,
-            "the clock source is hpet or acpi_pm, which take about a microsecond",
+            "the clock source is hpet or acpi_pm, which take about 1 µs per read",
         )
         .remedy(
-            "Let the kernel use tsc (clocksource=tsc, if it keeps even time on this machine); \
-             until then leave track_io_timing, log_duration and EXPLAIN ANALYZE's timing off. \
-             pgassay timing measures what a reading costs.",
+            "Switch the kernel to the tsc clock source (clocksource=tsc) if tsc is stable on this \
+             machine. Until then, turn off track_io_timing, log_duration and the TIMING option of \
+             EXPLAIN ANALYZE. pgassay timing measures the cost of a clock read.",
         )
 }
 
@@ -166,7 +164,7 @@ fn statistics(e: &Evidence) -> Measure {
         "pgss_post_parse_analyze",
         "pgss_ProcessUtility",
     ]);
-    // What stands inside these is the query itself.
+    // The other hooks contain the query itself.
     let own = e.with(&["pgss_store"]);
     let reports = e.with(&[
         "pgstat_report_stat",
@@ -184,9 +182,9 @@ fn statistics(e: &Evidence) -> Measure {
         .stacks("reporting activity and counters", reports)
         .condition(with_statements, "pg_stat_statements is loaded")
         .remedy(
-            "Measure with and without: pg_stat_statements.track=none, track_activities, \
-             track_counts and track_io_timing off in a control variant. On a server they are \
-             usually worth their price.",
+            "Compare with a control variant that sets pg_stat_statements.track=none and turns off \
+             track_activities, track_counts and track_io_timing. In production, these statistics \
+             are usually worth their cost.",
         )
         .variant(
             with_statements
@@ -194,7 +192,7 @@ fn statistics(e: &Evidence) -> Measure {
         )
 }
 
-/// Where the kernel begins with a page fault.
+/// Kernel entry points of a page fault.
 const FAULTS: [&str; 5] = [
     "asm_exc_page_fault",
     "exc_page_fault",
@@ -202,7 +200,7 @@ const FAULTS: [&str; 5] = [
     "handle_mm_fault",
     "do_page_fault",
 ];
-/// A process's own memory, as the kernel gives it: new and zeroed.
+/// Kernel functions that give a process new, zeroed private memory.
 const ANONYMOUS: [&str; 5] = [
     "do_anonymous_page",
     "alloc_anon_folio",
@@ -210,8 +208,8 @@ const ANONYMOUS: [&str; 5] = [
     "do_huge_pmd_anonymous_page",
     "alloc_zeroed_user_highpage_movable",
 ];
-/// What fills a process's own memory: allocators, sorts and hash tables. None of these calls what
-/// touches shared buffers.
+/// Functions that fill private memory: allocators, sorts and hash tables. None of them calls
+/// functions that touch shared buffers.
 #[rustfmt::skip]
 const OWN_MEMORY: [&str; 30] = [
     "AllocSetAlloc", "AllocSetAllocFromNewBlock", "AllocSetAllocLarge", "AllocSetRealloc",
@@ -226,7 +224,7 @@ const OWN_MEMORY: [&str; 30] = [
 
 fn page_faults(e: &Evidence) -> Measure {
     let all = e.with(&FAULTS);
-    // Huge pages serve the shared memory; a sort's memory comes back as faults with them, too.
+    // Huge pages help shared memory only: private memory, such as a sort's, still faults.
     let own = e
         .path(&[&FAULTS, &ANONYMOUS])
         .max(e.path(&[&OWN_MEMORY, &FAULTS]));
@@ -235,16 +233,16 @@ fn page_faults(e: &Evidence) -> Measure {
     Measure::of(us)
         .when(e.of_cpu(us) >= 0.08 && faults.is_none_or(|count| count >= 0.5))
         .stacks("page faults on shared memory and files", us)
-        .context(|it| it.stacks("page faults on memory of the process's own", own))
-        .counter("page faults", faults)
+        .context(|it| it.stacks("page faults on private memory", own))
+        .counter("minor page faults", faults)
         .counter(
-            "page faults that read from disk",
+            "major page faults (read from disk)",
             e.counter("backends.major_faults"),
         )
         .remedy(
-            "Keep connections open: each process maps the shared buffers page by page as it first \
-             touches them. Set huge_pages=try with pages reserved (vm.nr_hugepages), and warm up \
-             longer.",
+            "Keep connections open: each new process maps the shared buffers page by page as it \
+             first touches them. Set huge_pages=try with reserved pages (vm.nr_hugepages), and \
+             warm up longer.",
         )
 }
 
@@ -263,15 +261,11 @@ fn throttled(e: &Evidence) -> Measure {
     let stolen = if all > 0.0 { steal / all } else { 0.0 };
     Measure::of(steal + quota)
         .when(stolen >= 0.05 || e.of_response(quota) >= 0.05)
-        .share(
-            Source::Counters,
-            "of the machine's time was CPU steal",
-            Some(stolen),
-        )
-        .micros("kept off the processor by a quota (cgroup)", Some(quota))
-        .context(|it| it.clock("backends wait in the run queue", e.run_queue_us))
+        .share(Source::Counters, "CPU steal", Some(stolen))
+        .micros("throttled by the CPU quota (cgroup)", Some(quota))
+        .context(|it| it.clock("run-queue wait of backends", e.run_queue_us))
         .remedy(
-            "What is measured here is the neighbours, too. Raise the quota (cpu.max), or take a \
-             machine with processors of its own; believe only ratios of interleaved trials.",
+            "Raise the CPU quota (cpu.max), or use a machine with dedicated CPUs. Trust only \
+             ratios of interleaved trials: absolute figures depend on the load of other tenants.",
         )
 }

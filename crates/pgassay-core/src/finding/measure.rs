@@ -1,4 +1,4 @@
-//! What a signature says about one point.
+//! The result of applying a signature to one point.
 
 use super::evidence::Evidence;
 use super::remedy::RemedyVariant;
@@ -6,37 +6,37 @@ use super::{Confidence, Fact, FactUnit, Source};
 
 /// A known cause of lost time.
 pub struct Signature {
-    /// A stable name for programs.
+    /// Stable name.
     pub id: &'static str,
-    /// What it is, in a few words.
+    /// What happens, in a few words.
     pub title: &'static str,
     /// The section of PostgreSQL's manual to read.
     pub manual: &'static str,
-    /// Weighs it.
+    /// Measures its weight.
     pub measure: fn(&Evidence) -> Measure,
 }
 
-/// What a signature weighs at a point, and why.
+/// A signature's weight at a point, and the evidence for it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measure {
-    /// Time per transaction that it accounts for.
+    /// Time per transaction that the cause accounts for.
     pub weight_us: f64,
-    /// Of it: waiting for somebody else's work to end.
+    /// The part of it that is waiting for others' work to end.
     pub queue_us: f64,
-    /// Whether that is enough, and all conditions hold, for a finding.
+    /// Whether the weight is enough and all conditions hold for a finding.
     pub matched: bool,
-    /// What showed it.
+    /// The evidence.
     pub facts: Vec<Fact>,
-    /// What speaks against it.
+    /// The evidence against it.
     pub against: Vec<String>,
-    /// What an expert would do.
+    /// The suggested fix.
     pub remedy: String,
-    /// Remedies that can be tried.
+    /// Suggested fixes that can be run as variants.
     pub variants: Vec<RemedyVariant>,
 }
 
 impl Measure {
-    /// A cause that weighs so much, in µs per transaction.
+    /// A cause with this weight, in µs per transaction.
     pub(super) fn of(weight_us: f64) -> Self {
         Self {
             weight_us,
@@ -44,7 +44,7 @@ impl Measure {
         }
     }
 
-    /// So much of the weight is queueing.
+    /// Sets the part of the weight that is queueing.
     pub(super) fn queueing(mut self, us: f64) -> Self {
         self.queue_us = us;
         self
@@ -55,8 +55,8 @@ impl Measure {
         self.queue_us > 0.5 * self.weight_us
     }
 
-    /// The facts that this adds are shown for context and are no evidence: they would be there
-    /// without the cause, too.
+    /// Marks the facts that `add` adds as context, not evidence: they would also be there without
+    /// the cause.
     pub(super) fn context(self, add: impl FnOnce(Self) -> Self) -> Self {
         let before = self.facts.len();
         let mut measure = add(self);
@@ -66,7 +66,7 @@ impl Measure {
         measure
     }
 
-    /// It matches where this holds.
+    /// Sets whether the signature matches.
     pub(super) fn when(mut self, holds: bool) -> Self {
         self.matched = holds;
         self
@@ -83,7 +83,7 @@ impl Measure {
         self
     }
 
-    /// CPU time of stacks, if there is any.
+    /// Adds CPU time of stacks, if there is any.
     pub(super) fn stacks(self, what: &str, us: f64) -> Self {
         if us <= 0.0 {
             return self;
@@ -96,7 +96,7 @@ impl Measure {
         )
     }
 
-    /// Blocked time, if there is any.
+    /// Adds blocked time, if there is any.
     pub(super) fn waits(self, what: &str, us: f64) -> Self {
         if us <= 0.0 {
             return self;
@@ -109,17 +109,17 @@ impl Measure {
         )
     }
 
-    /// A counter per transaction, if it counted something.
+    /// Adds a counter per transaction, if it is not 0.
     pub(super) fn counter(self, what: &str, value: Option<f64>) -> Self {
         self.counted(what, value, FactUnit::PerTransaction)
     }
 
-    /// A counter of bytes per transaction, if it counted something.
+    /// Adds a counter of bytes per transaction, if it is not 0.
     pub(super) fn bytes(self, what: &str, value: Option<f64>) -> Self {
         self.counted(what, value, FactUnit::BytesPerTransaction)
     }
 
-    /// A counter of microseconds per transaction, if it counted something.
+    /// Adds a counter of microseconds per transaction, if it is not 0.
     pub(super) fn micros(self, what: &str, value: Option<f64>) -> Self {
         self.counted(what, value, FactUnit::MicrosPerTransaction)
     }
@@ -131,7 +131,7 @@ impl Measure {
         }
     }
 
-    /// A share that was counted.
+    /// Adds a share, if it is not 0.
     pub(super) fn share(self, source: Source, what: &str, value: Option<f64>) -> Self {
         match value.filter(|value| *value > 0.0) {
             Some(value) => self.fact(source, what, Some(value), FactUnit::Share),
@@ -139,7 +139,7 @@ impl Measure {
         }
     }
 
-    /// A time that was measured by a clock, if it was: of a live server no latency is known.
+    /// Adds a time measured by a clock, if there is one: a live server has no latencies.
     pub(super) fn clock(self, what: &str, us: f64) -> Self {
         if us <= 0.0 {
             return self;
@@ -152,7 +152,7 @@ impl Measure {
         )
     }
 
-    /// A condition of the run that fits, if it holds.
+    /// Adds a matching condition of the run, if it holds.
     pub(super) fn condition(self, holds: bool, what: &str) -> Self {
         if !holds {
             return self;
@@ -160,7 +160,7 @@ impl Measure {
         self.fact(Source::Conditions, what, None, FactUnit::None)
     }
 
-    /// What speaks against it, if it holds.
+    /// Adds evidence against the cause, if it holds.
     pub(super) fn against(mut self, holds: bool, what: &str) -> Self {
         if holds {
             self.against.push(what.to_owned());
@@ -168,19 +168,19 @@ impl Measure {
         self
     }
 
-    /// What to do.
+    /// Sets the suggested fix.
     pub(super) fn remedy(mut self, words: impl Into<String>) -> Self {
         self.remedy = words.into();
         self
     }
 
-    /// A remedy that can be tried, if there is one.
+    /// Adds a suggested fix that can be run as a variant, if there is one.
     pub(super) fn variant(mut self, variant: Option<RemedyVariant>) -> Self {
         self.variants.extend(variant);
         self
     }
 
-    /// By the rule of the family: independent sources that measured it, and nothing against it.
+    /// `Likely` with at least two independent sources and nothing against it, else `Hint`.
     pub fn confidence(&self) -> Confidence {
         let is_evidence = |fact: &&Fact| !fact.context && fact.source != Source::Conditions;
         let evidence = self.facts.iter().filter(is_evidence);

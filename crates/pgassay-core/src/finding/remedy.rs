@@ -1,4 +1,4 @@
-//! Remedies as variants of the study in which the trouble was found.
+//! Suggested fixes that can be run as variants of the same study.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::study::Protocol;
 
-/// What to change of the variant that had the trouble; everything else stays.
+/// What to change in the affected variant; everything else stays the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RemedyVariant {
-    /// Its name, as `work_mem=64MB`.
+    /// Its name, such as `work_mem=64MB`.
     pub name: String,
-    /// How statements travel.
+    /// The query protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
     /// The PostgreSQL version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Lines of `postgresql.conf`: needs a server of its own.
+    /// Settings in `postgresql.conf`: these need a separate server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
-    /// Settings of its sessions: shares the server.
+    /// Session settings: these share the server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub session: BTreeMap<String, String>,
 }
 
 impl RemedyVariant {
-    /// Another protocol.
+    /// Uses another protocol.
     pub(super) fn protocol(protocol: Protocol) -> Self {
         Self {
             name: format!("protocol={}", protocol.as_str()),
@@ -36,7 +36,7 @@ impl RemedyVariant {
         }
     }
 
-    /// Another version.
+    /// Uses another version.
     pub(super) fn version(version: &str) -> Self {
         Self {
             name: format!("version={version}"),
@@ -45,7 +45,7 @@ impl RemedyVariant {
         }
     }
 
-    /// Settings of sessions.
+    /// Changes session settings.
     pub(super) fn session(pairs: &[(&str, &str)]) -> Self {
         Self {
             name: named(pairs),
@@ -54,7 +54,7 @@ impl RemedyVariant {
         }
     }
 
-    /// Settings of the server.
+    /// Changes server settings.
     pub(super) fn settings(pairs: &[(&str, &str)]) -> Self {
         Self {
             name: named(pairs),

@@ -1,8 +1,8 @@
-//! The plan that tries remedies: the variant that had the trouble as it was, against itself with
-//! one thing changed. Only that proves a finding.
+//! The plan that tries suggested fixes: the affected variant unchanged, and with one thing changed.
+//! Only this experiment proves a finding.
 //!
-//! One variant is treated: the one with the strongest finding whose remedy can be written as a
-//! variant. Its remedies run under the conditions in which any of them was called for.
+//! One variant is treated: the one with the strongest finding whose suggested fix can be run as a
+//! variant. Its fixes run under all conditions for which any of them was suggested.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,25 +11,25 @@ use crate::plan::{Plan, Point, ServerPlan};
 use crate::run::Run;
 use crate::study::DriverKind;
 
-/// More remedies than this make every one of them wait too long for its turn.
+/// The most fixes to run. With more of them, the trials of each would be too far apart.
 const REMEDIES_MAX: usize = 3;
 
-/// What to run, and for which findings.
+/// The second plan, and the findings that it tests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SecondStage {
-    /// The plan; its baseline is the variant that had the trouble.
+    /// The plan; its baseline is the affected variant.
     pub plan: Plan,
     /// The variant of the first stage that is treated.
     pub variant: usize,
-    /// The findings' signatures, one for each variant of the plan but its baseline.
+    /// The findings' signatures, one for each variant of the plan except the baseline.
     pub ids: Vec<String>,
-    /// The suggested fixes' names, likewise.
+    /// The names of the suggested fixes, in the same order.
     pub fixes: Vec<String>,
-    /// The first stage's conditions, one for each of the plan.
+    /// For each condition of the plan: its index in the first stage.
     pub conditions: Vec<usize>,
 }
 
-/// The second stage of a run; `None` where no finding has a remedy that can be run as a variant.
+/// The second stage of a run; `None` if no finding has a fix that can be run as a variant.
 pub fn second_stage(run: &Run) -> Option<SecondStage> {
     let has_remedy = |finding: &&Finding| remedy_of(run, finding).is_some();
     let treatable: Vec<&Finding> = run.findings.iter().filter(has_remedy).collect();
@@ -59,7 +59,7 @@ pub fn second_stage(run: &Run) -> Option<SecondStage> {
     })
 }
 
-/// The first remedy of a finding that makes something different, where there can be one.
+/// The first fix of a finding that changes something at its point and can be run there.
 fn remedy_of<'a>(run: &Run, finding: &'a Finding) -> Option<&'a RemedyVariant> {
     let point = run.plan.point(finding.condition?, finding.variant?);
     if finding.difference_us.is_some() || point.driver != DriverKind::Postgres {
@@ -116,7 +116,7 @@ fn plan(
 }
 
 impl RemedyVariant {
-    /// Whether it makes anything different of a point, whose server is set like this.
+    /// Whether it changes anything at a point whose server has these settings, and can be applied.
     fn changes(&self, point: &Point, server: &ServerPlan, set: &BTreeMap<String, String>) -> bool {
         let session = self.session.iter().any(|(name, value)| {
             let now = point.session.get(name).or(set.get(name));
@@ -131,13 +131,13 @@ impl RemedyVariant {
             .version
             .as_ref()
             .is_some_and(|it| server.version.as_ref() != Some(it));
-        // A server of the user's own is neither set nor replaced.
+        // pgassay does not change settings of an external server, nor replace it.
         let is_possible =
             server.dsn.is_none() || (self.settings.is_empty() && self.version.is_none());
         is_possible && (session || settings || protocol || version)
     }
 
-    /// The server that it needs; several variants on one need room for their connections.
+    /// The server that it needs, with enough connections for all variants that share it.
     fn server(&self, of: &ServerPlan, remedies: usize) -> ServerPlan {
         let mut server = of.clone();
         server.connections *= remedies as u32 + 1;

@@ -1,7 +1,7 @@
-//! One side of a comparison: what is known of the point over all blocks, and in each of them.
+//! One side of a comparison: the evidence of a point over all blocks, and of each block.
 //!
-//! A signature weighs each block as it weighs the whole, so that the difference of its weight has
-//! an interval of paired blocks, as a verdict has.
+//! A signature weighs each block as it weighs the whole point, so the difference of its weight has
+//! an interval over paired blocks, as a verdict has.
 
 use std::collections::BTreeMap;
 
@@ -17,22 +17,22 @@ use crate::trial::{Trial, TrialKind};
 /// Confidence of each interval.
 const LEVEL: f64 = 0.95;
 
-/// A point as evidence, and each of its blocks.
+/// The evidence of a point, and of each of its blocks.
 pub(super) struct Side {
     pub whole: Evidence,
     pub blocks: BTreeMap<u32, Evidence>,
 }
 
 impl Side {
-    /// `whole` is the evidence of the same point.
+    /// `whole` must be the evidence of the same point.
     pub fn new(run: &Run, whole: Evidence, condition: usize, variant: usize) -> Self {
         let blocks = blocks(run, &whole, condition, variant);
         Self { whole, blocks }
     }
 }
 
-/// The interval of variant minus baseline of what a signature weighs; `None` with fewer than two
-/// blocks on both sides, or where nothing varies: a width of 0 is no knowledge.
+/// Confidence interval of a signature's weight under the variant minus that under the baseline.
+/// `None` with fewer than two common blocks, or if nothing varies: a width of 0 means no knowledge.
 pub(super) fn interval(signature: &Signature, baseline: &Side, variant: &Side) -> Option<[f64; 2]> {
     let weight = |evidence: &Evidence| (signature.measure)(evidence).weight_us;
     let differences: Vec<f64> = baseline
@@ -73,7 +73,7 @@ fn blocks(
         profile,
         major: &major,
     };
-    // A damaged histogram has been reported by the assessment.
+    // The assessment has already reported a damaged histogram.
     let rows = ledger::rows_by_block(&measured).unwrap_or_default();
     rows.into_iter()
         .filter_map(|(number, rows)| {

@@ -1,4 +1,4 @@
-//! CPU time of functions by name, with what they called.
+//! CPU time of functions by name, including callees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use crate::subsystem::{FrameName, Phase};
 /// A point's CPU stacks, each sample worth an equal part of the exact CPU time per transaction.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stacks {
-    /// Parent, frame and own time of each node, callers first.
+    /// Parent, frame and self time of each node, callers first.
     nodes: Vec<(Option<u32>, u32, f64)>,
     /// Time by phase.
     phases: BTreeMap<&'static str, f64>,
     names: Arc<Names>,
 }
 
-/// What the names of a profile mean: the same for all its blocks.
+/// Names and phases of a profile, shared by all its blocks.
 #[derive(Debug, Default)]
 struct Names {
-    /// Indices of frames by name, without what compilers append.
+    /// Indices of frames by name, without compiler-added suffixes.
     by_name: BTreeMap<String, Vec<u32>>,
     frames: usize,
     /// The phase of each node's stack; empty for nodes in which no sample ended.
@@ -31,7 +31,7 @@ impl Names {
         let mut by_name: BTreeMap<String, Vec<u32>> = BTreeMap::new();
         for (index, frame) in (0..).zip(&profile.frames) {
             let names = frame.symbol.as_deref().map(bare);
-            // Libraries count as a whole under their file's name up to the first dot.
+            // A library is also addressed as a whole, by its file name up to the first dot.
             let library = frame.object.split('.').next().unwrap_or_default();
             for name in names.into_iter().chain([library]) {
                 by_name.entry(name.to_owned()).or_default().push(index);
@@ -53,12 +53,12 @@ impl Names {
 }
 
 impl Stacks {
-    /// Divides `cpu_us` per transaction among a profile's stacks; nothing without samples.
+    /// Distributes `cpu_us` per transaction over a profile's stacks; empty without samples.
     pub fn new(profile: &Profile, cpu_us: f64) -> Self {
         Self::of(profile, cpu_us, Arc::new(Names::of(profile)), Node::total)
     }
 
-    /// The same by the samples of one block of that profile; by all of them where the block has
+    /// The same with the samples of one block of the profile, or with all samples if the block has
     /// none.
     pub fn in_block(&self, profile: &Profile, cpu_us: f64, block: u32) -> Self {
         let in_block = |node: &Node| {
@@ -109,16 +109,15 @@ impl Stacks {
             .sum()
     }
 
-    /// Time of stacks in which any of these functions stands: each stack counts once.
+    /// Time of stacks that contain any of these functions; each stack counts once.
     pub fn with(&self, names: &[&str]) -> f64 {
         self.path(&[names])
     }
 
-    /// Time of stacks in which functions of these lists stand one inside the other, the outermost
-    /// list first.
+    /// Time of stacks that contain a function of each list, in this order, outermost first.
     pub fn path(&self, lists: &[&[&str]]) -> f64 {
         let lists: Vec<Vec<bool>> = lists.iter().map(|names| self.flags(names)).collect();
-        // How many of the lists a node and its callers have met, in order.
+        // How many of the lists the path to each node has matched so far.
         let mut met = vec![0; self.nodes.len()];
         let mut sum_us = 0.0;
         for (index, (parent, frame, own_us)) in self.nodes.iter().enumerate() {
@@ -152,7 +151,7 @@ impl Stacks {
     }
 }
 
-/// Compilers' clones have the same name up to the first dot.
+/// The name without a compiler-added suffix such as `.isra.0`.
 fn bare(symbol: &str) -> &str {
     symbol.split('.').next().unwrap_or(symbol)
 }

@@ -1,4 +1,4 @@
-//! What statements cost before they run: parsing, planning, plans that are kept, routing, JIT.
+//! Statement overhead: parsing, planning, cached plans, partition routing, JIT compilation.
 //!
 //! Sources: `src/backend/tcop/postgres.c`, `utils/cache/plancache.c` (five custom plans, then the
 //! choice), `executor/execPartition.c`, `executor/functions.c` (SQL functions have a plan cache
@@ -12,37 +12,37 @@ use crate::study::Protocol;
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "parse-and-plan",
-        title: "Statements are parsed and planned each time",
+        title: "Statements are parsed and planned at every execution",
         manual: "SQL Commands: PREPARE; libpq: Command Execution Functions",
         measure: parse_and_plan,
     },
     Signature {
         id: "custom-plans",
-        title: "Prepared statements are planned each time",
+        title: "Prepared statements are planned again at every execution",
         manual: "Server Configuration: Query Planning, plan_cache_mode",
         measure: custom_plans,
     },
     Signature {
         id: "sql-function-planned-inside",
-        title: "The body of an SQL function is planned at each call of its query",
+        title: "An SQL function is planned again by every query that calls it",
         manual: "Extending SQL: Query Language (SQL) Functions",
         measure: sql_function,
     },
     Signature {
         id: "cached-plan-locks",
-        title: "A kept plan locks all of its tables before it runs",
-        manual: "Table Partitioning: Partition Pruning; plan_cache_mode",
+        title: "A cached plan locks all of its tables before it runs",
+        manual: "Data Definition: Partition Pruning; Query Planning: plan_cache_mode",
         measure: cached_plan_locks,
     },
     Signature {
         id: "partition-routing",
-        title: "Each insert sets up the routing to all partitions",
+        title: "Routing inserted rows to partitions is expensive",
         manual: "Data Definition: Table Partitioning",
         measure: partition_routing,
     },
     Signature {
         id: "jit",
-        title: "Just-in-time compilation of short queries",
+        title: "JIT compilation takes much of the CPU time",
         manual: "Just-in-Time Compilation: When to JIT?",
         measure: jit,
     },
@@ -54,7 +54,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "catalog-churn",
-        title: "Tables are created or dropped all the time",
+        title: "The load creates and drops tables continually",
         manual: "SQL Commands: CREATE TABLE (temporary tables); Routine Vacuuming",
         measure: catalog_churn,
     },
@@ -66,11 +66,11 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
 ];
 
-/// Phases in which text becomes a plan.
+/// Phases from statement text to plan.
 const BEFORE_EXECUTION: [&str; 4] = ["parse", "analyze", "rewrite", "plan"];
 
-/// CPU time that statements take by themselves. What receiving and sending cost beside it depends on
-/// how deeply the machine sleeps between them: half of a look-up's CPU time where it is idle.
+/// CPU time of statements without the network phase. The cost of receiving and sending depends on
+/// how deeply the CPU sleeps in between: on an idle machine it is half of a lookup's CPU time.
 fn of_statement(e: &Evidence) -> f64 {
     e.cpu_us - e.phases(&["network"])
 }
@@ -79,18 +79,18 @@ fn parse_and_plan(e: &Evidence) -> Measure {
     let us = e.phases(&BEFORE_EXECUTION);
     let protocol = match e.protocol {
         Some(Protocol::Simple) => "each statement is sent as text (simple protocol)",
-        _ => "each statement is parsed anew (extended protocol without a name)",
+        _ => "each statement is parsed again (extended protocol, unnamed statement)",
     };
     Measure::of(us)
         .when(us >= 0.3 * of_statement(e) && e.protocol != Some(Protocol::Prepared))
         .stacks("parse", e.phases(&["parse"]))
-        .stacks("analyse and rewrite", e.phases(&["analyze", "rewrite"]))
+        .stacks("analyze and rewrite", e.phases(&["analyze", "rewrite"]))
         .stacks("plan", e.phases(&["plan"]))
         .condition(e.protocol.is_some(), protocol)
         .remedy(
-            "Prepare statements once and execute them many times; a pooler between must support \
-             prepared statements (PgBouncer does from 1.21). From 12 on, plan_cache_mode tells \
-             whether a general plan is good enough.",
+            "Prepare statements once and execute them many times. A connection pooler must support \
+             prepared statements (PgBouncer does from 1.21 on). From 12 on, use plan_cache_mode to \
+             test whether a generic plan is good enough.",
         )
         .variant(
             e.protocol
@@ -105,16 +105,16 @@ fn custom_plans(e: &Evidence) -> Measure {
     Measure::of(us)
         .when(us >= 0.25 * of_statement(e) && e.protocol == Some(Protocol::Prepared))
         .stacks("planning of prepared statements", us)
-        .stacks("of it inside GetCachedPlan", inside)
+        .stacks("of which inside GetCachedPlan", inside)
         .condition(true, "statements are prepared once")
         .against(
             forced,
-            "plan_cache_mode=force_generic_plan is set: plans may be invalidated instead",
+            "plan_cache_mode=force_generic_plan is set: invalidated plans may be the cause",
         )
         .remedy(
-            "The planner thinks a plan for these very values so much cheaper that it plans each \
-             time. Where the general plan is as good, plan_cache_mode=force_generic_plan (12 and \
-             later) keeps it; where it is not, planning is the price of a good plan.",
+            "Set plan_cache_mode=force_generic_plan (12 and later) if the generic plan is as good: \
+             the planner estimates custom plans to be so much cheaper that it plans every time. If \
+             the generic plan is worse, planning is the price of a good plan.",
         )
         .variant(
             (e.since(12) && !forced)
@@ -135,11 +135,11 @@ fn sql_function(e: &Evidence) -> Measure {
     Measure::of(us)
         .when(e.of_cpu(us) >= 0.1 && e.until(17))
         .stacks("parsing and planning inside an SQL function", us)
-        .condition(e.until(17), "SQL functions keep no plan before 18")
+        .condition(e.until(17), "before 18, SQL functions do not cache plans")
         .remedy(
-            "Before 18 an SQL function that is not inlined is parsed and planned at each call of \
-             the query it stands in. Declare it STABLE or IMMUTABLE and call it in FROM, so that \
-             it is inlined; or write it in PL/pgSQL, which keeps plans; or upgrade to 18.",
+            "Declare the function STABLE or IMMUTABLE and call it in FROM, so that it is inlined; \
+             or write it in PL/pgSQL, which caches plans; or upgrade to 18. Before 18, every query \
+             that calls an SQL function that is not inlined parses and plans it again.",
         )
         .variant(Some(RemedyVariant::version("18")))
 }
@@ -156,9 +156,9 @@ fn cached_plan_locks(e: &Evidence) -> Measure {
             "statements are prepared",
         )
         .remedy(
-            "A general plan over a partitioned table locks every partition before it prunes any. \
-             Name the partition key as a literal, or let it be planned each time with \
-             plan_cache_mode=force_custom_plan (12 and later); fewer partitions help as well.",
+            "Write the partition key as a literal, or set plan_cache_mode=force_custom_plan (12 \
+             and later) to plan at every execution: a generic plan over a partitioned table locks \
+             every partition before it prunes any. Fewer partitions also help.",
         )
         .variant(
             e.since(12)
@@ -176,12 +176,13 @@ fn partition_routing(e: &Evidence) -> Measure {
         find.max(setup)
     };
     let remedy = if is_old {
-        "10 opens and locks every partition for each row, 11 still locks all of them; 12 and later \
-         touch only the one that takes the row. Upgrade; until then insert into the leaf, put many \
-         rows into one statement, or have fewer partitions."
+        "Upgrade to 12 or later, which opens and locks only the partition that takes the row: for \
+         each INSERT, 10 opens and locks every partition, and 11 still locks all of them. Until \
+         then, insert into the leaf partition, put many rows into one statement, or use fewer \
+         partitions."
     } else {
-        "The routing itself is cheap since 12: see whether the partition key is an expensive \
-         expression, or insert into the leaf."
+        "Check whether the partition key is an expensive expression, or insert into the leaf \
+         partition. Routing itself is cheap since 12."
     };
     Measure::of(us)
         .when(e.of_cpu(us) >= if is_old { 0.15 } else { 0.25 })
@@ -197,7 +198,7 @@ fn partition_routing(e: &Evidence) -> Measure {
         })
         .condition(
             is_old,
-            "all partitions are opened or locked for each insert up to 11",
+            "up to 11, each INSERT opens or locks all partitions",
         )
         .remedy(remedy)
         .variant(is_old.then(|| RemedyVariant::version("18")))
@@ -217,29 +218,26 @@ fn jit(e: &Evidence) -> Measure {
         "jit_compile_expr",
         "llvm_release_context",
     ]);
-    // In a long query compiling is paid once, and what is compiled runs for all the rest of it.
+    // A long query compiles once and runs the compiled code for all the rest.
     let is_long = e.response_us > 1e6;
     let enough = if is_long { 0.25 } else { 0.05 };
     Measure::of(us)
         .when(e.of_cpu(us) >= enough)
         .stacks("compiling and optimizing with LLVM", us)
         .condition(e.since(12), "jit is on by default since 12")
-        .against(
-            is_long,
-            "the queries are long: the compiled code may pay for itself",
-        )
+        .against(is_long, "the queries are long, so compilation may pay off")
         .remedy(
-            "A cost estimate above jit_above_cost starts the compiler, which takes tens to \
-             hundreds of milliseconds. Set jit=off for this load, or raise jit_above_cost; see \
-             whether the estimates are far too high.",
+            "Set jit=off for this load, or raise jit_above_cost: a plan with a higher estimated \
+             cost is compiled, which takes tens to hundreds of milliseconds. Check whether the \
+             estimates are far too high.",
         )
         .variant(Some(RemedyVariant::session(&[("jit", "off")])))
 }
 
-/// What a worker takes to be forked, to attach and to end, on a slow machine: 2.5 to 3.0 ms of CPU time
-/// were measured in a virtual machine, for workers that found a table of one page already read.
+/// CPU time to fork, attach and end a worker, on a slow machine: 2.5 to 3.0 ms were measured in a
+/// virtual machine, for workers that found a table of one page already read.
 const WORKER_START_US: f64 = 4000.0;
-/// The default of `max_parallel_workers_per_gather`; how many were started is counted from 18 on.
+/// The default of `max_parallel_workers_per_gather`; launched workers are counted from 18 on.
 const DEFAULT_WORKERS: f64 = 2.0;
 
 fn parallel_start(e: &Evidence) -> Measure {
@@ -263,9 +261,9 @@ fn parallel_start(e: &Evidence) -> Measure {
         "IPC BgworkerShutdown",
         "IPC BgWorkerShutdown",
     ]);
-    // In these the leader waits for rows: for as long as a worker computes, that is no start-up.
+    // Here the leader waits for rows. While a worker computes, that is not the cost of starting it.
     let gathered = e.blocked(&["IPC ExecuteGather", "IPC MessageQueueReceive"]);
-    // The workers' CPU time beyond that of being started is work which the leader need not do.
+    // The workers' CPU time beyond their start is work that the leader is spared.
     let workers = started.unwrap_or(DEFAULT_WORKERS).max(1.0);
     let useful_us = (workers_us - workers * WORKER_START_US).max(0.0);
     let waited = waited + (gathered - workers_us / workers).max(0.0);
@@ -273,16 +271,16 @@ fn parallel_start(e: &Evidence) -> Measure {
     Measure::of(us)
         .when(us > useful_us && e.of_response(us) >= 0.1 && e.response_us < 100_000.0)
         .stacks("starting and ending parallel workers", us - waited)
-        .waits("waiting for parallel workers to start and to end", waited)
-        .counter("parallel workers started", started)
+        .waits("waiting for parallel workers to start and end", waited)
+        .counter("parallel workers launched", started)
         .context(|it| {
-            it.micros("CPU of parallel workers", Some(workers_us))
-                .waits("waiting for rows of parallel workers", gathered)
+            it.micros("CPU time of parallel workers", Some(workers_us))
+                .waits("waiting for rows from parallel workers", gathered)
         })
         .remedy(
             "Set max_parallel_workers_per_gather=0 for short queries, or raise \
              parallel_setup_cost and min_parallel_table_scan_size: each parallel query forks its \
-             workers, which takes about a millisecond of CPU time each.",
+             workers, at about 1 ms of CPU time each.",
         )
         .variant(Some(RemedyVariant::session(&[(
             "max_parallel_workers_per_gather",
@@ -316,22 +314,19 @@ fn catalog_churn(e: &Evidence) -> Measure {
     Measure::of(us)
         .when(e.of_cpu(us) >= 0.15 && e.of_cpu(made) >= 0.02)
         .stacks("creating and dropping tables", made)
-        .stacks(
-            "caches of the catalog that are invalidated and filled again",
-            missed,
-        )
+        .stacks("invalidating and refilling catalog caches", missed)
         .condition(temporary, "the script creates tables")
         .context(|it| {
             it.counter(
-                "rows inserted, the catalog's included",
+                "rows inserted, including catalog rows",
                 e.counter("pg_stat_database.tup_inserted"),
             )
         })
         .remedy(
-            "Every CREATE and DROP writes a dozen catalog rows and makes all sessions throw \
-             cached descriptions away. Create a temporary table once per session with ON COMMIT \
-             DELETE ROWS, or use a CTE, an array or an unlogged table with a key instead; vacuum \
-             pg_attribute and pg_class often.",
+            "Create a temporary table once per session with ON COMMIT DELETE ROWS, or use a CTE, \
+             an array or an unlogged table with a key instead. Vacuum pg_attribute and pg_class \
+             often: each CREATE and DROP writes a dozen catalog rows and invalidates the catalog \
+             caches of all sessions.",
         )
 }
 
@@ -347,10 +342,10 @@ fn foreign_keys(e: &Evidence) -> Measure {
     ]);
     Measure::of(us)
         .when(e.of_cpu(us) >= 0.15)
-        .stacks("checks of foreign keys", us)
+        .stacks("foreign key checks", us)
         .remedy(
-            "Each row looks its parent up and locks it (FOR KEY SHARE). Index the referencing \
-             columns; put more rows into one statement; where loading in bulk, add the constraint \
-             afterwards. Many sessions under one parent also share its MultiXact.",
+            "Index the referencing columns, put more rows into one statement, and add the \
+             constraint after a bulk load. Each row looks up its parent and locks it (FOR KEY \
+             SHARE); many sessions with the same parent also share its MultiXact.",
         )
 }

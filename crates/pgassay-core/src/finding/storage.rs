@@ -1,4 +1,4 @@
-//! Blocks and files: reading, evicting, extending, sorting on disk, checking, vacuuming.
+//! Blocks and files: reads, evictions, extensions, disk sorts, checksums, vacuuming.
 //!
 //! Sources: `src/backend/storage/buffer/`, `access/heap/hio.c` (extension by many blocks; better
 //! since 16), `storage/file/buffile.c`, `storage/page/checksum.c` (on by default since 18).
@@ -11,25 +11,25 @@ use super::remedy::RemedyVariant;
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "data-reads",
-        title: "Blocks are read because shared buffers do not hold them",
+        title: "Blocks are read because they are not in shared buffers",
         manual: "Server Configuration: Resource Consumption, shared_buffers",
         measure: data_reads,
     },
     Signature {
         id: "buffer-mapping",
-        title: "Contention on the buffer table",
+        title: "Contention on the buffer mapping table",
         manual: "Monitoring: Wait Events of Type LWLock (BufferMapping)",
         measure: buffer_mapping,
     },
     Signature {
         id: "backend-writes",
-        title: "Backends write dirty blocks themselves",
+        title: "Backends write dirty buffers themselves",
         manual: "Server Configuration: Resource Consumption, Background Writer",
         measure: backend_writes,
     },
     Signature {
         id: "relation-extension",
-        title: "Tables grow block by block under a lock",
+        title: "Tables are extended block by block under a lock",
         manual: "Populating a Database; Monitoring: Wait Events of Type Lock (extend)",
         measure: relation_extension,
     },
@@ -41,25 +41,25 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "checksums",
-        title: "Page checksums",
+        title: "Page checksums take CPU time",
         manual: "initdb: --data-checksums (the default since 18)",
         measure: checksums,
     },
     Signature {
         id: "pruning",
-        title: "Dead row versions are pruned and skipped again and again",
+        title: "Pruning dead row versions takes CPU time",
         manual: "Database Physical Storage: Heap-Only Tuples (HOT)",
         measure: pruning,
     },
     Signature {
         id: "autovacuum",
-        title: "Autovacuum works beside the load",
+        title: "Autovacuum competes with the load for CPU time",
         manual: "Routine Vacuuming: The Autovacuum Daemon",
         measure: autovacuum,
     },
 ];
 
-/// What reads a block from the kernel; 18 reads through `storage/aio`.
+/// Functions that read a block from the kernel; 18 reads through `storage/aio`.
 const READS: [&str; 10] = [
     "mdread",
     "mdreadv",
@@ -73,19 +73,19 @@ const READS: [&str; 10] = [
     "WaitReadBuffers",
 ];
 
-/// Larger shared buffers than the study's (or than the default of 128 MB).
+/// Four times the study's `shared_buffers` (128 MB by default), up to 1 GB.
 fn larger_shared_buffers(e: &Evidence) -> Option<RemedyVariant> {
     let now_mb = match e.setting("shared_buffers") {
         None => 128,
         Some(value) => megabytes(value)?,
     };
-    // More than a gigabyte is the user's decision.
+    // Whether to use more than 1 GB is the user's decision.
     let wanted_mb = (now_mb * 4).min(1024);
     let wanted = format!("{wanted_mb}MB");
     (wanted_mb > now_mb).then(|| RemedyVariant::settings(&[("shared_buffers", &wanted)]))
 }
 
-/// Whole megabytes of a size as PostgreSQL writes it; blocks of 8 kB without a unit.
+/// Whole megabytes of a size as PostgreSQL writes it; without a unit it is in blocks of 8 kB.
 fn megabytes(value: &str) -> Option<u64> {
     let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
     let number: u64 = digits.parse().ok()?;
@@ -117,17 +117,17 @@ fn data_reads(e: &Evidence) -> Measure {
         .counter("blocks read", read)
         .share(
             Source::Counters,
-            "of block look-ups that were no hit",
+            "of block lookups missed shared buffers",
             missed,
         )
         .bytes(
-            "read from the disk, what the kernel's cache had left out",
+            "read from disk, not found in the kernel's page cache",
             e.counter("backends.read_bytes"),
         )
         .remedy(
-            "The working set does not fit. Give shared_buffers a quarter of the memory or what \
-             the hot set needs; index what is scanned, so that fewer blocks are needed; from 18 \
-             on, io_method and effective_io_concurrency read ahead.",
+            "Raise shared_buffers to a quarter of the memory or to the size of the hot data: the \
+             working set does not fit. Add an index so that queries read fewer blocks. From 18 on, \
+             io_method and effective_io_concurrency control read-ahead.",
         )
         .variant(larger_shared_buffers(e))
 }
@@ -145,8 +145,8 @@ fn buffer_mapping(e: &Evidence) -> Measure {
         .counter("blocks read", e.counter("pg_stat_database.blks_read"))
         .stacks("BufferAlloc", e.with(&["BufferAlloc"]))
         .remedy(
-            "Blocks come and go under the 128 partitions of the buffers' table. Larger \
-             shared_buffers, or an index that needs fewer blocks.",
+            "Raise shared_buffers, or add an index so that queries need fewer blocks. Blocks enter \
+             and leave shared buffers under the locks of 128 partitions of the mapping table.",
         )
         .variant(larger_shared_buffers(e))
 }
@@ -162,11 +162,11 @@ fn backend_writes(e: &Evidence) -> Measure {
         .when(e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.1)
         .waits("DataFileWrite", waited)
         .stacks("FlushBuffer", us)
-        .counter("blocks written by backends", written)
+        .counter("buffers written by backends", written)
         .remedy(
-            "A backend that needs a buffer finds it dirty and writes it first. Raise \
-             shared_buffers; let the background writer run further ahead (bgwriter_lru_maxpages, \
-             bgwriter_delay); make checkpoints write steadily (checkpoint_completion_target).",
+            "Raise shared_buffers: a backend that needs a buffer finds it dirty and must write it \
+             first. Raise bgwriter_lru_maxpages and lower bgwriter_delay so that the background \
+             writer cleans more buffers; spread checkpoints with checkpoint_completion_target.",
         )
         .variant(larger_shared_buffers(e))
 }
@@ -191,12 +191,12 @@ fn relation_extension(e: &Evidence) -> Measure {
         .counter("extensions", extended)
         .condition(
             e.until(15),
-            "a table grows under one lock, with little ahead, until 15",
+            "up to 15, a table is extended by few blocks at a time under one lock",
         )
         .remedy(
-            "Every new block takes the table's extension lock and a write of zeroes. 16 and later \
-             extend by many blocks and hold the lock for less; COPY and many rows a statement \
-             extend in larger steps; partitions have a lock each.",
+            "Use COPY or insert many rows per statement, which extend the table in larger steps, \
+             or partition it: each partition has its own extension lock. Upgrade to 16 or later, \
+             which extends by many blocks at a time and holds the lock for less time.",
         )
         .variant(e.until(15).then(|| RemedyVariant::version("18")))
 }
@@ -224,19 +224,19 @@ fn temporary_files(e: &Evidence) -> Measure {
         "IO BuffileWrite",
     ]);
     let spilled = bytes.is_some_and(|count| count >= 8192.0);
-    // What lies in memory takes more room than the same in a file.
+    // Data takes more room in memory than in a file.
     let largest = bytes.unwrap_or(0.0) / files.unwrap_or(1.0).max(1.0);
     let wanted_mb = (largest * 4.0 / 1e6).clamp(64.0, 512.0) as u64;
     Measure::of(us + waited)
         .when(spilled || e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.05)
-        .bytes("temporary files' bytes", bytes)
+        .bytes("temporary file bytes", bytes)
         .counter("temporary files", files)
         .stacks("writing and reading temporary files", us)
         .waits("BufFileRead and BufFileWrite", waited)
         .remedy(
-            "Increase work_mem for this query or role: a sort or hash spilled to disk. It counts \
-             per node and per worker; hash tables may take hash_mem_multiplier times as much (13 \
-             and later); an index that gives the order needs no sort.",
+            "Increase work_mem for this query or role: a sort or hash spilled to disk. It applies \
+             per plan node and per worker; hash tables may use hash_mem_multiplier times as much \
+             (13 and later). An index that provides the order avoids the sort.",
         )
         .variant(Some(RemedyVariant::session(&[(
             "work_mem",
@@ -254,13 +254,13 @@ fn checksums(e: &Evidence) -> Measure {
     ]);
     Measure::of(us)
         .when(e.of_cpu(us) >= 0.03)
-        .stacks("checking and setting page checksums", us)
-        .condition(e.since(18), "initdb of 18 turns checksums on by default")
+        .stacks("verifying and setting page checksums", us)
+        .condition(e.since(18), "initdb enables checksums by default since 18")
         .counter("blocks read", e.counter("pg_stat_database.blks_read"))
         .remedy(
-            "Raise shared_buffers: every block that is read or written is checked. Compare \
-             versions with the same setting: initdb enables checksums by default in 18 \
-             (--no-data-checksums).",
+            "Raise shared_buffers: each block read or written needs its checksum computed. Compare \
+             versions with the same setting: initdb enables checksums by default since 18 \
+             (--no-data-checksums disables them).",
         )
         .variant(larger_shared_buffers(e))
 }
@@ -277,9 +277,9 @@ fn pruning(e: &Evidence) -> Measure {
         .stacks("pruning pages", us)
         .counter("rows updated", updated)
         .remedy(
-            "Pages fill with dead row versions. End old transactions and idle snapshots, which \
-             keep them alive; leave room on pages (fillfactor) and do not index what is updated, \
-             so that updates are HOT; vacuum often.",
+            "End old transactions and idle snapshots, which keep dead row versions alive, and \
+             vacuum more often. Make updates HOT: lower fillfactor to leave room on pages, and do \
+             not index columns that are updated.",
         )
 }
 
@@ -289,12 +289,12 @@ fn autovacuum(e: &Evidence) -> Measure {
         .unwrap_or(0.0);
     Measure::of(us)
         .when(e.of_cpu(us) >= 0.1)
-        .micros("autovacuum workers' CPU", Some(us))
+        .micros("CPU time of autovacuum workers", Some(us))
         .condition(e.is_on("autovacuum") != Some(false), "autovacuum is on")
         .remedy(
-            "Autovacuum takes CPU and I/O from the load. That is its work; in a benchmark vacuum \
-             between trials and turn it off, on a server slow it down (autovacuum_vacuum_cost_limit \
-             and _delay) rather than having it come late.",
+            "In a benchmark, run VACUUM between trials and set autovacuum=off. In production, keep \
+             autovacuum on and slow it down with autovacuum_vacuum_cost_limit and \
+             autovacuum_vacuum_cost_delay rather than let it run late.",
         )
         .variant(Some(RemedyVariant::settings(&[("autovacuum", "off")])))
 }

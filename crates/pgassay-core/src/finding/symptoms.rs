@@ -1,4 +1,4 @@
-//! Wrong findings that were seen once, each by its symptom.
+//! Regression tests: wrong findings that occurred once.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ fn ratio(ratio: f64) -> Ratio {
     }
 }
 
-/// A variant that is slower by as much as its response time is longer.
+/// A variant with 0.3 times the throughput and 3 times the latency.
 fn slower(verdict: Verdict) -> Comparison {
     Comparison {
         condition: 0,
@@ -44,8 +44,7 @@ fn slower(verdict: Verdict) -> Comparison {
     }
 }
 
-/// Four clients that update one row and wait for the disk: blocks that differ from their mean by
-/// these shares.
+/// Four clients that update one row and wait for the disk, with one block per noise factor.
 fn side(sync_us: f64, rows_us: f64, noise: [f64; 4]) -> Side {
     let stack = [
         ("ExecModifyTable;heap_update;XactLockTableWait", 4),
@@ -78,8 +77,8 @@ fn ranked(comparison: &Comparison, baseline: &Side, variant: &Side) -> Vec<Findi
     findings
 }
 
-/// The note's case: WAL sync takes 1200 µs instead of 300, and the three others who queue for the
-/// row wait three times as long for its holder: 3600 µs instead of 900.
+/// WAL sync takes 1200 µs instead of 300, so the three other clients wait longer for the holder of
+/// the row lock: 3600 µs instead of 900.
 #[test]
 fn row_lock_waits_do_not_outrank_the_wal_sync_that_quadrupled() {
     let (baseline, variant) = (side(300.0, 900.0, QUIET), side(1200.0, 3600.0, OTHERWISE));
@@ -97,7 +96,7 @@ fn row_lock_waits_do_not_outrank_the_wal_sync_that_quadrupled() {
     assert_eq!(rows.follows.as_deref(), Some("commit-sync"));
 }
 
-/// 64 clients queue 63 times as long, so that the cause is 1.6% of the difference in response time.
+/// 64 clients queue 63 times as long: the cause is only 1.6% of the difference in response time.
 #[test]
 fn a_long_queue_does_not_hide_the_service_time_that_it_follows_from() {
     let at_64 = |mut side: Side| {
@@ -114,7 +113,7 @@ fn a_long_queue_does_not_hide_the_service_time_that_it_follows_from() {
 
 #[test]
 fn a_queue_beyond_what_the_clients_can_cause_is_said_to_follow_from_nothing() {
-    // Three others cannot wait 20 ms more for a holder that takes 0.9 ms more.
+    // Three clients cannot wait 20 ms longer for a holder that takes 0.9 ms longer.
     let (baseline, variant) = (side(300.0, 900.0, QUIET), side(1200.0, 20_900.0, OTHERWISE));
     let found = ranked(&slower(Verdict::Slower), &baseline, &variant);
     let ids: Vec<&str> = found.iter().map(|it| it.id.as_str()).collect();
@@ -133,7 +132,7 @@ fn a_queue_alone_moves_and_follows_from_nothing() {
 
 #[test]
 fn what_differs_within_its_noise_has_not_moved_with_the_verdict() {
-    // Thrice as much in the mean, by one block of four.
+    // Three times as much on average, due to one block of four.
     let wild = [0.1, 0.2, 0.1, 3.6];
     let (baseline, variant) = (side(300.0, 0.0, QUIET), side(900.0, 0.0, wild));
     let found = ranked(&slower(Verdict::Slower), &baseline, &variant);
@@ -141,7 +140,7 @@ fn what_differs_within_its_noise_has_not_moved_with_the_verdict() {
     assert_ne!(found[0].confidence, Confidence::Moved, "{found:#?}");
     let [low, high] = found[0].difference_interval_us.unwrap();
     assert!(low < 0.0 && high > 600.0, "{low} {high}");
-    // One block has no interval at all.
+    // One block has no interval.
     let one = |side: Side| Side {
         blocks: side.blocks.into_iter().take(1).collect(),
         ..side
@@ -188,8 +187,8 @@ fn stage() -> SecondStage {
     }
 }
 
-/// What a second stage with this verdict makes of a finding at a condition, where the cause shrank
-/// or stayed.
+/// A finding under `condition` after a second stage with this verdict, in which the cause shrank or
+/// stayed.
 fn after_the_fix(verdict: Verdict, shrank: bool, condition: usize) -> Finding {
     let point = side(1200.0, 0.0, QUIET).whole;
     let mut findings = of_point(&point, (Some(condition), Some(2)));
@@ -208,7 +207,7 @@ fn only_a_fix_that_was_run_and_helped_confirms_its_finding_where_it_was_run() {
     assert_eq!(confirmed.confidence, Confidence::Confirmed);
     let fix = confirmed.tried.expect("it was run");
     assert_eq!(fix.name, "synchronous_commit=off");
-    // Faster, but not by this cause; run, but under another condition; run without a clear answer.
+    // Faster, but not by this cause; run under another condition; run with an unclear result.
     for other in [
         after_the_fix(Verdict::Faster, false, 5),
         after_the_fix(Verdict::Faster, true, 4),

@@ -1,4 +1,4 @@
-//! The log of changes: inserting into it, writing it, waiting for the disk and for standbys.
+//! WAL: inserting, writing and syncing it, and waiting for standbys.
 //!
 //! Sources: `src/backend/access/transam/xlog.c` (8 insertion locks; full-page images after a
 //! checkpoint), `replication/syncrep.c`. Names: `WALWriteLock` until 12, `WALWrite` since 13.
@@ -17,13 +17,13 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "full-page-images",
-        title: "Full-page images fill the WAL",
+        title: "Full-page images make up much of the WAL",
         manual: "Reliability and the Write-Ahead Log: WAL Configuration",
         measure: full_page_images,
     },
     Signature {
         id: "wal-insertion",
-        title: "Backends wait to insert into the WAL",
+        title: "Contention on WAL insertion locks",
         manual: "Reliability and the Write-Ahead Log: WAL Internals",
         measure: wal_insertion,
     },
@@ -35,7 +35,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "synchronous-replication",
-        title: "Commits wait for a standby",
+        title: "Commits wait for a synchronous standby",
         manual: "High Availability: Synchronous Replication",
         measure: synchronous_replication,
     },
@@ -51,23 +51,23 @@ fn commit_sync(e: &Evidence) -> Measure {
         "pg_stat_io(client backend, wal).fsyncs",
         "disk.flushes",
     ]);
-    // Before 10 nobody tells of the sync itself; its CPU and the rest of the response time do.
+    // 9.6 has no wait event for WAL sync; its CPU time and the remaining response time show it.
     let unseen = e.blocked.is_empty()
         && us > 0.0
         && e.of_response(e.response_us - e.cpu_us - e.run_queue_us) >= 0.5;
-    // Who waits for another's write waits for the same disk: no queue of its own cause.
+    // Waiting for another backend's WAL write is waiting for the same disk: service, not queueing.
     let weight_us = synced + waited + us;
     Measure::of(weight_us)
         .when((e.of_response(synced + waited) >= 0.2 || unseen) && !is_off)
         .waits("WAL sync", synced)
-        .waits("waiting for another's WAL write", waited)
-        .stacks("CPU of syncing", us)
+        .waits("waiting for another backend's WAL write", waited)
+        .stacks("CPU time of WAL sync", us)
         .counter("WAL syncs", syncs)
         .remedy(
-            "A commit returns when its WAL is on the disk. Put more into one transaction; \
-             commit_delay lets several commits share a sync; synchronous_commit=off answers \
-             before the sync and risks the last moments' commits after a crash, never \
-             consistency; a disk with a protected cache syncs in tens of microseconds.",
+            "Group more changes into one transaction, or set commit_delay so that concurrent \
+             commits share one WAL flush. If you can lose the most recent commits in a crash \
+             (consistency is never at risk), set synchronous_commit=off. A disk with a \
+             power-loss-protected write cache flushes in tens of microseconds.",
         )
         .variant(Some(RemedyVariant::session(&[(
             "synchronous_commit",
@@ -75,13 +75,13 @@ fn commit_sync(e: &Evidence) -> Measure {
         )])))
 }
 
-/// A block, which an image is at most.
+/// Size of a block: the upper bound of a full-page image.
 const BLOCK_BYTES: f64 = 8192.0;
-/// More than a WAL record without an image and without a large row takes.
+/// Upper bound of a WAL record without an image and without a large row.
 const RECORD_BYTES: f64 = 256.0;
 
-/// The share of the WAL that is full-page images: by their bytes where the version counts them, else
-/// no more than whole blocks, and no more than what records of ordinary size leave.
+/// The share of the WAL that is full-page images. It is exact where PostgreSQL counts their bytes;
+/// otherwise it is the smaller of whole blocks and of what records of ordinary size leave.
 fn images_share(
     images: Option<f64>,
     records: Option<f64>,
@@ -101,7 +101,7 @@ fn full_page_images(e: &Evidence) -> Measure {
     let measured = e.counter("pg_stat_wal.wal_fpi_bytes");
     let of_images = images_share(images, records, bytes, measured);
     let us = e.with(&["XLogInsert", "XLogRecordAssemble", "XLogInsertRecord"]);
-    // Where they are off, there are those of new pages still, which no checkpoint brings.
+    // With full_page_writes=off new pages still write images, but checkpoints do not cause them.
     let is_off = matches!(
         e.setting("full_page_writes"),
         Some("off" | "false" | "no" | "0")
@@ -112,19 +112,19 @@ fn full_page_images(e: &Evidence) -> Measure {
         .bytes("full-page images", measured)
         .counter("WAL records", records)
         .bytes("WAL written", bytes)
-        .context(|it| it.stacks("assembling and inserting WAL", us))
+        .context(|it| it.stacks("assembling and inserting WAL records", us))
         .against(
             measured.is_none(),
-            "the size of the images is an estimate: before 19 PostgreSQL counts them, not their bytes",
+            "image size is an estimate: PostgreSQL before 19 counts images but not their bytes",
         )
         .condition(
             e.setting("checkpoint_timeout").is_some() || e.setting("max_wal_size").is_some(),
-            "the study sets how often checkpoints come",
+            "the study sets checkpoint_timeout or max_wal_size",
         )
         .remedy(
-            "Raise max_wal_size and checkpoint_timeout: the first change of a page after a \
-             checkpoint writes the whole page to the WAL. Compress the images (wal_compression; \
-             lz4 or zstd from 15). In a benchmark have a checkpoint in every trial or in none.",
+            "Raise max_wal_size and checkpoint_timeout: after a checkpoint, the first change to a \
+             page writes the whole page to the WAL. Compress the images with wal_compression (lz4 \
+             or zstd from 15 on). In a benchmark, have a checkpoint in every trial or in none.",
         )
         .variant(Some(RemedyVariant::session(&[("wal_compression", "on")])))
 }
@@ -139,8 +139,8 @@ fn wal_insertion(e: &Evidence) -> Measure {
         .stacks("WAL insertion locks", us)
         .context(|it| it.bytes("WAL written", e.counter("wal.insert_bytes")))
         .remedy(
-            "Eight locks guard the insertion of WAL. Write less of it: fewer indexes, HOT \
-             updates, larger transactions, COPY; 17 made the waiting cheaper.",
+            "Write less WAL: drop unused indexes, make updates HOT, use larger transactions or \
+             COPY. All backends share eight WAL insertion locks; 17 made waiting for them cheaper.",
         )
 }
 
@@ -152,11 +152,11 @@ fn wal_buffers(e: &Evidence) -> Measure {
         .queueing(waited)
         .when(e.of_response(waited) >= 0.03 || full.is_some_and(|count| count >= 0.05))
         .waits("LWLock WALBufMapping", waited)
-        .counter("times that WAL had to be written for room", full)
+        .counter("WAL writes because WAL buffers were full", full)
         .stacks("AdvanceXLInsertBuffer", us)
         .remedy(
-            "A backend that finds the WAL buffers full writes WAL itself, in the middle of its \
-             work. Raise wal_buffers; its default is a 32nd of shared_buffers, at most 16 MB.",
+            "Raise wal_buffers: a backend that finds the WAL buffers full must write WAL itself \
+             before it can continue. The default is 1/32 of shared_buffers, at most 16 MB.",
         )
         .variant(Some(RemedyVariant::settings(&[("wal_buffers", "64MB")])))
 }
@@ -172,7 +172,8 @@ fn synchronous_replication(e: &Evidence) -> Measure {
             Some(e.of_response(waited)),
         )
         .remedy(
-            "A commit waits for the standby's answer. synchronous_commit=remote_write or local \
-             waits for less; a nearer standby, or ANY 1 of several, for a shorter time.",
+            "Set synchronous_commit=remote_write or local to wait for less. Use a standby with \
+             lower latency, or ANY 1 of several standbys in synchronous_standby_names, to wait for \
+             a shorter time.",
         )
 }

@@ -1,13 +1,13 @@
-//! The difference between two variants, to the instruction.
+//! The exact difference in instructions between two variants.
 //!
-//! A cost per transaction is a fraction; two of them are brought to one denominator, so that rows
-//! are whole numbers and add up to the total exactly.
+//! Costs per transaction are fractions. They are converted to a common denominator, so that rows are
+//! integers and add up to the total exactly.
 //!
-//! A difference counts when it exceeds what chance does with the rounds' spreads, over all variants that
-//! are compared; how much that is says [`super::margin`].
+//! A difference is significant if it exceeds a margin for the variation between rounds, corrected for
+//! the number of compared variants; see [`super::margin`].
 //!
-//! Invariant: a function is credited to one subsystem on both sides, so that a subsystem's change is
-//! the sum of its functions' changes.
+//! Invariant: a function belongs to the same subsystem on both sides, so the change of a subsystem is the
+//! sum of its functions' changes.
 
 use std::collections::BTreeMap;
 
@@ -17,41 +17,41 @@ use serde::{Deserialize, Serialize};
 use super::margin::margin;
 use super::{VariantCount, base_name, is_address};
 
-/// What can be said of two variants.
+/// The result of comparing two variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// They differ by more than chance does in 1% of counts, all compared variants together.
+    /// The difference is significant at 1%, corrected for all compared variants.
     Differs,
-    /// They do not.
+    /// The difference is not significant.
     NoDifference,
-    /// Nothing: one of them has fewer than three rounds.
+    /// Undecided: a variant has fewer than three rounds.
     TooFewRounds,
-    /// One of them has no cost per transaction, because twice the work is not twice the cost.
+    /// Undecided: a variant's cost is not proportional to the number of transactions.
     NotLinear,
 }
 
-/// How a variant differs from another.
+/// The difference between two variants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Difference {
-    /// What can be said.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Instructions per transaction that the variant costs more.
+    /// Instructions per transaction, variant minus baseline.
     pub per_transaction: f64,
-    /// The variant's cost by the other's.
+    /// Ratio of the variant's cost to the baseline's.
     pub ratio: f64,
-    /// What a difference has to exceed, in instructions per transaction: the larger of the spreads, times
-    /// a factor by the number of rounds and of comparisons. With too few rounds for a verdict, and in
-    /// files of earlier versions, the two spreads together.
+    /// The margin that a significant difference exceeds, in instructions per transaction: the larger of
+    /// the two spreads times a factor that depends on the numbers of rounds and comparisons. With too few
+    /// rounds for a verdict, and in files of earlier versions, the sum of the two spreads.
     pub repeatability: f64,
-    /// How many variants were compared at the same time, for which 1% holds together; 0 in files of
-    /// earlier versions, where it held for none.
+    /// Number of comparisons that share the error rate of 1%; 0 in files of earlier versions, which had no
+    /// such error rate.
     #[serde(default)]
     pub comparisons: usize,
-    /// The denominator of all rows.
+    /// Number of transactions that all rows are summed over.
     pub transactions: i64,
-    /// The difference in so many transactions: what the rows add up to.
+    /// The difference over [`Self::transactions`], which the rows add up to.
     pub instructions: i64,
     /// By subsystem, largest change first.
     pub subsystems: Vec<SubsystemChange>,
@@ -63,7 +63,7 @@ pub struct Difference {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubsystemChange {
-    /// Its name.
+    /// Name of the subsystem.
     pub name: String,
     /// Own instructions of its functions, over [`Difference::transactions`].
     pub instructions: i64,
@@ -73,20 +73,20 @@ pub struct SubsystemChange {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionChange {
-    /// Its name, or `0x` and its address in the object.
+    /// Function name, or `0x` and the address in the object.
     pub name: String,
     /// File name of the program or library.
     pub object: String,
-    /// Whom it belongs to, in the variant if it has it.
+    /// The subsystem it belongs to, in the variant if the function exists there.
     pub subsystem: String,
     /// Own instructions, over [`Difference::transactions`].
     pub instructions: i64,
-    /// With those of all that it called.
+    /// Instructions including callees, over [`Difference::transactions`].
     pub inclusive: i64,
 }
 
 impl Difference {
-    /// How `variant` differs from `baseline`, as one of so many `comparisons`.
+    /// Compares `variant` with `baseline`, as one of `comparisons` comparisons.
     pub fn between(baseline: &VariantCount, variant: &VariantCount, comparisons: usize) -> Self {
         let transactions = common_multiple(baseline.transactions, variant.transactions);
         let (down, up) = (
@@ -117,7 +117,7 @@ impl Difference {
         }
     }
 
-    /// A row's share of the difference, in instructions per transaction.
+    /// Converts a row's instructions to instructions per transaction.
     pub fn per_transaction_of(&self, instructions: i64) -> f64 {
         instructions as f64 / self.transactions as f64
     }
@@ -125,8 +125,8 @@ impl Difference {
 
 type Sides<'a> = [(&'a VariantCount, i64); 2];
 
-/// Sums of the functions' changes. Not the difference of the variants' own sums: whoever is credited
-/// with a function may depend on who calls it, and that can change where its cost does not.
+/// Sums the functions' changes by subsystem. The difference of the variants' own sums is not the same: the
+/// subsystem of a function can depend on its caller, which can change even if its cost does not.
 fn subsystems(functions: &[FunctionChange]) -> Vec<SubsystemChange> {
     let mut sums: BTreeMap<&str, i64> = BTreeMap::new();
     for row in functions {
@@ -149,8 +149,8 @@ fn functions(sides: Sides<'_>) -> Vec<FunctionChange> {
     let mut rows: BTreeMap<(&str, &str), FunctionChange> = BTreeMap::new();
     for (variant, factor) in sides {
         for function in &variant.functions {
-            // The same program may lie elsewhere; but an address means the same in the same file
-            // only.
+            // The same program can have different paths on the two sides, but addresses are comparable
+            // only within the same file.
             let object = if is_address(&function.name) {
                 function.object.as_str()
             } else {
@@ -187,5 +187,5 @@ fn common_multiple(a: u64, b: u64) -> i64 {
 }
 
 fn signed(count: u64) -> i64 {
-    i64::try_from(count).expect("nobody counts 2^63 transactions")
+    i64::try_from(count).expect("fewer than 2^63 transactions")
 }

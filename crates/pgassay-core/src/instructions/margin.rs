@@ -1,41 +1,41 @@
-//! How far apart two variants of the same cost come by chance: what a difference has to exceed.
+//! The margin that a difference must exceed: how far two variants of equal cost differ by chance.
 //!
-//! All that is known of the noise is how far each variant's rounds spread. With few rounds a spread is
-//! often far too small, so it is multiplied: by a factor that two medians of the same cost come apart
-//! beyond, in units of the larger spread, in 1% of counts. Where several variants are compared, this 1%
-//! is the chance that any of them is told to differ and does not (Šidák).
+//! The only information about the noise is the spread (range) of each variant's rounds. With few rounds,
+//! the spread often underestimates the noise, so it is multiplied by a factor: in units of the larger
+//! spread, two medians of equal cost differ by more than this factor in 1% of counts. With several
+//! comparisons, this 1% is the probability of any false difference among them (Šidák).
 //!
-//! The factors hold for normal noise of any two sizes, whichever variant is the noisier. They are
-//! largest, or nearly so, where one has none: then half the information is missing, and nobody told so.
+//! The factors hold for normal noise of any size on either side. They are largest, or nearly so, if one
+//! variant has no noise, because then its spread carries no information.
 //!
-//! Counts are not always normal: where a backend's data lie may give a cost one of two values. So a
-//! difference has to exceed the larger spread in any case, however many rounds there are. Then two
-//! such variants are told apart only where each had one value in all of its rounds: in 3% of counts of
-//! three rounds, in 0.2% of five.
+//! Counts are not always normal: depending on the memory layout of a backend, a cost may have one of two
+//! values. So a difference must always exceed the larger spread, regardless of the number of rounds. Two
+//! such variants then differ falsely only if each had the same value in all of its rounds: in 3% of
+//! counts with three rounds, in 0.2% with five.
 //!
 //! Sources: E. Lord, "The use of range in place of standard deviation in the t-test" (Biometrika, 1947),
-//! for the idea; Z. Šidák, "Rectangular confidence regions" (JASA, 1967). The factors were computed for
+//! for the method; Z. Šidák, "Rectangular confidence regions" (JASA, 1967). The factors were computed for
 //! this file from 20 million draws for each number of rounds and ratio of noises (0, 0.1, 0.3, 0.6, 1);
-//! `tests/margin.rs` checks them with draws of its own.
+//! `tests/margin.rs` checks them by simulation.
 
-/// The chance that any of the compared variants is told to differ by more than the rounds' noise, when
-/// none does.
+/// Probability of any false difference among the compared variants.
 pub const ERROR: f64 = 0.01;
 
-/// Fewer rounds give no verdict: two are as close as they happen to be, and the factor would be 31.
+/// Minimum number of rounds for a verdict. With two, the factor would be 31.
 pub const ROUNDS_MIN: usize = 3;
 
-/// Differences below half an instruction are not told even where repeats agree to the digit: a
-/// different settings file alone may shift a hash table's place.
+/// Differences below half an instruction are not significant even if all repeats are identical: a
+/// different settings file alone can move a hash table.
 const RESOLUTION: f64 = 0.5;
 
-/// For noise of two values, whose difference is no more than a spread.
+/// Minimum factor, for noise with two values, whose difference never exceeds the spread.
 const FACTOR_MIN: f64 = 1.0;
 
-/// Chances that the columns of [`FACTORS`] are for.
+/// Probabilities of the columns of [`FACTORS`].
 const CHANCES: [f64; 5] = [1e-2, 5e-3, 1e-3, 1e-4, 1e-5];
 
-/// For so many rounds or more: how many times the larger spread two medians come apart with each chance.
+/// For a minimum number of rounds: by how many times the larger spread two medians differ, with each
+/// probability.
 const FACTORS: [(usize, [f64; 5]); 7] = [
     (3, [3.04, 4.31, 9.65, 30.7, 97.0]),
     (4, [1.39, 1.75, 2.96, 6.35, 13.9]),
@@ -46,19 +46,20 @@ const FACTORS: [(usize, [f64; 5]); 7] = [
     (10, [0.449, 0.497, 0.607, 0.773, 0.99]),
 ];
 
-/// What a difference has to exceed, in the unit of the spreads; `None` where rounds are too few to say.
-/// `rounds` is the smaller number of the two variants', `comparisons` how many differences are told.
+/// The margin that a difference must exceed, in the unit of the spreads; `None` with too few rounds.
+/// `rounds` is the smaller of the two variants' numbers of rounds, `comparisons` the number of
+/// comparisons that share the error rate.
 pub fn margin(spreads: [f64; 2], rounds: usize, comparisons: usize) -> Option<f64> {
     let larger = spreads[0].max(spreads[1]);
     factor(rounds, comparisons).map(|factor| (factor * larger).max(RESOLUTION))
 }
 
-/// How many times the larger spread a difference has to exceed.
+/// The margin in units of the larger spread.
 pub fn factor(rounds: usize, comparisons: usize) -> Option<f64> {
     let (_, factors) = FACTORS.iter().rfind(|(least, _)| *least <= rounds)?;
     let chance = chance_each(comparisons);
-    // Both logarithms are nearly on a line: for small chances it is one, of slope 1 / (rounds − 1).
-    // Beyond the last column the last two go on.
+    // In logarithms the factors are nearly linear: for small probabilities with slope 1 / (rounds − 1).
+    // Beyond the last column, extrapolate from the last two.
     let right = CHANCES.iter().position(|it| *it <= chance);
     let right = right.unwrap_or(CHANCES.len() - 1).max(1);
     let at = |column: usize| (CHANCES[column].ln(), factors[column].ln());
@@ -67,10 +68,10 @@ pub fn factor(rounds: usize, comparisons: usize) -> Option<f64> {
     Some(factor.max(FACTOR_MIN))
 }
 
-/// The chance that each of so many comparisons may have, so that together they have [`ERROR`].
+/// The error probability for each comparison, so that the total is [`ERROR`] (Šidák).
 fn chance_each(comparisons: usize) -> f64 {
     let each = 1.0 / comparisons.max(1) as f64;
-    // Not 1 − (1 − ERROR)^each: that loses the digits that matter.
+    // 1 − (1 − ERROR)^each, without loss of precision.
     -(each * (-ERROR).ln_1p()).exp_m1()
 }
 

@@ -1,9 +1,10 @@
-//! Counted costs: what a transaction costs in instructions, as it is printed, kept and compared.
+//! Instruction counts per transaction, as printed, stored and compared.
 //!
-//! Filled by `pgassay-count` from callgrind's files; a run may hold them beside what it timed.
+//! `pgassay-count` computes them from callgrind's files; a run can contain them in addition to its
+//! timed trials.
 //!
-//! Invariants: integers are sums over [`VariantCount::transactions`]; the functions' own
-//! instructions add up to the variant's, and so do the subsystems'; rows of a difference likewise.
+//! Invariants: integers are sums over [`VariantCount::transactions`]; the functions' own instructions
+//! add up to the variant's, and so do the subsystems' and the rows of a difference.
 
 mod difference;
 pub mod margin;
@@ -17,13 +18,13 @@ use serde::{Deserialize, Serialize};
 pub use difference::{Difference, FunctionChange, SubsystemChange, Verdict};
 pub use tree::{CallPath, CallTree, PathFunction};
 
-/// The name and version of this form.
+/// Name and version of the schema.
 pub const SCHEMA: &str = "pgassay.count/1";
 
-/// Two slopes that differ by a larger share are not of one line.
+/// Slopes with a larger relative difference are not linear.
 pub const NOT_LINEAR: f64 = 0.005;
 
-/// What was counted.
+/// Instruction counts of a study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
@@ -33,26 +34,26 @@ pub struct Counts {
     pub question: String,
     /// Seed of the scripts' random numbers.
     pub seed: u64,
-    /// What executed the instructions.
+    /// The machine that executed the instructions.
     pub machine: Machine,
-    /// What the study asks for and counting does not do, each a sentence's part.
+    /// Parts of the study that counting ignores, each a sentence fragment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
-    /// What it was counted under.
+    /// The counts of each condition.
     pub conditions: Vec<ConditionCount>,
 }
 
-/// Counts, and what sets each condition's variants apart from its first.
+/// Instruction counts, and the differences between each condition's variants and its baseline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InstructionCosts {
-    /// What was counted.
+    /// The counts.
     pub counts: Counts,
-    /// Every variant against its condition's baseline.
+    /// The differences of all variants from their condition's baseline.
     pub differences: Vec<VariantDifference>,
 }
 
-/// A variant against the baseline of its condition.
+/// The difference of a variant from the baseline of its condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VariantDifference {
@@ -62,12 +63,12 @@ pub struct VariantDifference {
     pub baseline: String,
     /// Name of the variant.
     pub variant: String,
-    /// How they differ.
+    /// The difference.
     pub difference: Difference,
 }
 
 impl InstructionCosts {
-    /// Compares what was counted.
+    /// Compares the counts.
     pub fn of(counts: Counts) -> Self {
         let comparisons = counts.comparisons();
         let differences = counts
@@ -89,7 +90,7 @@ impl InstructionCosts {
         }
     }
 
-    /// How a variant differs from its condition's baseline.
+    /// The difference of a variant from its condition's baseline.
     pub fn difference(&self, condition: &str, variant: &str) -> Option<&Difference> {
         let mut all = self.differences.iter();
         let found = all.find(|it| it.condition == condition && it.variant == variant);
@@ -98,22 +99,22 @@ impl InstructionCosts {
 }
 
 impl Counts {
-    /// How many differences are told of: every variant's, under every condition, against its baseline.
+    /// Number of comparisons: every variant with its baseline, under every condition.
     pub fn comparisons(&self) -> usize {
         let others = self.conditions.iter().map(|it| it.variants.len());
         others.map(|variants| variants.saturating_sub(1)).sum()
     }
 }
 
-/// What executed the instructions. Counts of different machines do not compare where these differ.
+/// The machine that executed the instructions. Counts are comparable only if these are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// What counted, such as `valgrind-3.19.0`.
+    /// The tool that counted, such as `valgrind-3.19.0`.
     pub counter: String,
-    /// The processor's model.
+    /// CPU model.
     pub cpu: String,
-    /// Those of its features by which libc chooses its functions.
+    /// The CPU features that affect libc's choice of function variants.
     pub cpu_features: Vec<String>,
 }
 
@@ -121,7 +122,7 @@ pub struct Machine {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConditionCount {
-    /// Its name.
+    /// Title of the condition.
     pub title: String,
     /// The variants, in the study's order.
     pub variants: Vec<VariantCount>,
@@ -145,10 +146,10 @@ pub struct Build {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Repeat {
-    /// Instructions of each segment's backend, its start and end included.
+    /// Instructions of each segment's backend, including its start and exit.
     pub instructions: [u64; 3],
-    /// Which point of its round it was, from 1: the order is another in each round. 0 in files of
-    /// earlier versions, where it was the plan's.
+    /// Position in its round, from 1; the order differs between rounds. 0 in files of earlier versions,
+    /// which used the order of the plan.
     #[serde(default)]
     pub position: u32,
 }
@@ -159,7 +160,7 @@ impl Repeat {
         self.between(0, 2, segments)
     }
 
-    /// By how much the slopes of the two halves differ, as a share of the whole slope.
+    /// Difference between the slopes of the two halves, relative to the overall slope.
     pub fn bend(&self, segments: [u64; 3]) -> f64 {
         let halves = self.between(1, 2, segments) - self.between(0, 1, segments);
         halves / self.slope(segments)
@@ -175,17 +176,17 @@ impl Repeat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VariantCount {
-    /// Its name.
+    /// Name of the variant.
     pub name: String,
-    /// Its server.
+    /// Build of its server.
     pub build: Build,
-    /// Settings of its server beyond the defaults of `initdb`.
+    /// Settings of its server that differ from the defaults of `initdb`.
     pub settings: BTreeMap<String, String>,
-    /// Transactions of the three segments.
+    /// Number of transactions of the three segments.
     pub segments: [u64; 3],
-    /// What was seen, repeat by repeat.
+    /// Totals of each repeat.
     pub repeats: Vec<Repeat>,
-    /// Transactions that the sums below are of: those of the median repeat.
+    /// Number of transactions in the median repeat, which the following sums are for.
     pub transactions: u64,
     /// Their instructions.
     pub instructions: i64,
@@ -195,12 +196,12 @@ pub struct VariantCount {
     pub system_calls_by_name: Vec<SystemCalls>,
     /// Instructions by subsystem, most first.
     pub subsystems: Vec<SubsystemCount>,
-    /// Functions, most own instructions first; those without any change are left out.
+    /// Functions, most own instructions first, without those that executed none.
     pub functions: Vec<FunctionCount>,
-    /// Calls between functions, by their indexes above; not kept in files.
+    /// Calls between functions, by their indexes in `functions`; not stored in files.
     #[serde(skip)]
     pub calls: Vec<CallTally>,
-    /// The same instructions by call path, of a round of their own; where they were asked for.
+    /// The same instructions by call path, from a separate round, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<CallTree>,
 }
@@ -212,19 +213,19 @@ pub struct CallTally {
     pub caller: usize,
     /// Index of the callee.
     pub callee: usize,
-    /// How often, in all transactions.
+    /// Number of calls, in all transactions.
     pub count: i64,
-    /// Instructions of the callee in these calls, all that it called included.
+    /// Instructions of the callee in these calls, including its own callees.
     pub inclusive: i64,
 }
 
-/// System calls of one name.
+/// System calls with one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SystemCalls {
-    /// The library's function that made them, or an address.
+    /// The library function that made them, or an address.
     pub name: String,
-    /// How many, in all transactions.
+    /// Number of system calls, in all transactions.
     pub count: i64,
 }
 
@@ -232,7 +233,7 @@ pub struct SystemCalls {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubsystemCount {
-    /// Its name.
+    /// Name of the subsystem.
     pub name: String,
     /// Instructions, in all transactions.
     pub instructions: i64,
@@ -242,25 +243,25 @@ pub struct SubsystemCount {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionCount {
-    /// Its name, or `0x` and its address in the object.
+    /// Function name, or `0x` and the address in the object.
     pub name: String,
     /// The program or library.
     pub object: String,
-    /// Whom it belongs to.
+    /// The subsystem it belongs to.
     pub subsystem: String,
-    /// How often it was called, in all transactions.
+    /// Number of calls, in all transactions.
     pub calls: i64,
     /// Its own instructions.
     pub instructions: i64,
-    /// With those of all that it called.
+    /// Instructions including callees.
     pub inclusive: i64,
-    /// Whether it calls itself through others: then `inclusive` is an upper bound.
+    /// Whether it calls itself indirectly, in which case `inclusive` is an upper bound.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recursive: bool,
 }
 
 impl VariantCount {
-    /// A sum over all transactions as instructions, or whatever it is, per transaction.
+    /// Converts a sum over all transactions to a figure per transaction.
     pub fn per_transaction(&self, sum: i64) -> f64 {
         sum as f64 / self.transactions as f64
     }
@@ -278,7 +279,7 @@ impl VariantCount {
             .collect()
     }
 
-    /// The largest of these less the smallest: what repeating was seen to change.
+    /// The range of the slopes: the variation between repeats.
     pub fn spread(&self) -> f64 {
         let slopes = self.slopes();
         let most = slopes.iter().copied().fold(f64::MIN, f64::max);
@@ -286,13 +287,13 @@ impl VariantCount {
         most - least
     }
 
-    /// The mean share by which the second half of a run costs more per transaction than the first.
+    /// Mean relative increase of the cost per transaction from the first half of a run to the second.
     pub fn bend(&self) -> f64 {
         let bends = self.repeats.iter().map(|repeat| repeat.bend(self.segments));
         bends.sum::<f64>() / self.repeats.len() as f64
     }
 
-    /// System calls per transaction, without reading the clock: that is one under valgrind only.
+    /// System calls per transaction, without clock reads, which are system calls only under valgrind.
     pub fn system_calls_each(&self) -> f64 {
         let clocks = self
             .system_calls_by_name
@@ -302,21 +303,20 @@ impl VariantCount {
         self.per_transaction(self.system_calls - clocks)
     }
 
-    /// Whether twice the transactions cost twice as much.
+    /// Whether the cost is proportional to the number of transactions.
     pub fn is_linear(&self) -> bool {
         self.bend().abs() <= NOT_LINEAR
     }
 }
 
-/// Whether this system call is one under valgrind only.
+/// Whether this function makes a system call only under valgrind.
 ///
-/// Clocks are read without the kernel on a bare machine, but valgrind hides the kernel's page for
-/// that.
+/// Outside valgrind, clocks are read through the vDSO without a system call; valgrind hides the vDSO.
 pub fn is_clock(name: &str) -> bool {
     matches!(name, "gettimeofday" | "clock_gettime" | "time" | "getcpu")
 }
 
-/// Whether a function goes by its address for want of a name.
+/// Whether a function is identified by its address because it has no name.
 pub fn is_address(name: &str) -> bool {
     name.starts_with("0x")
 }

@@ -1,46 +1,46 @@
-//! Instructions by call path: what a flame graph of counts is drawn from.
+//! Instruction counts by call path, for flame graphs.
 //!
-//! Counted, not estimated: callgrind kept every chain of callers apart. It did so in a round of its
-//! own, because that makes a server slower, so its sum differs from the variant's by what repeating
-//! changes. Invariants: callers stand before what they call; all paths' own instructions add up to
-//! [`CallTree::instructions`]; paths below which nothing was executed are left out.
+//! These are counts, not estimates: callgrind separates all call chains. It does so in a separate round,
+//! because that slows the server, so the total differs from the variant's by the variation between
+//! repeats. Invariants: callers come before callees; the own instructions of all paths add up to
+//! [`CallTree::instructions`]; paths without any executed instructions are omitted.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What some transactions executed, by call path.
+/// Instructions of a number of transactions, by call path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallTree {
-    /// The transactions that all figures are the sum of.
+    /// Number of transactions that all figures are summed over.
     pub transactions: u64,
-    /// Functions that the paths are made of.
+    /// The functions on the paths.
     pub functions: Vec<PathFunction>,
     /// The paths.
     pub paths: Vec<CallPath>,
 }
 
-/// A function of call paths.
+/// A function on a call path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathFunction {
-    /// Its name, or `0x` and its address in the object.
+    /// Function name, or `0x` and the address in the object.
     pub name: String,
     /// File name of the program or library.
     pub object: String,
 }
 
-/// A function called by its callers in this order. One that calls itself directly is one path.
+/// A function with its chain of callers. Direct recursion does not lengthen the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallPath {
-    /// Index of its caller's path; none for the outermost function.
+    /// Index of the caller's path; `None` for the outermost function.
     pub parent: Option<u32>,
     /// Index of the function.
     pub function: u32,
-    /// How often it was called this way.
+    /// Number of calls on this path.
     pub calls: i64,
-    /// Its own instructions this way.
+    /// Own instructions on this path.
     pub instructions: i64,
 }
 
@@ -50,12 +50,12 @@ impl CallTree {
         self.paths.iter().map(|path| path.instructions).sum()
     }
 
-    /// A sum over all transactions as instructions per transaction.
+    /// Converts a sum over all transactions to instructions per transaction.
     pub fn per_transaction(&self, sum: i64) -> f64 {
         sum as f64 / self.transactions as f64
     }
 
-    /// The functions of a path, outermost first, by their indexes.
+    /// Indexes of the functions on a path, outermost first.
     pub fn stack(&self, path: usize) -> Vec<u32> {
         let mut functions = Vec::new();
         let mut at = self.paths.get(path);

@@ -1,14 +1,14 @@
-//! From exact totals and what divides them to rows that add up.
+//! Divides exact totals by weights into rows that add up.
 //!
-//! Identity: whatever the weights, the rows' sum is `max(whole, on-CPU + run queue)`; with totals
-//! that fit into the whole, it is the whole. The row of [`Part::Between`] is exactly the client's
-//! own figure wherever the blocked time has room for it.
+//! Identity: whatever the weights, the rows add up to `max(whole, on-CPU + run queue)`, which is the
+//! whole if the totals fit into it. The row of [`Part::Between`] equals the client's own figure if
+//! the blocked time has room for it.
 //!
-//! The time in which the server waits for its client is divided in this order, each part taking
-//! no more than is left: between transactions, asleep, the client's CPU, its run queue, its turn
-//! (waiting in a thread that serves other clients first). The rest is wire and wake-up, which
-//! nothing measures: [`is_remainder`]. Between two transactions the client's thread is at work
-//! too, so that time of its CPU is not counted twice.
+//! The time in which the server waits for its client is divided in this order, each part taking no
+//! more than is left: between transactions, sleep, client CPU, client run queue, client thread busy
+//! (the thread serves other clients first). The rest is network and wake-up, which pgassay does not
+//! measure ([`is_remainder`]). The client's thread also works between two transactions, so that CPU
+//! time is subtracted once.
 
 use std::collections::BTreeMap;
 
@@ -20,50 +20,51 @@ use super::{Nature, Part, Row};
 pub struct Exact {
     /// Backends × window / transactions.
     pub whole_us: f64,
-    /// On a CPU.
+    /// On CPU.
     pub on_cpu_us: f64,
-    /// Runnable, waiting for one.
+    /// In the run queue.
     pub run_queue_us: f64,
-    /// In no statement, where the server keeps account of that; else samples tell how long it waits
-    /// for its client.
+    /// Outside of statements, if the server measures that; otherwise samples determine how long it
+    /// waits for its client.
     pub idle_us: Option<f64>,
-    /// The load generator's own account, where it is ours.
+    /// The load generator's own times; `None` if the clients are not ours.
     pub client: Option<ClientParts>,
 }
 
 impl Exact {
-    /// Neither on a CPU nor waiting for one.
+    /// Neither on CPU nor in the run queue.
     pub fn blocked_us(&self) -> f64 {
         (self.whole_us - self.on_cpu_us - self.run_queue_us).max(0.0)
     }
 }
 
-/// The client's account, per transaction, in µs.
+/// The client's own times per transaction, in µs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ClientParts {
-    /// No transaction under way.
+    /// Between transactions.
     pub between_us: f64,
-    /// Asleep inside a transaction, as its script asks.
+    /// Sleeping inside a transaction, as its script requests.
     pub asleep_us: f64,
-    /// On a CPU.
+    /// On CPU.
     pub cpu_us: f64,
-    /// Its threads were runnable and waited for a CPU.
+    /// Run-queue wait of its threads.
     pub run_queue_us: f64,
-    /// The same, times the clients that were ready in the thread meanwhile: what clients waited.
-    /// `None` where the load generator did not count them.
+    /// The same, weighted by the clients that were ready in the thread: the time that clients waited.
+    /// `None` if the load generator did not record it.
     pub ready_run_queue_us: Option<f64>,
-    /// A ready client waited while its thread handled others; `None` where it was not measured.
+    /// Time a ready client waited while its thread served others; `None` if it was not measured.
     pub turn_us: Option<f64>,
 }
 
 impl ClientParts {
-    /// What clients waited for a CPU of their threads. Every client that is ready in a thread waits
-    /// through its delay, so the thread's own delay is too little wherever it serves several.
+    /// Time that clients waited because their thread waited for a CPU. Every ready client of a thread
+    /// waits through its delay, so for several clients the thread's own delay is too little.
     pub fn waited_for_cpu_us(&self) -> f64 {
         self.ready_run_queue_us.unwrap_or(self.run_queue_us)
     }
 
-    /// The client's whole account of the time in which the server waits for it, each part once.
+    /// Total time in which the server waits for the client, as measured by the client. Each part
+    /// counts once.
     pub fn accounted_us(&self) -> f64 {
         let cpu_us = (self.cpu_us - self.between_us).max(0.0);
         let turn_us = self.turn_us.unwrap_or(0.0);
@@ -71,43 +72,45 @@ impl ClientParts {
     }
 }
 
-/// What is left of the server's wait for its client where the client's turn was measured.
-const WIRE: &str = "wire and wake-up";
-/// The same where it was not.
-const WIRE_AND_TURN: &str = "wire, wake-up, client's turn";
+/// The rest of the server's wait for its client if `turn_us` was measured.
+const WIRE: &str = "network and wake-up";
+/// The same if `turn_us` was not measured.
+const WIRE_AND_TURN: &str = "network, wake-up, client thread";
+/// Both names in results of older versions.
+const OLD_REMAINDERS: [&str; 2] = ["wire and wake-up", "wire, wake-up, client's turn"];
 
-/// Whether a row is what is left after all that was measured, and so has no source of its own.
+/// Whether a row is a remainder, so that no source measures it.
 pub fn is_remainder(mechanism: &str) -> bool {
-    matches!(mechanism, WIRE | WIRE_AND_TURN)
+    matches!(mechanism, WIRE | WIRE_AND_TURN) || OLD_REMAINDERS.contains(&mechanism)
 }
 
-/// The name of a row on a CPU.
+/// Key of a row on CPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuKey {
     /// The phase of the statement.
     pub phase: String,
     /// The subsystem.
     pub mechanism: String,
-    /// Nothing in the stack had a name.
+    /// No frame of the stack could be attributed.
     pub is_unresolved: bool,
 }
 
-/// The name of a row of blocked time.
+/// Key of a row of blocked time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockedKey {
-    /// The phase of the statement; empty where no stack told it.
+    /// The phase of the statement; empty without a stack.
     pub phase: String,
-    /// For what.
+    /// The reason of blocking.
     pub reason: Reason,
 }
 
-/// Weights of the rows on a CPU: all, and inside the kernel. Any unit, since only shares count.
+/// Weights of the rows on CPU: total, and inside the kernel. Any unit, since only shares count.
 pub type CpuWeights = BTreeMap<CpuKey, [f64; 2]>;
 /// Weights of the reasons of blocking.
 pub type BlockedWeights = BTreeMap<BlockedKey, f64>;
 
 impl BlockedKey {
-    /// Of looks at a server elsewhere that met a session at work (see [`Reason::running`]).
+    /// Key of samples of a remote server that found an active session (see [`Reason::running`]).
     pub fn running() -> Self {
         Self {
             phase: String::new(),
@@ -116,8 +119,8 @@ impl BlockedKey {
     }
 }
 
-/// Divides the waits for locks that only stacks have told, too short for any look at that place,
-/// among the locks of their kind, as looks at any time met them.
+/// Names the locks of waits that are known from stacks only, because no sample caught a wait event at
+/// the same call site. Their weight is apportioned by all sampled waits of that lock type.
 pub fn name_locks(weights: &mut BlockedWeights, events: &BlockedWeights) {
     for kind in Reason::LOCKS {
         let of_kind: Vec<(&Reason, f64)> = events
@@ -143,7 +146,7 @@ pub fn name_locks(weights: &mut BlockedWeights, events: &BlockedWeights) {
     }
 }
 
-/// The rows, in no particular order. Without weights a total stays one row.
+/// The rows, in no particular order. Without weights, a total stays one row.
 pub fn rows(exact: &Exact, on_cpu: &CpuWeights, blocked: &BlockedWeights) -> Vec<Row> {
     let mut rows = cpu_rows(exact.on_cpu_us, on_cpu);
     rows.push(row(
@@ -191,7 +194,7 @@ fn cpu_rows(on_cpu_us: f64, weights: &CpuWeights) -> Vec<Row> {
 fn blocked_rows(blocked_us: f64, weights: &BlockedWeights, exact: &Exact) -> Vec<Row> {
     let client = exact.client.as_ref();
     let (for_client, all) = client_weight(weights);
-    // What the client knows of itself is exact and cannot be anything else.
+    // The client measures these exactly, so the server must have waited at least as long.
     let known_us = client
         .map_or(0.0, |it| it.between_us + it.asleep_us)
         .min(blocked_us);
@@ -226,8 +229,8 @@ fn blocked_rows(blocked_us: f64, weights: &BlockedWeights, exact: &Exact) -> Vec
     rows
 }
 
-/// The server's own account of how long it waited for its client, before any of the client's own
-/// figures: by the samples of blocked backends, or by the server's clock; `None` where neither is.
+/// How long the server waited for its client according to the server's clock or, if there is none,
+/// the samples of blocked backends; `None` without both. The client's own times are not used.
 pub fn server_waits_for_client_us(exact: &Exact, weights: &BlockedWeights) -> Option<f64> {
     let (for_client, all) = client_weight(weights);
     let sampled_us = (all > 0.0).then(|| for_client / all * exact.blocked_us());
@@ -238,7 +241,7 @@ fn is_client(key: &BlockedKey) -> bool {
     key.reason.part == Part::Client
 }
 
-/// The weight of waiting for the client, and of everything.
+/// The weight of waiting for the client, and the total weight.
 fn client_weight(weights: &BlockedWeights) -> (f64, f64) {
     let of_client = weights.iter().filter(|(key, _)| is_client(key));
     (of_client.map(|it| it.1).sum(), weights.values().sum())
@@ -270,10 +273,10 @@ fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
             "between transactions",
             between,
         ),
-        row(Part::Client, Nature::Think, "client asleep", asleep),
+        row(Part::Client, Nature::Think, "client sleep", asleep),
         row(Part::Client, Nature::Demand, "client CPU", cpu),
         row(Part::Client, Nature::Queue, "client run queue", run_queue),
-        row(Part::Client, Nature::Queue, "client's turn", turn),
+        row(Part::Client, Nature::Queue, "client thread busy", turn),
         row(Part::Client, Nature::Queue, remainder, left_us),
     ]
 }
@@ -371,11 +374,11 @@ mod tests {
         assert_eq!(us("client CPU"), Some(7.0));
         assert_eq!(us("client run queue"), Some(3.0));
         assert!((us("Lock tuple").unwrap() - 10.0).abs() < 1e-9);
-        assert!((us("wire, wake-up, client's turn").unwrap() - 45.0).abs() < 1e-9);
+        assert!((us("network, wake-up, client thread").unwrap() - 45.0).abs() < 1e-9);
     }
 
-    /// One thread serves 64 clients, and a program beside it keeps it from its CPU: the thread's own
-    /// delay per transaction is 28 µs, but 49 clients on average are ready in it and wait through it.
+    /// One thread serves 64 clients, and another program competes for its CPU. The thread's own delay
+    /// per transaction is 28 µs, but on average 49 clients are ready in it and wait through it.
     #[test]
     fn every_client_that_is_ready_in_a_delayed_thread_waits_through_its_delay() {
         let (thread_us, waited_us) = (28.0, 1384.0);
@@ -401,13 +404,14 @@ mod tests {
         };
         let counted = exact(Some(waited_us), Some(400.0));
         assert!((us(&counted, "client run queue") - waited_us).abs() < 1e-9);
-        assert!((us(&counted, "client's turn") - 400.0).abs() < 1e-9);
+        assert!((us(&counted, "client thread busy") - 400.0).abs() < 1e-9);
         let left_us = 1900.0 - 50.0 - 8.0 - waited_us - 400.0;
         assert!((us(&counted, WIRE) - left_us).abs() < 1e-9);
-        // Of a run that did not count them, the remainder says that it holds them.
+        // If these were not recorded, the name of the remainder says that it includes them.
         let not_counted = exact(None, None);
         assert!((us(&not_counted, "client run queue") - thread_us).abs() < 1e-9);
         assert!(us(&not_counted, WIRE_AND_TURN) > waited_us);
         assert!(is_remainder(WIRE) && is_remainder(WIRE_AND_TURN));
+        assert!(OLD_REMAINDERS.into_iter().all(is_remainder));
     }
 }

@@ -1,16 +1,16 @@
-//! The checks of one point's ledger: every exact input against a second figure.
+//! The checks of one point's ledger: each exact input against a second figure.
 //!
 //! | input | second figure |
 //! |---|---|
 //! | window, transactions | the latencies' histogram, the clients' clock, the rate of the whole run |
 //! | all transactions of a run | the rate in the window |
 //! | on-CPU time | the processes' CPU clocks; samples; context switches; the machine's idle time |
-//! | run queue | context switches; the client's account of the time that it waits for the server |
-//! | in statements, waiting for the client | the server's clock; the client's own account |
+//! | run queue | context switches; the client's own time waiting for the server |
+//! | time in statements, waiting for the client | the server's clock; the client's own times |
 //! | the client's CPU time | its process's clock |
 //!
-//! Sums are taken over all trials of a kind before they are divided, so that short trials do not
-//! count for more than they hold.
+//! Figures are summed over all trials of a kind before they are divided, so that short trials do not
+//! get too much weight.
 
 use super::account::Exact;
 use super::consistency::{CheckName, ConsistencyCheck};
@@ -18,43 +18,44 @@ use super::trials::{Block, Measured, counted, of_kind};
 use super::{COVERAGE_ERROR_MAX, Divider, LedgerChecks, Part, Row, SAMPLES_ERROR_MAX};
 use crate::trial::{LatencyError, SecondReadings, Trial, TrialKind};
 
-/// The machine's time that no process accounts for may be this share of it, beside what was stolen.
+/// Share of the machine's time, beyond CPU steal, that no process may account for.
 const MACHINE_ERROR_MAX: f64 = 0.05;
-/// The rates in the window and of the whole run may differ by this share: a run settles at first.
+/// The rates in the window and of the whole run may differ by this share: a run starts with warm-up.
 const RATE_ERROR_MAX: f64 = 0.25;
-/// The clients' time and backends × window.
+/// The clients' time and backends × window may differ by this share.
 const CLIENT_CLOCK_ERROR_MAX: f64 = 0.02;
-/// On-CPU time by `schedstat` and by CPU clocks; the former may be behind by a tick.
+/// On-CPU time by `schedstat` and by CPU clocks may differ by this share: `schedstat` may lag by a tick.
 const CLOCK_ERROR_MAX: f64 = 0.03;
-/// Costs per transaction may differ by this share between timed and profiled trials, beside what
-/// profiling costs.
+/// Costs per transaction may differ by this share between timed and profiled trials, in addition to
+/// the profiling overhead.
 const PROFILED_ERROR_MAX: f64 = 0.15;
-/// Slices of context switches are few and short, so shares of them scatter.
+/// Slices of context switches are few and short, so their shares vary widely.
 const SWITCHES_ERROR_MAX: f64 = 0.4;
-/// A run queue below this share of the time is nothing that slices can measure.
+/// Below this share of the time, slices cannot measure the run queue.
 const RUN_QUEUE_SHARE_MIN: f64 = 0.02;
-/// The threads of the load generator and their process, beside what reading `/proc` takes.
+/// CPU time of the load generator's threads and process may differ by this share …
 const CLIENT_CPU_ERROR_MAX: f64 = 0.15;
+/// … plus the cost of reading `/proc`.
 const READING_US: f64 = 2_000.0;
-/// The server's clock and the client's account: this share of the whole,
+/// The server's clock and the client's times may differ from the rows by this share of the whole …
 const ACCOUNT_ERROR_MAX: f64 = 0.05;
-/// and for each round trip what the wire and two wake-ups of idle processors may take.
+/// … plus, for each round trip, what the network and two wake-ups of idle CPUs may take.
 const ROUND_TRIP_US: f64 = 40.0;
-/// Profiling may cost this share of the throughput.
+/// Profiling overhead may be this share of the throughput.
 const OVERHEAD_MAX: f64 = 0.3;
-/// The load generator may set the pace in this share of the trials.
+/// The load generator may be the bottleneck in this share of the trials.
 const CLIENT_LIMITED_MAX: f64 = 0.1;
-/// Where most of a transaction is think time, the bound on its response time is widened up to this.
+/// If most of a transaction is think time, the bound on its response time is widened up to this.
 const WHOLE_OVER_LATENCY_MAX: f64 = 5.0;
 
-/// What a ledger consists of, as far as checks need it.
+/// The parts of a ledger that checks need.
 pub(super) struct Side<'a> {
     pub measured: &'a Measured<'a>,
     pub blocks: &'a [Block],
     pub rows: &'a [Row],
     pub blocked_by: Divider,
-    /// How long the server waited for its client, by the server (see
-    /// [`super::account::server_waits_for_client_us`]); the mean over the blocks.
+    /// How long the server waited for its client according to the server (see
+    /// [`super::account::server_waits_for_client_us`]), averaged over the blocks.
     pub server_waits_us: Option<f64>,
 }
 
@@ -95,7 +96,7 @@ impl Sums {
     }
 }
 
-/// All checks that this point's trials allow.
+/// All checks for which this point's trials have figures.
 pub(super) fn consistency(
     side: &Side<'_>,
     checks: &LedgerChecks,
@@ -142,13 +143,13 @@ fn coverage(side: &Side<'_>, checks: &LedgerChecks) -> ConsistencyCheck {
     let whole_us: f64 = side.rows.iter().map(|row| row.us).sum();
     let response_us = whole_us - part_us(side.rows, &[Part::Between]);
     let latency_us = over(side.blocks, |it| it.latency_us);
-    // The rows' error is a share of the whole, which think time makes longer than the response.
+    // The error of the rows is a share of the whole, which includes think time.
     let widened = (whole_us / latency_us.max(f64::MIN_POSITIVE)).clamp(1.0, WHOLE_OVER_LATENCY_MAX);
     let bound = (COVERAGE_ERROR_MAX + checks.edge) * widened;
     ConsistencyCheck::compare(CheckName::Coverage, latency_us, response_us, bound)
 }
 
-/// The sum of a second reading over the timed trials; `None` where any lacks it.
+/// The sum of a second reading over the timed trials; `None` if any lacks it.
 fn second(measured: &Measured<'_>, of: fn(&SecondReadings) -> Option<f64>) -> Option<f64> {
     let readings = of_kind(measured, TrialKind::Timed);
     let readings = readings.map(|trial| trial.second.as_ref().and_then(of));
@@ -178,8 +179,8 @@ fn cpu_clock(measured: &Measured<'_>, timed: &Sums) -> Option<ConsistencyCheck> 
     ))
 }
 
-/// From the machine's idle time and what processes used, where the machine's whole time was kept;
-/// else what the trials computed of it when they ended.
+/// Computed from the machine's idle time and the processes' CPU time if the machine's total time was
+/// recorded; otherwise from the figure that each trial computed.
 fn machine(
     measured: &Measured<'_>,
     timed: &Sums,
@@ -213,7 +214,7 @@ fn client_cpu(measured: &Measured<'_>, timed: &Sums) -> Option<ConsistencyCheck>
     Some(check).filter(ConsistencyCheck::is_second_source)
 }
 
-/// Samples, switches and costs of profiled trials.
+/// Checks of samples, context switches and costs of profiled trials.
 fn of_profiled(
     measured: &Measured<'_>,
     timed: &Sums,
@@ -272,8 +273,8 @@ fn of_profiled(
     all
 }
 
-/// Round trips of a transaction: a backend leaves its CPU by its own will at least once for each.
-/// One where that was not counted, which makes bounds narrow rather than wide.
+/// Round trips per transaction: a backend switches voluntarily at least once for each. Without a
+/// count it is 1, which makes bounds narrow rather than wide.
 fn round_trips(measured: &Measured<'_>) -> f64 {
     let (switches, all) = counters(measured, "backends.voluntary_switches");
     if all > 0.0 {
@@ -297,7 +298,7 @@ fn account_bound(side: &Side<'_>, whole_us: f64) -> f64 {
 
 fn server_clock(side: &Side<'_>) -> Option<ConsistencyCheck> {
     let (active_ms, all) = counters(side.measured, "pg_stat_database.active_time");
-    // Where nothing else tells, that clock divides the time, and cannot check itself.
+    // If this clock divides the time, it cannot check itself.
     let divides = side.blocks.iter().any(|it| it.exact.idle_us.is_some());
     if all <= 0.0 || divides {
         return None;
@@ -315,7 +316,7 @@ fn server_clock(side: &Side<'_>) -> Option<ConsistencyCheck> {
     ))
 }
 
-/// One-sided where the client's turn was not measured, which can be nearly all of it.
+/// One-sided if `turn_us` was not measured: it can be nearly all of the time.
 fn client_account(side: &Side<'_>) -> Option<ConsistencyCheck> {
     let client = |it: &Exact| it.client.map(|client| client.accounted_us());
     let accounted = side.blocks.iter().map(|it| client(&it.exact));
@@ -333,7 +334,7 @@ fn client_account(side: &Side<'_>) -> Option<ConsistencyCheck> {
 }
 
 impl Side<'_> {
-    /// Whether the load generator measured how long ready clients waited for their turn.
+    /// Whether the load generator measured how long ready clients waited for their thread.
     pub fn has_turn(&self) -> bool {
         let has_turn = |it: &Block| it.exact.client.is_some_and(|it| it.turn_us.is_some());
         !self.blocks.is_empty() && self.blocks.iter().all(has_turn)
@@ -376,14 +377,12 @@ impl Side<'_> {
     }
 }
 
-/// What the transactions that a window's ends cut may make of the difference between rows and
-/// latencies.
+/// Possible difference between rows and latencies due to transactions cut by the ends of a window.
 ///
-/// Where a transaction counts by its end, one that is cut counts in one of the two figures only, and
-/// clients that are in step err all alike: so by the cut transactions' share of the window. Where
-/// it counts by its share of the window, equal ones err by nothing, and of unequal ones only what a
-/// cut one is longer than the mean is at stake. Clients stall together, so their number does not
-/// make that less.
+/// If a transaction counts by its end, a cut one counts in only one of the two figures, and clients in
+/// step all err alike: by the cut transactions' share of the window. If it counts by its share of the
+/// window, equal transactions cause no error, and unequal ones only by the excess of a cut transaction
+/// over the mean. Clients stall together, so more clients do not reduce it.
 fn edge(blocks: &[Block]) -> f64 {
     let at_stake_us = |it: &Block| {
         if it.is_credited {
@@ -400,18 +399,18 @@ pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// Geometric mean of profiled over that of timed throughput.
+/// Geometric mean of profiled throughput over that of timed throughput.
 fn tps_ratio(profiled: &[&Trial], timed: &[&Trial]) -> Option<f64> {
     let mean_log = |trials: &[&Trial]| mean(trials.iter().map(|trial| trial.tps().ln()));
     Some((mean_log(profiled)? - mean_log(timed)?).exp())
 }
 
-/// Which rows have a second source, by checks that would notice a figure half or twice as large.
+/// Which rows have a second source: a check that would notice an error by a factor of 2.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guards {
-    /// The time on a CPU.
+    /// On-CPU time.
     pub on_cpu: bool,
-    /// The run queue.
+    /// Run-queue time.
     pub run_queue: bool,
 }
 
@@ -426,8 +425,8 @@ impl Guards {
             CheckName::Samples,
             CheckName::SwitchesCpu,
         ];
-        // What the clients wait for the server holds the run queue. That says something where their
-        // own parts are measured, and where the rest of the wait does not simply make up for it.
+        // The clients' wait for the server includes the run queue. That is a second source only if
+        // all the clients' own parts are measured, so that the remainder cannot absorb an error.
         let by_clients = side.has_turn() && has(&[CheckName::ClientAccount]);
         Self {
             on_cpu: has(&on_cpu),

@@ -1,74 +1,73 @@
-//! Named checks of a ledger's inputs, each against a second figure of another source.
+//! Named checks of a ledger's inputs, each against a second figure from another source.
 //!
-//! A ledger's rows add up by construction, so that they do proves nothing: with the time on a CPU
-//! scaled by any factor they still would, since the blocked time is what is left. What proves
-//! something is a second figure that was measured by other means. Each check here compares two
-//! such figures and has a bound; a difference is *explained* only where no check fails.
+//! A ledger's rows add up by construction, so the sum proves nothing: with on-CPU time scaled by any
+//! factor they would still add up, since blocked time is the rest. Only a second figure measured by
+//! other means proves something. Each check here compares two such figures and has a bound. A
+//! difference is *explained* only if no check fails.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Errors beyond this are kept as this: JSON has no infinity.
+/// Errors are clamped to this, since JSON has no infinity.
 const ERROR_MAX: f64 = 1e6;
-/// A check with a wider bound would not notice a figure that is half or twice what it should be.
+/// A check with a wider bound would not notice a figure that is off by a factor of 2.
 const BOUND_OF_SOURCE: f64 = 0.45;
 
-/// What a check compares. Errors are relative to the first figure unless the text says otherwise.
+/// What a check compares. Errors are relative to the first figure unless stated otherwise.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum CheckName {
-    /// Something measured divides the blocked time: stacks or wait events. The error is 0 or 1.
+    /// Whether measured stacks or wait events divide the blocked time. The error is 0 or 1.
     Division,
-    /// The rows' response time against the mean latency by the clients' clock.
+    /// Response time by rows against mean latency by the clients' clock.
     Coverage,
-    /// The transactions counted against the latencies that were recorded.
+    /// Transactions counted against latencies recorded.
     Count,
-    /// Transactions per second in the window against those of the whole run, settling included.
+    /// Transactions per second in the window against those of the whole run, including warm-up.
     Rate,
-    /// Backends × window against the clients' time in transactions, between them and asleep.
+    /// Backends × window against the clients' time in transactions, between them and sleeping.
     ClientClock,
-    /// The backends' on-CPU time of `schedstat` against their CPU clocks.
+    /// On-CPU time of the backends by `schedstat` against their CPU clocks.
     CpuClock,
-    /// The on-CPU time of `schedstat` against the CPU time that the samples stand for, both of
-    /// profiled trials.
+    /// On-CPU time by `schedstat` against CPU time by samples, both in profiled trials.
     Samples,
-    /// The on-CPU time per transaction of timed trials against that of profiled ones.
+    /// On-CPU time per transaction in timed trials against profiled trials.
     ProfiledCpu,
-    /// The machine's time that was not idle against the CPU time of all processes; the error is a
-    /// share of the machine's time.
+    /// Non-idle time of the machine against CPU time of all processes; the error is a share of the
+    /// machine's time.
     Machine,
-    /// The share of the time on a CPU by `schedstat` against that by observed context switches,
-    /// both of profiled trials.
+    /// Share of on-CPU time by `schedstat` against that by observed context switches, both in profiled
+    /// trials.
     SwitchesCpu,
-    /// The same of the run queue.
+    /// The same for run-queue time.
     SwitchesRunQueue,
-    /// The run-queue time per transaction of timed trials against that of profiled ones.
+    /// Run-queue time per transaction in timed trials against profiled trials.
     ProfiledRunQueue,
-    /// The rows of the server against the server's own clock of the time in statements
-    /// (`pg_stat_database.active_time`, 14 and later). Waiting for a CPU before a statement begins
-    /// or after it ended is in no statement, so the error is what lies outside of the range that
-    /// this leaves, as a share of the response time and the time between transactions.
+    /// The server's rows against the server's own clock of time in statements
+    /// (`pg_stat_database.active_time`, 14 and later). Run-queue wait before a statement starts or
+    /// after it ends is not in a statement, so the clock may lie in a range. The error is the distance
+    /// from that range, as a share of response time plus time between transactions.
     ServerClock,
-    /// How long the server waited for its clients against what they account for themselves: think
-    /// time, CPU, run queue, turn. The error is a share of the response time and the time between.
+    /// Time the server waited for its clients against the clients' own times (think time, CPU, run
+    /// queue, thread busy). The error is a share of response time plus time between transactions.
     ClientAccount,
-    /// The load generator threads' CPU time against that of their whole process.
+    /// CPU time of the load generator's threads against that of their process.
     ClientCpu,
-    /// The throughput that profiling cost.
+    /// Profiling overhead: the share of the throughput that profiling costs.
     ProfilingOverhead,
-    /// The share of timed trials in which the load generator set the pace.
+    /// Share of timed trials in which the load generator was the bottleneck.
     ClientLimited,
-    /// Time that no name is known for, as a share of the difference.
+    /// Time with an unknown reason, as a share of the difference.
     Unresolved,
-    /// How far the ends of the 95% CI of the share explained are from 1.
+    /// Distance of the ends of the 95% CI of the explained share from 1.
     Unexplained,
-    /// Rows whose total has one source only, on this tier, as a share of the difference.
+    /// Rows whose total has only one source at this tier, as a share of the difference.
     Sources,
 }
 
-/// Which side of a difference a check is of.
+/// Which side of a difference a check belongs to.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -85,19 +84,19 @@ pub enum CheckSide {
 pub struct ConsistencyCheck {
     /// What it compares.
     pub name: CheckName,
-    /// Which side it is of; `None` where it is of both together, or of a ledger by itself.
+    /// The side it belongs to; `None` for a check of both sides together, or of a single ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub side: Option<CheckSide>,
-    /// By how much the second figure is larger than the first, as a share (0.1 is 10%).
+    /// How much the second figure is larger than the first, as a share (0.1 is 10%).
     pub error: f64,
-    /// The check passes up to this, in either direction.
+    /// The check passes if the absolute error is at most this.
     pub bound: f64,
     /// Whether it passed.
     pub passed: bool,
 }
 
 impl ConsistencyCheck {
-    /// A check of an error against its bound. What is no number does not pass.
+    /// A check of an error against its bound. NaN does not pass.
     pub(super) fn new(name: CheckName, error: f64, bound: f64) -> Self {
         Self {
             name,
@@ -112,7 +111,7 @@ impl ConsistencyCheck {
         }
     }
 
-    /// A check of a second figure against a first.
+    /// A check of a second figure against a first figure.
     pub(super) fn compare(name: CheckName, first: f64, second: f64, bound: f64) -> Self {
         let error = match () {
             () if first > 0.0 => second / first - 1.0,
@@ -122,7 +121,7 @@ impl ConsistencyCheck {
         Self::new(name, error, bound)
     }
 
-    /// Whether it would notice a figure that is half or twice what it should be.
+    /// Whether it would notice a figure that is off by a factor of 2.
     pub(super) fn is_second_source(&self) -> bool {
         self.bound <= BOUND_OF_SOURCE
     }

@@ -1,11 +1,12 @@
-//! What differs between two ledgers, row by row, with intervals from pairs of blocks.
+//! The difference of two ledgers, row by row, with intervals from pairs of blocks.
 //!
-//! Identity: over the blocks that both sides have, the rows' differences, and the groups', add up
-//! to the difference of the response times, since each is the mean of the same pairs' differences.
+//! Identity: over the blocks that both sides have, the differences of the rows, and those of the
+//! groups, add up to the difference of the response times, since each is the mean of the same pairs'
+//! differences.
 //!
-//! Groups are few and shown first: Holm's correction decides which of them changed. Rows are many:
-//! Benjamini and Hochberg's. A mark also needs a difference beyond the half-width that is printed
-//! beside it.
+//! Groups are few and shown first: Holm's correction decides which of them changed. Rows are many and
+//! use Benjamini and Hochberg's. A mark also requires that the difference exceeds the half-width
+//! printed next to it.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +23,12 @@ use crate::trial::LatencyError;
 
 /// Confidence of each interval.
 const LEVEL: f64 = 0.95;
-/// Chance of any false claim, or the share of false claims, among the rows of one list.
+/// Probability of any false mark (groups), or expected share of false marks (rows), in one list.
 const ALPHA: f64 = 0.05;
-/// A row this much smaller on one side counts as new or gone.
+/// A row below this share of its other side counts as added or removed.
 const ABSENT_BELOW_SHARE: f64 = 0.02;
 
-/// What tells a row from others.
+/// Key of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Account {
     part: Part,
@@ -39,8 +40,8 @@ struct Account {
 /// Figures of both sides, pair by pair.
 type Pairs = BTreeMap<Account, Vec<[f64; 2]>>;
 
-/// The ledgers of both sides and their difference; `None` where a side has no exact totals, or
-/// where they have no block in common.
+/// The difference of the ledgers of two points; `None` if a side has no ledger, or if they have no
+/// block in common.
 ///
 /// # Errors
 /// A damaged latency histogram.
@@ -66,7 +67,7 @@ fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
     let in_response = sum(&|row| row.part != Part::Between);
     let mut explained =
         sum(&|row| row.part != Part::Between && is_explained(row.part, &row.phase, &row.mechanism));
-    // What rows were trimmed by to fit is an error of theirs like any remainder, of the other sign.
+    // The amount that rows were trimmed by is an error like the remainder, with the opposite sign.
     for (figures, trimmed_us) in explained.iter_mut().zip(trimmed(&a.blocks, &b.blocks)) {
         *figures = [figures[0] + trimmed_us[0], figures[1] + trimmed_us[1]];
     }
@@ -98,7 +99,7 @@ fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
     Some(difference)
 }
 
-/// Those of both sides, and those of the difference.
+/// The checks of both sides, and those of the difference.
 fn checks(difference: &LedgerDifference, a: &Detailed, b: &Detailed) -> Vec<ConsistencyCheck> {
     let of_side = |side: CheckSide, it: &Detailed| {
         let checks = it.ledger.consistency.clone().into_iter();
@@ -144,15 +145,15 @@ fn checks(difference: &LedgerDifference, a: &Detailed, b: &Detailed) -> Vec<Cons
     checks
 }
 
-/// The explained part's mean difference over the whole's, with Fieller's interval: the ratios ρ at
-/// which `explained − ρ × whole` is not told from 0 by the pairs' t-test (Fieller, "Some problems
-/// in interval estimation", 1954). `None` without any difference.
+/// The mean difference of the explained part over that of the whole, with Fieller's interval: the
+/// ratios ρ for which the pairs' t-test cannot distinguish `explained − ρ × whole` from 0 (Fieller,
+/// "Some problems in interval estimation", 1954). `None` if the difference is 0.
 fn explained_share(whole: &[[f64; 2]], explained: &[[f64; 2]]) -> Option<ExplainedShare> {
     let differences =
         |figures: &[[f64; 2]]| -> Vec<f64> { figures.iter().map(|[a, b]| b - a).collect() };
     let (whole, explained) = (differences(whole), differences(explained));
     let sums: Vec<f64> = whole.iter().zip(&explained).map(|(w, e)| w + e).collect();
-    // Squares of t × standard error; that of a sum tells the covariance.
+    // Squares of t × standard error; the square for the sum yields the covariance.
     let square = |values: &[f64]| -> Option<(f64, f64)> {
         let mean = stats::mean_difference(values, LEVEL).ok()?;
         let half = mean.interval.map(|it| (it.high - it.low) / 2.0);
@@ -183,7 +184,7 @@ fn common<'a>(a: &'a [BlockRows], b: &'a [BlockRows]) -> Vec<(&'a [Row], &'a [Ro
         .collect()
 }
 
-/// What was trimmed in the blocks that both sides have, on both sides.
+/// The trimmed time on both sides, for the blocks that both sides have.
 fn trimmed(a: &[BlockRows], b: &[BlockRows]) -> Vec<[f64; 2]> {
     let of_b = |number: u32| b.iter().find(|block| block.number == number);
     a.iter()
@@ -201,7 +202,7 @@ impl Account {
         }
     }
 
-    /// Groups off the CPU hold several phases.
+    /// Groups off CPU contain several phases.
     fn of_group(row: &Row) -> Self {
         Self {
             phase: String::new(),
@@ -211,7 +212,7 @@ impl Account {
     }
 }
 
-/// Every account's figures; where a side has no such row, it is 0.
+/// The figures of each account; a missing row counts as 0.
 fn pairs(blocks: &[(&[Row], &[Row])], account: fn(&Row) -> Account) -> Pairs {
     let mut pairs = Pairs::new();
     for (index, (a, b)) in blocks.iter().enumerate() {

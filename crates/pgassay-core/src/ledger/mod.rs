@@ -1,26 +1,27 @@
 //! The cost ledger: where a transaction's time goes, so that it adds up.
 //!
 //! # The identity
-//! Over a window W every backend is on a CPU, in a run queue, or blocked. Summed over the backends
-//! and divided by the transactions, `backends × W / transactions` is the mean time from the
-//! begin of one transaction to the begin of the next: response time R plus the time between
-//! transactions Z (Little, "A proof for the queuing formula L = λW", 1961; a closed loop with a
-//! backend per client). So:
+//! Over a window W, every backend is on CPU, in the run queue, or blocked. Summed over the backends
+//! and divided by the transactions, `backends × W / transactions` is the mean time from the start of
+//! one transaction to the start of the next: response time R plus the time between transactions Z
+//! (Little, "A proof for the queuing formula L = λW", 1961; a closed loop with one backend per
+//! client). So:
 //!
-//! - rows of a [`Ledger`] add up to `response_us + between_us`;
-//! - those of a [`LedgerDifference`], `between transactions` left out, add up to the difference of
+//! - the rows of a [`Ledger`] add up to `response_us + between_us`;
+//! - the rows of a [`LedgerDifference`], without `between transactions`, add up to the difference of
 //!   the response times: an accounting, not a regression.
 //!
 //! # What is exact and what is sampled
-//! On-CPU and run-queue time per transaction are the kernel's own (`schedstat`) over the timed
-//! trials; the blocked time is what they leave of the window. Samples of the profiled trials only
-//! *divide* these totals ([`account`]): a sampler in user space misses what is runnable, by half on
-//! a full machine, so no share of samples is ever taken for a share of time. The part in which the
-//! server waits for its client is divided by the client's own totals.
+//! On-CPU and run-queue time per transaction are the kernel's own totals (`schedstat`) over the timed
+//! trials; blocked time is the rest of the window. Samples of the profiled trials only *divide* these
+//! totals ([`account`]). A user-space sampler misses runnable backends, half of them on a saturated
+//! machine, so a share of samples is never taken as a share of time. The time in which the server
+//! waits for its client is divided by the client's own totals.
 //!
-//! What no name is known for stands in rows of [`Part::Unresolved`], never left out. What is left
-//! of the wait for the client after all that the client accounts for is *unexplained* too: a
-//! remainder holds every error of the rows above it. The CPU time of background processes is listed beside the sum, since no transaction waits for it.
+//! Time without a known name is kept in rows of [`Part::Unresolved`]. The rest of the wait for the
+//! client that the client does not account for is *unexplained* too: a remainder contains every error
+//! of the other rows. The CPU time of background processes is listed separately from the sum, since
+//! no transaction waits for it.
 
 pub mod account;
 mod checks;
@@ -42,21 +43,21 @@ pub(crate) use trials::{blocked_key, blocked_weights, cpu_weights, rows_by_block
 
 use crate::comparison::{Change, CostRow};
 
-/// Unresolved time beyond this share of a difference forbids to call the difference explained.
+/// A difference with more unexplained time than this share of it is not called explained.
 pub const UNRESOLVED_SHARE_MAX: f64 = 0.05;
-/// The ends of the 95% CI of the share explained may be this far from 1.
+/// The ends of the 95% CI of the explained share may be this far from 1.
 pub const UNEXPLAINED_SHARE_MAX: f64 = 0.2;
-/// Samples and exact totals may differ by this share, beside chance: timers of virtual processors
-/// come late.
+/// Samples and exact totals may differ by this share in addition to chance: timers of virtual CPUs
+/// fire late.
 pub const SAMPLES_ERROR_MAX: f64 = 0.05;
 /// Rows and the clients' own clock may differ by this share.
 pub const COVERAGE_ERROR_MAX: f64 = 0.01;
 /// Backends may differ from throughput × (response + between) by this share.
 pub const LITTLE_ERROR_MAX: f64 = 0.01;
-/// Exact totals and the machine's ticks may differ by this share.
+/// Exact totals and the machine's CPU ticks may differ by this share.
 pub const TOTALS_ERROR_MAX: f64 = 0.02;
 
-/// What a backend was doing in a row's time.
+/// State of the backend during a row's time.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -64,148 +65,149 @@ pub const TOTALS_ERROR_MAX: f64 = 0.02;
 pub enum Part {
     /// On a CPU.
     OnCpu,
-    /// Runnable, waiting for a CPU.
+    /// In the run queue, waiting for a CPU.
     RunQueue,
-    /// At work in a statement: on a CPU or waiting for one, where nothing tells these apart.
+    /// In a statement, on CPU or in the run queue, if the two cannot be distinguished.
     Running,
     /// Blocked inside the server.
     Blocked,
-    /// Blocked until the client sends something, inside a transaction.
+    /// Waiting for the client inside a transaction.
     Client,
-    /// The client had no transaction under way.
+    /// Between transactions of the client.
     Between,
-    /// Blocked or on a CPU, but nothing told for what.
+    /// Blocked or on CPU for an unknown reason.
     Unresolved,
 }
 
-/// Whether a row is work, or waiting for others' work.
+/// Whether a row is service, queueing or think time.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Nature {
-    /// Work of a CPU or a device. A saving at the bottleneck also shrinks others' queues.
+    /// Service: work of a CPU or a device. A saving at the bottleneck also shortens others' queueing.
     Demand,
-    /// Waiting for somebody else's work to end: a CPU, a lock, a pipe.
+    /// Queueing: waiting for others' work to end, as for a CPU, a lock or a pipe.
     Queue,
-    /// Time that was asked for, as by `\sleep` or a schedule.
+    /// Think time, as requested by `\sleep` or a schedule.
     Think,
-    /// Not told.
+    /// Unknown.
     Unknown,
 }
 
 /// One row of a ledger.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
-    /// What the backend was doing.
+    /// State of the backend.
     pub part: Part,
-    /// Work or waiting.
+    /// Service, queueing or think time.
     pub nature: Nature,
-    /// The phase of the statement, as `plan`; empty where nothing told it.
+    /// The phase of the statement, such as `plan`; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub phase: String,
-    /// The subsystem on the CPU, or what was waited for, as `LWLock WALWrite`.
+    /// The subsystem on CPU, or the reason for waiting, such as `LWLock WALWrite`.
     pub mechanism: String,
     /// Time per transaction.
     pub us: f64,
-    /// Of it: inside the kernel, for rows on a CPU.
+    /// The part of it inside the kernel, for rows on CPU.
     #[serde(default)]
     pub system_us: f64,
 }
 
-/// What divided the blocked time among its reasons.
+/// The source that divides the blocked time by reason.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Divider {
-    /// Nothing did.
+    /// No source.
     #[default]
     Nothing,
-    /// What sessions did when the server was asked, of `pg_stat_activity`, and that alone: no total
-    /// of CPU time or of blocked time is known, so shares of looks stand for shares of time.
+    /// Samples of session states in `pg_stat_activity` only. No totals of CPU time or blocked time are
+    /// known, so shares of samples stand for shares of time.
     AskedStates,
-    /// Wait events that the server was asked for, of `pg_stat_activity`.
+    /// Wait events sampled from `pg_stat_activity`.
     AskedWaitEvents,
-    /// Wait events, read from the backends' memory.
+    /// Wait events read from the backends' memory.
     WaitEvents,
     /// Stacks of blocked backends.
     Stacks,
 }
 
-/// Where a point's transactions spend their time.
+/// Where the transactions of a point spend their time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ledger {
     /// Index into the plan's conditions.
     pub condition: usize,
     /// Index into the plan's variants.
     pub variant: usize,
-    /// Mean response time: what the rows add up to, [`Part::Between`] left out.
+    /// Mean response time: the sum of the rows without [`Part::Between`].
     pub response_us: f64,
     /// Mean time between transactions.
     pub between_us: f64,
-    /// The rows, the longest first.
+    /// The rows, longest first.
     pub rows: Vec<Row>,
-    /// CPU time of processes that serve no client, per transaction; no part of the sum.
+    /// CPU time of background processes, per transaction; not part of the sum.
     pub background: Vec<BackgroundRow>,
-    /// What divided the blocked time.
+    /// The source that divides the blocked time.
     pub blocked_by: Divider,
-    /// Whether CPU stacks divided the on-CPU time.
+    /// Whether CPU stacks divide the on-CPU time.
     pub cpu_by_stacks: bool,
-    /// Transactions beyond p99; `None` where context switches were not observed, or too few of
+    /// Transactions beyond p99; `None` if context switches were not observed, or during too few of
     /// these transactions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<Tail>,
     /// Whether the sums hold.
     pub checks: LedgerChecks,
-    /// Its inputs against second figures of other sources; empty in results of before there were
-    /// these checks.
+    /// Checks of its inputs against figures from other sources; empty in results of older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consistency: Vec<ConsistencyCheck>,
 }
 
-/// What a kind of background process used.
+/// CPU time of one kind of background process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BackgroundRow {
-    /// What the processes are for, as `checkpointer`.
+    /// The role of the processes, such as `checkpointer`.
     pub role: String,
     /// CPU time per transaction.
     pub us: f64,
 }
 
-/// Whether a ledger's sums hold; every figure is measured by two means and compared.
+/// Consistency of a ledger's sums: each figure is measured in two ways and compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LedgerChecks {
-    /// The rows' sum over the clients' own clock (mean of the latencies plus time between); 1 is right.
+    /// The sum of the rows over the clients' clock (mean latency plus time between transactions). It
+    /// should be 1.
     pub coverage: f64,
     /// `|N − X(R + Z)| / N`, with R the mean of the latencies.
     pub little_error: f64,
-    /// What transactions that a window's ends cut may make of these two figures. Their mean length is
-    /// E\[R²\] / E\[R\], since an instant falls into long ones more often. Where transactions count
-    /// by their ends, it is this length over the window's; where they count by their share of the
-    /// window, only what it exceeds the mean by.
+    /// Possible error of these two figures due to transactions cut by the ends of a window. Their mean
+    /// length is E\[R²\] / E\[R\], since an instant falls into long transactions more often. If
+    /// transactions count by their ends, the error is this length over the window's length; if they
+    /// count by their share of the window, only the excess of this length over the mean matters.
     pub edge: f64,
-    /// Share of the machine's time that was neither idle nor stolen nor used by a process that can be
-    /// seen; negative where these are more than there was. `None` where it was not kept.
+    /// Share of the machine's time that was neither idle, nor stolen, nor used by a visible process;
+    /// negative if these add up to more than the machine's time. `None` if it was not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_error: Option<f64>,
-    /// The samples' CPU time over the exact time of the same trials, less 1; `None` without samples.
+    /// CPU time by samples over exact CPU time of the same trials, minus 1; `None` without samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples_error: Option<f64>,
-    /// Two standard deviations of the same figure by chance alone, 2 / √n for n samples.
+    /// Two standard deviations of `samples_error` due to chance, 2 / √n for n samples.
     #[serde(default)]
     pub samples_chance: f64,
-    /// Throughput of profiled over that of timed trials: what watching cost; `None` without.
+    /// Throughput of profiled trials over that of timed trials (profiling overhead); `None` without
+    /// profiled trials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiled_tps_ratio: Option<f64>,
-    /// Share of the timed trials in which the load generator set the pace.
+    /// Share of the timed trials in which the load generator was the bottleneck.
     pub client_limited: f64,
-    /// Share of the machine's time that the hypervisor gave to others.
+    /// CPU steal: share of the machine's time that the hypervisor gave to others.
     pub steal: f64,
 }
 
-/// How deep an account looks: 0 with what the server tells alone, 1 with exact totals, 2 where stacks
-/// divide the time on a CPU, 3 where they divide the blocked time too.
+/// The tier of an account: 0 if only the server's views are available, 1 with exact totals, 2 if
+/// stacks divide the on-CPU time, 3 if stacks also divide the blocked time.
 pub fn tier(cpu_by_stacks: bool, blocked_by: Divider) -> u8 {
     match (cpu_by_stacks, blocked_by) {
         (_, Divider::AskedStates) => 0,
@@ -215,8 +217,8 @@ pub fn tier(cpu_by_stacks: bool, blocked_by: Divider) -> u8 {
     }
 }
 
-/// Whether a row explains its time: it is neither unresolved, nor time at work that nothing divides,
-/// nor what is left after all that was measured.
+/// Whether a row explains its time. Time with an unknown reason, undivided on-CPU time and the
+/// remainder of the wait for the client do not.
 pub fn is_explained(part: Part, phase: &str, mechanism: &str) -> bool {
     match part {
         Part::Unresolved | Part::Running => false,
@@ -226,7 +228,7 @@ pub fn is_explained(part: Part, phase: &str, mechanism: &str) -> bool {
     }
 }
 
-/// The share of an account's time whose rows explain it (see [`is_explained`]); 1 without any time.
+/// The share of the time in rows that explain it (see [`is_explained`]); 1 if there is no time.
 pub fn explained_share(rows: &[Row]) -> f64 {
     let unexplained = |row: &&Row| !is_explained(row.part, &row.phase, &row.mechanism);
     let unexplained_us: f64 = rows.iter().filter(unexplained).map(|row| row.us).sum();
@@ -238,30 +240,29 @@ pub fn explained_share(rows: &[Row]) -> f64 {
     }
 }
 
-/// Two ledgers, and what differs.
+/// The difference of two ledgers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LedgerDifference {
-    /// Response time of both sides: what `groups` and what `rows` add up to.
+    /// Response time of both sides: the sum of `groups`, and of `rows`.
     pub response: CostRow,
     /// Time between transactions.
     pub between: CostRow,
-    /// The account in its fewest rows: phases on the CPU, the run queue, reasons of blocking, the
-    /// client's parts; the largest difference first.
+    /// The summarized account: phases on CPU, the run queue, reasons of blocking and the client's
+    /// parts; largest difference first.
     pub groups: Vec<LedgerRow>,
-    /// Phases × mechanisms, the largest difference first.
+    /// Phases × mechanisms, largest difference first.
     pub rows: Vec<LedgerRow>,
-    /// Difference of the rows of [`Part::Unresolved`], and what they may hide: the sum of the
-    /// rows' absolute differences.
+    /// Unexplained time: the sum of the absolute differences of the rows of [`Part::Unresolved`],
+    /// so that opposite differences do not cancel.
     pub unresolved_us: f64,
-    /// Whether there is a difference beyond the noise and every check passed, so that the rows may
-    /// be said to explain it.
+    /// Whether the rows explain the difference: it exceeds the noise, and every check passed.
     pub explained: bool,
     /// The share of the difference in rows that explain their time (see [`is_explained`]); `None`
-    /// in results of before it was kept.
+    /// in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explained_share: Option<ExplainedShare>,
-    /// The checks of both sides, and those of the difference itself; empty in results of before
-    /// there were any.
+    /// The checks of both sides, and those of the difference itself; empty in results of older
+    /// versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<ConsistencyCheck>,
 }
@@ -269,11 +270,11 @@ pub struct LedgerDifference {
 /// How much of a difference is explained.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExplainedShare {
-    /// The explained rows' difference over the whole difference; beyond 1 where the rest went the
-    /// other way.
+    /// The difference of the explained rows over the whole difference; above 1 if the other rows
+    /// changed in the opposite direction.
     pub share: f64,
-    /// The ends of its 95% CI over the pairs of blocks (Fieller's, of a ratio of two means); `None`
-    /// where the pairs do not bound it.
+    /// Its 95% CI over the pairs of blocks (Fieller's interval for a ratio of two means); `None` if
+    /// the pairs do not bound it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
 }
@@ -281,19 +282,19 @@ pub struct ExplainedShare {
 /// One row on both sides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LedgerRow {
-    /// What the backend was doing.
+    /// State of the backend.
     pub part: Part,
-    /// Work or waiting.
+    /// Service, queueing or think time.
     pub nature: Nature,
-    /// The phase of the statement; empty where nothing told it.
+    /// The phase of the statement; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub phase: String,
-    /// The figures; its name is that of the group or the mechanism.
+    /// The figures; its name is the name of the group or the mechanism.
     pub cost: CostRow,
 }
 
 impl Row {
-    /// The name of the group that it belongs to, unique within its part.
+    /// The name of its group, unique within its part.
     pub fn group(&self) -> &str {
         match self.part {
             Part::OnCpu if !self.phase.is_empty() => &self.phase,
@@ -304,12 +305,12 @@ impl Row {
 }
 
 impl LedgerDifference {
-    /// Whether the response times differ by more than their noise.
+    /// Whether the response times differ by more than the noise.
     pub fn differs(&self) -> bool {
         self.response.change != Change::Unresolved
     }
 
-    /// Whether little enough of the difference is unresolved.
+    /// Whether little enough of the difference is unexplained.
     pub fn is_resolved(&self) -> bool {
         self.unresolved_us <= UNRESOLVED_SHARE_MAX * self.response.difference_us.abs()
     }
@@ -321,13 +322,13 @@ impl LedgerChecks {
         (self.coverage - 1.0).abs() <= COVERAGE_ERROR_MAX + self.edge
     }
 
-    /// Whether samples and exact totals agree; nothing without samples.
+    /// Whether samples and exact totals agree; `None` without samples.
     pub fn samples_agree(&self) -> Option<bool> {
         let error = self.samples_error?;
         Some(error.abs() <= SAMPLES_ERROR_MAX + self.samples_chance)
     }
 
-    /// Whether Little's law holds between throughput, latencies and backends.
+    /// Whether throughput, latencies and backends satisfy Little's law.
     pub fn agrees_with_little(&self) -> bool {
         self.little_error <= LITTLE_ERROR_MAX + self.edge
     }
@@ -340,13 +341,13 @@ impl Ledger {
         of_part.map(|row| row.us).sum()
     }
 
-    /// The groups' sums, the longest first.
+    /// The sums of the groups, longest first.
     pub fn groups(&self) -> Vec<Row> {
         groups(&self.rows)
     }
 }
 
-/// The sums of rows by [`Row::group`], the longest first.
+/// The sums of rows by [`Row::group`], longest first.
 pub fn groups(rows: &[Row]) -> Vec<Row> {
     let mut groups: Vec<Row> = Vec::new();
     for row in rows {

@@ -1,9 +1,9 @@
-//! What a blocked backend waits for: told by its stack first, then by its wait event.
+//! What a blocked backend waits for, by its stack first, then by its wait event.
 //!
-//! Stacks serve old servers, whose wait events are coarse (9.6 has none for the client or for
-//! files), and waits that have no event at all: writing to the logging pipe has none up to 18,
-//! so samplers of `pg_stat_activity` call it CPU. Events serve where no stack could be taken,
-//! and name the particular lock where the stack only says that it is one.
+//! Stacks are needed for old servers, whose wait events are coarse (9.6 has none for the client or
+//! for files), and for waits without an event: writing to the logging pipe has none up to 18, so
+//! samplers of `pg_stat_activity` report it as CPU. Events are needed without stacks, and to name the
+//! particular lock if the stack only shows its type.
 //!
 //! Sources: `src/backend/storage/lmgr/{lwlock,proc}.c`, `libpq/be-secure.c`,
 //! `utils/error/elog.c` (`write_pipe_chunks`), `access/transam/{xlog,parallel}.c`,
@@ -18,20 +18,20 @@ use crate::subsystem::FrameName;
 pub struct Reason {
     /// [`Part::Blocked`], [`Part::Client`], [`Part::Running`] or [`Part::Unresolved`].
     pub part: Part,
-    /// Work of a device, or waiting for others.
+    /// Service of a device, or queueing.
     pub nature: Nature,
-    /// The name in reports, as `LWLock WALWrite`.
+    /// The name in reports, such as `LWLock WALWrite`.
     pub mechanism: String,
 }
 
-/// What a function in a blocked stack says, innermost decisive one first in the list.
+/// What a function in a blocked stack implies.
 enum Says {
     /// The whole reason.
     Is(Nature, &'static str),
-    /// It waits for a lock of this `wait_event_type`; which one, the event tells.
+    /// It waits for a lock of this `wait_event_type`; the event names the lock.
     Lock(&'static str),
-    /// It waits with this `wait_event_type` and `wait_event`, be it so shortly that no look has met
-    /// it; a look that has knows the name that the event has in this release.
+    /// It waits with this `wait_event_type` and `wait_event`, even if no sample caught it. A sampled
+    /// event takes precedence: it has the name used in this release.
     Event(&'static str, &'static str),
     /// It waits for the client.
     Client,
@@ -40,8 +40,8 @@ enum Says {
 use Nature::{Demand, Queue, Think};
 use Says::{Client, Event, Is, Lock};
 
-/// First match wins, so what is particular stands before what is general: a lock's semaphore before
-/// the file that is written while it is held by somebody else.
+/// The first match wins, so specific entries come before general ones: waiting for a lock before
+/// writing the file that the lock protects.
 #[rustfmt::skip]
 const STACKS: &[(Says, &[&str])] = &[
     (Is(Queue, "logging pipe"), &["write_pipe_chunks", "pipe_write", "anon_pipe_write", "pipe_wait_writable"]),
@@ -50,7 +50,7 @@ const STACKS: &[(Says, &[&str])] = &[
     (Is(Queue, "buffer pin"), &["LockBufferForCleanup", "ProcWaitForSignal"]),
     (Is(Queue, "synchronous replication"), &["SyncRepWaitForLSN"]),
     (Client, &["secure_read", "pq_recvbuf", "ReadCommand", "SocketBackend"]),
-    (Is(Queue, "client does not read"), &["secure_write", "internal_flush", "internal_flush_buffer"]),
+    (Is(Queue, "client not reading"), &["secure_write", "internal_flush", "internal_flush_buffer"]),
     (Is(Demand, "WAL sync"), &["issue_xlog_fsync"]),
     (Is(Demand, "WAL write"), &["XLogWrite", "XLogFileInit", "XLogFileInitInternal", "XLogBackgroundFlush"]),
     (Is(Demand, "SLRU read and write"), &["SlruPhysicalReadPage", "SlruPhysicalWritePage"]),
@@ -66,11 +66,11 @@ const STACKS: &[(Says, &[&str])] = &[
     (Is(Think, "sleep"), &["pg_sleep", "vacuum_delay_point"]),
     (Is(Queue, "spinlock delay"), &["perform_spin_delay", "s_lock"]),
     (Is(Demand, "page fault"), &["asm_exc_page_fault", "exc_page_fault", "page_fault", "do_page_fault"]),
-    // Compilers put `gather_readnext` into its caller; the leader's own part of the plan is below it.
+    // Compilers inline `gather_readnext` into its caller, which also runs the leader's own part.
     (Event("IPC", "ExecuteGather"), &["gather_readnext", "ExecGather"]),
 ];
 
-/// Wait events of files, by what they begin with; the rest of `IO` keeps its own name.
+/// Wait events of files, by prefix; other `IO` events keep their own name.
 #[rustfmt::skip]
 const FILES: &[(&str, &[&str])] = &[
     ("WAL sync", &["WALSync", "WalSync"]),
@@ -83,17 +83,17 @@ const FILES: &[(&str, &[&str])] = &[
 ];
 
 impl Reason {
-    /// The kinds of locks whose waits a stack shows, but not for which of them.
+    /// Lock types whose waits a stack shows without naming the lock.
     pub(super) const LOCKS: [&str; 2] = ["Lock", "LWLock"];
 
-    /// A particular lock of this kind.
+    /// Whether it is a particular lock of this type.
     pub(super) fn is_lock_of(&self, kind: &str) -> bool {
         let name = self.mechanism.strip_prefix(kind);
         self.part == Part::Blocked && name.is_some_and(|name| name.starts_with(' '))
     }
 
-    /// Of a stack, outermost frame first, with the wait event of that time where one is known
-    /// (`wait_event_type` and `wait_event`, empty where the backend told none).
+    /// The reason given by a stack, outermost frame first, and the wait event at that time
+    /// (`wait_event_type` and `wait_event`, both empty if the backend reported none).
     pub fn of_stack(frames: &[FrameName<'_>], kind: &str, event: &str) -> Self {
         let named = |names: &[&str]| {
             frames.iter().any(|frame| {
@@ -115,11 +115,11 @@ impl Reason {
         }
     }
 
-    /// Of a wait event alone; empty words for a backend that told none.
+    /// The reason given by a wait event alone, both empty if the backend reported none.
     pub fn of_event(kind: &str, event: &str) -> Self {
         match kind {
             "Client" if event == "ClientRead" => Self::client(),
-            "Client" if event == "ClientWrite" => Self::blocked(Queue, "client does not read"),
+            "Client" if event == "ClientWrite" => Self::blocked(Queue, "client not reading"),
             "IO" => {
                 let known = FILES
                     .iter()
@@ -132,7 +132,7 @@ impl Reason {
             }
             "Timeout" => Self::blocked(Think, &format!("Timeout {event}")),
             "BufferPin" => Self::blocked(Queue, "buffer pin"),
-            // 9.6 told two kinds of lightweight locks apart.
+            // 9.6 distinguishes two types of lightweight locks.
             "LWLockNamed" | "LWLockTranche" | "LWLock" => {
                 let name = event.strip_suffix("Lock").unwrap_or(event);
                 Self::blocked(Queue, &format!("LWLock {name}"))
@@ -140,7 +140,7 @@ impl Reason {
             "" | "not known" => Self {
                 part: Part::Unresolved,
                 nature: Nature::Unknown,
-                mechanism: "blocked, no reason told".to_owned(),
+                mechanism: "blocked, reason unknown".to_owned(),
             },
             _ => Self::blocked(Queue, &format!("{kind} {event}")),
         }
@@ -155,12 +155,12 @@ impl Reason {
         }
     }
 
-    /// It was in a statement and told no wait, and nothing else is known of it.
+    /// In a statement without a reported wait, and nothing else is known.
     pub fn running() -> Self {
         Self {
             part: Part::Running,
             nature: Nature::Unknown,
-            mechanism: "at work or waiting for a CPU".to_owned(),
+            mechanism: "on CPU or in run queue".to_owned(),
         }
     }
 
@@ -173,7 +173,7 @@ impl Reason {
     }
 }
 
-/// Compilers' clones have the same name up to the first dot.
+/// The name without a compiler-added suffix such as `.isra.0`.
 fn bare(symbol: &str) -> &str {
     symbol.split('.').next().unwrap_or(symbol)
 }
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(of(waits, "", ""), "LWLock");
         let row = "heap_update;XactLockTableWait;LockAcquire;ProcSleep;WaitLatch";
         assert_eq!(of(row, "Lock", "transactionid"), "Lock transactionid");
-        // The event of the moment after is no name for what the stack shows.
+        // An event that does not fit the stack was read too late, and does not name its lock.
         assert_eq!(of(row, "Client", "ClientRead"), "Lock");
     }
 

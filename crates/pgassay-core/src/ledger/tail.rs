@@ -1,9 +1,9 @@
-//! What transactions beyond p99 spend their time on, beside all transactions: both of the same
-//! profiled trials, by the same slices, so that one can be held against the other.
+//! Where transactions beyond p99 spend their time, compared with all transactions. Both come from the
+//! same slices of the same profiled trials, so they are comparable.
 //!
-//! Identity: the rows add up to the mean latencies, since what slices show of the transactions' time
-//! divides the whole of it. The ledger's own rows are those of timed trials; these are not, and so
-//! what the same tail takes in timed trials stands beside them.
+//! Identity: the rows add up to the mean latencies, since the time that slices show divides the whole
+//! time of the transactions. The ledger's own rows come from timed trials, but these do not, so the
+//! latency of the same tail in timed trials is kept as well.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,59 +15,59 @@ use crate::profile::{Node, Profile};
 use crate::subsystem::Symbols;
 use crate::trial::{LatencyError, TrialKind};
 
-/// Fewer transactions beyond p99 within slices than these tell nothing.
+/// The fewest transactions beyond p99 within slices for which a tail is computed.
 pub const TAIL_TRANSACTIONS_MIN: u64 = 20;
-/// Fewer samples than these in the tail do not divide its CPU time.
+/// The fewest samples in the tail that divide its CPU time by phase.
 const TAIL_SAMPLES_MIN: f64 = 100.0;
-/// The percentile that the tail lies beyond.
+/// The percentile at which the tail begins.
 const PERCENTILE: f64 = 99.0;
 
 /// Where transactions beyond their trial's p99 spend their time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tail {
-    /// The smallest p99 of a profiled trial.
+    /// The lowest p99 of the profiled trials.
     pub p99_low_us: f64,
-    /// The largest one.
+    /// The highest p99 of the profiled trials.
     pub p99_high_us: f64,
     /// Transactions beyond p99.
     pub transactions: u64,
-    /// Of them: those that slices covered, in part at least.
+    /// The part of them that slices covered at least partly.
     pub covered: u64,
-    /// Their mean latency: what the rows' `tail_us` add up to.
+    /// Mean latency of the transactions beyond p99: the sum of the rows' `tail_us`.
     pub tail_us: f64,
-    /// The mean latency of all transactions of these trials: what the rows' `all_us` add up to.
+    /// Mean latency of all transactions of these trials: the sum of the rows' `all_us`.
     pub all_us: f64,
-    /// The mean latency beyond p99 in the timed trials, in which nothing watches.
+    /// Mean latency beyond p99 in the timed trials, which are not profiled.
     pub timed_us: f64,
     /// Share of the trials' windows that slices covered.
     pub slices_share: f64,
-    /// Share of the tail's own time that they covered: the same, if slices meet the tail as often
-    /// as they meet anything.
+    /// Share of the tail's time that slices covered. It equals `slices_share` if slices cover the tail
+    /// as often as other transactions.
     pub covered_share: f64,
-    /// Transactions that were not kept for want of room; they are in no figure here.
+    /// Transactions dropped because the buffer was full; no figure here includes them.
     #[serde(default)]
     pub dropped: u64,
-    /// The rows, the longest of the tail first.
+    /// The rows, longest in the tail first.
     pub rows: Vec<TailRow>,
 }
 
 /// One row of the tail's ledger.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TailRow {
-    /// What the backend was doing.
+    /// State of the backend.
     pub part: Part,
-    /// Work or waiting.
+    /// Service, queueing or think time.
     pub nature: Nature,
-    /// What was waited for, as `LWLock WALWrite`; on a CPU the phase, or `CPU` where the tail has
-    /// too few samples to tell phases apart.
+    /// The reason for waiting, such as `LWLock WALWrite`; on CPU the phase, or `CPU` if the tail has
+    /// too few samples to distinguish phases.
     pub mechanism: String,
-    /// Time per transaction, of all transactions.
+    /// Time per transaction, for all transactions.
     pub all_us: f64,
-    /// Time per transaction, of those beyond p99.
+    /// Time per transaction, for those beyond p99.
     pub tail_us: f64,
 }
 
-/// The tail of a point; `None` where switches were not observed, or too few transactions of it.
+/// The tail of a point; `None` if context switches were not observed, or in too few transactions.
 pub(super) fn tail(measured: &Measured<'_>) -> Result<Option<Tail>, LatencyError> {
     let observed = measured
         .profile
@@ -96,7 +96,7 @@ pub(super) fn tail(measured: &Measured<'_>) -> Result<Option<Tail>, LatencyError
     };
     let run_queue = is(Part::RunQueue, Nature::Queue, "run queue");
     add(run_queue, all.run_queue_ns, tail.run_queue_ns);
-    let unseen = is(Part::Unresolved, Nature::Unknown, "not seen");
+    let unseen = is(Part::Unresolved, Nature::Unknown, "not observed");
     add(unseen, all.unseen_ns, tail.unseen_ns);
     for blocked in &profile.blocked {
         let key = key_in_profile(profile, blocked);
@@ -126,8 +126,8 @@ fn is(part: Part, nature: Nature, mechanism: &str) -> Reason {
     }
 }
 
-/// What shares of the CPU time are of which phase, of all transactions and of the tail's; one row
-/// where the tail has too few samples.
+/// The share of CPU time of each phase, in all transactions and in the tail; one row if the tail has
+/// too few samples.
 fn cpu_shares(profile: &Profile, major: &str) -> Vec<(Reason, (f64, f64))> {
     let sampled = (0u32..)
         .zip(&profile.nodes)
@@ -185,7 +185,7 @@ impl Rows {
     }
 }
 
-/// The mean latency beyond each timed trial's own p99, over all of them.
+/// Mean latency beyond each timed trial's own p99, over all timed trials.
 fn timed_us(measured: &Measured<'_>) -> Result<f64, LatencyError> {
     let (mut sum_us, mut transactions) = (0.0, 0);
     for trial in of_kind(measured, TrialKind::Timed) {
@@ -242,7 +242,7 @@ mod tests {
             offset: 0,
             kernel: false,
         };
-        // Two places at which the same is waited for are one row.
+        // Two call sites with the same reason for waiting become one row.
         for at in ["heap_update", "heap_delete"] {
             let stack = [frame("PostgresMain"), frame(at), frame("ProcSleep")];
             let wait = ("Lock", "tuple");
@@ -279,11 +279,11 @@ mod tests {
         assert!((sum(|row| row.tail_us) - 9000.0).abs() < 1e-6, "{tail:?}");
         assert!((sum(|row| row.all_us) - 150.0).abs() < 1e-6, "{tail:?}");
         let names: Vec<&str> = tail.rows.iter().map(|row| &row.mechanism[..]).collect();
-        assert_eq!(names, ["Lock tuple", "CPU", "run queue", "not seen"]);
+        assert_eq!(names, ["Lock tuple", "CPU", "run queue", "not observed"]);
         assert!((tail.rows[0].tail_us - 9000.0 * 16.0 / 18.0).abs() < 1e-6);
         assert_eq!(tail.rows[3].part, Part::Unresolved);
         assert_eq!((tail.p99_low_us, tail.p99_high_us), (1500.0, 2000.0));
-        // What two of two hundred transactions took where nothing watched.
+        // The latency of two of two hundred transactions without profiling.
         assert!((tail.timed_us - 8000.0).abs() < 8.0, "{tail:?}");
     }
 

@@ -1,12 +1,12 @@
-//! A point's ledger from its trials and its profile.
+//! The ledger of a point, from its trials and its profile.
 //!
-//! Each block gives its rows: exact totals of the block's timed trials, divided by what the block's
-//! profiled trials saw (by what all of the point's saw, where a block saw nothing). The ledger is
-//! the mean over the blocks, so that means of sums stay sums of means, and a difference of two
+//! Each block has its rows: exact totals of the block's timed trials, divided by the samples of the
+//! block's profiled trials (of all the point's profiled trials if the block has none). The ledger is
+//! the mean over the blocks, so that means of sums stay sums of means, and the difference of two
 //! ledgers is the mean of the pairs' differences.
 //!
-//! On-CPU time covers a trial from idle to idle and is divided by all its transactions; the whole is
-//! that of the window in which transactions were counted.
+//! On-CPU time covers a trial from idle to idle and is divided by all its transactions; the whole
+//! covers the window in which transactions were counted.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use crate::profile::{BlockedStack, Frame, Profile};
 use crate::subsystem::{Credit, FrameName, Phase, Subsystem, Symbols};
 use crate::trial::{CpuTotals, LatencyError, Trial, TrialKind};
 
-/// Everything that was measured of one point.
+/// All measurements of one point.
 pub struct Measured<'a> {
     /// The point's condition.
     pub condition: usize,
@@ -31,9 +31,9 @@ pub struct Measured<'a> {
     pub variant: usize,
     /// Its trials, in any order.
     pub trials: Vec<&'a Trial>,
-    /// Its stacks, where any were taken.
+    /// Its stacks, if sampled.
     pub profile: Option<&'a Profile>,
-    /// Major version of its server, as `18` or `9.6`.
+    /// Major version of its server, such as `18` or `9.6`.
     pub major: &'a str,
 }
 
@@ -47,9 +47,9 @@ pub(super) struct Block {
     pub is_credited: bool,
     /// Transactions in the window per µs.
     pub throughput: f64,
-    /// Mean of the latencies' histogram.
+    /// Mean of the latency histogram.
     pub latency_us: f64,
-    /// Mean length of the transactions that are under way at an instant.
+    /// Mean length of the transactions in progress at a random instant.
     pub cut_us: f64,
     /// Mean length of the windows.
     pub window_us: f64,
@@ -60,20 +60,20 @@ pub(super) struct Block {
 pub(super) struct BlockRows {
     pub number: u32,
     pub rows: Vec<Row>,
-    /// By so much the client's account is longer than the server waited for it: what its rows were
-    /// cut by to fit.
+    /// How much the client's own times exceed the server's wait for it: its rows were cut by this to
+    /// fit.
     pub trimmed_us: f64,
 }
 
-/// A ledger, and the rows of each block that it is the mean of.
+/// A ledger, and the rows of the blocks that it averages.
 pub(super) struct Detailed {
     pub ledger: Ledger,
     pub blocks: Vec<BlockRows>,
     pub guards: Guards,
 }
 
-/// The ledger of a point; `None` where no timed trial has exact totals, and nobody was asked what the
-/// backends did.
+/// The ledger of a point; `None` if no timed trial has exact totals and `pg_stat_activity` was not
+/// sampled either.
 ///
 /// # Errors
 /// A damaged latency histogram.
@@ -81,7 +81,7 @@ pub fn ledger(measured: &Measured<'_>) -> Result<Option<Ledger>, LatencyError> {
     Ok(detailed(measured)?.map(|it| it.ledger))
 }
 
-/// The rows of each block, which the ledger's are the mean of, by the block's number.
+/// The rows of each block by block number; the ledger's rows are their mean.
 ///
 /// # Errors
 /// A damaged latency histogram.
@@ -170,13 +170,13 @@ fn blocks(measured: &Measured<'_>) -> Result<Vec<Block>, LatencyError> {
     Ok(blocks)
 }
 
-/// A trial's exact totals, where it has any.
+/// A trial's exact totals, if it has any.
 pub(super) fn counted(trial: &Trial) -> Option<CpuTotals> {
     let is_counted = |it: &CpuTotals| it.processes > 0 && it.on_cpu_us > 0.0;
     trial.server.filter(is_counted)
 }
 
-/// Whether all that is known of the backends is what their server answered.
+/// Whether samples of `pg_stat_activity` are all that is known of the backends.
 fn is_asked(measured: &Measured<'_>) -> bool {
     let of_timed = || of_kind(measured, TrialKind::Timed);
     let mut asked = of_kind(measured, TrialKind::Profiled).filter_map(|trial| trial.waits.as_ref());
@@ -184,8 +184,8 @@ fn is_asked(measured: &Measured<'_>) -> bool {
         && asked.any(|it| it.source == WaitSource::PgStatActivity && it.looks() > 0)
 }
 
-/// The part of the whole that is outside of statements, by the server's own account of the time
-/// inside (`pg_stat_database.active_time`, in milliseconds; 14 and later).
+/// The part of the whole outside of statements, by the server's clock of the time inside statements
+/// (`pg_stat_database.active_time`, in milliseconds; 14 and later).
 fn idle_us<'a>(trials: impl Iterator<Item = &'a Trial>, whole_us: f64) -> Option<f64> {
     let (mut active_us, mut transactions) = (0.0, 0);
     for trial in trials {
@@ -206,7 +206,7 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
             .map(|it| of(&it))
             .sum::<f64>()
     };
-    // A client has one backend, be it seen or not.
+    // A client has one backend, visible or not.
     let backends = |trial: &Trial| match counted(trial) {
         Some(server) => f64::from(server.processes),
         None => trial.client.whole_us() / trial.window_us,
@@ -252,13 +252,13 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
     })
 }
 
-/// Weights by block, and those of all blocks together for blocks that have none.
+/// Weights by block, and pooled weights for blocks that have none.
 struct ByBlock<W> {
     blocks: BTreeMap<u32, W>,
     pooled: W,
 }
 
-/// What divides the exact totals.
+/// The weights that divide the exact totals.
 struct Dividers {
     cpu: ByBlock<CpuWeights>,
     blocked: ByBlock<BlockedWeights>,
@@ -296,7 +296,7 @@ impl Dividers {
     }
 
     fn blocked_of(&self, block: &Block) -> &BlockedWeights {
-        // Looks over a connection are few: those of one block may have met no statement.
+        // Samples over a connection are few: those of one block may have caught no statement.
         let is_asked = self.blocked_by == Divider::AskedStates;
         let blocked = self.blocked.blocks.get(&block.number);
         let blocked = blocked.filter(|_| !is_asked);
@@ -312,7 +312,7 @@ impl Dividers {
         })
     }
 
-    /// The mean over the blocks; `None` where any has nothing that tells.
+    /// The mean over the blocks; `None` if it is unknown for any block.
     fn server_waits_us(&self, blocks: &[Block]) -> Option<f64> {
         let of_block = |it: &Block| server_waits_for_client_us(&it.exact, self.blocked_of(it));
         let waits: Option<Vec<f64>> = blocks.iter().map(of_block).collect();
@@ -329,7 +329,7 @@ fn names<'a>(stack: &[&'a Frame]) -> Vec<FrameName<'a>> {
     stack.iter().map(name).collect()
 }
 
-/// The row of a stack on a CPU.
+/// The key of an on-CPU stack.
 pub(super) fn cpu_key(symbols: &Symbols, stack: &[&Frame]) -> CpuKey {
     let names = names(stack);
     let subsystem = Credit::of(symbols, &names).subsystem;
@@ -341,7 +341,7 @@ pub(super) fn cpu_key(symbols: &Symbols, stack: &[&Frame]) -> CpuKey {
     }
 }
 
-/// The row of a stack that was blocked.
+/// The key of a blocked stack and its wait event.
 pub(crate) fn blocked_key(stack: &[&Frame], kind: &str, event: &str) -> BlockedKey {
     let names = names(stack);
     let phase = match &names[..] {
@@ -354,19 +354,19 @@ pub(crate) fn blocked_key(stack: &[&Frame], kind: &str, event: &str) -> BlockedK
     }
 }
 
-/// The row of what a profile has as blocked.
+/// The key of a blocked stack in a profile.
 pub(super) fn key_in_profile(profile: &Profile, blocked: &BlockedStack) -> BlockedKey {
     let node = blocked.node.map(|node| profile.stack(node));
     let stack = node.unwrap_or_default();
     blocked_key(&stack, &blocked.wait_kind, &blocked.wait_name)
 }
 
-/// What divides the time on a CPU, over all blocks.
+/// Weights that divide on-CPU time, over all blocks.
 pub(crate) fn cpu_weights(profile: &Profile, major: &str) -> CpuWeights {
     cpu_by_block(profile, major).pooled
 }
 
-/// What divides the blocked time, over all blocks; empty where no switch was observed.
+/// Weights that divide blocked time, over all blocks; empty if no context switch was observed.
 pub(crate) fn blocked_weights(profile: &Profile) -> BlockedWeights {
     blocked_by_stacks(profile).pooled
 }
@@ -410,7 +410,7 @@ fn blocked_by_stacks(profile: &Profile) -> ByBlock<BlockedWeights> {
 fn blocked_by_events(measured: &Measured<'_>) -> (ByBlock<BlockedWeights>, Divider) {
     let mut weights = no_blocked();
     let mut divider = Divider::Nothing;
-    // Where a total of the time at work is known, looks at it divide nothing: they meet too little.
+    // If the on-CPU total is known, samples of active sessions do not divide it: they miss too many.
     let is_asked = is_asked(measured);
     for trial in of_kind(measured, TrialKind::Profiled) {
         let Some(waits) = &trial.waits else { continue };
@@ -448,7 +448,7 @@ impl ByBlock<BlockedWeights> {
     }
 }
 
-/// Rows of the same name, averaged over the blocks; where a block has none of it, it is 0 there.
+/// Rows of the same name, averaged over the blocks; a missing row counts as 0.
 fn mean_rows(blocks: &[BlockRows]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for row in blocks.iter().flat_map(|block| &block.rows) {
@@ -488,7 +488,7 @@ fn background(measured: &Measured<'_>) -> Vec<BackgroundRow> {
 }
 
 impl Row {
-    /// Whether two rows stand for the same, whatever their figures.
+    /// Whether two rows have the same key, whatever their figures.
     pub(super) fn same_account(&self, other: &Self) -> bool {
         self.part == other.part
             && self.nature == other.nature

@@ -1,7 +1,7 @@
 //! Intervals of a point's own figures, from its blocks.
 //!
-//! As everywhere the unit is the block, never a second inside a trial. These are not paired with
-//! another variant's, so the machine's drift is in them.
+//! As everywhere, the unit is the block, never a second within a trial. The figures are not paired with
+//! those of another variant, so they include the machine's drift.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ use crate::trial::{Trial, TrialKind};
 /// Confidence of each interval.
 const LEVEL: f64 = 0.95;
 
-/// A figure of a point with the interval of its blocks' geometric means. Units cancel: the interval
-/// is that of the blocks' ratios to their mean, around `point`.
+/// A figure of a point with the interval of its blocks' geometric means. The interval is that of the
+/// blocks' ratios to their mean, around `point`, so units cancel.
 pub(super) fn of_trials(
     trials: &[Trial],
     condition: usize,
@@ -64,8 +64,8 @@ fn of_trial(trial: &Trial, figure: &Figure) -> Option<f64> {
     }
 }
 
-/// A counter per transaction, with the interval of the trials that were counted. What each of several
-/// trials counted alike is exact.
+/// A counter per transaction, with the interval over the trials that recorded it. If several trials
+/// have the same value, it is exact.
 pub(super) fn of_counter(
     trials: &[Trial],
     condition: usize,
@@ -82,9 +82,8 @@ pub(super) fn of_counter(
     }
 }
 
-/// Per cent of a profile's samples with this function anywhere on their stacks, with the interval
-/// of the blocks' shares; `None` without samples. Clones that compilers make (`f.constprop.0`) count
-/// as the function.
+/// Percentage of a profile's samples with this function anywhere on the stack, with the interval of
+/// the blocks' shares; `None` without samples. Compiler clones (`f.constprop.0`) count as the function.
 pub(super) fn inclusive_share(profile: &Profile, function: &str) -> Option<Value> {
     let under = nodes_under(profile, function);
     let share = |samples: &dyn Fn(&Node) -> u64| {
@@ -107,7 +106,7 @@ pub(super) fn inclusive_share(profile: &Profile, function: &str) -> Option<Value
     })
 }
 
-/// Which nodes are the function's or below it.
+/// Which nodes are the function or below it.
 fn nodes_under(profile: &Profile, function: &str) -> Vec<bool> {
     let is_it = |symbol: &Option<String>| {
         let name = symbol.as_deref().unwrap_or_default();
@@ -130,7 +129,7 @@ mod tests {
     use crate::profile::{Frame, ProfileBuilder};
     use crate::trial::tests::trial;
 
-    /// Two trials a block, by their transactions in a second.
+    /// Two trials per block, given their transactions.
     fn trials(transactions: &[u64]) -> Vec<Trial> {
         let of = |(index, &transactions): (usize, &u64)| Trial {
             block: index as u32 / 2,
@@ -152,7 +151,7 @@ mod tests {
         let one = of(&trials(&[100, 120]));
         assert_eq!((one.point, one.interval()), (1000.0, None));
         assert!(one.low.is_infinite());
-        // Blocks that are equal tell no noise.
+        // Equal blocks give no estimate of the noise.
         assert!(of(&trials(&[100, 100, 100, 100])).low.is_infinite());
     }
 

@@ -1,4 +1,4 @@
-//! Figures of a run, by the expressions of its study.
+//! Evaluates the expressions of a study on the figures of a run.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,18 @@ use crate::profile::Profile;
 use crate::study::Study;
 use crate::trial::Trial;
 
-/// What a study's expectations and references came to.
+/// The results of a study's expectations and references.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Readings {
-    /// In the study's order.
+    /// Outcomes of the expectations, in the study's order.
     pub expectations: Vec<ExpectationOutcome>,
-    /// The source's figures beside ours.
+    /// The source's figures and the measured ones.
     pub reference: Option<ReferenceTable>,
     /// The functions that the study watches.
     pub watched: Vec<WatchedFunction>,
 }
 
-/// What expressions are about.
+/// The data that expressions refer to.
 struct Measured<'a> {
     plan: &'a Plan,
     trials: &'a [Trial],
@@ -35,7 +35,8 @@ struct Measured<'a> {
     profiles: &'a [Profile],
 }
 
-/// Reads all that a study says of its figures. What was not measured is `None`, never an error.
+/// Evaluates a study's expectations and references. A figure that was not measured is `None`, never an
+/// error.
 pub fn read(
     study: &Study,
     plan: &Plan,
@@ -73,7 +74,7 @@ pub fn read(
 }
 
 impl Measured<'_> {
-    /// The check under every condition that it is about and that was measured.
+    /// The check under each of its conditions that was measured.
     fn readings(&self, check: &Check) -> Vec<Reading> {
         let conditions = 0..self.plan.conditions.len();
         conditions
@@ -114,7 +115,7 @@ impl Measured<'_> {
         wanted.iter().all(|it| it.holds(condition))
     }
 
-    /// The condition that differs from this one as it is said.
+    /// The condition that differs from this one by `changes`.
     fn other(&self, condition: usize, changes: &[Where]) -> Option<usize> {
         let mut wanted: BTreeMap<String, String> = self.plan.conditions[condition].values.clone();
         for change in changes {
@@ -196,7 +197,7 @@ impl Measured<'_> {
         comparisons.find(|it| (it.condition, it.variant) == (condition, variant))
     }
 
-    /// As the report prints it: with the interval at the level at which it was tested.
+    /// A ratio with the interval that the report prints, at the level at which it was tested.
     fn ratio(&self, of: RatioFigure, condition: usize, variant: usize) -> Option<Value> {
         if variant == 0 {
             return Some(Value::exact(1.0));
@@ -210,7 +211,7 @@ impl Measured<'_> {
             RatioFigure::Cpu => comparison.server_cpu.as_ref(),
         };
         ratio.map(|it| {
-            // With one pair both ends are the ratio itself.
+            // With one pair, both ends equal the ratio.
             if it.low < it.high {
                 Value::within(it.ratio, [it.low, it.high])
             } else {
@@ -219,8 +220,7 @@ impl Measured<'_> {
         })
     }
 
-    /// The phase and the subsystem with the largest difference, and whether the one that is named
-    /// is one of them.
+    /// The phase and the subsystem with the largest difference, and whether `name` is one of them.
     fn leading(
         &self,
         expression: &Expression,
@@ -266,7 +266,7 @@ impl Measured<'_> {
         if let Some(base) = base {
             let figure = figure_of(&reference.row[base].is);
             let base = rows[base].clone();
-            // Values per day over values per second would be a number without a meaning.
+            // Only ratios of the same figure are meaningful: not values per day over values per second.
             let alike = reference.row.iter().map(|row| figure_of(&row.is) == figure);
             for (row, _) in rows.iter_mut().zip(alike).filter(|(_, alike)| *alike) {
                 row.was_ratio = row.was.zip(base.was).map(|(it, base)| it / base);
@@ -276,7 +276,7 @@ impl Measured<'_> {
         ReferenceTable { rows }
     }
 
-    /// The geometric mean of an expression over the conditions that it is about.
+    /// The geometric mean of an expression over its conditions.
     fn mean(&self, text: &str) -> Option<f64> {
         let (expression, wanted) = parse::expression(text).ok()?;
         let values: Vec<f64> = (0..self.plan.conditions.len())
@@ -285,7 +285,7 @@ impl Measured<'_> {
             .collect();
         match values[..] {
             [] => None,
-            // A share may be 0.
+            // A single value may be 0, as a share.
             [only] => Some(only),
             _ => Some((values.iter().map(|it| it.ln()).sum::<f64>() / values.len() as f64).exp()),
         }
@@ -306,7 +306,7 @@ impl Measured<'_> {
     }
 }
 
-/// The figure that an expression is, whatever the variant; `None` for one that is computed.
+/// The figure of an expression, for any variant; `None` if the expression computes something.
 fn figure_of(text: &str) -> Option<Figure> {
     match parse::expression(text).ok()?.0 {
         Expression::Figure { figure, .. } => Some(figure),
@@ -314,10 +314,10 @@ fn figure_of(text: &str) -> Option<Figure> {
     }
 }
 
-/// Whether the row of this name has the largest difference of its list, by the intervals of all;
-/// `None` where there is no such row.
+/// Whether the row of this name has the largest difference of its list, judged by the intervals of
+/// all rows; `None` if there is no such row.
 fn leads(rows: &[CostRow], name: &str) -> Option<Outcome> {
-    // The least and the most that a row's difference may be, either way.
+    // The smallest and the largest absolute difference in a row's interval.
     let reach = |row: &CostRow| {
         let (low, high) = (row.low_us.abs(), row.high_us.abs());
         let has_interval = row.low_us < row.high_us;
@@ -344,7 +344,7 @@ fn leads(rows: &[CostRow], name: &str) -> Option<Outcome> {
     })
 }
 
-/// The number that a value begins with: 0.1 of `0.1ms`.
+/// The number at the start of a value: 0.1 for `0.1ms`.
 fn leading_number(text: &str) -> Option<f64> {
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -352,7 +352,7 @@ fn leading_number(text: &str) -> Option<f64> {
     text[..end].parse().ok()
 }
 
-/// Four digits, as many as anyone compares.
+/// Formats a value with up to four significant digits.
 fn figure(value: f64) -> String {
     let digits = 3 - (value.abs().max(1e-9).log10().floor() as i32).clamp(0, 3);
     format!("{value:.*}", digits as usize)
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(leads(&rows, "plan"), Some(Outcome::Met));
         assert_eq!(leads(&rows, "execute"), Some(Outcome::NotMet));
         assert_eq!(leads(&rows, "parse"), None);
-        // It is larger in the mean, and may be smaller.
+        // Its mean is larger, but the intervals overlap.
         let near = [row("plan", -20.0, -4.0), row("execute", -2.0, 5.0)];
         assert_eq!(leads(&near, "plan"), Some(Outcome::Inconclusive));
         let without = [row("plan", -12.0, -12.0), row("execute", -2.0, 5.0)];

@@ -1,15 +1,14 @@
-//! Figures with their intervals, and what a relation between two of them comes to.
+//! Figures with their intervals, and the outcome of relations between them.
 //!
-//! Several figures are combined by interval arithmetic, as if their errors could all be at their
-//! worst at once. So an expression's interval is never too narrow, and a check is sooner
-//! inconclusive than wrong.
+//! Figures are combined by interval arithmetic, as if all errors could be at their worst at once. An
+//! expression's interval is therefore never too narrow: a check is inconclusive rather than wrong.
 
 use super::{Outcome, Relation};
 
-/// A figure and where it may lie.
+/// A figure and its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Value {
-    /// The best estimate.
+    /// The point estimate.
     pub point: f64,
     /// Lower end of the interval.
     pub low: f64,
@@ -27,7 +26,7 @@ impl Value {
         }
     }
 
-    /// A figure whose noise is not known: it may lie anywhere.
+    /// A figure with unknown noise: its interval is unbounded.
     pub fn without_interval(point: f64) -> Self {
         Self {
             point,
@@ -36,7 +35,7 @@ impl Value {
         }
     }
 
-    /// A figure with an interval, which holds it.
+    /// A figure with an interval, extended to contain the figure.
     pub fn within(point: f64, [low, high]: [f64; 2]) -> Self {
         Self {
             point,
@@ -45,7 +44,7 @@ impl Value {
         }
     }
 
-    /// The interval, where it has two finite ends that differ.
+    /// The interval, if its ends are finite and differ.
     pub fn interval(&self) -> Option<[f64; 2]> {
         let is_one = self.low.is_finite() && self.high.is_finite() && self.low < self.high;
         is_one.then_some([self.low, self.high])
@@ -57,7 +56,7 @@ impl Value {
             '+' => self.ends(other, |a, b| a + b),
             '-' => self.ends(other, |a, b| a - b),
             '*' => self.ends(other, |a, b| a * b),
-            // Dividing by what may be 0 may give anything.
+            // A divisor that may be 0 allows any quotient.
             _ if other.low <= 0.0 && other.high >= 0.0 => {
                 Self::without_interval(self.point / other.point)
             }
@@ -73,7 +72,7 @@ impl Value {
             of(self.high, other.high),
         ];
         let point = of(self.point, other.point);
-        // Of infinite ends some have no value.
+        // Arithmetic with infinite ends may yield NaN.
         if all.iter().any(|end| end.is_nan()) {
             return Self::without_interval(point);
         }
@@ -85,7 +84,7 @@ impl Value {
     }
 }
 
-/// Met where the whole interval meets the relation, not met where all of it misses.
+/// `Met` if the whole interval meets the relation, `NotMet` if the whole interval misses it.
 pub(super) fn outcome(left: Value, relation: &Relation, right: Value) -> Outcome {
     let (met, missed) = match relation {
         Relation::Less => (left.high < right.low, left.low >= right.high),
@@ -115,7 +114,7 @@ mod tests {
         Value::within(point, [low, high])
     }
 
-    /// The note's case: 2.05 "meets" a limit of 1.2 while it may lie anywhere from 0.17 to 24.9.
+    /// 2.05 exceeds a limit of 1.2, but its interval is 0.17 to 24.9.
     #[test]
     fn a_point_estimate_inside_is_inconclusive_while_its_interval_reaches_out() {
         let limit = Value::exact(1.2);

@@ -1,20 +1,19 @@
-//! Figures of a run by name, and what a study says of them: expectations and references.
+//! Figures of a run by name, for a study's expectations and references.
 //!
-//! An expression is made of numbers, `+ - * /` and parentheses, and of
-//! - `VARIANT.FIGURE`, as `prepared.tps_ratio`; a name that is more than letters, digits and `_` is
-//!   quoted: `'128 range'.tps`. The figures are in [`Figure`];
+//! An expression consists of numbers, `+ - * /`, parentheses, and
+//! - `VARIANT.FIGURE`, such as `prepared.tps_ratio`; a name with other characters than letters, digits
+//!   and `_` is quoted: `'128 range'.tps`. See [`Figure`];
 //! - `VARIANT.FIGURE[network = 0ms]`: the same under another condition;
-//! - the name of a condition's list, as `clients` or `network`: the number that its value begins with.
+//! - the name of a condition, such as `clients` or `network`: the number at the start of its value.
 //!
-//! A check is two expressions and `<`, `<=`, `>`, `>=`, or `~` with `within 20 %`; or
-//! `VARIANT.leading = PHASE`. After `where` follow the conditions under which it must hold, as
-//! `script = plain and clients = 1|8`; without them it must hold under all.
+//! A check is two expressions with `<`, `<=`, `>`, `>=`, or `~` and `within 20%`; or
+//! `VARIANT.leading = PHASE`. The conditions under which it must hold follow after `where`, as in
+//! `script = plain and clients = 1|8`; by default it must hold under all conditions.
 //!
-//! The comparison that a report is to explain is named alike: `VARIANT where clients = 8`.
-
+//! The comparison that a report explains is named the same way: `VARIANT where clients = 8`.
 //!
-//! A check is *met* where the whole interval of its figures meets it, *not met* where all of it
-//! misses, and else *inconclusive*, whatever the best estimates say: see [`Outcome`].
+//! A check is *met* if the whole interval of its figures meets it, *not met* if the whole interval
+//! misses it, and otherwise *inconclusive*, whatever the point estimates are: see [`Outcome`].
 
 mod blocks;
 mod evaluate;
@@ -34,29 +33,29 @@ use crate::plan::Condition;
 /// A figure of a point, or of its comparison with the baseline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Figure {
-    /// `tps_ratio`, `latency_ratio`, `p95_ratio`, `p99_ratio`, `cpu_ratio`: over the baseline's.
+    /// `tps_ratio`, `latency_ratio`, `p95_ratio`, `p99_ratio`, `cpu_ratio`: over the baseline.
     Ratio(RatioFigure),
-    /// `tps`: transactions a second.
+    /// `tps`: transactions per second.
     Tps,
-    /// `rate`: a second, in the study's unit.
+    /// `rate`: per second, in the study's unit.
     Rate,
-    /// `per_day`: the rate, kept up for a day.
+    /// `per_day`: the rate over a day.
     PerDay,
-    /// `latency_ms`, `p50_ms`, `p95_ms`, `p99_ms`: of a transaction.
+    /// `latency_ms`, `p50_ms`, `p95_ms`, `p99_ms`: transaction latency.
     LatencyMs(Percentile),
-    /// `cpu_us`: the server's, per transaction or per unit.
+    /// `cpu_us`: the server's CPU time, per transaction or per unit.
     CpuUs,
-    /// `share(FUNCTION)`: per cent of the server's CPU time in it and what it calls.
+    /// `share(FUNCTION)`: percentage of the server's CPU time in it and its callees.
     Share(String),
-    /// `counted(COUNTER)`: per transaction.
+    /// `counted(COUNTER)`: a counter per transaction.
     Counted(String),
-    /// `per_second(COUNTER)`.
+    /// `per_second(COUNTER)`: a counter per second.
     PerSecond(String),
     /// `leading`: the phase or subsystem with the largest difference from the baseline.
     Leading,
 }
 
-/// What is divided by the baseline's.
+/// The figure that is divided by the baseline's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RatioFigure {
     Throughput,
@@ -66,7 +65,7 @@ pub(crate) enum RatioFigure {
     Cpu,
 }
 
-/// Which latency.
+/// A statistic of the latency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Percentile {
     Mean,
@@ -75,7 +74,7 @@ pub(crate) enum Percentile {
     P99,
 }
 
-/// A condition's name and the values that will do.
+/// A condition's name and the accepted values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Where {
     pub(crate) name: String,
@@ -83,7 +82,7 @@ pub(crate) struct Where {
 }
 
 impl Where {
-    /// Whether a condition has one of these values.
+    /// Whether `condition` has one of these values.
     pub(crate) fn holds(&self, condition: &Condition) -> bool {
         let value = condition.values.get(&self.name);
         value.is_some_and(|value| self.values.contains(value))
@@ -99,7 +98,7 @@ pub(crate) enum Expression {
     Figure {
         variant: String,
         figure: Figure,
-        /// Under which other condition.
+        /// The other condition, if any.
         at: Vec<Where>,
     },
     Binary(Box<Expression>, char, Box<Expression>),
@@ -123,44 +122,44 @@ pub(crate) enum Relation {
 pub(crate) struct Check {
     pub(crate) left: Expression,
     pub(crate) relation: Relation,
-    /// Absent where the relation is by name.
+    /// Absent if the relation is by name.
     pub(crate) right: Option<Expression>,
     pub(crate) conditions: Vec<Where>,
 }
 
-/// What became of an expectation.
+/// The outcome of an expectation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExpectationOutcome {
-    /// The belief.
+    /// The expectation.
     pub that: String,
     /// The check, as written.
     pub check: String,
-    /// Whether it is met under all conditions that it is about; `None` where it is inconclusive, and
-    /// where nothing of it was measured.
+    /// Whether it is met under all its conditions; `None` if it is inconclusive, or if nothing was
+    /// measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub met: Option<bool>,
-    /// What it came to; `None` where nothing of it was measured, and in results of older versions,
-    /// whose `met` is by the point estimates alone.
+    /// The outcome; `None` if nothing was measured, and in results of older versions, whose `met` uses
+    /// point estimates only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// Under each of them.
+    /// The check under each of its conditions.
     pub readings: Vec<Reading>,
 }
 
-/// What a check came to.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The whole interval meets it; under several conditions, under each of them.
+    /// The whole interval meets it, under every condition.
     Met,
-    /// The whole interval misses it, under one condition at least.
+    /// The whole interval misses it, under at least one condition.
     NotMet,
     /// Part of the interval meets it, or there is no interval.
     Inconclusive,
 }
 
 impl Outcome {
-    /// Of a check that must hold under several conditions; `None` without any.
+    /// Combines the outcomes under several conditions; `None` without any.
     fn of_all(outcomes: impl Iterator<Item = Self>) -> Option<Self> {
         outcomes.reduce(|all, one| match (all, one) {
             (Self::NotMet, _) | (_, Self::NotMet) => Self::NotMet,
@@ -183,15 +182,14 @@ impl Outcome {
 }
 
 impl ExpectationOutcome {
-    /// What it came to, in results of older versions by the point estimates; `None` where nothing
-    /// was measured.
+    /// The outcome, by point estimates in results of older versions; `None` if nothing was measured.
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcome.or_else(|| self.met.map(Outcome::of_met))
     }
 }
 
 impl Reading {
-    /// What the check came to under this condition.
+    /// The outcome under this condition.
     pub fn outcome(&self) -> Outcome {
         self.outcome.unwrap_or_else(|| Outcome::of_met(self.met))
     }
@@ -206,53 +204,53 @@ pub struct Reading {
     pub left: String,
     /// The right side.
     pub right: String,
-    /// The interval of the left side; `None` where it is exact, a name, or without one.
+    /// Confidence interval of the left side; `None` if it is exact, is a name, or has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_interval: Option<[f64; 2]>,
-    /// That of the right side.
+    /// Confidence interval of the right side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub right_interval: Option<[f64; 2]>,
-    /// Whether it is met.
+    /// Whether the check is met.
     pub met: bool,
-    /// What it came to; `None` in results of older versions.
+    /// The outcome; `None` in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
 }
 
-/// The source's figures beside ours.
+/// The source's figures and the measured ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReferenceTable {
-    /// In the source's order.
+    /// The rows, in the source's order.
     pub rows: Vec<ReferenceFigure>,
 }
 
-/// One figure on both sides.
+/// One figure of the source and as measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReferenceFigure {
     /// Its name in the source.
     pub name: String,
-    /// What the source found.
+    /// The source's figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<f64>,
-    /// What was found here; under several conditions their geometric mean. `None` where nothing was
+    /// The measured figure; the geometric mean under several conditions. `None` if nothing was
     /// measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is: Option<f64>,
-    /// `was` over the base row's.
+    /// `was` over that of the base row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was_ratio: Option<f64>,
-    /// `is` over the base row's.
+    /// `is` over that of the base row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_ratio: Option<f64>,
 }
 
-/// Inclusive shares of a function that the study watches.
+/// Inclusive CPU shares of a function that the study watches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WatchedFunction {
     /// The function.
     pub name: String,
-    /// Per cent of the server's CPU time in it and what it calls, in the plan's order of points;
-    /// `None` where the point has no profile.
+    /// Percentage of the server's CPU time in the function and its callees, in the plan's order of
+    /// points; `None` if the point has no profile.
     pub shares: Vec<Option<f64>>,
 }
 

@@ -1,11 +1,13 @@
-//! From text to checks and expressions.
+//! Parses checks and expressions.
+
+use std::fmt;
 
 use thiserror::Error;
 
 use super::{Check, Expression, Figure, Percentile, RatioFigure, Relation, Where};
 use crate::study::{Study, StudyError, StudySource, near};
 
-/// What is wrong with an expression, and what was expected.
+/// An error in an expression, with what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct MeasureError(pub(crate) String);
@@ -17,7 +19,7 @@ fn error<T>(words: impl Into<String>) -> Result<T, MeasureError> {
 const FIGURES: &str = "tps_ratio, latency_ratio, p95_ratio, p99_ratio, cpu_ratio, tps, rate, per_day, \
 latency_ms, p50_ms, p95_ms, p99_ms, cpu_us, share(FUNCTION), counted(COUNTER), per_second(COUNTER), leading";
 
-/// A check.
+/// Parses a check.
 pub(crate) fn check(text: &str) -> Result<Check, MeasureError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
@@ -33,10 +35,12 @@ pub(crate) fn check(text: &str) -> Result<Check, MeasureError> {
                 }
             );
             if !is_leading {
-                return error("`=` is for `leading` only; write `~ … within 10 %` for a number");
+                return error(
+                    "`=` works only with `leading`; for a number, write `~ … within 10%`",
+                );
             }
             let Some(Token::Word(word)) = parser.next() else {
-                return error("after `leading =` comes the name of a phase or subsystem");
+                return error("expected the name of a phase or subsystem after `leading =`");
             };
             parser.end()?;
             return Ok(Check {
@@ -51,7 +55,7 @@ pub(crate) fn check(text: &str) -> Result<Check, MeasureError> {
         Some(Token::Sign(">")) => Relation::More,
         Some(Token::Sign(">=")) => Relation::MoreOrEqual,
         Some(Token::Sign("~")) => Relation::About(0.0),
-        _ => return error("a check compares: `a.tps_ratio > 1.2`, or `a.tps ~ 100 within 20 %`"),
+        _ => return error("a check must compare: `a.tps_ratio > 1.2` or `a.tps ~ 100 within 20%`"),
     };
     let right = parser.sum()?;
     let relation = if relation == Relation::About(0.0) {
@@ -68,7 +72,7 @@ pub(crate) fn check(text: &str) -> Result<Check, MeasureError> {
     })
 }
 
-/// An expression and where it is about.
+/// Parses an expression and its conditions.
 pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), MeasureError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
@@ -77,12 +81,12 @@ pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), Measure
     Ok((found, conditions))
 }
 
-/// A variant, and the conditions under which it is compared with the baseline.
+/// Parses a variant and the conditions under which it is compared with the baseline.
 pub(crate) fn comparison(text: &str) -> Result<(String, Vec<Where>), MeasureError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
     let Some(Token::Word(variant)) = parser.next() else {
-        return error("here comes the name of a variant, quoted where it is more than a word");
+        return error("expected the name of a variant, in quotes unless it is a single word");
     };
     parser.end()?;
     Ok((variant, conditions))
@@ -100,7 +104,7 @@ fn wheres(text: &str) -> Result<Vec<Where>, MeasureError> {
     let one = |part: &str| {
         let Some((name, values)) = part.split_once('=') else {
             return error(format!(
-                "\"{}\" names no condition; write `script = plain and clients = 8`",
+                "\"{}\" is not a condition; write `script = plain and clients = 8`",
                 part.trim()
             ));
         };
@@ -119,9 +123,20 @@ fn wheres(text: &str) -> Result<Vec<Where>, MeasureError> {
 enum Token {
     Number(f64),
     Word(String),
-    /// What stands in square brackets.
+    /// The content of square brackets.
     Brackets(String),
     Sign(&'static str),
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(value) => write!(f, "{value}"),
+            Self::Word(word) => f.write_str(word),
+            Self::Brackets(text) => write!(f, "[{text}]"),
+            Self::Sign(sign) => f.write_str(sign),
+        }
+    }
 }
 
 const SIGNS: [&str; 14] = [
@@ -142,7 +157,7 @@ impl Parser {
                 '\'' | '[' => {
                     let close = if first == '[' { ']' } else { '\'' };
                     let Some(end) = rest[1..].find(close) else {
-                        return error(format!("`{first}` without its `{close}`"));
+                        return error(format!("`{first}` has no closing `{close}`"));
                     };
                     let inside = rest[1..=end].to_owned();
                     tokens.push(if first == '[' {
@@ -169,7 +184,7 @@ impl Parser {
                 }
                 _ => {
                     let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) else {
-                        return error(format!("`{first}` has no meaning here"));
+                        return error(format!("unexpected `{first}`"));
                     };
                     tokens.push(Token::Sign(sign));
                     sign.len()
@@ -186,7 +201,7 @@ impl Parser {
         token
     }
 
-    /// Whether this sign is next; then it is taken.
+    /// Consumes this sign if it is next, and returns whether it was.
     fn takes(&mut self, sign: &str) -> bool {
         let found = matches!(self.tokens.get(self.at), Some(Token::Sign(it)) if *it == sign);
         self.at += usize::from(found);
@@ -196,11 +211,11 @@ impl Parser {
     fn end(&self) -> Result<(), MeasureError> {
         match self.tokens.get(self.at) {
             None => Ok(()),
-            Some(token) => error(format!("{token:?} is too much")),
+            Some(token) => error(format!("unexpected `{token}` after the expression")),
         }
     }
 
-    /// `within 20 %`.
+    /// `within 20%`.
     fn within(&mut self) -> Result<Relation, MeasureError> {
         let words = [self.next(), self.next(), self.next()];
         match words {
@@ -209,7 +224,7 @@ impl Parser {
                 Some(Token::Number(share)),
                 Some(Token::Sign("%")),
             ] if word == "within" => Ok(Relation::About(share / 100.0)),
-            _ => error("after `~ …` comes `within 20 %`"),
+            _ => error("expected a tolerance after `~ …`, such as `within 20%`"),
         }
     }
 
@@ -245,7 +260,7 @@ impl Parser {
                 if self.takes(")") {
                     Ok(inside)
                 } else {
-                    error("`(` without its `)`")
+                    error("`(` has no closing `)`")
                 }
             }
             Some(Token::Word(word)) if self.takes(".") => {
@@ -264,13 +279,15 @@ impl Parser {
                 })
             }
             Some(Token::Word(word)) => Ok(Expression::Condition(word)),
-            _ => error("here comes a number, `VARIANT.FIGURE`, or the name of a condition"),
+            _ => error("expected a number, `VARIANT.FIGURE` or the name of a condition"),
         }
     }
 
     fn figure(&mut self) -> Result<Figure, MeasureError> {
         let Some(Token::Word(name)) = self.next() else {
-            return error(format!("after `VARIANT.` comes one of {FIGURES}"));
+            return error(format!(
+                "expected a figure after `VARIANT.`: one of {FIGURES}"
+            ));
         };
         Ok(match name.as_str() {
             "tps_ratio" | "rate_ratio" => Figure::Ratio(RatioFigure::Throughput),
@@ -294,24 +311,24 @@ impl Parser {
         })
     }
 
-    /// A name in parentheses; counters' names have a dot.
+    /// A name in parentheses; names of counters contain a dot.
     fn argument(&mut self) -> Result<String, MeasureError> {
         let mut name = String::new();
         if !self.takes("(") {
-            return error("a name in parentheses is missing");
+            return error("expected a name in parentheses");
         }
         loop {
             match self.next() {
                 Some(Token::Word(word)) => name.push_str(&word),
                 Some(Token::Sign(".")) => name.push('.'),
                 Some(Token::Sign(")")) if !name.is_empty() => return Ok(name),
-                _ => return error("a name in parentheses is missing"),
+                _ => return error("expected a name in parentheses"),
             }
         }
     }
 }
 
-/// Checks what a study says of its figures: that it can be read, and that its names exist.
+/// Checks that a study's expressions can be parsed and that the names in them exist.
 pub fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError> {
     for (index, expected) in study.expect.iter().enumerate() {
         let path = ["expect", &index.to_string(), "check"];
@@ -343,7 +360,7 @@ pub fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError
     let names = || reference.row.iter().map(|row| row.name.as_str());
     match &reference.base {
         Some(base) if !names().any(|name| name == base) => {
-            let message = format!("there is no row \"{base}\" to divide by");
+            let message = format!("there is no reference row \"{base}\" for `base`");
             Err(source.error_at(&["reference", "base"], message))
         }
         _ => Ok(()),
@@ -370,7 +387,7 @@ fn known_comparison(text: &str, study: &Study) -> Result<(), MeasureError> {
     known_variant(&variant, study)?;
     if study.variant.first().is_some_and(|it| it.name == variant) {
         return error(format!(
-            "\"{variant}\" is the baseline, which is not compared with itself; name another variant"
+            "\"{variant}\" is the baseline; name another variant to compare with it"
         ));
     }
     known_conditions(&conditions, study)
@@ -449,7 +466,7 @@ mod tests {
     #[test]
     fn arithmetic_binds_as_it_should() {
         let found =
-            check("p.tps_ratio ~ 52 * (network + w.latency_ms[network = 0ms]) / 2 within 20 %");
+            check("p.tps_ratio ~ 52 * (network + w.latency_ms[network = 0ms]) / 2 within 20%");
         let Check {
             relation, right, ..
         } = found.unwrap();
@@ -478,15 +495,15 @@ mod tests {
                 "a.tpps > 1",
                 "there is no figure \"tpps\"; known: tps_ratio",
             ),
-            ("a.tps", "a check compares"),
-            ("a.tps ~ 3", "within 20 %"),
-            ("a.tps = 3", "`=` is for `leading` only"),
-            ("(a.tps > 1", "`(` without its `)`"),
-            ("a.tps > 1 2", "too much"),
-            ("a.tps > 1 where plain", "names no condition"),
+            ("a.tps", "a check must compare"),
+            ("a.tps ~ 3", "within 20%"),
+            ("a.tps = 3", "`=` works only with `leading`"),
+            ("(a.tps > 1", "`(` has no closing `)`"),
+            ("a.tps > 1 2", "unexpected `2` after"),
+            ("a.tps > 1 where plain", "is not a condition"),
             ("a.share > 1", "in parentheses"),
-            ("'a.tps > 1", "without its"),
-            ("a.tps > 1 ! 2", "`!` has no meaning"),
+            ("'a.tps > 1", "no closing"),
+            ("a.tps > 1 ! 2", "unexpected `!`"),
         ] {
             let message = check(text).unwrap_err().to_string();
             assert!(message.contains(words), "{text}: {message}");

@@ -1,14 +1,14 @@
-//! The ledger of a live server: its backends' whole time in rows that add up.
+//! The ledger of a live server: all time of its backends, in rows that add up.
 //!
-//! The clients are not ours, so what their backends wait for them is one row, idleness included.
+//! The clients are external, so waiting for them is one row, which includes idle time.
 
 use super::Observation;
 use crate::ledger::account::{BlockedKey, BlockedWeights, Exact, name_locks, rows};
 use crate::ledger::{Divider, Row, blocked_key, blocked_weights, cpu_weights};
 
 impl Observation {
-    /// The backends' time over the whole window by phase and mechanism, the longest row first. The
-    /// rows add up to the time in which the backends were there.
+    /// The backends' time over the whole window by phase and mechanism, longest row first. The rows add
+    /// up to `backends_present_us`.
     pub fn ledger(&self) -> Vec<Row> {
         let exact = Exact {
             whole_us: self.backends_present_us,
@@ -32,7 +32,7 @@ impl Observation {
         rows
     }
 
-    /// Whether stacks divide the time on a CPU, and what divides the blocked time.
+    /// Whether stacks divide the on-CPU time, and the source that divides the blocked time.
     pub fn divided_by(&self) -> (bool, Divider) {
         let blocked_by = match &self.waits {
             _ if self.seen_blocked().is_some() => Divider::Stacks,
@@ -121,7 +121,7 @@ mod tests {
             assert!((sum - observation.backends_present_us).abs() < 1e-6);
             let unresolved = rows.iter().any(|row| row.part == Part::Unresolved);
             assert_eq!(unresolved, !told, "{rows:?}");
-            // The part on a CPU is told whatever told the rest.
+            // On-CPU time is explained in either case.
             let share = explained_share(&rows);
             let untold = 1.0 - observation.blocked_us() / observation.backends_present_us;
             let expected = if told { 1.0 } else { untold };
@@ -132,7 +132,7 @@ mod tests {
             let plan = rows.iter().find(|row| row.phase == "plan");
             assert!(plan.is_some_and(|row| (row.us - 200.0).abs() < 1e-6));
         }
-        // Without stacks all that is known of the time on a CPU is that it was.
+        // Without stacks, on-CPU time is not explained.
         observation.profile = None;
         let share = explained_share(&observation.ledger());
         let on_cpu = observation.on_cpu_us() / observation.backends_present_us;

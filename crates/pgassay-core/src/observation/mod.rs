@@ -1,12 +1,11 @@
-//! What was seen of a server that somebody else runs: one look, without trials and verdicts.
+//! A profile of a live server over one window, without trials and verdicts.
 //!
 //! Identities: `cpu_us_per_sample × profile.total() = backends.on_cpu_us` (samples only divide the
-//! exact total), and the rows of [`Observation::subsystems`] add up to it, as do those of
-//! [`Observation::phases`] and the own parts of [`Observation::functions`].
-//! The rows of [`Observation::blocked`] are rows of [`Observation::ledger`], and add up to
-//! [`Observation::blocked_us`].
+//! exact total). The rows of [`Observation::subsystems`], those of [`Observation::phases`] and the self
+//! times of [`Observation::functions`] each add up to it. The rows of [`Observation::blocked`] are rows
+//! of [`Observation::ledger`] and add up to [`Observation::blocked_us`].
 //!
-//! Invariant: what could not be seen is `None` or stands in `limits`; nothing is estimated for it.
+//! Invariant: data that is not available is `None` or listed in `limits`; it is never estimated.
 
 mod ledger;
 mod rows;
@@ -26,87 +25,87 @@ use crate::trial::CpuTotals;
 /// The value of [`Observation::schema`] that this version writes.
 pub const SCHEMA: &str = "pgassay.observation/1";
 
-/// One look at a live server.
+/// A profile of a live server over one window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Observation {
-    /// Name and version of this form.
+    /// Name and version of this format.
     pub schema: String,
     /// Version of pgassay.
     pub pgassay: String,
-    /// When it began, microseconds since 1970.
+    /// Start time, in microseconds since 1970.
     pub started_us: i64,
-    /// How long it was watched.
+    /// Length of the window.
     pub window_us: f64,
-    /// Samples a second of each CPU that was busy.
+    /// Samples per second of each busy CPU.
     pub frequency_hz: u32,
-    /// What was watched.
+    /// The profiled server or backend.
     pub subject: Subject,
-    /// Transactions that ended in the window, committed or not, of all databases; `None` where
-    /// nobody could be asked, and where one backend of several is watched.
+    /// Transactions that ended in the window, committed or not, in all databases; `None` without a
+    /// connection, or if only one of several backends is profiled.
     pub transactions: Option<u64>,
-    /// The exact totals of the backends that were watched, and of the parallel workers that worked
-    /// for them; `None` of a server whose processes are not to be seen from here.
+    /// Exact totals of the profiled backends and of their parallel workers; `None` if the server's
+    /// processes are not visible from this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backends: Option<CpuTotals>,
-    /// How many of them there were.
+    /// Number of profiled backends.
     #[serde(default)]
     pub sessions: u32,
-    /// How long those processes were there, summed.
+    /// Sum of the time that each of these processes existed in the window.
     pub backends_present_us: f64,
-    /// The server's other processes.
+    /// Background processes.
     pub background: Vec<Background>,
-    /// The backends' CPU stacks; `None` where they could not be sampled.
+    /// The backends' CPU stacks; `None` if they could not be sampled.
     pub profile: Option<Profile>,
-    /// What the backends were seen to wait for; `None` where it could not be read.
+    /// Wait events of the backends; `None` if they could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
-    /// How deep we could look into this server, and what grants the next tier.
+    /// The tier of data available for this server, and how to get the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<Check>,
-    /// What keeps this from being the whole truth.
+    /// Limitations of this profile.
     pub limits: Vec<Check>,
-    /// Known causes of lost time that were seen, the strongest first.
+    /// Findings, strongest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
 }
 
-/// What was watched.
+/// The profiled server or backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Subject {
-    /// The server's first process; `None` where it is not to be seen from here.
+    /// The postmaster; `None` if it is not visible from this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub postmaster_pid: Option<u32>,
-    /// Where the server was reached that is not to be seen from here.
+    /// Address of a server that is not on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
-    /// The one backend that was watched; `None` if all were.
+    /// The profiled backend; `None` if all were profiled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_pid: Option<u32>,
-    /// The server's major version, as `18` or `9.6`; `None` if nothing told it.
+    /// The server's major version, such as `18` or `9.6`; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub major: Option<String>,
 }
 
-/// What one kind of process used that serves no client.
+/// CPU time of one kind of background process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Background {
-    /// What the processes are for, as `checkpointer`.
+    /// The role of the processes, such as `checkpointer`.
     pub role: String,
     /// Their exact totals.
     pub cpu: CpuTotals,
 }
 
-/// What a time is divided by before it is shown.
+/// The divisor of displayed times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Basis {
     /// Transactions in the window.
     Transactions(u64),
-    /// The window's length in seconds, where transactions could not be counted.
+    /// The window's length in seconds, if transactions could not be counted.
     Seconds(f64),
 }
 
 impl Basis {
-    /// How the unit of a time on this basis is written.
+    /// The unit of a time on this basis.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Transactions(_) => "µs/tx",
@@ -114,7 +113,7 @@ impl Basis {
         }
     }
 
-    /// A time of the whole window on this basis.
+    /// Converts a time over the whole window to this basis.
     pub fn of(self, whole_us: f64) -> f64 {
         match self {
             Self::Transactions(count) => whole_us / count as f64,
@@ -124,7 +123,7 @@ impl Basis {
 }
 
 impl Observation {
-    /// Per transaction where there were any to count, else per second.
+    /// Per transaction if any were counted, else per second.
     pub fn basis(&self) -> Basis {
         match self.transactions {
             Some(count) if count > 0 => Basis::Transactions(count),
@@ -132,12 +131,12 @@ impl Observation {
         }
     }
 
-    /// The stacks, if there is a sample among them.
+    /// The stacks, if they contain a sample.
     pub fn sampled(&self) -> Option<&Profile> {
         self.profile.as_ref().filter(|profile| profile.total() > 0)
     }
 
-    /// The exact CPU time of the backends; 0 where nothing tells it.
+    /// The exact CPU time of the backends; 0 if unknown.
     pub fn on_cpu_us(&self) -> f64 {
         self.backends.map_or(0.0, |it| it.on_cpu_us)
     }
@@ -148,14 +147,14 @@ impl Observation {
             .map_or(0.0, |profile| self.on_cpu_us() / profile.total() as f64)
     }
 
-    /// The stacks of what was blocked (see [`Profile::off_cpu`]), if there is any time among them.
+    /// The stacks of blocked backends (see [`Profile::off_cpu`]), if they contain any time.
     pub fn seen_blocked(&self) -> Option<Profile> {
         let blocked = self.profile.as_ref().map(Profile::off_cpu);
         blocked.filter(|profile| profile.total() > 0)
     }
 
-    /// The time that the backends neither had a CPU nor waited for one. Where nothing tells their
-    /// totals it is as much of their time as of the looks at them that met a wait.
+    /// The time in which the backends were neither on CPU nor in the run queue. Without exact totals, it
+    /// is the share of samples that found a wait, applied to the backends' time.
     pub fn blocked_us(&self) -> f64 {
         match (&self.backends, &self.waits) {
             (Some(exact), _) => {

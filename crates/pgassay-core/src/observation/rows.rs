@@ -11,19 +11,19 @@ use crate::subsystem::{FrameName, Phase, Subsystem, Symbols};
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// For functions: the program or library.
+    /// For functions: the executable or library.
     pub object: String,
-    /// For functions: whether it is the kernel's.
+    /// For functions: whether it is in the kernel.
     pub kernel: bool,
-    /// Itself, without what it called.
+    /// Self time, without callees.
     pub self_us: f64,
-    /// With what it called; recursion counts once.
+    /// Time with callees; recursion counts once.
     pub children_us: f64,
     /// Samples behind `self_us`.
     pub samples: u64,
 }
 
-/// Samples of a row: its own, and those with what it called.
+/// Samples of a row: its own, and those with callees.
 #[derive(Default)]
 struct Count {
     own: u64,
@@ -31,28 +31,28 @@ struct Count {
 }
 
 impl Observation {
-    /// Functions, the costliest in themselves first.
+    /// Functions, highest self time first.
     pub fn functions(&self) -> Vec<Row> {
         self.sampled().map_or_else(Vec::new, |profile| {
             functions(profile, self.cpu_us_per_sample())
         })
     }
 
-    /// Functions by the time that they were blocked in, the longest first; a wait event is one too.
+    /// Functions by blocked time, longest first; a wait event counts as a function.
     pub fn blocked_functions(&self) -> Vec<Row> {
         self.seen_blocked().map_or_else(Vec::new, |profile| {
             functions(&profile, self.blocked_us() / profile.total() as f64)
         })
     }
 
-    /// Subsystems of the server, the costliest first.
+    /// Subsystems of the server, highest CPU time first.
     pub fn subsystems(&self) -> Vec<Row> {
         let major = self.subject.major.as_deref().unwrap_or("devel");
         let symbols = Symbols::for_major(major);
         self.by_name(|stack| Subsystem::of(&symbols, stack).to_string())
     }
 
-    /// Phases of a statement, the costliest first.
+    /// Phases of a statement, highest CPU time first.
     pub fn phases(&self) -> Vec<Row> {
         self.by_name(|stack| Phase::of(stack).to_string())
     }
@@ -76,7 +76,7 @@ impl Observation {
     }
 }
 
-/// Functions of a profile, the costliest in themselves first.
+/// Functions of a profile, highest self time first.
 fn functions(profile: &Profile, us_per_sample: f64) -> Vec<Row> {
     let mut counts: BTreeMap<&Frame, Count> = BTreeMap::new();
     for (stack, samples) in stacks(profile) {
@@ -124,7 +124,7 @@ fn frame_name(frame: &Frame) -> FrameName<'_> {
     }
 }
 
-/// The costliest in itself first; equal ones by what they called, then by name.
+/// Sorts by self time, then by time with callees (both descending), then by name.
 fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
     rows.sort_by(|a, b| {
         b.self_us

@@ -1,11 +1,11 @@
-//! Why backends were blocked: what divides the exact blocked time, and nothing else.
+//! Why backends were blocked: the data that divide the exact blocked time.
 //!
-//! The rows are the ledger's own, so that one wait never has two figures: blocked stacks where they
-//! were observed, which name a lock as wait samples met its kind, else wait samples alone.
+//! The rows are the ledger's own, so that one wait never has two figures. They come from blocked
+//! stacks if these were observed, with locks named from wait samples, otherwise from wait samples only.
 //!
-//! A sampler in user space under-reports running and waiting to run, by half on a full machine
-//! (PostgreSQL 15, 2 CPUs, 16 clients: 18 % of its samples, where the kernel counts 32 % of the
-//! time). So how often backends were found runnable is kept, but no time is computed from it.
+//! A user-space sampler under-reports runnable backends, by half on a saturated machine (PostgreSQL 15,
+//! 2 CPUs, 16 clients: 18% of its samples, while the kernel counts 32% of the time). The number of
+//! samples that found backends runnable is therefore kept, but no time is computed from it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 use super::Observation;
 use crate::ledger::{self, Divider, Nature, Part};
 
-/// Where waits were looked up.
+/// The source of wait samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitSource {
-    /// The backends' memory, which costs the server nothing.
+    /// The backends' memory; reading it costs the server nothing.
     #[default]
     Memory,
-    /// The server's own view, over a connection: where its memory may not be read. Its answers take
-    /// long enough for a backend to go on, and tell nothing of a wait without a name that is shorter.
+    /// `pg_stat_activity`, over a connection, if the memory may not be read. A query takes long enough
+    /// for a backend to continue, so short waits without a wait event are missed.
     PgStatActivity,
 }
 
@@ -34,63 +34,63 @@ impl From<WaitSource> for Divider {
     }
 }
 
-/// What the backends were seen to wait for.
+/// Sampled wait events of the backends.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Waits {
-    /// Where it was looked up.
+    /// The source of the samples.
     #[serde(default)]
     pub source: WaitSource,
-    /// Looks that found a backend blocked; the events' samples add up to it.
+    /// Samples that found a backend blocked; the events' samples add up to it.
     pub blocked_samples: u64,
-    /// Looks that found one on a CPU or waiting for one. No share of time: see the module.
+    /// Samples that found one on CPU or in the run queue. Not a share of time: see the module.
     pub runnable_samples: u64,
-    /// Looks at processes that could not be read, or of which the server told us nothing.
+    /// Samples of processes that could not be read, or for which the server returned no data.
     pub unreadable: u64,
-    /// CPU time that looking took, the server's included where it was asked and may be seen.
+    /// CPU time of sampling, including the server's if it was queried and its processes are visible.
     pub sampling_cpu_us: f64,
     /// The waits.
     pub events: Vec<WaitCount>,
 }
 
 impl Waits {
-    /// Looks that told something of a backend.
+    /// Samples that returned the state of a backend.
     pub fn looks(&self) -> u64 {
         self.blocked_samples + self.runnable_samples
     }
 }
 
-/// How often a wait was met.
+/// How often a wait event was sampled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitCount {
-    /// `wait_event_type` as `pg_stat_activity` shows it; empty if no reason was told.
+    /// `wait_event_type` as in `pg_stat_activity`; empty if unknown.
     pub kind: String,
     /// `wait_event`, likewise.
     pub name: String,
-    /// Looks that met it.
+    /// Samples that found it.
     pub samples: u64,
 }
 
 /// The wait event of a backend that waits for its client.
 const CLIENT: (&str, &str) = ("Client", "ClientRead");
 
-/// A reason's part of the blocked time over the whole window.
+/// Blocked time of one reason over the whole window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WaitRow {
-    /// What kind of row of the ledger it is.
+    /// The part of the ledger's row.
     pub part: Part,
-    /// Its name in the ledger, as `LWLock WALWrite` or `WAL sync`.
+    /// Its name in the ledger, such as `LWLock WALWrite` or `WAL sync`.
     pub mechanism: String,
-    /// `wait_event_type`, where the row is of one wait event; else empty.
+    /// `wait_event_type` if the row is one wait event; else empty.
     pub kind: String,
     /// `wait_event`, likewise.
     pub name: String,
-    /// Its part.
+    /// Its blocked time.
     pub blocked_us: f64,
 }
 
 impl Observation {
-    /// The blocked time by its reasons, the longest first: those rows of [`Observation::ledger`] in
-    /// which backends were blocked. Empty where nothing divides that time.
+    /// Blocked time by reason, longest first: the rows of [`Observation::ledger`] in which backends were
+    /// blocked. Empty if nothing divides that time.
     pub fn blocked(&self) -> Vec<WaitRow> {
         let waits = self.waits.as_ref();
         let was_seen = waits.is_some_and(|it| it.blocked_samples > 0);
@@ -99,7 +99,7 @@ impl Observation {
         }
         let is_blocked = |row: &ledger::Row| match row.part {
             Part::Blocked | Part::Client => true,
-            // Work of a CPU may have no name, too.
+            // Unexplained on-CPU time is not blocked time.
             Part::Unresolved => row.nature != Nature::Demand,
             _ => false,
         };
@@ -170,15 +170,15 @@ mod tests {
             let sum: f64 = rows.iter().map(|row| row.blocked_us).sum();
             assert!(
                 (sum - exact_us).abs() < 1e-6,
-                "however often they were runnable"
+                "however often backends were runnable"
             );
         }
         observation.waits = Some(Waits::default());
         assert!(observation.blocked().is_empty());
     }
 
-    /// Stacks say that a quarter of the blocked time is a lock of some kind, and samples named it;
-    /// of the samples themselves it is only one in twenty, since most locks are held shortly.
+    /// By stacks, a fifth of the blocked time is a wait for a lock, which wait samples name. It is only
+    /// one in twenty of the samples, since samples miss short waits.
     #[test]
     fn one_wait_has_one_figure_in_the_ledger_and_among_the_blocked() {
         let mut observation = observation();

@@ -1,26 +1,26 @@
-//! What cannot stand beside `dsn`: a server of the user's own is used as it is.
+//! Keys that conflict with `dsn`: pgassay uses an external server as configured.
 //!
-//! Refused is what the question asks about or under, since it would not happen. What a study sets
-//! for all of its servers, `[server]`, stays away from one that the user names instead of them;
-//! its settings are compared with that server's, and the report tells the differences.
+//! Variants and conditions that would have to change such a server are rejected, because the change
+//! would not happen. The study's `[server]` does not apply to an external server that replaces it; its
+//! settings are compared with that server's, and the report lists the differences.
 
 use super::combination::Combination;
 use super::expand::Expansion;
 use crate::study::{StudyError, Variant};
 
 impl Expansion<'_> {
-    /// Whether a server of the user's own is named for it, be it instead of a condition's version.
+    /// Whether the point runs on an external server, even where a condition sets a version.
     pub(super) fn names_dsn(&self, variant: &Variant, at: &Combination) -> bool {
         self.chosen(variant, at).dsn.is_some() || self.has_versions_beside_dsn(at)
     }
 
-    /// The conditions' versions would win over `server.dsn`.
+    /// Whether the conditions' versions would override `server.dsn`.
     fn has_versions_beside_dsn(&self, at: &Combination) -> bool {
         let of_study = self.overrides.versions.is_empty() && at.version.is_some();
         of_study && self.study.server.dsn.is_some()
     }
 
-    /// An error at the first key that would have to be done to a server of the user's own.
+    /// Returns an error at the first key that would have to change the external server.
     pub(super) fn refuse_beside_dsn(
         &self,
         index: usize,
@@ -40,13 +40,13 @@ impl Expansion<'_> {
         let mut error = self.source.error_at(
             &path,
             format!(
-                "`{key}` cannot be had on the server that `dsn` names for variant \"{}\": a server of \
-                 your own is used as it is",
+                "`{key}` cannot be set for variant \"{}\": its `dsn` names an external server, which \
+                 pgassay does not change",
                 variant.name
             ),
         );
         if key == "settings" {
-            let hint = "what a session may change goes under `session`";
+            let hint = "to change settings for the session only, use `session`";
             error.hint = Some(hint.to_owned());
         }
         Err(error)
@@ -61,10 +61,10 @@ impl Expansion<'_> {
         ])
     }
 
-    /// Versions, programs and settings of the servers that others get do not concern it, …
+    /// The study's version, binaries and settings are for the servers that pgassay starts, …
     fn of_server(&self, variant: &Variant) -> Option<&'static str> {
         let server = &self.study.server;
-        // … unless they stand in one table with it.
+        // … unless they are in the same table as `dsn`.
         let names_it = variant.dsn.is_none() && self.overrides.dsn.is_none();
         first_of([
             ("version", names_it && server.version.is_some()),

@@ -1,4 +1,4 @@
-//! The combinations of the conditions' lists.
+//! The combinations of the values in the conditions' lists.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::Overrides;
 use super::names::script_named;
 use crate::study::{Network, Protocol, Scalar, Study, StudyError, StudySource};
 
-/// One combination of the conditions' lists.
+/// One combination of values, one from each list.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Combination {
     pub(super) clients: u32,
@@ -17,14 +17,14 @@ pub(super) struct Combination {
     pub(super) settings: BTreeMap<String, Scalar>,
     pub(super) session: BTreeMap<String, Scalar>,
     pub(super) parameters: BTreeMap<String, String>,
-    /// Every list's value, as `(name, value)`.
+    /// The value from each list, as `(name, value)`.
     all: Vec<(String, String)>,
-    /// The parts that vary, as `(name, value)`.
+    /// The values from lists with more than one value, as `(name, value)`.
     varying: Vec<(String, String)>,
 }
 
 impl Combination {
-    /// What sets it apart from the study's other conditions, but for the number of clients.
+    /// What distinguishes it from the study's other conditions, apart from the number of clients.
     pub(super) fn label(&self) -> String {
         let parts: Vec<String> = self
             .varying
@@ -37,7 +37,7 @@ impl Combination {
         parts.join(", ")
     }
 
-    /// Every list's value by its name.
+    /// The value from each list, by name.
     pub(super) fn values(&self) -> BTreeMap<String, String> {
         let mut values: BTreeMap<String, String> = self.all.iter().cloned().collect();
         values.insert("clients".to_owned(), self.clients.to_string());
@@ -60,7 +60,7 @@ pub(super) fn combinations(
     if clients.is_empty() || clients.contains(&0) {
         return Err(source.error_at(
             &["conditions", "clients"],
-            "`clients` must list numbers of at least 1",
+            "`clients` must list at least one number, each 1 or more",
         ));
     }
     let scripts = overrides
@@ -72,8 +72,8 @@ pub(super) fn combinations(
         let path = ["conditions", "script", &index.to_string()];
         script_named(study, source, name, &path)?;
     }
-    // A version on the command line stands for the one that all variants share, or for the list;
-    // so does a server, which has one.
+    // A version on the command line replaces the shared version, or the list of versions. So does a
+    // server, which has only one version.
     let versions = match overrides.versions.len() {
         _ if overrides.dsn.is_some() => &Vec::new(),
         0 => quick
@@ -112,17 +112,17 @@ pub(super) fn combinations(
         },
     );
     vary_named(&mut all, source, study)?;
-    // The number of clients is part of every title, so it is no part of the label.
+    // Every title includes the number of clients, so the label does not.
     vary(&mut all, "", clients, u32::to_string, |at, value| {
         at.clients = *value;
     });
     Ok(all)
 }
 
-/// Gives a combination a value under a name.
+/// Sets a named value in a combination.
 type Set = fn(&mut Combination, &str, &Scalar);
 
-/// The lists whose names the study chooses.
+/// Combines the lists that have user-defined names.
 fn vary_named(
     all: &mut Vec<Combination>,
     source: &StudySource,
@@ -147,7 +147,8 @@ fn vary_named(
         for (name, values) in lists {
             if values.is_empty() {
                 let path = ["conditions", table, name];
-                return Err(source.error_at(&path, format!("the list of `{name}` is empty")));
+                let message = format!("the list for `{name}` is empty; add at least one value");
+                return Err(source.error_at(&path, message));
             }
             vary(all, name, values, Scalar::to_string, |at, value| {
                 set(at, name, value);
@@ -157,7 +158,7 @@ fn vary_named(
     Ok(())
 }
 
-/// Replaces each combination by one for each value; an empty list leaves them as they are.
+/// Replaces each combination with one per value; an empty list changes nothing.
 fn vary<T>(
     all: &mut Vec<Combination>,
     name: &str,

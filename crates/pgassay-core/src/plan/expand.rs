@@ -1,4 +1,4 @@
-//! From a study to its plan: checks that need more than one key, and every combination spelled out.
+//! Expands a study into its plan: checks that involve several keys, and all combinations.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,14 @@ use super::{Condition, Overrides, Plan, PlannedScript, PlannedSql, Point};
 use crate::measure;
 use crate::study::{DriverKind, Scalar, Script, Study, StudyError, StudySource, Variant};
 
-/// Spells a study out.
+/// Expands a study into its plan.
 ///
-/// Scripts that name a file must have had its text put in by the caller, who may read files.
+/// The caller must already have replaced the `file` of each script with its text: this module reads no
+/// files.
 ///
 /// # Errors
-/// Names that do not exist or exist twice, things set by a variant and a condition at once, lists
-/// that are empty, `${…}` that nothing defines: each with its place in the file.
+/// Unknown and duplicate names, keys set by both a variant and a condition, empty lists, undefined
+/// `${…}`; each with its position in the file.
 pub fn plan(
     study: &Study,
     source: &StudySource,
@@ -63,7 +64,7 @@ pub fn plan(
     })
 }
 
-/// What every step of spelling out needs.
+/// The inputs of every step of the expansion, and the servers found so far.
 pub(super) struct Expansion<'a> {
     pub(super) study: &'a Study,
     pub(super) source: &'a StudySource,
@@ -72,7 +73,7 @@ pub(super) struct Expansion<'a> {
 }
 
 impl Expansion<'_> {
-    /// The point of a variant under a combination; the caller fills its indices in.
+    /// The point of a variant under a combination; the caller sets its indexes.
     fn point(
         &mut self,
         index: usize,
@@ -88,10 +89,10 @@ impl Expansion<'_> {
             DriverKind::Redis if variant.dsn.is_some() => {
                 return Err(self.source.error_at(
                     &["variant", &index.to_string(), "dsn"],
-                    "`dsn` names a server of PostgreSQL; one of Redis is named by `address`",
+                    "`dsn` is for PostgreSQL servers; for Redis, use `address`",
                 ));
             }
-            // It has no server of ours; figures that need one take the baseline's.
+            // It has no PostgreSQL server; code that needs an index gets the baseline's.
             DriverKind::Redis => (0, 0),
         };
         let scripts = self.scripts(index, variant, at, &values)?;
@@ -113,7 +114,7 @@ impl Expansion<'_> {
         })
     }
 
-    /// Clients have connections of their own or one each for every run, whichever script it is of.
+    /// Clients reconnect for every transaction or never, so all scripts of a point must agree.
     fn reconnects(&self, scripts: &[PlannedScript]) -> Result<bool, StudyError> {
         let of = |script: &PlannedScript| self.study.script[script.index].reconnects;
         let first = scripts.first().is_some_and(of);
@@ -122,7 +123,7 @@ impl Expansion<'_> {
             Some(script) => Err(self.source.error_at(
                 &["script", &script.index.to_string(), "reconnects"],
                 format!(
-                    "scripts that run together must all reconnect, or none, and \"{}\" and \"{}\" differ",
+                    "scripts that run together must have the same `reconnects`, but \"{}\" and \"{}\" differ",
                     scripts[0].name, script.name
                 ),
             )),
@@ -148,7 +149,7 @@ impl Expansion<'_> {
         Ok(session)
     }
 
-    /// The study's `setup` or `reset`, and the variant's after it.
+    /// The study's `setup` or `reset`, followed by the variant's.
     pub(super) fn sql(
         &self,
         index: usize,
@@ -177,20 +178,20 @@ impl Expansion<'_> {
         Ok(all)
     }
 
-    /// pgbench's scripts count rows in it.
+    /// The parameter `scale`, from which pgbench's scripts compute their numbers of rows.
     fn scale(&self, values: &BTreeMap<String, String>) -> Result<i64, StudyError> {
         let Some(text) = values.get("scale") else {
             return Ok(1);
         };
         text.parse().map_err(|_| {
             let message = format!(
-                "the parameter `scale` is pgbench's `:scale`, a whole number, not \"{text}\""
+                "the parameter `scale` (pgbench's `:scale`) must be a whole number, not \"{text}\""
             );
             self.source.error_at(&["parameters", "scale"], message)
         })
     }
 
-    /// What is asked about cannot also be what it is asked under.
+    /// Rejects keys that both the variant and the conditions set.
     fn refuse_both(
         &self,
         index: usize,
@@ -210,12 +211,15 @@ impl Expansion<'_> {
             None => Ok(()),
             Some((key, _)) => Err(self.source.error_at(
                 &["variant", &index.to_string(), key],
-                format!("`{key}` is set by variant \"{}\" and by [conditions]; it can be one or the other", variant.name),
+                format!(
+                    "`{key}` is set by variant \"{}\" and by [conditions]; remove one of them",
+                    variant.name
+                ),
             )),
         }
     }
 
-    /// Values for `${…}`: study, then condition, then variant, then `--quick`, then command line.
+    /// Values for `${…}`. In increasing precedence: study, condition, variant, `--quick`, command line.
     fn values(&self, variant: &Variant, at: &Combination) -> BTreeMap<String, String> {
         let mut values = BTreeMap::new();
         let scalars = |map: &BTreeMap<String, Scalar>| -> BTreeMap<String, String> {

@@ -1,19 +1,18 @@
-//! `${name}` in SQL, scripts and settings.
+//! Replaces `${name}` in SQL, scripts and settings.
 
 use std::collections::BTreeMap;
 
-/// A name in `${…}` that nothing defines.
+/// An undefined name in `${…}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unknown {
-    /// The name.
     pub name: String,
-    /// The line of the text that uses it, from 1.
+    /// The line of the text that uses the name, from 1.
     pub line: usize,
 }
 
-/// The text with every `${name}` replaced by its value, and every `${name * 50}` by as many lines of
-/// it; the number may be a name, too. Anything else, dollar quotes included, stays as it is: only a
-/// `$` right before `{name` counts, and a name is letters, digits and `_`.
+/// Replaces every `${name}` with its value, and every `${name * 50}` with that many lines of it; the
+/// number can be a name, too. Everything else, dollar quotes included, stays unchanged: only a `$`
+/// directly before `{name` counts, and a name consists of letters, digits and `_`.
 pub(super) fn interpolate(
     text: &str,
     values: &BTreeMap<String, String>,
@@ -40,7 +39,7 @@ pub(super) fn interpolate(
             Some(times) => {
                 let number = match times.parse() {
                     Ok(number) => number,
-                    // What is no number is the name of one.
+                    // If it is not a number, it is the name of one.
                     Err(_) => value_of(times)?.parse().unwrap_or(0),
                 };
                 out.push_str(&vec![value.trim_end(); number].join("\n"));
@@ -52,7 +51,7 @@ pub(super) fn interpolate(
     Ok(out)
 }
 
-/// Name, number and length of a `${name}` or `${name * number}` that a text begins with.
+/// Name, number and length of the `${name}` or `${name * number}` at the start of a text.
 fn reference(text: &str) -> Option<(&str, Option<&str>, usize)> {
     let end = text.find('}')?;
     let is_name = |word: &str| {

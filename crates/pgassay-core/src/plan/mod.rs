@@ -1,12 +1,13 @@
-//! The plan: every server, condition and point that a study needs, and the order of its trials.
+//! The plan: all servers, conditions and points of a study, and the order of its trials.
 //!
-//! A *block* is one randomised round over all points. Within a block, the trials of one condition
-//! stand together: each variant's connections are opened afresh (so that memory layout and
-//! placement are sampled anew), warmed up, and then the variants run in a random order and its
-//! mirror image (ABBA for two), which cancels any linear drift. The two trials of a variant and
-//! the two of the baseline make one *pair*, the unit of all statistics; profiled trials follow, in the
-//! first blocks also trials for the processor's own counters, and never count for a verdict. Sources: Bulej et al., "Duet benchmarking" (ICPE 2020); Kalibera and
-//! Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013).
+//! A *block* is one randomized round over all points (one variant under one condition each). Within a
+//! block, the trials of a condition run together: pgassay opens new connections for each variant (so
+//! that memory layout and placement vary between blocks), warms them up, and runs the variants in
+//! random order and then in reverse (ABBA for two), which cancels linear drift. The two trials of a
+//! variant and the two of the baseline form one *pair*, the unit of all statistics. Profiled trials
+//! follow, and in the first blocks trials for hardware counters; neither affects verdicts.
+//! Sources: Bulej et al., "Duet benchmarking" (ICPE 2020); Kalibera and Jones, "Rigorous benchmarking in
+//! reasonable time" (ISMM 2013).
 
 mod beside_dsn;
 mod combination;
@@ -30,68 +31,68 @@ use crate::study::{DriverKind, Maintenance, Network, Protocol, Span};
 
 pub use expand::plan;
 
-/// What the command line says over the study file.
+/// Command-line options that override the study file.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
-    /// Measure for this long instead of the study's length.
+    /// Measurement time, instead of the study's.
     pub length: Option<Span>,
-    /// Use the study's quick length.
+    /// Whether to use the study's quick settings.
     pub quick: bool,
     /// Pairs per comparison.
     pub pairs: Option<u32>,
     /// Concurrent connections, instead of the study's list.
     pub clients: Option<Vec<u32>>,
-    /// Only these variants; the baseline stays first.
+    /// Only these variants; the first is the baseline.
     pub variants: Option<Vec<String>>,
-    /// Only these scripts, where the study has scripts as a condition.
+    /// Only these scripts, if scripts are a condition of the study.
     pub scripts: Option<Vec<String>>,
     /// Values for `${name}`.
     pub parameters: BTreeMap<String, String>,
-    /// Instead of `server.version`, or of the conditions' versions.
+    /// Replaces `server.version` or the conditions' versions.
     pub versions: Vec<String>,
-    /// Instead of `server.binaries`.
+    /// Replaces `server.binaries`.
     pub binaries: Option<String>,
-    /// Instead of `server`, and of the conditions' versions.
+    /// Replaces `server` and the conditions' versions.
     pub dsn: Option<String>,
-    /// Seed of everything random; chosen by the caller when the user names none.
+    /// Random seed; the caller chooses one if the user does not.
     pub seed: u64,
-    /// Run no profiled trials.
+    /// Whether to skip profiled trials.
     pub without_profile: bool,
 }
 
-/// Everything that will be done, before any of it is done.
+/// Everything that a run will do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// Names of the variants; the first is the baseline.
     pub variants: Vec<String>,
-    /// The servers, each used by one point or more.
+    /// The servers, each used by at least one point.
     pub servers: Vec<ServerPlan>,
     /// The conditions, in the study's order.
     pub conditions: Vec<Condition>,
-    /// The points: conditions × variants, a condition's together in the order of the variants.
+    /// The points (one variant under one condition each), ordered by condition, then by variant.
     pub points: Vec<Point>,
-    /// How many trials of what length.
+    /// Number and length of trials.
     pub schedule: Schedule,
 }
 
-/// A server to start, or one of the user's own.
+/// A server to start, or an external server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerPlan {
-    /// The version asked for; none where `dsn` names a server that has one already.
+    /// The requested version; `None` for an external server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// A directory with binaries, instead.
+    /// A directory of binaries, instead of a version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binaries: Option<String>,
-    /// Where a server of the user's own is reached, which is neither started nor set.
+    /// Connection string of an external server, which pgassay neither starts nor changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dsn: Option<String>,
-    /// Lines of `postgresql.conf`. Those of a server of the user's own are only compared with these.
+    /// Settings for `postgresql.conf`. An external server's settings are only compared with these.
     pub settings: BTreeMap<String, String>,
-    /// Variables of its processes' environment.
+    /// Environment variables of the server's processes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
-    /// What is in it; every one is used by one point or more.
+    /// The databases, each used by at least one point.
     #[serde(default)]
     pub databases: Vec<DatabasePlan>,
     /// Whether it must listen on TCP.
@@ -100,38 +101,38 @@ pub struct ServerPlan {
     /// Whether it must speak TLS.
     #[serde(default)]
     pub tls: bool,
-    /// Whether its pages have checksums; the version's own default where nothing is said.
+    /// Whether to enable data checksums; `None` means the version's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_checksums: Option<bool>,
-    /// Connections that do nothing, for as long as it runs.
+    /// Idle connections to keep open while the server runs.
     #[serde(default)]
     pub idle_connections: u32,
-    /// Connections that may be open at once, idle ones included.
+    /// Maximum number of simultaneous connections, idle ones included.
     pub connections: u32,
 }
 
-/// A database to make and fill.
+/// A database to create and set up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DatabasePlan {
-    /// Its name; the first of a server is `postgres`, which is there already. On a server of the
-    /// user's own it is the end of a name that is chosen at the run.
+    /// The name. The first database of a server is `postgres`, which already exists. On an external
+    /// server this is a suffix of the name, which is chosen when the run starts.
     pub name: String,
-    /// SQL to run once, in this order.
+    /// SQL to run once, in order.
     pub setup: Vec<PlannedSql>,
 }
 
-/// SQL with its parameters filled in, and where it stands in the study.
+/// SQL with its parameters replaced, and where it comes from in the study.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedSql {
-    /// Index of the study's variant that holds it; `None` where it stands under `[data]`.
+    /// Index of the variant in the study that defines it; `None` for `[data]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_variant: Option<usize>,
-    /// The SQL.
+    /// The SQL text.
     pub text: String,
 }
 
 impl PlannedSql {
-    /// Where it stands, for [`crate::study::StudySource::error_at`]; `key` is `setup` or `reset`.
+    /// Its path in the study, for [`crate::study::StudySource::error_at`]; `key` is `setup` or `reset`.
     pub fn path(&self, key: &str) -> Vec<String> {
         match self.of_variant {
             Some(index) => vec!["variant".to_owned(), index.to_string(), key.to_owned()],
@@ -140,21 +141,21 @@ impl PlannedSql {
     }
 }
 
-/// One combination of what the question is asked under.
+/// One combination of the values in the study's `[conditions]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
     /// Concurrent connections.
     pub clients: u32,
-    /// What else distinguishes it from the study's other conditions, as `name=value`; empty when
-    /// only the number of clients does.
+    /// What else distinguishes it from the study's other conditions, as `name=value`; empty if only
+    /// the number of clients does.
     pub label: String,
-    /// What it is in full: `clients`, and every list's value by its name.
+    /// All values by name, including `clients`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, String>,
 }
 
 impl Condition {
-    /// The name that tables and charts print.
+    /// The name in tables and charts.
     pub fn title(&self) -> String {
         let clients = format!(
             "{} client{}",
@@ -176,51 +177,51 @@ pub struct Point {
     pub variant: usize,
     /// Index into [`Plan::conditions`].
     pub condition: usize,
-    /// Index into [`Plan::servers`]. That of the baseline, where the driver is not PostgreSQL's.
+    /// Index into [`Plan::servers`]; the baseline's server if the driver is not PostgreSQL's.
     pub server: usize,
     /// Index into the server's databases.
     #[serde(default)]
     pub database: usize,
-    /// What drives it.
+    /// The load driver.
     #[serde(default)]
     pub driver: DriverKind,
-    /// Where its server runs already, where the study names one.
+    /// Address of a running Redis server, if the study gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The way between clients and server.
+    /// Network between clients and server.
     #[serde(default, skip_serializing_if = "Network::is_unix")]
     pub network: Network,
-    /// Whether each transaction has a connection of its own.
+    /// Whether each transaction opens a new connection.
     #[serde(default, skip_serializing_if = "crate::study::is_false")]
     pub reconnects: bool,
-    /// How statements travel.
+    /// Query protocol mode.
     pub protocol: Protocol,
-    /// Settings of its sessions.
+    /// Session settings.
     pub session: BTreeMap<String, String>,
-    /// The scripts that run, with their parameters filled in.
+    /// The scripts to run, with their parameters replaced.
     pub scripts: Vec<PlannedScript>,
-    /// SQL to run before each trial, in this order.
+    /// SQL to run before each trial, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resets: Vec<PlannedSql>,
-    /// What one transaction gives, where rates are told in that.
+    /// The yield of one transaction, if rates are reported in another unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gives: Option<Yield>,
-    /// `:scale` in scripts, as pgbench has it.
+    /// pgbench's `:scale` variable in scripts.
     #[serde(default = "one")]
     pub scale: i64,
 }
 
-/// What one transaction gives: 10 000 `values`, 50 `inserts`.
+/// The yield of one transaction: 10,000 `values`, 50 `inserts`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Yield {
-    /// The unit, in the plural.
+    /// The unit, a plural noun.
     pub unit: String,
-    /// How many of them.
+    /// Number of units per transaction.
     pub per_transaction: u64,
 }
 
 impl Point {
-    /// What a transaction's rate is multiplied by to be told in the study's unit.
+    /// Factor that converts transactions to the study's unit.
     pub fn per_transaction(&self) -> u64 {
         self.gives.as_ref().map_or(1, |gives| gives.per_transaction)
     }
@@ -230,42 +231,42 @@ fn one() -> i64 {
     1
 }
 
-/// A script with its parameters filled in.
+/// A script with its parameters replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedScript {
     /// Index into the study's scripts.
     pub index: usize,
-    /// Its name.
+    /// The name of the script.
     pub name: String,
-    /// The file it came from, where it has one of its own.
+    /// The file that contains it, if it is not in the study file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// How often it is chosen, relative to the others.
+    /// How often it is chosen relative to the other scripts.
     pub weight: u32,
-    /// Its text.
+    /// The text of the script.
     pub text: String,
 }
 
-/// How many trials of what length.
+/// Number and length of trials.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Schedule {
-    /// Blocks, each of which gives one pair per comparison.
+    /// Number of blocks; each gives one pair per comparison.
     pub blocks: u32,
-    /// The window of one trial.
+    /// Length of a trial's measurement window, µs.
     pub trial_us: u64,
     /// Profiled trials per variant, condition and block.
     pub profiled: u32,
-    /// Load before the window opens: caches that the previous trial cooled warm up again.
+    /// Load before the window starts, to warm up the caches that the previous trial replaced, µs.
     pub settle_us: u64,
-    /// Warm-up after connecting is watched in windows of this length, …
+    /// Length of the windows of the warm-up after connecting, µs. It ends once three windows agree.
     pub warm_up_window_us: u64,
-    /// … until three agree, or for this long.
+    /// Maximum warm-up time, µs.
     pub warm_up_cap_us: u64,
-    /// Threads of the load generator per point.
+    /// Load generator threads per point.
     pub threads: u32,
-    /// Seed of the order and of the scripts' random numbers.
+    /// Seed of the trial order and of the scripts' random numbers.
     pub seed: u64,
-    /// Blocks between two starts of the servers; 0: one start serves the whole run.
+    /// Blocks per server start; 0 means one server start for the whole run.
     #[serde(default)]
     pub blocks_per_boot: u32,
     /// When the servers that pgassay starts run checkpoints and vacuum.
@@ -273,10 +274,10 @@ pub struct Schedule {
     pub maintenance: Maintenance,
 }
 
-/// What stopping and starting a server takes, most of it the checkpoint at its end.
+/// Estimated time to stop and start a server, mostly the shutdown checkpoint.
 const RESTART_US: u64 = 1_000_000;
 
-/// Blocks that have trials for the processor's own counters: two figures have a spread.
+/// Number of blocks with trials for hardware counters: two figures are enough for a standard deviation.
 pub(crate) const COUNTED_BLOCKS: u32 = 2;
 
 /// The trials of one condition in one block.
@@ -284,25 +285,25 @@ pub(crate) const COUNTED_BLOCKS: u32 = 2;
 pub struct Round {
     /// Index into [`Plan::conditions`].
     pub condition: usize,
-    /// Variants in the order in which they connect and warm up. It has nothing to do with the order of
-    /// the trials: whoever warms up a shared cache must not be known by its place.
+    /// Variants in the order in which they connect and warm up. It is independent of the order of the
+    /// trials, so that warming a shared cache does not favor a variant systematically.
     pub warm_up: Vec<usize>,
-    /// Variants in the order of their timed trials: a permutation, then its mirror image.
+    /// Variants in the order of their timed trials: a permutation, then its reverse.
     pub timed: Vec<usize>,
     /// Variants in the order of their profiled trials.
     pub profiled: Vec<usize>,
-    /// Variants in the order of their trials for the processor's own counters, where it has any.
+    /// Variants in the order of their trials for hardware counters; empty in blocks without such trials.
     pub counted: Vec<usize>,
 }
 
 impl Schedule {
-    /// Trials of a point, all blocks together.
+    /// Number of trials per point, over all blocks.
     pub(crate) fn trials_of_point(&self) -> u64 {
         let of_block = u64::from(2 + self.profiled);
         u64::from(self.blocks) * of_block + u64::from(self.counted_blocks())
     }
 
-    /// The blocks that each start of the servers serves, in order.
+    /// The blocks of each server start, in order.
     pub fn boots(&self) -> Vec<Range<u32>> {
         let each = match self.blocks_per_boot {
             0 => self.blocks.max(1),
@@ -314,7 +315,7 @@ impl Schedule {
             .collect()
     }
 
-    /// What profiles a run counts it as well.
+    /// Number of blocks with trials for hardware counters; 0 without profiling.
     fn counted_blocks(&self) -> u32 {
         if self.profiled == 0 {
             return 0;
@@ -324,13 +325,13 @@ impl Schedule {
 }
 
 impl Plan {
-    /// The rounds of one block, in order. The same plan gives the same order always.
+    /// The rounds of one block, in order. The same plan always gives the same order.
     pub fn block(&self, block: u32) -> Vec<Round> {
         let schedule = &self.schedule;
         let variants = self.variants.len();
         let conditions = self.conditions.len();
-        // The condition of number c draws from stream c + 1; stream 0 orders the conditions, and
-        // those of the upper half order the warm-up.
+        // Stream 0 orders the conditions, stream c + 1 the trials of condition c. Streams with the
+        // highest bit set order the warm-up.
         let stream = |number: usize| (number as u64) << 32 | u64::from(block);
         let of_warm_up = |condition: usize| stream(condition + 1) | 1 << 63;
         block_order(conditions, schedule.seed, stream(0))[..conditions]
@@ -358,17 +359,17 @@ impl Plan {
         &self.points[condition * self.variants.len() + variant]
     }
 
-    /// The seed of the load's random numbers for one variant in one round. Streams of different blocks,
-    /// conditions and variants are independent, and within one each client draws from its own.
-    /// With equal streams, variants that share a server larger than its cache would read in each
-    /// other's pages, and whoever came first would pay for all.
+    /// The seed of the load's random numbers for one variant in one round. Different blocks, conditions
+    /// and variants have independent streams, and so have the clients within each. With equal streams,
+    /// variants on a shared server whose data exceed its cache would access the same pages, and the
+    /// first variant would pay for reading them.
     pub fn client_seed(&self, block: u32, condition: usize, variant: usize) -> u64 {
         let name = [u64::from(block), condition as u64, variant as u64];
         stream_seed(self.schedule.seed, &name)
     }
 
-    /// Client connections that are open at once on a server under a condition: all variants that share
-    /// the server keep theirs open, since their trials alternate.
+    /// Number of client connections open at the same time on a server under a condition. All variants on
+    /// the server stay connected, because their trials alternate.
     pub fn open_connections(&self, condition: usize, server: usize) -> u32 {
         let sharing = self.points.iter().filter(|point| {
             point.condition == condition
@@ -378,23 +379,23 @@ impl Plan {
         sharing.count() as u32 * self.conditions[condition].clients
     }
 
-    /// Trials per block, but for those of the processor's own counters.
+    /// Number of trials per block, without those for hardware counters.
     pub fn trials_per_block(&self) -> u32 {
         self.points.len() as u32 * (2 + self.schedule.profiled)
     }
 
-    /// All trials, those of the processor's own counters included.
+    /// Number of trials, including those for hardware counters.
     pub fn trials(&self) -> u64 {
         self.points.len() as u64 * self.schedule.trials_of_point()
     }
 
-    /// Time inside trials, all blocks together, in microseconds.
+    /// Total time inside trials, over all blocks, µs.
     pub fn measuring_us(&self) -> u64 {
         self.trials() * self.schedule.trial_us
     }
 
-    /// About how long the whole takes once the servers are up, in microseconds: measuring, settling,
-    /// what warm-up usually needs (six windows a point and block), and restarts of the servers.
+    /// Estimated total time once the servers are running, µs: measuring, settling, warm-up (typically six
+    /// windows per point and block) and server restarts.
     pub fn estimated_us(&self) -> u64 {
         let blocks = u64::from(self.schedule.blocks);
         let warm_up = blocks * self.points.len() as u64 * 6 * self.schedule.warm_up_window_us;

@@ -1,4 +1,4 @@
-//! Names of scripts and variants: that they differ, that those referred to exist.
+//! Checks that the names of scripts and variants are unique and that references to them resolve.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub(super) fn check_names(study: &Study, source: &StudySource) -> Result<(), Stu
                 return Err(source.error_at(
                     &path,
                     format!(
-                        "script \"{}\" has no `text`, `file` or `builtin`",
+                        "script \"{}\" needs one of `text`, `file` and `builtin`",
                         script.name
                     ),
                 ));
@@ -34,10 +34,9 @@ pub(super) fn check_names(study: &Study, source: &StudySource) -> Result<(), Stu
             Some(_) => {}
         }
         if script.weight == 0 {
-            return Err(source.error_at(
-                &[path[0], path[1], "weight"],
-                "a script's weight must be at least 1",
-            ));
+            return Err(
+                source.error_at(&[path[0], path[1], "weight"], "`weight` must be at least 1")
+            );
         }
     }
     Ok(())
@@ -54,12 +53,12 @@ fn unique<'a>(
         count += 1;
         let path = [what, &index.to_string(), "name"];
         if name.trim().is_empty() {
-            return Err(source.error_at(&path, format!("a {what} needs a name that is not empty")));
+            return Err(source.error_at(&path, format!("the name of a {what} must not be empty")));
         }
         if !seen.insert(name) {
             return Err(source.error_at(
                 &path,
-                format!("two {what}s are named \"{name}\"; names must differ"),
+                format!("duplicate {what} name \"{name}\"; names must be unique"),
             ));
         }
     }

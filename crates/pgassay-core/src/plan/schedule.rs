@@ -1,17 +1,17 @@
-//! How many trials of what length, and how many connections they need.
+//! The number and length of trials, and the number of connections that they need.
 
 use super::{Condition, Overrides, Point, Schedule, ServerPlan};
 use crate::study::{DriverKind, Study, StudyError, StudySource};
 
-/// Shorter windows measure the switch between variants more than the variants.
+/// In shorter windows, switching between variants costs more time than the variants themselves.
 const TRIAL_US_MIN: u64 = 50_000;
 const SETTLE_US: u64 = 20_000;
 const WARM_UP_WINDOW_US: u64 = 50_000;
 const WARM_UP_CAP_US: u64 = 2_000_000;
-/// Connections beyond the clients': set-up, checks, a user who looks in.
+/// Connections in addition to the clients': setup, checks, a user with psql.
 const CONNECTIONS_SPARE: u32 = 10;
 
-/// A condition's variants hold their connections at the same time.
+/// Sets the number of connections per server: all variants of a condition stay connected at once.
 pub(super) fn count_connections(
     servers: &mut [ServerPlan],
     points: &[Point],
@@ -44,7 +44,7 @@ pub(super) fn schedule(
     if blocks < 2 {
         return Err(source.error_at(
             &["length", "pairs"],
-            "`pairs` must be at least 2: one pair has no interval",
+            "`pairs` must be at least 2: one pair gives no confidence interval",
         ));
     }
     if length.threads == 0 {
@@ -70,7 +70,7 @@ pub(super) fn schedule(
         maintenance: study.maintenance,
     };
     let trials = points as u64 * schedule.trials_of_point();
-    // Whole milliseconds read better and cost nothing.
+    // Round to whole milliseconds for readability.
     let trial_us = (total / trials / 1000 * 1000).max(TRIAL_US_MIN);
     Ok(Schedule {
         trial_us,

@@ -1,4 +1,4 @@
-//! The servers that points need, and the databases on them; equal needs share one.
+//! The servers and databases that points need; points with equal needs share them.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use super::expand::Expansion;
 use super::{DatabasePlan, PlannedSql, ServerPlan};
 use crate::study::{Network, Scalar, StudyError, Variant};
 
-/// Without `server.version`.
+/// Used if `server.version` is not set.
 const DEFAULT_VERSION: &str = "18";
-/// Any version does: the newest in the directory that was named.
+/// Accepts any version: the newest in the given directory.
 const NEWEST_THERE: &str = "latest";
-/// The database that every server has.
+/// The database that exists on every server.
 const FIRST_DATABASE: &str = "postgres";
 
-/// Which PostgreSQL: its programs, or where it runs already.
+/// Which PostgreSQL to use: a version, a directory of binaries, or an external server.
 #[derive(Clone, Default)]
 pub(super) struct Chosen {
     version: Option<String>,
@@ -36,14 +36,15 @@ impl Chosen {
     }
 }
 
-/// The servers found to be needed so far.
+/// The servers needed so far.
 #[derive(Default)]
 pub(super) struct Servers {
     pub(super) plans: Vec<ServerPlan>,
 }
 
 impl Servers {
-    /// Indices of the server with these programs and settings, and of its database with these data.
+    /// Indexes of the server with these binaries and settings and of its database with this setup, which
+    /// are added if necessary.
     fn place(&mut self, wanted: &ServerPlan, setup: Vec<PlannedSql>) -> (usize, usize) {
         let alike = |plan: &ServerPlan| {
             (&plan.version, &plan.binaries, &plan.dsn, &plan.settings)
@@ -79,7 +80,7 @@ impl Servers {
 }
 
 impl Expansion<'_> {
-    /// The indices of the server and of the database that these choices need.
+    /// Indexes of the server and of the database that a point needs.
     pub(super) fn place(
         &mut self,
         index: usize,
@@ -109,8 +110,8 @@ impl Expansion<'_> {
         Ok(self.servers.place(&wanted, setup))
     }
 
-    /// Whoever comes first of variant, condition, command line and study decides all of it; binaries
-    /// alone may be of any version.
+    /// The first of variant, condition, command line and study that sets anything decides version,
+    /// binaries and DSN together. Binaries without a version can be of any version.
     pub(super) fn chosen(&self, variant: &Variant, at: &Combination) -> Chosen {
         let (shared, over) = (&self.study.server, self.overrides);
         let of_variant = (&variant.version, &variant.binaries, &variant.dsn);
@@ -133,7 +134,7 @@ impl Expansion<'_> {
         chosen
     }
 
-    /// The study's settings, then the condition's, then the variant's.
+    /// The study's settings, overridden by the condition's, then by the variant's.
     fn settings(
         &self,
         index: usize,
@@ -157,7 +158,7 @@ impl Expansion<'_> {
         Ok(settings)
     }
 
-    /// The study's variables, then the variant's.
+    /// The study's environment variables, overridden by the variant's.
     fn environment(
         &self,
         index: usize,
@@ -183,15 +184,18 @@ impl Expansion<'_> {
     }
 }
 
-/// Why this cannot be a variable of a server's environment.
+/// Why this name is not allowed as an environment variable of a server.
 fn refusal(name: &str) -> Option<&'static str> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.starts_with(|c: char| c.is_ascii_digit()) || name.is_empty() || !name.chars().all(fits)
     {
-        return Some("is no name of a variable: letters, digits and `_` only");
+        return Some(
+            "is not a valid environment variable name: use letters, digits and `_`, not starting with \
+             a digit",
+        );
     }
     name.starts_with("PG").then_some(
-        "would point the server's programs elsewhere: `settings`, `session`, `version` and `binaries` say \
-         what PostgreSQL's own variables say",
+        "is reserved: PG variables can redirect PostgreSQL's programs; use `settings`, `session`, `version` or \
+         `binaries` instead",
     )
 }

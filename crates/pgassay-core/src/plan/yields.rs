@@ -1,4 +1,4 @@
-//! What a transaction gives, where a study counts something else than transactions.
+//! The yield of a transaction, for studies that report rates in another unit.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use super::expand::Expansion;
 use super::{PlannedScript, Yield};
 use crate::study::StudyError;
 
-/// What the chosen scripts give: all the same, or a rate would depend on which were drawn.
+/// The yield of the chosen scripts. It must be the same for all, or rates would depend on how often each
+/// script is drawn.
 pub(super) fn yield_of(
     expansion: &Expansion<'_>,
     scripts: &[PlannedScript],
@@ -24,7 +25,7 @@ pub(super) fn yield_of(
         Some((script, _)) => Err(expansion.source.error_at(
             &["script", &script.index.to_string()],
             format!(
-                "scripts that run together must give the same, and \"{}\" and \"{}\" do not",
+                "scripts that run together must have the same `gives`, but \"{}\" and \"{}\" differ",
                 scripts[0].name, script.name
             ),
         )),
@@ -43,7 +44,7 @@ fn of_script(
     };
     let path = ["script", &number, "gives", unit];
     if entries.next().is_some() {
-        let message = "`gives` names one unit, as gives = { values = 10_000 }";
+        let message = "`gives` must name exactly one unit, for example gives = { values = 10_000 }";
         return Err(expansion.source.error_at(&path[..3], message));
     }
     let text = expansion.filled(amount.as_str(), values, &path)?;
@@ -53,7 +54,9 @@ fn of_script(
             per_transaction,
         })),
         _ => {
-            let message = format!("\"{text}\" is not a whole number of {unit} of at least 1");
+            let message = format!(
+                "\"{text}\" is not a valid number of {unit}; use a whole number, at least 1"
+            );
             Err(expansion.source.error_at(&path, message))
         }
     }

@@ -1,4 +1,4 @@
-//! What a study's question is asked under, and how long it is measured.
+//! The conditions of a study, and how long it measures.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Network, Protocol, Scalar, Span};
 
-/// What the question is asked under. Every combination of the lists is a condition.
+/// The conditions to compare variants in. Each combination of the lists is one condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
-    /// Concurrent connections.
+    /// Numbers of concurrent connections.
     #[serde(default = "default_clients")]
     pub clients: Vec<u32>,
     /// Names of scripts.
@@ -23,13 +23,13 @@ pub struct Conditions {
     /// Protocol modes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub protocol: Vec<Protocol>,
-    /// Ways between clients and server.
+    /// Networks between clients and server.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub network: Vec<Network>,
-    /// Lists of values of settings of the server, each of which gets a server of its own.
+    /// Lists of values for server settings. Each combination gets its own server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, Vec<Scalar>>,
-    /// Lists of values of settings of the sessions only.
+    /// Lists of values for session settings.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub session: BTreeMap<String, Vec<Scalar>>,
     /// Lists of values for `${name}`.
@@ -56,15 +56,15 @@ fn default_clients() -> Vec<u32> {
     vec![8]
 }
 
-/// What `--quick` leaves of a study: shorter lists, so that all of it ends within two minutes.
-/// What is not named here is as it is without `--quick`.
+/// What `--quick` changes in a study: shorter lists, so that a run ends within two minutes.
+/// Keys that are absent here keep their values.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Quick {
-    /// Names of variants; the first is the baseline.
+    /// Names of the variants to run; the first is the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<Vec<String>>,
-    /// Concurrent connections.
+    /// Numbers of concurrent connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clients: Option<Vec<u32>>,
     /// Names of scripts.
@@ -73,38 +73,38 @@ pub struct Quick {
     /// PostgreSQL versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Vec<String>>,
-    /// Ways between clients and server.
+    /// Networks between clients and server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Vec<Network>>,
     /// Pairs per comparison.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairs: Option<u32>,
-    /// Values for `${name}`, such as fewer rows.
+    /// Values for `${name}`, for example fewer rows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, Scalar>,
 }
 
-/// How long to measure: the time inside trials, all points together; connecting, warming up and
-/// resetting come on top. The plan is computed from it.
+/// How long to measure: the total time inside trials, over all points (one variant under one
+/// condition each). Connecting, warming up and resetting take additional time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Length {
-    /// With `--quick`.
+    /// Measurement time with `--quick`.
     #[serde(default = "default_quick")]
     pub quick: Span,
-    /// Otherwise.
+    /// Measurement time without `--quick`.
     #[serde(default = "default_full")]
     pub full: Span,
-    /// Pairs (blocks) per comparison, at least 2. More pairs of shorter trials beat fewer of
-    /// longer ones until a trial is too short to be steady.
+    /// Pairs (blocks) per comparison, at least 2. Many pairs of short trials are better than few pairs
+    /// of long ones, as long as each trial reaches a steady state.
     #[serde(default = "default_pairs")]
     pub pairs: u32,
-    /// Threads of the load generator per point (pgbench's `-j`).
+    /// Load generator threads per point (pgbench's `-j`).
     #[serde(default = "default_threads")]
     pub threads: u32,
-    /// Blocks between restarts of the servers that pgassay starts; 0 means never. Each start lays out
-    /// memory anew, which alone can change throughput by several percent; with one start per block,
-    /// intervals hold for any start.
+    /// Blocks between restarts of the servers that pgassay starts; 0 disables restarts. Each server
+    /// start lays out memory differently, which alone can change throughput by several percent; with one
+    /// server start per block, confidence intervals hold for any start.
     #[serde(default = "default_restart_every")]
     pub restart_every: u32,
 }
@@ -121,29 +121,28 @@ impl Default for Length {
     }
 }
 
-/// When the servers that pgassay starts run checkpoints and vacuum. A checkpoint or an autovacuum that
-/// falls into some trials only is noise at best, and a false difference at worst. A study that sets
-/// `autovacuum`, `checkpoint_timeout` or `max_wal_size` itself decides for that part; servers that
-/// run already are left as they are configured.
+/// When the servers that pgassay starts run checkpoints and vacuum. A checkpoint or autovacuum that
+/// runs during only some trials adds noise, or even a false difference. If a study sets `autovacuum`,
+/// `checkpoint_timeout` or `max_wal_size`, its setting applies. pgassay does not change external servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Maintenance {
     /// Checkpoints.
     #[serde(default)]
     pub checkpoint: MaintenanceTime,
-    /// Vacuum and analyze of tables that autovacuum's own thresholds select.
+    /// Vacuum and analyze of the tables that exceed autovacuum's thresholds.
     #[serde(default)]
     pub vacuum: MaintenanceTime,
 }
 
-/// A time for checkpoints or vacuum.
+/// When checkpoints or vacuum run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MaintenanceTime {
-    /// In no trial: pgassay runs what is due before a condition's trials begin.
+    /// Never during a trial: pgassay runs them before the trials of a condition, if due.
     #[default]
     BetweenTrials,
-    /// In every trial: started as its load starts.
+    /// In every trial: pgassay starts them when the load starts.
     InEveryTrial,
     /// When the server decides.
     AsConfigured,
@@ -162,7 +161,7 @@ fn default_pairs() -> u32 {
 }
 
 impl MaintenanceTime {
-    /// As prose has it.
+    /// The wording in messages and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::BetweenTrials => "between trials",

@@ -1,12 +1,12 @@
-//! A study: a question and its definition, as its author wrote it in TOML.
+//! A study: a question and how to answer it, as written in TOML.
 //!
-//! The types here are the file format: unknown keys are errors, every key is documented, and the
-//! JSON Schema that editors use is derived from them. What the keys *mean together* (which servers
-//! are needed, which points are measured) is decided in [`crate::plan`].
+//! These types are the file format: unknown keys are errors, every key is documented, and the JSON
+//! Schema for editors is derived from them. [`crate::plan`] works out what the keys mean together:
+//! which servers are needed and which points are measured.
 //!
-//! A *variant* is what the question asks about; a *condition* is what it is asked under. Both may
-//! set the same things, except that a condition gives lists: every combination is a point with a
-//! verdict of its own.
+//! A *variant* is one of the choices to compare; a *condition* is a situation to compare them in. Both
+//! can set the same things, but conditions are lists: each combination of their values is a condition
+//! with its own verdicts. One variant under one condition is a *point*.
 
 mod conditions;
 mod network;
@@ -32,25 +32,25 @@ pub use span::Span;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Study {
-    /// The question, in a sentence that ends with a question mark.
+    /// The question, as a sentence that ends with a question mark.
     pub question: String,
-    /// Where the question or the method comes from.
+    /// Source of the question or the method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// The server that all variants share unless they say otherwise.
+    /// The server for all variants that do not set their own.
     #[serde(default)]
     pub server: ServerChoice,
     /// Named values for `${name}` in SQL, scripts and settings; `--param name=value` overrides.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, Scalar>,
-    /// What is in the database.
+    /// The contents of the database.
     #[serde(default)]
     pub data: Data,
-    /// What a client does, over and over.
+    /// The scripts that clients run repeatedly.
     pub script: Vec<Script>,
-    /// The choices under test. The first is the baseline.
+    /// The choices to compare. The first is the baseline.
     pub variant: Vec<Variant>,
-    /// What the question is asked under; every combination gets a verdict.
+    /// The conditions to compare variants in; each combination gets a verdict.
     #[serde(default)]
     pub conditions: Conditions,
     /// How long to measure.
@@ -59,96 +59,97 @@ pub struct Study {
     /// When checkpoints and vacuum run.
     #[serde(default)]
     pub maintenance: Maintenance,
-    /// What `--quick` leaves of variants and conditions.
+    /// The variants and conditions to run with `--quick`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quick: Option<Quick>,
-    /// The variant that is the smallest thing measurable: figures are also told above it.
+    /// The variant that does the least possible work: reports also show mean latencies relative to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<String>,
-    /// The comparison whose costs the terminal tells in full, as `VARIANT where script = plain and
-    /// clients = 8`; see [`crate::measure`]. Without it, the one that tells the most.
+    /// The comparison whose costs the terminal shows in full, such as `VARIANT where script = plain
+    /// and clients = 8`; see [`crate::measure`]. Default: the most informative one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explain: Option<String>,
-    /// Functions whose share of the server's CPU time, callees included, the report tables.
+    /// Functions to list in the report with their share of the server's CPU time, callees included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch_functions: Vec<String>,
-    /// What the author believes. An expectation that fails is news, not an error.
+    /// What the author expects. An expectation that fails is a result, not an error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect: Vec<Expectation>,
-    /// Figures that others found, to stand beside those found here.
+    /// Published figures to compare with the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<Reference>,
 }
 
-/// Which PostgreSQL, and how it is set.
+/// Which PostgreSQL to run, and its settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServerChoice {
-    /// `"18"` (its newest minor release), `"9.6"`, or exact: `"10.23"`. Default: `"18"`.
+    /// A major version, `"18"` or `"9.6"` (its newest minor release), or an exact one, `"10.23"`.
+    /// Default: `"18"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// A directory that holds `bin/postgres`, instead of a version that is fetched.
+    /// A directory that contains `bin/postgres`, instead of a version to download.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binaries: Option<String>,
-    /// A server that runs already, instead: `"host=… user=…"` or a URI, as libpq has them. It is
-    /// used as it is, in databases made for the run and dropped after it.
+    /// An external server, as a libpq connection string: `"host=… user=…"` or a URI. pgassay does not
+    /// change its configuration; it creates databases for the run and drops them afterwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dsn: Option<String>,
-    /// Lines of `postgresql.conf`, verbatim.
+    /// Settings for `postgresql.conf`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, Scalar>,
-    /// Variables of the environment that the server's processes run in, beside `PATH`, `TZ`,
+    /// Environment variables of the server's processes, in addition to `PATH`, `TZ`,
     /// `LD_LIBRARY_PATH` and the locale `C`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, Scalar>,
-    /// Whether pages have checksums (`initdb --data-checksums`, or `--no-data-checksums`). Default:
-    /// the version's own, which is no until 17 and yes since 18.
+    /// Whether to enable data checksums (`initdb --data-checksums` or `--no-data-checksums`). Default:
+    /// that of the version, which is off up to 17 and on since 18.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_checksums: Option<bool>,
 }
 
-/// What is in the database.
+/// The contents of the database.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Data {
-    /// SQL that runs once per database. Variants and conditions whose parameters change it get a
-    /// database each, on the server that they share.
+    /// SQL to run once per database. Variants and conditions whose parameters change this SQL get
+    /// separate databases on the same server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<String>,
-    /// SQL that runs before each trial, so that a load that writes starts from the same state.
+    /// SQL to run before each trial, so that every trial of a write load starts from the same state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset: Option<String>,
 }
 
-/// A script in pgbench's language.
+/// A script in pgbench's script language.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// The name by which variants and conditions select it.
+    /// The name that variants and conditions use to select it.
     pub name: String,
-    /// How often it is chosen, relative to the others, where several run together.
+    /// How often it is chosen relative to the other scripts, if several run together.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub weight: u32,
-    /// The script itself.
+    /// The text of the script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// A file that holds it, relative to the study file.
+    /// A file with the script, relative to the study file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// One of pgbench's own scripts: `tpcb-like`, `simple-update` or `select-only`. Its tables are
-    /// the set-up's business; the parameter `scale` says how large they are.
+    /// One of pgbench's built-in scripts: `tpcb-like`, `simple-update` or `select-only`. `setup` must
+    /// create their tables; the parameter `scale` gives their scale factor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builtin: Option<String>,
-    /// Whether each run of it has a connection of its own, opened for it: pgbench's `-C`.
+    /// Whether to open a new connection for each transaction (pgbench's `-C`).
     #[serde(default, skip_serializing_if = "is_false")]
     pub reconnects: bool,
-    /// What one run of it gives, as `{ values = 10_000 }`: rates and costs are then told in values
-    /// instead of transactions, and compared so.
+    /// What one transaction yields, for example `{ values = 10_000 }`: pgassay then reports and
+    /// compares rates and costs per value instead of per transaction.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gives: BTreeMap<String, Scalar>,
 }
 
-// Serde hands the field by reference.
+// Serde passes the field by reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 pub(crate) fn is_false(value: &bool) -> bool {
     !value
@@ -158,29 +159,29 @@ fn one() -> u32 {
     1
 }
 
-// Serde hands the field by reference.
+// Serde passes the field by reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_one(weight: &u32) -> bool {
     *weight == 1
 }
 
-/// How statements travel: pgbench's `-M`.
+/// Query protocol mode (pgbench's `-M`).
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// One `Query` message; values are written into the text.
+    /// One `Query` message; values are interpolated into the text.
     #[default]
     Simple,
-    /// `Parse`, `Bind`, `Execute` each time, without a name.
+    /// `Parse`, `Bind` and `Execute` each time, with an unnamed statement.
     Extended,
     /// `Parse` once, then `Bind` and `Execute`.
     Prepared,
 }
 
 impl Protocol {
-    /// The word that study files and pgbench use.
+    /// The name in study files and in pgbench.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Simple => "simple",
@@ -190,94 +191,93 @@ impl Protocol {
     }
 }
 
-/// What a variant is driven by.
+/// The load driver of a variant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DriverKind {
-    /// PostgreSQL's protocol, and scripts in pgbench's language.
+    /// The PostgreSQL protocol, with scripts in pgbench's script language.
     #[default]
     Postgres,
-    /// Redis's protocol. A script is a list of commands, one a line, all of which are sent before
-    /// the first reply is waited for. Rates and latencies, without an account of costs.
+    /// The Redis protocol. A script is a list of commands, one per line; pgassay sends all of them
+    /// before it waits for the first reply. Reports throughput and latency, but no cost breakdown.
     Redis,
 }
 
-/// What must be there for a variant to run. Unmet, the variant is left out, and the report says so
-/// and how to have it.
+/// What a variant requires. If a requirement is missing, pgassay skips the variant, and the report
+/// says so and how to install what is missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Requires {
-    /// An extension that the server's installation must hold.
+    /// An extension that must be installed for the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extension: Option<String>,
     /// A program that must be on `PATH`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// What the server must have been built with, by the name that PostgreSQL's `configure
-    /// --with-…` has for it: `lz4`, `zstd`, `llvm`, …
+    /// A build option of the server, by its name in PostgreSQL's `configure --with-…`: `lz4`, `zstd`,
+    /// `llvm`, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feature: Option<String>,
 }
 
-/// One choice under test. What it does not set comes from the study's other parts.
+/// One of the choices to compare. What it does not set comes from the rest of the study.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// Its name in every table.
+    /// The name in reports.
     pub name: String,
-    /// How statements travel.
+    /// Query protocol mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// The script it runs; without one, all scripts by their weights.
+    /// The script to run. Default: all scripts, chosen by weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
-    /// Its PostgreSQL version: it gets a server of its own.
+    /// PostgreSQL version. The variant gets its own server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Its binaries: it gets a server of its own.
+    /// Directory of PostgreSQL binaries. The variant gets its own server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binaries: Option<String>,
-    /// A server that runs already, instead of one made for the run; as `server.dsn`.
+    /// An external server, instead of one that pgassay starts; see `server.dsn`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dsn: Option<String>,
-    /// Lines of `postgresql.conf` beyond `server.settings`: it gets a server of its own.
+    /// Settings for `postgresql.conf`, in addition to `server.settings`. The variant gets its own server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, Scalar>,
-    /// Variables of its server's environment, beyond `server.environment`: it gets a server of its own.
+    /// Environment variables of its server, in addition to `server.environment`. The variant gets its
+    /// own server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, Scalar>,
-    /// Settings of its sessions only, as `PGOPTIONS` would give them: it shares the server, which
-    /// makes the fairer pair.
+    /// Session settings, as with `PGOPTIONS`. The variant shares the server with the others, which makes
+    /// the fairest comparison.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub session: BTreeMap<String, Scalar>,
-    /// Connections that do nothing, beside those of the load and for as long as the run: it gets a
-    /// server of its own.
+    /// Idle connections to keep open during the run, in addition to the clients'. The variant gets its
+    /// own server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_connections: Option<u32>,
-    /// Whether its pages have checksums, as under `[server]`: it gets a server of its own.
+    /// Whether to enable data checksums; see `server.data_checksums`. The variant gets its own server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_checksums: Option<bool>,
-    /// Values for `${name}`, over the study's `[parameters]`.
+    /// Values for `${name}`; they override the study's `[parameters]`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, Scalar>,
-    /// SQL that runs after the study's `setup`: the variant gets a database of its own on the
-    /// server that it shares.
+    /// SQL to run after the study's `setup`. The variant gets its own database on the shared server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<String>,
-    /// SQL that runs after the study's `reset`, before each of its trials.
+    /// SQL to run before each trial of the variant, after the study's `reset`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset: Option<String>,
-    /// The way between clients and server.
+    /// Network between clients and server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// What it is driven by, if that is not PostgreSQL.
+    /// The load driver, if not PostgreSQL's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<DriverKind>,
-    /// Where a server that runs already is reached. Redis: `host:port`, or
-    /// the path of a socket.
+    /// Address of a running Redis server: `host:port` or the path of a socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// What must be there for it to run.
+    /// Requirements of the variant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requires: Option<Requires>,
 }

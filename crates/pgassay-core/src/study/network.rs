@@ -1,4 +1,4 @@
-//! The way between clients and server, written `"unix"`, `"tcp"`, `"tls"`, or `{ delay = "1ms" }`.
+//! The network between clients and server, written `"unix"`, `"tcp"`, `"tls"`, or `{ delay = "1ms" }`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,26 +11,26 @@ use serde::{Deserialize, Serialize};
 
 use super::Span;
 
-/// The way between clients and server.
+/// The network between clients and server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Network {
-    /// The server's socket in the file system.
+    /// The server's Unix-domain socket.
     #[default]
     Unix,
     /// TCP over loopback, without TLS.
     Tcp,
-    /// TLS over TCP over loopback; the server has a certificate of its own making.
+    /// TLS over TCP over loopback; the server has a self-signed certificate.
     Tls,
-    /// TCP through a relay of ours on loopback, which adds this to a round trip, half of it each
-    /// way. With 0 it costs what the relay itself does.
+    /// TCP through pgassay's relay on loopback, which adds a delay to each round trip, half in each
+    /// direction. A delay of 0 measures the relay's own cost.
     Relay {
-        /// What is added to a round trip.
+        /// Delay added to a round trip.
         delay: Span,
     },
 }
 
 impl Network {
-    /// The delay that a relay is to add to a round trip, if there is to be one.
+    /// The delay that the relay adds to a round trip; `None` without a relay.
     pub fn delay(self) -> Option<Duration> {
         match self {
             Self::Relay { delay } => Some(delay.duration()),
@@ -43,15 +43,15 @@ impl Network {
         self != Self::Unix
     }
 
-    /// Whether this is the server's own socket, as where nothing is said.
-    // Serde hands the field by reference.
+    /// Whether this is the server's Unix-domain socket, the default.
+    // Serde passes the field by reference.
     #[allow(clippy::trivially_copy_pass_by_ref)]
     pub(crate) fn is_unix(&self) -> bool {
         *self == Self::Unix
     }
 }
 
-/// The word in titles: `unix`, `tcp`, `tls`, or the delay in milliseconds.
+/// The name in titles: `unix`, `tcp`, `tls`, or the delay in milliseconds.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -93,7 +93,7 @@ impl<'de> Visitor<'de> for NetworkVisitor {
             "tcp" => Ok(Network::Tcp),
             "tls" => Ok(Network::Tls),
             _ => Err(E::custom(format!(
-                "there is no network \"{text}\"; write \"unix\", \"tcp\", \"tls\", or {{ delay = \"1ms\" }}"
+                "unknown network \"{text}\": write \"unix\", \"tcp\", \"tls\", or {{ delay = \"1ms\" }}"
             ))),
         }
     }
@@ -125,7 +125,7 @@ impl JsonSchema for Network {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let delay = generator.subschema_for::<Span>();
         json_schema!({
-            "description": "The way between clients and server: its socket, TCP over loopback, TLS over that, or TCP through a relay that adds this to a round trip.",
+            "description": "The network between clients and server: a Unix-domain socket, TCP over loopback, TLS over loopback, or TCP through a relay that adds this delay to each round trip.",
             "oneOf": [
                 { "enum": ["unix", "tcp", "tls"] },
                 {

@@ -1,4 +1,4 @@
-//! A value as a user writes it in TOML: text, a number, or a truth value.
+//! A value as written in TOML: a string, a number or a Boolean.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,8 +7,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// A value kept as its text, so that `work_mem = "4MB"`, `max_connections = 200` and `jit = false`
-/// all reach PostgreSQL as they were written.
+/// A value stored as text, so that `work_mem = "4MB"`, `max_connections = 200` and `jit = false`
+/// reach PostgreSQL as written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Scalar(pub String);

@@ -1,4 +1,4 @@
-//! A study's text and where things are in it, so that an error names file, line and column.
+//! A study's text and the positions in it, so that an error names file, line and column.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::Study;
 
-/// A study as text, and the name of where it came from.
+/// The text of a study and the name of its file.
 #[derive(Debug, Clone)]
 pub struct StudySource {
     /// The file's path as the user gave it, or the name of a built-in study.
@@ -18,12 +18,12 @@ pub struct StudySource {
     pub text: String,
 }
 
-/// A place in a study file; both numbers start at 1.
+/// A position in a study file; line and column start at 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location {
-    /// The line.
+    /// Line number.
     pub line: usize,
-    /// The column, in characters.
+    /// Column number, in characters.
     pub column: usize,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// What is wrong with a study, and where.
+/// An error in a study file: what is wrong, where, and what to do.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 #[error("{file}:{}{message}{}",
     location.map_or(" ".to_owned(), |l| format!("{l}: ")),
@@ -41,20 +41,19 @@ impl fmt::Display for Location {
 pub struct StudyError {
     /// The file, as in [`StudySource::file`].
     pub file: String,
-    /// Where, when a place is known.
+    /// The position, if known.
     pub location: Option<Location>,
     /// What was found and what was expected.
     pub message: String,
-    /// A near name, or what to do.
+    /// A similar name, or what to do.
     pub hint: Option<String>,
 }
 
 impl StudySource {
-    /// Reads the text as a study.
+    /// Parses the text as a study.
     ///
     /// # Errors
-    /// TOML that does not parse, a key that the format does not know (with the nearest that it
-    /// does), a value of the wrong type.
+    /// Invalid TOML, an unknown key (with the most similar known one), or a value of the wrong type.
     pub fn parse(&self) -> Result<Study, StudyError> {
         toml::from_str::<Study>(&self.text).map_err(|error| {
             let message = error.message().trim().replace('\n', "; ");
@@ -68,8 +67,8 @@ impl StudySource {
         })
     }
 
-    /// An error at the value that `path` leads to, or at the nearest part of the path that exists.
-    /// Numbers in the path are indices: `["variant", "1", "script"]`.
+    /// An error at the value at `path`, or at the deepest part of the path that exists.
+    /// Numbers in the path are indexes: `["variant", "1", "script"]`.
     pub fn error_at(&self, path: &[&str], message: impl Into<String>) -> StudyError {
         StudyError {
             file: self.file.clone(),
@@ -79,11 +78,11 @@ impl StudySource {
         }
     }
 
-    /// The file's line that holds line `line` (from 1) of the string that `path` leads to.
+    /// The line of the file that holds line `line` (from 1) of the string at `path`.
     pub fn line_in_text(&self, path: &[&str], line: usize) -> Option<usize> {
         let (offset, is_whole_path) = self.found_at(path)?;
         if !is_whole_path {
-            // A script in a file of its own has no lines here.
+            // A script in a separate file has no lines in this one.
             return None;
         }
         let literal = &self.text[offset..];
@@ -93,7 +92,7 @@ impl StudySource {
         Some(self.location(offset).line + usize::from(trimmed) + line - 1)
     }
 
-    /// Puts another text in place of the string that `path` leads to; nothing where there is none.
+    /// Replaces the string at `path`; does nothing if there is none.
     pub fn replace(&mut self, path: &[&str], text: &str) {
         if let Some((span, true)) = self.span_of(path) {
             let literal = toml::Value::String(text.to_owned()).to_string();
@@ -110,8 +109,8 @@ impl StudySource {
         }
     }
 
-    /// Where the value that `path` leads to begins, or the deepest part of the path that exists;
-    /// and whether that was all of it.
+    /// Offset of the value at `path`, or of the deepest part of the path that exists, and whether
+    /// the whole path exists.
     fn found_at(&self, path: &[&str]) -> Option<(usize, bool)> {
         let (span, is_whole_path) = self.span_of(path)?;
         Some((span.start, is_whole_path))
@@ -143,7 +142,7 @@ fn descend<'a, 'i>(
     }
 }
 
-/// Serde's message lists the keys that it would have taken: name the nearest.
+/// Serde's message lists the accepted keys; suggests the most similar one.
 fn near_known_key(message: &str) -> Option<String> {
     let rest = message
         .strip_prefix("unknown field `")
@@ -153,7 +152,7 @@ fn near_known_key(message: &str) -> Option<String> {
     near(unknown, known).map(|name| format!("did you mean \"{name}\"?"))
 }
 
-/// The candidate nearest to a mistyped word, if one is near.
+/// The candidate most similar to a mistyped word, if any is similar enough.
 pub(crate) fn near<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))

@@ -1,4 +1,4 @@
-//! A length of time with a unit, written as PostgreSQL writes it: `200ms`, `10s`, `2min`.
+//! A duration with a unit, in PostgreSQL's notation: `200ms`, `10s`, `2min`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,12 +9,12 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A length of time; never negative.
+/// A duration; never negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(Duration);
 
-/// What PostgreSQL calls its time units (`src/backend/utils/misc/guc.c`, `time_unit_conversion_table`),
-/// and `m`, which people write for minutes. A bare number is refused: it would be guessed.
+/// PostgreSQL's time units (`src/backend/utils/misc/guc.c`, `time_unit_conversion_table`), and `m` for
+/// minutes. A number without a unit is rejected: any default would be a guess.
 const UNITS: [(&str, f64); 7] = [
     ("us", 1e-6),
     ("ms", 1e-3),
@@ -26,12 +26,12 @@ const UNITS: [(&str, f64); 7] = [
 ];
 
 impl Span {
-    /// Whole seconds.
+    /// A duration of whole seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Self(Duration::from_secs(secs))
     }
 
-    /// As the standard library's type.
+    /// The duration as the standard library's type.
     pub const fn duration(self) -> Duration {
         self.0
     }
@@ -59,9 +59,9 @@ impl FromStr for Span {
         match (number.parse::<f64>(), scale) {
             (Ok(value), Some(scale)) => Duration::try_from_secs_f64(value * scale)
                 .map(Self)
-                .map_err(|_| format!("\"{text}\" is too long a time")),
+                .map_err(|_| format!("duration \"{text}\" is too long")),
             _ => Err(format!(
-                "\"{text}\" is not a length of time; write a number and a unit: us, ms, s, min, h, d"
+                "invalid duration \"{text}\": write a number and a unit (us, ms, s, min, h, d), such as 10s"
             )),
         }
     }

@@ -1,21 +1,21 @@
-//! The subsystems, and the rules that put a source file or an unknown name into one.
+//! The subsystems, and the rules that assign source files and unknown names to them.
 //!
-//! First match wins, so special files stand before their directories. Directories are mostly
+//! The first match wins, so special files come before their directories. Directories are mostly
 //! stable from 9.6 to 18; known moves: statistics to `utils/activity` (15), `tqual.c` to
 //! `heapam_visibility.c` (12), partitioning out of `catalog` and `optimizer` (11–12),
-//! `backend/backup` (15), `storage/aio` (18). Headers follow the directory they belong to.
+//! `backend/backup` (15), `storage/aio` (18). Headers are assigned like the directory they belong to.
 //!
-//! Invariant: [`class_of_path`] knows every path of the table except those that it means to
-//! leave to [`Subsystem::Rest`]; general helpers (`src/port`, most of `src/common`) belong to
-//! whoever called them, as libc does, or versions that brought their own `snprintf` (12) would
-//! not compare with those that had not.
+//! Invariant: [`class_of_path`] has a rule for every path in the table except those intentionally left
+//! to [`Subsystem::Rest`]. General helpers (`src/port`, most of `src/common`) are attributed to their
+//! caller, like libc; otherwise versions with their own `snprintf` (12 and later) would not be
+//! comparable with older ones.
 
 use std::fmt;
 
 use Class::{Caller, Is};
 use Subsystem as S;
 
-/// A mechanism of PostgreSQL that time is credited to.
+/// A subsystem of PostgreSQL that time is attributed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subsystem {
     /// Sequences.
@@ -28,7 +28,7 @@ pub enum Subsystem {
     PlanCache,
     /// Partitions: routing, pruning, inheritance.
     Partitioning,
-    /// System caches, their invalidation, name and permission look-ups.
+    /// System caches and their invalidation, name and permission lookups.
     CatalogCache,
     /// Snapshots and visibility.
     Snapshot,
@@ -64,19 +64,19 @@ pub enum Subsystem {
     Memory,
     /// Latches, shared memory, signals between processes.
     Ipc,
-    /// Error reports and the log.
+    /// Error reporting and the log.
     Logging,
-    /// Statistics about activity.
+    /// Cumulative statistics.
     Statistics,
-    /// The loop that serves a client's messages.
+    /// The main loop that handles a client's messages.
     ProtocolLoop,
     /// Replication and backup.
     Replication,
-    /// PostgreSQL's, but in none of the above.
+    /// Other parts of PostgreSQL.
     Rest,
-    /// The kernel's alone: no function of PostgreSQL below it in the stack.
+    /// The kernel, without a PostgreSQL function in the stack.
     Kernel,
-    /// Libraries alone, likewise.
+    /// Libraries, without a PostgreSQL function in the stack.
     Libc,
     /// Nothing in the stack has a name.
     Unresolved,
@@ -127,7 +127,7 @@ impl fmt::Display for Subsystem {
     }
 }
 
-/// Whom a file's time is credited to.
+/// What the time of a file is attributed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     /// This subsystem.
@@ -136,7 +136,7 @@ pub(super) enum Class {
     Caller,
 }
 
-/// Beginnings of paths, without `src/backend/`, `src/include/` or `src/`.
+/// Prefixes of paths, without `src/backend/`, `src/include/` or `src/`.
 #[rustfmt::skip]
 const PATHS: &[(Class, &[&str])] = &[
     (Is(S::Sequence), &["commands/sequence", "access/sequence/"]),
@@ -205,7 +205,7 @@ const PATHS: &[(Class, &[&str])] = &[
     (Caller, &["port/", "port.h", "common/", "portability/", "postgres.h", "fe_utils/", "utils/ascii"]),
 ];
 
-/// Beginnings of names that no table has: minor releases, extensions, newer versions.
+/// Prefixes of names that are not in the table: from minor releases, extensions, newer versions.
 #[rustfmt::skip]
 const NAMES: &[(Subsystem, &[&str])] = &[
     (S::Jit, &["llvm_", "LLVM", "jit_"]),
@@ -233,7 +233,7 @@ const NAMES: &[(Subsystem, &[&str])] = &[
     (S::Statistics, &["pgstat_", "pgss_"]),
 ];
 
-/// A path without the part that says source or header.
+/// A path without its `src/backend/`, `src/include/` or `src/` prefix.
 fn inside(path: &str) -> &str {
     let path = path.strip_prefix("src/").unwrap_or(path);
     path.strip_prefix("backend/")
@@ -241,8 +241,8 @@ fn inside(path: &str) -> &str {
         .unwrap_or(path)
 }
 
-/// Functions that serve everybody, whatever file they are in: reading the clock is the cost of
-/// whoever wanted to know the time.
+/// Helper functions attributed to their caller, regardless of their file: reading the clock is a cost of
+/// the code that needs the time.
 const HELPERS: &[&str] = &[
     "GetCurrentTimestamp",
     "TimestampDifference",
@@ -270,7 +270,7 @@ pub(super) fn class_of_path(path: &str) -> Class {
         .map_or(Is(S::Rest), |(class, _)| *class)
 }
 
-/// A guess from a name that no table has.
+/// The likely class of a name that is not in the table.
 pub(super) fn class_of_name(symbol: &str) -> Option<Subsystem> {
     let starts = |(_, beginnings): &&(Subsystem, &[&str])| {
         beginnings.iter().any(|start| symbol.starts_with(start))
@@ -371,10 +371,10 @@ mod tests {
         for (_, beginnings) in PATHS {
             for start in *beginnings {
                 let meets = |path: &&str| inside(path).starts_with(start);
-                assert!(paths.iter().any(meets), "no file begins with {start}");
+                assert!(paths.iter().any(meets), "no path starts with {start}");
             }
         }
-        // What is left over is DDL, settings and the postmaster: no hot path.
+        // The rest is DDL, settings and the postmaster, none of which is a hot path.
         let rest = paths
             .iter()
             .filter(|path| class_of_path(path) == Is(S::Rest))

@@ -1,40 +1,40 @@
-//! Who is credited with a stack: the subsystem of its leaf, or of the nearest caller that has one.
+//! Attributes stacks to subsystems: to that of the leaf, or of the nearest caller that has one.
 //!
-//! Invariants: a leaf in libc, libssl or the kernel is credited to the PostgreSQL function that
-//! called it, with a [`Tag`] that says for what; a function of PostgreSQL without a name is
-//! credited to its nearest named caller, because in a stripped server only static functions lack
-//! one, and those are called from their own file.
+//! Invariants: a leaf in libc, libssl or the kernel is attributed to the PostgreSQL function that called
+//! it, with a [`Tag`] for what it did; a PostgreSQL function without a name is attributed to its nearest
+//! named caller, because in a stripped server only static functions have no name, and their callers are
+//! in the same file.
 
 use super::class::{Class, class_of_function, class_of_name, class_of_path};
 use super::symbols::stem;
 use super::{Subsystem, Symbols, Tag};
 
-/// A frame by name.
+/// The names of a stack frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameName<'a> {
-    /// The function, where it is known.
+    /// The function, if known.
     pub symbol: Option<&'a str>,
     /// File name of the program or library (`postgres`, `libc.so.6`, `[vdso]`).
     pub object: &'a str,
-    /// Whether it is the kernel's.
+    /// Whether it belongs to the kernel.
     pub kernel: bool,
 }
 
-/// A stack's subsystem, and with what code outside of it was busy.
+/// The subsystem of a stack, and what code outside PostgreSQL was doing for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Credit {
-    /// Who is credited.
+    /// The subsystem.
     pub subsystem: Subsystem,
-    /// With what; none when the leaf is a named function of PostgreSQL.
+    /// The tag; `None` if the leaf is a named function of PostgreSQL.
     pub tag: Option<Tag>,
 }
 
-/// Whose code a frame is.
+/// The owner of a frame's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    /// The server, or a module that it loads.
+    /// The server, or a module loaded by it.
     PostgreSql,
-    /// Any other library, or the kernel's page for user programs.
+    /// Any other library, or the vDSO.
     Library,
     Kernel,
 }
@@ -66,7 +66,7 @@ impl Subsystem {
 }
 
 impl Credit {
-    /// Credits a stack, outermost frame first.
+    /// Attributes a stack, outermost frame first.
     pub fn of(symbols: &Symbols, frames: &[FrameName<'_>]) -> Self {
         let last_own = frames
             .iter()
@@ -92,7 +92,7 @@ impl Credit {
     }
 }
 
-/// With what the frames past PostgreSQL's were busy; none when there are none.
+/// The tag of the frames after PostgreSQL's; `None` without such frames.
 fn tag_of(outside: &[FrameName<'_>]) -> Option<Tag> {
     let kernel = outside
         .iter()
@@ -116,7 +116,7 @@ fn without_postgresql(outside: &[FrameName<'_>]) -> Subsystem {
     }
 }
 
-/// The class of the innermost function that has one.
+/// The subsystem of the innermost function that has one.
 fn own_subsystem(symbols: &Symbols, own: &[&FrameName<'_>]) -> Subsystem {
     let mut any_name = false;
     for (depth, frame) in own.iter().enumerate().rev() {
@@ -133,7 +133,7 @@ fn own_subsystem(symbols: &Symbols, own: &[&FrameName<'_>]) -> Subsystem {
     }
 }
 
-/// The class of one function; `None` when nothing is known about it.
+/// The class of a function; `None` if unknown.
 fn function_class(
     symbols: &Symbols,
     frame: &FrameName<'_>,
@@ -155,7 +155,7 @@ fn function_class(
     if let [only] = classes[..] {
         return Some(only);
     }
-    // A static name of several files: it lies in the file of whoever called it, if that is one.
+    // A static function that several files define: it is in the caller's file, if that is one of them.
     let caller = callers
         .iter()
         .rev()
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn ambiguous_static_names_follow_their_caller() {
-        // Many stemmers define r_mark_regions; all of them are of one class.
+        // Many stemmers define r_mark_regions; all of them have the same class.
         let symbols = Symbols::for_major("15");
         assert!(matches!(
             symbols.path("r_mark_regions", None),
@@ -339,12 +339,14 @@ mod tests {
             credit("15", "main;PortalRun;german_UTF_8_stem;r_mark_regions").0,
             Subsystem::Expression
         );
-        let all = symbols.path("main", None).expect("there are several");
+        let all = symbols
+            .path("main", None)
+            .expect("several files define main");
         assert!(all.paths().len() > 1);
         assert_eq!(credit("15", "main").0, Subsystem::Rest);
     }
 
-    /// Stacks as perf saw them on an embedded 18.6 and on Debian's stripped 15.
+    /// Stacks recorded with perf on an embedded 18.6 and on Debian's stripped 15.
     #[test]
     fn stacks_of_real_servers_are_credited() {
         const EMBEDDED: &str = "_start;__libc_start_main_impl@libc.so.6;__libc_start_call_main@libc.so.6;main;PostmasterMain;ServerLoop;postmaster_child_launch;BackendMain;PostgresMain";

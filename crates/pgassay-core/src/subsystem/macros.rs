@@ -1,11 +1,11 @@
-//! Names that no source file spells out: made by bison, flex, `simplehash.h`, `radixtree.h`,
-//! `sort_template.h` and macros that define one function per type.
+//! Generated function names, which appear in no source file: from bison, flex, `simplehash.h`,
+//! `radixtree.h`, `sort_template.h` and macros that define one function per type.
 //!
 //! See `SH_PREFIX`, `RT_PREFIX` and `ST_SORT` in the sources of 9.6 to 18, `gen_node_support.pl`
-//! (16+), `pseudotypes.c` and `tsvector_op.c`. An exact entry of the table always comes first,
-//! so these rules may be generous.
+//! (16+), `pseudotypes.c` and `tsvector_op.c`. Exact entries of the table take precedence, so these
+//! rules can be broad.
 
-/// Prefix of a made name → the file that makes it.
+/// Prefix of a generated name → the file that generates it.
 const PREFIXES: &[(&str, &str)] = &[
     ("base_yy", "src/backend/parser/gram.y"),
     ("core_yy", "src/backend/parser/scan.l"),
@@ -63,7 +63,7 @@ const PREFIXES: &[(&str, &str)] = &[
     ("tsquery_", "src/backend/utils/adt/tsquery_op.c"),
 ];
 
-/// Ending of a made name → the file that makes it.
+/// Suffix of a generated name → the file that generates it.
 const SUFFIXES: &[(&str, &str)] = &[
     ("_handler_in", "src/backend/utils/adt/pseudotypes.c"),
     ("_handler_out", "src/backend/utils/adt/pseudotypes.c"),
@@ -71,7 +71,7 @@ const SUFFIXES: &[(&str, &str)] = &[
     ("trigger_out", "src/backend/utils/adt/pseudotypes.c"),
 ];
 
-/// The file behind a made name.
+/// The file that generates a name.
 pub(super) fn path(symbol: &str) -> Option<&'static str> {
     let by_prefix = PREFIXES
         .iter()
@@ -80,7 +80,7 @@ pub(super) fn path(symbol: &str) -> Option<&'static str> {
     if let Some((_, path)) = by_prefix.or_else(by_suffix) {
         return Some(path);
     }
-    // anyarray_in, pg_node_tree_recv: each pseudo-type has the four functions by macro.
+    // anyarray_in, pg_node_tree_recv: macros define four functions for each pseudo-type.
     let pseudo_type =
         symbol.starts_with("any") || symbol.starts_with("pg_") || symbol.starts_with("internal");
     let of_type = ["_in", "_out", "_recv", "_send"]

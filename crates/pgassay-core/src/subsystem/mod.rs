@@ -1,14 +1,14 @@
-//! Which part of PostgreSQL a stack belongs to, and which phase of a statement it serves.
+//! Assigns stacks to subsystems of PostgreSQL and to phases of statement processing.
 //!
-//! Two axes: [`Phase`] is named by the outermost anchor of a stack (what the statement was
-//! doing), [`Subsystem`] by its leaf (which mechanism spent the time). A name-prefix rule agrees
-//! with the source directory for only 53 % of PostgreSQL 15's functions, so the primary key is
-//! a table of symbol → source path by major version ([`Symbols`]), with names as the fallback.
+//! The outermost anchor of a stack determines its [`Phase`] (what the statement was doing), the leaf
+//! its [`Subsystem`] (which mechanism used the time). Rules for name prefixes agree with the source
+//! directory for only 53% of PostgreSQL 15's functions, so the primary source is a table from symbols to
+//! source paths by major version ([`Symbols`]), with name prefixes as a fallback.
 //!
-//! Invariants: no I/O (the tables are inside the program, unpacked once at first use); every
-//! stack gets exactly one subsystem and one phase, so that sums stay whole; what cannot be told
-//! is [`Subsystem::Unresolved`], never dropped.
-//! Sources: the functions of 9.6 to 19 (see `data/README.md`); backend stacks as seen by perf.
+//! Invariants: no I/O (the tables are embedded in the program and unpacked at first use); every stack
+//! has exactly one subsystem and one phase, so that sums are complete; stacks without any known name are
+//! [`Subsystem::Unresolved`], never dropped.
+//! Sources: the functions of 9.6 to 19 (see `data/README.md`); backend stacks recorded with perf.
 
 mod class;
 mod credit;

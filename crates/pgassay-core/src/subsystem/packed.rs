@@ -1,17 +1,18 @@
-//! The form in which the tables of names are kept: a zlib stream of grouped lines.
+//! The format of the embedded tables of names: a zlib stream of grouped lines.
 //!
-//! Functions, format 1 (`x` stands for a name, letters count the majors of line 2 from `a`):
+//! Functions, format 1 (the letters number the major versions on line 2, from `a`):
 //! ```text
 //! pgassay functions 1
 //! 9.6 10 11 … 19
 //! @src/backend/parser/parser.c
-//! raw_parser             (in all majors)
+//! raw_parser             (in all versions)
 //! base_yylex dk          (from the 4th to the 11th)
 //! ```
-//! Wait events, format 1: `@18` opens a major, then `01000001 LWLock ShmemIndex` a line.
+//! Wait events, format 1: `@18` starts a major version; the lines that follow are like
+//! `01000001 LWLock ShmemIndex`.
 //!
-//! Invariant: paths and symbols are sorted, so the same rows always give the same bytes; the
-//! writer is in `xtask`, whose test holds the committed files to that.
+//! Invariant: paths and symbols are sorted, so the same rows always give the same bytes. The writer is in
+//! `xtask`, which has a test of the committed files.
 
 use thiserror::Error;
 
@@ -20,25 +21,25 @@ pub const FUNCTIONS_HEADER: &str = "pgassay functions 1";
 /// The first line of a table of wait events.
 pub const WAIT_EVENTS_HEADER: &str = "pgassay wait events 1";
 
-/// What is wrong with a packed table.
+/// An error in a packed table.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PackedError {
-    /// Not a zlib stream, or one that was cut off.
-    #[error("the table cannot be unpacked: {0}")]
+    /// Not a zlib stream, or a truncated one.
+    #[error("cannot unpack the table: {0}")]
     NotZlib(String),
-    /// Unpacked, but not text.
+    /// Unpacked, but not UTF-8.
     #[error("the table is not UTF-8 text")]
     NotText,
     /// Another format or version.
-    #[error("the table begins with `{found}` instead of `{expected}`")]
+    #[error("the table starts with `{found}` instead of `{expected}`")]
     Header {
         /// First line found.
         found: String,
         /// First line expected.
         expected: &'static str,
     },
-    /// A line that the format does not know.
-    #[error("line {line} of the table: `{text}`")]
+    /// An invalid line.
+    #[error("line {line} of the table is invalid: `{text}`")]
     Line {
         /// Line number from 1.
         line: usize,
@@ -47,49 +48,49 @@ pub enum PackedError {
     },
 }
 
-/// A function in one source file, in a run of majors.
+/// A function in one source file, in a range of major versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FunctionRow<'a> {
     /// Name without compiler suffixes.
     pub symbol: &'a str,
-    /// Source path, as `src/backend/parser/parser.c`.
+    /// Source path, such as `src/backend/parser/parser.c`.
     pub path: &'a str,
-    /// First major, as an index into [`FunctionTable::majors`].
+    /// First major version, as an index into [`FunctionTable::majors`].
     pub first: u8,
-    /// Last major, likewise.
+    /// Last major version, as an index into [`FunctionTable::majors`].
     pub last: u8,
 }
 
-/// A table of functions, sorted by symbol, then path.
+/// A table of functions, sorted by symbol, then by path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionTable<'a> {
-    /// Majors that the table knows, oldest first: `9.6`, `10`, …
+    /// Major versions in the table, oldest first: `9.6`, `10`, …
     pub majors: Vec<&'a str>,
     /// The rows.
     pub rows: Vec<FunctionRow<'a>>,
 }
 
-/// A wait event of one major.
+/// A wait event of one major version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WaitEventRow<'a> {
     /// Major version.
     pub major: &'a str,
-    /// `wait_event_info` as a server's memory holds it.
+    /// `wait_event_info`, as in the server's memory.
     pub info: u32,
-    /// `wait_event_type` as `pg_stat_activity` shows it.
+    /// `wait_event_type` in `pg_stat_activity`.
     pub kind: &'a str,
-    /// `wait_event` as `pg_stat_activity` shows it.
+    /// `wait_event` in `pg_stat_activity`.
     pub name: &'a str,
 }
 
-/// The text inside a packed table.
+/// Unpacks the text of a table.
 pub fn unpack(packed: &[u8]) -> Result<String, PackedError> {
     let bytes = miniz_oxide::inflate::decompress_to_vec_zlib(packed)
         .map_err(|error| PackedError::NotZlib(error.to_string()))?;
     String::from_utf8(bytes).map_err(|_| PackedError::NotText)
 }
 
-/// Reads the text of a table of functions.
+/// Parses the text of a table of functions.
 pub fn functions(text: &str) -> Result<FunctionTable<'_>, PackedError> {
     let mut lines = body(text, FUNCTIONS_HEADER)?;
     let majors: Vec<&str> = lines
@@ -130,7 +131,7 @@ pub fn functions(text: &str) -> Result<FunctionTable<'_>, PackedError> {
     Ok(FunctionTable { majors, rows })
 }
 
-/// Reads the text of a table of wait events, in the order of the text.
+/// Parses the text of a table of wait events, keeping its order.
 pub fn wait_events(text: &str) -> Result<Vec<WaitEventRow<'_>>, PackedError> {
     let (mut major, mut rows) = ("", Vec::new());
     for (line, content) in body(text, WAIT_EVENTS_HEADER)? {
@@ -138,7 +139,7 @@ pub fn wait_events(text: &str) -> Result<Vec<WaitEventRow<'_>>, PackedError> {
             major = opened;
             continue;
         }
-        // Names may hold a space: `speculative token`.
+        // Names can contain a space: `speculative token`.
         let mut fields = content.splitn(3, ' ');
         let row = (|| {
             let info = u32::from_str_radix(fields.next()?, 16).ok()?;
@@ -158,7 +159,7 @@ pub fn wait_events(text: &str) -> Result<Vec<WaitEventRow<'_>>, PackedError> {
     Ok(rows)
 }
 
-/// The lines behind the header with their numbers from 1.
+/// The lines after the header, with their line numbers (from 1).
 fn body<'a>(
     text: &'a str,
     expected: &'static str,

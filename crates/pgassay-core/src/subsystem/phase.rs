@@ -1,16 +1,17 @@
-//! Which phase of a statement a stack serves: named by its outermost anchor.
+//! Assigns stacks to phases of statement processing, by their outermost anchor function.
 //!
-//! Some anchors are rooms in which several phases happen: `exec_simple_query` holds them all,
-//! `exec_bind_message` may plan and starts the executor, `pg_analyze_and_rewrite` does what it
-//! says. Inside a room the next anchor decides, and the room's own phase is the default; outside
-//! of rooms the first anchor does. So a function's body that is planned while its query runs is
-//! *execute*, whereas planning at Bind is *plan*: phases name work, not messages, and the simple
-//! and the extended protocol can be compared.
+//! Some anchors are containers (`Anchor::Room`): functions that run several phases.
+//! `exec_simple_query` runs them all, `exec_bind_message` can plan and starts the executor,
+//! `pg_analyze_and_rewrite` analyzes and rewrites.
+//! Inside a container, the next anchor decides, and the container's own phase is the default; otherwise
+//! the first anchor decides. So planning the body of a function while its query runs is *execute*, but
+//! planning at Bind is *plan*: phases describe work, not messages, so that the simple and the extended
+//! protocol are comparable.
 //!
-//! Source: `src/backend/tcop/postgres.c`; 9.6–14 have `parse_analyze` and
-//! `pg_analyze_and_rewrite`, 15 and later those with `_fixedparams`, `_varparams`, `_withcb`; 17
-//! split `CommitTransactionCommandInternal` off. Stripped servers lack the static functions
-//! (`exec_…_message`, `finish_xact_command`), so exported ones below them are anchors too.
+//! Source: `src/backend/tcop/postgres.c`. 9.6 to 14 have `parse_analyze` and `pg_analyze_and_rewrite`, 15
+//! and later their variants with `_fixedparams`, `_varparams` and `_withcb`; 17 added
+//! `CommitTransactionCommandInternal`. Stripped servers lack the static functions (`exec_…_message`,
+//! `finish_xact_command`), so the exported functions that those call are anchors, too.
 //!
 //! Invariant: every stack has a phase; without an anchor it is [`Phase::Other`].
 
@@ -19,12 +20,12 @@ use std::fmt;
 use super::credit::FrameName;
 use super::symbols::stem;
 
-/// What a statement's backend is doing.
+/// A phase of statement processing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// Turning text into a raw parse tree.
+    /// Parsing text into a raw parse tree.
     Parse,
-    /// Turning that into a query: names, types, permissions.
+    /// Parse analysis of the raw parse tree: names, types, permissions.
     Analyze,
     /// Rules and views.
     Rewrite,
@@ -32,26 +33,26 @@ pub enum Phase {
     Plan,
     /// Parameters, portals, and choosing a saved plan.
     Bind,
-    /// Running the plan, its start and end included.
+    /// Running the plan, including executor startup and shutdown.
     Execute,
     /// Ending the transaction.
     Commit,
-    /// Formatting log entries and handing them to the log, between the other phases.
+    /// Formatting and writing log entries, between the other phases.
     Log,
-    /// Reading from and writing to the client between the other phases.
+    /// Communication with the client, between the other phases.
     Network,
-    /// Blocked until the client sends something.
+    /// Waiting for the client.
     Idle,
     /// None of these.
     Other,
 }
 
-/// What an anchor says about the frames inside of it.
+/// How an anchor determines the phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Anchor {
-    /// The phase, whatever follows.
+    /// This phase, regardless of the frames inside.
     Is(Phase),
-    /// The phase, unless an anchor inside says otherwise.
+    /// This phase, unless an anchor inside determines another one.
     Room(Phase),
 }
 
@@ -73,9 +74,9 @@ impl Phase {
         }
     }
 
-    /// The phase of a stack that was on a CPU, outermost frame first.
+    /// The phase of an on-CPU stack, outermost frame first.
     ///
-    /// Going to sleep and waking up for the client's next message costs CPU of the network.
+    /// CPU time to go to sleep and wake up for the client's next message is [`Self::Network`].
     pub fn of(frames: &[FrameName<'_>]) -> Self {
         let mut default = Self::Other;
         for frame in frames.iter().filter(|frame| !frame.kernel) {
@@ -88,7 +89,7 @@ impl Phase {
         default
     }
 
-    /// The phase of a stack that was blocked: waiting for the client's next message is idleness.
+    /// The phase of a blocked stack. Waiting for the client's next message is [`Self::Idle`].
     pub fn of_blocked(frames: &[FrameName<'_>]) -> Self {
         let reads = |frame: &FrameName<'_>| {
             frame
@@ -108,14 +109,14 @@ impl fmt::Display for Phase {
     }
 }
 
-/// What the named functions say, as 9.6 to 18 call them.
+/// The anchors, by their function names in 9.6 to 18.
 #[rustfmt::skip]
 const ANCHORS: &[(Anchor, &[&str])] = &[
     (Anchor::Room(Phase::Other), &["exec_simple_query"]),
     (Anchor::Room(Phase::Parse), &["exec_parse_message", "StorePreparedStatement", "CreateCachedPlan",
         "CompleteCachedPlan", "SaveCachedPlan"]),
-    // A saved plan that is no longer valid is analysed and planned again in GetCachedPlan. The
-    // others tell what compilers inlined into PostgresMain by what it calls.
+    // GetCachedPlan analyzes and plans again if a cached plan is no longer valid. The other functions
+    // identify code that the compiler inlined into PostgresMain.
     (Anchor::Room(Phase::Bind), &["exec_bind_message", "exec_describe_statement_message",
         "exec_describe_portal_message", "GetCachedPlan", "CreatePortal", "PortalDefineQuery",
         "FetchPreparedStatement", "OidInputFunctionCall", "OidReceiveFunctionCall", "getTypeInputInfo",
@@ -133,7 +134,7 @@ const ANCHORS: &[(Anchor, &[&str])] = &[
     (Anchor::Is(Phase::Commit), &["finish_xact_command", "CommitTransactionCommand",
         "CommitTransactionCommandInternal", "CommitTransaction", "AbortCurrentTransaction",
         "AbortCurrentTransactionInternal", "AbortTransaction"]),
-    // What fails while a plan runs is reported as part of its running.
+    // Errors while a plan runs are part of execution.
     (Anchor::Is(Phase::Log), &["check_log_statement", "check_log_duration", "errstart", "errfinish",
         "errmsg", "errdetail", "errhidestmt", "errdetail_execute", "errdetail_params",
         "EmitErrorReport"]),
@@ -143,7 +144,7 @@ const ANCHORS: &[(Anchor, &[&str])] = &[
         "socket_flush_if_writable", "socket_putmessage", "socket_putmessage_noblock",
         "internal_flush", "internal_flush_buffer", "internal_putbytes", "ReadyForQuery",
         "BeginCommand", "EndCommand", "NullCommand"]),
-    // Bookkeeping is nobody's phase, or it would change its phase with inlining.
+    // Bookkeeping belongs to no phase; otherwise its phase would depend on inlining.
     (Anchor::Is(Phase::Other), &["start_xact_command", "StartTransactionCommand",
         "GetTransactionSnapshot", "SetCurrentStatementStartTimestamp", "set_ps_display",
         "set_ps_display_with_len", "pgstat_report_activity", "pgstat_report_stat"]),
@@ -334,7 +335,7 @@ mod tests {
             let known = ["9.6", "12", "14", "15", "18"]
                 .iter()
                 .any(|major| Symbols::for_major(major).path(name, None).is_some());
-            assert!(known, "{name} is no function of any version");
+            assert!(known, "{name} is not a function of any version");
         }
     }
 }

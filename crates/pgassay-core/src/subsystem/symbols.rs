@@ -1,8 +1,8 @@
-//! From a function's name to the source file that defines it, by major version.
+//! Maps function names to the source files that define them, by major version.
 //!
-//! Invariants: the table is unpacked once and shared; a version that it does not know is served
-//! by the nearest one that it does, because directories hardly move between majors; compiler
-//! suffixes (`.part.0`, `.isra.0`, `.constprop.0`, `.cold`) never matter.
+//! Invariants: the table is unpacked once and shared; unknown versions use the nearest known one,
+//! because directories rarely change between major versions; compiler suffixes (`.part.0`, `.isra.0`,
+//! `.constprop.0`, `.cold`) are ignored.
 
 use std::sync::LazyLock;
 
@@ -11,11 +11,11 @@ use super::packed::{self, FunctionTable};
 
 static TEXT: LazyLock<String> = LazyLock::new(|| {
     packed::unpack(include_bytes!("../../data/functions.zlib"))
-        .expect("a test holds the embedded table to its format")
+        .expect("a test checks the format of the embedded table")
 });
 
 static TABLE: LazyLock<FunctionTable<'static>> = LazyLock::new(|| {
-    packed::functions(&TEXT).expect("a test holds the embedded table to its format")
+    packed::functions(&TEXT).expect("a test checks the format of the embedded table")
 });
 
 /// Where a function is defined.
@@ -23,12 +23,12 @@ static TABLE: LazyLock<FunctionTable<'static>> = LazyLock::new(|| {
 pub enum Home {
     /// In this source file.
     At(&'static str),
-    /// A static name that several files define, and nothing said which.
+    /// A static function that several files define, if it is unknown which one is meant.
     OneOf(Vec<&'static str>),
 }
 
 impl Home {
-    /// Every file that may be meant.
+    /// All candidate files.
     pub fn paths(&self) -> &[&'static str] {
         match self {
             Self::At(path) => std::slice::from_ref(path),
@@ -45,9 +45,9 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    /// The functions of `major`, as `9.6`, `18` or `18.6`.
+    /// The functions of `major`, such as `9.6`, `18` or `18.6`.
     ///
-    /// A version newer than the table is served by its newest, an older one by its oldest.
+    /// Uses the newest version of the table for newer versions, and the oldest for older ones.
     pub fn for_major(major: &str) -> Self {
         let table = &*TABLE;
         let wanted = major_number(major);
@@ -61,16 +61,16 @@ impl Symbols {
         }
     }
 
-    /// Every path of every version, each once.
+    /// All paths of all versions.
     #[cfg(test)]
     pub(super) fn known_paths() -> std::collections::BTreeSet<&'static str> {
         TABLE.rows.iter().map(|row| row.path).collect()
     }
 
-    /// The file that defines `symbol`; `None` when no file of this version does.
+    /// The file that defines `symbol`; `None` if no file of this version does.
     ///
-    /// `file_hint` is the base name of an ELF FILE symbol (`lock.c`), which settles static names
-    /// that several files define. Names that macros and generators make are known by prefix.
+    /// `file_hint` is the base name of an ELF FILE symbol (`lock.c`), which disambiguates static functions
+    /// that several files define. Generated names are recognized by prefix.
     pub fn path(&self, symbol: &str, file_hint: Option<&str>) -> Option<Home> {
         let name = stem(symbol);
         let from = self.table.rows.partition_point(|row| row.symbol < name);
@@ -93,9 +93,9 @@ impl Symbols {
     }
 }
 
-/// A name without what compilers (`.part.0`) and linkers (`@GLIBC_2.2.5`) append.
+/// A name without suffixes from compilers (`.part.0`) and linkers (`@GLIBC_2.2.5`).
 pub(super) fn stem(symbol: &str) -> &str {
-    // A name that begins with a dot is the assembler's own; it has no stem.
+    // A name that begins with a dot comes from the assembler and has no suffix.
     symbol
         .find(['.', '@'])
         .filter(|at| *at > 0)
@@ -106,8 +106,8 @@ fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// `9.6` → 906, `18` and `18.6` → 1800, so that majors compare as numbers; garbage counts as
-/// newest, like a version that is not released yet.
+/// `9.6` → 906, `18` and `18.6` → 1800, so that major versions compare as numbers. Unparsable versions
+/// count as newest, like unreleased ones.
 fn major_number(major: &str) -> u32 {
     let mut parts = major.split('.').map(|part| {
         part.bytes()
@@ -122,7 +122,7 @@ fn major_number(major: &str) -> u32 {
             })
     });
     match (parts.next().flatten(), parts.next().flatten()) {
-        // Before 10 the second part names the major version too.
+        // Before 10, the second part belongs to the major version.
         (Some(first @ 0..=9), Some(second)) => first * 100 + second.min(99),
         (Some(first), _) => first.saturating_mul(100),
         (None, _) => u32::MAX,
@@ -195,7 +195,7 @@ mod tests {
                 "src/backend/snowball/libstemmer/stem_UTF_8_german.c"
             ))
         );
-        // A hint that fits none of them settles nothing.
+        // A hint that matches none of them has no effect.
         assert_eq!(
             symbols.path("r_mark_regions", Some("other.c")),
             Some(Home::OneOf(paths))

@@ -1,14 +1,14 @@
-//! What code outside of PostgreSQL was doing for the function that called it.
+//! What code outside PostgreSQL was doing for the function that called it.
 //!
-//! A stack's frames past its last PostgreSQL function are read from the caller towards the
-//! leaf; the kernel's names come before the libraries', because a page fault inside `memcpy`
-//! is a page fault. Names are those of Linux 3.10 to 6.x on x86-64 and arm64 and of glibc.
+//! The frames of a stack after its last PostgreSQL function are examined from the caller to the leaf.
+//! Kernel names take precedence over library names, because a page fault inside `memcpy` is a page
+//! fault. Names are those of Linux 3.10 to 6.x on x86-64 and arm64, and of glibc.
 //!
-//! Invariant: a tag never changes who is credited, it only says with what.
+//! Invariant: a tag never changes the subsystem of a stack.
 
 use std::fmt;
 
-/// With what code outside of PostgreSQL spent its time.
+/// What code outside PostgreSQL was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tag {
     /// Copying, comparing and searching memory and strings.
@@ -19,9 +19,9 @@ pub enum Tag {
     PageFault,
     /// Futexes and semaphores.
     Futex,
-    /// Sockets, and waiting for them.
+    /// Sockets, including waits on them.
     Socket,
-    /// Forcing files to disk.
+    /// Flushing files to disk.
     Fsync,
     /// Pipes.
     Pipe,
@@ -29,13 +29,13 @@ pub enum Tag {
     Clock,
     /// Reading and writing files.
     File,
-    /// Starting and ending processes.
+    /// Process start and exit.
     Fork,
-    /// Interrupts, which strike whoever is running.
+    /// Interrupts, which hit any running process.
     Interrupt,
-    /// Libraries of TLS and cryptography.
+    /// TLS and cryptography libraries.
     Tls,
-    /// A function of PostgreSQL without a name (stripped), or of an extension.
+    /// A function of PostgreSQL (stripped) or of an extension without a name.
     Unnamed,
     /// None of these.
     Other,
@@ -62,12 +62,12 @@ impl Tag {
         }
     }
 
-    /// From the name of a kernel function; `None` for entry code and helpers.
+    /// The tag of a kernel function; `None` for entry code and helpers.
     pub(super) fn of_kernel(symbol: &str) -> Option<Self> {
         find(KERNEL, symbol)
     }
 
-    /// From the name of a library's function and the library's file name.
+    /// The tag of a library function, from its name and the library's file name.
     pub(super) fn of_library(symbol: Option<&str>, object: &str) -> Option<Self> {
         if object.starts_with("libssl") || object.starts_with("libcrypto") {
             return Some(Self::Tls);
@@ -98,7 +98,7 @@ fn find(rules: &[(Tag, &[&str])], symbol: &str) -> Option<Tag> {
     rules.iter().find(starts).map(|(tag, _)| *tag)
 }
 
-/// Beginnings of kernel functions. System calls come first in a stack and decide.
+/// Prefixes of kernel function names. System calls come first in a stack and take precedence.
 #[rustfmt::skip]
 const KERNEL: &[(Tag, &[&str])] = &[
     (Tag::PageFault, &["asm_exc_page_fault", "exc_page_fault", "page_fault", "do_page_fault",
@@ -128,7 +128,8 @@ const KERNEL: &[(Tag, &[&str])] = &[
     (Tag::Fork, &["__x64_sys_clone", "__x64_sys_fork", "__do_sys_clone", "kernel_clone", "_do_fork",
         "do_fork", "__x64_sys_exit", "do_exit", "do_group_exit", "__x64_sys_execve", "do_execve",
         "ret_from_fork"]),
-    // Reads and writes of any file come last: sockets and pipes are told by what lies deeper.
+    // File system functions come last. `sys_read` and `sys_write` are not listed: frames below them
+    // distinguish files, sockets and pipes.
     (Tag::File, &["ext4_", "xfs_", "btrfs_", "overlay", "ovl_", "shmem_file", "generic_file_",
         "generic_perform_write", "filemap_", "page_cache", "ondemand_readahead", "do_sys_open",
         "do_sys_openat2", "do_filp_open", "__x64_sys_open", "__x64_sys_close", "__x64_sys_lseek",
@@ -136,7 +137,7 @@ const KERNEL: &[(Tag, &[&str])] = &[
         "iomap_", "blkdev_", "submit_bio"]),
 ];
 
-/// Beginnings of library functions, without leading underscores.
+/// Prefixes of library function names, without leading underscores.
 #[rustfmt::skip]
 const LIBRARY: &[(Tag, &[&str])] = &[
     (Tag::Memcpy, &["mem", "str", "bcmp", "bcopy", "bzero", "wmem", "wcs", "rawmemchr"]),

@@ -1,18 +1,18 @@
-//! From the number that a server keeps in its memory to the name of a wait.
+//! Maps wait event numbers in a server's memory to their names.
 //!
-//! A backend publishes `wait_event_info`, 32 bits: the class in the uppermost byte, the event in
-//! the lower two. Numbers change between majors (lightweight locks above all), so the table is by
-//! major. See `src/include/utils/wait_event.h` (before 15 `pgstat.h`), `wait_event_names.txt`
-//! (17+) and `lwlocknames.txt`; 9.6 knows only lock and buffer-pin waits.
+//! A backend publishes `wait_event_info`, 32 bits: the class in the highest byte, the event in the
+//! lower two. Numbers change between major versions, especially those of lightweight locks, so the table
+//! is by major version. See `src/include/utils/wait_event.h` (before 15 `pgstat.h`), `wait_event_names.txt`
+//! (17+) and `lwlocknames.txt`; 9.6 has only lock and buffer-pin waits.
 //!
-//! Invariant: numbers that the table does not have are not guessed; those in the range of
-//! extensions are called by that name.
+//! Invariant: numbers that are not in the table are not guessed; those in the range of extensions are
+//! named `extension`.
 
 use std::sync::LazyLock;
 
 use super::packed::{self, WaitEventRow};
 
-/// Class byte of lightweight locks; 9.6 had a second one, for tranches.
+/// Class byte of lightweight locks; 9.6 had another one for tranches.
 const LWLOCK: u32 = 0x0100_0000;
 /// Class byte of extensions' waits.
 const EXTENSION: u32 = 0x0700_0000;
@@ -20,26 +20,26 @@ const CLASS: u32 = 0xff00_0000;
 
 static TEXT: LazyLock<String> = LazyLock::new(|| {
     packed::unpack(include_bytes!("../../data/wait-events.zlib"))
-        .expect("a test holds the embedded table to its format")
+        .expect("a test checks the format of the embedded table")
 });
 
 static TABLE: LazyLock<Vec<WaitEventRow<'static>>> = LazyLock::new(|| {
-    packed::wait_events(&TEXT).expect("a test holds the embedded table to its format")
+    packed::wait_events(&TEXT).expect("a test checks the format of the embedded table")
 });
 
-/// A wait, as `pg_stat_activity` shows it.
+/// A wait event, as in `pg_stat_activity`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaitEvent {
-    /// `wait_event_type`, as `LWLock`.
+    /// `wait_event_type`, such as `LWLock`.
     pub kind: &'static str,
-    /// `wait_event`, as `WALWrite`; `extension` for a lock or wait that an extension defined.
+    /// `wait_event`, such as `WALWrite`; `extension` for a lock or wait event defined by an extension.
     pub name: &'static str,
 }
 
-/// The wait behind `info` in a server of `major` (`9.6`, `18`).
+/// The wait event with number `info` in a server of major version `major` (`9.6`, `18`).
 ///
-/// `None` for 0 (not waiting), for numbers that this version does not know, and for versions
-/// that the table does not have: numbers of a neighbouring version would be wrong names.
+/// `None` for 0 (not waiting), for numbers unknown to this version, and for versions that are not in the
+/// table, because the numbers of another version would give wrong names.
 pub fn wait_event(major: &str, info: u32) -> Option<WaitEvent> {
     if info == 0 {
         return None;
@@ -60,7 +60,7 @@ pub fn wait_event(major: &str, info: u32) -> Option<WaitEvent> {
             kind: "LWLock",
             name: "extension",
         }),
-        // 10 to 16 have one number for all extensions, later ones let each register its own.
+        // 10 to 16 have one number for all extensions; later versions let each extension register its own.
         (EXTENSION, Some(last)) if info > last => Some(WaitEvent {
             kind: "Extension",
             name: "extension",
@@ -73,7 +73,7 @@ pub fn wait_event(major: &str, info: u32) -> Option<WaitEvent> {
     }
 }
 
-/// The number of a wait in a server of `major`, by the names that `pg_stat_activity` shows.
+/// The number of a wait event in a server of major version `major`, by its names in `pg_stat_activity`.
 pub fn wait_number(major: &str, kind: &str, name: &str) -> Option<u32> {
     let mut rows = TABLE.iter().filter(|row| row.major == major);
     rows.find(|row| row.kind == kind && row.name == name)
@@ -101,7 +101,7 @@ mod tests {
             named("12", 0x0300_0006),
             Some(("Lock", "speculative token"))
         );
-        // A server of 13.23 says so; the kind `frozenid` came in just before 13.0.
+        // Verified on 13.23; the lock type `frozenid` was added shortly before 13.0.
         assert_eq!(named("13", 0x0300_000a), Some(("Lock", "advisory")));
         assert_eq!(named("14", 0x0700_0000), Some(("Extension", "Extension")));
         assert_eq!(named("18", 0x0700_0000), Some(("Extension", "Extension")));

@@ -1,4 +1,4 @@
-//! What a client has but its session: its stage, its variables, and how far it is.
+//! The state of a client apart from its session: stage, variables and progress.
 
 use pgassay_script::{
     Capture, Command, CommandKind, Expr, Protocol, Refusal, Rng, Shell, SqlCommand, Value,
@@ -14,17 +14,19 @@ use crate::config::DebugSink;
 use crate::error::{AbortCause, Place};
 use crate::program::Program;
 
-/// How far a client is in a run.
+/// A client's progress in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     Running,
-    /// The transaction in which the run ended has ended; it keeps up the load for others'.
+    /// The client's own last transaction has ended. It keeps running transactions to maintain the
+    /// load until the other clients' last transactions end too.
     PastEnd,
-    /// It has come to its end.
+    /// The client has finished.
     Finished,
 }
 
-/// All of a client but its session, so that events, which borrow that, can change it.
+/// The state of a client without its session: handling an event changes this state while the event
+/// borrows the session.
 pub(crate) struct Run {
     /// The client, counted from 0 over all threads.
     pub id: u32,
@@ -34,26 +36,27 @@ pub(crate) struct Run {
     pub begin_ns: u64,
     /// When it was due; without pacing, when it began.
     pub scheduled_ns: u64,
-    /// When the client turned to it: when it began, or a connection of its own was begun for it.
+    /// When the client started work on it: when the transaction began or, with a connection for
+    /// each transaction, when connecting began.
     pub turned_ns: u64,
     /// Tries of the current transaction.
     pub tries: u32,
-    /// The times of commands, where they are wanted.
+    /// The command times, if commands are timed.
     pub times: Option<Box<CommandTimes>>,
-    /// Since when the client does what it does, for booking.
+    /// Start of the current interval for time accounting.
     pub since_ns: u64,
-    /// Since when it waits for an answer.
+    /// When the outstanding request was sent.
     pub asked_ns: u64,
-    /// When its own connection was connected, and, until its first request is answered, since when
-    /// the server was ready for it.
+    /// When the connection for the current transaction was established, and when the server became
+    /// ready. The latter is reset when the first reply arrives.
     pub connected_ns: u64,
     pub first_query_since_ns: Option<u64>,
     pub progress: Progress,
-    /// Transactions ended in this run, whatever their outcome.
+    /// Transactions that ended in this run, whatever their outcome.
     pub ended: u64,
-    /// What was tried to connect it, where each transaction has a connection of its own.
+    /// The state of the connection attempts, with a connection for each transaction.
     pub attempts: Option<Box<Attempts>>,
-    /// What the server said of its end, such as that it shuts down.
+    /// The server's last message before it closed the connection, such as a shutdown notice.
     pub last_words: Option<Box<ServerError>>,
     pub(super) command: usize,
     /// Whether the current command was reached by a jump from a false condition.
@@ -61,13 +64,13 @@ pub(crate) struct Run {
     pub(super) in_pipeline: bool,
     pub(super) variables: Variables,
     pub(super) rng: Rng,
-    /// Its state when the transaction began.
+    /// The state of `rng` when the transaction began.
     pub(super) begin_rng: Rng,
-    /// Queries of the current command that are complete.
+    /// Completed queries of the current command.
     pub(super) query: u32,
-    /// Why a statement could not be prepared just before it was executed.
+    /// The error from preparing a statement just before its execution.
     pub(super) unprepared: Option<Box<ServerError>>,
-    /// Which of the program's statements this connection has prepared.
+    /// Which of the program's statements are prepared on this connection.
     pub(super) prepared: Vec<bool>,
     pub(super) captured: Captured,
     pub(super) failure: Option<Failure>,
@@ -75,7 +78,7 @@ pub(crate) struct Run {
 
 /// An error that ends the transaction.
 pub(super) struct Failure {
-    /// The command it belongs to.
+    /// The command that failed.
     pub(super) command: usize,
     pub(super) query: u32,
     pub(super) cause: AbortCause,
@@ -114,14 +117,14 @@ impl Run {
         }
     }
 
-    /// What the client is doing, for messages.
+    /// Describes what the client is doing, for messages such as "connection lost …".
     pub fn describe(&self, program: &Program) -> String {
         match self.stage {
             Stage::Idle | Stage::Postponed | Stage::Throttled { .. } => {
                 "between transactions".into()
             }
-            Stage::Connecting => "signing in".into(),
-            Stage::Aborted => "no more".into(),
+            Stage::Connecting => "while signing in".into(),
+            Stage::Aborted => "after it was aborted".into(),
             Stage::RollingBack => "in the ROLLBACK of a failed transaction".into(),
             Stage::Reply | Stage::Asleep { .. } => {
                 let place = self.place(program, self.command, 0);
@@ -133,13 +136,13 @@ impl Run {
         }
     }
 
-    /// Sets a variable, as if the run had begun with it.
+    /// Sets a variable as if it had been set before the run.
     #[cfg(test)]
     pub fn set_variable(&mut self, slot: pgassay_script::SlotId, value: Value) {
         self.variables.set(slot, value);
     }
 
-    /// Where it is in a script, if its request is being answered.
+    /// Returns the position in the script if the client is waiting for a reply.
     pub fn whereabouts(&self, program: &Program) -> Option<Box<Place>> {
         (self.stage == Stage::Reply)
             .then(|| Box::new(self.place(program, self.command, self.query)))
@@ -194,7 +197,7 @@ impl Run {
         }
     }
 
-    /// Takes note of an event.
+    /// Handles an event.
     #[inline]
     pub(super) fn note(&mut self, event: Event<'_>, program: &Program) {
         match event {
@@ -253,7 +256,7 @@ impl Run {
                 self.fail(command, cause);
                 Ok(())
             }
-            // An immediate shutdown or a crash is announced by a mere warning.
+            // The server announces an immediate shutdown or a crash with only a warning.
             Event::Notice(notice) => {
                 if let (Some(tell), Ok(notice)) = (&program.notices, notice.read()) {
                     tell(&notice);
@@ -273,7 +276,7 @@ impl Run {
         }
     }
 
-    /// Keeps the first error of a transaction; later ones follow from it.
+    /// Keeps the first error of a transaction; later errors are its consequences.
     pub(super) fn fail(&mut self, command: usize, cause: AbortCause) {
         let query = self.query;
         self.failure.get_or_insert(Failure {
@@ -283,7 +286,7 @@ impl Run {
         });
     }
 
-    /// The error that failed the transaction, and its command.
+    /// Returns the error that failed the transaction, and the command.
     pub fn take_failure(&mut self) -> Option<(usize, Box<ServerError>)> {
         let failure = self.failure.take()?;
         match failure.cause {
@@ -293,12 +296,12 @@ impl Run {
         }
     }
 
-    /// The script's error that the client ends with, when it ended where it may not.
+    /// Returns the error for a script that ends inside a transaction block.
     pub fn open_at_end(&self, program: &Program) -> Abort {
         self.abort(program, Refusal::TransactionOpenAtEnd)
     }
 
-    /// A connection was opened anew: nothing is prepared in it.
+    /// Resets the connection state for a new connection, which has no prepared statements.
     pub fn forget_connection(&mut self) {
         self.prepared.fill(false);
         self.in_pipeline = false;
@@ -318,7 +321,7 @@ impl Run {
 }
 
 impl Run {
-    /// Runs a command of the shell.
+    /// Runs a shell command.
     pub(super) fn shell(
         &self,
         shell: &Shell,
@@ -343,7 +346,7 @@ impl Run {
         })
     }
 
-    /// Tells what is sent, as pgbench's `--debug` does.
+    /// Traces a request, as pgbench's `--debug` does.
     #[cold]
     pub(super) fn trace_sql(&self, sql: &SqlCommand, program: &Program, trace: &DebugSink) {
         let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! The threads of a run: they begin together, and tell what they used.
+//! The threads of a run: start them together and collect their CPU usage.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -9,20 +9,20 @@ use crate::error::LoadError;
 use crate::measurement::ThreadUsage;
 use crate::worker::{Account, Shared, Worker};
 
-/// How threads begin together.
+/// Coordinates the threads' start.
 pub(super) struct Start {
     pub begin_ns: AtomicU64,
     pub settle_ns: u64,
     pub measure_ns: Option<u64>,
     pub barrier: Barrier,
     pub wants_uring: bool,
-    /// Whether what clients wait for their threads is kept.
+    /// Whether to account for delays in the client threads.
     pub keeps_account: bool,
-    /// Why a thread could not have `io_uring` after all.
+    /// Why a thread could not use `io_uring` despite the earlier check.
     pub refusal: Mutex<Option<String>>,
 }
 
-/// Runs all threads; what each used, and how many clients did not end.
+/// Runs all threads; returns each thread's usage, and the number of clients that did not finish.
 pub(super) fn run_all(
     workers: &mut [Worker<Io>],
     shared: &Shared<'_>,
@@ -105,15 +105,15 @@ fn run_one(
         .driver
         .end_uring()
         .map_err(|source| LoadError::System {
-            what: "end what io_uring was asked for",
+            what: "finish io_uring operations",
             source,
         });
     let unfinished = ran?;
     ended.map(|()| (usage, unfinished))
 }
 
-/// Asks for timers without slack: by default the kernel may be 50 µs late on purpose.
+/// Disables timer slack: by default the kernel may wake a sleeper 50 µs late.
 fn precise_timers() {
-    // SAFETY: the call changes nothing but the calling thread's timer slack.
+    // SAFETY: the call only changes the calling thread's timer slack.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_usize) };
 }

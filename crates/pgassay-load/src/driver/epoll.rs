@@ -1,5 +1,4 @@
-//! The driver on epoll: one buffer of 64 kB serves all clients of a thread and stays in the
-//! processor's cache.
+//! The epoll driver. One 64 kB buffer serves all clients of a thread and stays in the CPU cache.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,12 +8,12 @@ use crate::clock;
 
 /// How many ready connections one wait reports.
 const EVENTS_MAX: i32 = 256;
-/// Longer than a wait takes that finds something at once.
+/// Longer than a wait takes that finds events immediately.
 const WAIT_WORK_NS: u64 = 10_000;
 /// One buffer serves all clients of a thread.
 const READ_BYTES: usize = 64 << 10;
-/// Only reading is watched, edge-triggered: an idle watch for room to write would double the
-/// wake-ups on unix sockets.
+/// Registered for reading only, edge-triggered: permanent interest in writability would double the
+/// wake-ups on Unix sockets.
 const READING: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 const WRITING: u32 = libc::EPOLLOUT as u32;
 const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
@@ -25,9 +24,9 @@ pub(crate) struct EpollDriver {
     sockets: Vec<Socket>,
     events: Vec<libc::epoll_event>,
     buffer: Box<[u8]>,
-    /// What another driver had read of these clients.
+    /// Bytes that another driver had read.
     early: Vec<(usize, Vec<u8>)>,
-    /// Events found by the last wait, and how many of them are done.
+    /// Events of the last wait, and how many of them are processed.
     found: usize,
     done: usize,
     pub(super) has_pwait2: bool,
@@ -35,9 +34,9 @@ pub(crate) struct EpollDriver {
 
 #[derive(Default)]
 struct Socket {
-    /// None where the client has no connection.
+    /// `None` if the client has no connection.
     fd: Option<OwnedFd>,
-    /// Whether a send was blocked and room to write is watched.
+    /// Whether a send was blocked, so that writability is watched.
     is_blocked: bool,
     /// Why a send failed.
     error: Option<io::Error>,
@@ -45,7 +44,7 @@ struct Socket {
 
 impl EpollDriver {
     pub fn new() -> io::Result<Self> {
-        // SAFETY: epoll_create1 has no preconditions; its descriptor is new and ours.
+        // SAFETY: epoll_create1 has no preconditions; we own its new descriptor.
         let epoll = unsafe {
             let fd = checked(libc::epoll_create1(libc::EPOLL_CLOEXEC))?;
             OwnedFd::from_raw_fd(fd)
@@ -62,7 +61,7 @@ impl EpollDriver {
         })
     }
 
-    /// Adds a connected, blocking socket; clients are numbered as they are added.
+    /// Adds a connected, blocking socket; clients are numbered in the order they are added.
     pub fn add(&mut self, fd: OwnedFd) -> io::Result<usize> {
         let client = self.add_closed();
         self.replace(client, fd)?;
@@ -99,7 +98,7 @@ impl EpollDriver {
         Ok(())
     }
 
-    /// Gives all connections away.
+    /// Removes and returns all connections.
     pub fn take_connections(&mut self) -> Vec<Option<Connection>> {
         let mut early = std::mem::take(&mut self.early);
         let sockets = std::mem::take(&mut self.sockets).into_iter().enumerate();
@@ -107,7 +106,7 @@ impl EpollDriver {
             let mine = early.iter_mut().find(|(of, _)| *of == client);
             let early = mine.map(|(_, bytes)| std::mem::take(bytes));
             let fd = socket.fd?;
-            // Even to be watched by nobody costs a little with each arrival.
+            // Even an unused epoll registration costs time at each arrival.
             self.watch_fd(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0)
                 .ok();
             Some(Connection {
@@ -118,7 +117,7 @@ impl EpollDriver {
         connections.collect()
     }
 
-    /// The client's descriptor; without a connection one that no system call accepts.
+    /// Returns the client's descriptor, or one that no system call accepts.
     fn fd(&self, client: usize) -> RawFd {
         self.sockets[client]
             .fd
@@ -141,8 +140,8 @@ impl EpollDriver {
             events,
             u64: client as u64,
         };
-        // SAFETY: both descriptors are open, being owned by self or its caller; the pointer is to
-        // our event.
+        // SAFETY: both descriptors are open, owned by self or the caller; the pointer is to our own
+        // event.
         checked(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) })?;
         Ok(())
     }
@@ -168,8 +167,9 @@ impl EpollDriver {
                 tv_sec: (timeout_ns / 1_000_000_000).cast_signed(),
                 tv_nsec: (timeout_ns % 1_000_000_000).cast_signed(),
             };
-            // SAFETY: the pointers are to our events, as many as is said, and to our timespec; no
-            // signal mask is given. The system call is used since older C libraries lack it.
+            // SAFETY: the pointers are to our own events, as many as stated, and to our own
+            // timespec; there is no signal mask. This is a raw system call because older C
+            // libraries lack it.
             let found = unsafe {
                 libc::syscall(
                     libc::SYS_epoll_pwait2,
@@ -235,7 +235,7 @@ impl Driver for EpollDriver {
     #[inline]
     fn wait(&mut self, until_ns: u64) -> io::Result<()> {
         (self.found, self.done) = (0, 0);
-        // A moment that is past already saves the clock.
+        // A deadline that has already passed saves reading the clock.
         let timeout_ns = if until_ns == 0 || !self.early.is_empty() {
             0
         } else {
@@ -263,13 +263,13 @@ impl Driver for EpollDriver {
             let event = self.events[self.done];
             let (flags, client) = (event.events, event.u64 as usize);
             if !self.is_open(client) {
-                // It was closed after the wait had found this.
+                // Closed after the wait that returned this event.
                 self.done += 1;
                 continue;
             }
             let event = &mut self.events[self.done];
             if flags & WRITING != 0 {
-                // The same event may report bytes, too; they are next.
+                // The same event may also report bytes; they come next.
                 event.events = flags & !WRITING;
                 return Ok(Some(Arrival::Writable { client }));
             }
@@ -280,7 +280,7 @@ impl Driver for EpollDriver {
                     return Ok(Some(Arrival::Closed { client, error }));
                 }
                 Ok(count) => {
-                    // A short read has emptied the socket, unless its end is still to be read.
+                    // A short read emptied the socket, unless its end is still to be read.
                     if count < self.buffer.len() && flags & ENDED == 0 {
                         self.done += 1;
                     }
@@ -312,7 +312,7 @@ impl Driver for EpollDriver {
     }
 
     fn close(&mut self, client: usize) {
-        // Closing a descriptor ends its watch, since nobody else has it.
+        // Closing the only descriptor also removes its epoll registration.
         self.sockets[client] = Socket::default();
         self.early.retain(|(of, _)| *of != client);
     }

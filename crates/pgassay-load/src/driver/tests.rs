@@ -42,7 +42,7 @@ fn soon() -> u64 {
     monotonic_ns() + 2_000_000_000
 }
 
-/// All that arrives of a client until its end, and the end's error.
+/// Reads everything from a client until its end; returns the data and the error at the end, if any.
 fn read_to_end(driver: &mut Io, client: usize) -> (Vec<u8>, Option<io::Error>) {
     let (mut read, deadline_ns) = (Vec::new(), soon());
     while monotonic_ns() < deadline_ns {
@@ -112,7 +112,8 @@ fn a_blocked_send_goes_on_while_bytes_are_read() {
     });
 }
 
-/// Short requests into a full socket: on `io_uring` each is taken whole, and sent when there is room.
+/// Short requests into a full socket: `io_uring` takes each one whole and sends it when there is
+/// room.
 #[test]
 fn short_sends_into_a_full_socket() {
     on_both(|mut driver, mut theirs| {
@@ -124,7 +125,7 @@ fn short_sends_into_a_full_socket() {
             assert!(driver.next().unwrap().is_none());
             expected.extend(&piece);
             blocked.extend(&piece[sent..]);
-            assert!(expected.len() < 16 << 20, "the socket is never full");
+            assert!(expected.len() < 16 << 20, "the socket does not fill up");
         }
         let length = expected.len();
         let reader = std::thread::spawn(move || {
@@ -188,7 +189,7 @@ fn a_closed_connection_says_goodbye_and_is_heard_no_more() {
     });
 }
 
-/// More connections than there are slots, each closed at another stage.
+/// More connections than there are slots, each closed at a different stage.
 #[test]
 fn connections_are_replaced_many_times() {
     for is_uring in [false, true] {
@@ -241,7 +242,7 @@ fn waits_end_in_time() {
     });
 }
 
-/// What arrives around the change of drivers is not lost, wherever it was caught.
+/// What arrives while drivers are switched is not lost, wherever it was buffered.
 #[test]
 fn nothing_is_lost_between_two_drivers() {
     let (Some(mut driver), mut theirs) = with_clients(true, 1) else {

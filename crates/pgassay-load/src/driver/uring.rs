@@ -1,22 +1,23 @@
-//! The driver on `io_uring`: one system call sends all requests of a round, arms the receives and
-//! waits, where epoll needs two for each transaction.
+//! The `io_uring` driver: one system call sends all requests of a round, arms the receives and
+//! waits, where epoll needs two per transaction.
 //!
-//! Each connection has a slot: a registered file, and a place in the arena that the kernel reads
-//! from and writes to. A receive is always under way (single-shot, waiting for data before it
-//! tries). Sends tell nothing when they succeed; they are executed while they are submitted, since
-//! they must not wait, so their bytes are the driver's again after that. One that is cut short or
-//! fails does tell; what is left of it is kept and sent when there is room. Long requests are sent
-//! with send(2), so that the arena stays small.
+//! Each connection has a slot: a registered file, and a region of the arena that the kernel reads
+//! from and writes to. A receive is always in flight (single-shot; it waits for data before its
+//! first try). Sends produce no completion when they succeed. They execute during submission,
+//! because they must not wait, so their bytes belong to the driver again afterwards. A short or
+//! failed send does produce a completion; the rest is kept and sent when there is room. Long
+//! requests use send(2), so that the arena stays small.
 //!
 //! # Invariants
-//! - A slot's place in the arena is used for nothing else while a receive of it is under way, so a
-//!   closed connection keeps its slot until the kernel has let go of it.
-//! - The ring is used on the thread that made it only (`IORING_SETUP_SINGLE_ISSUER`).
-//! - Nothing is under way any more when the arena is freed; if that cannot be had, it is leaked.
+//! - A slot's region is not reused while a receive into it is in flight, so a closed connection
+//!   keeps its slot until the kernel has released it.
+//! - Only the thread that created the ring uses it (`IORING_SETUP_SINGLE_ISSUER`).
+//! - Nothing is in flight when the arena is freed; if that cannot be guaranteed, the arena is
+//!   leaked.
 //!
 //! Sources: `io_uring/net.c` (`io_send`, `io_recv`, `io_net_retry`) and `io_uring/io_uring.c`
-//! (`io_queue_async`, `io_req_defer_failed`) in Linux 6.1 to 6.18. Multishot receives, waiting for
-//! several completions and explicit batches did not pay when they were tried.
+//! (`io_queue_async`, `io_req_defer_failed`) in Linux 6.1 to 6.18. We tried multishot receives,
+//! waiting for several completions and explicit batches; none was faster.
 
 mod arena;
 mod refusal;
@@ -32,65 +33,65 @@ use crate::clock;
 use arena::{Arena, SEND_BYTES};
 pub(crate) use refusal::{explain, probe};
 
-/// Slots beyond one for each client, for connections that are being closed.
+/// Slots beyond one per client, for connections that are being closed.
 const SPARE_SLOTS: usize = 48;
 const ENTRIES_MAX: usize = 4096;
-/// `IORING_RECVSEND_POLL_FIRST`: do not try before there is something to receive.
+/// `IORING_RECVSEND_POLL_FIRST`: do not try before data is available.
 const POLL_FIRST: u16 = 1;
-/// How long giving the connections away waits for the kernel at most.
+/// Longest wait for the kernel when connections are handed over.
 const QUIESCE_NS: u64 = 5_000_000_000;
 const TICK_NS: u64 = 20_000_000;
-/// A thread that was woken sees one completion, and in its next waits the others that were there, 20
-/// at a time (`IO_LOCAL_TW_DEFAULT_MAX`, Linux 6.14).
+/// A woken thread sees one completion, and gets the others that were ready in its next waits, 20 at
+/// a time (`IO_LOCAL_TW_DEFAULT_MAX`, Linux 6.14).
 const HARVEST_MAX: usize = 1;
-/// Its waits send and receive, too: 100 µs where many clients do.
+/// Waits also send and receive, which takes 100 µs with many clients.
 const WAIT_WORK_NS: u64 = 1_000_000;
-/// How often the kernel may be short of memory in a row.
+/// How many consecutive times the kernel may report a lack of resources.
 const SHORTAGES_MAX: u32 = 10_000;
 
-/// What an operation is, in the lowest bits of its user data; above is the slot.
+/// The operation, in the lowest bits of the user data; the slot is above it.
 const RECEIVE: u64 = 0;
 const SEND: u64 = 1;
 const ROOM: u64 = 2;
 const CANCEL: u64 = 3;
 const KIND_BITS: u32 = 2;
 
-/// The driver on `io_uring`.
+/// The `io_uring` driver.
 pub(crate) struct UringDriver {
     ring: IoUring,
     arena: Arena,
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// By client: the slot of its connection.
+    /// The slot of each client's connection.
     clients: Vec<Option<usize>>,
     /// Completions of the last wait, and how many of them were taken.
     completions: Vec<Completion>,
     taken: usize,
-    /// The slot whose bytes were lent last; its next receive begins when they are done with.
+    /// The slot whose bytes were lent last; its next receive begins after they are processed.
     lent: Option<Lent>,
-    /// What another driver had read of these clients.
+    /// Bytes that another driver had read.
     early: Vec<(usize, Vec<u8>)>,
-    /// Bytes of `early` that are being looked at.
+    /// Bytes from `early` that are lent now.
     early_lent: Option<Vec<u8>>,
-    /// Counts submissions: a send of this number has not been executed yet.
+    /// Counts submissions: a send with this number has not executed yet.
     submission: u64,
 }
 
 #[derive(Default)]
 struct Slot {
-    /// None while the slot is free, or its connection is closed but not let go of.
+    /// `None` while the slot is free, or its closed connection is not released yet.
     fd: Option<OwnedFd>,
     client: usize,
-    /// Tells the connections apart that a slot has had.
+    /// Distinguishes successive connections in the same slot.
     generation: u32,
     is_receiving: bool,
     is_waiting_for_room: bool,
-    /// Whether the client is to be told of room.
+    /// Whether the client waits for [`Arrival::Writable`].
     wants_room: bool,
     /// The submission of the last send, and its length.
     submission: u64,
     sending_bytes: usize,
-    /// What a send left over.
+    /// The unsent rest of a request.
     unsent: Vec<u8>,
     /// Why a send failed.
     error: Option<io::Error>,
@@ -102,7 +103,7 @@ struct Completion {
     generation: u32,
     kind: u64,
     result: i32,
-    /// Whether the socket holds more than was received.
+    /// Whether the socket holds more data than was received.
     has_more: bool,
 }
 
@@ -113,7 +114,7 @@ struct Lent {
 }
 
 impl UringDriver {
-    /// A ring for the calling thread, with room for so many clients.
+    /// Creates a ring for the calling thread with room for this many clients.
     pub fn new(clients: usize) -> io::Result<Self> {
         let slots = clients + clients.min(SPARE_SLOTS);
         let entries = (2 * slots).next_power_of_two().clamp(8, ENTRIES_MAX);
@@ -147,8 +148,8 @@ impl UringDriver {
         self.clients[client].is_some()
     }
 
-    /// Adds clients with the connections of another driver. After an error they can be taken
-    /// away again.
+    /// Adds clients with the connections of another driver. After an error,
+    /// [`Self::take_connections`] can still remove them.
     pub fn adopt(&mut self, connections: Vec<Option<Connection>>) -> io::Result<()> {
         for connection in connections {
             let client = self.clients.len();
@@ -192,7 +193,7 @@ impl UringDriver {
         Ok(())
     }
 
-    /// Gives all connections away, after ending all that is under way.
+    /// Removes and returns all connections, after ending everything in flight.
     pub fn take_connections(&mut self) -> io::Result<Vec<Option<Connection>>> {
         self.quiesce()?;
         let mut early = std::mem::take(&mut self.early);
@@ -214,7 +215,7 @@ impl UringDriver {
         Ok(connections.collect())
     }
 
-    /// Ends all that is under way.
+    /// Ends everything in flight.
     fn quiesce(&mut self) -> io::Result<()> {
         self.lent = None;
         self.early_lent = None;
@@ -234,7 +235,7 @@ impl UringDriver {
         Ok(())
     }
 
-    /// Begins to receive, at once or when there is something.
+    /// Begins to receive, immediately or when data is available.
     #[inline]
     fn receive(&mut self, slot: usize, is_patient: bool) -> io::Result<()> {
         let (place, length) = self.arena.receiving(slot);
@@ -263,8 +264,8 @@ impl UringDriver {
     #[inline]
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         loop {
-            // SAFETY: what an entry points to is in the arena, at a place that is left alone
-            // until the operation is over, as the module's invariants say.
+            // SAFETY: the entry points into the arena, to memory that is not touched until the
+            // operation completes, as the module's invariants state.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
@@ -272,8 +273,8 @@ impl UringDriver {
         }
     }
 
-    /// Submits what there is, waits for so many completions but no longer than so, and collects
-    /// what is complete.
+    /// Submits what is queued, waits for up to `wanted` completions but no longer than the timeout,
+    /// and collects the completions.
     fn enter(&mut self, wanted: usize, timeout_ns: u64) -> io::Result<()> {
         let timeout = types::Timespec::new()
             .sec(timeout_ns / 1_000_000_000)
@@ -285,9 +286,10 @@ impl UringDriver {
             let entered = if wanted > 0 {
                 submitter.submit_with_args(wanted, &arguments)
             } else {
-                // What completes is reported only if it is asked for, even without waiting.
+                // Some completions are reported only on request, even without waiting.
                 const GET_EVENTS: u32 = 1;
-                // SAFETY: there is no argument; the entries' pointers are as `push` says.
+                // SAFETY: there is no argument; `push` explains why the entries' pointers are
+                // valid.
                 unsafe { submitter.enter::<libc::sigset_t>(waiting, 0, GET_EVENTS, None) }
             };
             match entered.map_err(|error| error.raw_os_error()) {
@@ -295,9 +297,9 @@ impl UringDriver {
                     self.submission += 1;
                     return self.collect();
                 }
-                // The kernel is short of something for a moment, or its list is full.
+                // The kernel is temporarily short of resources, or its completion queue is full.
                 Ok(_) | Err(Some(libc::EAGAIN | libc::EBUSY)) => self.collect()?,
-                // Time is over, or a signal came; nothing was left to be submitted.
+                // The time is over or a signal arrived; nothing was left to submit.
                 Err(Some(libc::ETIME | libc::EINTR)) if waiting == 0 => return self.collect(),
                 Err(Some(libc::ETIME | libc::EINTR)) => {}
                 Err(code) => return Err(io::Error::from_raw_os_error(code.unwrap_or(0))),
@@ -341,7 +343,7 @@ impl UringDriver {
         Ok(())
     }
 
-    /// Lets the slot of a closed connection be used again, once the kernel has let go of it.
+    /// Frees the slot of a closed connection once the kernel has released it.
     fn release(&mut self, slot: usize, generation: u32) {
         let state = &mut self.slots[slot];
         if state.generation == generation
@@ -354,7 +356,7 @@ impl UringDriver {
         }
     }
 
-    /// A slot that is free, or becomes free soon.
+    /// Returns a slot that is free, waiting for one if necessary.
     fn free_slot(&mut self) -> io::Result<usize> {
         let deadline_ns = clock::monotonic_ns() + QUIESCE_NS;
         loop {
@@ -365,7 +367,7 @@ impl UringDriver {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             self.enter(1, TICK_NS)?;
-            // Their completions will be passed over, being of an older generation then.
+            // Their completions will be ignored, because their generation is older.
             let found = self.completions[self.taken..].iter();
             let found: Vec<_> = found.map(|done| (done.slot, done.generation)).collect();
             for (slot, generation) in found {
@@ -374,7 +376,7 @@ impl UringDriver {
         }
     }
 
-    /// The arrival that a completion means, if it means one.
+    /// Translates a completion into an arrival, if it is one.
     #[inline]
     fn arrival(&mut self, done: &Completion) -> io::Result<Option<Arrival>> {
         let state = &mut self.slots[done.slot];
@@ -412,7 +414,7 @@ impl UringDriver {
         Ok(Some(Arrival::Closed { client, error }))
     }
 
-    /// Takes back what was lent, and begins to receive more.
+    /// Takes back lent bytes, and begins to receive more.
     #[inline]
     fn take_back(&mut self) -> io::Result<()> {
         self.early_lent = None;
@@ -443,7 +445,7 @@ impl Driver for UringDriver {
             return Ok(bytes.len());
         };
         if self.slots[slot].submission == self.submission {
-            // Another send of this client is under way.
+            // Another send of this client is queued.
             self.enter(0, 0)?;
         }
         let state = &mut self.slots[slot];
@@ -458,7 +460,7 @@ impl Driver for UringDriver {
             return self.send_long(slot, bytes);
         }
         let place = self.arena.put(slot, bytes);
-        // All of it or as much as there is room for, told only if it is not all.
+        // Sends as much as there is room for; completes visibly only if that is not all.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_WAITALL;
         let entry = opcode::Send::new(types::Fixed(slot as u32), place, bytes.len() as u32)
             .flags(flags)
@@ -527,13 +529,13 @@ impl Driver for UringDriver {
             return;
         };
         if self.slots[slot].submission == self.submission {
-            // The goodbye goes out first. If the ring fails, the connection is closed anyhow.
+            // Send the Terminate message first. If the ring fails, the connection is closed anyway.
             self.enter(0, 0).ok();
         }
         self.early.retain(|(of, _)| *of != client);
         let state = &mut self.slots[slot];
         if let Some(fd) = state.fd.take() {
-            // This ends the receive, too.
+            // This also ends the receive.
             shut_down(&fd);
         }
         state.unsent.clear();
@@ -555,7 +557,7 @@ impl Driver for UringDriver {
 impl Drop for UringDriver {
     fn drop(&mut self) {
         if self.quiesce().is_err() {
-            // The kernel may still write there.
+            // The kernel may still write to it.
             self.arena.leak();
         }
     }

@@ -1,8 +1,9 @@
-//! What counting transactions that end in a window does to a comparison, and what crediting them does.
+//! Simulation: how counting transactions by their end distorts a comparison, and how crediting
+//! avoids it.
 //!
-//! Six pairs of trials in the order A B B A, windows of 300 ms, and B slower by 2.9%: how often does
-//! the interval of the pairs miss that? The trials are booked by the engine's own [`Recorder`], the
-//! clients begin where the engine lets them, and the runs are as long as [`Timing`] says.
+//! Six pairs of trials in the order A B B A, with windows of 300 ms, and B slower by 2.9%: how
+//! often does the confidence interval of the pairs miss the true ratio? The engine's own
+//! [`Recorder`] counts the transactions, and starts and run lengths come from [`Timing`].
 
 use std::time::Duration;
 
@@ -29,9 +30,9 @@ struct Load {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    /// Clients begin together, and what ends in the window counts.
+    /// Clients begin together, and transactions that end in the window count.
     Counting,
-    /// As the engine does it for studies.
+    /// As the engine does in studies.
     Crediting,
 }
 
@@ -40,7 +41,7 @@ fn normal(rng: &mut Rng) -> f64 {
     radius * (std::f64::consts::TAU * rng.unit()).cos()
 }
 
-/// The logarithm of a trial's rate.
+/// Returns the logarithm of a trial's rate.
 fn trial(load: Load, way: Way, rng: &mut Rng, recorder: &mut Recorder) -> f64 {
     let mean = Duration::from_secs_f64(load.mean_ms / 1e3);
     let (timing, starts) = match way {
@@ -84,7 +85,7 @@ fn trial(load: Load, way: Way, rng: &mut Rng, recorder: &mut Recorder) -> f64 {
     (transactions / timing.measure.as_secs_f64()).ln()
 }
 
-/// The logarithm of a pair's ratio.
+/// Returns the logarithm of a pair's ratio.
 fn pair(load: Load, way: Way, rng: &mut Rng, recorder: &mut Recorder) -> f64 {
     let slower = Load {
         mean_ms: load.mean_ms / TRUTH,
@@ -94,7 +95,8 @@ fn pair(load: Load, way: Way, rng: &mut Rng, recorder: &mut Recorder) -> f64 {
     (b + c - a - d) / 2.0
 }
 
-/// The share of comparisons whose interval misses the truth, and of those whose interval has no width.
+/// Returns the share of comparisons whose interval misses the truth, and the share whose interval
+/// has zero width.
 fn misses(load: Load, way: Way, comparisons: usize) -> (f64, f64) {
     let mut rng = Rng::from_seed(13);
     let mut recorder = Recorder::new(1, load.clients);
@@ -111,10 +113,11 @@ fn misses(load: Load, way: Way, comparisons: usize) -> (f64, f64) {
     (share(missed), share(without_width))
 }
 
-/// The note of the defect has these loads, and what counting missed: 100, 100, 67, 13 and 6%.
+/// The loads come from the bug report, where counting missed in 100, 100, 67, 13 and 6% of
+/// comparisons.
 #[test]
 fn an_interval_of_rates_misses_the_truth_in_5_percent_of_comparisons_and_not_in_all() {
-    // The load, comparisons, and the least share that counting misses.
+    // The load, comparisons, and the minimum share that counting misses.
     for (mean_ms, cv, clients, comparisons, counting_least) in [
         (30.0, 0.02, 1, 1000, 0.95),
         (30.0, 0.05, 8, 500, 0.95),
@@ -129,17 +132,17 @@ fn an_interval_of_rates_misses_the_truth_in_5_percent_of_comparisons_and_not_in_
         };
         let (counting, counting_without_width) = misses(load, Way::Counting, comparisons);
         let (crediting, without_width) = misses(load, Way::Crediting, comparisons);
-        // 5.5%, and two standard errors of so many comparisons.
+        // 5.5%, plus two standard errors for this number of comparisons.
         let most = 0.055 + 2.0 * (0.055 * 0.945 / comparisons as f64).sqrt();
-        assert!(crediting <= most, "{load:?}: {crediting} beyond {most}");
+        assert!(crediting <= most, "{load:?}: {crediting} above {most}");
         assert!(counting >= counting_least, "{load:?}: {counting}");
         assert!(without_width == 0.0, "{load:?}: {without_width}");
         if clients == 1 {
-            // Counting repeats the same integer in nearly every trial.
+            // Counting gives the same integer in nearly every trial.
             assert!(counting_without_width > 0.5, "{counting_without_width}");
         }
         if counting_least > most {
-            assert!(counting > most, "the wrong way passes the same test");
+            assert!(counting > most, "counting passes the same test");
         }
     }
 }

@@ -1,59 +1,60 @@
-//! What clients wait for their own thread: for the clients before them, and for a processor.
+//! Delays in the client thread: waiting for other clients, and for a CPU.
 //!
-//! A reply that is there waits until the thread reads it. The thread tells since when it knows of the
-//! reply (its wait for arrivals returned: a *harvest*) and when it reads it; the kernel tells how
-//! long the thread was ready to run without a processor (`schedstat`). So for each client that a
-//! harvest found:
+//! An available reply waits until its client's thread reads it. The thread knows when it learned of
+//! the reply (its wait for arrivals returned: a *batch*) and when it reads it; the kernel reports
+//! the thread's run-queue wait (`schedstat`). For each client that a batch found:
 //!
-//! - run queue: what the thread waited for a processor since the client's request, or since the
-//!   harvest before if that is later. If the thread slept until this harvest, no reply was there when
-//!   it began to, and only what it waited since then counts; if the harvest before was as large as
-//!   the driver makes them, this one holds what it left over, and counts from where that did. A
-//!   reply that came in the middle of such a stretch waited less, so this is an upper bound; it is
-//!   exact for replies that were there before.
-//! - turn: the time from the harvest to the reading, less what of it was run queue.
+//! - Run queue: the thread's run-queue wait since the client's request, or since the previous
+//!   batch if that is later. If the thread slept until this batch, no reply was available when
+//!   it fell asleep, and only the wait since then counts. If the previous batch reached the
+//!   driver's maximum, this one contains the rest of it, and the wait counts from where that one's
+//!   did. A reply that arrived during such an interval waited for less time, so this is an upper
+//!   bound; it is exact for replies that arrived before.
+//! - Client thread busy ("turn"): the time from the batch to the reading, minus any run-queue
+//!   wait in it.
 //!
-//! The two exclude each other, and both lie between the request and the reading of its reply. What a
-//! reply waited while the thread served others and had not yet asked for arrivals again is in
-//! neither: nobody knows when it came.
+//! The two do not overlap, and both lie between the request and the reading of its reply. Neither
+//! includes the time a reply waited while the thread served other clients before its next wait for
+//! arrivals: when the reply arrived is unknown.
 //!
-//! Reading `schedstat` costs a system call (0.7 µs), so it is read only after stretches longer than
-//! [`GAP_NS`] in which the clock was not read; what is waited in shorter ones is found by the
-//! next reading. A thread with a single client reads it twice in a run.
+//! Reading `schedstat` costs a system call (0.7 µs), so it is read only after intervals longer than
+//! [`GAP_NS`] without a clock reading; the next reading includes any wait in shorter ones. A thread
+//! with a single client reads it twice per run.
 
 use crate::driver::Harvests;
 use crate::recorder::Recorder;
 
-/// Shorter stretches hold no delay worth a system call.
+/// Shorter intervals contain no delay worth a system call.
 const GAP_NS: u64 = 20_000;
 
-/// Reads how long the thread has waited for a processor in its life, in ns.
+/// Reads the thread's total run-queue wait in ns.
 pub(crate) type ReadDelay = Box<dyn FnMut() -> Option<u64> + Send>;
 
-/// A thread's account of what its clients wait for it.
+/// A thread's account of its clients' delays.
 pub(crate) struct Account {
     read: ReadDelay,
     clients: Vec<Asked>,
     harvests: Harvests,
-    /// Clients of the last harvest, so far.
+    /// Clients found so far in the last batch.
     found: usize,
-    /// Whether every delay is the only client's, so that no harvest has to be looked at.
+    /// Whether there is a single client: all delay is its own, so batches need not be examined.
     is_of_one: bool,
-    /// The thread's delay as it was read last, and whether it can be read at all.
+    /// The thread's run-queue wait when last read, and whether it is available.
     delay_ns: u64,
     has_delay: bool,
-    /// When the clock was read last.
+    /// When the clock was last read.
     stamp_ns: u64,
-    /// The last wait's begin, and the delay then.
+    /// When the last wait began, and the run-queue wait then.
     wait_ns: u64,
     delay_at_wait_ns: u64,
-    /// The last harvest: its count, its moment, the delay then.
+    /// The last batch: its number, its time, and the run-queue wait then.
     harvest: u64,
     harvest_ns: u64,
     delay_at_harvest_ns: u64,
-    /// Since this delay the clients of the last harvest may have been ready.
+    /// The clients of the last batch may have been ready since the run-queue wait had this value.
     delay_since_ns: u64,
-    /// With a single client: the delay at the window's begin, once that is past.
+    /// With a single client: the run-queue wait at the beginning of the window, once that has
+    /// passed.
     delay_at_window_ns: Option<u64>,
     turn_ns: u64,
     run_queue_ns: u64,
@@ -63,12 +64,13 @@ pub(crate) struct Account {
 #[derive(Clone, Copy, Default)]
 struct Asked {
     delay_ns: u64,
-    /// The last harvest that found the client.
+    /// The last batch that found the client.
     harvest: u64,
 }
 
 impl Account {
-    /// Of so many clients. `is_alone` says that nothing but a reply ever wakes the thread.
+    /// Creates an account for this many clients. `is_alone` means that only replies wake the
+    /// thread.
     pub fn new(clients: usize, harvests: Harvests, is_alone: bool, mut read: ReadDelay) -> Self {
         let first = read();
         let delay_ns = first.unwrap_or(0);
@@ -93,24 +95,24 @@ impl Account {
         }
     }
 
-    /// What clients waited in the window for the thread while it served others, in ns.
+    /// Returns how long clients waited in the window while the thread served others, in ns.
     pub fn turn_ns(&self) -> u64 {
         self.turn_ns
     }
 
-    /// What clients waited in the window for a processor of their thread, in ns, where the kernel
-    /// tells.
+    /// Returns how long clients waited in the window while their thread waited for a CPU, in ns, if
+    /// the kernel reports it.
     pub fn run_queue_ns(&self) -> Option<u64> {
         self.has_delay.then_some(self.run_queue_ns)
     }
 
-    /// A client's request is sent.
+    /// Records that a client's request is being sent.
     #[inline]
     pub fn asked(&mut self, client: usize) {
         self.clients[client].delay_ns = self.delay_ns;
     }
 
-    /// The thread is about to wait for arrivals.
+    /// Records that the thread is about to wait for arrivals.
     #[inline]
     pub fn waits(&mut self, now_ns: u64) {
         if self.is_of_one {
@@ -121,7 +123,7 @@ impl Account {
         self.delay_at_wait_ns = self.delay_ns;
     }
 
-    /// The wait for arrivals has returned.
+    /// Records that the wait for arrivals returned.
     #[inline]
     pub fn harvested(&mut self, now_ns: u64, recorder: &Recorder) {
         if self.is_of_one {
@@ -142,7 +144,7 @@ impl Account {
         self.delay_at_harvest_ns = self.delay_ns;
     }
 
-    /// Bytes of a client that waits for a reply are about to be looked at.
+    /// Records that the thread is about to read bytes of a waiting client.
     #[inline]
     pub fn reads(&mut self, client: usize, now_ns: u64, recorder: &Recorder) {
         if self.is_of_one {
@@ -160,14 +162,14 @@ impl Account {
         self.turn_ns += (now_ns - self.harvest_ns).saturating_sub(delayed_ns);
     }
 
-    /// The run is over.
+    /// Records the end of the run.
     pub fn ends(&mut self, recorder: &Recorder) {
         if self.is_of_one {
             self.book_one(recorder.window_end_ns, recorder);
         }
     }
 
-    /// A single client has nobody before it, and all its thread's delay is its own.
+    /// A single client never waits for other clients, and all of its thread's delay is its own.
     fn book_one(&mut self, now_ns: u64, recorder: &Recorder) {
         match self.delay_at_window_ns {
             None if recorder.is_in_window(now_ns) => {
@@ -211,7 +213,7 @@ mod tests {
         work_ns: 10_000,
     };
 
-    /// An account of some clients whose thread's delay the test sets.
+    /// Returns an account for some clients whose thread's delay the test sets.
     fn account(clients: usize) -> (Account, Recorder, Arc<AtomicU64>) {
         let delay = Arc::new(AtomicU64::new(0));
         let told = Arc::clone(&delay);
@@ -221,15 +223,15 @@ mod tests {
         (Account::new(clients, HARVESTS, true, read), recorder, delay)
     }
 
-    /// One thread, 64 clients: every client that is ready waits through the thread's delay, and
-    /// then for those before it.
+    /// One thread, 64 clients: every client that is ready waits for the thread's CPU, and then for
+    /// the clients before it.
     #[test]
     fn every_ready_client_waits_for_the_threads_processor() {
         let (mut account, recorder, delay) = account(64);
         (0..64).for_each(|client| account.asked(client));
         account.waits(MS);
         delay.store(3 * MS, Ordering::Relaxed);
-        // It slept for 1 ms, and waited for a processor for 3.
+        // It slept for 1 ms and waited for a CPU for 3 ms.
         account.harvested(5 * MS, &recorder);
         for client in 0..64 {
             account.reads(client, 5 * MS + client as u64 * 1_000, &recorder);
@@ -256,7 +258,8 @@ mod tests {
         }
         assert_eq!(account.run_queue_ns(), Some(2 * 2 * MS));
         assert_eq!(account.turn_ns(), 1_000 + 2_000 + 3_000 + 4_000);
-        // Replies that are there at once had come before: the first two waited through it, too.
+        // Replies that are available immediately had arrived before: the first two waited through
+        // it too.
         account.waits(2 * MS + 6_000);
         account.harvested(2 * MS + 7_000, &recorder);
         (0..4).for_each(|client| account.reads(client, 2 * MS + 7_000, &recorder));

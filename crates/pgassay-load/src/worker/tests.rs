@@ -1,5 +1,5 @@
-//! The loop on a driver with a clock of its own: a server that answers each request after a fixed
-//! time, so that every figure is known beforehand.
+//! The loop on a driver with its own clock: a server that answers each request after a fixed time,
+//! so that every figure is known in advance.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,29 +17,29 @@ use crate::config::{CrewConfig, WeightedScript};
 
 mod rates;
 
-/// How long the server takes for a request.
+/// The server's time for a request.
 const SERVICE_NS: u64 = 1_000;
 
-/// A server for all clients, on a clock that only moves while waiting.
+/// A server for all clients, on a clock that advances only while waiting.
 #[derive(Default)]
 struct Mock {
     now_ns: u64,
-    /// Answers by the moment they arrive.
+    /// Answers by arrival time.
     answers: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     sequence: u64,
-    /// What each client sent.
+    /// What each client has sent.
     heard: Vec<Vec<u8>>,
     /// The text of every simple query, by client.
     said: Vec<Vec<Vec<u8>>>,
-    /// Requests to be answered with a serialization failure, by their count from 1.
+    /// Requests to fail with a serialization failure, by number from 1.
     failing: Vec<u64>,
     requests: u64,
-    /// Bytes taken by one send; the rest is blocked until the next wait.
+    /// Maximum bytes per send; the rest is blocked until the next wait.
     send_max: Option<usize>,
     writable: Vec<usize>,
-    /// Whose connection ends after the first of its answers.
+    /// The client whose connection ends after its first answer.
     closing: Option<usize>,
-    /// The answer that arrived last.
+    /// The last answer that arrived.
     received: Vec<u8>,
 }
 
@@ -392,7 +392,7 @@ fn what_a_script_may_not_do() {
             "expected one row, got 0",
         ),
         (Protocol::Simple, "\\set a 1/0", "division by zero"),
-        (Protocol::Simple, "\\shell true", "not supported"),
+        (Protocol::Simple, "\\shell true", "supported only by"),
     ] {
         let mut bench = Bench::new(1, protocol, &[(script, 1)]);
         let error = bench.run(1..u64::MAX, Some(1), false).unwrap_err();
@@ -418,7 +418,7 @@ fn a_stopped_run_ends_its_transactions() {
 #[test]
 fn a_reply_that_does_not_come_is_an_error() {
     let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;", 1)]);
-    // The server is in the middle of another message, and so never sees the request as one.
+    // The server is in the middle of another message, so it does not see the request as one.
     bench.worker.driver.heard = vec![b"nothing is complete".to_vec(), Vec::new()];
     let limits = Limits {
         reply: std::time::Duration::from_secs(2),
@@ -448,10 +448,10 @@ fn a_reply_that_does_not_come_is_an_error() {
     assert!(what.contains("select 1;"), "{error}");
 }
 
-/// Transactions, tries and whether they are repeated, clients that were lost.
+/// Transactions; tries and whether they are retried; aborted clients.
 type Told = (Vec<Transaction>, Vec<(u32, bool)>, Vec<u32>);
 
-/// Keeps what it is told.
+/// Keeps everything it observes.
 #[derive(Clone, Default)]
 struct Kept(Arc<std::sync::Mutex<Told>>);
 
@@ -504,7 +504,7 @@ fn a_retry_draws_the_same_numbers() {
 fn latency_counts_from_the_schedule() {
     let mut bench = Bench::new(1, Protocol::Simple, &[("SELECT 1;", 1)]);
     let kept = observed(&mut bench);
-    // A gap of 4 µs on average, and a service of 1 µs.
+    // A mean gap of 4 µs, and a service time of 1 µs.
     bench.worker.pace = Some((Rng::from_seed(7), 4.0));
     bench.run(1..2_000_001, None, false).unwrap();
     let transactions = &kept.0.lock().unwrap().0;
@@ -527,7 +527,7 @@ fn latency_counts_from_the_schedule() {
 fn what_is_late_is_skipped_and_what_is_unserved_is_counted() {
     let mut bench = Bench::new(1, Protocol::Simple, &[("SELECT 1;", 1)]);
     let kept = observed(&mut bench);
-    // Twice what the server can do.
+    // Twice the server's capacity.
     bench.worker.pace = Some((Rng::from_seed(7), 0.6));
     bench.run(1..1_000_001, None, false).unwrap();
     assert!(bench.worker.recorder.unserved > 100);

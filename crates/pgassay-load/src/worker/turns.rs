@@ -1,4 +1,4 @@
-//! What becomes of a client between two waits: its next transaction, its pace, its end.
+//! A client's steps between two waits: beginning, pacing, retrying and ending transactions.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
@@ -14,10 +14,10 @@ use crate::error::LoadError;
 use crate::measurement::record;
 use crate::recorder::{Doing, Ended};
 
-/// More unserved transactions than these are not counted.
+/// Maximum number of unserved transactions to count.
 const UNSERVED_MAX: u64 = 100_000_000;
 
-/// What pacing says of a client's next transaction.
+/// When a client's next transaction begins under pacing.
 enum Pace {
     Now,
     At(u64),
@@ -25,7 +25,7 @@ enum Pace {
 }
 
 impl<D: Driver> Worker<D> {
-    /// Begins a client's next transaction, or brings it to its end.
+    /// Begins a client's next transaction, or finishes the client.
     #[inline]
     pub(super) fn begin(
         &mut self,
@@ -39,7 +39,7 @@ impl<D: Driver> Worker<D> {
         }
     }
 
-    /// As [`Self::begin`]; what comes of it is left to the caller.
+    /// Like [`Self::begin`], but returns the first step and leaves it to the caller.
     #[inline]
     fn begin_one(
         &mut self,
@@ -77,7 +77,7 @@ impl<D: Driver> Worker<D> {
         self.start(index, now_ns, shared)
     }
 
-    /// Starts the transaction that was chosen, over a new connection if it needs one.
+    /// Starts the chosen transaction, on a new connection if it needs one.
     #[inline]
     fn start(
         &mut self,
@@ -103,7 +103,7 @@ impl<D: Driver> Worker<D> {
         self.active -= 1;
     }
 
-    /// Draws when the client's transaction is due, skipping what is late already.
+    /// Draws when the client's transaction is due, skipping any that are already late.
     fn pace(&mut self, index: usize, now_ns: u64, shared: &Shared<'_>) -> Pace {
         let Some((throttle, mean_us)) = &mut self.pace else {
             return Pace::Now;
@@ -150,7 +150,8 @@ impl<D: Driver> Worker<D> {
         }
     }
 
-    /// Draws on to the end of a timed run, for what was due but found no client free.
+    /// Counts the transactions that were due before the end of a timed run but found no client
+    /// free.
     pub(super) fn count_unserved(&mut self, shared: &Shared<'_>) {
         let end_ns = shared.end_ns.load(Ordering::Relaxed);
         if end_ns == u64::MAX {
@@ -162,7 +163,7 @@ impl<D: Driver> Worker<D> {
         loop {
             let gap_us = throttle.poisson_gap(*mean_us).max(0).cast_unsigned();
             self.due_ns += gap_us * 1000;
-            // A rate beyond one in a µs has gaps of nothing; such a run is unstable anyhow.
+            // At rates above one per µs the gaps are 0; such a run is overloaded anyway.
             if self.due_ns > end_ns || self.recorder.unserved >= UNSERVED_MAX {
                 return;
             }
@@ -170,7 +171,7 @@ impl<D: Driver> Worker<D> {
         }
     }
 
-    /// Does what a client needs, until it has to wait.
+    /// Performs a client's steps until it has to wait.
     #[inline]
     pub(super) fn perform(
         &mut self,
@@ -183,6 +184,8 @@ impl<D: Driver> Worker<D> {
         loop {
             let run = &mut self.clients[index].run;
             let failed = match step {
+                // A request was queued: send it, and wait for the reply. A client that rolls back
+                // stays in that state.
                 Step::Send => {
                     if run.stage != Stage::RollingBack {
                         run.stage = Stage::Reply;
@@ -197,6 +200,7 @@ impl<D: Driver> Worker<D> {
                     }
                     return self.flush(index);
                 }
+                // \sleep: wait until its end, and let the thread's other clients continue.
                 Step::Sleep { duration_us } => {
                     let now_ns = self.driver.now_ns();
                     self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
@@ -206,6 +210,7 @@ impl<D: Driver> Worker<D> {
                     self.sleepers.push(Reverse((due_ns, index)));
                     return Ok(());
                 }
+                // The transaction failed and is rolled back: retry it, or count it as failed.
                 Step::Failed => {
                     let (kind, again) = self.fail(index, shared)?;
                     if let Some(again) = again {
@@ -214,8 +219,11 @@ impl<D: Driver> Worker<D> {
                     }
                     Some(kind)
                 }
+                // The transaction succeeded.
                 Step::End => None,
             };
+            // End of the transaction: count it, close its connection if it has its own, and choose
+            // the next one.
             let now_ns = self.driver.now_ns();
             self.end(index, now_ns, failed);
             if self.clients[index].is_in_block() {
@@ -225,7 +233,7 @@ impl<D: Driver> Worker<D> {
                 self.disconnect(index, now_ns);
             }
             if has_ended {
-                // Two transactions in a row without waiting: let others have their turn.
+                // Two transactions in a row without waiting: let the other clients run.
                 self.runnable.push_back(index);
                 return Ok(());
             }
@@ -268,7 +276,8 @@ impl<D: Driver> Worker<D> {
         run.ended += 1;
     }
 
-    /// Decides what follows a failed try: its kind, and the first step of another.
+    /// Classifies a failed try and decides whether to retry. Returns the kind of failure and, for a
+    /// retry, its first step.
     #[cold]
     fn fail(
         &mut self,
@@ -280,7 +289,7 @@ impl<D: Driver> Worker<D> {
         let (command, error) = client
             .run
             .take_failure()
-            .expect("a failed transaction has kept the server's error");
+            .expect("a failed transaction keeps the server's error");
         let (kind, conduct) = (FailureKind::of(&error), shared.conduct);
         let run = &mut client.run;
         let elapsed_ns = now_ns.saturating_sub(run.scheduled_ns);
@@ -311,7 +320,7 @@ impl<D: Driver> Worker<D> {
         Ok((kind, Some(step)))
     }
 
-    /// Wakes those whose `\sleep` or pause is over.
+    /// Wakes clients whose `\sleep` or pacing delay is over.
     pub(super) fn wake_sleepers(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
         while let Some(&Reverse((due_ns, index))) = self.sleepers.peek() {
             if due_ns > self.now_ns {
@@ -352,13 +361,12 @@ impl<D: Driver> Worker<D> {
             }
             Stage::Connecting => self.connect(index, shared),
             Stage::Postponed => self.begin(index, now_ns, shared),
-            // A client that was lost, or stopped, in its sleep.
+            // The client was aborted or stopped while it slept.
             _ => Ok(()),
         }
     }
 
-    /// Clients that wait for their first or next transaction to be due have nothing to wait for any
-    /// more.
+    /// Finishes clients that wait for their first or next transaction to be due.
     pub(super) fn release_throttled(&mut self) {
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
@@ -371,11 +379,11 @@ impl<D: Driver> Worker<D> {
         }
     }
 
-    /// Opens the connection of a client's next transaction.
+    /// Opens the connection for a client's next transaction.
     fn connect(&mut self, index: usize, shared: &Shared<'_>) -> Result<(), LoadError> {
         let connector = shared
             .connector
-            .expect("only clients of a crew that reconnects come here");
+            .expect("only reconnecting clients get here");
         let run = &mut self.clients[index].run;
         let begin_ns = self.driver.now_ns();
         run.asked_ns = begin_ns;
@@ -397,7 +405,7 @@ impl<D: Driver> Worker<D> {
         }
     }
 
-    /// Gives up attempts to connect that take too long.
+    /// Gives up connection attempts that take too long.
     pub(super) fn hurry(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
         let Some(connector) = shared.connector else {
             return Ok(());
@@ -411,7 +419,7 @@ impl<D: Driver> Worker<D> {
             }
             let error = LoadError::Unanswered {
                 client: run.id,
-                what: "signing in".into(),
+                what: "while signing in".into(),
                 waited: connector.limit,
             };
             let done = self.try_next(index, Failure::Unreachable, error, shared);
@@ -420,7 +428,7 @@ impl<D: Driver> Worker<D> {
         Ok(())
     }
 
-    /// Lets a client that signs in try what follows a failure, if anything does.
+    /// Continues with the next connection attempt after a failure, if there is one.
     #[cold]
     fn try_next(
         &mut self,
@@ -437,7 +445,7 @@ impl<D: Driver> Worker<D> {
         Err(error)
     }
 
-    /// Uses what arrived while a client signs in, and starts its transaction after that.
+    /// Processes bytes received while signing in; starts the transaction when the server is ready.
     pub(super) fn receive_sign_in(
         &mut self,
         index: usize,
@@ -467,7 +475,7 @@ impl<D: Driver> Worker<D> {
         self.perform(index, step, shared)
     }
 
-    /// Closes a connection that has served its transaction.
+    /// Closes a connection after its transaction.
     fn disconnect(&mut self, index: usize, begin_ns: u64) {
         self.close(index);
         self.recorder.connecting_ns += self.driver.now_ns() - begin_ns;
@@ -476,12 +484,12 @@ impl<D: Driver> Worker<D> {
     fn close(&mut self, index: usize) {
         let session: &mut Session = &mut self.clients[index].session;
         session.terminate();
-        // A connection that cannot take it any more is closed anyhow.
+        // A failure is irrelevant: the connection is closed anyway.
         self.driver.send(index, session.output()).ok();
         self.driver.close(index);
     }
 
-    /// Lets an error end its client, or the run.
+    /// Aborts the client on an error; returns the error if it ends the run.
     #[inline]
     pub(super) fn contain(
         &mut self,
@@ -504,7 +512,7 @@ impl<D: Driver> Worker<D> {
     ) -> Result<(), LoadError> {
         let run = &self.clients[index].run;
         if run.progress == Progress::Finished && shared.conduct.on_abort == OnAbort::EndClient {
-            // It has no use for the connection that it lost.
+            // The lost connection is no longer needed.
             self.driver.close(index);
             return Ok(());
         }
@@ -527,8 +535,8 @@ impl<D: Driver> Worker<D> {
     }
 }
 
-/// Takes note that a client's last transaction of the run has ended; whether it need not keep up the
-/// load for those of others.
+/// Records that a client's last transaction of the run has ended; returns whether the client may
+/// stop, because no other client's last transaction still needs the load.
 #[cold]
 fn is_past_end(run: &mut Run, shared: &Shared<'_>) -> bool {
     if run.progress == Progress::Running {

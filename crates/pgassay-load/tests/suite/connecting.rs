@@ -1,5 +1,5 @@
-//! How crews connect: asking for TLS, what follows a refusal, the next host, connections that
-//! break meanwhile, and real TLS.
+//! How client pools connect: requesting TLS, what follows a refusal, the next host, connections
+//! that break meanwhile, and real TLS.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,8 +22,8 @@ use pgassay_script::{Names, Options, Protocol, Script};
 use pgassay_wire::conninfo::{FileText, Request, Surroundings, Target};
 use pgassay_wire::{TlsError, WireError};
 
-/// The driver of the module that the suite is included as. Where the kernel refuses `io_uring` that
-/// is epoll, too; the driver's own tests tell of that.
+/// The driver that the enclosing module name selects. If the kernel refuses `io_uring`, it is epoll
+/// too; the driver's own tests report that.
 fn io() -> IoChoice {
     if module_path!().ends_with("on_uring") {
         IoChoice::Auto
@@ -32,7 +32,7 @@ fn io() -> IoChoice {
     }
 }
 
-/// Files, and nothing else.
+/// An environment with files only.
 struct Files;
 
 impl Surroundings for Files {
@@ -83,7 +83,7 @@ fn config(text: &str, clients: u32, conduct: Conduct) -> CrewConfig {
     }
 }
 
-/// Connects and runs for a moment.
+/// Connects and runs briefly.
 fn run(config: &CrewConfig) -> Result<Measurement, LoadError> {
     run_for(
         config,
@@ -112,7 +112,7 @@ fn fatal(sqlstate: &str) -> Vec<u8> {
     message(b'E', body.as_bytes())
 }
 
-/// What the server says when it lets a client in.
+/// What the server sends when it accepts a client.
 fn welcome(settings: &[(&str, &str)]) -> Vec<u8> {
     let told = settings
         .iter()
@@ -126,7 +126,7 @@ fn welcome(settings: &[(&str, &str)]) -> Vec<u8> {
     .concat()
 }
 
-/// A start-up message, or a request for TLS (`true`).
+/// Reads a start-up message, or a request for TLS (`true`).
 fn is_asking_for_tls(stream: &mut TcpStream) -> io::Result<bool> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
@@ -146,7 +146,7 @@ fn write(stream: &mut TcpStream, bytes: &[u8], piece: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers so many executions of `select 1`, the replies cut at every byte in turn.
+/// Answers this many executions of `select 1`, cutting the replies at every byte in turn.
 fn serve(stream: &mut TcpStream, count: usize) -> io::Result<()> {
     let reply = [
         message(b'1', b""),
@@ -181,19 +181,19 @@ fn serve(stream: &mut TcpStream, count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A server that does this to each connection, counted from 0; its port.
+/// Starts a server that calls `handle` for each connection, numbered from 0; returns its port.
 fn server(handle: impl Fn(&mut TcpStream, usize) -> io::Result<()> + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let handle = Arc::new(handle);
-    // The threads end with the test's process, or when their clients are gone.
+    // The threads end with the test process, or when their clients disconnect.
     std::thread::spawn(move || {
         for (index, stream) in listener.incoming().enumerate() {
             let handle = Arc::clone(&handle);
             std::thread::spawn(move || {
                 let mut stream = stream.unwrap();
                 stream.set_nodelay(true).unwrap();
-                // A client that has given up is no matter.
+                // A client may have given up.
                 handle(&mut stream, index).ok();
             });
         }
@@ -261,7 +261,7 @@ fn bytes_behind_the_answer_to_the_request_for_tls() {
 
 #[test]
 fn what_prefer_does_after_tls_failed() {
-    // An error, nonsense, and a handshake that is none; then all go on without TLS.
+    // An error, an invalid answer, and a failed handshake; afterwards clients continue without TLS.
     for answer in [&fatal("XX000")[..], b"?", b"S"] {
         let asked = Arc::new(AtomicUsize::new(0));
         let (answer, counter) = (answer.to_owned(), Arc::clone(&asked));
@@ -329,7 +329,7 @@ fn a_host_that_cannot_now_and_one_that_is_not_wanted() {
             assert_eq!(ran.is_ok(), works, "{kind}: {ran:?}");
         }
     }
-    // A wrong password would be wrong elsewhere, too.
+    // A wrong password is wrong on the other host too.
     let refusing = server(|stream, _| {
         is_asking_for_tls(stream)?;
         write(stream, &fatal("28P01"), 100)
@@ -401,7 +401,7 @@ fn one_connection_of_several_drops() {
 
 #[test]
 fn a_server_that_restarts_is_met_again_by_clients_that_reconnect() {
-    // Its first life ends in the middle of a reply, and takes all connections along.
+    // The first server ends in the middle of a reply and closes all connections.
     let lives = Arc::new(Mutex::new(Vec::<TcpStream>::new()));
     let shared = Arc::clone(&lives);
     let port = server(move |stream, index| {

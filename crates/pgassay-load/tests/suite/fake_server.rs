@@ -1,5 +1,5 @@
-//! A scripted server behind a unix socket, for what a real one seldom does: replies in pieces,
-//! messages out of turn, COPY, connections that are lost, and silence.
+//! A scripted server on a Unix socket, for behavior that a real server rarely shows: replies in
+//! pieces, messages out of order, COPY, lost connections, and silence.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,8 +15,8 @@ use pgassay_load::{
 use pgassay_script::{Names, Options, Protocol, Refusal, Script};
 use pgassay_wire::conninfo::Target;
 
-/// The driver of the module that the suite is included as. Where the kernel refuses `io_uring` that
-/// is epoll, too; the driver's own tests tell of that.
+/// The driver that the enclosing module name selects. If the kernel refuses `io_uring`, it is epoll
+/// too; the driver's own tests report that.
 fn io() -> IoChoice {
     if module_path!().ends_with("on_uring") {
         IoChoice::Auto
@@ -30,7 +30,7 @@ fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     [&[tag][..], &length.to_be_bytes(), body].concat()
 }
 
-/// One connection of the server, with what was read and not used yet.
+/// One connection of the server, with unprocessed input.
 struct Peer {
     stream: UnixStream,
     read: Vec<u8>,
@@ -50,7 +50,7 @@ impl Peer {
         ]);
     }
 
-    /// Reads messages up to one that asks for an answer; their types.
+    /// Reads messages up to one that requires an answer; returns their types.
     fn request(&mut self) -> Option<String> {
         let mut types = String::new();
         loop {
@@ -78,7 +78,7 @@ impl Peer {
     }
 
     fn send(&mut self, messages: &[Vec<u8>]) {
-        // A client that has given up is no matter.
+        // A client may have given up.
         self.stream.write_all(&messages.concat()).ok();
     }
 }
@@ -104,7 +104,7 @@ fn run(
     let directory = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(directory.path().join(".s.PGSQL.1")).unwrap();
     let serve = Arc::new(serve);
-    // The thread ends with the test's process, or when its clients are gone.
+    // The thread ends with the test process, or when its clients disconnect.
     std::thread::spawn(move || {
         for (index, stream) in listener.incoming().take(clients as usize).enumerate() {
             let serve = Arc::clone(&serve);
@@ -328,7 +328,7 @@ fn a_copy_is_refused() {
                     peer.send(&[message(b'1', b""), message(b'2', b""), message(b'n', b"")]);
                 }
                 peer.send(&[message(b'G', &[0, 0, 0])]);
-                // Silence: the client must not wait for more.
+                // Stay silent: the client must not wait for more.
                 peer.request();
             },
         )
@@ -518,7 +518,7 @@ fn the_stop_flag_ends_connecting() {
 #[test]
 fn two_thousand_clients_on_one_thread() {
     const CLIENTS: u32 = 2000;
-    // SAFETY: all zeroes is a valid rlimit, and the pointers are to ours.
+    // SAFETY: all zeroes is a valid rlimit, and the pointers are to our own.
     let files = unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
@@ -527,8 +527,11 @@ fn two_thousand_clients_on_one_thread() {
         limit.rlim_cur
     };
     if files < u64::from(2 * CLIENTS + 200) {
-        assert!(std::env::var_os("PGASSAY_NO_SKIP").is_none(), "few files");
-        eprintln!("skipped: only {files} open files are allowed");
+        assert!(
+            std::env::var_os("PGASSAY_NO_SKIP").is_none(),
+            "open files limit is low"
+        );
+        eprintln!("skipped: the limit on open files is {files}");
         return;
     }
     let measured = run(
@@ -554,6 +557,6 @@ fn two_thousand_clients_on_one_thread() {
     let measured = measured.unwrap();
     assert_eq!(measured.clients.len(), CLIENTS as usize);
     assert_eq!(measured.threads.len(), 1);
-    // Whoever began a transaction ended it, in the window or after it.
+    // Every transaction that began has ended, in the window or after it.
     assert!(measured.transactions_total >= u64::from(CLIENTS));
 }

@@ -1,4 +1,4 @@
-//! One client whose transactions sleep for 30 ms, in windows of ten and a half of them.
+//! One client whose transactions sleep for 30 ms, in windows of ten and a half transactions.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use pgassay_wire::conninfo::Target;
 const TRIALS: u64 = 7;
 const SLEEP: Duration = Duration::from_millis(30);
 const MEASURE: Duration = Duration::from_millis(315);
-/// Half of what an integer must be wrong by: 10.4 transactions are 10 or 11.
+/// Half the minimum error of an integer count: 10.4 transactions are 10 or 11.
 const TOLERANCE: f64 = 0.017;
 
 fn io() -> IoChoice {
@@ -27,8 +27,9 @@ fn io() -> IoChoice {
     }
 }
 
-/// Counting what ended in the window said 10 in trial after trial: ×1.000 [1.000, 1.000] where the
-/// latencies said 3% more. Rate times latency is the number of clients, which is 1.
+/// Counting the transactions that ended in the window gave 10 in every trial: ×1.000 [1.000,
+/// 1.000], although latencies were 3% higher. Rate times latency must equal the number of clients,
+/// which is 1.
 #[test]
 fn two_variants_that_differ_by_3_percent_do_not_have_the_same_rate() {
     let Some(server) = support::Server::trusting() else {
@@ -60,7 +61,7 @@ fn two_variants_that_differ_by_3_percent_do_not_have_the_same_rate() {
         let ended = measured.transactions as f64;
         assert!((measured.credited_transactions - ended).abs() <= 1.0);
     }
-    // Other programs may have delayed single transactions, but not most trials at their ends.
+    // Other programs may have delayed some transactions, but not most trials at their ends.
     errors.sort_by(f64::total_cmp);
     let middle = errors[errors.len() / 2];
     assert!(middle < TOLERANCE, "{errors:?} {credits:?}");

@@ -1,4 +1,4 @@
-//! Crews on a real server: all ways to send statements, errors, accounting, and its death.
+//! Client pools on a real server: all query protocols, errors, accounting, and a server that dies.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,8 +17,8 @@ use pgassay_script::{Names, Options, Protocol, Script};
 use pgassay_wire::conninfo::{NoSurroundings, Request, Target};
 use pgassay_wire::{Exchange, Login};
 
-/// The driver of the module that the suite is included as. Where the kernel refuses `io_uring` that
-/// is epoll, too; the driver's own tests tell of that.
+/// The driver that the enclosing module name selects. If the kernel refuses `io_uring`, it is epoll
+/// too; the driver's own tests report that.
 fn io() -> IoChoice {
     if module_path!().ends_with("on_uring") {
         IoChoice::Auto
@@ -185,7 +185,7 @@ fn captured_values_come_back() {
     let simple = script
         .replace(":p_two", "':p_two'")
         .replace(":nothing", "':nothing'");
-    // In the other modes one command is one statement.
+    // In the other modes each command is one statement.
     let single = "select 1 as one, 'x y' as two \\gset p_\nselect 5 as five \\aset\n\
                   select 6 as six, null as nothing \\aset\n\
                   insert into t values (:p_one, :p_two, :five, :six::text || :nothing::text);\n";
@@ -333,7 +333,7 @@ fn large_statements_and_results_pass() {
             .unwrap();
         assert_eq!(measured.transactions, 20);
     }
-    // Both directions are full at once: sending must not keep the client from reading.
+    // Both directions are full at the same time: sending must not keep the client from reading.
     let statement = format!("select repeat('y', 200000) || '{}';\n", "x".repeat(200_000));
     let script = format!("\\startpipeline\n{}\\endpipeline\n", statement.repeat(20));
     let mut crew = connect(&config(&server, Protocol::Extended, &[&script]));
@@ -357,10 +357,10 @@ fn a_server_that_dies_is_an_error() {
         });
         assert!(matches!(error, LoadError::Lost { .. }), "{error}");
         let text = error.to_string();
-        // At an immediate shutdown, a server process that is just sending says nothing.
+        // During an immediate shutdown, a backend that is sending reports nothing.
         assert!(signal == libc::SIGQUIT || text.contains("57P0"), "{text}");
     }
-    // One that dies between runs is noticed, too.
+    // A server that dies between runs is noticed too.
     let Some(server) = support::Server::trusting() else {
         return;
     };
@@ -395,7 +395,7 @@ fn the_stop_flag_is_heeded() {
         measured.window_us
     );
     assert_closes(&measured, 4);
-    // All came to their end, so the connections are still good.
+    // All clients finished, so the connections are still usable.
     stop.store(false, Ordering::Relaxed);
     assert_eq!(crew.run(&counted(3)).unwrap().transactions, 12);
 }
@@ -412,7 +412,7 @@ fn tcp_passwords_and_several_hosts() {
     local.target = Target::unix(directory.to_str().unwrap(), port, "tester", "postgres");
     local.scripts[0] = {
         let mut names = Names::new();
-        let text = "alter role tester password 'geheim';\n";
+        let text = "alter role tester password 'secret';\n";
         let script = Script::parse("test.sql", text, &Options::default(), &mut names).unwrap();
         WeightedScript {
             script: Arc::new(script),
@@ -436,8 +436,8 @@ fn tcp_passwords_and_several_hosts() {
     };
     let mut config = config(&server, Protocol::Prepared, &["select :client_id;\n"]);
     config.clients = 30;
-    // Nobody listens on port 1.
-    config.target = request(&format!("postgres://:geheim@127.0.0.1:1,localhost:{port}/"));
+    // Nothing listens on port 1.
+    config.target = request(&format!("postgres://:secret@127.0.0.1:1,localhost:{port}/"));
     let mut crew = connect(&config);
     let measured = crew.run(&timed(10, 100)).unwrap();
     assert_closes(&measured, 30);
@@ -445,10 +445,10 @@ fn tcp_passwords_and_several_hosts() {
     crew.close();
 
     let stop = Arc::new(AtomicBool::new(false));
-    config.target = request(&format!("postgres://:falsch@127.0.0.1:{port}/"));
+    config.target = request(&format!("postgres://:wrong@127.0.0.1:{port}/"));
     let error = Crew::connect(&config, &stop).err().unwrap();
     assert!(error.to_string().contains("28P01"), "{error}");
-    config.target = request("postgres://:geheim@127.0.0.1:1/");
+    config.target = request("postgres://:secret@127.0.0.1:1/");
     let error = Crew::connect(&config, &stop).err().unwrap();
     assert!(matches!(&error, LoadError::Connect { .. }), "{error}");
     assert!(error.to_string().contains("port 1"), "{error}");
@@ -497,7 +497,7 @@ fn a_hook_sees_every_request_and_its_backend() {
     assert_eq!(*seen.lock().unwrap(), vec![pids[0]; 6]);
 }
 
-/// Counts transactions by their client.
+/// Counts transactions by client.
 struct Tellers(Arc<Mutex<Vec<u64>>>);
 
 impl Observer for Tellers {
@@ -534,7 +534,7 @@ fn a_run_is_observed_and_the_next_one_is_not() {
     crew.close();
 }
 
-/// In transactions, between them and asleep sums to clients times the window, whatever they do.
+/// Time in transactions, between them and asleep adds up to clients × window in every case.
 #[test]
 fn the_clients_time_closes() {
     let Some(server) = support::Server::trusting() else {
@@ -585,6 +585,6 @@ fn a_connection_for_each_transaction_is_timed_in_parts() {
     ] {
         assert_eq!(part.len(), 40);
     }
-    // Starting a server process takes longer than to be connected to its parent.
+    // Starting a backend takes longer than connecting to the postmaster.
     assert!(openings.authenticate_ns.mean() > openings.connect_ns.mean());
 }

@@ -1,8 +1,9 @@
-//! One thread, 64 clients, and a CPU hog pinned beside it.
+//! One thread with 64 clients, and a CPU hog pinned to the same CPU.
 //!
-//! A scripted server answers in rounds: it waits until every client has asked, lets the load's thread
-//! fall asleep, and writes all replies, stamping each. What a reply waited is then the time from its
-//! stamp to its transaction's end, with no part of the account in it.
+//! A scripted server answers in rounds: it waits until every client has sent its request, lets the
+//! client thread fall asleep, and writes all replies, taking a timestamp for each. A reply's delay
+//! is the time from its timestamp to the end of its transaction, independent of the account under
+//! test.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,12 +21,12 @@ use pgassay_script::{Names, Options, Script};
 use pgassay_wire::conninfo::Target;
 
 const CLIENTS: u32 = 64;
-/// Beside a hog of nice 0 the load's thread has a tenth of the processor, and so waits for tens of
-/// milliseconds at a time: long beside the server's writing of all replies.
+/// Next to a hog of nice 0, the client thread gets a tenth of the CPU and waits for tens of
+/// milliseconds at a time, which is long compared with the server's writing of all replies.
 const NICE: i32 = 10;
-/// Clients that say nothing for so long have ended.
+/// A client that is silent for this long has ended.
 const HEAR: Duration = Duration::from_millis(300);
-/// A busy machine may keep the server from writing its replies together.
+/// On a busy machine the server may be unable to write its replies together.
 const TRIES: u32 = 4;
 
 fn io() -> IoChoice {
@@ -36,7 +37,7 @@ fn io() -> IoChoice {
     }
 }
 
-/// Both tests pin threads to the same processor.
+/// Both tests pin threads to the same CPU.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn monotonic_ns() -> u64 {
@@ -44,14 +45,15 @@ fn monotonic_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a timespec of ours.
+    // SAFETY: the pointer is to our own timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Keeps the calling thread, and those that it starts, on one processor; `false` if it may not.
+/// Keeps the calling thread, and those that it starts, on one CPU; returns `false` if that is not
+/// permitted.
 fn pin(processor: usize) -> bool {
-    // SAFETY: the set is ours, and its size is told.
+    // SAFETY: the set is our own, and its size is given.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(processor, &mut set);
@@ -60,7 +62,7 @@ fn pin(processor: usize) -> bool {
 }
 
 fn processors() -> Vec<usize> {
-    // SAFETY: the set is ours, and its size is told.
+    // SAFETY: the set is our own, and its size is given.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
@@ -93,7 +95,7 @@ fn sign_in(stream: &mut UnixStream) {
     stream.write_all(&messages.concat()).unwrap();
 }
 
-/// What a client says.
+/// What a client sent.
 enum Said {
     /// A simple query of one number: the client.
     Query(u32),
@@ -116,7 +118,7 @@ fn hear(stream: &mut UnixStream) -> Said {
     digits.parse().map_or(Said::Goodbye, Said::Query)
 }
 
-/// Serves all clients in rounds, until the first leaves.
+/// Serves all clients in rounds, until the first one leaves.
 fn serve(listener: &UnixListener, stamps: &Stamps) {
     let accepted = listener.incoming().take(CLIENTS as usize);
     let mut streams: Vec<_> = accepted
@@ -139,7 +141,7 @@ fn serve(listener: &UnixListener, stamps: &Stamps) {
         }
         std::thread::sleep(Duration::from_millis(2));
         for (index, client) in asking {
-            // The stamp is there before anybody can look for it.
+            // The timestamp is stored before anything can look for it.
             let mut stamps = stamps.lock().unwrap();
             stamps.entry(client).or_default().push(monotonic_ns());
             streams[index].write_all(&reply).ok();
@@ -159,14 +161,15 @@ impl Observer for Ends {
     fn aborted(&mut self, _: u32, _: &LoadError) {}
 }
 
-/// Spins on the calling thread's processor until it is told to stop.
+/// Spins on the calling thread's CPU until told to stop.
 fn hog(is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         std::hint::spin_loop();
     }
 }
 
-/// Runs the load on one thread beside the hog; what it measured, and what its clients waited, in µs.
+/// Runs the load on one thread next to the hog; returns the measurement and the clients' delay in
+/// µs.
 fn run_beside_a_hog(processor: usize) -> (Measurement, f64) {
     let directory = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(directory.path().join(".s.PGSQL.1")).unwrap();
@@ -176,8 +179,8 @@ fn run_beside_a_hog(processor: usize) -> (Measurement, f64) {
         let server = scope.spawn(|| serve(&listener, &stamps));
         let load = scope.spawn(|| {
             pin(processor);
-            // SAFETY: the call changes the calling thread's priority alone, to one that anybody may
-            // have; threads that it starts inherit it.
+            // SAFETY: the call changes only the calling thread's priority, to one that any user may
+            // set; threads that it starts inherit it.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
             let mut names = Names::new();
             let text = "select :client_id;";
@@ -219,13 +222,13 @@ fn run_beside_a_hog(processor: usize) -> (Measurement, f64) {
     (measured, waited_us)
 }
 
-/// The thread's own delay, booked once, is a small part of what its clients wait.
+/// The thread's own delay, counted once, is a small part of what its clients wait.
 #[test]
 fn a_hog_beside_64_clients_of_one_thread_is_seen_64_times() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let processors = processors();
     let (Some(processor), true) = (processors.last(), processors.len() > 1) else {
-        eprintln!("skipped: the server and the load need a processor each");
+        eprintln!("skipped: the server and the load need a CPU each");
         return;
     };
     let mut seen = Vec::new();
@@ -234,7 +237,7 @@ fn a_hog_beside_64_clients_of_one_thread_is_seen_64_times() {
         let (Some(turn_us), Some(run_queue_us)) =
             (measured.time.turn_us, measured.time.ready_run_queue_us)
         else {
-            eprintln!("skipped: the kernel does not tell what threads wait for a processor");
+            eprintln!("skipped: the kernel does not report run-queue wait");
             return;
         };
         let accounted_us = (turn_us + run_queue_us) as f64;
@@ -242,11 +245,11 @@ fn a_hog_beside_64_clients_of_one_thread_is_seen_64_times() {
         assert!(accounted_us <= measured.time.in_transaction_us as f64);
         seen.push((waited_us, turn_us, run_queue_us, threads_own_us));
         let is_right = (0.9..1.1).contains(&(accounted_us / waited_us));
-        // The hog is what they wait for, and once is not 64 times.
+        // The hog causes run-queue wait, and it counts for all 64 clients, not once.
         let is_of_all = run_queue_us as f64 > 0.8 * waited_us && threads_own_us < 0.1 * waited_us;
         if is_right && is_of_all {
             return;
         }
     }
-    panic!("waited, turn, run queue, the thread's own, in µs: {seen:?}");
+    panic!("waited, client thread busy, run queue, the thread's own wait, in µs: {seen:?}");
 }

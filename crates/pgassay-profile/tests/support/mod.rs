@@ -1,4 +1,4 @@
-//! Servers under load, for tests of the probes.
+//! Servers under load, for tests.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![allow(dead_code, reason = "no test program uses all of them")]
@@ -10,15 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Several samplers at once would measure each other.
+/// Concurrent samplers would disturb each other.
 static ALONE: Mutex<()> = Mutex::new(());
 
 pub fn alone() -> MutexGuard<'static, ()> {
-    // A test that has failed has left nothing behind that another could trip over.
+    // A failed test leaves no state behind, so a poisoned lock is fine.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A sampler of a server; nothing, with a visible skip, where it is not permitted.
+/// A sampler of a server; `None`, with a visible skip, if it is not permitted.
 pub fn sampler(server: &Server, config: &SamplerConfig) -> Option<Sampler> {
     let config = SamplerConfig {
         postmaster_pids: vec![postmaster(server)],
@@ -49,8 +49,8 @@ pub fn connect(server: &Server) -> (Connection, u32) {
     (connection, pid)
 }
 
-/// Observes while so many clients repeat a statement, which gets a random number and the client's;
-/// what observes is given the numbers of their backends, and begins when all are under way.
+/// Calls `observe` with the PIDs of the backends while all clients repeat a statement; `sql` gets a
+/// random number and the client's index.
 pub fn under_load<T>(
     server: &Server,
     clients: usize,
@@ -79,7 +79,7 @@ pub fn under_load<T>(
     })
 }
 
-/// Ten thousand rows in a table `t (id, info)` with an index.
+/// Creates a table `t (id, info)` with ten thousand rows and an index.
 pub fn fill(server: &Server) {
     let (mut connection, _) = connect(server);
     connection

@@ -3,7 +3,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// A server that sends back what it is sent until its client ends, then its last words.
+/// A server that echoes until its client closes, then sends `bye`.
 fn echo() -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -16,7 +16,7 @@ fn echo() -> (SocketAddr, JoinHandle<()>) {
                 count => socket.write_all(&buffer[..count]).unwrap(),
             }
         }
-        // A client that wants no answer has gone.
+        // Some clients have closed the connection by now.
         socket.write_all(b"bye").ok();
     });
     (address, thread)
@@ -44,7 +44,7 @@ fn a_round_trip_takes_at_least_the_delay_and_keeps_its_bytes() {
         assert_eq!(&answer, b"hello");
         assert!(begin.elapsed() >= Duration::from_millis(4));
     }
-    // A piece is counted when it has left, which its reader may see first.
+    // A piece is counted after it has left, so its reader may see it earlier.
     let deadline = Instant::now() + Duration::from_secs(10);
     while relay.lateness().pieces < 10 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
@@ -54,7 +54,7 @@ fn a_round_trip_takes_at_least_the_delay_and_keeps_its_bytes() {
     server.join().unwrap();
 }
 
-/// More requests than fit into one round trip travel together: that is what a pipeline gains from.
+/// Requests in flight do not wait for each other: this is what makes a pipeline fast.
 #[test]
 fn what_is_under_way_is_not_waited_for() {
     let (address, server) = echo();
@@ -67,7 +67,7 @@ fn what_is_under_way_is_not_waited_for() {
     }
     let mut answer = [0; 10];
     socket.read_exact(&mut answer).unwrap();
-    // One after the other they would take 400 ms.
+    // Sequentially, they would take 400 ms.
     assert!(
         begin.elapsed() < Duration::from_millis(250),
         "{:?}",

@@ -1,7 +1,7 @@
-//! The Firefox Profiler's processed form, through the crate of samply's author.
+//! The Firefox Profiler's processed format, through the crate of samply's author.
 //!
-//! One sample a stack, weighted by how often it was seen: `samples` weights, so that the call tree
-//! and the flame graph are whole. Places on the axis of time are made up, one interval a sample.
+//! One sample per stack, weighted by its number of samples, so that the call tree and the flame graph
+//! are complete. Timestamps are synthetic, one interval per sample.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use fxprof_processed_profile::{
 use pgassay_core::observation::Observation;
 use pgassay_core::profile::Profile;
 
-/// The file's text.
+/// The file's content.
 pub(super) fn json(observation: &Observation, profile: &Profile) -> String {
     let interval_ns = 1_000_000_000 / u64::from(observation.frequency_hz.max(1));
     let since_1970 = Duration::from_micros(observation.started_us.max(0).unsigned_abs());

@@ -1,8 +1,8 @@
-//! Folded stacks: `outer;inner;leaf count`, a line a stack.
+//! Folded stacks: `outer;inner;leaf count`, one line per stack.
 //!
-//! See `stackcollapse-perf.pl` and `flamegraph.pl` of Brendan Gregg: frames are parted
-//! by semicolons, the count stands behind the last space, `_[k]` marks the kernel's functions.
-//! A name that holds a semicolon or an end of line would be read as two, so these are replaced.
+//! See `stackcollapse-perf.pl` and `flamegraph.pl` of Brendan Gregg: semicolons separate frames, the
+//! count follows the last space, `_[k]` marks kernel functions. Semicolons and line breaks in names are
+//! replaced, since they would split a name in two.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use pgassay_core::instructions::CallTree;
 use pgassay_core::profile::Profile;
 
-/// All stacks, sorted, each once.
+/// All stacks, sorted and unique.
 pub(super) fn text(profile: &Profile) -> String {
     let stacks = super::stacks_of(profile).map(|(stack, samples)| {
         let names = stack
@@ -21,7 +21,7 @@ pub(super) fn text(profile: &Profile) -> String {
     lines(stacks)
 }
 
-/// The same of counted instructions. A path that executed fewer in the longer run has none.
+/// Stacks of instruction counts. A path that executed fewer instructions in the longer run is left out.
 pub(super) fn counted(tree: &CallTree) -> String {
     let paths = tree.paths.iter().enumerate();
     let stacks = paths.filter_map(|(at, path)| {

@@ -1,9 +1,9 @@
-//! Stacks in the forms of other people's viewers.
+//! Stacks in the formats of other viewers.
 //!
-//! Each form takes the whole of an observation's stacks: no sample is left out, so that a viewer's
-//! total is ours. Where a form has a unit of time, a sample weighs its share of the exact CPU time
-//! ([`Observation::cpu_us_per_sample`]) or blocked time, else it counts 1. Samples have no moments here: where a
-//! form wants an axis of time, stacks lie on it one after the other.
+//! Each format gets all stacks of an observation, so that a viewer's total is ours. If the format has a
+//! unit of time, a sample weighs its share of the exact CPU time ([`Observation::cpu_us_per_sample`]) or
+//! blocked time, else it counts 1. Samples have no timestamps: if a format requires a time axis, stacks
+//! are placed on it one after the other.
 
 mod firefox;
 mod folded;
@@ -17,10 +17,10 @@ use pgassay_core::instructions::CallTree;
 use pgassay_core::observation::Observation;
 use pgassay_core::profile::{Frame, Profile};
 
-/// A form of stacks that other programs read.
+/// A stack format of other programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExportFormat {
-    /// A line a stack, as Brendan Gregg's `flamegraph.pl` and most viewers take it.
+    /// One line per stack, as Brendan Gregg's `flamegraph.pl` and most viewers read.
     Folded,
     /// JSON of speedscope.
     Speedscope,
@@ -33,7 +33,7 @@ pub enum ExportFormat {
 }
 
 impl ExportFormat {
-    /// All of them, with the names that a user gives.
+    /// All formats with their names on the command line.
     pub const ALL: [(&'static str, Self); 5] = [
         ("folded", Self::Folded),
         ("speedscope", Self::Speedscope),
@@ -43,25 +43,25 @@ impl ExportFormat {
     ];
 }
 
-/// Which stacks of an observation.
+/// Which stacks of an observation to export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stacks {
-    /// Of what was on a CPU.
+    /// Stacks on CPU.
     OnCpu,
-    /// Of what was blocked; a sample is a microsecond that a slice of the window saw.
+    /// Blocked stacks; a sample is one microsecond of recorded blocked time.
     OffCpu,
 }
 
-/// Stacks with what their counts stand for.
+/// Stacks with the weight of a sample.
 struct Weighed<'a> {
     stacks: Stacks,
     profile: Cow<'a, Profile>,
     us_per_sample: f64,
-    /// In a heading.
+    /// The name in a heading.
     noun: &'static str,
-    /// As `perf` would call the event.
+    /// The name of the event in `perf`.
     event: &'static str,
-    /// As `pprof` would call the value.
+    /// The name of the value in `pprof`.
     value: &'static str,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Weighed<'a> {
     }
 }
 
-/// The file's content; `None` if there is no stack to export.
+/// The file's content; `None` if there are no stacks to export.
 pub fn export(observation: &Observation, stacks: Stacks, format: ExportFormat) -> Option<Vec<u8>> {
     let weighed = Weighed::of(observation, stacks)?;
     Some(match format {
@@ -103,8 +103,8 @@ pub fn export(observation: &Observation, stacks: Stacks, format: ExportFormat) -
     })
 }
 
-/// Counted instructions by call path, as folded stacks or in the layout of `perf report`; the other
-/// forms have an axis of time. A stack weighs its instructions in all counted transactions.
+/// Instruction counts by call path, as folded stacks or in the layout of `perf report`; `None` for the
+/// other formats, which have a time axis. A stack weighs its instructions in all counted transactions.
 pub fn export_counted(tree: &CallTree, title: &str, format: ExportFormat) -> Option<Vec<u8>> {
     Some(match format {
         ExportFormat::Folded => folded::counted(tree).into_bytes(),
@@ -113,7 +113,7 @@ pub fn export_counted(tree: &CallTree, title: &str, format: ExportFormat) -> Opt
     })
 }
 
-/// What was watched, in a few words.
+/// What was observed, in a few words.
 fn title(observation: &Observation) -> String {
     let subject = &observation.subject;
     let version = subject
@@ -146,7 +146,7 @@ fn stacks_of(profile: &Profile) -> impl Iterator<Item = (Vec<u32>, u64)> {
         })
 }
 
-/// A frame's name where a viewer has no other mark for the kernel's.
+/// A frame's name with a mark for kernel functions, for viewers without one of their own.
 fn marked(frame: &Frame) -> String {
     let suffix = if frame.kernel { "_[k]" } else { "" };
     format!("{}{suffix}", frame.label())

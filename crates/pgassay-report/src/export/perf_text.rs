@@ -1,11 +1,10 @@
 //! Text in the layout of `perf report --stdio`.
 //!
-//! Two tables, as people paste them: `Children Self` with what each function calls (`perf report
-//! --children -g caller`), and `Overhead` with who called it (`perf report --no-children -g
-//! callee`). See `__callchain__fprintf_graph` in Linux's `tools/perf/ui/stdio/hist.c`: percentages
-//! are of all samples, a line of callers that does not branch is one node, and what is below
-//! [`BELOW_SHARE`] is left out, which the heading says. Samples of time and counted instructions are
-//! laid out alike.
+//! Two tables: `Children Self` with the callees of each function (`perf report --children -g caller`),
+//! and `Overhead` with its callers (`perf report --no-children -g callee`). See
+//! `__callchain__fprintf_graph` in Linux's `tools/perf/ui/stdio/hist.c`: percentages are of all samples,
+//! a chain of calls that does not branch is one node, and entries below [`BELOW_SHARE`] are left out, as
+//! the heading states. CPU samples and instruction counts have the same layout.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -15,17 +14,17 @@ use pgassay_core::observation::Observation;
 
 use super::Weighed;
 
-/// `perf report`'s own limit for call chains.
+/// `perf report`'s default limit for call chains.
 const BELOW_SHARE: f64 = 0.005;
 
-/// What is laid out.
+/// The data of both tables.
 struct Account {
     /// The lines above the tables.
     head: String,
     functions: Vec<Function>,
-    /// Sum of the functions' own costs.
+    /// Sum of the functions' self costs.
     whole: f64,
-    /// Functions by index, outermost first, and what the innermost cost when called this way.
+    /// Functions by index, outermost first, and the self cost of the innermost on this path.
     stacks: Vec<(Vec<usize>, f64)>,
 }
 
@@ -38,7 +37,7 @@ struct Function {
     children: f64,
 }
 
-/// A function with those that it called, or those that called it.
+/// A function with its callees, or with its callers.
 #[derive(Default)]
 struct Branch {
     weight: f64,
@@ -84,7 +83,7 @@ pub(super) fn text(observation: &Observation, weighed: &Weighed<'_>) -> String {
         .collect();
     let key = |it: &Function| (it.name.clone(), it.object.clone(), it.kernel);
     let index: HashMap<_, usize> = functions.iter().map(key).zip(0..).collect();
-    // Every frame is in the table of functions, which is made of the same frames.
+    // Every frame is in the table of functions, which is built from the same frames.
     let of_frame: Vec<usize> = profile
         .frames
         .iter()
@@ -105,7 +104,7 @@ pub(super) fn text(observation: &Observation, weighed: &Weighed<'_>) -> String {
     })
 }
 
-/// The text of counted instructions.
+/// The text of instruction counts.
 pub(super) fn counted(tree: &CallTree, title: &str) -> String {
     let mut head = String::new();
     _ = writeln!(head, "# {title}");
@@ -147,7 +146,7 @@ pub(super) fn counted(tree: &CallTree, title: &str) -> String {
 fn laid_out(account: &Account) -> String {
     let below = BELOW_SHARE * 100.0;
     let mut out = account.head.clone();
-    _ = writeln!(out, "# Entries and calls below {below}% are left out.\n#");
+    _ = writeln!(out, "# Entries and calls below {below}% are omitted.\n#");
     let columns = Columns::of(&account.functions);
     let whole = account.whole;
     let large = |cost: f64| cost >= whole * BELOW_SHARE && cost > 0.0;
@@ -195,7 +194,7 @@ fn short(number: u64) -> String {
     }
 }
 
-/// Widths of the columns behind the percentages.
+/// Widths of the columns after the percentages.
 struct Columns {
     object: usize,
     symbol: usize,
@@ -237,7 +236,7 @@ impl Columns {
 
 type Stacks = [(Vec<usize>, f64)];
 
-/// What lies below the function's outermost frame in each stack.
+/// What the function calls, below its outermost frame in each stack.
 fn callees(stacks: &Stacks, function: usize) -> Branch {
     let mut branch = Branch::default();
     for (stack, weight) in stacks {
@@ -248,7 +247,7 @@ fn callees(stacks: &Stacks, function: usize) -> Branch {
     branch
 }
 
-/// Who stands above the function where it is the leaf, the nearest first.
+/// The callers of the function where it is the leaf, the nearest first.
 fn callers(stacks: &Stacks, function: usize) -> Branch {
     let mut branch = Branch::default();
     for (stack, weight) in stacks {
@@ -268,7 +267,7 @@ struct Graph<'a> {
 }
 
 impl Graph<'_> {
-    /// A function's branches below its line in the table; none if all are too small.
+    /// Writes a function's branches below its line in the table, unless all are too small.
     fn write(&self, out: &mut String, row: &Function, branch: &Branch) {
         if !self.large(branch).is_empty() {
             let margin = " ".repeat(12);
@@ -289,7 +288,7 @@ impl Graph<'_> {
     }
 
     fn below(&self, out: &mut String, branch: &Branch, margin: &str) {
-        // Where all samples go the same way, the way is not drawn as a branch.
+        // A call chain that does not branch is drawn without branches.
         let mut branch = branch;
         loop {
             let mut next = branch.next.iter();
@@ -318,7 +317,7 @@ impl Graph<'_> {
     }
 }
 
-/// Whether one branch holds all of another: sums of the same parts, which may differ in the last bit.
+/// Whether two sums of the same parts are equal, up to rounding.
 fn is_all(part: f64, all: f64) -> bool {
     (part - all).abs() <= all.abs() * 1e-9
 }

@@ -1,13 +1,11 @@
 //! The protocol buffer that `pprof` reads.
 //!
-//! See `proto/profile.proto` of github.com/google/pprof, whose field numbers stand here beside
-//! their names. The message has two shapes of fields, variable-length integers and bytes with
-//! their length before them, so sixty lines write it where a library would bring a code generator.
-//! It is not compressed: `pprof` takes it either way.
+//! See `proto/profile.proto` of github.com/google/pprof; field names are given next to their numbers.
+//! The message has only two kinds of fields, variable-length integers and length-prefixed bytes, so
+//! sixty lines replace a library with a code generator. It is not compressed: `pprof` reads both.
 //!
-//! Frames are functions, not addresses, so each has one location, without an address and with
-//! `has_functions` set on its mapping: the names are all there is, and no viewer need look for
-//! binaries.
+//! Frames are functions, not addresses, so each has one location without an address, and its mapping
+//! has `has_functions` set, so that viewers do not look for binaries.
 
 use std::collections::HashMap;
 
@@ -16,7 +14,7 @@ use pgassay_core::profile::Profile;
 
 use super::Weighed;
 
-/// Strings by number; 0 is the empty one, as the format demands.
+/// Strings by number; 0 is the empty string, as the format requires.
 struct Strings {
     all: Vec<String>,
     index: HashMap<String, u64>,
@@ -41,7 +39,7 @@ impl Strings {
     }
 }
 
-/// A message that is being written.
+/// A message under construction.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -54,7 +52,7 @@ impl Message {
         self.0.push(value as u8);
     }
 
-    /// An integer field; a zero is what a reader assumes anyway.
+    /// An integer field; zero is the default and is not written.
     fn integer(&mut self, field: u64, value: u64) {
         if value != 0 {
             self.varint(field << 3);
@@ -83,13 +81,13 @@ pub(super) fn message(observation: &Observation, weighed: &Weighed<'_>) -> Vec<u
     let profile = &*weighed.profile;
     let mut strings = Strings::new();
     let mut out = Message::default();
-    // The last sample type is what viewers show if nobody chooses.
+    // Viewers show the last sample type by default.
     out.bytes(1, &value_type(&mut strings, "samples", "count"));
     out.bytes(1, &value_type(&mut strings, weighed.value, "nanoseconds"));
     let ns_per_sample = weighed.us_per_sample * 1000.0;
     for (stack, samples) in super::stacks_of(profile) {
         let mut sample = Message::default();
-        // location_id, leaf first; numbers begin at 1, since 0 means none.
+        // location_id, leaf first; ids start at 1, since 0 means none.
         sample.packed(1, stack.iter().rev().map(|frame| u64::from(*frame) + 1));
         let cpu_ns = (samples as f64 * ns_per_sample).round() as u64;
         sample.packed(2, [samples, cpu_ns]); // value
@@ -116,7 +114,7 @@ pub(super) fn message(observation: &Observation, weighed: &Weighed<'_>) -> Vec<u
     out.0
 }
 
-/// A mapping for each object, a location and a function for each frame.
+/// Writes a mapping for each object, and a location and a function for each frame.
 fn frames(out: &mut Message, strings: &mut Strings, profile: &Profile) {
     let mut objects: Vec<&str> = Vec::new();
     for (id, frame) in (1u64..).zip(&profile.frames) {

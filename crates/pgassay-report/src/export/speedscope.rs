@@ -1,14 +1,14 @@
-//! Speedscope's own form: frames once, a `sampled` profile of weighted stacks.
+//! Speedscope's own format: a list of frames and a `sampled` profile of weighted stacks.
 //!
 //! See `src/lib/file-format-spec.ts` of speedscope: stacks are outermost first, `weights` are in
-//! the profile's `unit`, and `endValue` is not below what the weights add up to.
+//! the profile's `unit`, and `endValue` is at least the sum of the weights.
 
 use pgassay_core::observation::Observation;
 use serde_json::{Value, json};
 
 use super::Weighed;
 
-/// The file's text.
+/// The file's content.
 pub(super) fn json(observation: &Observation, weighed: &Weighed<'_>) -> String {
     let (profile, us_per_sample) = (&*weighed.profile, weighed.us_per_sample);
     let frames: Vec<Value> = profile

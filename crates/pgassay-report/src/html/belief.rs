@@ -1,4 +1,4 @@
-//! What the study's author believed, what the source found, and the functions that the study watches.
+//! The source's figures, the study's expectations, and the functions that the study watches.
 
 use maud::{Markup, html};
 use pgassay_core::measure::Outcome;
@@ -7,11 +7,11 @@ use pgassay_core::run::Run;
 use crate::outline::{condition_title, variant_name};
 use crate::{belief, number};
 
-/// All of it; nothing where the study says nothing of its figures.
+/// The section; empty if the study has none of these.
 pub(super) fn section(run: &Run) -> Markup {
     html! {
         @if run.reference.is_some() || !run.expectations.is_empty() || !run.watched.is_empty() {
-            section #belief {
+            section #expectations {
                 h2 { "Expected vs measured" }
                 (reference(run))
                 (expectations(run))
@@ -31,12 +31,12 @@ fn reference(run: &Run) -> Markup {
     html! {
         div.scroll { table {
             caption {
-                "There: " (reference.source) "."
-                @if let Some(base) = base { " Ratios are over “" (base) "”, on each side by its own." }
+                "Source: " (reference.source) "."
+                @if let Some(base) = base { " × is the ratio to “" (base) "” of the same column." }
             }
             thead { tr {
                 th scope="col" { "" }
-                @for title in ["there", "", "here", "", "here ÷ there"] {
+                @for title in ["source", "", "this run", "", "run ÷ source"] {
                     th.n scope="col" { (title) }
                 }
             } }
@@ -62,8 +62,8 @@ fn expectations(run: &Run) -> Markup {
         @if !run.expectations.is_empty() {
             div.scroll { table {
                 caption {
-                    "What the study expects. Met: the whole interval meets it. Not met: the whole "
-                    "interval misses it. Else inconclusive."
+                    "The study's expectations. Met: the whole interval meets it. Not met: the whole "
+                    "interval misses it. Otherwise inconclusive."
                 }
                 tbody {
                     @for it in &run.expectations {
@@ -93,8 +93,8 @@ fn watched(run: &Run) -> Markup {
         @if points().any(|(index, _)| has_any(index)) {
             div.scroll { table {
                 caption {
-                    "Per cent of the server's CPU time in a function and what it calls: the rows of a "
-                    "call graph, as " code { "perf report --children" } " has them."
+                    "Percent of the server's CPU time in a function and its callees, as in "
+                    code { "perf report --children" } "."
                 }
                 thead { tr {
                     th scope="col" { "condition" } th scope="col" { "variant" }

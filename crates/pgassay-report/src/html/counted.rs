@@ -1,4 +1,4 @@
-//! What server and kernel counted per transaction: where variants differ, and all of it.
+//! Server and kernel statistics per transaction: where variants differ, and all of them.
 
 use maud::{Markup, html};
 use pgassay_core::comparison::Comparison;
@@ -8,18 +8,18 @@ use pgassay_core::run::Run;
 use crate::outline::{baseline_name, condition_title, differing, point, variant_name};
 use crate::{number, sentence};
 
-/// The section, or nothing where nothing was counted.
+/// The section; empty without statistics.
 pub(super) fn section(run: &Run) -> Markup {
     let counted = run.points.iter().any(|point| !point.counted.is_empty());
     html! {
         @if counted {
-            section #counted {
-                h2 { "Counted per transaction" }
+            section #statistics {
+                h2 { "Server and kernel statistics per transaction" }
                 p.faint {
-                    "What PostgreSQL’s views and the kernel count by themselves, over whole trials, "
-                    "divided by their transactions. A row differs where the interval of the "
-                    "trials, corrected for the number of counters, excludes 0 and the difference "
-                    "is more than 1 %. Names with a dot are those of PostgreSQL’s manual."
+                    "Counters of PostgreSQL’s statistics views and of the kernel over whole trials, "
+                    "divided by their transactions. A counter differs if the interval of its "
+                    "difference, corrected for the number of counters, excludes 0 and the difference "
+                    "is more than 1%. Names with a dot are those of PostgreSQL’s manual."
                 }
                 @if let Some(entries) = sentence::log_entries(run) { p { (entries) } }
                 @for comparison in &run.comparisons {
@@ -38,7 +38,7 @@ fn differences(run: &Run, comparison: &Comparison) -> Markup {
     html! {
         div.scroll { table {
             caption {
-                (variant_name(run, comparison.variant)) " against " (baseline_name(run)) ", "
+                (variant_name(run, comparison.variant)) " vs " (baseline_name(run)) ", "
                 (condition_title(run, comparison.condition))
             }
             thead { tr {
@@ -64,7 +64,7 @@ fn differences(run: &Run, comparison: &Comparison) -> Markup {
     }
 }
 
-/// The words, with the name that the manual knows where the two differ.
+/// A counter's title, with the manual's name as a tooltip if they differ.
 fn title(name: &str) -> Markup {
     let title = counters::title(name);
     html! {
@@ -73,7 +73,7 @@ fn title(name: &str) -> Markup {
     }
 }
 
-/// Counters that are zero everywhere say so by their absence.
+/// All counters of every point, except those that are zero everywhere.
 fn figures(run: &Run) -> Markup {
     let mut names: Vec<&str> = run
         .points
@@ -107,7 +107,7 @@ fn figures(run: &Run) -> Markup {
     }
 }
 
-/// With the trials' standard deviation, where there is one.
+/// A counter's value with the standard deviation over trials, if there is one.
 fn figure(run: &Run, condition: usize, variant: usize, name: &str) -> Markup {
     let found = point(run, condition, variant)
         .and_then(|point| point.counted.iter().find(|it| it.name == name));

@@ -1,7 +1,7 @@
 //! Throughput and latency against the number of clients.
 //!
-//! The ribbon of a variant is the interval of its ratio to the baseline, drawn around the
-//! baseline's value: the only interval there is, since only pairs have one. The baseline has none.
+//! The ribbon of a variant is the interval of its ratio to the baseline times the baseline's value.
+//! The baseline has none, since only pairs have intervals.
 
 use std::fmt::Write as _;
 
@@ -18,10 +18,10 @@ const LEFT: f64 = 56.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 38.0;
-/// Beyond this ratio between the largest and the smallest value an axis counts in ratios.
+/// Above this ratio between the largest and the smallest value an axis is logarithmic.
 const LOG_ABOVE: f64 = 6.0;
 
-/// A figure that is drawn against the number of clients.
+/// A quantity drawn over the number of clients.
 struct Quantity {
     title: &'static str,
     of_point: fn(&PointSummary) -> f64,
@@ -50,10 +50,10 @@ const QUANTITIES: [Quantity; 3] = [
     },
 ];
 
-/// A variant's values: clients, value, and the ends of its interval.
+/// A variant's values: clients, value, and the bounds of its interval.
 type Curve = Vec<(f64, f64, Option<[f64; 2]>)>;
 
-/// A row of charts per group of conditions; nothing where no variant ran at two concurrencies.
+/// A row of charts per group of conditions; empty if no variant ran with two numbers of clients.
 pub(super) fn section(run: &Run) -> Markup {
     let groups: Vec<Group<'_>> = groups(run)
         .into_iter()
@@ -62,10 +62,10 @@ pub(super) fn section(run: &Run) -> Markup {
     html! {
         @if !groups.is_empty() {
             section #curves {
-                h2 { "Throughput and latency against concurrency" }
+                h2 { "Throughput and latency by number of clients" }
                 p.lead {
-                    "Ribbons: the interval of the ratio to the baseline, drawn around the "
-                    "baseline’s value. Clients, and latency where it spans much, count in ratios."
+                    "Ribbons: the confidence interval of the ratio to the baseline, times the "
+                    "baseline’s value. Clients, and latency over a wide range, are on log scales."
                 }
                 (legend(run))
                 @for group in &groups {
@@ -79,7 +79,7 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
-/// Whether any variant was measured at two numbers of clients, which is what a curve needs.
+/// Whether any variant was measured with two numbers of clients, as a curve requires.
 fn has_curve(run: &Run, group: &Group<'_>) -> bool {
     (0..run.plan.variants.len()).any(|variant| {
         let measured = |condition: &&usize| point(run, **condition, variant).is_some();
@@ -87,7 +87,7 @@ fn has_curve(run: &Run, group: &Group<'_>) -> bool {
     })
 }
 
-/// Names beside their line and shape, in HTML so that they wrap.
+/// Names with their line and marker, in HTML so that they wrap.
 fn legend(run: &Run) -> Markup {
     html! {
         p.legend {
@@ -104,7 +104,7 @@ fn legend(run: &Run) -> Markup {
     }
 }
 
-/// One quantity of one group. The drawing scales with the page, so places are in its own units.
+/// One quantity of one group. The drawing scales with the page, so positions are in its own units.
 fn chart(run: &Run, group: &Group<'_>, quantity: &Quantity) -> Markup {
     let curves: Vec<Curve> = (0..run.plan.variants.len())
         .map(|variant| curve(run, group, variant, quantity))
@@ -155,7 +155,7 @@ fn chart(run: &Run, group: &Group<'_>, quantity: &Quantity) -> Markup {
     }
 }
 
-/// What the browser shows when the pointer rests on a point.
+/// The tooltip of a marker.
 fn title(run: &Run, variant: usize, clients: f64, value: f64) -> String {
     let ticks = [value, value * 1.001];
     format!(
@@ -165,8 +165,7 @@ fn title(run: &Run, variant: usize, clients: f64, value: f64) -> String {
     )
 }
 
-/// A variant's points in the order of their clients; a condition that was not measured is left out
-/// rather than drawn as zero.
+/// A variant's points by number of clients; a condition that was not measured is left out.
 fn curve(run: &Run, group: &Group<'_>, variant: usize, quantity: &Quantity) -> Curve {
     let mut curve: Curve = group
         .conditions
@@ -187,7 +186,7 @@ fn curve(run: &Run, group: &Group<'_>, variant: usize, quantity: &Quantity) -> C
     curve
 }
 
-/// Axes that hold every value and every end of an interval.
+/// Axes that contain every value and every bound of an interval.
 fn scales(curves: &[Curve], quantity: &Quantity) -> (Scale, Scale) {
     let mut x = [f64::INFINITY, 0.0_f64];
     let mut y = [f64::INFINITY, 0.0_f64];
@@ -201,11 +200,11 @@ fn scales(curves: &[Curve], quantity: &Quantity) -> (Scale, Scale) {
     } else {
         Scale::linear(0.0, y[1] * 1.08)
     };
-    // A little room left and right of the outermost points.
+    // Some room left and right of the outermost points.
     (Scale::log(x[0] / 1.15, x[1] * 1.15), y)
 }
 
-/// The area between the ends of the intervals: along the upper ones, and back along the lower.
+/// The area between the bounds of the intervals: along the upper ones, then back along the lower.
 fn ribbon(curve: &Curve, across: &dyn Fn(f64) -> f64, up: &dyn Fn(f64) -> f64) -> Markup {
     let ends: Vec<(f64, [f64; 2])> = curve
         .iter()
@@ -223,7 +222,7 @@ fn ribbon(curve: &Curve, across: &dyn Fn(f64) -> f64, up: &dyn Fn(f64) -> f64) -
     }
 }
 
-/// The points of the line, as SVG writes them.
+/// The points of the line in SVG's syntax.
 fn path(curve: &Curve, across: &dyn Fn(f64) -> f64, up: &dyn Fn(f64) -> f64) -> String {
     let points: Vec<String> = curve
         .iter()
@@ -232,7 +231,7 @@ fn path(curve: &Curve, across: &dyn Fn(f64) -> f64, up: &dyn Fn(f64) -> f64) -> 
     points.join(" ")
 }
 
-/// Variants differ in shape as well as in colour.
+/// A variant's marker: variants differ in shape as well as in color.
 fn marker(variant: usize, x: f64, y: f64) -> Markup {
     html! {
         @match variant % 3 {

@@ -1,4 +1,4 @@
-//! All findings: each with the points where it was seen, what speaks against it, and the remedy.
+//! All findings: each with its points, the evidence for and against it, and the suggested fix.
 
 use maud::{Markup, html};
 use pgassay_core::finding::Finding;
@@ -8,7 +8,7 @@ use super::tables;
 
 use crate::{number, sentence};
 
-/// The section, or nothing where nothing was found. `place` tells where a finding was made.
+/// The section; empty without findings. `place` names the point or comparison of a finding.
 pub(super) fn section(findings: &[Finding], place: impl Fn(&Finding) -> String) -> Markup {
     let mut ids: Vec<&str> = Vec::new();
     for finding in findings {
@@ -21,11 +21,11 @@ pub(super) fn section(findings: &[Finding], place: impl Fn(&Finding) -> String) 
             section #findings {
                 h2 { "Findings" }
                 p.faint {
-                    "Known causes of lost time, by confidence and cost. Confirmed: its suggested fix was "
-                    "run, throughput rose and the cause shrank. Moved with it: it differs between two "
-                    "variants beyond noise, as throughput does, which proves no cause. Likely: at "
-                    "least two independent sources measured it and nothing speaks against it. Hint: "
-                    "one source alone."
+                    "Known causes of lost time, by confidence and cost. Confirmed: the suggested fix was "
+                    "run, throughput rose and the cause shrank. Correlated: two variants differ in this "
+                    "cause beyond noise, and throughput changed in the expected direction; this does not "
+                    "prove causation. Likely: at least two independent sources measured it and no "
+                    "evidence contradicts it. Hint: a single source."
                 }
                 @for (number, id) in ids.iter().enumerate() {
                     @let same: Vec<&Finding> = findings.iter().filter(|it| it.id == *id).collect();
@@ -36,15 +36,15 @@ pub(super) fn section(findings: &[Finding], place: impl Fn(&Finding) -> String) 
     }
 }
 
-/// What became of the remedies, where they were tried.
+/// The results of the suggested fixes that were run.
 pub(super) fn remedies(run: &Run) -> Markup {
     html! {
         @if let Some(tried) = &run.remedies {
-            section #remedies {
-                h2 { "Remedies tried" }
+            section #fixes {
+                h2 { "Suggested fixes tried" }
                 p.faint {
-                    "What the findings advise, run as further variants of the same study, "
-                    "interleaved with the variant that had the trouble."
+                    "The findings' suggested fixes, benchmarked as additional variants of the same "
+                    "study, interleaved with the affected variant."
                 }
                 @for answer in sentence::answers(tried) { p { (answer.text) } }
                 (tables::ratios(tried))
@@ -73,7 +73,7 @@ fn one(
                 thead { tr {
                     th scope="col" { "where" } th scope="col" { "confidence" }
                     th.n scope="col" { "µs/tx" } th.n scope="col" { "share" }
-                    th scope="col" { "what showed it" } th scope="col" { "against it" }
+                    th scope="col" { "evidence" } th scope="col" { "evidence against" }
                 } }
                 tbody {
                     @for finding in same {
@@ -99,10 +99,10 @@ fn one(
                 .map(|it| it.name.as_str())
                 .collect();
             p.faint {
-                "In PostgreSQL’s manual: " (first.manual) "."
+                "PostgreSQL manual: " (first.manual) "."
                 @if let Some(name) = tries.first() {
-                    " " code { "pgassay run … --try-remedies" } " runs " code { (name) }
-                    " as another variant."
+                    " " code { "pgassay run … --try-fixes" } " benchmarks " code { (name) }
+                    " as an additional variant."
                 }
             }
         }

@@ -1,11 +1,10 @@
 //! Call trees of all variants of a condition, merged into one, in µs or instructions per transaction.
 //!
 //! A node's cost is its share of the profile's samples times the exact on-CPU time per transaction
-//! of the point (`PointSummary::server_cpu_us`); or, where instructions were counted, what was counted
-//! on its path. Merging puts the same call path of every variant
-//! into one node, so that A, B and the difference are drawn from the same tree. A subtree below
-//! [`BELOW_SHARE`] of every variant's total goes into its caller's `(below 0.05 %)` child: no
-//! sample is dropped, and the sum of every tree is the point's whole cost.
+//! of the point (`PointSummary::server_cpu_us`), or the instruction count of its path. Merging puts the
+//! same call path of every variant into one node, so that A, B and the difference are drawn from the
+//! same tree. A subtree below [`BELOW_SHARE`] of every variant's total goes into its caller's
+//! `(below 0.05%)` child: no sample is dropped, and every tree sums to the point's whole cost.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -19,20 +18,20 @@ use serde_json::{Value, json};
 
 use crate::outline::{baseline_name, comparison, condition_title, explained, point, profile};
 
-/// Subtrees below this share of all variants' totals are summed.
+/// Subtrees below this share of every variant's total are summed.
 const BELOW_SHARE: f64 = 0.0005;
-const BELOW_NAME: &str = "(below 0.05 %)";
+const BELOW_NAME: &str = "(below 0.05%)";
 
-/// Costs in time are kept in nanoseconds, to a tenth of one: a tree of thousands of nodes that are
-/// rounded to whole nanoseconds would miss its sum.
+/// Times are kept in tenths of a nanosecond: with thousands of nodes, rounding to whole nanoseconds
+/// would change the sum.
 const NS_PER_US: f64 = 1000.0;
 
-/// What a tree's costs are in.
+/// The unit of a tree's costs.
 #[derive(Clone, Copy)]
 struct Unit<'a> {
-    /// Behind every figure.
+    /// Printed after every figure.
     name: &'a str,
-    /// The small parts of one, in which costs are kept.
+    /// Costs are kept in this fraction of the unit.
     parts: f64,
 }
 
@@ -40,7 +39,6 @@ const MICROS: Unit<'_> = Unit {
     name: "µs/tx",
     parts: NS_PER_US,
 };
-/// Instructions are kept as they are.
 const INSTRUCTIONS: Unit<'_> = Unit {
     name: "instructions/tx",
     parts: 1.0,
@@ -51,11 +49,11 @@ struct Branch {
     parent: Option<usize>,
     /// Index into [`Forest::frames`].
     frame: usize,
-    /// Cost of the leaf itself, one per variant, in the unit's small parts per transaction.
+    /// Self cost, one per variant, in the unit's fraction per transaction.
     own: Vec<f64>,
 }
 
-/// The trees of all conditions and the names they share.
+/// The names that the trees of all conditions share.
 #[derive(Default)]
 struct Forest {
     frames: Vec<Value>,
@@ -63,22 +61,22 @@ struct Forest {
     objects: Vec<String>,
 }
 
-/// The controls stay hidden until the script runs: what does nothing should not be offered.
+/// The section. Its controls stay hidden until the script runs, since they do nothing without it.
 pub(super) fn section(run: &Run) -> Markup {
     let has_counts = run.instructions.as_ref().is_some_and(has_trees);
     let lead = html! {
         "Width is server CPU time per transaction"
         @if has_counts {
-            ", or, under the conditions that say “counted”, instructions per transaction"
+            " or, under the conditions marked “instruction counts”, instructions per transaction"
         }
-        "; callers stand above what they call. "
+        "; callers are above their callees. "
         (how_to_read_a_difference(baseline_name(run)))
-        " Pale boxes are below what can be told from noise."
+        " Pale boxes are within noise."
     };
     drawing(data(run).as_ref(), &lead)
 }
 
-/// The trees of counted instructions alone.
+/// The trees of instruction counts without a run.
 pub(super) fn counted(costs: &InstructionCosts) -> Markup {
     let mut forest = Forest::default();
     let below = forest.frame(&named(BELOW_NAME));
@@ -97,7 +95,7 @@ pub(super) fn counted(costs: &InstructionCosts) -> Markup {
     let conditions = forest.counted(costs, &variants, below);
     let data = has_trees(costs).then(|| forest.data(&variants, &conditions, [0, 1]));
     let lead = html! {
-        "Width is instructions per transaction; callers stand above what they call. "
+        "Width is instructions per transaction; callers are above their callees. "
         @if let (Some(baseline), true) = (variants.first(), variants.len() > 1) {
             (how_to_read_a_difference(baseline))
         }
@@ -113,23 +111,23 @@ fn has_trees(costs: &InstructionCosts) -> bool {
 
 fn how_to_read_a_difference(baseline: &str) -> Markup {
     html! {
-        "Under Δ a box is as wide as the rises and falls below it together, and the "
-        "part that remains when they are set off is shaded: "
+        "With Δ, the width of a box is the sum of all increases and decreases below it, and the "
+        "shaded part is their net effect: "
         span.key.up { "costs more" } " or " span.key.down { "costs less" }
         " than " (baseline) "."
     }
 }
 
-/// The one tree of a server that was watched without a study.
+/// The tree of an observed live server.
 pub(super) fn observed(observation: &Observation) -> Markup {
     let per = match observation.basis() {
         Basis::Transactions(_) => "per transaction",
         Basis::Seconds(_) => "per second",
     };
     let lead = html! {
-        "Width is the backends' CPU time " (per) "; callers stand above what they call."
+        "Width is the backends' CPU time " (per) "; callers are above their callees."
         @if observation.seen_blocked().is_some() {
-            " The other condition is the time that they were blocked, by where and on what."
+            " The other condition shows the time that they were blocked, by call path and wait."
         }
     };
     drawing(observed_data(observation).as_ref(), &lead)
@@ -150,23 +148,23 @@ fn drawing(data: Option<&Value>, lead: &Markup) -> Markup {
                         button type="button" data-mode="d" aria-pressed="true" { "Δ" }
                     }
                     label { "Search " input #flame-search type="search" autocomplete="off"; }
-                    label.pairing title="What exec_simple_query and the exec_…_message functions call is shown under their caller, so that Δ sets off the same work" {
-                        input #flame-pair type="checkbox" checked; "See through messages"
+                    label.pairing title="Show the callees of exec_simple_query and the exec_…_message functions under their caller, so that Δ compares the same work across protocols" {
+                        input #flame-pair type="checkbox" checked; "Merge message functions"
                     }
                     button #flame-reset type="button" { "Whole tree" }
                 }
-                p #flame-info aria-live="polite" { "This part needs JavaScript; it fetches nothing." }
+                p #flame-info aria-live="polite" { "The flame graph requires JavaScript." }
                 div #flame-view tabindex="0" role="application"
                     aria-label="Flame graph: arrow keys move, Enter zooms, Escape shows all" {}
                 script #flame-data type="application/json" { (PreEscaped(embedded(data))) }
             } @else {
-                p { "There is no CPU profile; the warnings above say why." }
+                p { "No CPU profile was recorded; see the warnings above." }
             }
         }
     }
 }
 
-/// JSON that cannot end its script element, whatever names it holds.
+/// JSON that cannot end its script element, whatever names it contains.
 fn embedded(data: &Value) -> String {
     let mut out = String::new();
     for c in data.to_string().chars() {
@@ -180,7 +178,7 @@ fn embedded(data: &Value) -> String {
     out
 }
 
-/// What the script draws from; `None` where no point has a profile.
+/// The script's data; `None` if no point has a profile.
 fn data(run: &Run) -> Option<Value> {
     let mut forest = Forest::default();
     let below = forest.frame(&named(BELOW_NAME));
@@ -214,12 +212,12 @@ fn data(run: &Run) -> Option<Value> {
     Some(forest.data(&variants, &conditions, start))
 }
 
-/// The same for an observation: one variant without a name, and a condition for what was on a CPU
-/// and one for what was blocked.
+/// The script's data for an observation: one variant without a name, and the conditions on CPU and
+/// blocked.
 fn observed_data(observation: &Observation) -> Option<Value> {
     let blocked = observation.seen_blocked();
     let sides = [
-        ("on a CPU", observation.sampled(), observation.on_cpu_us()),
+        ("on CPU", observation.sampled(), observation.on_cpu_us()),
         ("blocked", blocked.as_ref(), observation.blocked_us()),
     ];
     let mut forest = Forest::default();
@@ -244,7 +242,7 @@ fn observed_data(observation: &Observation) -> Option<Value> {
     Some(forest.data(&[""], &conditions, [0, 0]))
 }
 
-/// A frame that is no function of any program.
+/// A frame that is not a function of a program.
 fn named(name: &str) -> Frame {
     Frame {
         symbol: Some(name.to_owned()),
@@ -255,7 +253,7 @@ fn named(name: &str) -> Frame {
 }
 
 impl Forest {
-    /// The frame's index. Names are kept once for all conditions, which is most of what saves space.
+    /// The frame's index. Sharing names across conditions saves most of the space.
     fn frame(&mut self, frame: &Frame) -> usize {
         if let Some(index) = self.frame_index.get(frame) {
             return *index;
@@ -274,7 +272,7 @@ impl Forest {
         self.frames.len() - 1
     }
 
-    /// The whole that the script draws from.
+    /// The script's data.
     fn data(&self, variants: &[&str], conditions: &[Value], start: [usize; 2]) -> Value {
         json!({
             "variants": variants,
@@ -285,7 +283,7 @@ impl Forest {
         })
     }
 
-    /// Every condition's tree of counted instructions, for variants of these names.
+    /// Every condition's tree of instruction counts, for variants of these names.
     fn counted(&mut self, costs: &InstructionCosts, variants: &[&str], below: usize) -> Vec<Value> {
         let conditions = costs.counts.conditions.iter();
         conditions
@@ -303,15 +301,15 @@ impl Forest {
                 }
                 let branches = pruned(&tree.branches, below);
                 let title = match condition.title.as_str() {
-                    "" => "counted: instructions per transaction".to_owned(),
-                    title => format!("{title}, counted: instructions per transaction"),
+                    "" => "instruction counts".to_owned(),
+                    title => format!("{title}, instruction counts"),
                 };
                 drawn(&title, &branches, &resolvable, INSTRUCTIONS)
             })
             .collect()
     }
 
-    /// One tree of all variants' profiles; callers stand before what they call.
+    /// One tree of all variants' profiles; callers come before their callees.
     fn merged(&mut self, run: &Run, condition: usize) -> Vec<Branch> {
         let variants = run.plan.variants.len();
         let mut tree = Tree::default();
@@ -329,7 +327,7 @@ impl Forest {
     }
 }
 
-/// A tree that profiles are merged into.
+/// A tree into which profiles are merged.
 #[derive(Default)]
 struct Tree {
     branches: Vec<Branch>,
@@ -337,7 +335,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// Adds the profile of a variant, given with the number of all.
+    /// Adds a variant's profile; `variants` is the number of all variants.
     fn grow(
         &mut self,
         forest: &mut Forest,
@@ -348,7 +346,7 @@ impl Tree {
         let unknown = named("?");
         let mut places: Vec<usize> = Vec::with_capacity(profile.nodes.len());
         for node in &profile.nodes {
-            // A parent that does not stand before its child is a damaged file's: a root then.
+            // Only in a damaged file a parent does not precede its child, which then becomes a root.
             let parent = node.parent.and_then(|it| places.get(it as usize).copied());
             let frame = profile.frames.get(node.frame as usize);
             let frame = forest.frame(frame.unwrap_or(&unknown));
@@ -358,7 +356,7 @@ impl Tree {
         }
     }
 
-    /// Adds the call paths of a variant, given with the number of all.
+    /// Adds a variant's call paths; `variants` is the number of all variants.
     fn grow_counted(
         &mut self,
         forest: &mut Forest,
@@ -391,10 +389,9 @@ impl Tree {
     }
 }
 
-/// A condition's tree in the form that the script draws, with each variant's smallest difference
-/// that can be told.
+/// A condition's tree as the script expects it, with each variant's noise limit.
 fn drawn(title: &str, branches: &[Branch], resolvable: &[f64], unit: Unit<'_>) -> Value {
-    // −1 for a root: the script keeps a node above all roots.
+    // −1 for a root: the script adds a node above all roots.
     let parents: Vec<i64> = branches
         .iter()
         .map(|it| {
@@ -418,7 +415,7 @@ fn drawn(title: &str, branches: &[Branch], resolvable: &[f64], unit: Unit<'_>) -
     })
 }
 
-/// A tenth of a small part is enough, and zeros take one character.
+/// Rounds to a tenth; zeros take one character.
 fn short(cost: f64) -> Value {
     let rounded = (cost * 10.0).round() / 10.0;
     if rounded.fract() == 0.0 {
@@ -428,7 +425,7 @@ fn short(cost: f64) -> Value {
     }
 }
 
-/// The tree without its smallest subtrees, whose costs their callers' remainders take.
+/// The tree without its smallest subtrees; their costs go into one child of their caller.
 fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
     let variants = branches.first().map_or(0, |it| it.own.len());
     let mut subtree: Vec<Vec<f64>> = branches.iter().map(|it| it.own.clone()).collect();
@@ -451,7 +448,7 @@ fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
     let mut remainders: HashMap<Option<usize>, Vec<f64>> = HashMap::new();
     for (at, branch) in branches.iter().enumerate() {
         let parent = branch.parent.map(|parent| new_place[parent]);
-        // Below a subtree that is summed, nothing is left to do.
+        // The whole subtree was summed already.
         if parent == Some(None) {
             continue;
         }
@@ -503,7 +500,7 @@ mod tests {
             branch(Some(0), 2, [99.8, 0.0]),
             branch(Some(0), 3, [0.1, 0.0]),
             branch(Some(2), 4, [0.1, 0.2]),
-            // Small on one side only: kept, or the difference would invent a new function.
+            // Small on one side only: kept, or the difference would show a new function.
             branch(Some(0), 5, [0.1, 5.0]),
         ];
         let kept = pruned(&branches, 0);

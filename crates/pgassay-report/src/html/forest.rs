@@ -1,7 +1,7 @@
-//! The forest plot: every ratio with its interval against the equivalence band.
+//! The forest plot: every ratio with its interval and the equivalence margin.
 //!
-//! A row is a line of the page's grid with a strip of SVG in percentages, so that it needs neither
-//! a script nor a certain width; the text stands beside the strip and stays text.
+//! A row is a line of the page's grid with a strip of SVG in percentages, so that it works without a
+//! script and at any width; all text is next to the strip, as HTML.
 
 use maud::{Markup, html};
 use pgassay_core::comparison::{Comparison, Verdict};
@@ -11,16 +11,16 @@ use super::scale::{Scale, percent, tick_label};
 use crate::outline::{BAND, Group, baseline_name, clients, comparison, groups, variant_name};
 use crate::{number, reliability, sentence};
 
-/// The section; the caller leaves it out where nothing was compared.
+/// The section; the caller leaves it out if nothing was compared.
 pub(super) fn section(run: &Run) -> Markup {
     let scale = scale(run);
     html! {
         section #verdicts {
             h2 { "Verdicts" }
             p.lead {
-                "Throughput over that of " b { (baseline_name(run)) } ", with the "
-                (sentence::levels(run)) " interval of the pairs. Inside the grey band of ±2\u{a0}% two "
-                "variants count as the same."
+                "Throughput relative to " b { (baseline_name(run)) } ", with "
+                (sentence::levels(run)) " confidence intervals. The gray band is the equivalence "
+                "margin of ±2%."
             }
             div.forest role="table" aria-label="Throughput ratios" {
                 @for group in groups(run) {
@@ -42,14 +42,14 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
-/// Whether any comparison of the group was completed, as an interrupted run may lack some.
+/// Whether any comparison of the group was completed: an interrupted run may lack some.
 fn compared(run: &Run, group: &Group<'_>) -> bool {
     let mut conditions = run.comparisons.iter().map(|it| it.condition);
     conditions.any(|condition| group.conditions.contains(&condition))
 }
 
-/// One axis for all rows, in ratios, so that twice as fast and half as fast lie equally far from 1.
-/// It always holds the band, or a reader could not see whether an interval does.
+/// One logarithmic axis for all rows, so that twice as fast and half as fast are equally far from 1.
+/// It always contains the whole equivalence margin.
 fn scale(run: &Run) -> Scale {
     let ends = run
         .comparisons
@@ -60,12 +60,12 @@ fn scale(run: &Run) -> Scale {
         low = low.min(end);
         high = high.max(end);
     }
-    // Some air at both ends, in proportion to what is shown.
+    // Some space at both ends, in proportion to the range.
     let air = (high / low).powf(0.06);
     Scale::log(low / air, high * air)
 }
 
-/// A line of the grid; the number of clients stands on the first of its condition only.
+/// A line of the grid; only the first line of a condition shows the number of clients.
 fn row(run: &Run, comparison: &Comparison, scale: Scale, first: bool) -> Markup {
     let clients = clients(run, comparison.condition);
     let word = sentence::verdict_word(comparison.verdict);
@@ -82,7 +82,7 @@ fn row(run: &Run, comparison: &Comparison, scale: Scale, first: bool) -> Markup 
     }
 }
 
-/// Band, ticks, interval and point of one row.
+/// Margin, ticks, interval and ratio of one row.
 fn strip(comparison: &Comparison, scale: Scale) -> Markup {
     let at = |value: f64| percent(scale.place(value));
     let tps = &comparison.tps;
@@ -101,7 +101,7 @@ fn strip(comparison: &Comparison, scale: Scale) -> Markup {
     }
 }
 
-/// The ticks as lines; rows touch, so they run through the whole plot.
+/// The ticks as lines; rows touch, so the lines run through the whole plot.
 fn grid(scale: Scale) -> Markup {
     html! {
         @for tick in scale.ticks(6) {
@@ -110,7 +110,7 @@ fn grid(scale: Scale) -> Markup {
     }
 }
 
-/// The last row of the plot: what the ticks mean, and which way is better.
+/// The last row of the plot: tick labels, and which direction is faster.
 fn axis(scale: Scale) -> Markup {
     let ticks = scale.ticks(6);
     html! {
@@ -131,13 +131,12 @@ fn axis(scale: Scale) -> Markup {
     }
 }
 
-/// What the plot itself cannot say.
+/// Remarks below the plot.
 fn remarks(run: &Run) -> Markup {
     html! {
         @if let Some(needed) = sentence::needed(run) {
             p {
-                b { "Unresolved" } " means: cannot tell. The interval holds ×1 and reaches beyond "
-                "±2\u{a0}%. " (needed)
+                b { "Inconclusive" } ": the interval contains ×1 and extends beyond ±2%. " (needed)
             }
         }
         @for note in reliability::footnotes(run) { p { (note) } }

@@ -1,5 +1,5 @@
-//! Ledgers: bars of every point's response time by what it was spent on, and for each comparison
-//! the waterfall from the baseline's to the variant's, with the rows and the sums behind it.
+//! Ledgers: a bar for every point's response time, and for each comparison the waterfall from the
+//! baseline's response time to the variant's, with its rows and consistency checks.
 
 use maud::{Markup, html};
 use pgassay_core::comparison::{Comparison, CostRow};
@@ -17,7 +17,7 @@ use crate::outline::{baseline_name, condition_title, explained_ledger, plus_minu
 /// More rows than this are summed in the last one.
 const ROWS_MAX: usize = 25;
 
-/// The section, or nothing where no point has a ledger.
+/// The section; empty if no point has a ledger.
 pub(super) fn section(run: &Run) -> Markup {
     let open = explained_ledger(run);
     let mut told: Vec<(&Comparison, &LedgerDifference)> = run
@@ -31,10 +31,10 @@ pub(super) fn section(run: &Run) -> Markup {
             section #ledger {
                 h2 { "Where the response time goes" }
                 p.lead {
-                    "Backends × time / transactions: every µs of a transaction is on a CPU, in a run "
+                    "Backends × time / transactions: every µs of a transaction is on CPU, in a run "
                     "queue, blocked inside the server, or with the client, so the rows add up to the "
-                    "response time. " b { "Demand" } " is work of a CPU or a device; " b { "queue" }
-                    " is waiting for somebody else's work, and shrinks when that does."
+                    "response time. " b { "Service" } " is work of a CPU or a device; " b { "queueing" }
+                    " is waiting for other work, and shrinks with it."
                 }
                 p.faint { (tier_of_run(run, &run.ledgers.iter().collect::<Vec<_>>())) "." }
                 (bars(run))
@@ -50,18 +50,18 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
-/// What a bar tells apart.
+/// CSS class and name of the segments of a bar.
 const KINDS: [(&str, &str); 5] = [
-    ("cpu", "on a CPU"),
+    ("cpu", "on CPU"),
     ("queue", "run queue"),
     ("blocked", "blocked in the server"),
     ("client", "client"),
-    ("noise", "unresolved"),
+    ("noise", "unexplained"),
 ];
 
 fn kind(part: Part) -> Option<usize> {
     match part {
-        // Not told from waiting for a CPU.
+        // Running also includes time in the run queue.
         Part::OnCpu | Part::Running => Some(0),
         Part::RunQueue => Some(1),
         Part::Blocked => Some(2),
@@ -115,7 +115,7 @@ fn bars_of(run: &Run, condition: usize) -> Markup {
     }
 }
 
-/// Class, words, begin and length of each segment.
+/// Class, text, start and length of each segment.
 fn segments(ledger: &Ledger) -> Vec<(&'static str, String, f64, f64)> {
     let groups = ledger.groups();
     let mut at_us = 0.0;
@@ -137,19 +137,19 @@ fn segments(ledger: &Ledger) -> Vec<(&'static str, String, f64, f64)> {
     segments
 }
 
-/// The bar in words.
+/// The bar as text, for screen readers.
 fn spoken(ledger: &Ledger) -> String {
     let part = |part: Part, name: &str| {
         let us = ledger.part_us(part);
         (us > 0.0).then(|| format!("{name} {} µs", number::micros(us)))
     };
     let parts: Vec<String> = [
-        part(Part::OnCpu, "on a CPU"),
-        part(Part::Running, "at work or waiting for a CPU"),
+        part(Part::OnCpu, "on CPU"),
+        part(Part::Running, "on CPU or in run queue"),
         part(Part::RunQueue, "run queue"),
         part(Part::Blocked, "blocked"),
         part(Part::Client, "client"),
-        part(Part::Unresolved, "unresolved"),
+        part(Part::Unresolved, "unexplained"),
     ]
     .into_iter()
     .flatten()
@@ -182,7 +182,7 @@ fn account(
                 }
             }
             div.charts.wide {
-                (waterfall::chart("what it was spent on", &difference.response, &groups, names))
+                (waterfall::chart("category", &difference.response, &groups, names))
             }
             p { (explanation(difference)) }
             @if open { (rows(difference, names)) }
@@ -195,7 +195,7 @@ fn account(
                     (checks(run, ledger)) "."
                     @let beside = background(ledger);
                     @if !beside.is_empty() {
-                        " Beside the sum, CPU time per transaction of " (beside) " µs."
+                        " Background processes, CPU time in µs per transaction: " (beside) "."
                     }
                 }
             }
@@ -204,7 +204,7 @@ fn account(
     }
 }
 
-/// Phases × mechanisms.
+/// The rows: phases × mechanisms.
 fn rows(difference: &LedgerDifference, names: [&str; 2]) -> Markup {
     let (shown, rest) = difference
         .rows
@@ -212,7 +212,7 @@ fn rows(difference: &LedgerDifference, names: [&str; 2]) -> Markup {
     let sum = |of: fn(&CostRow) -> f64| rest.iter().map(|row| of(&row.cost)).sum::<f64>();
     html! {
         div.scroll { table {
-            caption { "Phases × mechanisms, µs per transaction, the largest difference first." }
+            caption { "Phases × mechanisms, µs per transaction, largest difference first." }
             thead { tr {
                 th scope="col" { "row" } th scope="col" { "" }
                 th.n scope="col" { (names[0]) } th.n scope="col" { (names[1]) }

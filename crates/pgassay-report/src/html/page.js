@@ -9,27 +9,27 @@
   const modes = [...document.querySelectorAll("#flame-controls [data-mode]")];
   const ROW = 20, PIXELS_MIN = 0.6;
   const MESSAGES = /^exec_(simple_query|(parse|bind|execute|describe_statement|describe_portal)_message)$/;
-  const MESSAGE = data.frames.push(["exec_simple_query, exec_…_message, themselves", data.objects.indexOf("postgres")]) - 1;
+  const MESSAGE = data.frames.push(["exec_simple_query, exec_…_message (self)", data.objects.indexOf("postgres")]) - 1;
   let mode = "d", tree, zoom = 0, at = 0, boxes = new Map();
 
-  // Microseconds, or instructions, which are kept as they are and run into many digits.
+  // Microseconds, or instructions (parts is 1), which have many digits.
   const figure = (v) => {
     const a = Math.abs(v);
     if (data.conditions[tree.condition].parts === 1) return a.toFixed(a < 1000 ? 1 : 0).replace(/\B(?=(\d{3})+$)/g, "\u202f");
     return a.toFixed(a < 100 ? 2 : a < 1000 ? 1 : 0);
   };
-  // A server that was watched by itself has no variants to name, and perhaps no transactions.
-  const unit = () => " " + data.conditions[tree.condition].unit, under = (name) => name ? " under " + name : "";
+  // An observed server has one variant without a name, and its unit may be per second.
+  const unit = () => " " + data.conditions[tree.condition].unit, under = (name) => name ? " with " + name : "";
   const signed = (v) => (figure(v).replace(/[0.]/g, "") === "" ? "" : v > 0 ? "+" : "−") + figure(v);
-  const percent = (part, all) => (all > 0 ? (part / all * 100).toFixed(1) : "0.0") + " %";
+  const percent = (part, all) => (all > 0 ? (part / all * 100).toFixed(1) : "0.0") + "%";
   const names = () => [data.variants[0], data.variants[tree.variant]];
 
   // The tree of a condition with the costs of the baseline (a) and a variant (b). Node 0
-  // holds all roots; every node stands behind its caller, so one pass backwards sums the subtrees.
-  // Where asked, the functions that serve one message each are seen through: what they call is
-  // their caller's, and their own cost is one node. The same statement runs under
-  // exec_simple_query, under exec_execute_message, or straight under PostgresMain where the
-  // compiler merged the latter into it, and a difference should set that off.
+  // holds all roots; every node follows its caller, so one backward pass sums the subtrees.
+  // If the checkbox is set, the functions that handle one protocol message are merged: their
+  // callees become those of their caller, and their self cost is one node. The same statement runs
+  // under exec_simple_query, under exec_execute_message, or directly under PostgresMain if the
+  // compiler inlined the latter, and these call paths should match in a difference.
   function plant(condition, variant) {
     const from = data.conditions[condition], sources = from.parents.length;
     const t = { condition, variant, parent: [-1], frame: [-1], children: [[]], resolvable: from.resolvable[variant] || 0,
@@ -74,10 +74,10 @@
     const t = tree, [a, b] = names(), own = t.selfB[i] - t.selfA[i];
     const where = object(i) && object(i) !== "postgres" ? " in " + object(i) : "";
     const head = label(i) + where + ": ";
-    if (mode === "a") return head + figure(t.a[i]) + unit() + under(a) + ", " + percent(t.a[i], t.a[0]) + " of all; itself " + figure(t.selfA[i]);
-    if (mode === "b") return head + figure(t.b[i]) + unit() + under(b) + ", " + percent(t.b[i], t.b[0]) + " of all; itself " + figure(t.selfB[i]);
-    return head + signed(t.b[i] - t.a[i]) + unit() + " (" + figure(t.a[i]) + " under " + a + ", " + figure(t.b[i]) + " under " + b + "); below it +" +
-      figure(t.rise[i]) + " and −" + figure(t.fall[i]) + "; itself " + signed(own) + "; " + percent(width(i), width(0)) + " of all change";
+    if (mode === "a") return head + figure(t.a[i]) + unit() + under(a) + ", " + percent(t.a[i], t.a[0]) + " of total; self " + figure(t.selfA[i]);
+    if (mode === "b") return head + figure(t.b[i]) + unit() + under(b) + ", " + percent(t.b[i], t.b[0]) + " of total; self " + figure(t.selfB[i]);
+    return head + signed(t.b[i] - t.a[i]) + unit() + " (" + figure(t.a[i]) + " with " + a + ", " + figure(t.b[i]) + " with " + b + "); callees included +" +
+      figure(t.rise[i]) + " and −" + figure(t.fall[i]) + "; self " + signed(own) + "; " + percent(width(i), width(0)) + " of total change";
   }
 
   function background(i) {
@@ -140,7 +140,7 @@
     info.textContent = found() || describe(at);
   }
 
-  // What all matches cost together; a match below another is not counted again.
+  // The total cost of all matches; a match below another match is not counted again.
   function found() {
     if (wanted() === "") return "";
     let count = 0, a = 0, b = 0;
@@ -152,9 +152,9 @@
       inside[i] = hit || outer ? 1 : 0;
     }
     const [nameA, nameB] = names();
-    if (!count) return "No function’s name contains “" + search.value.trim() + "”.";
+    if (!count) return "No function name contains “" + search.value.trim() + "”.";
     return "“" + search.value.trim() + "”: " + figure(a) + unit() + under(nameA) +
-      (tree.hasB ? ", " + figure(b) + under(nameB) + " (" + signed(b - a) + ")" : "") + ", what it calls included.";
+      (tree.hasB ? ", " + figure(b) + under(nameB) + " (" + signed(b - a) + ")" : "") + ", callees included.";
   }
 
   function point(i) {

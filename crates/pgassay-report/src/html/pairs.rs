@@ -1,4 +1,4 @@
-//! The pairs in the order they ran, so that drift and outliers show.
+//! The pairs in the order they ran, which shows drift and outliers.
 
 use maud::{Markup, html};
 use pgassay_core::comparison::{Comparison, Ratio};
@@ -11,10 +11,10 @@ use crate::{number, reliability};
 const WIDTH: f64 = 220.0;
 const HEIGHT: f64 = 78.0;
 const MARGIN: f64 = 8.0;
-/// Less noise than this is not blown up to fill the chart.
+/// The minimum range of a chart: less noise than this is not magnified.
 const SPREAD_MIN: f64 = 0.015;
 
-/// A small chart per comparison; a single pair shows no order and is left out.
+/// A small chart per comparison with more than one pair.
 pub(super) fn section(run: &Run) -> Markup {
     let shown: Vec<&Comparison> = run
         .comparisons
@@ -28,8 +28,8 @@ pub(super) fn section(run: &Run) -> Markup {
                 p.lead {
                     "One dot is one pair: the throughput of the variant’s two trials over that of "
                     "the baseline’s two, all four run in mirrored order within one block. The line "
-                    "is their mean, the shade its interval. A slope means drift that the order did "
-                    "not cancel; a lone dot is an outlier."
+                    "is the mean, the shaded area its confidence interval. A slope means drift that "
+                    "the order did not cancel; an isolated dot is an outlier."
                 }
                 div.charts.small {
                     @for comparison in shown { (chart(run, comparison)) }
@@ -39,7 +39,7 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
-/// Dots in the order of the blocks. The height differs from chart to chart and is therefore told.
+/// Dots in the order of the blocks. The vertical range differs between charts, so the caption states it.
 fn chart(run: &Run, comparison: &Comparison) -> Markup {
     let tps = &comparison.tps;
     let spread = spread(tps);
@@ -57,7 +57,7 @@ fn chart(run: &Run, comparison: &Comparison) -> Markup {
                         ", " span.figure { (detectable) }
                     }
                     (reliability::mark(comparison))
-                    "; " span.figure { "height ±" (number::noise(spread)) }
+                    "; " span.figure { "range ±" (number::noise(spread)) }
                 }
             }
             svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label="pairs in order" {
@@ -74,7 +74,7 @@ fn chart(run: &Run, comparison: &Comparison) -> Markup {
     }
 }
 
-/// The largest distance of a pair or of the interval's end from the mean, as a share.
+/// The largest distance of a pair or an interval's bound from the mean, as a share.
 fn spread(tps: &Ratio) -> f64 {
     let ends = tps.by_pair.iter().chain([&tps.low, &tps.high]);
     let distances = ends.map(|end| (end / tps.ratio).ln().abs().exp() - 1.0);

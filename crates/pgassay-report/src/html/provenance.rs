@@ -1,5 +1,5 @@
-//! Everything a sceptic needs to run the study again: its text, the plan, the servers and how they
-//! were built, the machine.
+//! Everything needed to repeat the study: its text, the plan, the servers and how they were built, and
+//! the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
-/// How the trials were laid out, with what each number means for the statistics.
+/// The schedule of the trials, with what each number means for the statistics.
 fn plan(run: &Run) -> Markup {
     let schedule = &run.plan.schedule;
     let took_us = (run.ended_us - run.started_us) as f64;
@@ -31,23 +31,24 @@ fn plan(run: &Run) -> Markup {
             dt { "study" } dd { (run.study_name) }
             @if let Some(source) = &run.study.source { dt { "source" } dd { (source) } }
             dt { "when" }
-            dd { (number::moment(run.started_us)) ", " (number::duration(took_us)) " in all" }
-            dt { "program" } dd { "pgassay " (run.pgassay) ", result form " (run.schema) }
+            dd { (number::moment(run.started_us)) ", " (number::duration(took_us)) " in total" }
+            dt { "program" } dd { "pgassay " (run.pgassay) ", result format " (run.schema) }
             dt { "seed" }
             dd { (schedule.seed) " (the same seed gives the same order and the same random numbers)" }
             dt { "blocks" }
             dd {
-                (schedule.blocks) " randomised rounds over " (run.plan.points.len())
-                " points; within a block every condition opens fresh connections and runs its "
-                "variants in random order and then mirrored; each block is one pair per comparison"
+                (schedule.blocks) " randomized rounds over " (run.plan.points.len())
+                " points (a point is a variant under a condition); within a block every condition "
+                "opens new connections and runs its variants in random order, then in reverse; each "
+                "block gives one pair per comparison"
             }
             dt { "trials" }
             dd {
                 "2 timed and " (schedule.profiled) " profiled per point and block "
-                "(and one in two blocks for the processor's counters, where it has any), "
-                (number::duration(schedule.trial_us as f64)) " each after "
-                (number::duration(schedule.settle_us as f64)) " of settling; "
-                (number::whole(run.trials.len() as f64)) " were kept"
+                "(and, every other block, one for hardware counters, if available), "
+                (number::duration(schedule.trial_us as f64)) " each after a settling time of "
+                (number::duration(schedule.settle_us as f64)) "; "
+                (number::whole(run.trials.len() as f64)) " trials were kept"
             }
             dt { "warm-up" }
             dd {
@@ -55,7 +56,7 @@ fn plan(run: &Run) -> Markup {
                 " agree, at most " (number::duration(schedule.warm_up_cap_us as f64))
             }
             dt { "load" }
-            dd { (number::count(u64::from(schedule.threads), "thread")) " per point, on epoll" }
+            dd { (number::count(u64::from(schedule.threads), "thread")) " per point, using epoll" }
         }
     }
 }
@@ -66,8 +67,8 @@ fn servers(run: &Run) -> Markup {
         h3 { "Servers" }
         @if builds_differ(&run.servers) {
             p.caution {
-                "These servers were built differently (compiler or flags): a difference between "
-                "them is also one of their builds."
+                "These servers were built differently (compiler or flags): differences between "
+                "them may come from their builds."
             }
         }
         @for (index, server) in run.servers.iter().enumerate() {
@@ -78,8 +79,8 @@ fn servers(run: &Run) -> Markup {
                 dt { "configure" } dd { code { (server.configure) } }
                 @if let Some(planned) = run.plan.servers.get(index) {
                     @if let Some(dsn) = &planned.dsn {
-                        dt { "reached by" } dd { code { (dsn) } }
-                        dt { "its settings that are not the defaults" } dd { (settings(&server.settings)) }
+                        dt { "connection" } dd { code { (dsn) } }
+                        dt { "non-default settings" } dd { (settings(&server.settings)) }
                     } @else {
                         dt { "settings" } dd { (settings(&planned.settings)) }
                     }
@@ -105,7 +106,7 @@ fn settings(settings: &BTreeMap<String, String>) -> Markup {
     }
 }
 
-/// Versions always differ in a study over versions; compilers and flags should not.
+/// Whether compilers or flags differ. Versions may: a study over versions compares them.
 fn builds_differ(servers: &[ServerFacts]) -> bool {
     let builds: BTreeSet<_> = servers
         .iter()
@@ -114,15 +115,15 @@ fn builds_differ(servers: &[ServerFacts]) -> bool {
     builds.len() > 1
 }
 
-/// All checks, those that found nothing wrong included: their absence could not be told apart.
+/// All checks, including those that passed: otherwise a check that was not run would look the same.
 fn checks(run: &Run) -> Markup {
     html! {
         @if !run.checks.is_empty() {
             h3 { "The machine" }
             div.scroll { table {
                 thead { tr {
-                    th scope="col" { "check" } th scope="col" { "found" }
-                    th scope="col" { "limits" } th scope="col" { "mended by" }
+                    th scope="col" { "check" } th scope="col" { "value" }
+                    th scope="col" { "limitation" } th scope="col" { "how to fix it" }
                 } }
                 tbody {
                     @for check in &run.checks {
@@ -138,9 +139,9 @@ fn checks(run: &Run) -> Markup {
     }
 }
 
-/// The study as the program understood it, which is what was run.
+/// The study as pgassay parsed it, which is what was run.
 fn study(run: &Run) -> Markup {
-    // A study came from TOML, and all it holds has a form there.
+    // The study was read from TOML, so TOML can represent it.
     let text = toml::to_string_pretty(&run.study)
         .unwrap_or_else(|error| format!("# The study could not be written as TOML: {error}"));
     html! {

@@ -1,6 +1,6 @@
-//! From values to places on an axis, and the ticks that a reader expects there.
+//! Axes: positions of values, and ticks.
 
-/// An axis from `low` to `high`, in equal steps or, where `log`, in equal ratios.
+/// A linear or logarithmic axis from `low` to `high`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Scale {
     low: f64,
@@ -9,7 +9,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// An axis in equal steps. A range of nothing, or none at all, becomes one around its value.
+    /// A linear axis. An empty or invalid range is replaced by one that starts at its value.
     pub(super) fn linear(low: f64, high: f64) -> Self {
         let (low, high) = if low.is_finite() && high.is_finite() {
             (low, high)
@@ -28,7 +28,7 @@ impl Scale {
         }
     }
 
-    /// An axis in equal ratios. Values that have no logarithm end at its lower end.
+    /// A logarithmic axis. Values without a logarithm are placed at its lower end.
     pub(super) fn log(low: f64, high: f64) -> Self {
         let usable = low > 0.0 && low.is_finite() && high.is_finite();
         let (low, high) = if usable { (low, high) } else { (0.5, 2.0) };
@@ -40,7 +40,7 @@ impl Scale {
         }
     }
 
-    /// The place of a value: 0 at the lower end, 1 at the upper; never beyond them.
+    /// The position of a value: 0 at the lower end, 1 at the upper, clamped to them.
     pub(super) fn place(self, value: f64) -> f64 {
         let place = if self.log {
             (value / self.low).ln() / (self.high / self.low).ln()
@@ -54,7 +54,7 @@ impl Scale {
         }
     }
 
-    /// Round values along the axis: at most about `wanted` of them.
+    /// Round values along the axis, about `wanted` at most.
     pub(super) fn ticks(self, wanted: usize) -> Vec<f64> {
         if self.log && self.high / self.low > 4.0 {
             return self.round_ratios(wanted);
@@ -71,7 +71,7 @@ impl Scale {
         (first..=last).map(|number| number as f64 * step).collect()
     }
 
-    /// 1, 2, 5 of each decade, or powers of ten where that would be too many.
+    /// 1, 2, 5 of each decade, or powers of ten if those would be too many.
     fn round_ratios(self, wanted: usize) -> Vec<f64> {
         let decades = (self.low.log10().floor() as i32)..=(self.high.log10().ceil() as i32);
         let of = |factors: &[f64]| -> Vec<f64> {
@@ -95,12 +95,12 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
 }
 
-/// A place in a drawing's own units, to a tenth: finer than a pixel of any screen.
+/// A position in a drawing's own units, to a tenth: finer than a pixel of any screen.
 pub(super) fn px(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// A tick's text: as many digits as tell it from its neighbours.
+/// A tick's label, with enough digits to distinguish it from its neighbors.
 pub(super) fn tick_label(value: f64, ticks: &[f64]) -> String {
     let step = ticks
         .windows(2)

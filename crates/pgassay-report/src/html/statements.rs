@@ -1,4 +1,4 @@
-//! What each statement of a transaction takes: a curve over the script, and the figures behind it.
+//! The latency of each statement of a transaction: a curve over the script, and its figures.
 
 use std::fmt::Write as _;
 
@@ -18,19 +18,19 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 38.0;
 
-/// The section, or nothing where no transaction has several statements, or none was timed.
+/// The section; empty if no transaction has several statements, or none was timed.
 pub(super) fn section(run: &Run) -> Markup {
     let told = told(run);
     html! {
         @if let Some(first) = told.first() {
             section #statements {
-                h2 { "What each statement takes" }
+                h2 { "Latency of each statement" }
                 p.lead {
                     (condition_title(run, first.condition)) ". As the client sees it, in profiled "
-                    "trials: from a statement’s begin to its answer; in a pipeline from its sending "
-                    "to the statement’s answer, once in 50 times, drawn at random, when the "
-                    "server is asked to send that answer at once. The shade reaches from the median to the "
-                    "99th percentile. Other conditions are in " code { "run.json" } "."
+                    "trials: from the start of a statement to its result. In a pipeline: from sending "
+                    "the pipeline to the statement’s result, for a random 1 in 50 executions, in which "
+                    "the server is asked to send that result at once. The shaded area extends from the "
+                    "median to the 99th percentile. Other conditions are in " code { "run.json" } "."
                 }
                 div.charts { @for it in &told { (chart(run, it)) } }
                 @for it in &told { (table(run, it)) }
@@ -39,7 +39,7 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
-/// Mean latency over the statement's number.
+/// Mean latency by statement number.
 fn chart(run: &Run, it: &ScriptStatements) -> Markup {
     let timed: Vec<&StatementLatency> = it.statements.iter().filter(|it| it.timed > 0).collect();
     let last = timed.len().max(2) as f64;
@@ -75,7 +75,7 @@ fn chart(run: &Run, it: &ScriptStatements) -> Markup {
                     }
                 }
                 text.faint x=((LEFT + WIDTH - RIGHT) / 2.0) y=(HEIGHT - 5.0) text-anchor="middle" {
-                    "statement; ms"
+                    "statement number; latency in ms"
                 }
                 g class={ "v" (it.variant % 7) } {
                     polygon.ribbon points=(shade.join(" ")) {}
@@ -91,7 +91,7 @@ fn chart(run: &Run, it: &ScriptStatements) -> Markup {
     }
 }
 
-/// What the browser shows when the pointer rests on a statement.
+/// The tooltip of a statement.
 fn hint(it: &StatementLatency) -> String {
     let mut hint = format!("line {}: {}", it.line, it.text);
     _ = write!(hint, ", {} ms", number::millis(it.mean_us));

@@ -1,4 +1,4 @@
-//! The figures as tables, for those who read numbers rather than charts.
+//! The figures as tables.
 
 use maud::{Markup, html};
 use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow, Ratio};
@@ -13,7 +13,7 @@ use crate::{number, reliability, sentence};
 /// More functions than this are summed in the last row.
 const FUNCTIONS_MAX: usize = 25;
 
-/// Figures of every point and every ratio.
+/// The figures of every point and every ratio.
 pub(super) fn section(run: &Run) -> Markup {
     html! {
         section #figures {
@@ -24,13 +24,14 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
-/// The exact figures of every point, which a chart can only suggest.
+/// The figures of every point.
 fn points(run: &Run) -> Markup {
     let unit = Unit::of(run);
     html! {
         div.scroll { table {
             caption {
-                "Every point. Latency of a transaction in ms, processor time in µs per " (unit.one()) "."
+                "Every point (a variant under a condition). Transaction latency in ms, CPU time in µs per "
+                (unit.one()) "."
             }
             thead { tr {
                 th scope="col" { "condition" } th scope="col" { "variant" }
@@ -48,7 +49,7 @@ fn points(run: &Run) -> Markup {
                                 td {
                                     (variant_name(run, variant))
                                     @if it.client_limited > 0.0 {
-                                        span.caution { " client-limited in "
+                                        span.caution { " the load generator was the bottleneck in "
                                             (number::percent(it.client_limited)) " of trials" }
                                     }
                                 }
@@ -73,15 +74,15 @@ fn points(run: &Run) -> Markup {
     }
 }
 
-/// Every ratio that has an interval, beyond the throughput that the verdict rests on.
+/// All ratios with intervals. Verdicts use throughput only.
 pub(super) fn ratios(run: &Run) -> Markup {
     let unit = Unit::of(run);
     html! {
         div.scroll { table {
             caption {
-                "Every ratio to " (baseline_name(run)) ", with the " (sentence::levels(run))
-                " interval of the pairs. Throughput above 1 is better; latency and server CPU time "
-                "below 1."
+                "Ratios to " (baseline_name(run)) ", with " (sentence::levels(run))
+                " confidence intervals. Throughput above 1 is better; for latency and server CPU "
+                "time, below 1 is better."
             }
             thead { tr {
                 th scope="col" { "condition" } th scope="col" { "variant" }
@@ -119,7 +120,7 @@ fn figures(it: &Comparison) -> [Option<&Ratio>; 6] {
     ]
 }
 
-/// The functions of one comparison, themselves only, marked new, up, down or gone.
+/// The functions of one comparison by self time, marked added, increased, decreased or removed.
 pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
     let top = top_rows(&cost.functions, FUNCTIONS_MAX, false);
     let largest_us = top.shown.first().map_or(1.0, |row| row.difference_us.abs());
@@ -127,9 +128,8 @@ pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
     html! {
         div.scroll { table.functions {
             caption {
-                "By function, itself only, µs per transaction. Below "
-                (number::micros(cost.resolvable_us)) " µs a function’s difference cannot be told "
-                "from noise here."
+                "By function, self time only, µs per transaction. Differences below "
+                (number::micros(cost.resolvable_us)) " µs are within noise."
                 @if let Some(note) = reliability::naming(cost) { " " (note) }
             }
             thead { tr {
@@ -142,7 +142,7 @@ pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
                 @for row in &top.shown { (function(row, largest_us)) }
                 @if top.left_out > 0 {
                     tr.rest {
-                        td {} td { (top.left_out) " more, unresolved ones included" }
+                        td {} td { (top.left_out) " more, including those within noise" }
                         td.n { (number::micros(baseline_us)) } td.n { (number::micros(variant_us)) }
                         td.n { (number::signed_micros(difference_us)) } td {} td {}
                     }
@@ -152,7 +152,7 @@ pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
     }
 }
 
-/// A row with a bar as long as its share of the largest difference.
+/// A row with a bar relative to the largest difference.
 fn function(row: &CostRow, largest_us: f64) -> Markup {
     let share = (row.difference_us.abs() / largest_us * 100.0).clamp(0.0, 100.0);
     let class = match row.change {

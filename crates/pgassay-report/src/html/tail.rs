@@ -1,4 +1,4 @@
-//! What transactions beyond p99 spend their time on, beside all of them: a table over some points.
+//! What transactions beyond p99 spend their time on, compared with all transactions.
 
 use maud::{Markup, html};
 use pgassay_core::ledger::{Ledger, Tail, TailRow};
@@ -11,7 +11,7 @@ use crate::tail::{basis, line, p99, row_name};
 /// More rows than this are summed in the last one.
 const ROWS_MAX: usize = 12;
 
-/// The table of those ledgers that have a tail, and why the others have none.
+/// The table of the ledgers with a tail, and why the others have none.
 pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
     let told: Vec<(&Ledger, &Tail)> = ledgers
         .iter()
@@ -23,8 +23,8 @@ pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
         @if !told.is_empty() {
             div.scroll { table.tail {
                 caption {
-                    "Transactions beyond their trial's p99 beside all, µs per transaction, while "
-                    "profiled; the rows add up to the mean latencies."
+                    "Transactions beyond their trial's p99 compared with all, µs per transaction, in "
+                    "profiled trials; the rows add up to the mean latencies."
                 }
                 thead {
                     tr {
@@ -63,7 +63,7 @@ pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
     }
 }
 
-/// The names of all rows, those first that are the longest in any tail.
+/// The names of all rows, the longest in any tail first.
 fn names(told: &[(&Ledger, &Tail)]) -> Vec<String> {
     let mut rows: Vec<&TailRow> = told.iter().flat_map(|(_, tail)| &tail.rows).collect();
     rows.sort_by(|a, b| b.tail_us.total_cmp(&a.tail_us));
@@ -77,7 +77,7 @@ fn names(told: &[(&Ledger, &Tail)]) -> Vec<String> {
     names
 }
 
-/// The sums of the rows that `is_meant`.
+/// The sums of the rows for which `is_meant` holds.
 fn row(name: &str, told: &[(&Ledger, &Tail)], is_meant: impl Fn(&TailRow) -> bool) -> Markup {
     let sum = |tail: &Tail, of: fn(&TailRow) -> f64| -> f64 {
         let meant = tail.rows.iter().filter(|it| is_meant(it));

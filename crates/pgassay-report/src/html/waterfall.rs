@@ -1,6 +1,6 @@
-//! The cost waterfall: from what a transaction costs under the baseline to what it costs under the
-//! variant, step by step, in µs of server CPU time or in instructions. The steps add up to the
-//! difference; what cannot be told from noise is one grey step of its own.
+//! The cost waterfall: from the cost of a transaction under the baseline to its cost under the variant,
+//! step by step, in µs of server CPU time or in instructions. The steps add up to the difference; all
+//! differences within noise form one gray step.
 
 use maud::{Markup, html};
 use pgassay_core::comparison::{Change, CostRow};
@@ -14,12 +14,12 @@ const STEPS_MAX: usize = 12;
 /// Totals that differ by less than this share are shown on an axis that does not start at zero.
 const ZOOM_BELOW: f64 = 0.15;
 
-/// What is measured, and how its figures are printed.
+/// The unit of a chart, and how to print its figures.
 #[derive(Clone, Copy)]
 pub(super) struct Unit {
-    /// Behind a total.
+    /// Printed after a total.
     pub name: &'static str,
-    /// Under the axis.
+    /// Printed at the axis.
     pub per_transaction: &'static str,
     /// Prints a figure.
     pub figure: fn(f64) -> String,
@@ -38,15 +38,15 @@ pub(super) const MICROS: Unit = Unit {
 /// A part of a difference.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// How much dearer it is under the variant.
+    /// How much more it costs under the variant.
     pub difference: f64,
-    /// The ends of the difference's interval; none where it is exact.
+    /// The bounds of the difference's interval; `None` if it is exact.
     pub interval: Option<[f64; 2]>,
     /// Half the interval's width, for the text.
     pub plus_minus: Option<f64>,
-    /// Whether it is told from noise.
+    /// Whether it exceeds noise.
     pub resolved: bool,
 }
 
@@ -65,28 +65,28 @@ impl From<&CostRow> for Part {
 /// A step of the waterfall.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Step {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// Where it starts.
+    /// Its start.
     pub from: f64,
-    /// The end; the next step starts here.
+    /// Its end, where the next step starts.
     pub to: f64,
-    /// The interval of the end; `None` for sums of parts and for exact ones.
+    /// The interval of the end; `None` for sums of parts and for exact parts.
     pub interval: Option<[f64; 2]>,
     /// Half the interval's width, for the text.
     pub plus_minus: Option<f64>,
-    /// Whether it is told from noise.
+    /// Whether it exceeds noise.
     pub resolved: bool,
 }
 
-/// The steps from baseline to variant: savings, largest first; added costs; the rest; the noise.
+/// The steps from baseline to variant: savings, largest first; added costs; the others; the noise.
 pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[Part]) -> Vec<Step> {
     let mut resolved: Vec<&Part> = parts.iter().filter(|part| part.resolved).collect();
     resolved.sort_by(|a, b| b.difference.abs().total_cmp(&a.difference.abs()));
     let (shown, beyond) = resolved.split_at(resolved.len().min(STEPS_MAX));
     let mut shown = shown.to_vec();
     shown.sort_by(|a, b| a.difference.total_cmp(&b.difference));
-    // Falls by size, then rises by size: both lists of a reader's attention start with the largest.
+    // Decreases, then increases, both with the largest first.
     let falls = shown.partition_point(|part| part.difference < 0.0);
     shown[falls..].reverse();
     let mut steps: Vec<Step> = Vec::new();
@@ -112,9 +112,9 @@ pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[Part]) -> Vec<Step> 
     let noise: Vec<&Part> = parts.iter().filter(|part| !part.resolved).collect();
     if !noise.is_empty() {
         let sum = noise.iter().map(|part| part.difference).sum();
-        step(format!("unresolved ({})", noise.len()), sum, None, false);
+        step(format!("within noise ({})", noise.len()), sum, None, false);
     }
-    // Whatever separates the rows from the exact total is shown, not swallowed.
+    // Whatever the rows miss of the exact total is a step of its own.
     let told: f64 = parts.iter().map(|part| part.difference).sum();
     let missing = variant - baseline - told;
     if missing.abs() >= 0.005 {
@@ -123,7 +123,7 @@ pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[Part]) -> Vec<Step> 
     steps
 }
 
-/// The chart of one list of rows of a difference in time.
+/// The chart of the rows of a difference in time.
 pub(super) fn chart(kind: &str, total: &CostRow, rows: &[CostRow], names: [&str; 2]) -> Markup {
     let parts: Vec<Part> = rows.iter().map(Part::from).collect();
     let totals = [total.baseline_us, total.variant_us];
@@ -156,8 +156,8 @@ pub(super) fn drawing(
     }
 }
 
-/// The axis, and whether it leaves out zero: small differences between large totals would vanish,
-/// but then the bars of the totals no longer compare by length, and the chart says so.
+/// The axis, and whether it excludes zero, so that small differences between large totals stay visible.
+/// The lengths of the totals' bars are then not comparable, and the chart says so.
 fn scale(totals: [f64; 2], steps: &[Step]) -> (Scale, bool) {
     let ends = || {
         let ends = steps.iter().flat_map(|step| {
@@ -176,7 +176,7 @@ fn scale(totals: [f64; 2], steps: &[Step]) -> (Scale, bool) {
     }
 }
 
-/// The bar of a total: where the waterfall starts, or where it ends.
+/// The bar of a total: the start or the end of the waterfall.
 fn whole(name: &str, value: f64, scale: Scale, unit: Unit) -> Markup {
     html! {
         div.row.whole {
@@ -191,7 +191,7 @@ fn whole(name: &str, value: f64, scale: Scale, unit: Unit) -> Markup {
     }
 }
 
-/// A step, joined to the one above by a thin line at the place where that one ended.
+/// A step, joined by a thin line to the end of the one above.
 fn row(step: &Step, scale: Scale, unit: Unit) -> Markup {
     let (from, to) = (scale.place(step.from), scale.place(step.to));
     let difference = step.to - step.from;
@@ -267,7 +267,7 @@ mod tests {
         ];
         let steps = steps([15.0, 3.05], &rows.each_ref().map(Part::from));
         let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
-        assert_eq!(names, ["plan", "parse", "bind", "unresolved (1)"]);
+        assert_eq!(names, ["plan", "parse", "bind", "within noise (1)"]);
         assert!((steps[0].from - 15.0).abs() < 1e-9);
         for pair in steps.windows(2) {
             assert!((pair[0].to - pair[1].from).abs() < 1e-9);

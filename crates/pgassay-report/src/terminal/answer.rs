@@ -1,4 +1,4 @@
-//! Every comparison on a line of its own: `prepared  faster  tps ×1.412 [1.396, 1.428]  6 pairs, …`.
+//! One line per comparison: `prepared  faster  tps ×1.412 [1.396, 1.428]  6 pairs, …`.
 
 use pgassay_core::comparison::{Comparison, Verdict};
 use pgassay_core::run::Run;
@@ -8,17 +8,17 @@ use super::{Style, clients, heading};
 use crate::outline::{Unit, baseline_name, comparison, groups, variant_name};
 use crate::{number, reliability, sentence};
 
-/// The section, or nothing where nothing was compared.
+/// The section; empty without comparisons.
 pub(super) fn section(run: &Run, style: Style) -> String {
     if run.comparisons.is_empty() {
         return String::new();
     }
     let explanation = format!(
-        "throughput over that of {}, with the {} interval of the pairs",
+        "throughput relative to {}, with {} CI",
         baseline_name(run),
         sentence::levels(run)
     );
-    // From the wordiest to the shortest: the first that fits is printed.
+    // From the longest to the shortest: the first that fits is printed.
     let forms =
         [Noise::Words, Noise::Short, Noise::Figures, Noise::None].map(|noise| table(run, noise));
     let fitting = forms.iter().find(|form| form.width() <= style.columns());
@@ -29,7 +29,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     out
 }
 
-/// How much to say about the pairs.
+/// How much to print about the pairs.
 #[derive(Clone, Copy)]
 enum Noise {
     Words,
@@ -38,7 +38,7 @@ enum Noise {
     None,
 }
 
-/// A row per comparison; the condition is named on the first of its rows.
+/// One row per comparison; the condition is named on its first row.
 fn table(run: &Run, noise: Noise) -> Table {
     let unit = Unit::of(run);
     let mut table = Table::new(&[Side::Right, Side::Left, Side::Left, Side::Left, Side::Left]);
@@ -69,7 +69,7 @@ fn table(run: &Run, noise: Noise) -> Table {
     table
 }
 
-/// The colour of a verdict's word.
+/// The color of a verdict.
 fn ink(verdict: Verdict) -> Ink {
     match verdict {
         Verdict::Faster => Ink::Good,
@@ -79,7 +79,7 @@ fn ink(verdict: Verdict) -> Ink {
     }
 }
 
-/// The ratio with its interval, which one pair does not have.
+/// The ratio with its interval, which a single pair does not have.
 fn ratio(comparison: &Comparison) -> String {
     let tps = &comparison.tps;
     if tps.by_pair.len() < 2 {
@@ -92,7 +92,7 @@ fn ratio(comparison: &Comparison) -> String {
     )
 }
 
-/// How noisy the pairs were and what they could have found, as far as there is room.
+/// The pairs' noise and the minimum detectable effect, as far as there is room.
 fn pairs(comparison: &Comparison, noise: Noise) -> String {
     let tps = &comparison.tps;
     let pairs = number::count(tps.by_pair.len() as u64, "pair");
@@ -105,7 +105,7 @@ fn pairs(comparison: &Comparison, noise: Noise) -> String {
     let sd = number::noise(tps.pair_sd);
     let detectable = reliability::detectable(tps);
     let detectable = detectable.map_or(String::new(), |it| format!(", {it}"));
-    // A mark sends the reader to the line that explains it, below the table.
+    // A mark refers to a footnote below the table.
     let mark = reliability::mark(comparison);
     match noise {
         Noise::Words => format!("{pairs}, pair SD {sd}{detectable}{mark}"),
@@ -115,14 +115,13 @@ fn pairs(comparison: &Comparison, noise: Noise) -> String {
     }
 }
 
-/// What an unresolved verdict needs, said once for the neediest; what the marks mean, and what all
+/// The lines below the table: how many pairs inconclusive comparisons need, the footnotes, and what the
 /// verdicts rest on.
 fn unresolved(run: &Run, style: Style) -> String {
     let mut out = String::new();
     if let Some(needed) = sentence::needed(run) {
-        let text = format!(
-            "unresolved: cannot tell, the interval holds ×1 and reaches beyond ±2 %. {needed}"
-        );
+        let text =
+            format!("inconclusive: the interval contains ×1 and extends beyond ±2%. {needed}");
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));
     }
     for note in reliability::footnotes(run)

@@ -1,4 +1,4 @@
-//! What the study's author believed, what the source found, and the functions that the study watches.
+//! The source's figures, the study's expectations, and the functions that the study watches.
 
 use pgassay_core::measure::{ExpectationOutcome, Outcome};
 use pgassay_core::run::Run;
@@ -8,7 +8,7 @@ use super::{Style, heading};
 use crate::outline::{condition_title, variant_name};
 use crate::{belief, number};
 
-/// The source's figures beside ours, or nothing where the study names none.
+/// The source's figures next to this run's; empty if the study names none.
 pub(super) fn reference(run: &Run, style: Style) -> String {
     let (Some(found), Some(reference)) = (&run.reference, &run.study.reference) else {
         return String::new();
@@ -17,7 +17,7 @@ pub(super) fn reference(run: &Run, style: Style) -> String {
     let mut sides = vec![Side::Left];
     sides.extend([Side::Right; 5]);
     let mut table = Table::new(&sides);
-    let titles = ["", "there", "", "here", "", "here ÷ there"];
+    let titles = ["", "source", "", "this run", "", "run ÷ source"];
     table.row(titles.map(|title| inked(title, Ink::Faint)).to_vec());
     for row in &found.rows {
         let figure = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number::plain);
@@ -36,10 +36,10 @@ pub(super) fn reference(run: &Run, style: Style) -> String {
         table.remove_column(4);
         table.remove_column(2);
     }
-    let mut out = heading("SOURCE", &format!("there: {}", reference.source), style);
+    let mut out = heading("SOURCE", &reference.source, style);
     out.push_str(&table.render(style.color));
     if let Some(base) = &reference.base {
-        let text = format!("× over \"{base}\", on each side by its own.");
+        let text = format!("× is the ratio to \"{base}\" of the same column.");
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));
     }
     if let Some(differs) = &reference.differs {
@@ -48,12 +48,12 @@ pub(super) fn reference(run: &Run, style: Style) -> String {
     out
 }
 
-/// Every expectation and what became of it.
+/// Every expectation with its outcome.
 pub(super) fn expectations(run: &Run, style: Style) -> String {
     if run.expectations.is_empty() {
         return String::new();
     }
-    let explanation = "what the study expects; met or not met only where the whole interval is";
+    let explanation = "the study's expectations; met or not met only if the whole interval is";
     let mut out = heading("EXPECTED", explanation, style);
     for it in &run.expectations {
         out.push_str(&expectation(run, it, style));
@@ -75,8 +75,8 @@ fn expectation(run: &Run, it: &ExpectationOutcome, style: Style) -> String {
     text.replacen("____________", &paint(&word, ink, style.color), 1)
 }
 
-/// The watched functions, under each condition for the variant that spends the most in them; the
-/// page has all.
+/// The watched functions, for each condition and the variant that spends the most in them; the page has
+/// all variants.
 pub(super) fn watched(run: &Run, style: Style) -> String {
     let variants = run.plan.variants.len();
     let mut lines = String::new();
@@ -95,7 +95,7 @@ pub(super) fn watched(run: &Run, style: Style) -> String {
             .iter()
             .filter_map(|it| Some((&it.name, (*it.shares.get(index)?)?)))
             .filter(|(_, share)| *share >= 0.05)
-            .map(|(name, share)| format!("{name}\u{a0}{}\u{a0}%", number::decimals(share, 1)))
+            .map(|(name, share)| format!("{name}\u{a0}{}%", number::decimals(share, 1)))
             .collect();
         let text = format!(
             "{}, {}: {}",
@@ -108,7 +108,7 @@ pub(super) fn watched(run: &Run, style: Style) -> String {
     if lines.is_empty() {
         return lines;
     }
-    let explanation = "share of the server's CPU time in a function and what it calls, of the variant that spends \
+    let explanation = "share of the server's CPU time in a function and its callees, for the variant that spends \
                        the most in them";
     heading("WATCHED", explanation, style) + &lines
 }

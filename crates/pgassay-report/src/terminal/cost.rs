@@ -1,5 +1,5 @@
-//! Where the difference in the server's CPU time lies: the comparison that tells the most in full,
-//! the others in a line each.
+//! Where the difference in the server's CPU time lies: the most informative comparison in full, the
+//! others in one line each.
 
 use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow};
 use pgassay_core::run::Run;
@@ -12,16 +12,19 @@ use crate::outline::{
 };
 use crate::{number, reliability, sentence};
 
-/// Rows of the coarse account, and of functions.
+/// Maximum rows of the coarse account.
 const COARSE_ROWS: usize = 5;
 const FUNCTION_ROWS: usize = 10;
-/// Longer names are cut: C++ symbols know no bounds.
+/// Longer names are cut: C++ symbols can be arbitrarily long.
 const NAME_WIDTH_MAX: usize = 34;
 const BAR_WIDTH: usize = 16;
-/// The bars are the first to go where room is scarce.
+/// Left out if the table does not fit.
 const BAR_COLUMN: usize = 6;
+/// The marks (`increased`) leave too little room for names on a narrower terminal.
+const MARK_COLUMN: usize = 0;
+const MARKS_FROM: usize = 80;
 
-/// The section, or nothing where no comparison has an account of costs.
+/// The section; empty if no comparison has an account of costs.
 pub(super) fn section(run: &Run, style: Style) -> String {
     let Some(telling) = explained(run) else {
         return String::new();
@@ -30,7 +33,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         return String::new();
     };
     let title = format!(
-        "{} against {}, {}",
+        "{} vs {}, {}",
         variant_name(run, telling.variant),
         baseline_name(run),
         condition_title(run, telling.condition)
@@ -44,13 +47,16 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     if table.width() > style.columns() {
         table.remove_column(BAR_COLUMN);
     }
+    if style.columns() < MARKS_FROM {
+        table.remove_column(MARK_COLUMN);
+    }
     out.push_str(&table.render(style.color));
     out.push_str(&below_noise(cost, style));
     out.push_str(&others(run, telling, style));
     out
 }
 
-/// The coarse account, its total, and the functions, in one table so that figures stand in line.
+/// The coarse account, its total, and the functions, in one table so that the columns line up.
 fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style) -> Table {
     let mut sides = vec![Side::Left, Side::Left];
     sides.extend([Side::Right; 4]);
@@ -78,7 +84,7 @@ fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style
         table.row(total);
         table.row(vec![
             cell(""),
-            inked("function, itself", Ink::Faint),
+            inked("function (self)", Ink::Faint),
             cell(""),
             cell(""),
             cell(""),
@@ -99,7 +105,7 @@ fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style
     table
 }
 
-/// The largest rows of a list, and one for all others so that the reader can add them up.
+/// The largest rows of a list, and one row with the sum of the others, so that the rows add up.
 fn rows(table: &mut Table, rows: &[CostRow], count: usize, kind: &str, style: Style) {
     let top = top_rows(rows, count, kind != "function");
     let largest = top.shown.first().map_or(0.0, |it| it.difference_us.abs());
@@ -122,9 +128,10 @@ fn rows(table: &mut Table, rows: &[CostRow], count: usize, kind: &str, style: St
     ]);
 }
 
-/// What the columns of figures leave for a name.
+/// The width that the other columns leave for a name.
 fn name_width(style: Style) -> usize {
-    NAME_WIDTH_MAX.min(style.columns().saturating_sub(52))
+    let others = if style.columns() < MARKS_FROM { 46 } else { 57 };
+    NAME_WIDTH_MAX.min(style.columns().saturating_sub(others))
 }
 
 /// `11 more functions`.
@@ -132,7 +139,7 @@ fn more(number: usize, kind: &str) -> String {
     format!("{number} more {kind}{}", if number == 1 { "" } else { "s" })
 }
 
-/// One row; bars are relative to the largest of its own list.
+/// One row; its bar is relative to the largest difference of the list.
 fn row(mark: &str, name: &str, row: &CostRow, largest_us: f64, style: Style) -> Vec<Cell> {
     let ink = match row.change {
         Change::New | Change::Up => Ink::Bad,
@@ -158,7 +165,7 @@ fn row(mark: &str, name: &str, row: &CostRow, largest_us: f64, style: Style) -> 
     ]
 }
 
-/// What the sampling could not resolve, said once instead of row by row.
+/// The noise limit of function differences, and why some rows have no marks.
 fn below_noise(cost: &CostDifference, style: Style) -> String {
     let resolved = cost
         .functions
@@ -166,9 +173,9 @@ fn below_noise(cost: &CostDifference, style: Style) -> String {
         .any(|row| row.change != Change::Unresolved);
     let limit = number::micros(cost.resolvable_us);
     let text = if resolved {
-        format!("A function's difference below {limit} µs cannot be told from noise here.")
+        format!("Function differences below {limit} µs are within noise.")
     } else {
-        format!("No function's difference can be told from noise (below {limit} µs).")
+        format!("All function differences are within noise (below {limit} µs).")
     };
     let text = [text].into_iter().chain(reliability::naming(cost));
     let text = text.collect::<Vec<_>>().join(" ");
@@ -176,7 +183,7 @@ fn below_noise(cost: &CostDifference, style: Style) -> String {
     paint(text.trim_end(), Ink::Faint, style.color) + "\n"
 }
 
-/// A line for every other variant, under the condition that is told in full or the most telling.
+/// One line for every other variant, under the condition shown in full or else the most informative.
 fn others(run: &Run, told: &Comparison, style: Style) -> String {
     let mut lines = String::new();
     for variant in (1..run.plan.variants.len()).filter(|variant| *variant != told.variant) {
@@ -194,7 +201,7 @@ fn others(run: &Run, told: &Comparison, style: Style) -> String {
     lines
 }
 
-/// `prepared, plain, 1 client  −17.1 ±0.4 µs/tx: parse −4.3, plan −7.7, rest −5.1; unresolved …`.
+/// `prepared, plain, 1 client: −17.1 ±0.4 µs/tx: parse −4.3, plan −7.7, other −5.1, within noise …`.
 fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     let Some(cost) = &comparison.cost else {
         return String::new();
@@ -215,10 +222,10 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     let unresolved = unresolved_us(coarse);
     let beyond = top.rest_us[2] - unresolved;
     if number::signed_micros(beyond) != "0.00" {
-        parts.push(format!("rest\u{a0}{}", number::signed_micros(beyond)));
+        parts.push(format!("other\u{a0}{}", number::signed_micros(beyond)));
     }
     parts.push(format!(
-        "unresolved\u{a0}{}",
+        "within\u{a0}noise\u{a0}{}",
         number::signed_micros(unresolved)
     ));
     let text = format!(

@@ -1,5 +1,5 @@
-//! What server and kernel counted per transaction, where it differs between variants: the
-//! comparison that tells the most, the most telling counters first.
+//! Server and kernel statistics per transaction that differ between variants: the most informative
+//! comparison, the most informative counters first.
 
 use pgassay_core::comparison::Comparison;
 use pgassay_core::counters;
@@ -12,11 +12,11 @@ use crate::outline::{
     baseline_name, condition_title, differing, explained, most_counted, variant_name,
 };
 
-/// The page has the others.
+/// The page shows the other rows.
 const ROWS: usize = 8;
 const NAME_WIDTH_MAX: usize = 44;
 
-/// The section, or nothing where no counter differs.
+/// The section; empty if no counter differs.
 pub(super) fn section(run: &Run, style: Style) -> String {
     let telling = explained(run);
     let telling = telling.filter(|it| !differing(it).is_empty());
@@ -24,17 +24,17 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         return String::new();
     };
     let title = format!(
-        "what server and kernel counted per transaction: {} against {}, {}",
+        "server and kernel statistics per transaction: {} vs {}, {}",
         variant_name(run, told.variant),
         baseline_name(run),
         condition_title(run, told.condition)
     );
-    let mut out = heading("COUNTED", &title, style);
+    let mut out = heading("STATISTICS", &title, style);
     out.push_str(&table(run, told, style).render(style.color));
     let others = differing(told).len().saturating_sub(ROWS);
     if others > 0 {
         let text = format!(
-            "{} more differ: see the report.",
+            "{} more differ; see the HTML report.",
             number::whole(others as f64)
         );
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));

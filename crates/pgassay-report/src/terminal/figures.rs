@@ -8,12 +8,12 @@ use super::{Style, clients, heading};
 use crate::number;
 use crate::outline::{Unit, groups, per_transaction, point, variant_name};
 
-/// Columns that give way on a narrow terminal, the first to go first: p50, p95.
+/// Columns left out on a narrow terminal, in this order: p50, then p95.
 const MAY_GO: [usize; 2] = [4, 4];
 
 const FLOOR_COLUMN: usize = 8;
 
-/// The section, or nothing where no trial was timed.
+/// The section; empty if no trial was timed.
 pub(super) fn section(run: &Run, style: Style) -> String {
     if run.points.is_empty() {
         return String::new();
@@ -26,7 +26,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     }
     let unit = Unit::of(run);
     let floor = match &run.study.floor {
-        Some(floor) => format!("; × floor: mean latency over that of {floor}"),
+        Some(floor) => format!("; × floor: mean latency relative to {floor}"),
         None => String::new(),
     };
     let explanation = format!(
@@ -38,7 +38,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     out
 }
 
-/// The mean latency of a point over that of the smallest thing measurable.
+/// The mean latency of a point relative to the study's floor, the variant that does the least work.
 fn over_floor(run: &Run, it: &PointSummary) -> String {
     let named = run.study.floor.as_ref();
     let floor = named.and_then(|floor| run.plan.variants.iter().position(|it| it == floor));
@@ -48,7 +48,7 @@ fn over_floor(run: &Run, it: &PointSummary) -> String {
     })
 }
 
-/// A row per point, the baseline first. Latency is in milliseconds because pgbench's is.
+/// One row per point, the baseline first. Latency is in milliseconds, as in pgbench.
 fn table(run: &Run) -> Table {
     let mut sides = vec![Side::Right, Side::Left];
     sides.extend([Side::Right; 7]);
@@ -100,7 +100,7 @@ fn table(run: &Run) -> Table {
     }
     if run.points.iter().any(|point| point.client_limited > 0.0) {
         table.across(cell(
-            "  ! the load generator set the pace in some trials, not the server",
+            "  ! the load generator was the bottleneck in some trials",
         ));
     }
     table

@@ -1,4 +1,4 @@
-//! The strongest findings: what it is, what showed it, what to do. The page has all of them.
+//! The strongest findings: what happens, the evidence, the suggested fix. The page has all of them.
 
 use pgassay_core::finding::{Confidence, Finding};
 use pgassay_core::run::Run;
@@ -7,25 +7,25 @@ use super::table::{Ink, paint, wrap};
 use super::{Style, answer, heading};
 use crate::{number, sentence};
 
-/// More is left to the page: who reads the answer wants to know where to begin.
+/// The page shows the other findings.
 const SHOWN_MAX: usize = 3;
 const FACTS_MAX: usize = 3;
-const INDENT: &str = "                 ";
+const INDENT: &str = "              ";
 
-/// The section of a run, or nothing where nothing was found.
+/// The section of a run; empty without findings.
 pub(super) fn section(run: &Run, style: Style) -> String {
     told(&run.findings, style, |finding| {
         sentence::place(run, finding)
     })
 }
 
-/// What became of the remedies, where they were tried.
+/// The results of the suggested fixes that were run.
 pub(super) fn remedies(run: &Run, style: Style) -> String {
     let Some(tried) = &run.remedies else {
         return String::new();
     };
-    let explanation = "what the findings advise, run as further variants of the same study";
-    let mut out = heading("REMEDIES", explanation, style);
+    let explanation = "suggested fixes, benchmarked as additional variants of the same study";
+    let mut out = heading("FIXES TRIED", explanation, style);
     for answer in sentence::answers(tried) {
         out.push_str(&wrap(&answer.text, style.columns(), "→ ", "  "));
     }
@@ -61,7 +61,7 @@ fn told(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) 
     }
     if let Some(rest) = strongest.get(SHOWN_MAX..).filter(|rest| !rest.is_empty()) {
         let titles: Vec<&str> = rest.iter().map(|it| it.title.as_str()).collect();
-        let text = format!("Also: {}. See the report.", titles.join("; "));
+        let text = format!("Also: {}. See the HTML report.", titles.join("; "));
         let text = wrap(&text, style.columns(), "  ", "  ");
         out.push_str(&paint(text.trim_end(), Ink::Faint, style.color));
         out.push('\n');
@@ -85,15 +85,15 @@ fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style
     };
     let more = match elsewhere {
         0 => String::new(),
-        1 => " (and at another point)".to_owned(),
-        many => format!(" (and at {} others)", number::whole(many as f64)),
+        1 => " (and at 1 other point)".to_owned(),
+        many => format!(" (and at {} other points)", number::whole(many as f64)),
     };
     let title = if place.is_empty() {
         finding.title.clone()
     } else {
         format!("{}: {place}{more}", finding.title)
     };
-    let first = format!("  {word:<13}  ");
+    let first = format!("  {word:<10}  ");
     let text = wrap(&title, style.columns(), &first, INDENT);
     let mut out = text.replacen(word, &paint(word, ink, style.color), 1);
     let mut facts = sentence::facts(finding, FACTS_MAX);
@@ -137,13 +137,13 @@ mod tests {
         let told = "Queueing that follows from \"Each commit waits for the disk\": fix that first.";
         assert!(text.contains(told), "{text}");
         assert!(!text.contains("Spread the counter"), "{text}");
-        assert_eq!(text.matches("moved with it").count(), 2, "{text}");
+        assert_eq!(text.matches("correlated").count(), 2, "{text}");
     }
 
     #[test]
     fn what_an_older_version_called_confirmed_without_a_fix_has_moved() {
         let old = CAUSE.replace("moved", "confirmed");
-        assert_eq!(sentence::confidence_word(&finding(&old)), "moved with it");
+        assert_eq!(sentence::confidence_word(&finding(&old)), "correlated");
         let own = old.replace("\"difference_us\": 900.0,", "");
         assert_eq!(sentence::confidence_word(&finding(&own)), "confirmed");
     }

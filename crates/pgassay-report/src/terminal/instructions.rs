@@ -1,4 +1,4 @@
-//! Counted instructions beside the time, a row a variant, and what the differences are made of.
+//! Instruction counts next to timed figures, one row per variant, and the functions behind differences.
 
 use pgassay_core::instructions::{VariantDifference, Verdict};
 use pgassay_core::run::Run;
@@ -8,15 +8,14 @@ use super::{Style, heading};
 use crate::instructions::{Row, change, doubt, figure, how, rows, signed};
 use crate::number;
 
-/// More differences than this are left to the page.
+/// The page shows the other differences.
 const EXPLAINED_MAX: usize = 3;
-/// Functions named of each.
+/// Functions named per difference.
 const FUNCTIONS: usize = 4;
-/// The columns that give way on a narrow terminal, the first to go first: the ± of the difference,
-/// the doubt in words.
+/// Columns left out on a narrow terminal, in this order: the ± of the difference, then the doubt.
 const MAY_GO: [usize; 2] = [3, 4];
 
-/// The section, or nothing where nothing was counted.
+/// The section; empty without instruction counts.
 pub(super) fn section(run: &Run, style: Style) -> String {
     let Some(costs) = &run.instructions else {
         return String::new();
@@ -25,7 +24,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     let timed = rows.iter().find_map(|row| row.timed);
     let timed = timed.map_or_else(String::new, |timed| {
         format!(
-            " Beside them what was timed with {}.",
+            " Server CPU and tps were timed with {}.",
             number::count(timed.clients.into(), "client")
         )
     });
@@ -63,7 +62,7 @@ fn table(rows: &[Row<'_>]) -> Table {
     let mut table = Table::new(&sides);
     let titles = [
         "",
-        "counted",
+        "count",
         "difference",
         "±",
         "ratio",
@@ -106,7 +105,7 @@ fn table(rows: &[Row<'_>]) -> Table {
     table
 }
 
-/// `b against a: +160.4 instructions: check_log_duration +86.0, …`.
+/// `b vs a: +160.4: check_log_duration +86.0, …`.
 fn explained(told: &VariantDifference) -> String {
     let difference = &told.difference;
     let per = |sum: i64| signed(difference.per_transaction_of(sum));
@@ -117,13 +116,13 @@ fn explained(told: &VariantDifference) -> String {
         .map(|row| format!("{}\u{a0}{}", row.name, per(row.instructions)))
         .collect();
     let rest: i64 = functions.skip(FUNCTIONS).map(|row| row.instructions).sum();
-    parts.push(format!("others\u{a0}{}", per(rest)));
+    parts.push(format!("other\u{a0}{}", per(rest)));
     let condition = match told.condition.as_str() {
         "" => String::new(),
         title => format!(", {title}"),
     };
     format!(
-        "{} against {}{condition}: {}: {}",
+        "{} vs {}{condition}: {}: {}",
         told.variant,
         told.baseline,
         signed(difference.per_transaction),

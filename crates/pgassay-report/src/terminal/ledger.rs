@@ -1,4 +1,4 @@
-//! Where the difference in response time lies: one comparison in full, the others in a line each.
+//! Where the difference in response time lies: one comparison in full, the others in one line each.
 
 use pgassay_core::comparison::{Change, Comparison, CostRow};
 use pgassay_core::ledger::{Ledger, LedgerDifference, LedgerRow};
@@ -13,16 +13,16 @@ use crate::number;
 use crate::outline::{baseline_name, condition_title, explained_ledger, plus_minus, variant_name};
 use crate::tail;
 
-/// Rows of the account in full, and named in a line.
+/// Rows of the full account, and rows named in a line.
 const ROWS: usize = 9;
 const ROWS_IN_LINE: usize = 3;
-/// Comparisons that get a line; the page has all.
+/// Comparisons that get a line; the page has all of them.
 const LINES: usize = 6;
 const BAR_WIDTH: usize = 16;
-/// The bars are the first to go where room is scarce.
+/// Left out if the table does not fit.
 const BAR_COLUMN: usize = 6;
 
-/// The section, or nothing where no comparison has a ledger.
+/// The section; empty if no comparison has a ledger.
 pub(super) fn section(run: &Run, style: Style) -> String {
     let Some(telling) = explained_ledger(run) else {
         return String::new();
@@ -31,7 +31,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         return String::new();
     };
     let title = format!(
-        "where the response time goes, µs per transaction: {} against {}, {}",
+        "where the response time goes, µs per transaction: {} vs {}, {}",
         variant_name(run, telling.variant),
         baseline_name(run),
         condition_title(run, telling.condition)
@@ -68,7 +68,7 @@ fn table(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: 
     let largest_us = shown
         .first()
         .map_or(0.0, |row| row.cost.difference_us.abs());
-    let name_width = style.columns().saturating_sub(54).min(34);
+    let name_width = style.columns().saturating_sub(56).min(34);
     for row in shown {
         let name = group_name(row.part, &row.cost.name);
         let name = cut(&visible(&name), name_width);
@@ -90,9 +90,9 @@ fn table(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: 
     table
 }
 
-/// The rows that are shown, and those that share one.
+/// The rows that are shown, and those that are summed into one.
 fn split(groups: &[LedgerRow]) -> (&[LedgerRow], &[LedgerRow]) {
-    // One row more takes no more room than the sum of one.
+    // Showing one more row takes no more room than a sum of that one row.
     let shown = if groups.len() <= ROWS + 1 {
         groups.len()
     } else {
@@ -135,7 +135,7 @@ fn line(mark: &str, name: &str, row: &CostRow, largest_us: f64) -> Vec<Cell> {
     ]
 }
 
-/// Whether it explains, whether it adds up, and what stands beside it.
+/// Whether the rows explain the difference, the checks, background processes and the tail.
 fn notes(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: Style) -> String {
     let mut lines = vec![explanation(difference)];
     for variant in [0, telling.variant] {
@@ -146,7 +146,7 @@ fn notes(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: 
         let beside = if beside.is_empty() {
             String::new()
         } else {
-            format!("; beside it, CPU per transaction: {beside}")
+            format!("; background processes, CPU µs per transaction: {beside}")
         };
         lines.push(checks(run, ledger) + &beside);
     }
@@ -163,7 +163,7 @@ fn notes(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: 
     paint(text.trim_end(), Ink::Faint, style.color) + "\n"
 }
 
-/// A line for each of the other comparisons, as far as there is room.
+/// One line for each of the other comparisons, at most [`LINES`].
 fn others(run: &Run, told: &Comparison, style: Style) -> String {
     let mut others: Vec<&Comparison> = run
         .comparisons
@@ -172,20 +172,23 @@ fn others(run: &Run, told: &Comparison, style: Style) -> String {
             it.ledger.is_some() && (it.condition, it.variant) != (told.condition, told.variant)
         })
         .collect();
-    // How the same two compare under other conditions says more than what a third one does.
+    // The same variant under other conditions comes before other variants.
     others.sort_by_key(|it| it.variant != told.variant);
     let mut lines = String::new();
     for other in others.iter().take(LINES) {
         lines.push_str(&in_a_line(run, other, style));
     }
     if others.len() > LINES {
-        let text = format!("{} more comparisons are on the page.", others.len() - LINES);
+        let text = format!(
+            "See the HTML report for {} more comparisons.",
+            others.len() - LINES
+        );
         lines.push_str(&wrap(&text, style.columns(), "  ", "    "));
     }
     lines
 }
 
-/// `prepared, 16 clients: −79.2 ±31 µs: run queue −87.6, CPU: plan −5.4, rest +13.8`.
+/// `prepared, 16 clients: −79.2 ±31 µs: run queue −87.6, CPU: plan −5.4, other +13.8, …`.
 fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     let Some(difference) = &comparison.ledger else {
         return String::new();
@@ -204,9 +207,9 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
         })
         .collect();
     let rest_us: f64 = rest.iter().map(|row| row.cost.difference_us).sum();
-    parts.push(format!("rest\u{a0}{}", number::signed_micros(rest_us)));
+    parts.push(format!("other\u{a0}{}", number::signed_micros(rest_us)));
     parts.push(format!(
-        "unresolved\u{a0}{}",
+        "unexplained\u{a0}{}",
         number::micros(difference.unresolved_us)
     ));
     let text = format!(

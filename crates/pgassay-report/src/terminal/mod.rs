@@ -1,9 +1,9 @@
-//! The answer as text, for a terminal of up to 100 columns.
+//! A run as text, for a terminal of up to 100 columns.
 //!
-//! From the top: the question and its answer in sentences; every comparison on a line; the figures
-//! of every point; where the difference in cost lies, told once, for the comparison that tells the
-//! most, of CPU time and of response time; then what the reader must know before believing any of it. The text alone carries the
-//! meaning, colour only helps, and nothing is longer than it is worth: the page has the rest.
+//! From the top: the question and its answer in sentences; one line per comparison; the figures of
+//! every point; where the difference in CPU time and in response time lies, for the most informative
+//! comparison; findings; then limitations and warnings. The text is complete without color. The HTML
+//! page has the details.
 
 mod answer;
 mod belief;
@@ -28,9 +28,9 @@ use table::{Ink, paint, wrap};
 /// How to write for a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
-    /// Whether to use ANSI colours; the caller knows about `NO_COLOR` and where the text goes.
+    /// Whether to use ANSI colors; the caller decides by `NO_COLOR` and the output device.
     pub color: bool,
-    /// Columns of the terminal; more than 100 are not used, fewer than 60 not respected.
+    /// Columns of the terminal, clamped to 60 to 100.
     pub width: usize,
 }
 
@@ -45,13 +45,13 @@ impl Default for Style {
 }
 
 impl Style {
-    /// The columns that are used: text of more than 100 is hard to read, and of fewer than 60 in vain.
+    /// The columns used: lines above 100 are hard to read, and tables need at least 60.
     fn columns(self) -> usize {
         self.width.clamp(60, 100)
     }
 }
 
-/// The run's answer, ended by a newline.
+/// The run as text, with a final newline.
 pub fn terminal(run: &Run, style: &Style) -> String {
     let sections = [
         opening(run, *style),
@@ -73,7 +73,7 @@ pub fn terminal(run: &Run, style: &Style) -> String {
     written.join("\n")
 }
 
-/// Question, answers in sentences, and what was run.
+/// The question, the answers in sentences, and what was run.
 fn opening(run: &Run, style: Style) -> String {
     let width = style.columns();
     let mut out = String::new();
@@ -86,7 +86,7 @@ fn opening(run: &Run, style: Style) -> String {
     }
     if run.comparisons.is_empty() {
         let why = if run.plan.variants.len() < 2 {
-            "one variant only, so there is nothing to compare"
+            "there is only one variant"
         } else {
             "no pair of trials was completed"
         };
@@ -106,7 +106,7 @@ fn opening(run: &Run, style: Style) -> String {
     out
 }
 
-/// A section's heading, and what its columns mean.
+/// A section's heading and its explanation.
 fn heading(title: &str, explanation: &str, style: Style) -> String {
     let text = wrap(explanation, style.columns(), &format!("{title}  "), "  ");
     let explanation = text.strip_prefix(title).unwrap_or(&text).trim_end();

@@ -1,4 +1,4 @@
-//! What the reader must know before believing a figure, and what mends it.
+//! Measurement quality, warnings and limitations, with how to fix them.
 
 use pgassay_core::run::{Run, WarningKind};
 
@@ -6,7 +6,7 @@ use super::table::{Ink, paint, wrap};
 use super::{Style, heading};
 use crate::sentence;
 
-/// The section, or nothing where there is nothing to say, which is rare.
+/// The section; empty without notes, which is rare.
 pub(super) fn section(run: &Run, style: Style) -> String {
     let width = style.columns();
     let mut out = String::new();
@@ -14,7 +14,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         out.push_str(&wrap(&quality, width, "  profile   ", "            "));
     }
     if let Some(watching) = sentence::cost_of_watching(run) {
-        out.push_str(&wrap(&watching, width, "  watching  ", "            "));
+        out.push_str(&wrap(&watching, width, "  overhead  ", "            "));
     }
     if let Some(cut) = sentence::cut_by_ends(run) {
         out.push_str(&wrap(&cut, width, "  length    ", "            "));
@@ -31,14 +31,14 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         ));
     }
     let mut warnings = String::new();
-    // The caller's own warning says more, where there is one.
+    // The caller's own warning is more specific, if there is one.
     let told = run
         .warnings
         .iter()
         .any(|it| it.kind == WarningKind::Incomplete);
     if !run.complete && !told {
         warnings.push_str(&warning(
-            "The run ended before all trials were done.",
+            "The run ended before all trials were completed.",
             style,
         ));
     }
@@ -52,7 +52,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         let mend = check
             .mend
             .as_ref()
-            .map(|mend| format!("; to mend it: {mend}"));
+            .map(|mend| format!("; to fix it: {mend}"));
         let text = limit + &mend.unwrap_or_default();
         warnings.push_str(&warning(&text, style));
     }
@@ -63,7 +63,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     heading("NOTES", "", style) + &out
 }
 
-/// A warning, marked so that it is found without colours.
+/// A warning, marked with `!` so that it stands out without color.
 fn warning(text: &str, style: Style) -> String {
     let text = wrap(text, style.columns(), "  ! ", "    ");
     paint(text.trim_end(), Ink::Caution, style.color) + "\n"

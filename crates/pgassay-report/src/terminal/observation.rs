@@ -1,4 +1,4 @@
-//! What was seen of a live server, as text.
+//! An observation of a live server as text.
 
 use pgassay_core::ledger::{explained_share, groups};
 use pgassay_core::observation::{Observation, Row};
@@ -8,15 +8,15 @@ use super::{Style, findings, heading};
 use crate::ledger::{group_name, nature_word, tier};
 use crate::{number, sentence};
 
-/// Functions below this share of the CPU time are not printed.
+/// Rows below this share of the CPU time are not printed.
 const BELOW_SHARE: f64 = 0.01;
-/// Rows of the ledger beyond these are summed. Backends that are mostly idle make all others small,
-/// so none is left out for its share.
+/// Rows of the ledger beyond these are summed. No row is left out for its small share: mostly idle
+/// backends make all other shares small.
 const LEDGER_ROWS_MAX: usize = 15;
 const FUNCTIONS_MAX: usize = 20;
 const BAR_WIDTH: usize = 16;
 
-/// The observation, ended by a newline.
+/// The observation as text, with a final newline.
 pub fn observation_text(observation: &Observation, style: &Style) -> String {
     let sections = [
         opening(observation, *style),
@@ -32,7 +32,7 @@ pub fn observation_text(observation: &Observation, style: &Style) -> String {
         ),
         division(
             "SUBSYSTEMS",
-            "which part of PostgreSQL spent it",
+            "by part of PostgreSQL",
             &observation.subsystems(),
             observation,
             *style,
@@ -56,7 +56,7 @@ fn opening(observation: &Observation, style: Style) -> String {
     )
 }
 
-/// The three exact totals; nothing where they are not known.
+/// The three exact totals; empty if they are unknown.
 fn time(observation: &Observation, style: Style) -> String {
     let Some(exact) = &observation.backends else {
         return String::new();
@@ -65,8 +65,8 @@ fn time(observation: &Observation, style: Style) -> String {
     let whole_us = observation.backends_present_us;
     let mut table = Table::new(&[Side::Left, Side::Right, Side::Left, Side::Right]);
     for (what, us) in [
-        ("on a CPU", exact.on_cpu_us),
-        ("waiting for a CPU", exact.run_queue_us),
+        ("on CPU", exact.on_cpu_us),
+        ("run queue", exact.run_queue_us),
         ("blocked", observation.blocked_us()),
     ] {
         let share = if whole_us > 0.0 { us / whole_us } else { 0.0 };
@@ -77,11 +77,11 @@ fn time(observation: &Observation, style: Style) -> String {
             cell(number::percent(share)),
         ]);
     }
-    let why = "the backends' time, from the kernel's exact counts";
+    let why = "the backends' time, from the kernel's exact counters";
     heading("TIME", why, style) + &table.render(style.color)
 }
 
-/// The whole time in rows: where it went, and whether that is work or waiting.
+/// The ledger: where the time went, and whether that is work or waiting.
 fn ledger(observation: &Observation, style: Style) -> String {
     let whole_us = observation.backends_present_us;
     let rows = observation.ledger();
@@ -101,14 +101,14 @@ fn ledger(observation: &Observation, style: Style) -> String {
     if rest_us > 0.0 {
         table.row(vec![
             cell(""),
-            inked("all others", Ink::Faint),
+            inked("other", Ink::Faint),
             cell(number::micros(observation.basis().of(rest_us))),
             share(rest_us, whole_us),
             cell(""),
         ]);
     }
     let why = format!(
-        "where that time goes, {}; waiting for clients is theirs and idleness",
+        "where that time goes, {}; waiting for clients includes idle time",
         observation.basis().unit()
     );
     let tier = tier(
@@ -121,7 +121,7 @@ fn ledger(observation: &Observation, style: Style) -> String {
     heading("LEDGER", &why, style) + &tier + "\n" + &table.render(style.color)
 }
 
-/// The blocked time by its reasons; where looks divided all time, the ledger has told them.
+/// The blocked time by reason; empty without exact totals, since the ledger then shows the same.
 fn waits(observation: &Observation, style: Style) -> String {
     let rows = observation.blocked();
     if rows.is_empty() || observation.backends.is_none() {
@@ -138,7 +138,7 @@ fn waits(observation: &Observation, style: Style) -> String {
         ]);
     }
     let why = format!(
-        "what the backends waited for, {}: the ledger's rows as shares of the blocked time",
+        "what the backends waited for, {}; shares are of the blocked time",
         observation.basis().unit()
     );
     heading("BLOCKED", &why, style) + &table.render(style.color)
@@ -200,7 +200,7 @@ fn functions(observation: &Observation, style: Style) -> String {
         Side::Left,
         Side::Left,
     ]);
-    let headings = ["itself", "", "with callees", "samples", "function", ""];
+    let headings = ["self", "", "with callees", "samples", "function", ""];
     table.row(headings.iter().map(|it| inked(*it, Ink::Faint)).collect());
     let large = rows
         .iter()
@@ -225,7 +225,7 @@ fn functions(observation: &Observation, style: Style) -> String {
         ]);
     }
     let why = format!(
-        "the costliest in themselves, CPU {}",
+        "the most expensive by self time, CPU {}",
         observation.basis().unit()
     );
     heading("FUNCTIONS", &why, style) + &table.render(style.color)
@@ -247,8 +247,8 @@ fn background(observation: &Observation, style: Style) -> String {
             cell(observation.basis().unit()),
         ]);
     }
-    let why = "CPU of processes that serve no client, not in any sum above";
-    heading("BESIDE THE BACKENDS", why, style) + &table.render(style.color)
+    let why = "CPU of processes that serve no client, not included above";
+    heading("BACKGROUND PROCESSES", why, style) + &table.render(style.color)
 }
 
 fn notes(observation: &Observation, style: Style) -> String {
@@ -265,7 +265,7 @@ fn notes(observation: &Observation, style: Style) -> String {
         let Some(limit) = sentence::limit(check) else {
             continue;
         };
-        let mend = check.mend.as_ref().map(|it| format!("; to mend it: {it}"));
+        let mend = check.mend.as_ref().map(|it| format!("; to fix it: {it}"));
         let text = wrap(&(limit + &mend.unwrap_or_default()), width, "  ! ", "    ");
         out.push_str(&(paint(text.trim_end(), Ink::Caution, style.color) + "\n"));
     }

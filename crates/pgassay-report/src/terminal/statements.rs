@@ -1,4 +1,4 @@
-//! What each statement of a transaction takes, a line or two for every variant that has several.
+//! The latency of each statement, one or two lines for every variant with several per transaction.
 
 use pgassay_core::run::Run;
 
@@ -7,17 +7,17 @@ use super::{Style, heading};
 use crate::outline::condition_title;
 use crate::statement::{name, sentence, told};
 
-/// Variants that get a line; the page has a table of each.
+/// Variants that get a line; the page has a table for each.
 const LINES: usize = 5;
 
-/// The section, or nothing where no transaction has several statements, or none was timed.
+/// The section; empty if no transaction has several statements, or none was timed.
 pub(super) fn section(run: &Run, style: Style) -> String {
     let told = told(run);
     let Some(first) = told.first() else {
         return String::new();
     };
     let title = format!(
-        "latency of each as its client sees it, in profiled trials: {}",
+        "latency as the client sees it, in profiled trials: {}",
         condition_title(run, first.condition)
     );
     let mut out = heading("STATEMENTS", &title, style);
@@ -26,7 +26,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         out.push_str(&wrap(&text, style.columns(), "  ", "    "));
     }
     if told.len() > LINES {
-        let text = format!("{} more are on the page.", told.len() - LINES);
+        let text = format!("See the HTML report for {} more.", told.len() - LINES);
         out.push_str(&wrap(&text, style.columns(), "  ", "    "));
     }
     out

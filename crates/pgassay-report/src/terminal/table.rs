@@ -1,11 +1,11 @@
-//! Text in columns and colours for a terminal.
+//! Tables and colors for a terminal.
 //!
-//! Widths are those of the characters on the screen (`unicode-width`), so that names in any script
-//! stay in line; colours are added after the padding and never counted.
+//! Widths are display widths (`unicode-width`), so that names in any script line up; colors are added
+//! after the padding and do not count.
 
 use unicode_width::UnicodeWidthStr;
 
-/// What a piece of text is, which decides its colour. The words carry the meaning without it.
+/// The role of a piece of text, which determines its color. The text is complete without color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ink {
     Plain,
@@ -17,7 +17,7 @@ pub(super) enum Ink {
 }
 
 impl Ink {
-    /// The parameters of the ANSI sequence (ECMA-48, SGR); the eight old colours follow the user's theme.
+    /// The parameters of the ANSI sequence (ECMA-48, SGR); the eight basic colors follow the user's theme.
     fn code(self) -> Option<&'static str> {
         match self {
             Self::Plain => None,
@@ -30,7 +30,7 @@ impl Ink {
     }
 }
 
-/// The text in its colour, or as it is where colours are off.
+/// The text in its color, or unchanged if colors are off.
 pub(super) fn paint(text: &str, ink: Ink, color: bool) -> String {
     match ink.code() {
         Some(code) if color && !text.is_empty() => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
@@ -38,19 +38,18 @@ pub(super) fn paint(text: &str, ink: Ink, color: bool) -> String {
     }
 }
 
-/// One cell.
 #[derive(Debug, Clone)]
 pub(super) struct Cell {
     text: String,
     ink: Ink,
 }
 
-/// A cell in the terminal's own colour.
+/// A cell in the terminal's default color.
 pub(super) fn cell(text: impl Into<String>) -> Cell {
     inked(text, Ink::Plain)
 }
 
-/// A cell in a colour.
+/// A cell in a color.
 pub(super) fn inked(text: impl Into<String>, ink: Ink) -> Cell {
     Cell {
         text: visible(&text.into()),
@@ -58,14 +57,14 @@ pub(super) fn inked(text: impl Into<String>, ink: Ink) -> Cell {
     }
 }
 
-/// A variant's name, which is cut where it is so long that no figure would find room.
+/// A cell with a variant's name, cut so that the figures still fit.
 pub(super) fn name(text: &str) -> Cell {
     cell(cut(&visible(text), VARIANT_WIDTH_MAX))
 }
 
 const VARIANT_WIDTH_MAX: usize = 20;
 
-/// On which side a column's text stands.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Left,
@@ -78,14 +77,14 @@ enum Row {
     Across(Cell),
 }
 
-/// Rows that are laid out together.
+/// Rows with common column widths.
 pub(super) struct Table {
     sides: Vec<Side>,
     rows: Vec<Row>,
 }
 
 impl Table {
-    /// A table whose columns stand on these sides.
+    /// A table with columns of these alignments.
     pub(super) fn new(sides: &[Side]) -> Self {
         Self {
             sides: sides.to_vec(),
@@ -99,7 +98,7 @@ impl Table {
         self.rows.push(Row::Cells(cells));
     }
 
-    /// Adds a line that no column constrains.
+    /// Adds a line across all columns, which does not affect their widths.
     pub(super) fn across(&mut self, mut cell: Cell) {
         cell.text = cut(&cell.text, ACROSS_WIDTH_MAX);
         self.rows.push(Row::Across(cell));
@@ -111,7 +110,7 @@ impl Table {
         INDENT.len() + widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1)
     }
 
-    /// Leaves a column out.
+    /// Removes a column.
     pub(super) fn remove_column(&mut self, column: usize) {
         self.sides.remove(column);
         for row in &mut self.rows {
@@ -121,7 +120,7 @@ impl Table {
         }
     }
 
-    /// The lines, each ended by a newline and none with blanks at its end.
+    /// The lines, each with a final newline and no trailing blanks.
     pub(super) fn render(&self, color: bool) -> String {
         let widths = self.widths();
         let mut out = String::new();
@@ -159,7 +158,7 @@ impl Table {
         line
     }
 
-    /// Columns that the widest cell of each column takes on the screen.
+    /// The display width of each column's widest cell.
     fn widths(&self) -> Vec<usize> {
         let mut widths = vec![0; self.sides.len()];
         for row in &self.rows {
@@ -173,18 +172,18 @@ impl Table {
     }
 }
 
-/// No report is wider.
+/// The width of the widest report.
 const ACROSS_WIDTH_MAX: usize = 100;
 const INDENT: &str = "  ";
 const GAP: &str = "  ";
 
-/// A paragraph broken into lines of at most `width`, each after `first` or `next` as indentation.
-/// A no-break space holds its neighbours together and is printed as a space.
+/// A paragraph wrapped at `width`; `first` indents the first line, `next` the others. A no-break space
+/// prevents a line break and prints as a space.
 pub(super) fn wrap(text: &str, width: usize, first: &str, next: &str) -> String {
     let mut out = String::new();
     let mut line = first.to_owned();
     let mut empty = true;
-    // A unit never stands alone at the beginning of a line.
+    // A line never begins with a unit.
     let text = text.replace(" %", "\u{a0}%").replace(" µs", "\u{a0}µs");
     let blank = |c: char| c.is_ascii_whitespace();
     let words = text.split(blank).filter(|word| !word.is_empty());
@@ -206,12 +205,12 @@ pub(super) fn wrap(text: &str, width: usize, first: &str, next: &str) -> String 
     out
 }
 
-/// The text on one line, with control characters made visible: a name must not command the
+/// The text on one line, with control characters replaced: a name must not send commands to the
 /// terminal.
 pub(super) fn visible(text: &str) -> String {
     let shown = |c: char| match c {
         '\n' | '\r' | '\t' | '\u{a0}' => ' ',
-        // Line separators and the marks that turn the direction of writing move text, too.
+        // Line separators and marks of writing direction move text, too.
         '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
         _ if c.is_control() => '\u{fffd}',
         _ => c,
@@ -219,7 +218,7 @@ pub(super) fn visible(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// The text cut to a width, with an ellipsis where something was cut.
+/// The text cut to a width, with an ellipsis if anything was cut.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -235,7 +234,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     out
 }
 
-/// A bar of `share` (0 to 1) of `width` columns, in eighths of a character.
+/// A bar over `share` (0 to 1) of `width` columns, in eighths of a character.
 pub(super) fn bar(share: f64, width: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (share.clamp(0.0, 1.0) * width as f64 * 8.0).round() as usize;

@@ -1,7 +1,7 @@
-//! Random expressions: a tree, how it is written, and what it must evaluate to.
+//! Random expressions: a tree, its text, and its expected value.
 //!
-//! The evaluator here walks the tree and works in wider integers, unlike the one under test; the
-//! printer writes only the parentheses that pgbench's table of precedence asks for.
+//! Unlike the evaluator under test, the one here walks the tree and uses wider integers. The
+//! printer writes only the parentheses that pgbench's precedence table requires.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::float_cmp, reason = "the language compares doubles exactly")]
@@ -79,7 +79,7 @@ impl Node {
             }
             Node::Variable(name) => (UNARY, format!(":{name}")),
             Node::Prefix(sign @ ("-" | "+"), operand) => {
-                // A literal that is the least integer would lose its minus to the prefix.
+                // A literal of the minimum integer would lose its minus sign to the prefix.
                 (UNARY, format!("{sign} {}", operand.text(UNARY)))
             }
             Node::Prefix("~", operand) => {
@@ -116,7 +116,7 @@ impl Node {
         }
     }
 
-    /// What it must evaluate to, or the error's words. Only for functions that draw nothing.
+    /// Returns the expected value or error message. Only for functions that draw nothing.
     pub fn expected(&self) -> Result<Value, String> {
         match self {
             Node::Literal(value) => Ok(*value),
@@ -276,7 +276,7 @@ fn call(name: &str, arguments: &[Value]) -> Result<Value, String> {
             }
         },
         _ => {
-            // Of equals, such as 0 and -0, and where one is NaN, C's macros take the later one.
+            // Of equal values, such as 0 and -0, and if one is NaN, C's macros take the later one.
             let keeps = |best: f64, candidate: f64| {
                 if name == "least" {
                     best < candidate

@@ -1,5 +1,5 @@
-//! A script runner without a server: it does what the load engine does but for sending SQL, which
-//! it collects instead.
+//! A script runner without a server: it works like the load engine, but collects SQL and does not
+//! send it.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -10,14 +10,14 @@ use pgassay_script::{
     Variables, debug_line, eval,
 };
 
-/// What a run of one transaction came to.
+/// The result of running one transaction.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// The lines of `debug()`.
     pub debugged: Vec<String>,
     /// The statements, rendered for the simple protocol.
     pub sent: Vec<String>,
-    /// The command that failed, from 0, and how.
+    /// The command that failed, from 0, and its error.
     pub error: Option<(usize, EvalError)>,
 }
 
@@ -37,7 +37,7 @@ pub fn parse(text: &str, protocol: Protocol) -> Result<(Script, Names), ParseErr
     Ok((script, names))
 }
 
-/// A client as pgbench starts it with `--random-seed=seed`, one client and one thread.
+/// Creates a client as pgbench does with `--random-seed=seed`, one client and one thread.
 pub fn client(mut names: Names, seed: u64, defines: &[(&str, &str)]) -> Client {
     let slots: Vec<_> = defines
         .iter()
@@ -138,13 +138,13 @@ impl Client {
     }
 }
 
-/// Runs `text` once with pgbench's seed 5432 unless it does not parse.
+/// Runs `text` once with pgbench's seed 5432; panics if it does not parse.
 pub fn run(text: &str, defines: &[(&str, &str)]) -> Outcome {
     let (script, names) = parse(text, Protocol::Simple).unwrap();
     client(names, 5432, defines).run(&script)
 }
 
-/// The value of an expression as `debug` shows it, or the error's words.
+/// Returns the value of an expression as `debug` prints it, or the error message.
 pub fn value(expression: &str, defines: &[(&str, &str)]) -> String {
     let outcome = run(&format!("\\set x debug({expression})"), defines);
     match outcome.error {

@@ -1,4 +1,4 @@
-//! Scripts that pgbench refuses before it connects, and what it says after `pgbench: error: `.
+//! Scripts that pgbench rejects before it connects, and its messages after `pgbench: error: `.
 
 pub const REFUSALS: &[(&str, &str)] = &[
     (

@@ -1,6 +1,6 @@
-//! The real pgbench, and a real server for it: initialised in a temporary directory, reached by a
-//! unix socket only, ended by its process id when dropped. As root all of it runs as `nobody`,
-//! since PostgreSQL refuses root.
+//! The real pgbench, and a temporary PostgreSQL server for it, which accepts only Unix socket
+//! connections and is stopped when dropped. If the tests run as root, everything runs as `nobody`,
+//! because PostgreSQL refuses to run as root.
 
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -14,7 +14,7 @@ const NOBODY: u32 = 65534;
 
 static SKIPPED: AtomicU32 = AtomicU32::new(0);
 
-/// Says, past the test harness, that a test was skipped.
+/// Reports a skipped test, bypassing the test harness's capture of output.
 fn skip(why: &str) {
     assert!(
         std::env::var_os("PGASSAY_NO_SKIP").is_none(),
@@ -32,7 +32,7 @@ fn is_root() -> bool {
 
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
-    // Whatever the tester's environment says of servers is not meant for this one.
+    // The tester's own connection settings must not apply to this server.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("PG") {
             command.env_remove(name);
@@ -93,13 +93,12 @@ impl Pgbench {
         }
     }
 
-    /// Runs pgbench with a script in the file `test.sql`, and returns what it says on standard
-    /// error.
+    /// Runs pgbench with a script in the file `test.sql`, and returns its standard error.
     pub fn run(&self, server: Option<&Server>, arguments: &[&str], script: &str) -> String {
         self.run_files(server, arguments, &[(script, 1)])
     }
 
-    /// As `run` with several scripts, of which all but the first have a number in their names.
+    /// Like `run`, with several scripts; all but the first have a number in their names.
     pub fn run_files(
         &self,
         server: Option<&Server>,
@@ -130,7 +129,7 @@ impl Pgbench {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// Runs pgbench with these arguments only.
+    /// Runs pgbench with only these arguments.
     pub fn run_bare(&self, arguments: &[&str]) -> String {
         let output = command(&self.program)
             .current_dir("/")
@@ -151,7 +150,7 @@ pub struct Server {
 pub fn both() -> Option<(Pgbench, Server)> {
     let pgbench = Pgbench::find()?;
     let Some(folder) = server_programs() else {
-        skip("no initdb and postgres on PATH or in Debian's places");
+        skip("no initdb and postgres on PATH or in Debian's directories");
         return None;
     };
     Some((pgbench, Server::start(&folder)))
@@ -242,7 +241,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let pid = libc::pid_t::try_from(self.child.id()).expect("a process id fits its type");
+        let pid = libc::pid_t::try_from(self.child.id()).expect("a process ID fits its type");
         // SAFETY: kill has no preconditions; the process is our child and not reaped yet.
         unsafe { libc::kill(pid, libc::SIGQUIT) };
         let deadline = Instant::now() + Duration::from_secs(20);

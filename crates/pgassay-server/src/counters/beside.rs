@@ -1,4 +1,4 @@
-//! Where a server's processes, data and log are, for what is counted beside its views.
+//! A server's processes, data and log on this machine, for the statistics outside its views.
 
 use std::path::PathBuf;
 
@@ -7,21 +7,21 @@ use crate::os::Pid;
 use crate::processes::{self, Role};
 use crate::server::Server;
 
-/// What is beside a server's views on this machine.
+/// The sources of statistics outside a server's views.
 #[derive(Debug, Clone)]
 pub struct Beside<'a> {
-    /// The processes of the load.
+    /// The backends of the load.
     pub backends: &'a [Pid],
-    /// The server's other processes.
+    /// The server's background processes.
     pub background: Vec<(Pid, Role)>,
-    /// Where its data are; `None` where that is not known.
+    /// Its data directory, if known.
     pub data_dir: Option<PathBuf>,
-    /// What its log is written to; `None` where that is not known.
+    /// The files of its log, if known.
     pub log_files: Option<Vec<PathBuf>>,
 }
 
 impl<'a> Beside<'a> {
-    /// Of a server of ours.
+    /// For a server started by pgassay.
     pub fn of_server(server: &Server, backends: &'a [Pid]) -> Self {
         Self {
             data_dir: Some(server.data_dir()),
@@ -30,7 +30,7 @@ impl<'a> Beside<'a> {
         }
     }
 
-    /// Of a server of which only the first process is known.
+    /// For a server of which only the postmaster is known.
     pub fn of_postmaster(postmaster: Pid, backends: &'a [Pid]) -> Self {
         let background = processes::of_postmaster(postmaster)
             .into_iter()

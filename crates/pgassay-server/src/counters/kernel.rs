@@ -1,15 +1,15 @@
-//! The kernel's counters of a server's processes, its disk, and the machine.
+//! Kernel statistics of a server's processes, its disk, and the machine.
 //!
 //! | name | meaning | source |
 //! |---|---|---|
-//! | `backends.voluntary_switches`, `.involuntary_switches` | gave the CPU up to wait; had it taken away | `/proc/PID/status` |
+//! | `backends.voluntary_switches`, `.involuntary_switches` | context switches to wait; by preemption | `/proc/PID/status` |
 //! | `backends.minor_faults`, `.major_faults` | page faults without and with a read from disk | `/proc/PID/stat` |
-//! | `backends.read_bytes`, `.write_bytes` | through the page cache to the disk | `/proc/PID/io`, the owner's and root's to read |
-//! | `background(ROLE).cpu_us`, `.write_bytes` | of the server's own processes | `/proc/PID/schedstat`, `/proc/PID/io` |
-//! | `disk.reads`, `.writes`, `.read_bytes`, `.write_bytes`, `.flushes` | of the disk with the data, whoever used it | `/proc/diskstats` |
+//! | `backends.read_bytes`, `.write_bytes` | through the page cache to the disk | `/proc/PID/io`, readable by the owner and root |
+//! | `background(ROLE).cpu_us`, `.write_bytes` | of the server's background processes | `/proc/PID/schedstat`, `/proc/PID/io` |
+//! | `disk.reads`, `.writes`, `.read_bytes`, `.write_bytes`, `.flushes` | of the disk with the data, by all programs | `/proc/diskstats` |
 //! | `machine.busy_us`, `.idle_us`, `.io_wait_us`, `.steal_us` | over all CPUs | `/proc/stat` |
 //! | `machine.context_switches`, `.forks` | of all programs | `/proc/stat` |
-//! | `cgroup.throttled_us` | we and our servers were kept off the CPU by a quota | `cpu.stat` |
+//! | `cgroup.throttled_us` | pgassay and its servers were throttled by a CPU quota | `cpu.stat` |
 //!
 //! See `Documentation/filesystems/proc.rst` and `Documentation/admin-guide/iostats.rst` in Linux.
 
@@ -21,16 +21,16 @@ use std::path::Path;
 use crate::os::Pid;
 use crate::processes::Role;
 
-/// `/proc/diskstats` counts in these, whatever the disk has.
+/// The unit of `/proc/diskstats`, whatever the disk's sector size.
 const SECTOR_BYTES: f64 = 512.0;
 
-/// Whose counters to read.
+/// The processes and the disk to read statistics of.
 pub(super) struct Kernel<'a> {
-    /// The processes of the load.
+    /// The backends of the load.
     pub backends: &'a [Pid],
-    /// The server's other processes.
+    /// The server's background processes.
     pub background: &'a [(Pid, Role)],
-    /// What is on the disk, where that is known.
+    /// The data directory, which identifies the disk, if known.
     pub data_dir: Option<&'a Path>,
 }
 
@@ -41,7 +41,7 @@ fn add(values: &mut Values, name: String, value: f64) {
 }
 
 impl Kernel<'_> {
-    /// Reads what can be read.
+    /// Reads all statistics that are readable.
     pub fn read(&self, values: &mut Values) {
         for pid in self.backends {
             backend(*pid, values);
@@ -59,12 +59,12 @@ impl Kernel<'_> {
     }
 }
 
-/// The empty text where a file cannot be read: its counters are then left out.
+/// An empty text if a file cannot be read, so that its statistics are omitted.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// `name: number` or `name number`, a line each.
+/// The number in the line `label: number` or `label number`.
 fn labelled(text: &str, label: &str) -> Option<f64> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(label)?;
@@ -86,7 +86,7 @@ fn backend(pid: Pid, values: &mut Values) {
             add(values, name.to_owned(), value);
         }
     }
-    // The program's name, in parentheses, may hold anything: fields are counted behind it.
+    // The program's name, in parentheses, can contain spaces, so fields are counted after it.
     let stat = read(&format!("/proc/{pid}/stat"));
     let fields: Vec<f64> = stat
         .rsplit_once(") ")
@@ -96,7 +96,7 @@ fn backend(pid: Pid, values: &mut Values) {
                 .collect()
         })
         .unwrap_or_default();
-    // minflt and majflt are the 10th and 12th of all.
+    // minflt and majflt are fields 10 and 12 of the line.
     for (field, name) in [(7, "backends.minor_faults"), (9, "backends.major_faults")] {
         if let Some(value) = fields.get(field) {
             add(values, name.to_owned(), *value);
@@ -129,7 +129,7 @@ fn background(pid: Pid, role: &Role, values: &mut Values) {
     }
 }
 
-/// The disk is known by its numbers; memory and layered file systems have none.
+/// Finds the disk by its device number; tmpfs and overlay file systems have none.
 fn disk(data_dir: &Path, values: &mut Values) {
     let Ok(metadata) = fs::metadata(data_dir) else {
         return;
@@ -156,7 +156,7 @@ fn disk(data_dir: &Path, values: &mut Values) {
     }
 }
 
-/// Times in `/proc/stat` are in ticks, a hundredth of a second on all machines of today.
+/// Times in `/proc/stat` are in ticks, usually a hundredth of a second.
 fn machine(stat: &str, values: &mut Values) {
     // SAFETY: sysconf has no preconditions.
     let ticks_per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
@@ -187,7 +187,8 @@ fn machine(stat: &str, values: &mut Values) {
     }
 }
 
-/// Of our own group in the unified hierarchy (`0::/…`), which our servers are in too.
+/// Throttled time of our own control group in the unified hierarchy (`0::/…`), which includes our
+/// servers.
 fn throttled_us() -> Option<f64> {
     let groups = read("/proc/self/cgroup");
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_whole_words() {
+    fn labels_match_whole_words() {
         let text = "voluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n";
         assert_eq!(labelled(text, "voluntary_ctxt_switches"), Some(150.0));
         assert_eq!(labelled(text, "nonvoluntary_ctxt_switches"), Some(545.0));
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_is_busy_idle_waiting_or_stolen() {
+    fn machine_time_is_busy_idle_io_wait_or_steal() {
         let mut values = Values::new();
         machine(
             "cpu  10 0 5 100 7 1 2 3 0 0\ncpu0 1\nctxt 99\nprocesses 4\n",
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_process_can_be_read() {
+    fn statistics_of_our_own_process_are_readable() {
         let mut values = Values::new();
         let own = Pid::try_from(std::process::id()).unwrap();
         let kernel = Kernel {

@@ -1,8 +1,8 @@
-//! How much the server has written to its log: `log.bytes` and `log.lines`, and of a CSV or JSON log
-//! `log.entries` and how many of them are missing, `log.entries_lost`.
+//! How much the server has written to its log: `log.bytes` and `log.lines`, and for a CSV or JSON
+//! log `log.entries` and the number of missing ones, `log.entries_lost`.
 //!
-//! A message of several lines is several lines and one entry; what a rotated file held before it was removed is
-//! lost to us.
+//! A message with several lines is one entry. Log files that are rotated and removed between two
+//! readings are not counted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 
 use super::numbered::{CsvEntry, Numbered};
 
-/// The logger may lag behind; it is waited for until its files no longer grow, …
+/// The logger may lag behind, so a reading waits until its files do not grow for this time, …
 const QUIET: Duration = Duration::from_millis(3);
-/// … or for this long.
+/// … or at most for this time.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Read of a file at a time.
+/// Read size.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// What was written between two readings.
+/// The amount written between two readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Written {
     pub bytes: u64,
     pub lines: u64,
-    /// Entries with numbers; none where the log's form has none.
+    /// Numbered entries; 0 if the log format has no numbers.
     pub entries: u64,
-    /// Entries whose numbers are missing between others of their session.
+    /// Entries whose numbers are missing within their session.
     pub entries_lost: u64,
 }
 
@@ -47,11 +47,12 @@ impl LogSizes {
         }
     }
 
-    /// The sizes once nothing is written any more.
+    /// The sizes after all pending writes.
     pub fn settled(files: &[PathBuf]) -> Self {
         let until = Instant::now() + PATIENCE;
         let mut last = Self::of(files);
-        // The standard error alone is written by those who log, and they have ended.
+        // Without the collector, the processes write to standard error themselves, so it is
+        // complete.
         if files.len() < 2 {
             return last;
         }
@@ -65,19 +66,19 @@ impl LogSizes {
         }
     }
 
-    /// What was written since.
+    /// The amount written since an earlier reading.
     pub fn since(&self, earlier: &Self) -> Written {
         let mut written = Written::default();
         let mut numbered = Numbered::default();
         for (path, &size) in &self.sizes {
             let before = earlier.sizes.get(path).copied().unwrap_or(0);
-            // A file that shrank was begun anew.
+            // A file that shrank was truncated in between.
             let from = if before > size { 0 } else { before };
             written.bytes += size - from;
             if size == from {
                 continue;
             }
-            // One that rotation has removed by now has no lines to tell.
+            // The lines of a file that has been removed by rotation are not counted.
             let lines = part(path, from, size).and_then(|part| read(path, part, &mut numbered));
             written.lines += lines.unwrap_or(0);
         }
@@ -86,7 +87,7 @@ impl LogSizes {
     }
 }
 
-/// A part of a file. A link is not followed: the server's user could lead us anywhere with one.
+/// A part of a file. Does not follow symbolic links, which the server's user could point anywhere.
 fn part(path: &Path, from: u64, to: u64) -> io::Result<impl BufRead> {
     let mut file = File::options()
         .read(true)
@@ -96,8 +97,8 @@ fn part(path: &Path, from: u64, to: u64) -> io::Result<impl BufRead> {
     Ok(BufReader::with_capacity(BUFFER_BYTES, file.take(to - from)))
 }
 
-/// Takes note of the entries, and counts the lines. A trial's log may be large: one line of it is held
-/// at a time.
+/// Collects the entries and counts the lines. Keeps one line at a time in memory, since the log
+/// may be large.
 fn read(path: &Path, mut part: impl BufRead, numbered: &mut Numbered) -> io::Result<u64> {
     let form = path.extension().and_then(OsStr::to_str);
     let mut entry = CsvEntry::default();
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_in_between_is_counted_in_new_and_truncated_files_too() {
+    fn writes_to_new_and_truncated_files_are_counted() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::write(at("a"), "one\n").unwrap();

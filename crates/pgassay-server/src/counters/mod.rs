@@ -1,25 +1,25 @@
-//! What the server and the kernel count by themselves: commits, rows, WAL, blocks, log lines,
-//! switches, faults, bytes. Counted facts do not depend on how busy the machine is.
+//! Server statistics and kernel statistics: commits, rows, WAL, blocks, log lines, context switches,
+//! page faults, bytes. Unlike times, they do not depend on the machine's load.
 //!
-//! A counter's name is where PostgreSQL's manual has it, `view.column`, with the row in
-//! parentheses where the view has several: `pg_stat_io(client backend, relation).reads`. The
-//! kernel's have names of ours, all listed in [`kernel`] and [`log`].
+//! A counter's name is `view.column`, as in PostgreSQL's manual, with the row in parentheses if the
+//! view has several: `pg_stat_io(client backend, relation).reads`. The kernel's have names of our
+//! own, listed in [`kernel`] and [`log`].
 //!
 //! # When counters can be read
-//! A server process keeps its counters to itself for a while (`src/backend/utils/activity/pgstat.c`,
+//! A server process accumulates its counters for a while (`src/backend/utils/activity/pgstat.c`,
 //! before 15 `src/backend/postmaster/pgstat.c`):
-//! - since 15 it hands them over at the end of a statement, a second after the last time, or at
-//!   once where that statement called `pg_stat_force_next_flush()`;
-//! - until 14 it sends them to the statistics collector at the end of a statement, half a second
-//!   after the last time; and a reader is served from a file that may be half a second old.
+//! - since 15 it flushes them at the end of a statement, at most once a second, or at once if that
+//!   statement called `pg_stat_force_next_flush()`;
+//! - until 14 it sends them to the statistics collector at the end of a statement, at most every
+//!   half second; and a reader gets them from a file that may be half a second old.
 //!
-//! So before each [`read_views`] every process of the load must carry out [`flush_statement`], after
-//! [`flush_wait`] of idleness. The reader itself holds one connection, to `template1`, whose own
-//! counters are left out. What [`read_beside`] counts would see those statements, so it comes after
-//! them at the beginning and before them at the end.
+//! So before each [`read_views`] every backend of the load must execute [`flush_statement`] after
+//! being idle for [`flush_wait`]. The reader has one connection, to `template1`, whose own counters
+//! are excluded. [`read_beside`] would count those statements, so call it after them at the
+//! beginning and before them at the end.
 //!
-//! Of a server that is not ours alone, `pg_stat_database` is read for our own databases; what is
-//! counted for the whole server, such as its WAL and its I/O, is also that of its other users.
+//! On an external server, `pg_stat_database` is read only for our own databases; counters of the
+//! whole server, such as WAL and I/O, include its other users.
 //!
 //! [`flush_statement`]: CounterReader::flush_statement
 //! [`flush_wait`]: CounterReader::flush_wait
@@ -42,33 +42,32 @@ pub use beside::Beside;
 use log::LogSizes;
 use views::Views;
 
-/// How long a process of 9.6 to 14 keeps its counters, and a little more
-/// (`PGSTAT_STAT_INTERVAL`).
+/// How long a process of 9.6 to 14 accumulates its counters (`PGSTAT_STAT_INTERVAL`), plus a margin.
 const COLLECTOR_INTERVAL: Duration = Duration::from_millis(520);
 
-/// What passed between two readings, by name.
+/// The differences between two readings, by name.
 pub type Counted = BTreeMap<String, f64>;
 
-/// Reads a server's counters over a connection of its own.
+/// Reads a server's counters over its own connection.
 #[derive(Debug)]
 pub struct CounterReader {
     views: Views,
     has_collector: bool,
 }
 
-/// One reading; only differences of two mean anything.
+/// One reading; only differences between two are meaningful.
 #[derive(Debug, Clone, Default)]
 pub struct CounterReading {
     values: BTreeMap<String, f64>,
-    /// `None` where the log's files are not known.
+    /// `None` if the log's files are not known.
     log: Option<LogSizes>,
 }
 
 impl CounterReader {
-    /// Connects to a server of ours, whose databases are all counted but the connection's own.
+    /// Connects to a server started by pgassay. Includes all databases except the connection's own.
     ///
     /// # Errors
-    /// A server that cannot be reached.
+    /// The server cannot be reached.
     pub fn open(server: &Server) -> Result<Self, ServerError> {
         let number = server.installation().version.number();
         let connection = server.connect_as(server.superuser(), "template1", None)?;
@@ -76,8 +75,8 @@ impl CounterReader {
         Ok(Self::new(connection, number, databases))
     }
 
-    /// Over a connection to any server, of a version as `server_version_num` has it. Its own
-    /// database must not be among those that are counted.
+    /// Uses a connection to any server; `version` is its `server_version_num`. `databases` must not
+    /// include the connection's own database.
     pub fn over(connection: Connection, version: u32, databases: &[String]) -> Self {
         let quoted = databases
             .iter()
@@ -93,7 +92,7 @@ impl CounterReader {
         }
     }
 
-    /// What makes a process hand over its counters.
+    /// The statement that makes a backend flush its counters.
     pub fn flush_statement(&self) -> &'static str {
         if self.has_collector {
             "select 1"
@@ -102,7 +101,7 @@ impl CounterReader {
         }
     }
 
-    /// How long a process must have done nothing before that works; nothing since 15.
+    /// How long a process must be idle before `flush_statement` has an effect; zero since 15.
     pub fn flush_wait(&self) -> Duration {
         if self.has_collector {
             COLLECTOR_INTERVAL
@@ -111,17 +110,17 @@ impl CounterReader {
         }
     }
 
-    /// Reads what the kernel counts of these processes, of the server's own ones and of the
-    /// machine, and the log's size: all that takes no statement. What cannot be read is left out.
+    /// Reads everything that requires no statement: the kernel statistics of the backends, the
+    /// background processes and the machine, and the log's size. Omits what cannot be read.
     pub fn read_beside(&self, beside: &Beside<'_>, reading: &mut CounterReading) {
         beside.kernel().read(&mut reading.values);
         reading.log = beside.log_files.as_deref().map(LogSizes::settled);
     }
 
-    /// Adds what the server counts to a reading.
+    /// Adds the server statistics to a reading.
     ///
     /// # Errors
-    /// A connection that broke.
+    /// The connection failed.
     pub fn read_views(&mut self, reading: &mut CounterReading) -> Result<(), ServerError> {
         reading.values.extend(self.views.read()?);
         Ok(())
@@ -129,8 +128,8 @@ impl CounterReader {
 }
 
 impl CounterReading {
-    /// What passed since an earlier reading. A counter that only one of them has, and one that was
-    /// set back, is left out.
+    /// The differences from an earlier reading. Omits counters that only one of them has, and those
+    /// that were reset in between.
     pub fn since(&self, earlier: &Self) -> Counted {
         let mut counted: Counted = self
             .values
@@ -138,7 +137,7 @@ impl CounterReading {
             .filter_map(|(name, now)| {
                 let before = match earlier.values.get(name) {
                     Some(before) => *before,
-                    // Rows that are all zero are not kept.
+                    // Zero values of such rows are not stored.
                     None if name.contains('(') => 0.0,
                     None => return None,
                 };
@@ -151,7 +150,7 @@ impl CounterReading {
         let written = log.since(earlier);
         counted.insert("log.bytes".to_owned(), written.bytes as f64);
         counted.insert("log.lines".to_owned(), written.lines as f64);
-        // Only a CSV or JSON log has numbers.
+        // Only CSV and JSON logs number their entries.
         if written.entries > 0 {
             counted.insert("log.entries".to_owned(), written.entries as f64);
             counted.insert("log.entries_lost".to_owned(), written.entries_lost as f64);

@@ -1,9 +1,9 @@
-//! Entries of a CSV or JSON log by the numbers that PostgreSQL gives them.
+//! Finds lost entries of a CSV or JSON log by PostgreSQL's entry numbers.
 //!
 //! Each process numbers its entries from 1 (`session_line_num`, `line_num`: `csvlog.c`, `jsonlog.c`,
-//! until 14 `elog.c`), before it hands them to the collector. A number that is missing between a
-//! session's first and last is an entry that got lost on the way. What was lost before the first or
-//! after the last leaves no gap and is not seen.
+//! until 14 `elog.c`) before it sends them to the collector. A missing number between a session's
+//! first and last one is a lost entry. Entries lost before the first or after the last one leave no
+//! gap and are not detected.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(super) struct Numbered {
 }
 
 impl Numbered {
-    /// Entries that there are, and that are missing among them.
+    /// The number of entries present, and of those missing in between.
     pub fn entries_and_lost(&self) -> (u64, u64) {
         let numbers = self.sessions.values();
         numbers.fold((0, 0), |(entries, lost), it| {
@@ -35,9 +35,9 @@ impl Numbered {
         })
     }
 
-    /// Reads a line of a JSON log, which is an entry.
+    /// Adds a line of a JSON log, which is one entry.
     pub fn read_json(&mut self, line: &[u8]) {
-        // Quotes within values are escaped, so that these words are keys wherever they stand.
+        // Quotes within values are escaped, so these texts are keys wherever they occur.
         let session = after(line, br#""session_id":""#, b'"');
         let number = after(line, br#""line_num":"#, b',');
         if let (Some(session), Some(number)) = (session, number) {
@@ -45,7 +45,7 @@ impl Numbered {
         }
     }
 
-    /// Takes note of an entry; one that is cut off is none.
+    /// Adds an entry; ignores a truncated one.
     fn add(&mut self, session: &[u8], number: &[u8]) {
         let text = |bytes| std::str::from_utf8(bytes).ok();
         let is_session =
@@ -70,7 +70,7 @@ impl Numbered {
     }
 }
 
-/// Where in an entry of a CSV log a reader is.
+/// The parser's state within an entry of a CSV log.
 #[derive(Debug, Default)]
 pub(super) struct CsvEntry {
     is_quoted: bool,
@@ -80,8 +80,8 @@ pub(super) struct CsvEntry {
 }
 
 impl CsvEntry {
-    /// Reads on, and gives what is whole to `numbered`. Quotes, line ends within them and doubled
-    /// quotes are as `COPY … CSV` has them.
+    /// Parses the next part of a log and adds complete entries to `numbered`. Quotes, newlines
+    /// within them and doubled quotes are as in `COPY … CSV`.
     pub fn read(&mut self, text: &[u8], numbered: &mut Numbered) {
         for byte in text {
             match byte {
@@ -101,7 +101,7 @@ impl CsvEntry {
     }
 }
 
-/// What stands between a key and the end of its value.
+/// The text between a key and the end of its value.
 fn after<'a>(line: &'a [u8], key: &[u8], end: u8) -> Option<&'a [u8]> {
     let at = line.windows(key.len()).position(|it| it == key)?;
     line[at + key.len()..].split(|byte| *byte == end).next()
@@ -112,14 +112,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_in_a_sessions_numbers_are_entries_lost() {
+    fn gaps_in_a_sessions_numbers_are_lost_entries() {
         let mut numbered = Numbered::default();
         let csv: &[u8] = b"2026-01-01 00:00:00.000 UTC,\"a,\"\"b\",\"d\",7,\"[local]\",69.7,4,\"SELECT\",,,,,\"x,\ny\"\n\
               2026-01-01 00:00:00.000 UTC,\"a\",\"d\",8,\"[local]\",69.8,1,\"SELECT\"\n\
               2026-01-01 00:00:00.000 UTC,\"a\",\"d\",7,\"[local]\",69.7,7,\"SELECT\"\n\
               2026-01-01 00:00:00.000 UTC,\"a\",\"d\",7,\"[local]\",69.7,5,\"SELECT\"\n\
               2026-01-01 00:00:00.000 UTC,\"a\",\"d\",7,\"[loc";
-        // Read in pieces, whose ends cut entries anywhere.
+        // Read in pieces that split entries anywhere.
         let mut entry = CsvEntry::default();
         for piece in csv.chunks(7) {
             entry.read(piece, &mut numbered);

@@ -1,7 +1,7 @@
-//! The counters of PostgreSQL's own views.
+//! The counters in PostgreSQL's statistics views.
 //!
-//! Every numeric column of a view is taken as it comes, so that a version's new columns are
-//! counted from the day it is out; those that are no counters are named here. 9.6 has
+//! Every numeric column of a view is read, so that new columns of future versions are included;
+//! columns that are not counters are listed here. 9.6 has
 //! `pg_stat_database`, `pg_stat_bgwriter`; 13 added `pg_stat_slru`; 14 `pg_stat_wal`; 16
 //! `pg_stat_io`; 17 `pg_stat_checkpointer`, which took columns of `pg_stat_bgwriter`; 18 moved the
 //! I/O columns of `pg_stat_wal` to `pg_stat_io`.
@@ -12,22 +12,20 @@ use std::fmt;
 use crate::connection::{Connection, ConnectionError};
 use pgassay_wire::Answer;
 
-/// A view and how its rows are told apart.
+/// A view and its row names.
 struct View {
-    /// Its name.
     name: &'static str,
     /// The first version that has it, as `server_version_num`.
     since: u32,
-    /// What to ask.
     sql: &'static str,
-    /// How many of the first columns name the row.
+    /// The number of leading columns that identify the row.
     keys: usize,
 }
 
 /// The view with a row for each database.
 const DATABASES: &str = "pg_stat_database";
 
-/// Of databases those that are asked for; shared catalogs have a row without a name.
+/// For databases, the condition is appended; shared catalogs have a row without a name.
 const VIEWS: [View; 7] = [
     View {
         name: DATABASES,
@@ -76,7 +74,7 @@ const VIEWS: [View; 7] = [
     },
 ];
 
-/// Before 10, which renamed it.
+/// The function's name before 10.
 const XLOG: View = View {
     name: "wal",
     since: 0,
@@ -84,7 +82,7 @@ const XLOG: View = View {
     keys: 0,
 };
 
-/// Numeric columns that count nothing.
+/// Numeric columns that are not counters.
 const NO_COUNTERS: [&str; 2] = ["datid", "numbackends"];
 
 /// The connection, and the views that this version has.
@@ -104,14 +102,14 @@ impl fmt::Debug for Views {
 }
 
 impl Views {
-    /// The views of a version, as `server_version_num` has it; `databases` is the condition on the
-    /// rows of `pg_stat_database`.
+    /// The views of `version` (a `server_version_num`); `databases` is the condition on the rows of
+    /// `pg_stat_database`.
     pub fn new(connection: Connection, version: u32, databases: &str) -> Self {
         let mut views: Vec<&View> = VIEWS.iter().filter(|view| view.since <= version).collect();
         if version < 100_000 {
             views.push(&XLOG);
         }
-        // One query is one transaction, and so one state of the counters.
+        // One query is one transaction, and so one snapshot of the counters.
         let sql = views.iter().map(|view| match view.name {
             DATABASES => format!("{}{databases}", view.sql),
             _ => view.sql.to_owned(),
@@ -124,7 +122,7 @@ impl Views {
         }
     }
 
-    /// All counters by name; rows of a view without row names are summed.
+    /// All counters by name; the rows of a view without row names are summed.
     pub fn read(&mut self) -> Result<BTreeMap<String, f64>, ConnectionError> {
         let answers = self.connection.query_all(&self.sql)?;
         let mut values = BTreeMap::new();
@@ -150,7 +148,7 @@ fn add(view: &View, answer: &Answer, values: &mut BTreeMap<String, f64>) {
             let name = if key.is_empty() {
                 format!("{}.{column}", view.name)
             } else if number == 0.0 {
-                // Most rows of these views are all zero.
+                // Most values in these views are zero.
                 continue;
             } else {
                 format!("{}({}).{column}", view.name, key.join(", "))
@@ -176,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_counters_and_times_are_not() {
+    fn numeric_columns_are_counters_and_timestamps_are_not() {
         let mut values = BTreeMap::new();
         let database = answer(
             &[

@@ -1,4 +1,4 @@
-//! A copy of a server's data, from which it starts again.
+//! Restarts a server from a copy of its data.
 
 use std::io;
 use std::time::Duration;
@@ -6,17 +6,19 @@ use std::time::Duration;
 use super::{Server, ServerConfig};
 use crate::error::ServerError;
 
-/// For some gigabytes on a slow disk.
+/// Enough for some gigabytes on a slow disk.
 const COPY_TIMEOUT: Duration = Duration::from_mins(10);
-/// A copy that was not finished is none. Its user copies what is its user's: a link could lead us anywhere.
+/// Runs as the server's user, who could otherwise misdirect us with a symbolic link. The rename
+/// makes sure that a copy is complete.
 const RESTORE: &str = "set -e
 if [ -d kept ]; then rm -rf data; cp -a kept data
 else rm -rf unfinished; cp -a data unfinished; mv unfinished kept
 fi";
 
 impl Server {
-    /// Restarts with changes to the configuration, as [`Server::restart_with`], and with the data as they
-    /// were the first time that this was called. The copy lies beside the data and goes with them.
+    /// Restarts with changes to the configuration, as [`Server::restart_with`], and with the data
+    /// as they were at the first call of this function. The copy is next to the data directory and
+    /// is removed with it.
     pub fn restart_afresh(
         &mut self,
         change: impl FnOnce(&mut ServerConfig),

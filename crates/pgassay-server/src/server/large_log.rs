@@ -1,4 +1,4 @@
-//! A log that has become large, of a server that runs.
+//! Limits the log size of a running server.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,9 +9,9 @@ use crate::account::SHORT_TIMEOUT;
 use crate::error::ServerError;
 
 impl Server {
-    /// Empties the log once it is larger than this, the collector's files too where these lie
-    /// with the data: a server that logs every statement fills a disk in no time. Both writers
-    /// append, so the next line is the first of an empty file.
+    /// Truncates the log if it is larger than `bytes_max`, including the collector's files in the
+    /// data directory: a server that logs every statement can fill a disk quickly. Both writers
+    /// append, so they continue at the beginning of the file.
     pub fn empty_log_beyond(&self, bytes_max: u64) -> Result<(), ServerError> {
         let data = self.data_dir();
         let files: Vec<PathBuf> = self.log_files();
@@ -22,7 +22,7 @@ impl Server {
         let path = self.log.path();
         let emptied = self.log.empty();
         emptied.map_err(|source| ServerError::writing("empty", path, source))?;
-        // Its user empties what is its user's: a link could lead us anywhere.
+        // Runs as the server's user, who could otherwise misdirect us with a symbolic link.
         let theirs: Vec<&OsStr> = files
             .iter()
             .filter(|path| path.starts_with(&data))

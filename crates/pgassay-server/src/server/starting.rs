@@ -1,4 +1,4 @@
-//! Waiting for a server that was started, and what it says when it did not start.
+//! Waits for a server to start, and reports why it did not.
 
 use std::collections::BTreeMap;
 use std::process::ExitStatus;
@@ -11,18 +11,17 @@ use crate::processes;
 
 /// `cannot_connect_now`: the server is still starting.
 const STARTING: &str = "57P03";
-/// The first release whose postmaster writes its state into its file.
+/// The first release whose postmaster writes its state to `postmaster.pid`.
 const TELLS_STATE_SINCE: u16 = 10;
-/// Where, counted from 0; see `LOCK_FILE_LINE_PM_STATUS` in `src/include/utils/pidfile.h`.
+/// Its line, from 0; see `LOCK_FILE_LINE_PM_STATUS` in `src/include/utils/pidfile.h`.
 const STATE_LINE: usize = 7;
-/// How long the process may take to end that told us that the server is up.
+/// Time limit for the end of the backend that we connected to.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Server {
-    /// Waits until clients are accepted. A postmaster that tells its state is not asked, but its
-    /// file read, as `pg_ctl` does: each question would be a process more, and where a server
-    /// puts things in memory, which later counts of its instructions depend on, would be a matter
-    /// of how many were asked.
+    /// Waits until the server accepts connections. If possible, reads `postmaster.pid`, as `pg_ctl`
+    /// does, instead of connecting: each attempt would start a backend, and the number of backends
+    /// affects the server's memory layout and so later instruction counts.
     pub(super) fn wait_until_ready(&self) -> Result<(), ServerError> {
         let start = Instant::now();
         loop {
@@ -45,7 +44,7 @@ impl Server {
         }
     }
 
-    /// Why clients are not accepted yet; none if they are.
+    /// Why the server does not accept connections yet; `None` if it does.
     fn why_not_ready(&self) -> Result<Option<String>, ServerError> {
         if self.installation.version.series().major() >= TELLS_STATE_SINCE {
             let file = os::read_no_link(&self.data_dir().join("postmaster.pid"));
@@ -54,8 +53,8 @@ impl Server {
                 .and_then(|text| state(&text, self.postmaster_pid()));
             return Ok(match state.as_deref() {
                 Some("ready" | "standby") => None,
-                Some(other) => Some(format!("it says that it is {other}")),
-                None => Some("it has not said anything of its state".to_owned()),
+                Some(other) => Some(format!("its state is \"{other}\"")),
+                None => Some("it has not written its state".to_owned()),
             });
         }
         match self.connect() {
@@ -96,7 +95,7 @@ impl Server {
     }
 }
 
-/// The state in the text of `postmaster.pid`, unless another process wrote it.
+/// The state in the text of `postmaster.pid`; `None` if another process wrote it.
 fn state(text: &str, postmaster: os::Pid) -> Option<String> {
     let mut lines = text.lines().map(str::trim);
     if lines.next()?.parse() != Ok(postmaster) {
@@ -106,7 +105,7 @@ fn state(text: &str, postmaster: os::Pid) -> Option<String> {
     (!state.is_empty()).then(|| state.to_owned())
 }
 
-/// The setting that the server complains about, with its words, if it is one of the study's.
+/// The study's setting that the server rejected, with the server's message, if there is one.
 fn refused<'a>(
     settings: &'a BTreeMap<String, String>,
     log: &str,
@@ -128,7 +127,7 @@ fn refused<'a>(
     ))
 }
 
-/// The level and the words of a log's line, whatever prefix the server puts before.
+/// The severity and message of a log line, whatever its prefix.
 fn words_of_line(line: &str) -> Option<(&str, &str)> {
     ["LOG", "FATAL", "ERROR", "HINT"]
         .into_iter()
@@ -143,10 +142,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_the_postmasters_own() {
+    fn the_state_of_another_postmaster_is_ignored() {
         let text = "4711\n/data\n1763806000\n5432\n/s\n\n  5432001    65538\nready   \n";
         assert_eq!(state(text, 4711).as_deref(), Some("ready"));
-        assert_eq!(state(text, 4712), None, "a killed server's");
+        assert_eq!(state(text, 4712), None, "left by a killed server");
         assert_eq!(state("4711\n/data\n1763806000\n5432\n/s\n", 4711), None);
     }
 
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_setting_is_read_from_the_log() {
+    fn a_rejected_setting_is_found_in_the_log() {
         let log = "2026-01-01 [7] LOG:  invalid value for parameter \"work_mem\": \"much\"\n\
                    2026-01-01 [7] HINT:  Valid units are \"kB\".\nFATAL:  file contains errors\n";
         let words = "invalid value for parameter \"work_mem\": \"much\" (Valid units are \"kB\".)";

@@ -1,4 +1,4 @@
-//! What the tests with real servers share: processes of their own, and other users.
+//! Helpers for tests with real servers: separate processes and other users.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
@@ -19,21 +19,22 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// A directory for servers that every user may enter and write to, as /tmp is.
+/// A directory for servers that every user can write to, like /tmp.
 pub fn open_directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o1777)).unwrap();
     directory
 }
 
-/// Runs one `#[ignore]`d test of this program in a process of its own, with `directory` as its
-/// temporary one. The program is copied there, since another user might not get at the original.
+/// Runs one `#[ignore]`d test of this program in a separate process, with `directory` as its
+/// temporary directory. Copies the program there, since another user may have no access to the
+/// original.
 pub fn helper(test: &str, directory: &Path, uid: Option<u32>) -> Command {
     let program = directory.join("helper");
     if !program.exists() {
         let copying = directory.join("helper.new");
-        // By another process: a file that this one had open for writing could not be run while a
-        // child of another thread, between fork and exec, still holds it.
+        // Copied by another process: a file that this one has open for writing could not be executed
+        // while a child of another thread still holds it between fork and exec.
         let mut copy = Command::new("cp");
         copy.arg(std::env::current_exe().unwrap()).arg(&copying);
         assert!(copy.status().unwrap().success());
@@ -53,7 +54,7 @@ pub fn helper(test: &str, directory: &Path, uid: Option<u32>) -> Command {
     command
 }
 
-/// What is left of servers in a directory.
+/// The server directories left in a directory.
 pub fn places(directory: &Path) -> Vec<PathBuf> {
     let is_place = |path: &PathBuf| {
         path.file_name()
@@ -66,7 +67,7 @@ pub fn places(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The processes whose working directory lies in a directory.
+/// The processes whose working directory is in a directory.
 pub fn processes_in(directory: &Path) -> Vec<i32> {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -76,18 +77,18 @@ pub fn processes_in(directory: &Path) -> Vec<i32> {
     .collect()
 }
 
-/// Whether a process is there and not just waiting to be reaped.
+/// Whether a process exists and is not a zombie.
 pub fn is_running(pid: i32) -> bool {
     fs::read_link(format!("/proc/{pid}/exe")).is_ok()
 }
 
 pub fn kill(pid: i32, signal: libc::c_int) {
-    assert!(pid.abs() > 1, "{pid} is no process of a test");
+    assert!(pid.abs() > 1, "{pid} is not a process of a test");
     // SAFETY: kill takes two integers and touches no memory of ours.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "kill {pid}");
 }
 
-/// Waits for something to become true, and fails if it does not in time.
+/// Waits until a condition is true; fails after `timeout`.
 pub fn eventually(what: &str, timeout: Duration, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_true() {
@@ -96,7 +97,7 @@ pub fn eventually(what: &str, timeout: Duration, mut is_true: impl FnMut() -> bo
     }
 }
 
-/// The number of a server's System V segment: the last word of the seventh line of
+/// The id of a server's System V segment: the second word of the seventh line of
 /// `postmaster.pid`; see `src/include/utils/pidfile.h`.
 pub fn segment(pid_file: &str) -> i32 {
     let line = pid_file.lines().nth(6).unwrap();
@@ -112,7 +113,7 @@ pub fn segment_exists(segment: i32) -> bool {
         .any(|line| line.split_whitespace().nth(1) == Some(&number))
 }
 
-/// The file of a postmaster's dynamic shared memory.
+/// The control file of a postmaster's dynamic shared memory.
 pub fn control_segment(postmaster: i32) -> PathBuf {
     let maps = fs::read_to_string(format!("/proc/{postmaster}/maps")).unwrap();
     let path = maps

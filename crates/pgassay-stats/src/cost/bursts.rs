@@ -1,4 +1,4 @@
-//! A/A comparisons in which some functions come in bursts: how often one is marked.
+//! A/A comparisons in which some functions occur in bursts: how often any is marked.
 
 use super::*;
 use crate::random::SplitMix64;
@@ -7,7 +7,7 @@ use crate::sampling::{factor, poisson};
 const FUNCTIONS: usize = 300;
 const SAMPLES: f64 = 6_000.0;
 
-/// 300 functions by Zipf's law, 6000 samples a side; one in twenty varies by 100% between blocks.
+/// 300 functions following Zipf's law, 6000 samples per side; one in twenty varies by 100% between blocks.
 fn draw(stream: &mut SplitMix64, blocks: usize) -> CostTable {
     let norm: f64 = (1..=FUNCTIONS).map(|rank| 1.0 / rank as f64).sum();
     let mut table = CostTable {
@@ -41,7 +41,7 @@ fn draw(stream: &mut SplitMix64, blocks: usize) -> CostTable {
     table
 }
 
-/// The share of comparisons in which any function is marked beside an interval without 0.
+/// The share of comparisons in which any function is marked and has an interval without 0.
 fn false_marks(blocks: usize) -> f64 {
     let group_of: Vec<usize> = (0..FUNCTIONS).map(|function| function % 20).collect();
     let (mut stream, runs) = (SplitMix64::new(20), 120);
@@ -60,7 +60,8 @@ fn false_marks(blocks: usize) -> f64 {
     marked as f64 / f64::from(runs)
 }
 
-// Shares over 1000 runs are in docs/simulations.md; these runs allow for chance. Before: 0.2 and 0.45.
+// Shares over 1000 runs are in docs/simulations.md; the bounds here allow for chance. Without the bursty
+// kind of noise they are 0.2 and 0.45.
 
 #[test]
 fn bursts_of_a_function_are_no_change_with_six_blocks() {
@@ -100,12 +101,12 @@ fn a_burst_in_one_block_is_no_change_however_large() {
             row.b.iter().map(|it| it / 6).collect(),
         );
     }
-    // What a checkpoint calls: 200 samples in one block.
+    // A function called by a checkpoint: 200 samples in one block.
     table.rows.push(RowCounts {
         a: vec![0; 6],
         b: vec![0, 0, 200, 0, 0, 0],
     });
-    // The same number spread over the blocks is new.
+    // The same number, spread over all blocks, is a change.
     table.rows.push(RowCounts {
         a: vec![0; 6],
         b: vec![33, 35, 30, 36, 34, 32],

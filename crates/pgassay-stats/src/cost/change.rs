@@ -1,19 +1,19 @@
-//! The change of one row: its size in µs, how sure it is, and the test against no change.
+//! The change of one row: its size in µs, its uncertainty, and the test against no change.
 //!
-//! With enough samples on both sides: Var(ln cost) of a side = (1 − p)/k + cv²·Σw² (the first
-//! term is 1/k for small shares p, the second cv²/n for equal trials), times the scale that the
-//! function's own sum of squares tells, and never below the first term. So
-//! Var(ln ratio) = 1/kA + 1/kB + 2·cv²/n plus the totals' own. The difference in µs has the
-//! variance a²·Var(ln share a) + b²·Var(ln share b) + Var(b·ln total B − a·ln total A).
+//! With enough samples on both sides: Var(ln cost) of a side = (1 − p)/k + cv²·Σw² (the first term is
+//! 1/k for small shares p, the second cv²/n for equal trials), times the scale from the function's own
+//! sum of squares, and never below the first term. So Var(ln ratio) = 1/kA + 1/kB + 2·cv²/n plus the
+//! variance of the totals. The difference in µs has the variance
+//! a²·Var(ln share a) + b²·Var(ln share b) + Var(b·ln total B − a·ln total A).
 //!
-//! All this under each of the two kinds of noise that [`crate::dispersion`] knows: p-values and
-//! variances are their means, weighted by how probable each kind is for the row.
+//! All this is computed under both kinds of noise in [`crate::dispersion`]: p-values and variances are
+//! means over the kinds, weighted by their probabilities for the row.
 //!
-//! Below [`EXACT_BELOW`] samples on a side logarithms fail: the test is the conditional
-//! beta-binomial (kB among kA + kB, given how many µs a sample stands for on each side, and a share
-//! that varies beyond counting as above), the interval of the difference combines each side's own
-//! (Garwood's, where few) by Zou and Donner's MOVER: "Construction of confidence limits about
-//! effect measures" (2008). That interval leaves out the noise between trials, the test does not.
+//! With fewer than [`EXACT_BELOW`] samples on a side, logarithms do not work: the test is the conditional
+//! beta-binomial (kB among kA + kB, given the µs per sample of each side and a share that varies beyond
+//! counting noise as above). The interval of the difference combines the intervals of both sides
+//! (Garwood's, for few samples) with Zou and Donner's MOVER: "Construction of confidence limits about
+//! effect measures" (2008). That interval ignores the noise between trials; the test does not.
 
 use super::side::{Side, combined, totals_variance};
 use super::{Change, Cost};
@@ -24,20 +24,20 @@ use crate::distribution::{
 };
 use crate::pairs::Interval;
 
-/// Fewer samples than this on either side, and the exact test is used.
+/// With fewer samples on either side, the exact test is used.
 pub const EXACT_BELOW: u64 = 20;
 
-/// A row's counts with all that their uncertainty depends on.
+/// The counts of a row, with everything that determines their uncertainty.
 pub(super) struct Row<'a> {
     pub(super) a: &'a Side,
     pub(super) b: &'a Side,
     pub(super) count_a: u64,
     pub(super) count_b: u64,
-    /// As either kind of function.
+    /// The noise of the row under each kind.
     pub(super) noise: [Noise; 2],
 }
 
-/// A change with its test and the degrees of freedom of its standard error.
+/// A change with the result of its test and the degrees of freedom of its standard error.
 pub(super) struct Tested {
     pub(super) change: Change,
     pub(super) p_value: f64,
@@ -54,8 +54,7 @@ impl Row<'_> {
         }
     }
 
-    /// Variance of ln(share) of one side under one kind of noise, split into counting noise and what is
-    /// beyond it.
+    /// Variance of ln(share) of one side under one kind of noise, split into counting noise and the rest.
     fn share_variance(side: &Side, count: u64, noise: Noise) -> (f64, f64) {
         let share = count as f64 / side.samples as f64;
         let counting = (1.0 - share) / count as f64;
@@ -74,7 +73,7 @@ impl Row<'_> {
         ])
     }
 
-    /// The mean over both kinds of noise of a variance with its degrees of freedom.
+    /// The mean of a variance over both kinds of noise, with its degrees of freedom.
     fn over_kinds(&self, of_kind: impl Fn(Noise) -> (f64, f64)) -> (f64, f64) {
         let parts = self.noise.map(|noise| (noise.probability, of_kind(noise)));
         let variance: f64 = parts.iter().map(|(weight, (it, _))| weight * it).sum();
@@ -153,7 +152,7 @@ impl Row<'_> {
         }
     }
 
-    /// Equal costs mean that samples fall on B with the share of B's samples per µs.
+    /// With equal costs, the expected share of B among the samples is its share of the samples per µs.
     fn binomial_p_value(&self) -> f64 {
         let trials = self.count_a + self.count_b;
         if trials == 0 {
@@ -166,7 +165,7 @@ impl Row<'_> {
         let of_kind = |noise: &Noise| {
             let beyond = (noise.scale * (counting + noise.cv2 * squares) - counting).max(0.0);
             let alone = beta_binomial_two_sided(self.count_b, trials, share, beyond);
-            // As many standard errors, which are not known exactly.
+            // Convert to standard errors, which are estimates with `df` degrees of freedom.
             let (_, df) = combined(&[(counting, f64::INFINITY), (beyond, noise.df)]);
             t_two_sided(normal_quantile((alone / 2.0).max(f64::MIN_POSITIVE)), df)
         };
@@ -176,8 +175,8 @@ impl Row<'_> {
             .sum()
     }
 
-    /// Clopper and Pearson's share of B, turned into a ratio of costs; the upper end is infinite
-    /// when A has no samples.
+    /// Clopper and Pearson's interval for the share of B, converted to a ratio of costs; the upper end is
+    /// infinite if A has no samples.
     fn exact_ratio_interval(&self, level: f64) -> Option<Interval> {
         let trials = self.count_a + self.count_b;
         if trials == 0 {
@@ -253,7 +252,7 @@ pub(super) fn total_change(a: &Side, b: &Side, level: f64) -> Change {
     change
 }
 
-/// A change of which nothing but its size is known.
+/// A change without uncertainty.
 pub(super) fn descriptive(a: &Cost, b: &Cost) -> Change {
     Change {
         delta_us: b.us - a.us,

@@ -1,26 +1,26 @@
-//! One variant's trials, checked and summed.
+//! The trials of one variant, checked and summed.
 
 use super::{CostTable, RowCounts, TrialTotals};
 use crate::error::StatsError;
 use crate::pairs::mean_and_sd;
 
-/// A variant's exact totals and how samples turn into µs per transaction.
+/// The exact totals of a variant, which convert samples to µs per transaction.
 #[derive(Debug)]
 pub(super) struct Side {
     /// Exact on-CPU µs per transaction: Σ time / Σ transactions.
     pub(super) us_per_transaction: f64,
-    /// Samples of all trials together.
+    /// Number of samples, over all trials.
     pub(super) samples: u64,
     /// Samples of each trial.
     pub(super) samples_by_trial: Vec<u64>,
-    /// ln of each trial's own µs per transaction.
+    /// ln of each trial's µs per transaction.
     log_totals: Vec<f64>,
-    /// Σ wⱼ² of the trials' weights in the pooled share; 1/n when trials are alike.
+    /// Σ wⱼ² of the trials' weights in the pooled share; 1/n for equal trials.
     pub(super) weight_squares: f64,
 }
 
 impl Side {
-    /// Sums `trials` after checking that each can carry a cost.
+    /// Sums `trials` after checking that each gives a cost.
     pub(super) fn of(side: char, trials: &[TrialTotals]) -> Result<Self, StatsError> {
         if trials.is_empty() {
             return Err(StatsError::NoPairs);
@@ -61,12 +61,12 @@ impl Side {
         })
     }
 
-    /// µs per transaction that one sample stands for.
+    /// µs per transaction that one sample represents.
     pub(super) fn us_per_sample(&self) -> f64 {
         self.us_per_transaction / self.samples as f64
     }
 
-    /// What one trial's `count` stands for, µs per transaction.
+    /// The cost of `count` samples in one trial, µs per transaction.
     pub(super) fn cost_in_trial(&self, trial: usize, count: u64) -> f64 {
         count as f64 / self.samples_by_trial[trial] as f64 * self.log_totals[trial].exp()
     }
@@ -75,7 +75,7 @@ impl Side {
         self.log_totals.len()
     }
 
-    /// Variance of the mean of ln(total), from this side's trials alone.
+    /// Variance of the mean of ln(total), from this side's trials.
     pub(super) fn total_log_variance(&self) -> f64 {
         let (_, sd) = mean_and_sd(&self.log_totals);
         sd.powi(2) / self.trials() as f64
@@ -84,8 +84,8 @@ impl Side {
 
 /// Variance of `weight_b`·ln(total B) − `weight_a`·ln(total A), and its degrees of freedom.
 ///
-/// With as many trials of A as of B the n-th ones are neighbours, so the drift that both share
-/// cancels; otherwise the two sides count as independent (Welch and Satterthwaite).
+/// With equal numbers of trials, the n-th trials of A and B are neighbors, so their common drift cancels;
+/// otherwise the two sides count as independent (Welch and Satterthwaite).
 pub(super) fn totals_variance(a: &Side, b: &Side, weight_a: f64, weight_b: f64) -> (f64, f64) {
     if a.trials() == b.trials() {
         let differences: Vec<f64> = a
@@ -124,7 +124,7 @@ pub(super) fn combined(parts: &[(f64, f64)]) -> (f64, f64) {
     (variance, df.max(1.0))
 }
 
-/// Refuses rows that do not fit their trials.
+/// Rejects rows that are inconsistent with their trials.
 pub(super) fn check_rows(table: &CostTable) -> Result<(), StatsError> {
     for (row, RowCounts { a, b }) in table.rows.iter().enumerate() {
         for (side, counts, trials) in [('A', a, &table.a), ('B', b, &table.b)] {
@@ -153,8 +153,8 @@ pub(super) fn check_rows(table: &CostTable) -> Result<(), StatsError> {
     Ok(())
 }
 
-/// Whether the difference of two neighboring trials has the sign of the whole in most of the blocks: in three of
-/// three at least. A burst in one block moves the whole and no other block.
+/// Whether the difference of neighboring trials has the sign of the overall difference in at least three
+/// quarters of the blocks. A burst in one block changes the overall difference, but no other block.
 pub(super) fn most_blocks_agree(a: &Side, b: &Side, row: &RowCounts) -> bool {
     let blocks = a.trials().min(b.trials());
     let delta =

@@ -1,4 +1,4 @@
-//! Tests of the cost difference: arithmetic by hand, and coverage by simulation.
+//! Tests of the cost difference: manual arithmetic, and coverage by simulation.
 
 use super::*;
 use crate::distribution::{normal_quantile, normal_two_sided};
@@ -17,7 +17,7 @@ fn trial(us_per_transaction: f64, samples: u64) -> TrialTotals {
 fn close(found: f64, expected: f64) {
     assert!(
         (found - expected).abs() < 1e-9 * expected.abs().max(1.0),
-        "{found} is not {expected}"
+        "{found} instead of {expected}"
     );
 }
 
@@ -94,7 +94,7 @@ fn classes_are_those_of_a_careful_reader() {
 
 #[test]
 fn variance_is_the_formula_of_the_design() {
-    // Totals that agree exactly and counts without excess leave 1/kA + 1/kB (times 1 − p).
+    // With equal totals and without overdispersion, the variance is 1/kA + 1/kB (times 1 − p).
     let table = CostTable {
         a: vec![trial(100.0, 1_000_000); 4],
         b: vec![trial(100.0, 1_000_000); 4],
@@ -107,7 +107,10 @@ fn variance_is_the_formula_of_the_design() {
     close(found.dispersion.unwrap().cv2, 0.0);
     let expected = (1.0f64 / 400.0 + 1.0 / 480.0).sqrt();
     let half = (found.rows[0].change.ratio_interval.unwrap().high / 1.2).ln() / 1.959_964;
-    assert!((half - expected).abs() < 1e-4, "{half} is not {expected}");
+    assert!(
+        (half - expected).abs() < 1e-4,
+        "{half} instead of {expected}"
+    );
     assert!((found.rows[0].p_value - normal_two_sided(1.2f64.ln() / expected)).abs() < 1e-4);
 }
 
@@ -169,8 +172,8 @@ fn rows_that_do_not_fit_are_refused() {
     ));
 }
 
-/// A made-up server: shares by Zipf's law, noise between trials of each function and of the
-/// total, and drift that neighbouring trials share.
+/// A simulated server: shares following Zipf's law, noise between trials in each function and in the
+/// total, and drift that neighboring trials share.
 struct World {
     functions: usize,
     trials: usize,
@@ -276,8 +279,8 @@ fn intervals_of_the_difference_cover_the_truth() {
             for (i, row) in found.rows.iter().enumerate() {
                 let truth = world.cost_us(i) * (effect(i) - 1.0);
                 let hit = row.change.delta_interval_us.unwrap().contains(truth);
-                // By what is expected, not by what was seen: a row that is called rare because
-                // it happened to be sampled little would be a biased choice.
+                // Classify by the expected count, not the observed one: selecting rows with few
+                // observed samples would be biased.
                 let expected = world.cost_us(i) / 100.0 * world.samples * world.trials as f64;
                 if expected < 25.0 {
                     rare.push(hit);
@@ -327,9 +330,9 @@ fn is_claimed(row: &CostRow) -> bool {
     !matches!(row.class, Class::Same { .. } | Class::Descriptive)
 }
 
-/// The share of true changes that a test which knew cv and its own α would find.
+/// The share of true changes that a test with known cv and α would detect.
 fn oracle(world: &World) -> f64 {
-    let alpha = 0.05 * 0.6 * 0.1; // Benjamini and Hochberg with about 60 % of a tenth claimed.
+    let alpha = 0.05 * 0.6 * 0.1; // Benjamini and Hochberg with about 60% of a tenth claimed.
     let threshold = normal_quantile(1.0 - alpha / 2.0);
     let movers: Vec<usize> = (0..world.functions).filter(|i| i % 10 == 4).collect();
     let found: f64 = movers
@@ -390,8 +393,8 @@ fn counting_noise_alone_would_make_many_false_discoveries() {
             .map(|p_value| p_value <= 0.05)
             .collect()
     });
-    // Measured here: .27. The design's 51 % comes from a mix of functions that it does not state;
-    // the share depends on how many samples each function has and on how many really change.
+    // Measured here: 0.27. The 51% in the design come from an unspecified mix of functions; the share
+    // depends on the number of samples of each function and on how many really change.
     assert!(naive > 0.2, "{naive}");
 }
 
@@ -477,7 +480,7 @@ fn a_cost_that_only_moved_is_found() {
 
 #[test]
 fn what_is_resolvable_is_what_is_found() {
-    // An effect as large as the printed bound is found in about four of five runs.
+    // An effect as large as the reported bound is detected in about four of five runs.
     let world = World {
         functions: 60,
         trials: 8,

@@ -1,4 +1,4 @@
-//! Error rates of whole studies, and each reason for no verdict.
+//! Error rates of whole studies, and each reason for an inconclusive verdict.
 
 use super::*;
 use crate::pairs::{Background, Pair, compare, compare_within};
@@ -49,14 +49,14 @@ fn a_study_of_27_null_conditions_rarely_has_a_false_word() {
     assert!(share(new) <= 0.055, "{}", share(new));
     assert!(
         share(old) > 0.7,
-        "each condition at its own 5%: {}",
+        "with each condition at 5%: {}",
         share(old)
     );
 }
 
 #[test]
 fn conditions_outside_of_the_margin_are_rarely_called_the_same() {
-    // Just outside, where it is hardest: nine that differ by 2.01%, among nine that do not differ.
+    // Just outside, the hardest case: nine that differ by 2.01%, and nine that do not differ.
     let mut stream = SplitMix64::new(18);
     let (studies, mut wrong) = (1_000, 0);
     for _ in 0..studies {
@@ -73,7 +73,7 @@ fn conditions_outside_of_the_margin_are_rarely_called_the_same() {
 
 #[test]
 fn large_effects_are_found_among_many_conditions() {
-    // Six pairs, as shipped studies have, 18 comparisons: six of 20% with a pair SD of 2%.
+    // 18 comparisons of six pairs, as in the shipped studies: six effects of 20% with a pair SD of 2%.
     let mut stream = SplitMix64::new(6);
     let (mut found, studies) = (0, 200);
     for _ in 0..studies {
@@ -117,8 +117,8 @@ fn words_and_intervals_agree() {
 
 #[test]
 fn a_verdict_that_its_rank_test_contradicts_is_inconclusive() {
-    // Two modes: half of the pairs at +8%, the other half just below 0. The mean is far from 0 for the
-    // t-test (p = 0.01), and ranks find nothing (p = 0.18).
+    // Bimodal: half of the pairs at +8%, the other half just below 0. The t-test is significant
+    // (p = 0.01), the rank test is not (p = 0.18).
     let high = [0.081, 0.080, 0.079, 0.082, 0.078, 0.083];
     let low = [-0.001, -0.002, -0.003, -0.001_5, -0.002_5, -0.003_5];
     let comparison = compare(&pairs_of(&[high, low].concat()), 0.95).unwrap();

@@ -1,17 +1,17 @@
-//! Which server is tried next, and how, after one failed.
+//! Which server to try next, and how, after a failed attempt.
 //!
-//! An attempt is one connection: to one address, with TLS or without, accepting one kind of
-//! server. What may follow it:
-//! - TLS failed, or the server refused the client before it was let in: the same address without
-//!   TLS (`prefer`) or with it (`allow`).
-//! - The address cannot be reached, or does not answer in time: the next address.
-//! - The server is not of the wanted kind, or cannot take connections now: the next host. After
-//!   the last, `prefer-standby` tries all again and takes any.
-//! - Anything else, such as a wrong password, ends it: another host would say the same.
+//! An attempt is one connection to one address, with or without TLS, accepting one type of server.
+//! After a failure:
+//! - TLS failed, or the server rejected the client before accepting its sign-in: try the same
+//!   address without TLS (`prefer`) or with it (`allow`).
+//! - The address is unreachable or does not answer in time: try the next address.
+//! - The server is of the wrong type or cannot accept connections now: try the next host. After the
+//!   last one, `prefer-standby` tries all of them again and accepts any type.
+//! - Anything else, such as a wrong password, is final: another host would respond the same way.
 //!
 //! Source: `PQconnectPoll`, `init_allowed_encryption_methods` and `select_next_encryption_method`
-//! in `fe-connect.c`, PostgreSQL 18. There each client shuffles the hosts where
-//! `load_balance_hosts` is random; a caller who has many clients deals them out instead.
+//! in `fe-connect.c`, PostgreSQL 18. There, each client shuffles the hosts if `load_balance_hosts`
+//! is random; a caller with many clients distributes them over the hosts instead.
 
 use std::net::SocketAddr;
 
@@ -20,50 +20,50 @@ use crate::authentication::SaltCache;
 use crate::error::{ServerError, WireError};
 use crate::session::{Login, TlsLogin};
 
-/// The server starts, stops, or recovers (`ERRCODE_CANNOT_CONNECT_NOW`).
+/// The server is starting, stopping or recovering (`ERRCODE_CANNOT_CONNECT_NOW`).
 const CANNOT_CONNECT_NOW: &str = "57P03";
 
-/// Where a server listens, with names looked up.
+/// A server address after name resolution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The address, with the one that was looked up.
+    /// The address, including the resolved one.
     pub address: Address,
     /// The host's index in the target.
     pub host: usize,
-    /// The address looked up; none for a unix socket.
+    /// The resolved address; none for a Unix socket.
     pub tcp: Option<SocketAddr>,
 }
 
-/// One connection to be tried.
+/// One connection attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The endpoint's index.
     pub endpoint: usize,
-    /// Whether TLS is asked for.
+    /// Whether to request TLS.
     pub with_tls: bool,
-    /// The kind of server that is accepted.
+    /// The type of server to accept.
     pub wanted: SessionAttributes,
 }
 
 /// How an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The address cannot be reached, or the server does not answer in time.
+    /// The address is unreachable, or the server does not answer in time.
     Unreachable,
-    /// TLS failed before anything else was said, or the server refused the client.
+    /// TLS failed before anything else was exchanged, or the server rejected the client.
     Refused {
-        /// Whether the server said that it cannot take connections now.
+        /// Whether the server reported that it cannot accept connections now.
         for_now: bool,
     },
-    /// The server is not of the kind that is wanted.
+    /// The server is of the wrong type.
     Unwanted,
     /// Anything else.
     Other,
 }
 
 impl Failure {
-    /// What a server's error while signing in means; `is_authenticated` is whether it had let the
-    /// client in before.
+    /// Classifies a server's error while signing in; `is_authenticated` is whether the server had
+    /// already accepted the client.
     pub fn of_server(error: &ServerError, is_authenticated: bool) -> Self {
         let for_now = error.sqlstate == CANNOT_CONNECT_NOW;
         if is_authenticated && !for_now {
@@ -72,7 +72,7 @@ impl Failure {
         Self::Refused { for_now }
     }
 
-    /// What an error of the session means while signing in.
+    /// Classifies a session's error while signing in.
     pub fn of_wire(error: &WireError) -> Self {
         match error {
             WireError::Unwanted { .. } => Self::Unwanted,
@@ -82,25 +82,25 @@ impl Failure {
     }
 }
 
-/// The attempts to connect to a target.
+/// The sequence of attempts to connect to a target.
 #[derive(Clone, Debug)]
 pub struct Attempts {
     current: Attempt,
-    /// The host that is tried first, and the host of each endpoint.
+    /// The host to try first, and the host of each endpoint.
     first: usize,
     hosts: Vec<usize>,
     is_local: Vec<bool>,
     mode: SslMode,
     wanted: SessionAttributes,
-    /// Whether the other of TLS and no TLS was tried at this address.
+    /// Whether this address was already tried with the opposite choice of TLS.
     has_switched: bool,
-    /// Whether any kind of server will do by now.
+    /// Whether any type of server is accepted now.
     is_second_round: bool,
 }
 
 impl Attempts {
-    /// Starts with the endpoint `first`; all are tried in their order from there on. There must be
-    /// one.
+    /// Starts with the endpoint `first` and continues in order, wrapping around. There must be at
+    /// least one endpoint.
     pub fn new(target: &Target, endpoints: &[Endpoint], first: usize) -> Self {
         let first = if endpoints.is_empty() {
             0
@@ -133,12 +133,12 @@ impl Attempts {
         attempts
     }
 
-    /// What is tried now.
+    /// Returns the current attempt.
     pub fn current(&self) -> Attempt {
         self.current
     }
 
-    /// Decides what follows a failure; `false` if nothing does.
+    /// Chooses the next attempt after a failure; returns `false` if there is none.
     pub fn after(&mut self, failure: Failure) -> bool {
         match failure {
             Failure::Other => false,
@@ -149,7 +149,7 @@ impl Attempts {
     }
 
     fn go_to(&mut self, endpoint: usize) {
-        // TLS is not spoken over unix sockets, whatever is required.
+        // Unix sockets never use TLS, whatever the mode requires.
         let with_tls = !self.is_local.get(endpoint).copied().unwrap_or(true)
             && !matches!(self.mode, SslMode::Disable | SslMode::Allow);
         let wanted = if self.is_second_round {
@@ -165,7 +165,7 @@ impl Attempts {
         };
     }
 
-    /// The next address, or that of the next host.
+    /// Moves to the next address, or the first address of the next host.
     fn go_on(&mut self, skips_host: bool) -> bool {
         let count = self.hosts.len();
         let mut next = self.current.endpoint;
@@ -187,7 +187,7 @@ impl Attempts {
         true
     }
 
-    /// The same address with TLS instead of without, or without instead of with it.
+    /// Retries the same address with the opposite choice of TLS.
     fn switch(&mut self) -> bool {
         let may_switch = matches!(self.mode, SslMode::Allow | SslMode::Prefer)
             && !self
@@ -205,7 +205,7 @@ impl Attempts {
 }
 
 impl Target {
-    /// Who signs in at this host, without TLS and at any kind of server.
+    /// Returns the login for this host without TLS, accepting any type of server.
     pub fn login(&self, host: &Host, salts: &SaltCache) -> Login {
         Login {
             user: self.user.clone(),
@@ -220,7 +220,7 @@ impl Target {
         }
     }
 
-    /// Who signs in, and how, by this attempt.
+    /// Returns the login for this attempt.
     pub fn login_for(&self, attempt: Attempt, endpoint: &Endpoint, salts: &SaltCache) -> Login {
         let host = &self.hosts[endpoint.host];
         let tls = self.tls.as_ref().filter(|_| attempt.with_tls);
@@ -243,7 +243,7 @@ impl Target {
 mod tests {
     use super::*;
 
-    /// Hosts by number, each with so many addresses; none is a socket.
+    /// Hosts, each with this many addresses; 0 is a Unix socket.
     fn attempts(mode: SslMode, wanted: SessionAttributes, addresses: &[usize]) -> Attempts {
         let endpoints: Vec<_> = addresses
             .iter()
@@ -266,7 +266,8 @@ mod tests {
         Attempts::new(&target, &endpoints, 0)
     }
 
-    /// What is tried when all fail in the same way: the endpoint, `s` with TLS, `?` for any kind.
+    /// Returns the attempts if all fail in the same way: the endpoint, `s` with TLS, `!` if the
+    /// type of server matters.
     fn course(mut attempts: Attempts, failure: Failure) -> String {
         let mut seen = Vec::new();
         loop {
@@ -304,7 +305,7 @@ mod tests {
             (Allow, Any, &[2, 1], refused, "0 0s"),
             (Require, Any, &[2, 1], refused, "0s"),
             (Disable, Any, &[2, 1], refused, "0"),
-            // A socket knows no TLS.
+            // A Unix socket has no TLS.
             (Require, Any, &[0, 1], Failure::Unreachable, "0 1s"),
             (Prefer, Any, &[0, 1], refused, "0"),
             (Prefer, Any, &[2, 1], for_now, "0s 0 2s 2"),

@@ -1,8 +1,8 @@
-//! The options of TLS, and the files they name.
+//! TLS options, and the files they specify.
 //!
 //! Source: `pqConnectOptions2` in `fe-connect.c` for the values, `initialize_SSL` in
-//! `fe-secure-openssl.c` for the files. A value that means nothing is an error at once; a file that
-//! is missing or broken is told when a connection needs it, as libpq tells it.
+//! `fe-secure-openssl.c` for the files. An invalid value is reported immediately; a missing or
+//! invalid file is reported when a connection needs it, as in libpq.
 
 use std::path::PathBuf;
 
@@ -11,18 +11,18 @@ use super::target::{ChannelBinding, SslMode};
 use super::{ConninfoError, FileText, Surroundings};
 use crate::tls::{Files, TlsSettings, Versions};
 
-/// Bits of a mode that a key's file must not have: all of group and world, unless it is root's,
-/// which a group may read.
+/// Permission bits that a key file must not have: all of group and world. A key file owned by root
+/// may be group-readable.
 const FORBIDDEN: u32 = 0o077;
 const FORBIDDEN_OF_ROOT: u32 = 0o037;
 
 const VERSIONS: &[(&str, u8)] = &[("TLSv1", 0), ("TLSv1.1", 1), ("TLSv1.2", 2), ("TLSv1.3", 3)];
 const VERSIONS_SHOWN: &str = "TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3";
 
-/// How connections over TCP are protected.
+/// Returns the TLS mode of TCP connections.
 pub(super) fn ssl_mode(options: &Options) -> Result<SslMode, ConninfoError> {
     let is_system = options.get("sslrootcert") == Some("system");
-    // Trusting the whole world's authorities without looking at the name is no protection.
+    // Trusting all public authorities without checking the host name gives no protection.
     let default = if is_system {
         SslMode::VerifyFull
     } else {
@@ -77,7 +77,7 @@ pub(super) fn channel_binding(options: &Options) -> Result<ChannelBinding, Conni
     )
 }
 
-/// What connections need for TLS. `is_needed` is whether there will be any that ask for it.
+/// Returns the TLS settings. `is_needed` is whether any connection may request TLS.
 pub(super) fn settings(
     options: &Options,
     surroundings: &dyn Surroundings,
@@ -102,7 +102,7 @@ pub(super) fn settings(
         return Err(ConninfoError::Unsupported {
             option: "sslcrldir",
             value: value.into(),
-            reason: "name one file with sslcrl",
+            reason: "specify a file with sslcrl",
         });
     }
     if !is_needed {
@@ -123,14 +123,14 @@ fn shows_certificate(options: &Options) -> Result<bool, ConninfoError> {
         return Err(ConninfoError::Unsupported {
             option: "sslcertmode",
             value: "require".into(),
-            reason: "use allow, and let the server insist",
+            reason: "use allow, and have the server require a client certificate",
         });
     }
     let choices = [("disable", false), ("allow", true)];
     options.choice("sslcertmode", true, &choices, "disable, allow or require")
 }
 
-/// The versions between the lowest and the highest; rustls knows the two newest.
+/// Returns the versions between the minimum and the maximum; rustls supports the two newest.
 fn versions(options: &Options) -> Result<Versions, ConninfoError> {
     let known = |value: &str| {
         let found = VERSIONS
@@ -153,7 +153,7 @@ fn versions(options: &Options) -> Result<Versions, ConninfoError> {
         return Err(ConninfoError::Value {
             option: "ssl_max_protocol_version",
             value: shown.into(),
-            expected: "no version below ssl_min_protocol_version",
+            expected: "a version not below ssl_min_protocol_version",
         });
     }
     let of = |version| (lowest..=highest).contains(&version);
@@ -161,7 +161,7 @@ fn versions(options: &Options) -> Result<Versions, ConninfoError> {
         return Err(ConninfoError::Unsupported {
             option: "ssl_max_protocol_version",
             value: shown.into(),
-            reason: "TLS before 1.2 is not spoken here",
+            reason: "TLS versions before 1.2 are not supported",
         });
     }
     Ok(Versions {
@@ -176,7 +176,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads what takes part, or tells what is wrong with it.
+    /// Reads the files, or returns the error in one of them.
     fn files(&self, mode: SslMode, shows_certificate: bool) -> Result<Files, String> {
         let mut files = Files::default();
         if self.options.get("sslrootcert") == Some("system") {
@@ -193,7 +193,7 @@ impl Reader<'_> {
         Ok(files)
     }
 
-    /// The file that an option names, or else that of this name in `~/.postgresql`.
+    /// Returns the file specified by an option, or the default file in `~/.postgresql`.
     fn path(&self, option: &str, default: &str) -> Option<PathBuf> {
         let given = self.options.get(option).map(PathBuf::from);
         given.or_else(|| Some(self.surroundings.home()?.join(".postgresql").join(default)))
@@ -227,7 +227,7 @@ impl Reader<'_> {
         }
     }
 
-    /// libpq passes over a list that is not there.
+    /// libpq ignores a missing revocation list.
     fn revoked(&self) -> Option<(String, String)> {
         let path = self.path("sslcrl", "root.crl")?;
         let file = self.surroundings.read(&path).ok()??;

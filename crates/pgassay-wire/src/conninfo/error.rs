@@ -1,5 +1,5 @@
-//! What can be wrong with connection parameters. No message shows a connection string, since it
-//! may hold a password.
+//! Errors in connection parameters. No message contains a connection string, because it may contain
+//! a password.
 
 use std::io;
 
@@ -7,31 +7,31 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConninfoError {
-    /// The text does not follow the syntax.
+    /// A syntax error.
     #[error("connection string, byte {at_byte}: {what}")]
     Syntax {
-        /// Where, counted from 0.
+        /// The byte position, counted from 0.
         at_byte: usize,
-        /// What is wrong.
+        /// The error.
         what: &'static str,
     },
-    /// No such option.
+    /// Unknown option.
     #[error("invalid connection option \"{name}\"")]
     UnknownOption {
-        /// The option as given.
+        /// The name.
         name: String,
     },
-    /// A value that means nothing for its option.
+    /// Invalid value for an option.
     #[error("invalid value \"{value}\" for connection option \"{option}\": expected {expected}")]
     Value {
         /// The option.
         option: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         expected: &'static str,
     },
-    /// Something libpq can do and pgassay cannot.
+    /// Supported by libpq but not by pgassay.
     #[error("{option}={value} is not supported: {reason}")]
     Unsupported {
         /// The option.
@@ -41,40 +41,40 @@ pub enum ConninfoError {
         /// Why, or what to do instead.
         reason: &'static str,
     },
-    /// An option that promises security beside a mode that does not give it.
+    /// The option requires a stronger `sslmode`.
     #[error("weak sslmode \"{mode}\" may not be used with {beside} ({instead})")]
     WeakMode {
         /// The mode.
         mode: String,
-        /// The option beside it.
+        /// The option that conflicts with it.
         beside: &'static str,
-        /// What to do instead.
+        /// What to use instead.
         instead: &'static str,
     },
-    /// Lists of hosts, addresses or ports that do not match.
+    /// Lists of hosts, addresses or ports with different lengths.
     #[error("{count} values of \"{option}\" do not match {hosts} hosts")]
     Count {
-        /// The list that does not match.
+        /// The list with the wrong length.
         option: &'static str,
-        /// How many it has.
+        /// Its length.
         count: usize,
-        /// How many hosts there are.
+        /// The number of hosts.
         hosts: usize,
     },
-    /// The service is nowhere defined.
+    /// The service is not defined.
     #[error("definition of service \"{name}\" not found")]
     ServiceNotFound {
-        /// The service.
+        /// The name.
         name: String,
     },
-    /// The service file is wrong.
+    /// A syntax error in the service file.
     #[error("service file \"{path}\", line {line}: {what}")]
     ServiceFile {
         /// The file.
         path: String,
-        /// The line, the first being 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
     /// A file cannot be read.
@@ -82,10 +82,10 @@ pub enum ConninfoError {
     Unreadable {
         /// The file.
         path: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// Nobody knows as whom to connect.
-    #[error("no user name: set PGUSER or name one")]
+    /// No user name is known.
+    #[error("no user name: set PGUSER or specify one")]
     NoUser,
 }

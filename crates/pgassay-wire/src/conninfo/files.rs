@@ -5,7 +5,7 @@
 use super::ConninfoError;
 use super::keywords;
 
-/// The options of a service, in their order; `None` where the file does not define it.
+/// Returns the options of a service, in order; `None` if the file does not define it.
 pub(super) fn service(
     path: &str,
     text: &str,
@@ -35,7 +35,7 @@ pub(super) fn service(
         }
         let Some(options) = &mut found else { continue };
         if line.starts_with("ldap") {
-            return fail("looking services up in LDAP is not supported".into());
+            return fail("service lookup in LDAP is not supported".into());
         }
         let Some((option, value)) = line.split_once('=') else {
             return fail("expected keyword=value".into());
@@ -51,7 +51,7 @@ pub(super) fn service(
     Ok(found)
 }
 
-/// What a line of the password file is compared with.
+/// The fields that a line of the password file must match.
 pub(super) struct Entry<'a> {
     pub host: &'a str,
     pub port: &'a str,
@@ -59,7 +59,7 @@ pub(super) struct Entry<'a> {
     pub user: &'a str,
 }
 
-/// The password of the first line that matches.
+/// Returns the password of the first matching line.
 pub(super) fn password(text: &str, wanted: &Entry<'_>) -> Option<String> {
     text.lines()
         .filter(|line| !line.starts_with('#'))
@@ -72,12 +72,12 @@ pub(super) fn password(text: &str, wanted: &Entry<'_>) -> Option<String> {
                 }
                 rest = after;
             }
-            // An empty password is no password.
+            // An empty password counts as none.
             Some(unescape(rest)).filter(|password| !password.is_empty())
         })
 }
 
-/// Splits off a field at the first colon that is not escaped.
+/// Splits off a field at the first unescaped colon.
 fn field_of(line: &str) -> Option<(&str, &str)> {
     let mut escaped = false;
     let end = line.find(|character| {
@@ -92,7 +92,7 @@ fn unescape(text: &str) -> String {
     let mut characters = text.chars();
     let mut plain = String::with_capacity(text.len());
     while let Some(character) = characters.next() {
-        // A backslash at the very end stands for itself.
+        // A backslash at the very end is literal.
         plain.push(if character == '\\' {
             characters.next().unwrap_or('\\')
         } else {

@@ -1,19 +1,19 @@
-//! The options of a connection, and the environment variables they come from.
+//! Connection options, and the environment variables for them.
 //!
 //! Source: `PQconninfoOptions` and `EnvironmentOptions` in `fe-connect.c`, PostgreSQL 18.
 
-/// What is done with an option.
+/// How an option is handled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// It has its effect here.
+    /// It is implemented.
     Taken,
-    /// It concerns what is not spoken here, such as GSSAPI, and is without effect.
+    /// It affects an unsupported feature, such as GSSAPI, and has no effect.
     Idle,
-    /// It would promise something that is not kept: refused when set.
+    /// It promises something that is not implemented: rejected if set.
     Refused,
 }
 
-/// An option of a connection.
+/// A connection option.
 pub(super) struct Keyword {
     pub name: &'static str,
     pub variable: Option<&'static str>,
@@ -35,7 +35,7 @@ const fn keyword(name: &'static str, variable: &'static str, used: Use) -> Keywo
 
 use Use::{Idle, Refused, Taken};
 
-/// Every option that libpq knows.
+/// Every option of libpq.
 #[rustfmt::skip]
 pub(super) const KEYWORDS: &[Keyword] = &[
     keyword("service", "PGSERVICE", Taken),
@@ -91,7 +91,7 @@ pub(super) const KEYWORDS: &[Keyword] = &[
     keyword("oauth_scope", "", Refused),
 ];
 
-/// Variables that become settings of the session.
+/// Environment variables that become session settings.
 pub(super) const SETTINGS: &[(&str, &str)] = &[
     ("PGDATESTYLE", "datestyle"),
     ("PGTZ", "timezone"),
@@ -102,7 +102,7 @@ pub(super) fn find(name: &str) -> Option<&'static Keyword> {
     KEYWORDS.iter().find(|keyword| keyword.name == name)
 }
 
-/// Whether an option's value must not be shown.
+/// Whether an option's value must not be displayed.
 pub(super) fn is_secret(name: &str) -> bool {
     matches!(
         name,

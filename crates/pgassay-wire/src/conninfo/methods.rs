@@ -1,11 +1,11 @@
-//! `require_auth`: the ways to authenticate that a client allows.
+//! `require_auth`: the authentication methods that a client allows.
 //!
 //! Source: `pqConnectOptions2` in `fe-connect.c`, `check_expected_areq` in `fe-auth.c`; since
 //! PostgreSQL 16.
 
 use super::ConninfoError;
 
-/// The ways, in the order of [`Methods::allowed`].
+/// The methods, in the order of [`Methods::allowed`].
 const METHODS: &[&str] = &[
     "password",
     "md5",
@@ -15,10 +15,10 @@ const METHODS: &[&str] = &[
     "oauth",
     "none",
 ];
-/// No authentication at all: trust, peer, or a client's certificate.
+/// No authentication: trust, peer, or a client certificate.
 const NONE: usize = 6;
 
-/// The ways to authenticate that are allowed; by default all.
+/// The allowed authentication methods; all by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Methods {
     text: String,
@@ -35,8 +35,8 @@ impl Default for Methods {
 }
 
 impl Methods {
-    /// Reads a list of methods, or of methods that are not allowed, each with `!` before it. An
-    /// empty one allows all.
+    /// Parses a list of methods, all or none of them prefixed with `!` to disallow them. An empty
+    /// list allows all methods.
     pub(crate) fn parse(text: &str) -> Result<Self, ConninfoError> {
         if text.is_empty() {
             return Ok(Self::default());
@@ -56,13 +56,13 @@ impl Methods {
                 None => (part, false),
             };
             if negated != is_negative {
-                return fail("methods either all with \"!\" before them or none");
+                return fail("either all methods prefixed with \"!\" or none");
             }
             let Some(place) = METHODS.iter().position(|method| *method == name) else {
                 return fail("password, md5, gss, sspi, scram-sha-256, oauth or none");
             };
             if allowed[place] != negated {
-                return fail("each method once");
+                return fail("each method at most once");
             }
             allowed[place] = !negated;
         }
@@ -72,12 +72,13 @@ impl Methods {
         })
     }
 
-    /// The list as it was given.
+    /// Returns the list as specified.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether the server may send this request (`AUTH_REQ_*`); else what it did.
+    /// Checks a request of the server (`AUTH_REQ_*`); if it is not allowed, returns what the server
+    /// did.
     pub(crate) fn check(&self, code: u32, has_finished: bool) -> Result<(), &'static str> {
         let (place, did) = match code {
             0 if has_finished => return Ok(()),

@@ -1,12 +1,12 @@
-//! Where and as whom to connect, by libpq's conventions.
+//! Connection parameters, by libpq's conventions.
 //!
-//! A [`Request`] collects what the user said, flags and connection strings, in the order that
-//! counts: what comes later wins. (psql and pgbench put flags *before* a connection string given
-//! as the database, so that the string wins; to let flags win, give them after it.)
-//! [`Request::resolve`] then fills in what is missing: first from the service, then from the
-//! environment, then from `.pgpass`, then libpq's defaults.
+//! A [`Request`] collects the user's flags and connection strings in order of precedence: later
+//! ones win. (psql and pgbench put flags *before* a connection string given as the database, so the
+//! string wins. To let flags win, add them after it.) [`Request::resolve`] then fills in missing
+//! parameters from the service file, the environment, `.pgpass`, and libpq's defaults, in this
+//! order.
 //!
-//! Reading variables and files is left to the caller's [`Surroundings`].
+//! The caller reads environment variables and files by implementing [`Surroundings`].
 //!
 //! Source: `src/interfaces/libpq/fe-connect.c` of PostgreSQL 15 and 18 (`conninfo_parse`,
 //! `conninfo_uri_parse_options`, `conninfo_add_defaults`, `parseServiceInfo`, `passwordFromFile`).
@@ -31,42 +31,42 @@ pub use methods::Methods;
 pub use secrets::{Secrets, without_secrets};
 pub use target::{Address, ChannelBinding, Host, SessionAttributes, SslMode, Target};
 
-/// A file as [`Surroundings`] read it.
+/// A file that [`Surroundings`] has read.
 #[derive(Clone, Debug, Default)]
 pub struct FileText {
     /// Its content.
     pub text: String,
     /// Its permission bits, as in `st_mode & 0o777`.
     pub mode: u32,
-    /// Whether it belongs to root.
+    /// Whether root owns it.
     pub is_of_root: bool,
 }
 
-/// What the process was started with and finds around it.
+/// The process's environment: variables, user and files.
 pub trait Surroundings {
-    /// An environment variable.
+    /// Returns an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
-    /// The name of the operating system's user.
+    /// Returns the operating system's user name.
     fn user(&self) -> Option<String>;
-    /// The user's home directory.
+    /// Returns the user's home directory.
     fn home(&self) -> Option<PathBuf>;
-    /// A file's content; `None` where there is no such file.
+    /// Returns a file's content, or `None` if the file does not exist.
     ///
     /// # Errors
-    /// Where there is a file that cannot be read.
+    /// The file exists but cannot be read.
     fn read(&self, path: &Path) -> io::Result<Option<FileText>>;
-    /// The certificates in DER that the system trusts.
+    /// Returns the certificates, in DER, that the system trusts.
     fn system_roots(&self) -> Vec<Vec<u8>> {
         Vec::new()
     }
-    /// Where unix sockets are expected if nobody says: libpq's is set when it is built.
+    /// Returns the default directory of Unix sockets; in libpq it is set at build time.
     fn socket_directory(&self) -> String {
         "/tmp".into()
     }
 }
 
-/// Neither variables nor files: the request says all, as for a server of our own, which `PGHOST` and
-/// the like must not lead away from.
+/// An empty environment: the request is complete. Used for pgassay's own servers, which `PGHOST`
+/// and similar variables must not redirect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoSurroundings;
 
@@ -88,7 +88,7 @@ impl Surroundings for NoSurroundings {
     }
 }
 
-/// What the user asked for, in the order in which later wins.
+/// The user's connection parameters, in order of precedence.
 #[derive(Clone, Default)]
 pub struct Request {
     options: Vec<(String, String)>,
@@ -96,13 +96,14 @@ pub struct Request {
 }
 
 impl Request {
-    /// Nothing asked for: everything comes from the surroundings.
+    /// Creates an empty request: everything comes from the environment.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets one option, as a flag does. An empty value is none, while an empty one in a connection
-    /// string keeps the environment's away (`conninfo_array_parse`, `conninfo_parse`).
+    /// Sets one option, as a command-line flag does. An empty value counts as unset, whereas an
+    /// empty value in a connection string overrides the environment (`conninfo_array_parse`,
+    /// `conninfo_parse`).
     ///
     /// # Errors
     /// [`ConninfoError::UnknownOption`].
@@ -114,7 +115,7 @@ impl Request {
         Ok(self)
     }
 
-    /// Takes what is given as a database: a URI, a string of `keyword=value`, or a plain name.
+    /// Adds a database argument: a URI, a `keyword=value` string, or a plain name.
     ///
     /// # Errors
     /// A syntax error or an unknown option.
@@ -125,7 +126,7 @@ impl Request {
         self.option("dbname", text)
     }
 
-    /// Takes a URI or a string of `keyword=value`.
+    /// Adds a URI or a `keyword=value` string.
     ///
     /// # Errors
     /// A syntax error or an unknown option.
@@ -141,17 +142,17 @@ impl Request {
         Ok(self)
     }
 
-    /// The application's name, should nobody set another.
+    /// Sets the application's name if nothing else does.
     #[must_use]
     pub fn fallback_application_name(mut self, name: &str) -> Self {
         self.fallback_application_name = Some(name.into());
         self
     }
 
-    /// Fills in what is missing, and checks the whole.
+    /// Fills in missing parameters and checks the result.
     ///
     /// # Errors
-    /// Values that mean nothing, what is not supported, an unreadable service.
+    /// Invalid or unsupported values, or an unreadable service file.
     pub fn resolve(&self, surroundings: &dyn Surroundings) -> Result<Target, ConninfoError> {
         resolve::resolve(self, surroundings)
     }

@@ -1,4 +1,4 @@
-//! From what was asked for to a [`Target`]: service, environment, password file, defaults.
+//! Resolves a request to a [`Target`]: service, environment, password file, defaults.
 //!
 //! Source: `conninfo_add_defaults` and `connectOptions2` (`pqConnectOptions2`) in `fe-connect.c`.
 
@@ -13,10 +13,10 @@ use super::{ConninfoError, Request, Surroundings, encryption, files};
 use crate::password::Password;
 
 const DEFAULT_PORT: &str = "5432";
-/// libpq waits at least two seconds, since one may be over in no time.
+/// libpq waits at least two seconds, because a timeout of one second could pass almost immediately.
 const CONNECT_TIMEOUT_MIN_S: u32 = 2;
 
-/// Options with a value; an empty value counts as none, as in libpq.
+/// Options with a value; an empty value counts as unset, as in libpq.
 pub(super) struct Options(BTreeMap<&'static str, String>);
 
 impl Options {
@@ -27,7 +27,7 @@ impl Options {
             .filter(|value| !value.is_empty())
     }
 
-    /// Sets an option that is not set yet.
+    /// Sets an option if it is not set yet.
     fn default(&mut self, name: &str, value: String) {
         if let Some(keyword) = super::keywords::find(name) {
             self.0.entry(keyword.name).or_insert(value);
@@ -43,11 +43,11 @@ impl Options {
             value: value.into(),
             expected: "an integer",
         })?;
-        // Negative numbers mean "not set" to libpq.
+        // To libpq, negative numbers mean "not set".
         Ok(Some(u32::try_from(number.max(0)).unwrap_or(u32::MAX)))
     }
 
-    /// One of several words.
+    /// Returns the value for one of several words.
     pub(super) fn choice<T: Copy>(
         &self,
         name: &'static str,
@@ -86,7 +86,7 @@ pub(super) fn resolve(
             options.default(keyword.name, value);
         }
     }
-    // Older than sslmode, and still honoured by libpq.
+    // Older than sslmode, but libpq still honors it.
     if surroundings
         .variable("PGREQUIRESSL")
         .is_some_and(|value| value.starts_with('1'))
@@ -131,7 +131,7 @@ pub(super) fn resolve(
     Ok(target)
 }
 
-/// Adds what a service says, if one is named.
+/// Adds a service's options, if a service is specified.
 fn add_service(
     options: &mut Options,
     surroundings: &dyn Surroundings,
@@ -164,7 +164,7 @@ fn add_service(
     Err(ConninfoError::ServiceNotFound { name })
 }
 
-/// Refuses what would promise more than is kept.
+/// Rejects options that promise something that is not implemented.
 fn refuse(options: &Options) -> Result<(), ConninfoError> {
     let unsupported = |option, value: &str, reason| {
         Err(ConninfoError::Unsupported {
@@ -183,12 +183,18 @@ fn refuse(options: &Options) -> Result<(), ConninfoError> {
             } else {
                 "…"
             };
-            return unsupported(keyword.name, shown, "this program does not know the option");
+            return unsupported(
+                keyword.name,
+                shown,
+                "pgassay does not implement this option",
+            );
         }
     }
     match options.get("gssencmode") {
         None | Some("disable" | "prefer") => {}
-        Some(value) => return unsupported("gssencmode", value, "GSSAPI is not spoken here"),
+        Some(value) => {
+            return unsupported("gssencmode", value, "pgassay does not implement GSSAPI");
+        }
     }
     Ok(())
 }
@@ -209,7 +215,7 @@ fn session_attributes(options: &Options) -> Result<SessionAttributes, ConninfoEr
     )
 }
 
-/// The settings of the start-up message, as `build_startup_packet` sends them.
+/// Returns the settings in the start-up message, as `build_startup_packet` sends them.
 fn settings(
     options: &Options,
     request: &Request,
@@ -230,7 +236,7 @@ fn settings(
     add("client_encoding", options.get("client_encoding"));
     for (variable, setting) in SETTINGS {
         let value = surroundings.variable(variable);
-        // The word "default" asks for the server's own.
+        // The word "default" selects the server's own setting.
         add(
             setting,
             value
@@ -241,7 +247,7 @@ fn settings(
     settings
 }
 
-/// Splits a list at its commas; nothing given is no list.
+/// Splits a comma-separated list; an unset value is an empty list.
 fn list(value: Option<&str>) -> Vec<&str> {
     value
         .map(|value| value.split(',').collect())
@@ -344,8 +350,8 @@ fn address_of(
     })
 }
 
-/// The password file's text, unless a password is given already or others can read the file, which
-/// is when any of its mode's six lowest bits is set.
+/// Returns the text of the password file, unless a password is already specified or others can
+/// access the file, that is, if any of the six lowest bits of its mode is set.
 fn password_file(
     target: &mut Target,
     options: &Options,

@@ -1,17 +1,18 @@
-//! Connection strings without what must not be shown: results are kept, mailed and printed.
+//! Connection strings without secrets, because results are stored, sent and printed.
 
 use super::{ConninfoError, Request, keywords};
 use crate::password::Password;
 
-/// Values of a connection string that must not be shown, by their options.
+/// Secret values of a connection string, by option.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Secrets(Vec<(String, Password)>);
 
-/// Takes what names a database apart, a URI, `keyword=value …` or a plain name, into one that may be shown and its
-/// secrets. Without a secret it stays as it is written; else it comes back as `keyword=value …`.
+/// Splits a database argument (a URI, `keyword=value …` or a plain name) into a string that can be
+/// displayed and its secrets. Without secrets the string is returned unchanged, otherwise as
+/// `keyword=value …`.
 ///
 /// # Errors
-/// A syntax error or an unknown option, as [`Request::database`].
+/// A syntax error or an unknown option, as for [`Request::database`].
 pub fn without_secrets(text: &str) -> Result<(String, Secrets), ConninfoError> {
     let options = Request::new().database(text)?.options;
     let is_secret = |(name, _): &(String, String)| keywords::is_secret(name);
@@ -29,7 +30,7 @@ pub fn without_secrets(text: &str) -> Result<(String, Secrets), ConninfoError> {
     Ok((shown.join(" "), Secrets(secret.collect())))
 }
 
-/// A value as `keyword=value` has it: within quotes where it needs them.
+/// Quotes a value for `keyword=value` if necessary.
 fn quoted(value: &str) -> String {
     let is_plain = |c: char| !c.is_whitespace() && c != '\'' && c != '\\';
     if !value.is_empty() && value.chars().all(is_plain) {
@@ -39,10 +40,10 @@ fn quoted(value: &str) -> String {
 }
 
 impl Request {
-    /// Adds the secrets of a connection string that was taken [apart](without_secrets).
+    /// Adds the secrets of a connection string that was [split](without_secrets).
     ///
     /// # Errors
-    /// None that [`without_secrets`] has not found.
+    /// None if [`without_secrets`] returned none.
     pub fn secrets(mut self, secrets: &Secrets) -> Result<Self, ConninfoError> {
         for (name, value) in &secrets.0 {
             self.store(name, value.reveal())?;

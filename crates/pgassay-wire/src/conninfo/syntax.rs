@@ -1,7 +1,7 @@
 //! Connection strings: `keyword = 'value' …` and `postgresql://…`.
 //!
 //! Source: `conninfo_parse`, `conninfo_uri_parse_options`, `conninfo_uri_decode` in `fe-connect.c`.
-//! Positions are bytes; the syntax is ASCII, so that cuts fall between characters.
+//! Positions are bytes; the syntax is ASCII, so splits always fall between characters.
 
 use super::ConninfoError;
 
@@ -24,7 +24,7 @@ fn scheme(text: &str) -> Option<usize> {
         .map(|scheme| scheme.len())
 }
 
-/// Reads `keyword=value` pairs.
+/// Parses `keyword=value` pairs.
 pub(super) fn pairs(text: &str) -> Result<Pairs, ConninfoError> {
     let bytes = text.as_bytes();
     let is_space = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_whitespace);
@@ -53,7 +53,7 @@ pub(super) fn pairs(text: &str) -> Result<Pairs, ConninfoError> {
     Ok(found)
 }
 
-/// Reads one value, quoted or not, and tells where it ends.
+/// Parses one value, quoted or not; also returns where it ends.
 fn value(bytes: &[u8], start: usize) -> Result<(String, usize), ConninfoError> {
     let quoted = bytes.get(start) == Some(&b'\'');
     let mut value = Vec::new();
@@ -77,11 +77,12 @@ fn value(bytes: &[u8], start: usize) -> Result<(String, usize), ConninfoError> {
             }
         }
     }
-    let value = String::from_utf8(value).map_err(|_| syntax(start, "a value is no UTF-8"))?;
+    let value =
+        String::from_utf8(value).map_err(|_| syntax(start, "a value is not valid UTF-8"))?;
     Ok((value, at))
 }
 
-/// Reads a URI.
+/// Parses a URI.
 pub(super) fn uri(text: &str) -> Result<Pairs, ConninfoError> {
     let start = scheme(text).unwrap_or(0);
     let mut cursor = Cursor { text, at: start };
@@ -157,7 +158,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// The text up to one of these characters, with its place.
+    /// Returns the text up to one of these characters, and its position.
     fn take_until(&mut self, ends: &[char]) -> (usize, &'a str) {
         let start = self.at;
         let rest = &self.text[start..];
@@ -182,7 +183,7 @@ impl<'a> Cursor<'a> {
         {
             return Err(syntax(
                 self.at,
-                "unexpected character behind an IPv6 address",
+                "unexpected character after an IPv6 address",
             ));
         }
         Ok((start, address))
@@ -194,7 +195,7 @@ fn store(found: &mut Pairs, name: &str, (at, raw): (usize, &str)) -> Result<(), 
     Ok(())
 }
 
-/// Stores a list joined by commas, if there is anything in it.
+/// Stores a comma-separated list unless it is empty.
 fn store_list(found: &mut Pairs, name: &str, parts: &[(usize, &str)]) -> Result<(), ConninfoError> {
     if parts.len() == 1 && parts[0].1.is_empty() {
         return Ok(());
@@ -205,7 +206,7 @@ fn store_list(found: &mut Pairs, name: &str, parts: &[(usize, &str)]) -> Result<
     Ok(())
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 fn decode(start: usize, raw: &str) -> Result<String, ConninfoError> {
     let mut bytes = Vec::with_capacity(raw.len());
     let mut rest = raw.as_bytes();
@@ -229,5 +230,5 @@ fn decode(start: usize, raw: &str) -> Result<String, ConninfoError> {
         }
         rest = &rest[2..];
     }
-    String::from_utf8(bytes).map_err(|_| syntax(start, "a value is no UTF-8"))
+    String::from_utf8(bytes).map_err(|_| syntax(start, "a value is not valid UTF-8"))
 }

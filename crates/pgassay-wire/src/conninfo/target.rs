@@ -1,4 +1,4 @@
-//! A resolved connection: all that is needed to connect, checked.
+//! A resolved connection target: all checked parameters.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,18 +10,18 @@ use crate::tls::TlsSettings;
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A unix socket.
+    /// A Unix socket.
     Unix {
-        /// The directory; one that starts with `@` is in the abstract namespace.
+        /// The directory; a name that starts with `@` is in the abstract namespace.
         directory: String,
-        /// The number in the socket's name.
+        /// The port number in the socket's file name.
         port: u16,
     },
     /// A TCP port.
     Tcp {
-        /// The host's name.
+        /// The host name.
         host: String,
-        /// Its address, where it is given and need not be looked up.
+        /// Its address, if specified, so that the name need not be resolved.
         address: Option<IpAddr>,
         /// The port.
         port: u16,
@@ -29,7 +29,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// The path of a unix socket.
+    /// Returns the path of the Unix socket.
     pub fn socket_path(&self) -> Option<PathBuf> {
         match self {
             Self::Unix { directory, port } => {
@@ -67,104 +67,104 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// A server to try, with the password that belongs to it.
+/// A server to try, and its password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     /// Where it listens.
     pub address: Address,
-    /// The password, given or from the password file.
+    /// The password, specified or from the password file.
     pub password: Option<Password>,
 }
 
-/// How much a connection over TCP is to be protected, the strictest last.
+/// Protection of TCP connections, weakest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SslMode {
     /// Never TLS.
     Disable,
-    /// TLS if the server insists.
+    /// TLS if the server requires it.
     Allow,
-    /// TLS if the server can.
+    /// TLS if the server supports it.
     #[default]
     Prefer,
-    /// TLS, whoever the server is; where there is a file of trusted certificates, as `VerifyCa`.
+    /// TLS with any server; if a root certificate file exists, like `VerifyCa`.
     Require,
     /// TLS with a server whose certificate is trusted.
     VerifyCa,
-    /// TLS with a server whose certificate is trusted and names the host.
+    /// TLS with a server whose certificate is trusted and matches the host name.
     VerifyFull,
 }
 
-/// Whether signing in with SCRAM holds for the server's certificate only.
+/// Whether SCRAM authentication is bound to the server's certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChannelBinding {
-    /// No.
+    /// Never.
     Disable,
-    /// Where the server can.
+    /// If the server supports it.
     #[default]
     Prefer,
-    /// Yes; other ways to sign in are refused.
+    /// Always; other authentication methods are rejected.
     Require,
 }
 
-/// Which kind of server is wanted.
+/// The required type of server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionAttributes {
     /// Any.
     #[default]
     Any,
-    /// One whose transactions can write.
+    /// One that accepts writing transactions.
     ReadWrite,
-    /// One whose transactions cannot.
+    /// One that does not.
     ReadOnly,
-    /// One that is no standby.
+    /// Not a standby.
     Primary,
     /// A standby.
     Standby,
-    /// A standby, else any.
+    /// A standby if possible, otherwise any.
     PreferStandby,
 }
 
-/// Where and as whom to connect.
+/// Server, user, database and connection options.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
-    /// Servers to try in this order.
+    /// Servers to try, in order.
     pub hosts: Vec<Host>,
-    /// Whether clients are to be spread over them (`load_balance_hosts=random`).
+    /// Whether to spread clients over the hosts (`load_balance_hosts=random`).
     pub balance_hosts: bool,
-    /// Which of them is wanted.
+    /// The required type of server.
     pub session_attributes: SessionAttributes,
-    /// The user.
+    /// The user name.
     pub user: String,
-    /// The database.
+    /// The database name.
     pub database: String,
-    /// Settings of the session from start-up on.
+    /// Session settings that are sent at start-up.
     pub settings: Vec<(String, String)>,
-    /// The protection.
+    /// The required TLS protection.
     pub ssl_mode: SslMode,
-    /// What TLS needs; none where no connection asks for it.
+    /// TLS settings; `None` if no connection requests TLS.
     pub tls: Option<TlsSettings>,
-    /// Whether signing in is bound to the server's certificate.
+    /// Whether authentication is bound to the server's certificate.
     pub channel_binding: ChannelBinding,
-    /// The ways to authenticate that are allowed.
+    /// The allowed authentication methods.
     pub methods: Methods,
-    /// How long to wait for one server; `None` is for ever.
+    /// How long to wait for one server, in seconds; `None` means no limit.
     pub connect_timeout_s: Option<u32>,
-    /// Whether TCP keepalives are sent.
+    /// Whether to send TCP keepalives.
     pub keepalives: bool,
-    /// Idle seconds before the first keepalive; 0 is the system's default.
+    /// Idle seconds before the first keepalive; 0 means the system's default.
     pub keepalives_idle_s: u32,
-    /// Seconds between keepalives; 0 is the system's default.
+    /// Seconds between keepalives; 0 means the system's default.
     pub keepalives_interval_s: u32,
-    /// Keepalives that may be lost; 0 is the system's default.
+    /// Keepalives that may be lost; 0 means the system's default.
     pub keepalives_count: u32,
-    /// How long sent data may stay unacknowledged; 0 is the system's default.
+    /// How long sent data may remain unacknowledged, in ms; 0 means the system's default.
     pub tcp_user_timeout_ms: u32,
-    /// What the user should know, such as a password file that was ignored.
+    /// Warnings for the user, such as an ignored password file.
     pub warnings: Vec<String>,
 }
 
 impl Target {
-    /// A server behind a unix socket, with nothing else asked for.
+    /// A server on a Unix socket, with default options.
     pub fn unix(directory: &str, port: u16, user: &str, database: &str) -> Self {
         let address = Address::Unix {
             directory: directory.into(),

@@ -1,5 +1,5 @@
-//! Tables of connection strings; what libpq makes of them is told by its own tests
-//! (`src/interfaces/libpq/t/001_uri.pl`) and by `psql`.
+//! Tables of connection strings. The expected results come from libpq's own tests
+//! (`src/interfaces/libpq/t/001_uri.pl`) and from `psql`.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ fn resolve(text: &str, fake: &Fake) -> Result<Target, ConninfoError> {
     Request::new().database(text)?.resolve(fake)
 }
 
-/// `user password? database hosts…` in one line, for tables.
+/// Formats a target as `user password? database hosts…` in one line, for tables.
 fn shown(target: &Target) -> String {
     let hosts = target.hosts.iter().map(|host| {
         let password = host.password.as_ref().map_or("-", Password::reveal);
@@ -150,7 +150,7 @@ fn errors_name_what_is_wrong() {
         ("ssl_min_protocol_version=SSLv3", "TLSv1.2"),
         (
             "ssl_min_protocol_version=TLSv1.3 ssl_max_protocol_version=TLSv1.2",
-            "no version below",
+            "not below",
         ),
         (
             "ssl_min_protocol_version=TLSv1 ssl_max_protocol_version=TLSv1.1",
@@ -164,7 +164,7 @@ fn errors_name_what_is_wrong() {
         ("service=nowhere", "\"nowhere\" not found"),
         ("postgresql://[::1", "\"]\""),
         ("postgresql://[]", "empty"),
-        ("postgresql://[::1]z", "behind"),
+        ("postgresql://[::1]z", "after an IPv6"),
         ("postgresql://host/db?x", "no \"=\""),
         ("postgresql://host/db?user=a=b", "second"),
         ("postgresql://host/db?ssl=maybe", "\"ssl\""),

@@ -1,8 +1,8 @@
-//! What is read from a server's certificate besides what webpki reads: the hash that binds a
-//! channel to it, its names, its key.
+//! Parts of a server's certificate that webpki does not expose: the hash for channel binding, the
+//! names, the key.
 //!
 //! Sources: RFC 5929 section 4.1 (`tls-server-end-point`) and `pgtls_get_peer_certificate_hash`;
-//! numbers of algorithms from RFC 4055, RFC 5758 and RFC 8410.
+//! algorithm identifiers from RFC 4055, RFC 5758 and RFC 8410.
 
 use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 use x509_cert::Certificate;
@@ -18,10 +18,10 @@ enum Hash {
     Sha512,
 }
 
-/// RSASSA-PSS names its hash in its parameters.
+/// The parameters of RSASSA-PSS contain its hash.
 const RSA_PSS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.10");
 
-/// The hash by a signature algorithm's number; MD5 and SHA-1 are replaced by SHA-256.
+/// The hash by signature algorithm identifier; SHA-256 replaces MD5 and SHA-1.
 const HASHES: &[(&str, Hash)] = &[
     // RSA with MD5, SHA-1, SHA-2.
     ("1.2.840.113549.1.1.4", Hash::Sha256),
@@ -36,7 +36,7 @@ const HASHES: &[(&str, Hash)] = &[
     ("1.2.840.10045.4.3.2", Hash::Sha256),
     ("1.2.840.10045.4.3.3", Hash::Sha384),
     ("1.2.840.10045.4.3.4", Hash::Sha512),
-    // The hashes by themselves, as RSASSA-PSS names them.
+    // The hash identifiers, as in RSASSA-PSS parameters.
     ("1.3.14.3.2.26", Hash::Sha256),
     ("2.16.840.1.101.3.4.2.4", Hash::Sha224),
     ("2.16.840.1.101.3.4.2.1", Hash::Sha256),
@@ -44,8 +44,8 @@ const HASHES: &[(&str, Hash)] = &[
     ("2.16.840.1.101.3.4.2.3", Hash::Sha512),
 ];
 
-/// The certificate's hash that SCRAM binds a channel to; none where its signature has no hash of
-/// its own, as with Ed25519, or the certificate cannot be read.
+/// Returns the certificate's hash for SCRAM channel binding; `None` if the signature algorithm has
+/// no hash, as with Ed25519, or if the certificate cannot be parsed.
 pub(super) fn end_point_hash(der: &[u8]) -> Option<Vec<u8>> {
     let certificate = Certificate::from_der(der).ok()?;
     Some(match signature_hash(certificate.signature_algorithm())? {
@@ -59,7 +59,7 @@ pub(super) fn end_point_hash(der: &[u8]) -> Option<Vec<u8>> {
 fn signature_hash(algorithm: &AlgorithmIdentifierOwned) -> Option<Hash> {
     let mut number = algorithm.oid;
     if number == RSA_PSS {
-        // A sequence of which the first, tagged 0, is the hash; without it that is SHA-1.
+        // A sequence whose first element, tagged 0, is the hash; without it, SHA-1 is the default.
         let parameters = algorithm.parameters.as_ref()?.to_der().ok()?;
         let parameters = Vec::<Any>::from_der(&parameters).ok()?;
         let tagged = parameters

@@ -1,15 +1,15 @@
 //! TLS by libpq's rules, on rustls with ring.
 //!
-//! [`TlsSettings`] is made once for a target and shared by its connections; `Protection` is one
-//! connection's transform of bytes, which a session owns while it needs one. What is checked of a
-//! server's certificate is in `verifier` and `names`.
+//! [`TlsSettings`] is created once per target and shared by its connections. `Protection`
+//! transforms the bytes of one connection; a session owns it while it is needed. `verifier` and
+//! `names` check the server's certificate.
 //!
-//! rustls reads the wall clock to tell whether a certificate is still valid. That is the one clock
-//! that is read in this crate, and nothing else depends on it.
+//! rustls reads the wall clock to check whether a certificate is still valid. This is the only
+//! clock that this crate reads.
 //!
 //! Source: `src/interfaces/libpq/fe-secure-openssl.c` (`initialize_SSL`, `open_client_SSL`) and
-//! `fe-secure-common.c`, PostgreSQL 15 and 18. What OpenSSL can and rustls cannot: TLS 1.0 and 1.1,
-//! keys with a passphrase, engines.
+//! `fe-secure-common.c`, PostgreSQL 15 and 18. Supported by OpenSSL but not by rustls: TLS 1.0 and
+//! 1.1, keys with a passphrase, and engines.
 
 mod certificate;
 mod names;
@@ -23,49 +23,48 @@ pub(crate) use settings::{Files, Versions};
 
 use std::sync::Arc;
 
-/// Why a connection is not protected, in libpq's words where it has any.
+/// TLS errors, with libpq's messages where they exist.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The server does not speak TLS.
+    /// The server does not support TLS.
     #[error("server does not support SSL, but SSL was required")]
     Refused,
-    /// The server answered the request for TLS with an error, which nobody may show: it may come
-    /// from somebody in between (CVE-2024-10977).
+    /// The server answered the TLS request with an error. Its text must not be displayed, because
+    /// an intermediary may have sent it (CVE-2024-10977).
     #[error("server sent an error response during SSL exchange")]
     ErrorAnswer,
-    /// The server answered the request for TLS with something else than it may.
+    /// The server sent an invalid answer to the TLS request.
     #[error("received invalid response to SSL negotiation: {}", .byte.escape_ascii())]
     Answer {
         /// The answer.
         byte: u8,
     },
-    /// There was more than the answer: somebody in between may have put it there
-    /// (CVE-2021-23222).
+    /// More data followed the answer; an intermediary may have inserted it (CVE-2021-23222).
     #[error("received unencrypted data after SSL response")]
     Injected,
-    /// A file that is needed is missing or broken.
+    /// A required file is missing or invalid.
     #[error("{0}")]
     Setup(Arc<str>),
-    /// The host's name is to be checked, and there is none.
+    /// The host name must be verified, but none is specified.
     #[error("host name must be specified for a verified SSL connection")]
     HostNeeded,
-    /// The server ends the handshake without choosing PostgreSQL's protocol, which it must where
-    /// TLS begins at once.
+    /// The server completed the handshake without selecting PostgreSQL's protocol, which is
+    /// mandatory for direct TLS.
     #[error("direct SSL connection was established without ALPN protocol negotiation extension")]
     NoAlpn,
-    /// The two sides did not agree, or the server's certificate is not trusted.
+    /// The handshake failed, or the server's certificate is not trusted.
     #[error("SSL error: {}", told(.0))]
     Handshake(Box<rustls::Error>),
-    /// The connection broke after the handshake. A server that refuses the client's certificate
-    /// says so only then.
+    /// The connection failed after the handshake. A server that rejects the client's certificate
+    /// reports it only then.
     #[error("SSL error: {}", told(.0))]
     Connection(Box<rustls::Error>),
 }
 
 impl TlsError {
-    /// Whether nothing was said before it failed, so that the connection may be tried without TLS
-    /// where that is allowed.
+    /// Whether it failed before any data was exchanged, so that the connection can be retried
+    /// without TLS if that is allowed.
     pub fn is_of_handshake(&self) -> bool {
         !matches!(self, Self::Connection(_))
     }
@@ -84,10 +83,10 @@ fn told(error: &rustls::Error) -> String {
             format!("certificate verify failed: {other}")
         }
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "certificate verify failed: none of the trusted certificates has signed it".into()
+            "certificate verify failed: not signed by any trusted certificate".into()
         }
         Error::InvalidCertificate(CertificateError::Revoked) => {
-            "certificate verify failed: the certificate is revoked".into()
+            "certificate verify failed: certificate revoked".into()
         }
         Error::InvalidCertificate(other) => format!("certificate verify failed: {other}"),
         other => other.to_string(),

@@ -1,5 +1,5 @@
-//! Whether a certificate is of a host, by libpq's rules, which are laxer than the web's: without a
-//! fitting alternative name the subject's common name counts.
+//! Host name verification by libpq's rules, which are laxer than those of the web: the subject's
+//! common name counts if there is no alternative name of a matching type.
 //!
 //! Source: `pgtls_verify_peer_name_matches_certificate_guts` in `fe-secure-openssl.c` and
 //! `wildcard_certificate_match` in `fe-secure-common.c`; addresses since PostgreSQL 15.
@@ -12,7 +12,7 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// The certificate is another host's.
+/// The certificate belongs to another host.
 #[derive(Debug)]
 pub(super) struct OtherHost {
     host: String,
@@ -41,12 +41,12 @@ impl fmt::Display for OtherHost {
 
 impl std::error::Error for OtherHost {}
 
-/// Whether this is what [`check`] says.
+/// Whether this error is from [`check`].
 pub(super) fn is_other_host(error: &rustls::OtherError) -> bool {
     error.0.is::<OtherHost>()
 }
 
-/// Whether a certificate is of this host.
+/// Checks that a certificate belongs to this host.
 pub(super) fn check(certificate: &[u8], host: &str) -> Result<(), OtherHost> {
     let mut names = Vec::new();
     if let Ok(certificate) = Certificate::from_der(certificate)
@@ -103,9 +103,9 @@ fn address_of(bytes: &[u8]) -> Option<IpAddr> {
         .ok()
 }
 
-/// Whether a name is the host's, or has an asterisk in the place of its first label.
+/// Whether a name equals the host, or matches it with an asterisk as its first label.
 fn matches(name: &str, host: &str) -> bool {
-    // A zero byte would end the name where C looks at it.
+    // C would treat a zero byte as the end of the name.
     if name.contains('\0') {
         return false;
     }
@@ -180,7 +180,7 @@ mod tests {
                 ".wild.example",
                 false,
             ),
-            // The common name does not count beside a name of the same kind.
+            // The common name does not count if there is an alternative name of the same type.
             ("common.example", &["dns1.example"], "common.example", false),
             ("192.0.2.1", &[], "192.0.2.1", true),
             ("192.0.2.1", &["dns1.example"], "192.0.2.1", true),

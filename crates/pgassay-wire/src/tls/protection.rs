@@ -1,9 +1,8 @@
-//! TLS of one connection as a transform of bytes: asking for it, the handshake, sealing and
-//! opening.
+//! TLS of one connection as a transform of bytes: request, handshake, encryption and decryption.
 //!
-//! The session owns this for as long as there is something to do, that is until the server has
-//! refused TLS, or for good. Whoever moves the bytes need not know: what it is given to send is
-//! sealed, and what it read is opened here before it is looked at.
+//! The session owns this while it is needed: until the server refuses TLS, or permanently. It is
+//! transparent to the code that moves the bytes: outgoing data is encrypted, and incoming data is
+//! decrypted before it is parsed.
 //!
 //! Source: `PQconnectPoll`, state `CONNECTION_SSL_STARTUP`, in `fe-connect.c`.
 
@@ -19,26 +18,26 @@ use crate::{Event, WireError};
 /// `NEGOTIATE_SSL_CODE` with its length.
 const SSL_REQUEST: &[u8] = &[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
-/// What is done for a connection that is, or may be, protected.
+/// The TLS state of a connection that uses, or may use, TLS.
 pub(crate) struct Protection {
     stage: Stage,
-    /// Bytes for the server, and how many of them were written.
+    /// Encrypted output, and how many of its bytes were written.
     sealed: Vec<u8>,
     sealed_sent: usize,
-    /// What the server said, opened, and how much of it was used.
+    /// Decrypted input, and how much of it was used.
     opened: Vec<u8>,
     opened_used: usize,
 }
 
 enum Stage {
-    /// The server was asked whether it speaks TLS.
+    /// A request for TLS was sent to the server.
     Asked(Box<TlsLogin>),
-    /// The handshake, and after it everything sealed.
+    /// The handshake, and encrypted data after it.
     Speaking {
         connection: Box<ClientConnection>,
-        /// Whether the handshake is over.
+        /// Whether the handshake is complete.
         is_settled: bool,
-        /// Whether the server must have chosen PostgreSQL's protocol.
+        /// Whether the server must select PostgreSQL's protocol (ALPN).
         needs_alpn: bool,
     },
 }
@@ -60,8 +59,8 @@ impl Protection {
         })
     }
 
-    /// The bytes for the server: those of the request or the handshake, and after that what the
-    /// session has to say, sealed.
+    /// Returns the bytes to write: the request or the handshake, and then the session's encrypted
+    /// output.
     pub fn output(&mut self, core: &mut Core) -> &[u8] {
         let Stage::Speaking {
             connection,
@@ -72,20 +71,20 @@ impl Protection {
             return &self.sealed[self.sealed_sent..];
         };
         if *is_settled && core.sent < core.out.len() {
-            // Without a limit, all of it is taken at once.
+            // There is no limit, so all of it is accepted at once.
             let taken = connection.writer().write_all(&core.out[core.sent..]);
-            debug_assert!(taken.is_ok(), "rustls was told to keep everything");
+            debug_assert!(taken.is_ok(), "rustls has no buffer limit");
             core.out.clear();
             core.sent = 0;
         }
         while connection.wants_write() {
             let written = connection.write_tls(&mut self.sealed);
-            debug_assert!(written.is_ok(), "a vector takes everything");
+            debug_assert!(written.is_ok(), "writing to a vector cannot fail");
         }
         &self.sealed[self.sealed_sent..]
     }
 
-    /// Tells that so many bytes of the output were written.
+    /// Reports how many bytes of the output were written.
     pub fn sent(&mut self, count_bytes: usize) {
         self.sealed_sent += count_bytes;
         if self.sealed_sent >= self.sealed.len() {
@@ -94,13 +93,13 @@ impl Protection {
         }
     }
 
-    /// Whether the server's answer to the request is still to come; then [`Self::answered`] is
-    /// given what arrives.
+    /// Whether the answer to the request is outstanding; [`Self::answered`] must then handle the
+    /// input.
     pub fn is_asking(&self) -> bool {
         matches!(self.stage, Stage::Asked(_))
     }
 
-    /// Takes the server's answer; `false` if the connection goes on without TLS.
+    /// Handles the server's answer; returns `false` if the connection continues without TLS.
     pub fn answered(&mut self, input: &mut &[u8]) -> Result<bool, TlsError> {
         let Stage::Asked(login) = &self.stage else {
             return Ok(true);
@@ -122,7 +121,7 @@ impl Protection {
         }
     }
 
-    /// As [`Replies::next`], of what is sealed in `input`.
+    /// Like [`Replies::next`], for encrypted `input`.
     pub fn next<'s>(
         &'s mut self,
         replies: &'s mut Replies,
@@ -139,7 +138,7 @@ impl Protection {
         Ok(event)
     }
 
-    /// Opens all of the input.
+    /// Decrypts all of the input.
     fn open(&mut self, core: &mut Core, input: &mut &[u8]) -> Result<(), TlsError> {
         let Stage::Speaking {
             connection,
@@ -150,7 +149,7 @@ impl Protection {
             return Ok(());
         };
         while !input.is_empty() {
-            // Reading from a slice does not fail; what is too much for rustls is read later.
+            // Reading from a slice does not fail; data that exceeds rustls's buffer is read later.
             let taken = connection.read_tls(input).unwrap_or(0);
             let state = connection.process_new_packets().map_err(|error| {
                 let error = Box::new(error);
@@ -165,7 +164,7 @@ impl Protection {
             self.opened.resize(begin + ready, 0);
             let read = connection.reader().read(&mut self.opened[begin..]);
             self.opened.truncate(begin + read.unwrap_or(0));
-            // After a farewell nothing is taken, and nothing counts.
+            // After a close notification, further data is ignored.
             if taken == 0 && ready == 0 {
                 *input = &[];
             }
@@ -178,7 +177,7 @@ impl Protection {
     }
 }
 
-/// Takes note of what the handshake brought.
+/// Handles the result of the handshake.
 fn settle(
     connection: &ClientConnection,
     needs_alpn: bool,

@@ -1,5 +1,5 @@
-//! What the connections of a target share of TLS: the trusted certificates, the client's own, the
-//! versions.
+//! TLS settings shared by the connections of a target: trusted certificates, the client's
+//! certificate, versions.
 
 use std::sync::Arc;
 
@@ -13,25 +13,25 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVer
 use super::TlsError;
 use super::verifier::{Chain, Verifier};
 
-/// PostgreSQL's name among protocols over TLS.
+/// PostgreSQL's ALPN protocol name.
 pub(super) const ALPN: &[u8] = b"postgresql";
 
-/// The contents of files that take part, and what they are called.
+/// The contents and names of the TLS files.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Files {
-    /// Trusted certificates in PEM; none is to trust everybody.
+    /// Trusted certificates in PEM; `None` trusts any server.
     pub roots: Option<(String, String)>,
-    /// The system's trusted certificates, which take the place of `roots`.
+    /// The system's trusted certificates, which replace `roots`.
     pub system_roots: Option<Vec<Vec<u8>>>,
-    /// Lists of revoked certificates in PEM.
+    /// Certificate revocation lists in PEM.
     pub revoked: Option<(String, String)>,
-    /// The client's certificate, with those that lead to a trusted one.
+    /// The client's certificate, with its chain to a trusted one.
     pub certificate: Option<(String, String)>,
     /// The client's key.
     pub key: Option<(String, String)>,
 }
 
-/// Which versions of TLS may be spoken.
+/// The allowed TLS versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Versions {
     pub tls12: bool,
@@ -48,14 +48,14 @@ impl Versions {
     }
 }
 
-/// What a client needs for TLS. Made once for a target, shared by its connections.
+/// The client's TLS settings, created once per target and shared by its connections.
 #[derive(Clone)]
 pub struct TlsSettings {
-    /// As libpq, a file that is missing or broken is told when it is needed: with `prefer` the
-    /// connection goes on without TLS.
+    /// As in libpq, a missing or invalid file is reported when it is needed: with `prefer` the
+    /// connection continues without TLS.
     config: Result<Arc<ClientConfig>, Arc<str>>,
     checks_host: bool,
-    /// Whether the handshake begins at once, without asking first.
+    /// Whether the handshake begins immediately, without a request.
     pub(super) is_direct: bool,
 }
 
@@ -75,7 +75,7 @@ impl std::fmt::Debug for TlsSettings {
 }
 
 impl TlsSettings {
-    /// Settings from files that were read, or from what is wrong with them.
+    /// Creates settings from the contents of files, or from the error in them.
     pub(crate) fn new(
         files: Result<Files, String>,
         versions: Versions,
@@ -91,7 +91,7 @@ impl TlsSettings {
         }
     }
 
-    /// The client's side of a new connection.
+    /// Creates the client side of a new connection.
     pub(super) fn connection(&self, host: &str) -> Result<ClientConnection, TlsError> {
         let config = self
             .config
@@ -100,12 +100,12 @@ impl TlsSettings {
         let name = match ServerName::try_from(host.to_owned()) {
             Ok(name) => name,
             Err(_) if self.checks_host => return Err(TlsError::HostNeeded),
-            // An address is never told to the server, and nobody looks at it then.
+            // An address is never sent to the server, so this value is not used.
             Err(_) => ServerName::from(std::net::IpAddr::from([0, 0, 0, 0])),
         };
         let mut connection = ClientConnection::new(Arc::clone(config), name)
             .map_err(|error| TlsError::Handshake(Box::new(error)))?;
-        // What a session has to send is bounded by who uses it.
+        // The session's user limits the amount of buffered output.
         connection.set_buffer_limit(None);
         Ok(connection)
     }
@@ -144,7 +144,7 @@ fn config(
     };
     config.enable_sni = sends_name;
     config.alpn_protocols = vec![ALPN.to_vec()];
-    // PostgreSQL keeps no sessions of TLS.
+    // PostgreSQL does not support TLS session resumption.
     config.resumption = Resumption::disabled();
     Ok(config)
 }
@@ -162,7 +162,7 @@ fn chain(
     let mut store = RootCertStore::empty();
     let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
     if added == 0 {
-        return Err("there is no trusted certificate: see sslrootcert".into());
+        return Err("no trusted certificates; see sslrootcert".into());
     }
     let revoked = match &files.revoked {
         Some((path, text)) => {
@@ -187,7 +187,7 @@ fn chain(
     }))
 }
 
-/// The certificates of a file, at least one.
+/// Parses the certificates of a file; there must be at least one.
 fn certificates((path, text): &(String, String)) -> Result<Vec<CertificateDer<'static>>, String> {
     let read: Result<Vec<_>, pem::Error> =
         CertificateDer::pem_slice_iter(text.as_bytes()).collect();
@@ -201,8 +201,8 @@ fn certificates((path, text): &(String, String)) -> Result<Vec<CertificateDer<'s
 fn private_key((path, text): &(String, String)) -> Result<PrivateKeyDer<'static>, String> {
     if text.contains("ENCRYPTED") {
         return Err(format!(
-            "private key file \"{path}\" has a passphrase, which is not supported: \
-             write a key without one with \"openssl pkey\""
+            "private key file \"{path}\" has a passphrase, which is not supported; \
+             remove it with \"openssl pkey\""
         ));
     }
     PrivateKeyDer::from_pem_slice(text.as_bytes())

@@ -1,12 +1,11 @@
-//! What is believed of a server.
+//! Verification of a server's certificate.
 //!
-//! Whoever the server claims to be, it must prove that it has its certificate's key. Beyond that
-//! libpq asks for a chain to a trusted certificate where there are trusted ones, and for the
-//! host's name with `verify-full`. webpki builds the chain; it was made for the web, and refuses
-//! two kinds of certificate that servers of PostgreSQL have: one that is itself among the trusted
-//! ones (a self-signed one, copied to the client), and one of X.509's version 1 (what `openssl
-//! x509 -req` makes when it is given no extensions). Both are accepted here where a trusted
-//! certificate vouches for them without anything in between.
+//! Every server must prove that it has its certificate's key. In addition, libpq verifies the chain
+//! to a trusted certificate if there are any, and the host name with `verify-full`. webpki builds
+//! the chain. It was made for the web and rejects two kinds of certificates that PostgreSQL servers
+//! use: one that is itself trusted (a self-signed one that was copied to the client), and one of
+//! X.509 version 1 (the result of `openssl x509 -req` without extensions). This module accepts both
+//! if a trusted certificate vouches for them directly.
 
 use std::sync::Arc;
 
@@ -24,23 +23,23 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 
 use super::names;
 
-/// The chains that are accepted.
+/// The accepted chains.
 #[derive(Debug)]
 pub(super) struct Chain {
-    /// Knows the trusted certificates, and the lists of revoked ones.
+    /// Verifies chains with the trusted certificates and the revocation lists.
     pub webpki: Arc<WebPkiServerVerifier>,
     /// The trusted certificates.
     pub roots: Vec<CertificateDer<'static>>,
-    /// Whether there are lists of revoked certificates, which only webpki looks at.
+    /// Whether there are revocation lists, which only webpki checks.
     pub has_revoked: bool,
 }
 
-/// What is asked of a server's certificate.
+/// The checks of a server's certificate.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub algorithms: WebPkiSupportedAlgorithms,
     pub chain: Option<Chain>,
-    /// Whether it must be the host's.
+    /// Whether it must match the host name.
     pub checks_host: bool,
 }
 
@@ -64,12 +63,12 @@ impl ServerCertVerifier for Verifier {
                 now,
             );
             match checked {
-                // webpki looks at the name last, when the chain is good.
+                // webpki checks the name last, after it has accepted the chain.
                 Ok(_)
                 | Err(Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) =>
                     {}
                 Err(_) if chain.vouches_for(end_entity, now, &self.algorithms) => {}
-                // webpki has another word for an authority's own certificate.
+                // webpki returns a different error for an authority's own certificate.
                 Err(_) if is_self_issued(end_entity) => {
                     return Err(CertificateError::UnknownIssuer.into());
                 }
@@ -106,7 +105,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        // By the key alone, since the certificate's other contents do not matter here.
+        // By the key alone, because the certificate's other contents are irrelevant here.
         let key = parsed(cert)?
             .tbs_certificate()
             .subject_public_key_info()
@@ -131,7 +130,7 @@ fn is_self_issued(certificate: &CertificateDer<'_>) -> bool {
     })
 }
 
-/// Whether `signature` is this key's, if the algorithm is for such a key.
+/// Whether `signature` was made with this key, if the algorithm is for keys of this type.
 fn is_signed(
     algorithm: &dyn SignatureVerificationAlgorithm,
     certificate: &Certificate,
@@ -145,10 +144,10 @@ fn is_signed(
             .is_ok()
 }
 
-/// Whether an algorithm's number, which is the inside of a DER sequence, is this one.
+/// Whether an algorithm identifier, given as the contents of a DER sequence, is this one.
 fn is_number(inside: &[u8], algorithm: &AlgorithmIdentifierOwned) -> bool {
     algorithm.to_der().is_ok_and(|der| {
-        // A sequence as short as these has a header of two bytes.
+        // A sequence as short as these has a two-byte header.
         der.get(2..) == Some(inside)
     })
 }

@@ -1,4 +1,4 @@
-//! Certificates for tests: a server's, a client's, and authorities that signed them or not.
+//! Certificates for tests: for servers, clients, and authorities that did or did not sign them.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -12,7 +12,7 @@ use rcgen::{
     RevokedCertParams, SanType, SerialNumber, SignatureAlgorithm, date_time_ymd,
 };
 
-/// The host that the server's certificate is of, besides 127.0.0.1.
+/// The host name in the server's certificate, in addition to 127.0.0.1.
 pub const HOST: &str = "localhost";
 
 /// A directory of PEM files.
@@ -36,7 +36,7 @@ fn authority(common_name: &str) -> CertifiedIssuer<'static, KeyPair> {
 }
 
 impl Certificates {
-    /// Makes them all.
+    /// Creates all certificates.
     pub fn make(directory: &Path) -> Self {
         let made = Self {
             directory: directory.to_owned(),
@@ -115,8 +115,8 @@ impl Certificates {
         self.write(&format!("{name}.key"), &key.serialize_pem());
     }
 
-    /// A certificate of X.509's version 1, as the manual's commands make it (chapter "Secure TCP/IP
-    /// Connections with SSL"); `false` where there is no openssl.
+    /// Creates a certificate of X.509 version 1 with the manual's commands (chapter "Secure TCP/IP
+    /// Connections with SSL"); returns `false` if openssl is not installed.
     pub fn make_version_1(&self) -> bool {
         let script = "openssl req -new -nodes -out old.csr -keyout old.key -subj /CN=localhost && \
             openssl req -x509 -new -nodes -days 9 -out oldroot.crt -keyout oldroot.key -subj /CN=r && \
@@ -140,7 +140,7 @@ impl Certificates {
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     }
 
-    /// The file of this name.
+    /// Returns the path of the file with this name.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }

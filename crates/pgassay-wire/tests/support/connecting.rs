@@ -1,4 +1,4 @@
-//! Connecting as a program would: by a string and by what is around it, with ours and with the
+//! Connects as a program does, with a connection string and an environment, using pgassay and the
 //! real psql.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
@@ -16,16 +16,16 @@ use std::time::Duration;
 use pgassay_wire::conninfo::{Address, Endpoint, FileText, Request, Surroundings, Target};
 use pgassay_wire::{Exchange, ExchangeError};
 
-/// No wait is longer.
+/// The limit of every wait.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Where and as whom one is connected, and what was set.
+/// Returns where and as whom the session is connected, and its settings.
 pub const WHO: &str = "select concat_ws(' ', coalesce(host(inet_server_addr()), 'socket'), \
     current_setting('port'), current_user, current_database(), \
     (select concat_ws(' ', ssl, client_dn) from pg_stat_ssl where pid = pg_backend_pid()), \
     current_setting('application_name'), current_setting('TimeZone'), current_setting('geqo'), \
     current_setting('work_mem'), pg_is_in_recovery())";
 
-/// The environment and home of a program.
+/// A program's environment variables and home directory.
 #[derive(Clone)]
 pub struct Around {
     pub variables: Vec<(String, String)>,
@@ -66,11 +66,11 @@ impl Surroundings for Around {
     }
 }
 
-/// A stream of either kind.
+/// Any kind of stream.
 pub trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
-/// All addresses of a target.
+/// Resolves all addresses of a target.
 fn endpoints(target: &Target) -> Result<Vec<Endpoint>, String> {
     let mut found = Vec::new();
     let mut failed = None;
@@ -110,7 +110,7 @@ fn open(endpoint: &Endpoint, limit: Duration) -> io::Result<Box<dyn Stream>> {
     Ok(Box::new(stream))
 }
 
-/// Connects with ours.
+/// Connects with pgassay.
 pub fn connect(text: &str, around: &Around) -> Result<Exchange<Box<dyn Stream>>, String> {
     let request = Request::new().fallback_application_name("psql");
     let request = request.database(text).map_err(|error| error.to_string())?;
@@ -128,14 +128,14 @@ pub fn connect(text: &str, around: &Around) -> Result<Exchange<Box<dyn Stream>>,
     connected.map(|(exchange, _)| exchange).map_err(words)
 }
 
-/// Where ours is connected to, or why not.
+/// Returns where pgassay connects, or its error.
 pub fn ours(text: &str, around: &Around) -> Result<String, String> {
     let mut exchange = connect(text, around)?;
     let who = exchange.value(WHO).map_err(|error| error.to_string())?;
     Ok(who.unwrap_or_default())
 }
 
-/// Where psql is connected to, or what it says instead.
+/// Returns where psql connects, or its error.
 pub fn psqls(text: &str, around: &Around) -> Result<String, String> {
     let output = Command::new(psql_program().unwrap())
         .args(["-X", "-A", "-t", "-w", "-c", WHO, "-d", text])
@@ -153,7 +153,8 @@ pub fn psqls(text: &str, around: &Around) -> Result<String, String> {
     }
 }
 
-/// The psql on PATH. Debian's is a script that sets PGHOST; the program behind it is taken then.
+/// The psql on PATH. Debian's is a script that sets PGHOST; the program that it calls is used
+/// instead.
 fn psql_program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut programs = std::env::split_paths(&path).map(|folder| folder.join("psql"));
@@ -166,7 +167,7 @@ fn psql_program() -> Option<PathBuf> {
     programs.filter(|program| program.exists()).max()
 }
 
-/// The major version of psql on PATH, or a skip.
+/// Returns the major version of psql on PATH, or skips the test.
 pub fn psql_major(test: &str) -> Option<u32> {
     let told = psql_program().map(|psql| Command::new(psql).arg("--version").output().unwrap());
     let version = told.and_then(|output| {
@@ -177,14 +178,14 @@ pub fn psql_major(test: &str) -> Option<u32> {
     if version.is_none() {
         assert!(
             std::env::var_os("PGASSAY_NO_SKIP").is_none(),
-            "{test} must not be skipped: there is no psql on PATH"
+            "{test} must not be skipped: no psql on PATH"
         );
-        pgassay_server::testing::skip(test, "there is no psql on PATH");
+        pgassay_server::testing::skip(test, "no psql on PATH");
     }
     version
 }
 
-/// Connects with both, which must come to the same; returns what ours came to.
+/// Connects with both, asserts that the results agree, and returns pgassay's.
 pub fn compare(text: &str, around: &Around) -> Result<String, String> {
     let (ours, psqls) = (ours(text, around), psqls(text, around));
     let is_same = match (&ours, &psqls) {

@@ -1,7 +1,8 @@
-//! A real server for tests: initialised in a temporary directory, unix socket only, ended by its
-//! process id when dropped. As root it runs as `nobody`, since PostgreSQL refuses root.
+//! A temporary PostgreSQL server for tests: it listens on a Unix socket only and is stopped when
+//! dropped. If the tests run as root, it runs as `nobody`, because PostgreSQL refuses to run as
+//! root.
 //!
-//! `None` where no PostgreSQL is to be had; the test then says so and counts as skipped.
+//! `None` if no PostgreSQL is available; the test then reports that it was skipped.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const INSTALLED: &str = "/usr/lib/postgresql";
 const NOBODY: u32 = 65534;
-/// The number in the socket's name where no TCP is wanted.
+/// The port number in the socket's file name if TCP is not used.
 const PORT: u16 = 5432;
 
 pub struct Server {
@@ -25,25 +26,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server whose `pg_hba.conf` has these lines.
+    /// Starts a server with these lines in `pg_hba.conf`.
     pub fn start(hba: &str) -> Option<Self> {
         Self::start_at(hba, "", PORT, &[])
     }
 
-    /// As [`Self::start`], listening on 127.0.0.1, too.
+    /// Like [`Self::start`], also listening on 127.0.0.1.
     pub fn start_with_tcp(hba: &str) -> Option<Self> {
         Self::start_with(hba, &[])
     }
 
-    /// As [`Self::start_with_tcp`], with these files in the data directory. Where there are any,
-    /// it speaks TLS with the first two as certificate and key, and the third as the authority
-    /// of its clients.
+    /// Like [`Self::start_with_tcp`], with these files in the data directory. If there are any, the
+    /// server uses TLS with the first two as its certificate and key, and the third as its clients'
+    /// authority.
     pub fn start_with(hba: &str, files: &[PathBuf]) -> Option<Self> {
         Self::start_at(hba, "127.0.0.1", free_port(), files)
     }
 
-    /// A primary and a standby of this version, both listening on 127.0.0.1. Nothing is
-    /// replicated: the standby is a copy that waits for ever.
+    /// Starts a primary and a standby of this version, both listening on 127.0.0.1. Nothing is
+    /// replicated: the standby is a copy that waits forever.
     pub fn pair(version: &str) -> Option<(Self, Self)> {
         let bin = pgassay_server::testing::installation(version)?.bin_dir;
         let hba = "local all all trust\nhost all all 127.0.0.1/32 trust\n";
@@ -94,7 +95,7 @@ impl Server {
         server
     }
 
-    /// A server that trusts everybody.
+    /// Starts a server with trust authentication.
     pub fn trusting() -> Option<Self> {
         Self::start("local all all trust\n")
     }
@@ -108,7 +109,7 @@ impl Server {
             .join(format!(".s.PGSQL.{}", self.port))
     }
 
-    /// A connection with time limits.
+    /// Opens a connection with time limits.
     pub fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.socket()).unwrap();
         stream
@@ -133,7 +134,7 @@ impl Server {
         self.directory.path().join("data")
     }
 
-    /// Ends the server: SIGINT disconnects clients, SIGQUIT drops them.
+    /// Sends a signal to the server: SIGINT for a fast shutdown, SIGQUIT for an immediate one.
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill has no preconditions; the process is our child and not reaped yet.
         unsafe { libc::kill(self.pid(), signal) };
@@ -152,7 +153,7 @@ impl Server {
                 .map(|stream| pgassay_wire::Exchange::open(stream, &login));
             match opened {
                 Some(Ok(_) | Err(pgassay_wire::ExchangeError::Wire(_))) => return,
-                // Refusals other than "starting up" (57P03) come from a server that runs.
+                // Any rejection other than "starting up" (57P03) comes from a running server.
                 Some(Err(pgassay_wire::ExchangeError::Server(error)))
                     if error.sqlstate != "57P03" =>
                 {
@@ -163,7 +164,7 @@ impl Server {
             let log = || std::fs::read_to_string(self.directory.path().join("log"));
             assert!(
                 Instant::now() < deadline,
-                "the server does not start: {:?}",
+                "the server did not start: {:?}",
                 log()
             );
             std::thread::sleep(Duration::from_millis(50));
@@ -186,7 +187,8 @@ impl Drop for Server {
     }
 }
 
-/// A port that was free a moment ago; tests that start at the same time get another.
+/// Returns a port that was free a moment ago; tests that start at the same time get different
+/// ports.
 fn free_port() -> u16 {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     free.local_addr().unwrap().port()
@@ -201,8 +203,8 @@ fn empty_directory() -> tempfile::TempDir {
     directory
 }
 
-/// A directory with a cluster in it that was never started, with these lines in `pg_hba.conf`.
-/// Of the files, the first three become certificate, key and authority.
+/// Creates a directory with a new cluster, with these lines in `pg_hba.conf`. The first three files
+/// become certificate, key and authority.
 fn initialised(bin: &Path, hba: &str, files: &[PathBuf]) -> tempfile::TempDir {
     let directory = empty_directory();
     let data = directory.path().join("data");
@@ -234,7 +236,7 @@ fn initialised(bin: &Path, hba: &str, files: &[PathBuf]) -> tempfile::TempDir {
     directory
 }
 
-/// Copies a file and gives it to the server's user.
+/// Copies a file and makes the server's user its owner.
 fn give(from: &Path, to: &Path) {
     std::fs::write(to, std::fs::read(from).unwrap()).unwrap();
     let mode = std::fs::metadata(from).unwrap().permissions().mode() & 0o700;
@@ -264,14 +266,15 @@ fn command(bin: &Path, name: &str) -> Command {
     command
 }
 
-/// The programs of 18: cached, fetched, or else whatever is installed.
+/// Returns the directory of PostgreSQL 18's programs if cached or downloaded, otherwise of any
+/// installed version.
 pub fn bin_directory() -> Option<PathBuf> {
     let installed = || {
         let versions = std::fs::read_dir(INSTALLED).ok()?;
         let bins = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
         bins.filter(|bin| bin.join("initdb").exists()).max()
     };
-    // The fetched ones first: a test should mean the same on every machine.
+    // Downloaded programs first: a test should mean the same on every machine.
     match pgassay_server::testing::installation("18") {
         Some(installation) => Some(installation.bin_dir),
         None => installed(),

@@ -1,4 +1,4 @@
-//! `pgassay doctor`: what limits measurements on this machine.
+//! `pgassay doctor`: what limits measurement accuracy on this machine.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::checks;
 use crate::cli::JsonArgs;
 
-/// Prints one line a check, and the command that mends what can be mended.
+/// Prints each check and, where one is known, the command that removes the limitation.
 pub fn doctor(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
     let checks = checks::all();
     if args.json {
@@ -31,7 +31,7 @@ pub fn doctor(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
             writeln!(out, "        {limits}")?;
         }
         if let Some(mend) = &check.mend {
-            writeln!(out, "        mend it: {mend}")?;
+            writeln!(out, "        to fix it: {mend}")?;
         }
     }
     Ok(())

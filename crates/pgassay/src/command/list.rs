@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::cli::ListArgs;
 use crate::results;
 
-/// Prints a line a run, or JSON.
+/// Prints one line per run, or JSON.
 pub fn list(args: &ListArgs, out: &mut impl Write) -> Result<()> {
     let store = results::open(&args.results)?;
     let runs = store.list()?;

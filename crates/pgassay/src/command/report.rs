@@ -1,4 +1,4 @@
-//! `pgassay report`: the HTML report of an earlier run, written again.
+//! `pgassay report`: writes the HTML report of an earlier run.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::cli::ReportArgs;
 use crate::results;
 
-/// Writes the report and says where it is.
+/// Writes the report and prints its path.
 pub fn report(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     let (run, directory) = results::open(&args.results)?.load(&args.run)?;
     let html = pgassay_report::html(&run);

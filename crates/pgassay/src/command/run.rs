@@ -1,4 +1,4 @@
-//! `pgassay run`: from a question to an explained answer.
+//! `pgassay run`: runs a study, stores the result and prints it.
 
 mod remedies;
 mod warnings;
@@ -29,15 +29,15 @@ use crate::progress::Progress;
 use crate::style::style;
 use crate::{checks, results};
 
-/// As `pgassay count` has them.
+/// The defaults of `pgassay count`.
 const COUNTED_SEED: u64 = 1;
 const COUNTED_ROUNDS: u32 = 3;
 
-/// Runs a study, keeps its result, prints the answer.
+/// Runs a study, stores its result, prints the answer.
 pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
     let all = planned(&args.study, &args.choice)?;
     if args.counted {
-        // Better now than after all trials.
+        // Fail before the trials rather than after them.
         counting::refuse(&all.plan, &all.found)?;
         counting::Valgrind::find()?;
     }
@@ -47,7 +47,7 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     let (planned, unmet) = runnable(all, args, &mut progress)?;
     let Planned { found, plan, notes } = planned;
     progress.note(&format!(
-        "{}: {} points, {} pairs each, about {:.0} s once the data are set up; seed {}",
+        "{}: {} points, {} pairs each, about {:.0} s after setup; seed {}",
         found.name,
         plan.points.len(),
         plan.schedule.blocks,
@@ -83,10 +83,7 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     match ended_early {
         None => Ok(()),
         Some(error) if error.is::<Interrupted>() => {
-            eprintln!(
-                "pgassay: interrupted; what had been measured was kept as {}",
-                run.id
-            );
+            eprintln!("pgassay: interrupted; completed trials saved as {}", run.id);
             Err(Interrupted.into())
         }
         Some(error) => Err(Partial {
@@ -97,7 +94,7 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     }
 }
 
-/// The plan without variants that cannot run here, and a warning for each of those.
+/// Removes variants that cannot run here from the plan and returns a warning for each.
 fn runnable(
     all: Planned,
     args: &RunArgs,
@@ -123,7 +120,7 @@ fn runnable(
     Ok((planned(&args.study, &choice)?, warnings))
 }
 
-/// Counts every variant of the study, as `pgassay count` does.
+/// Counts the instructions of each variant, as `pgassay count` does.
 fn counted_costs(
     args: &RunArgs,
     found: &Found,
@@ -135,7 +132,7 @@ fn counted_costs(
     let clients: Vec<u32> = clients.collect::<BTreeSet<_>>().into_iter().collect();
     let overrides = Overrides {
         variants: Some(timed.variants.clone()),
-        // Counts of different runs compare only where the same numbers are drawn.
+        // Instruction counts of two runs are comparable only with the same random numbers.
         seed: args.choice.seed.unwrap_or(COUNTED_SEED),
         ..study::overrides(found, &args.choice)?
     };
@@ -180,7 +177,7 @@ pub fn assemble(
         &assessment.comparisons,
         &outcome.profiles,
     );
-    // Whether the processor has counters is not known to the plan.
+    // The plan does not know whether the processor has hardware counters.
     let is_planned = |trial: &&Trial| trial.kind != TrialKind::Counted;
     let ended = outcome.trials.iter().filter(is_planned).count();
     let planned_trials = plan.trials_per_block() * plan.schedule.blocks;
@@ -220,7 +217,7 @@ pub fn assemble(
     Ok((run, (text, outcome.logs), outcome.ended_early))
 }
 
-/// `9.6.24` → `9.6`, `18.1` → `18`: from 10 on, the first number alone is the major version.
+/// `9.6.24` → `9.6`, `18.1` → `18`: since version 10, the major version is the first number only.
 pub(crate) fn major_of(version: &str) -> String {
     let mut parts = version.split('.');
     let first = parts.next().unwrap_or_default();
@@ -231,12 +228,12 @@ pub(crate) fn major_of(version: &str) -> String {
     }
 }
 
-/// What A/A comparisons found here; a calibration that cannot be read is none.
+/// The A/A calibration of this machine; an unreadable calibration is logged and ignored.
 fn calibration(store: &Store) -> Option<CalibrationSummary> {
     let key = checks::machine().key;
     let found = store.calibration(&key, env!("CARGO_PKG_VERSION"));
     found
-        .inspect_err(|error| tracing::warn!(%error, "the calibration"))
+        .inspect_err(|error| tracing::warn!(%error, "cannot read the calibration"))
         .ok()?
 }
 
@@ -258,10 +255,10 @@ fn keep(run: &Run, (text, mut files): (String, Logs), store: &Store) -> Result<s
     }
     store
         .save(run, &text, &files)
-        .context("cannot keep the result")
+        .context("cannot save the result")
 }
 
-/// Names of variants and conditions may hold anything, path separators included.
+/// Names of variants and conditions may contain any character, including path separators.
 fn file_name(name: &str) -> String {
     let words = name
         .split(|c: char| !c.is_alphanumeric() && c != '-')

@@ -1,4 +1,4 @@
-//! `pgassay show`: the answer of an earlier run.
+//! `pgassay show`: prints the result of an earlier run.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use crate::cli::ShowArgs;
 use crate::results;
 use crate::style::style;
 
-/// Prints the answer as `run` did, or the whole result as JSON.
+/// Prints the result as `run` did, or as JSON.
 pub fn show(args: &ShowArgs, color: crate::cli::ColorWhen, out: &mut impl Write) -> Result<()> {
     let (run, _) = results::open(&args.results)?.load(&args.run)?;
     if args.json {

@@ -1,4 +1,4 @@
-//! `pgassay studies`: what comes with the program.
+//! `pgassay studies`: lists the built-in studies.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use crate::catalogue;
 use crate::cli::{ChoiceArgs, JsonArgs};
 use crate::command::study::planned;
 
-/// `about 3 min on 5 servers`, their set-up aside.
+/// `about 3 min on 5 servers`, excluding setup.
 fn length(plan: &Plan) -> String {
     let seconds = plan.estimated_us() as f64 / 1e6;
     let time = if seconds < 100.0 {
@@ -24,7 +24,7 @@ fn length(plan: &Plan) -> String {
     }
 }
 
-/// Prints each study's name, question, and how long it takes once its servers are set up.
+/// Prints each study's name, question, and duration after setup.
 pub fn studies(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
     let mut all = Vec::new();
     for (name, _) in catalogue::STUDIES {

@@ -1,4 +1,4 @@
-//! `pgassay study …`: look at a study without running it.
+//! `pgassay study …`: checks, plans or prints a study without running it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -52,17 +52,15 @@ pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// A study that can be run.
+/// A study and its plan.
 pub struct Planned {
-    /// The study.
     pub found: Found,
-    /// Its plan.
     pub plan: Plan,
-    /// What to tell the user about its scripts, each once.
+    /// Notes on its scripts for the user, without duplicates.
     pub notes: BTreeSet<String>,
 }
 
-/// Finds a study and spells it out; every script is parsed, every version understood.
+/// Finds a study and plans it. Parses every script and every version, so errors surface here.
 pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
     let mut found = catalogue::find(name)?;
     if let Some(dsn) = &choice.dsn {
@@ -82,12 +80,12 @@ pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
     Ok(Planned { found, plan, notes })
 }
 
-/// What the command line chooses over the study.
+/// The overrides that the command line specifies.
 pub fn overrides(found: &Found, choice: &ChoiceArgs) -> Result<Overrides> {
     let mut parameters = BTreeMap::new();
     for parameter in &choice.parameters {
         let Some((name, value)) = parameter.split_once('=') else {
-            bail!("--param {parameter}: write name=value, as --param rows=1000");
+            bail!("--param {parameter}: expected NAME=VALUE, for example --param rows=1000");
         };
         parameters.insert(name.trim().to_owned(), value.to_owned());
     }
@@ -107,17 +105,17 @@ pub fn overrides(found: &Found, choice: &ChoiceArgs) -> Result<Overrides> {
     })
 }
 
-/// A connection string as it may be kept and printed.
+/// A connection string without its secrets.
 fn shown(dsn: &str) -> Result<String> {
     Ok(without_secrets(dsn)?.0)
 }
 
-/// Any seed will do, as long as it is printed and runs differ in it.
+/// A seed that differs between runs.
 pub fn seed_of_now() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    // Short enough to be typed again.
+    // Short enough to retype.
     (since.as_micros() % 1_000_000_000) as u64
 }
 
@@ -125,11 +123,11 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
     let schedule = &plan.schedule;
     for (index, server) in plan.servers.iter().enumerate() {
         let what = match (&server.dsn, &server.binaries, &server.version) {
-            (Some(dsn), ..) => format!("your own, {dsn}"),
+            (Some(dsn), ..) => format!("external server, {dsn}"),
             (_, Some(directory), _) => format!("PostgreSQL in {directory}"),
             (_, _, version) => format!("PostgreSQL {}", version.as_deref().unwrap_or_default()),
         };
-        // A server of the user's own is not set.
+        // pgassay does not change settings of an external server.
         let made = server.settings.iter().chain(&server.environment);
         let settings: Vec<String> = made
             .filter(|_| server.dsn.is_none())
@@ -163,7 +161,7 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "measuring {}; about {} with warming up, after the set-up",
+        "measuring time {}; about {} including warm-up, after setup",
         seconds(plan.measuring_us()),
         seconds(plan.estimated_us())
     )?;
@@ -176,7 +174,7 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
         let maintenance = schedule.maintenance;
         writeln!(
             out,
-            "servers restart {restarts}; checkpoints {}, vacuum {}, unless the settings above decide",
+            "servers restart {restarts}; checkpoints {}, vacuum {}, unless overridden by the settings above",
             maintenance.checkpoint.as_str(),
             maintenance.vacuum.as_str(),
         )?;
@@ -201,7 +199,7 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
                 plan.conditions[round.condition].title(),
                 names(&round.timed),
                 also("profiled", &round.profiled),
-                also("processor's counters", &round.counted),
+                also("hardware counters", &round.counted),
             )?;
         }
     }

@@ -1,11 +1,9 @@
-//! Counters around each trial: makes the load's server processes hand over what they counted, and
-//! reads it.
+//! Reads server and kernel statistics around each trial, after making the backends report theirs.
 //!
-//! Servers of 15 and later hand their counters over when they are asked, which takes some
-//! milliseconds a trial, outside of its window. Up to 14 they do so only after half a second of
-//! idleness, which would make a run of short trials many times longer: there the last trial of each
-//! variant in the first blocks is counted, and the others are not. Counted facts are the same in
-//! all of them.
+//! Since version 15, backends report their statistics on request, which takes a few milliseconds per
+//! trial, outside its window. Up to version 14 they do so only after half a second of idleness,
+//! which would make a run of short trials many times longer. For these versions, statistics are read
+//! only for the last trial of each variant in the first blocks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,10 +17,10 @@ use super::crews::Clients;
 use super::host::Host;
 use super::servers::Servers;
 
-/// Blocks in which trials of servers up to 14 are counted: two figures have a spread.
+/// Blocks with statistics for servers up to version 14; two give a spread.
 const SLOW_BLOCKS: u32 = 2;
 
-/// The readers of a plan's servers.
+/// The statistics readers of a plan's servers.
 pub struct Counters<'a> {
     plan: &'a Plan,
     servers: &'a Servers,
@@ -30,10 +28,10 @@ pub struct Counters<'a> {
     readers: Vec<RefCell<CounterReader>>,
 }
 
-/// Which crews of a round have nothing left to hand over, by variant.
+/// Whether the backends of each variant have reported all their statistics.
 pub struct Settled(Vec<bool>);
 
-/// A trial that is counted, from its beginning.
+/// A trial whose statistics are read, from its start.
 pub struct Begun {
     server: usize,
     reading: CounterReading,
@@ -52,12 +50,12 @@ impl<'a> Counters<'a> {
         })
     }
 
-    /// Fresh connections have counted while they warmed up.
+    /// The state at the start of a round: new connections have unreported statistics from warm-up.
     pub fn round(&self) -> Settled {
         Settled(vec![false; self.plan.variants.len()])
     }
 
-    /// Reads before a trial, if that trial is counted.
+    /// Reads statistics before a trial; `None` if they are not read for this trial.
     pub fn begin(
         &self,
         place: (u32, u32),
@@ -65,7 +63,7 @@ impl<'a> Counters<'a> {
         crews: &mut [Clients],
         settled: &mut Settled,
     ) -> Result<Option<Begun>> {
-        // Connections that come and go cannot be asked to hand over what they counted.
+        // Connections that last for one transaction cannot be asked to report their statistics.
         if point.driver != DriverKind::Postgres || point.reconnects {
             return Ok(None);
         }
@@ -78,7 +76,7 @@ impl<'a> Counters<'a> {
             settled.0[point.variant] = false;
             return Ok(None);
         }
-        // What other crews of this server still hold would be handed over during this trial.
+        // Otherwise other backends of this server might report theirs during this trial.
         let sharing = |variant: &usize| {
             let other = self.plan.point(point.condition, *variant);
             other.server == point.server
@@ -108,7 +106,7 @@ impl<'a> Counters<'a> {
         }))
     }
 
-    /// Reads after the trial; what was counted in between, without our own statements.
+    /// Reads statistics after a trial and returns the difference, without pgassay's own statements.
     pub fn end(&self, begun: &Begun, crew: &mut Clients) -> Result<BTreeMap<String, f64>> {
         let mut reader = self.readers[begun.server].borrow_mut();
         let mut now = CounterReading::default();
@@ -119,7 +117,7 @@ impl<'a> Counters<'a> {
         let asked = crew.ask(reader.flush_statement())?;
         reader.read_views(&mut now)?;
         let mut counted = now.since(&begun.reading);
-        // Each of our statements was a transaction that ended.
+        // Each of these statements was a transaction.
         if let Some(commits) = counted.get_mut("pg_stat_database.xact_commit") {
             *commits = (*commits - f64::from(asked)).max(0.0);
         }

@@ -1,4 +1,4 @@
-//! A point's connected clients.
+//! The connected clients of a point.
 
 use std::time::Duration;
 
@@ -18,27 +18,25 @@ use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::places::at_line;
 
-/// How many clients on how many threads, and the seed of their random numbers.
+/// Size of a client pool, and the seed of its random numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
     /// Connections.
     pub clients: u32,
     /// Threads of the load generator.
     pub threads: u32,
-    /// The same seed draws the same numbers.
     pub seed: u64,
 }
 
-/// A point's connected clients, whatever they are clients of.
+/// The connected clients of a point.
 pub enum Clients {
-    /// Of PostgreSQL.
     Postgres(Box<Crew>),
-    /// Of Redis, with the process of its server, where that is ours.
+    /// With the PID of the Redis server if pgassay started it.
     Redis(Box<RedisCrew>, Option<u32>),
 }
 
 impl Clients {
-    /// Runs them for a window.
+    /// Runs the clients for a window.
     pub fn run(
         &mut self,
         window: &Window,
@@ -54,7 +52,7 @@ impl Clients {
         }
     }
 
-    /// From now on they begin spread over this time rather than together.
+    /// Spreads the clients' start times over this duration in later runs.
     pub fn spread_starts(&mut self, spread: Duration, seed: u64) {
         match self {
             Self::Postgres(crew) => crew.spread_starts(spread, seed),
@@ -62,7 +60,7 @@ impl Clients {
         }
     }
 
-    /// Sends a statement of ours through each connection, as [`Crew::ask`]; how many there are.
+    /// Executes a statement on each connection, as [`Crew::ask`]. Returns the number of connections.
     pub fn ask(&mut self, sql: &str) -> Result<u32, LoadError> {
         match self {
             Self::Postgres(crew) => crew.ask(sql),
@@ -70,14 +68,14 @@ impl Clients {
         }
     }
 
-    /// From now on times each statement, where a transaction has several, or no longer does.
+    /// Turns timing of single statements on or off; has no effect if transactions have only one.
     pub fn time_statements(&mut self, is_wanted: bool) {
         if let Self::Postgres(crew) = self {
             crew.time_commands(is_wanted && crew.statements_max() > 1);
         }
     }
 
-    /// Keeps their transactions from now on; nothing where they are no clients of PostgreSQL.
+    /// Starts recording transactions; `None` for Redis.
     pub fn keep_transactions(&mut self) -> Option<TransactionKeeper> {
         match self {
             Self::Postgres(crew) => Some(TransactionKeeper::start(crew)),
@@ -85,14 +83,14 @@ impl Clients {
         }
     }
 
-    /// Keeps them no more, so that the next run costs nothing.
+    /// Stops recording transactions, so that later runs have no overhead.
     pub fn forget_transactions(&mut self) {
         if let Self::Postgres(crew) = self {
             crew.observe(|_| None);
         }
     }
 
-    /// The backends that serve them; none where they are no clients of PostgreSQL.
+    /// The PIDs of their backends; empty for Redis.
     pub fn backend_pids(&self) -> Vec<i32> {
         match self {
             Self::Postgres(crew) => crew.backend_pids(),
@@ -100,7 +98,7 @@ impl Clients {
         }
     }
 
-    /// The processes that serve them.
+    /// The PIDs of the processes that serve them.
     pub fn server_pids(&self) -> Vec<u32> {
         match self {
             Self::Postgres(crew) => {
@@ -111,7 +109,7 @@ impl Clients {
         }
     }
 
-    /// Whether the account of costs can hold them.
+    /// Whether they are clients of PostgreSQL, so that a ledger is possible.
     pub fn are_of_postgres(&self) -> bool {
         matches!(self, Self::Postgres(_))
     }
@@ -146,7 +144,7 @@ pub fn connect(
             reconnects: point.reconnects,
             ..Conduct::default()
         },
-        // The same everywhere, so that runs on two machines differ in the server only.
+        // The same on all machines, to keep their results comparable.
         io: IoChoice::Epoll,
     };
     let mut crew =
@@ -155,7 +153,7 @@ pub fn connect(
     Ok(crew)
 }
 
-/// An error of the load: Ctrl-C told apart, a script's failure with its line in the study.
+/// Converts a load error: Ctrl-C becomes [`Interrupted`], script errors get their line in the study.
 pub fn told(error: LoadError, source: &StudySource, point: &Point) -> anyhow::Error {
     match error {
         LoadError::Stopped => Interrupted.into(),

@@ -1,4 +1,4 @@
-//! A study's SQL: what fills its databases, and what puts them back before each trial.
+//! Runs a study's SQL: the setup of its databases, and the reset before each trial.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::servers::Place;
 use crate::interrupt::Interrupt;
 use crate::places::at_line;
 
-/// How long the process that reset the data may take to end; under valgrind it writes a file first.
+/// How long the backend that reset the data may take to exit; under valgrind it writes a file first.
 const EXIT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes and fills the databases, a statement at a time, so that an error names its line; gives
-/// their names.
+/// Creates and fills the databases and returns their names. Runs statements one at a time, so that an
+/// error names its line.
 pub fn set_up(
     host: &mut dyn Host,
     wanted: &ServerPlan,
@@ -34,7 +34,7 @@ pub fn set_up(
     Ok(names)
 }
 
-/// Runs pieces of SQL that stand under `key` in the study.
+/// Runs pieces of SQL at `key` in the study.
 fn run_all(
     connection: &mut Connection,
     pieces: &[PlannedSql],
@@ -50,7 +50,7 @@ fn run_all(
     Ok(())
 }
 
-/// Runs SQL that stands at `path` in the study.
+/// Runs SQL at `path` in the study.
 fn run_sql(
     connection: &mut Connection,
     sql: &str,
@@ -78,7 +78,7 @@ fn failed(
     let Some(sql) = error.sql() else {
         return anyhow!("{error}");
     };
-    // The server counts characters of the statement from 1.
+    // The server's position counts characters from 1.
     let before: String = statement
         .text
         .chars()
@@ -88,8 +88,7 @@ fn failed(
     at_line(source, path, line, &sql.to_string()).context("the study's SQL failed")
 }
 
-/// Makes the server what it was before the last trial: runs the reset of a load that writes, and
-/// empties a large log.
+/// Restores the state before a trial: runs the load's reset SQL and truncates a large log.
 pub fn reset(
     place: &Place<'_>,
     resets: &[PlannedSql],
@@ -105,7 +104,7 @@ pub fn reset(
         .connect(place.database)
         .context("cannot connect to reset the data")?;
     run_all(&mut connection, resets, "reset", source, interrupt)?;
-    // Its process hands its counters over when it ends, which must not happen during the trial.
+    // The backend reports its statistics when it exits, which must not happen during the trial.
     let is_here = host.live()?.is_some();
     let pid = connection.backend_pid().filter(|_| is_here);
     drop(connection);

@@ -1,9 +1,10 @@
-//! A server of the user's own, which runs already: used as it is, and left as it was.
+//! An external server: a running server that the user specifies. It is left as it was.
 //!
-//! Invariants: nothing of it is set, restarted or stopped, and no database of the user's is written
-//! to. Data go to databases made for the run, named `pgassay_` and eight random digits, which go with
-//! the value that stands for the server. The connection that made them bears their name as its
-//! application's, so that another run can tell those in use from those that a killed run left.
+//! Invariants: pgassay does not change its settings, restart it or stop it, and does not write to the
+//! user's databases. Data go to databases created for the run, named `pgassay_` and eight random
+//! hexadecimal digits, which are dropped with [`Foreign`]. The connection that creates them uses
+//! this prefix as its `application_name`, so that another run can distinguish databases in use
+//! from leftovers of a killed run.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,32 +25,32 @@ use crate::places::at_dsn;
 use crate::progress::Progress;
 use crate::surroundings::Real;
 
-/// Signing in that takes longer is none, unless the user allows more.
+/// Connection timeout, unless the user specifies `connect_timeout`.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// A server of the user's own.
+/// An external server.
 pub struct Foreign {
-    /// Where it is, in words.
+    /// Its address, for messages.
     place: String,
-    /// The one server that answered, of all that the connection string may name.
+    /// The host that accepted, if the connection string names several.
     target: Target,
     facts: Facts,
-    /// Its processes on this machine, or why there are none.
+    /// Its processes on this machine, or why they are not accessible.
     live: Result<LiveServer, String>,
-    /// Holds the name under which databases are made.
+    /// Its `application_name` marks the run's databases as in use.
     holder: Connection,
-    /// The databases made so far.
+    /// The databases created so far.
     made: Vec<String>,
 }
 
 impl Foreign {
-    /// Connects, and learns what there is to know of it.
+    /// Connects and reads the server's facts.
     ///
     /// # Errors
-    /// A server that is not reached or does not let us in, and one that cannot take a study; where
-    /// the study names it.
+    /// If the server is not reachable, rejects the connection or cannot run a study. The error names
+    /// the location in the study.
     pub fn attach(dsn: &str, found: &Found, progress: &mut Progress) -> Result<Self> {
-        progress.stage("connecting to your own server");
+        progress.stage("connecting to the external server");
         Self::open(dsn, found, progress).map_err(|error| at_dsn(found, dsn, &format!("{error:#}")))
     }
 
@@ -60,7 +61,7 @@ impl Foreign {
             progress.note(warning);
         }
         let (mut exchange, endpoint) = connect(&target, Some(limit(&target)))?;
-        // Of several hosts, all clients must meet the same.
+        // If there are several hosts, all clients must use the same.
         let mut host = target.hosts.swap_remove(endpoint.host);
         host.address = endpoint.address;
         let place = host.address.to_string();
@@ -71,14 +72,14 @@ impl Foreign {
                 .map(|(live, _)| live)
                 .map_err(|error| format!("{error:#}"))
         } else {
-            Err("it does not run on this machine".to_owned())
+            Err("it runs on another machine".to_owned())
         };
         let mut holder = Connection::from(exchange);
         let facts = Facts::ask(&mut holder, &place)?;
         Ok(Self {
             place,
             live: live.map(|live| LiveServer {
-                // Its data directory need not be ours to read.
+                // The data directory may not be readable.
                 major: Some(facts.major()),
                 ..live
             }),
@@ -89,12 +90,12 @@ impl Foreign {
         })
     }
 
-    /// An error if it has no room for so many connections at once.
+    /// Returns an error if the server does not allow this many connections.
     pub fn check_room(&self, connections: u32) -> Result<()> {
         if connections > self.facts.connections_max {
             bail!(
-                "the server at {} lets {} in at once, and the study may need {connections}: raise its \
-                 max_connections, or choose fewer clients with --clients",
+                "the server at {} allows {} connections, but the study may need {connections}: \
+                 increase its max_connections, or use fewer --clients",
                 self.place,
                 self.facts.connections_max
             );
@@ -102,8 +103,8 @@ impl Foreign {
         Ok(())
     }
 
-    /// What the reader must know: how it differs from the servers that the study sets, what could
-    /// not be read, and what an earlier run left on it.
+    /// Warnings about settings that differ from the study's, inaccessible processes, and databases
+    /// left by an earlier run.
     pub fn warnings<'a>(
         &mut self,
         wanted: impl Iterator<Item = (&'a String, &'a String)>,
@@ -114,21 +115,19 @@ impl Foreign {
         let differ = foreign_facts::differ(&mut self.holder, wanted)?;
         if !differ.is_empty() {
             let message = format!(
-                "your own server at {place} is not set as the study sets its servers: {}",
+                "settings of the external server at {place} differ from the study's: {}",
                 differ.join(", ")
             );
             warn(WarningKind::SettingsDiffer, message);
         }
         if let Err(why) = &self.live {
-            let message = format!(
-                "how much CPU time the server at {place} uses is not known, nor where it goes: {why}"
-            );
+            let message = format!("CPU time of the server at {place} is not available: {why}");
             warn(WarningKind::NotObserved, message);
         }
         let left = foreign_facts::left(&mut self.holder)?;
         if !left.is_empty() {
             let message = format!(
-                "a run that was killed left databases on the server at {place}; remove them with: {}",
+                "a killed run left databases on the server at {place}; remove them with: {}",
                 left.iter()
                     .map(|name| format!("drop database {name};"))
                     .collect::<Vec<_>>()
@@ -139,13 +138,13 @@ impl Foreign {
         Ok(warnings)
     }
 
-    /// Whether an extension is there to be created.
+    /// Whether an extension is available.
     pub fn has_extension(&mut self, name: &str) -> Result<bool> {
         let sql = "select name from pg_available_extensions where name = $1";
         Ok(!self.holder.query_with(sql, &[Some(name)])?.rows.is_empty())
     }
 
-    /// Whether it was built with a feature; `None` where it does not tell.
+    /// Whether it was built with a feature; `None` if unknown.
     pub fn has_feature(&mut self, name: &str) -> Result<Option<bool>> {
         if name == "llvm" && self.facts.number >= 110_000 {
             let is_there = self.holder.value("select pg_jit_available()")?;
@@ -154,12 +153,12 @@ impl Foreign {
         Ok(self.facts.build.has_feature(name))
     }
 
-    /// What it is and where, for a sentence.
+    /// Version and address, for messages.
     pub fn name(&self) -> String {
         format!("PostgreSQL {} at {}", self.facts.version, self.place)
     }
 
-    /// Removes the databases made so far. Each is tried; the first failure is told.
+    /// Drops the run's databases. Tries all and returns the first error.
     fn drop_databases(&mut self) -> Result<()> {
         let made = std::mem::take(&mut self.made);
         let results: Vec<_> = made.iter().map(|name| self.drop_database(name)).collect();
@@ -168,7 +167,7 @@ impl Foreign {
 
     fn drop_database(&mut self, name: &str) -> Result<()> {
         let drop_it = |connection: &mut Connection| {
-            // A client that was killed in the middle of a query may still have its backend.
+            // A client that was killed during a query may still have a backend.
             connection.execute(&format!(
                 "select pg_terminate_backend(pid) from pg_stat_activity \
                  where datname = '{name}' and usename = current_user"
@@ -177,13 +176,13 @@ impl Foreign {
         };
         let mut dropped = drop_it(&mut self.holder);
         if dropped.as_ref().is_err_and(|error| error.sql().is_none()) {
-            // The connection that was held all along has broken.
+            // The long-lived connection is broken.
             self.holder = self.connect(&self.target.database)?;
             dropped = drop_it(&mut self.holder);
         }
         dropped.with_context(|| {
             format!(
-                "the run's database is left on the server at {}; remove it with: drop database {name}",
+                "cannot remove the run's database on the server at {}; remove it with: drop database {name}",
                 self.place
             )
         })
@@ -201,14 +200,14 @@ impl Drop for Foreign {
 impl Host for Foreign {
     fn make_database(&mut self, planned: &str) -> Result<String> {
         let name = format!("{}_{planned}", self.facts.key);
-        // Before it is made, so that no failure leaves it.
+        // Registered before it is created, so that it is dropped after any failure.
         self.made.push(name.clone());
-        // The template that nobody changes, and nobody keeps from being copied.
+        // template0 is never modified, and no session can block copying it.
         let create = format!("create database {name} template template0");
         self.holder
             .execute(&create)
-            .with_context(|| format!("cannot make a database on the server at {}", self.place))?;
-        let words = "made by pgassay for a run, which drops it when it ends";
+            .with_context(|| format!("cannot create a database on the server at {}", self.place))?;
+        let words = "temporary database of a pgassay run, dropped when the run ends";
         self.holder
             .execute(&format!("comment on database {name} is '{words}'"))?;
         Ok(name)
@@ -245,7 +244,7 @@ impl Host for Foreign {
     }
 
     fn facts(&self) -> ServerFacts {
-        let origin = format!("a server of your own at {}", self.place);
+        let origin = format!("external server at {}", self.place);
         ServerFacts {
             settings: self.facts.settings.clone(),
             ..host::facts(self.facts.version.clone(), origin, &self.facts.build)
@@ -256,7 +255,7 @@ impl Host for Foreign {
         Ok(self.live.as_ref().ok().cloned())
     }
 
-    /// Other clients' backends are none of ours.
+    /// All server processes except backends, which may serve other clients.
     fn own_pids(&self) -> Vec<u32> {
         let Some(pid) = self.postmaster_pid() else {
             return Vec::new();
@@ -280,7 +279,7 @@ impl Host for Foreign {
     fn beside<'a>(&self, backends: &'a [Pid]) -> Option<Beside<'a>> {
         let pid = self.postmaster_pid()?;
         Some(Beside {
-            // Its processes work in the directory of its data.
+            // The working directory of server processes is the data directory.
             data_dir: std::fs::read_link(format!("/proc/{pid}/cwd")).ok(),
             ..Beside::of_postmaster(pid, backends)
         })
@@ -300,7 +299,7 @@ impl Host for Foreign {
 
     fn is_alive(&self) -> Result<()> {
         match &self.live {
-            Ok(live) if !live.is_there() => bail!("the server at {} is gone", self.place),
+            Ok(live) if !live.is_there() => bail!("the server at {} has stopped", self.place),
             _ => Ok(()),
         }
     }
@@ -322,7 +321,7 @@ fn limit(target: &Target) -> Duration {
     asked.map_or(CONNECT_LIMIT, Duration::from_secs)
 }
 
-/// Whether an address leads nowhere but to this machine.
+/// Whether an address always refers to this machine.
 fn is_local(address: &Address) -> bool {
     match address {
         Address::Unix { .. } => true,

@@ -1,14 +1,14 @@
-//! What a server of the user's own says of itself.
+//! Facts that an external server reports about itself.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use pgassay_server::{BuildFacts, Connection};
 
-/// The oldest version that pgassay knows, as `server_version_num` has it.
+/// The oldest supported version, as in `server_version_num`.
 const VERSION_MIN: u32 = 90_600;
-/// All that was set by somebody, in forms that hold no secret: numbers, words of a list, and names
-/// of libraries. What our own session asks for is none of the server's.
+/// All non-default settings, restricted to types that cannot hold secrets: numbers, enums, and names
+/// of libraries. Settings of pgassay's own session are excluded.
 const SETTINGS: &str = "select name, current_setting(name) from pg_settings \
      where source not in ('default', 'override', 'environment variable', 'client', 'session', \
                           'database', 'database user') \
@@ -16,51 +16,50 @@ const SETTINGS: &str = "select name, current_setting(name) from pg_settings \
        and (vartype <> 'string' or name in ('jit_provider', 'local_preload_libraries', \
             'session_preload_libraries', 'shared_preload_libraries', 'synchronous_standby_names'))";
 
-/// What there is to know.
+/// Facts about an external server.
 #[derive(Debug)]
 pub struct Facts {
-    /// Its version, as `15.18`.
+    /// The version, for example `15.18`.
     pub version: String,
-    /// The same as a number, `150018`.
+    /// `server_version_num`, for example `150018`.
     pub number: u32,
-    /// How it was built, as far as it tells us.
+    /// How it was built, as far as it reports that.
     pub build: BuildFacts,
-    /// Settings that are not PostgreSQL's own defaults.
+    /// Settings that are not PostgreSQL's defaults.
     pub settings: BTreeMap<String, String>,
-    /// How many connections it lets us have.
+    /// The number of connections available to this role.
     pub connections_max: u32,
-    /// What the names of this run's databases begin with.
+    /// Prefix for the names of this run's databases.
     pub key: String,
 }
 
 impl Facts {
-    /// Asks, and takes a name for this run's databases.
+    /// Queries the server and chooses a prefix for this run's databases.
     ///
     /// # Errors
-    /// A server that cannot take a study: too old, a standby, or one where we may not make databases.
+    /// If the server cannot run a study: it is too old, a standby, or the role cannot create
+    /// databases.
     pub fn ask(connection: &mut Connection, place: &str) -> Result<Self> {
         let mut ask = |sql: &str| -> Result<String> {
             let value = connection.value(sql)?;
-            value.with_context(|| format!("the server at {place} has no answer to {sql}"))
+            value.with_context(|| format!("the server at {place} returned no value for {sql}"))
         };
         let version = ask("show server_version")?;
         let number: u32 = ask("show server_version_num")?.parse()?;
         if number < VERSION_MIN {
-            bail!(
-                "the server at {place} is PostgreSQL {version}; 9.6 is the oldest that is known here"
-            );
+            bail!("the server at {place} is PostgreSQL {version}; pgassay supports 9.6 and later");
         }
         if ask("select pg_is_in_recovery()")? == "t" {
             bail!(
-                "the server at {place} is a standby, where nothing can be set up: name its primary"
+                "the server at {place} is a standby, where no data can be set up; specify its primary"
             );
         }
         let role = ask("select quote_ident(current_user)")?;
         let may = "select rolcreatedb or rolsuper from pg_roles where rolname = current_user";
         if ask(may)? != "t" {
             bail!(
-                "the role {role} may make no databases on the server at {place}, and a study gets its \
-                 own there; a superuser grants it with: alter role {role} createdb"
+                "role {role} cannot create databases on the server at {place}, which a study requires; \
+                 as a superuser, run: alter role {role} createdb"
             );
         }
         let room = "select least(nullif(rolconnlimit, -1), current_setting('max_connections')::int \
@@ -73,18 +72,18 @@ impl Facts {
                    || pg_backend_pid()::text), 1, 8)";
         let key = ask(key)?;
         connection.execute(&format!("set application_name = '{key}'"))?;
-        // It is held, without a word, for as long as the run takes.
+        // This connection stays idle during the whole run.
         let patience = "select set_config(name, '0', false) from pg_settings \
                         where name = 'idle_session_timeout'";
         connection.execute(patience)?;
         let mut built = |what: &str| {
-            // Superusers may read it, and whom they let.
+            // Only superusers and roles they permit can read pg_config.
             let sql = format!("select setting from pg_config where name = '{what}'");
             connection.value(&sql).ok().flatten()
         };
         let build = BuildFacts::told(banner, built("CONFIGURE"), built("CFLAGS"));
         Ok(Self {
-            // A vendor's words may stand behind it.
+            // Vendors may append text to the version.
             version: version.split(' ').next().unwrap_or_default().to_owned(),
             number,
             build,
@@ -94,7 +93,7 @@ impl Facts {
         })
     }
 
-    /// The major version, as `15` or `9.6`.
+    /// The major version, for example `15` or `9.6`.
     pub fn major(&self) -> String {
         match self.number / 10_000 {
             9 => format!("9.{}", self.number / 100 % 100),
@@ -115,7 +114,7 @@ fn pairs(connection: &mut Connection, sql: &str) -> Result<BTreeMap<String, Stri
     Ok(rows.map(pair).collect())
 }
 
-/// How the server is set where a study sets its servers otherwise: `jit = off (yours: on)`.
+/// Settings that differ from the study's, for example `jit = off (yours: on)`.
 pub fn differ<'a>(
     connection: &mut Connection,
     wanted: impl Iterator<Item = (&'a String, &'a String)>,
@@ -128,13 +127,13 @@ pub fn differ<'a>(
         match theirs {
             Some(theirs) if is_same(value, &theirs) => {}
             Some(theirs) => differ.push(format!("{name} = {value} (yours: {theirs})")),
-            None => differ.push(format!("{name} = {value} (yours does not tell)")),
+            None => differ.push(format!("{name} = {value} (not available on your server)")),
         }
     }
     Ok(differ)
 }
 
-/// Truth has many words; the rest is compared as it is written.
+/// Compares settings. Booleans can be spelled in several ways; other values are compared as text.
 fn is_same(wanted: &str, theirs: &str) -> bool {
     let plain = |value: &str| match value.to_lowercase().as_str() {
         "true" | "yes" | "1" => "on".to_owned(),
@@ -144,7 +143,7 @@ fn is_same(wanted: &str, theirs: &str) -> bool {
     plain(wanted) == plain(theirs)
 }
 
-/// Databases of our role that bear the names of a run, without that run being there.
+/// Databases of this role that a run created which no longer exists.
 pub fn left(connection: &mut Connection) -> Result<Vec<String>> {
     let sql = "select datname from pg_database d join pg_roles r on r.oid = d.datdba \
                where r.rolname = current_user and datname ~ '^pgassay_[0-9a-f]{8}_data_[0-9]+$' \

@@ -1,4 +1,4 @@
-//! A server as a run uses it, whoever started it: ours, made for the run, or the user's own.
+//! The interface of a server in a run, implemented by temporary and external servers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,21 +12,21 @@ use pgassay_server::{
 };
 use pgassay_wire::conninfo::{NoSurroundings, Request, Target};
 
-/// A log that is larger begins anew before the next trial: a study of logging must not fill the
-/// disk, and every trial shall find the same.
+/// A larger log is truncated before the next trial, so that a study of logging does not fill the disk
+/// and all trials start alike.
 const LOG_BYTES_MAX: u64 = 1 << 20;
-/// As much of each log is kept with a result.
+/// Lines of each log that are stored with a result.
 const LOG_LINES_KEPT: usize = 1000;
 
-/// What a run needs of a server.
+/// What a run requires of a server.
 pub trait Host {
-    /// Makes the database that a plan names so, and gives its real name.
+    /// Creates the database `planned` and returns its actual name.
     fn make_database(&mut self, planned: &str) -> Result<String>;
 
-    /// Connects to one of its databases, for set-up and inspection.
+    /// Connects to one of its databases, for setup and inspection.
     fn connect(&self, database: &str) -> Result<Connection>;
 
-    /// Where the load's clients connect; over TCP to `address`, where there is one.
+    /// The connection target of the load's clients; over TCP if `address` is given.
     fn target(
         &self,
         database: &str,
@@ -34,46 +34,46 @@ pub trait Host {
         address: Option<SocketAddr>,
     ) -> Result<Target>;
 
-    /// Where it listens on TCP, if it was made to.
+    /// Its TCP address, if it listens on TCP.
     fn tcp_address(&self) -> Option<SocketAddr>;
 
-    /// The database for what is asked beside the load.
+    /// The database for queries outside the load.
     fn database(&self) -> &str;
 
-    /// How it was built, as far as that is known.
+    /// How it was built, as far as known.
     fn build(&self) -> &BuildFacts;
 
-    /// What the result says of it.
+    /// The facts to store with the result.
     fn facts(&self) -> ServerFacts;
 
-    /// Its processes on this machine; `None` where they are elsewhere or may not be looked at.
+    /// Its processes on this machine; `None` if they run elsewhere or are not accessible.
     ///
     /// # Errors
-    /// A server of ours that cannot be found among the processes.
+    /// If the processes of a temporary server cannot be found.
     fn live(&self) -> Result<Option<LiveServer>>;
 
-    /// The processes that work for this run and for nobody else, but for the load's backends.
+    /// The processes that serve only this run, without the load's backends.
     fn own_pids(&self) -> Vec<u32>;
 
-    /// Reads its counters of these databases.
+    /// Opens a reader of its statistics for these databases.
     fn counters(&self, databases: &[String]) -> Result<CounterReader>;
 
-    /// What is counted beside its views; `None` as for [`Host::live`].
+    /// Its processes and files for kernel statistics; `None` as for [`Host::live`].
     fn beside<'a>(&self, backends: &'a [Pid]) -> Option<Beside<'a>>;
 
-    /// Keeps its log from growing without end, where that log is ours.
+    /// Truncates a large log; no effect on an external server.
     fn trim_log(&self) -> Result<()>;
 
-    /// The end of its log, where that log is ours.
+    /// The last lines of its log; `None` for an external server.
     fn log_tail(&self) -> Option<String>;
 
-    /// An error if it is gone.
+    /// Returns an error if it has stopped.
     fn is_alive(&self) -> Result<()>;
 
-    /// Stops it and starts it again on the same data, where it is ours; else leaves it as it is.
+    /// Restarts it on the same data; no effect on an external server.
     fn restart(&mut self) -> Result<()>;
 
-    /// Removes all that the run has made of it.
+    /// Stops and removes a temporary server; drops the run's databases on an external one.
     fn stop(self: Box<Self>) -> Result<()>;
 }
 
@@ -100,7 +100,7 @@ impl Host for Server {
             .option("dbname", database)?
             .fallback_application_name("pgassay");
         if let Some(address) = address {
-            // Not `prefer`: a server that speaks TLS for one variant must not do so for another.
+            // Not `prefer`: a server with TLS for one variant must not use it for another.
             let sslmode = match network {
                 Network::Tls => "require",
                 _ => "disable",
@@ -175,7 +175,7 @@ impl Host for Server {
     }
 }
 
-/// What is told of a build, `not recorded` where nothing is.
+/// Facts about a server, with `not recorded` for unknown build facts.
 pub fn facts(version: String, origin: String, build: &BuildFacts) -> ServerFacts {
     let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "not recorded".to_owned());
     ServerFacts {
@@ -191,9 +191,9 @@ pub fn facts(version: String, origin: String, build: &BuildFacts) -> ServerFacts
 fn origin(installation: &Installation) -> String {
     let directory = installation.bin_dir.display();
     match &installation.source {
-        Source::Named => format!("named by the user: {directory}"),
-        Source::Cache => "the cache".to_owned(),
-        Source::Fetched => "fetched for this run".to_owned(),
+        Source::Named => format!("specified by the user: {directory}"),
+        Source::Cache => "cache".to_owned(),
+        Source::Fetched => "downloaded for this run".to_owned(),
         Source::Installed { .. } => format!("installed in {directory}"),
     }
 }

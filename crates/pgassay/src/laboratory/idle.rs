@@ -1,4 +1,4 @@
-//! Connections that do nothing: what a study of connections asks for beside its load.
+//! Idle connections that a study requests in addition to its load.
 
 use anyhow::{Context, Result};
 use pgassay_core::plan::{Plan, ServerPlan};
@@ -8,10 +8,10 @@ use super::host::Host;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
-/// Files that are open for anything else.
+/// Reserve for other open files.
 const FILES_SPARE: u64 = 256;
 
-/// Makes sure that all connections of a plan, the load's too, may be open at once.
+/// Raises the limit on open files so that all connections of a plan can be open at once.
 pub fn make_room(plan: &Plan) -> Result<()> {
     let idle = plan
         .servers
@@ -23,10 +23,10 @@ pub fn make_room(plan: &Plan) -> Result<()> {
     let servers = plan.servers.iter();
     let needed: u64 = servers.map(|server| u64::from(server.connections)).sum();
     pgassay_load::raise_open_files(needed + FILES_SPARE)
-        .context("cannot hold the study's idle connections")
+        .context("cannot open the study's idle connections")
 }
 
-/// Opens a server's idle connections; they end with what they are put into.
+/// Opens a server's idle connections and adds them to `held`, which closes them when dropped.
 pub fn open(
     server: &dyn Host,
     wanted: &ServerPlan,
@@ -43,10 +43,12 @@ pub fn open(
     ));
     for number in 1..=wanted.idle_connections {
         interrupt.check()?;
-        let mut connection = server
-            .connect(server.database())
-            .with_context(|| format!("idle connection {number} of {}", wanted.idle_connections))?;
-        // Whoever only signs in has no snapshot, no caches, and is no likeness of a pooled session.
+        let mut connection = server.connect(server.database()).with_context(|| {
+            let total = wanted.idle_connections;
+            format!("cannot open idle connection {number} of {total}")
+        })?;
+        // Run one query, so that the session has taken a snapshot and filled caches as pooled
+        // sessions have.
         connection.execute("select count(*) from pg_class")?;
         held.push(connection);
     }

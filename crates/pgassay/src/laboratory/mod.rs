@@ -1,8 +1,8 @@
-//! The laboratory: follows a plan on real servers and hands back what was measured.
+//! The laboratory: runs a plan on real servers and returns the measurements.
 //!
-//! Invariants: servers are up before the first trial and gone after the last, but for the user's own,
-//! on which nothing is left; whatever ends a run early, what was measured so far is handed back and
-//! nothing is left running; verdicts are none of the laboratory's business.
+//! Invariants: servers run from before the first trial until after the last; external servers keep
+//! running, but nothing is left on them. If a run ends early for whatever reason, completed trials
+//! are returned and nothing is left running. The laboratory does not compute verdicts.
 
 mod counters;
 pub mod counting;
@@ -50,32 +50,29 @@ use rounds::{Bench, Harvest};
 use servers::Servers;
 use upkeep::Upkeep;
 
-/// What a plan gave.
+/// The measurements of a plan.
 pub struct Outcome {
     /// Every trial, in the order they ran.
     pub trials: Vec<Trial>,
-    /// Stacks of each point; empty where none could be taken.
+    /// The profile of each point; empty if no stacks were sampled.
     pub profiles: Vec<Profile>,
-    /// What each statement took, where transactions have several.
+    /// Latencies of statements, for transactions with more than one.
     pub statements: Vec<ScriptStatements>,
-    /// What each server is.
     pub servers: Vec<ServerFacts>,
-    /// What the relays did.
     pub relays: Vec<RelayFacts>,
-    /// What the reader must know.
     pub warnings: Vec<Warning>,
-    /// Ends of the servers' logs, as `(file name, text)`.
+    /// The last lines of the servers' logs, as `(file name, text)`.
     pub logs: Vec<(String, Vec<u8>)>,
-    /// When the first trial began, and when the last ended, microseconds since 1970.
+    /// Start of the first trial and end of the last, microseconds since 1970.
     pub span_us: (i64, i64),
-    /// Why it ended before all was done.
+    /// Why the run ended before all trials were done.
     pub ended_early: Option<anyhow::Error>,
 }
 
-/// Follows a plan.
+/// Runs a plan.
 ///
 /// # Errors
-/// Whatever keeps the first trial from being measured; later errors are in the outcome.
+/// If no trial could be completed. After the first trial, errors are in the outcome.
 pub fn run(
     plan: &Plan,
     found: &Found,
@@ -115,12 +112,12 @@ pub fn run(
     let ended_us = now_us();
     let relays = servers.relay_facts();
     let (logs, facts) = (servers.logs(), servers.facts.clone());
-    progress.stage("removing what was made for the run");
+    progress.stage("cleaning up");
     drop(redis);
     let stopped = servers.stop();
     warn_of_unsteady(plan, &harvest, &mut warnings);
     let (trials, profiles, statements) = harvest.finish();
-    // A server that died is the run's error already; stopping it then only repeats that.
+    // If a server died, that already is the run's error, and stopping it only repeats it.
     let ended_early = match result.and(stopped) {
         Err(error) if trials.is_empty() => return Err(error),
         other => other.err(),
@@ -139,7 +136,7 @@ pub fn run(
     })
 }
 
-/// The blocks of each start of the servers; one start where none of them is ours.
+/// The blocks for each server start; a single range if all servers are external.
 fn boots(plan: &Plan) -> Vec<Range<u32>> {
     if plan.servers.iter().all(|server| server.dsn.is_some()) {
         return std::iter::once(0..plan.schedule.blocks).collect();
@@ -147,7 +144,7 @@ fn boots(plan: &Plan) -> Vec<Range<u32>> {
     plan.schedule.boots()
 }
 
-/// What all starts of the servers have in common.
+/// What all server starts have in common.
 struct Site<'a> {
     plan: &'a Plan,
     source: &'a StudySource,
@@ -156,8 +153,8 @@ struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Runs the blocks of one start of the servers, with probes and counters of its own: these hold on
-    /// to processes.
+    /// Runs the blocks of one server start. Opens new probes and counters, because these refer to
+    /// server processes.
     fn serve(
         &self,
         servers: &Servers,
@@ -191,7 +188,7 @@ fn warn_of_unsteady(plan: &Plan, harvest: &Harvest, warnings: &mut Vec<Warning>)
             .filter(|point| **point == (condition, variant))
             .count();
         let message = format!(
-            "\"{}\" with {} was still getting faster or slower when its time to warm up was over, in {times} of {} blocks",
+            "\"{}\" with {}: throughput was not yet stable at the end of warm-up in {times} of {} blocks",
             plan.variants[variant],
             plan.conditions[condition].title(),
             plan.schedule.blocks,

@@ -1,7 +1,7 @@
-//! What watches the servers during trials: opened once, before the first.
+//! The probes that observe the servers during trials, opened before the first trial.
 //!
-//! Exact totals are read around every trial. Stacks and waits are taken in profiled trials only, and
-//! either may be missing: what is refused is said once, and the ledger says what it then lacks.
+//! Exact totals are read around every trial. Stacks and waits are sampled in profiled trials only.
+//! Either may be unavailable: then there is one warning, and the ledger shows what it lacks.
 
 use std::time::Duration;
 
@@ -17,26 +17,26 @@ use super::servers::Servers;
 use super::waits::WaitProbe;
 use crate::connector::{Stream, connect};
 
-/// Samples a second and processor in profiled trials. They decide no verdict, so they can afford
-/// what a timed trial cannot, which is measured and printed; `docs/watching.md` has the reasons.
+/// Samples per second and CPU in profiled trials. Profiled trials decide no verdict, so they can
+/// afford an overhead that timed trials cannot. It is measured and printed; see `docs/watching.md`.
 const SAMPLES_HZ: u32 = 499;
-/// Looks a second at what each backend waits for: some .5 ms of CPU a second for each backend.
+/// Wait samples per second of each backend; they cost about 0.5 ms of CPU per second and backend.
 pub const WAITS_HZ: u32 = 49;
-/// Room for samples that were not read yet, of each processor: .7 s of them. Backends that only
-/// compute may keep the reading thread from a processor for longer than the default room lasts.
+/// Ring buffer per CPU, for 0.7 s of samples. CPU-bound backends may keep the reading thread off the
+/// CPU for longer than the default size lasts.
 const RING_BYTES: usize = 8 << 20;
-/// And of all processors: of many, the reading thread finds one that is free.
+/// Limit for all ring buffers together: with many CPUs, the reading thread finds a free one.
 const RINGS_BYTES: usize = 256 << 20;
-/// As many slices of context switches as a point should have at least,
+/// Minimum number of context-switch slices per point,
 const SLICES: u32 = 20;
-/// if they need not come more often than this, which costs some 2 % of the throughput more.
+/// unless they would be closer together than this, which costs about 2% more throughput.
 const SLICES_EVERY_MIN: Duration = Duration::from_millis(100);
-/// An answer that takes longer is none: nothing that is asked here takes work.
+/// Timeout for connecting and for each query; all queries sent here are cheap.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The probes of a run.
 pub struct Probes {
-    /// Takes stacks; `None` where it may not.
+    /// Samples stacks; `None` if not permitted.
     pub sampler: Option<Sampler>,
     /// In the plan's order of servers.
     pub servers: Vec<Probed>,
@@ -44,16 +44,16 @@ pub struct Probes {
 
 /// One server's probes.
 pub struct Probed {
-    /// Its processes and version; `None` where they are elsewhere or may not be looked at.
+    /// Its processes and version; `None` if they run elsewhere or are not accessible.
     pub live: Option<LiveServer>,
     /// Whether its stacks are sampled.
     pub has_stacks: bool,
-    /// Where it is looked up what its backends wait for; `None` where nothing tells.
+    /// The source of wait samples; `None` if there is none.
     pub waits: Option<WaitProbe>,
 }
 
 impl Probes {
-    /// Opens what may be opened; stacks and waits only where there are trials for them.
+    /// Opens all permitted probes; stacks and waits only if the schedule has profiled trials.
     pub fn open(
         servers: &Servers,
         schedule: &Schedule,
@@ -78,7 +78,7 @@ impl Probes {
                 let Some(live) = &probed.live else {
                     let asked = exchange(host).and_then(WaitProbe::elsewhere);
                     let unasked = |error: &anyhow::Error| {
-                        warn(warnings, format!("nothing tells of waits: {error:#}"));
+                        warn(warnings, format!("no wait data: {error:#}"));
                     };
                     probed.waits = asked.inspect_err(unasked).ok();
                     continue;
@@ -86,7 +86,7 @@ impl Probes {
                 let (probe, refusal) = WaitProbe::of(live, Some(|| exchange(host)));
                 if let Some(refusal) = &refusal {
                     let limits = refusal.limits.as_deref().unwrap_or_default();
-                    let mend = refusal.mend.iter().map(|it| format!("; to mend it: {it}"));
+                    let mend = refusal.mend.iter().map(|it| format!("; to fix it: {it}"));
                     warn(warnings, limits.to_owned() + &mend.collect::<String>());
                 }
                 if let (Some(sampler), Some(WaitProbe::Memory(reader))) = (&probes.sampler, &probe)
@@ -99,13 +99,10 @@ impl Probes {
         Ok(probes)
     }
 
-    /// With switches where they may be observed, else without; of every server that may be watched.
+    /// Opens the sampler, with context switches if permitted, and attaches it to each local server.
     fn open_sampler(&mut self, slices: OffCpuConfig, warnings: &mut Vec<Warning>) {
         let mut refused = |error: &SamplerError| {
-            warn(
-                warnings,
-                format!("no account of where the CPU time goes: {error}"),
-            );
+            warn(warnings, format!("no CPU profile: {error}"));
         };
         self.sampler = sampler(Some(slices)).ok();
         if self.sampler.is_none() {
@@ -120,8 +117,8 @@ impl Probes {
     }
 }
 
-/// As usual, but more often where the profiled trials of a point are short in all: few slices tell too
-/// little of what is blocked.
+/// The default configuration, with more frequent slices if the profiled time of a point is short:
+/// with few slices, too little blocked time is observed.
 fn slices(schedule: &Schedule) -> OffCpuConfig {
     let usual = OffCpuConfig::default();
     let trials = u64::from(schedule.blocks * schedule.profiled);
@@ -132,7 +129,7 @@ fn slices(schedule: &Schedule) -> OffCpuConfig {
     }
 }
 
-/// Once for all servers.
+/// Adds a warning unless another server has already caused it.
 fn warn(warnings: &mut Vec<Warning>, message: String) {
     let warning = Warning {
         kind: WarningKind::NoProfile,
@@ -152,14 +149,14 @@ fn sampler(off_cpu: Option<OffCpuConfig>) -> Result<Sampler, SamplerError> {
     })
 }
 
-/// A power of two, and never less than the default.
+/// The ring buffer size per CPU: a power of two, not less than the default.
 fn ring_bytes() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let of_each = (RINGS_BYTES / processors.next_power_of_two()).min(RING_BYTES);
     of_each.max(SamplerConfig::default().ring_bytes)
 }
 
-/// A connection of our own, to see how a server's backends wait.
+/// Opens a separate connection for sampling waits.
 fn exchange(host: &dyn Host) -> Result<Exchange<Stream>> {
     let target = host.target(host.database(), Network::Unix, None)?;
     let (exchange, _) = connect(&target, Some(ANSWER_LIMIT))?;

@@ -1,7 +1,8 @@
-//! A Redis of ours, for variants that are driven by it and name no address.
+//! A temporary Redis server, for variants with the Redis driver and no address.
 //!
-//! It listens on a socket in a directory of its own, keeps nothing, and ends with the value that
-//! stands for it, or with our main thread however that ends (`PR_SET_PDEATHSIG`, see prctl(2)).
+//! It listens on a Unix socket in its own directory and persists nothing. It is killed when
+//! [`Redis`] is dropped, or when pgassay's main thread ends in any way (`PR_SET_PDEATHSIG`,
+//! prctl(2)).
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,13 +19,13 @@ use pgassay_load::RedisCrew;
 use super::crews::Clients;
 use crate::interrupt::Interrupt;
 
-/// The program, wherever it is on `PATH`.
+/// The program, looked up on `PATH`.
 pub const PROGRAM: &str = "redis-server";
 /// How long it may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 
-/// The Redis of a run, if its plan needs one.
+/// The temporary Redis server of a run, if its plan needs one.
 pub struct Redis {
     ours: Option<Process>,
 }
@@ -35,7 +36,7 @@ struct Process {
 }
 
 impl Redis {
-    /// Starts one where a point is driven by Redis and names no address.
+    /// Starts a server if a point uses the Redis driver without an address.
     pub fn start(plan: &Plan) -> Result<Self> {
         let needs = |point: &Point| point.driver == DriverKind::Redis && point.address.is_none();
         let ours = if plan.points.iter().any(needs) {
@@ -54,7 +55,7 @@ impl Redis {
             (None, None) => bail!("no Redis was started"),
         };
         let Some(script) = point.scripts.first() else {
-            bail!("a variant driven by Redis needs a script");
+            bail!("a variant with the Redis driver needs a script");
         };
         let script = (script.name.as_str(), script.text.as_str());
         let crew = RedisCrew::connect(&address, clients, script, interrupt.flag())?;
@@ -66,10 +67,10 @@ impl Process {
     fn start() -> Result<Self> {
         let directory = std::env::temp_dir().join(format!("pgassay-redis-{}", std::process::id()));
         std::fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
+            .with_context(|| format!("cannot create {}", directory.display()))?;
         let socket = directory.join("socket");
         let mut command = Command::new(PROGRAM);
-        // No TCP, nothing kept: a counter in memory, as fast as it gets.
+        // No TCP and no persistence: as fast as Redis gets.
         command.args([
             "--port",
             "0",
@@ -84,7 +85,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        // SAFETY: between fork and exec only prctl is called, which changes nothing but the child.
+        // SAFETY: between fork and exec only prctl is called, which affects only the child.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -107,7 +108,7 @@ impl Process {
         let start = Instant::now();
         while start.elapsed() < START_TIMEOUT {
             if let Some(status) = self.child.try_wait()? {
-                bail!("{PROGRAM} ended as it started: {status}");
+                bail!("{PROGRAM} exited during startup: {status}");
             }
             if UnixStream::connect(socket).is_ok_and(|stream| answers(stream).is_ok()) {
                 return Ok(());
@@ -115,7 +116,7 @@ impl Process {
             std::thread::sleep(POLL);
         }
         bail!(
-            "{PROGRAM} has not answered for {} s",
+            "{PROGRAM} did not answer within {} s",
             START_TIMEOUT.as_secs()
         )
     }
@@ -129,7 +130,7 @@ fn answers(mut stream: UnixStream) -> std::io::Result<()> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It keeps nothing, so there is nothing to wait for but its end.
+        // It persists nothing, so killing it loses nothing.
         self.child.kill().ok();
         self.child.wait().ok();
         std::fs::remove_dir_all(&self.directory).ok();

@@ -1,4 +1,4 @@
-//! What variants require of the machine, looked at before anything is started.
+//! Checks what variants require of the machine before anything is started.
 
 use std::path::PathBuf;
 
@@ -15,13 +15,13 @@ use crate::progress::Progress;
 
 /// A variant that cannot run here.
 pub struct Unmet {
-    /// Its name.
+    /// The variant's name.
     pub variant: String,
-    /// What is missing, and how to have it.
+    /// What is missing, and how to get it.
     pub sentence: String,
 }
 
-/// The plan's variants whose requirements are not met. The baseline's must be.
+/// Variants whose requirements are not met. It is an error if the baseline is one of them.
 pub fn unmet(
     plan: &Plan,
     found: &Found,
@@ -38,11 +38,11 @@ pub fn unmet(
             continue;
         };
         if number == 0 {
-            bail!("variant \"{name}\" is the baseline, and cannot run here: {missing}");
+            bail!("variant \"{name}\" is the baseline, but cannot run here: {missing}");
         }
         all.push(Unmet {
             variant: name.clone(),
-            sentence: format!("variant \"{name}\" was left out: {missing}"),
+            sentence: format!("variant \"{name}\" skipped: {missing}"),
         });
     }
     Ok(all)
@@ -67,12 +67,12 @@ fn missing(
         && !is_on_path(&program)
     {
         let or = if is_redis {
-            "; or name a server that runs, by `address = \"host:port\"` under the variant"
+            "; or specify a running server with `address = \"host:port\"` in the variant"
         } else {
             ""
         };
         return Ok(Some(format!(
-            "there is no {program} on PATH; install it (its package is often named so){or}"
+            "{program} is not on PATH; install it (the package often has the same name){or}"
         )));
     }
     if required.extension.is_none() && required.feature.is_none() {
@@ -90,8 +90,8 @@ fn missing(
         let installation = servers::find(server, found, args, progress)?;
         let lacks = |what: String| {
             Ok(Some(format!(
-                "PostgreSQL {} in {} {what}; name one that has it with --binaries DIR, where DIR \
-                 holds bin/postgres, or one that runs already by `dsn` in the study",
+                "PostgreSQL {} in {} {what}; use an installation that has it with --binaries DIR, \
+                 where DIR contains bin/postgres, or a running server with `dsn` in the study",
                 installation.version,
                 installation.bin_dir.display()
             )))
@@ -101,7 +101,7 @@ fn missing(
         {
             return lacks(format!("has no extension {extension}"));
         }
-        // Where the program does not tell, the server will.
+        // If the installation does not say, setup on the running server will.
         if let Some(feature) = &required.feature
             && installation.has_feature(feature) == Some(false)
         {
@@ -111,14 +111,14 @@ fn missing(
     Ok(None)
 }
 
-/// What a server of the user's own lacks.
+/// What an external server lacks.
 fn lacking(mut foreign: Foreign, required: &Requires) -> Result<Option<String>> {
     if let Some(extension) = &required.extension
         && !foreign.has_extension(extension)?
     {
         let name = foreign.name();
         return Ok(Some(format!(
-            "{name} has no extension {extension}; install it there (its package is often named so)"
+            "{name} has no extension {extension}; install it there (the package often has the same name)"
         )));
     }
     if let Some(feature) = &required.feature

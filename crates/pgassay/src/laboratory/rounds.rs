@@ -1,4 +1,4 @@
-//! The trials themselves: block by block, condition by condition, in the plan's order.
+//! Runs the trials: block by block, condition by condition, in the plan's order.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,54 +27,49 @@ use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
-/// A thread that is on a processor for this share of the time has no reserve.
+/// A thread on a CPU for this share of the time has no reserve.
 const BUSY: f64 = 0.9;
-/// Share of the machine beyond which it is not saturated.
+/// If more than this share of the machine is idle, it is not saturated.
 const IDLE_NOTICEABLE: f64 = 0.1;
 
-/// A trial in which no transaction ended is repeated so often, each time so much longer.
+/// A trial in which no transaction ended is retried up to `TRIES` times, each `LONGER` times longer.
 const TRIES: u32 = 3;
 const LONGER: u32 = 4;
 
-/// Everything a round needs.
+/// Runs the trials between two server starts.
 pub struct Bench<'a> {
-    /// What to do.
     pub plan: &'a Plan,
-    /// Where its SQL and scripts stand, for errors.
+    /// The study's text, to locate errors.
     pub source: &'a StudySource,
-    /// Where to do it.
     pub servers: &'a Servers,
-    /// Where to do it, for clients of Redis.
     pub redis: &'a Redis,
-    /// Which start of the servers this is, from 0.
+    /// Number of this server start, from 0.
     pub boot: u32,
-    /// Checkpoints and vacuum at the times that the study chose.
+    /// Runs checkpoints and vacuum when the study specifies.
     pub upkeep: Upkeep<'a>,
-    /// Reads what the servers and the kernel count.
+    /// Reads server and kernel statistics.
     pub counters: Counters<'a>,
-    /// What watches them.
     pub probes: &'a Probes,
-    /// Whether the user wants to stop.
     pub interrupt: &'a Interrupt,
 }
 
-/// What the rounds gave, as far as they got.
+/// The measurements so far.
 pub struct Harvest {
     /// Every trial, in the order they ran.
     pub trials: Vec<Trial>,
-    /// Stacks of each point.
+    /// The profile of each point.
     pub profiles: Profiles,
-    /// What each statement took, where a transaction has several.
+    /// Latencies of statements, for transactions with more than one.
     pub statements: Statements,
-    /// Points that had not settled when their time to warm up was over, as `(condition, variant)`.
+    /// Points whose throughput was not stable at the end of warm-up, as `(condition, variant)`.
     pub unsteady: Vec<(usize, usize)>,
 }
 
-/// Data are read in anew after a start of the servers, which takes longer than what else warms up.
+/// Factor for the warm-up cap after a server start, because caches must be filled again.
 const FIRST_WARM_UP: u32 = 5;
 
 impl Harvest {
-    /// Nothing yet.
+    /// An empty result.
     pub fn new(plan: &Plan) -> Self {
         Self {
             trials: Vec::new(),
@@ -84,14 +79,14 @@ impl Harvest {
         }
     }
 
-    /// Trials, profiles, and times of statements.
+    /// Returns trials, profiles, and statement latencies.
     pub fn finish(self) -> (Vec<Trial>, Vec<Profile>, Statements) {
         (self.trials, self.profiles.finish(), self.statements)
     }
 }
 
 impl Bench<'_> {
-    /// Runs blocks. What was measured before an error or Ctrl-C is in `harvest`.
+    /// Runs blocks. After an error or Ctrl-C, `harvest` holds the completed trials.
     pub fn run(
         &self,
         blocks: Range<u32>,
@@ -122,7 +117,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// How many there will be: those for the processor's own counters only where it has any for us.
+    /// The number of trials, without those for hardware counters if there are none.
     fn trials(&self) -> u64 {
         let own = [std::process::id()];
         if EventCounter::open(&CountedEvent::HARDWARE, &own).is_ok() {
@@ -131,7 +126,7 @@ impl Bench<'_> {
         u64::from(self.plan.schedule.blocks * self.plan.trials_per_block())
     }
 
-    /// One condition's trials in one block, on connections of their own.
+    /// Runs the trials of one condition in one block, on new connections.
     fn round(
         &self,
         block: u32,
@@ -155,7 +150,7 @@ impl Bench<'_> {
             }
             ready[variant] = Some((crew, warmed_up.trial));
         }
-        // Every variant stands in the order of warm-up, so none is missing.
+        // The warm-up order contains every variant, so none is missing.
         let (mut crews, windows): (Vec<_>, Vec<_>) = ready.into_iter().flatten().unzip();
         let mut settled = self.counters.round();
         let place_of = |position, kind, variant: usize| Place {
@@ -204,8 +199,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A trial for the processor's own counters; none where they cannot be had, as `doctor` and
-    /// every result's checks say.
+    /// Runs a trial for hardware counters. Returns `None` if they are not available, which `doctor`
+    /// and the checks of every result report.
     fn counted(
         &self,
         place: Place,
@@ -247,13 +242,14 @@ impl Bench<'_> {
         Ok(Clients::Postgres(Box::new(self.blamed(crew, point)?)))
     }
 
-    /// An error of a point, told as the death of its server where that is the cause.
+    /// Replaces an error by the death of the point's server if that is the cause; otherwise adds the
+    /// variant's name.
     fn blamed<T>(&self, result: Result<T>, point: &Point) -> Result<T> {
         let Err(error) = result else { return result };
         if error.is::<Interrupted>() {
             return Err(error);
         }
-        // Clients notice that a server is gone before its exit status can be read.
+        // Clients notice the death of a server before its exit status is available.
         for _ in 0..20 {
             self.servers.host(point.server).is_alive()?;
             std::thread::sleep(Duration::from_millis(10));
@@ -269,8 +265,8 @@ impl Bench<'_> {
         reset(&place, &point.resets, self.source, self.interrupt)
     }
 
-    /// The processes on this machine that serve a crew. Those that serve one transaction are known
-    /// only by what is left of them.
+    /// The local processes that serve the clients. Empty if each serves only one transaction: then
+    /// only the CPU time of exited children is known.
     fn backend_pids(&self, crew: &Clients, point: &Point) -> Vec<u32> {
         let probed = self.probes.servers.get(point.server);
         let is_elsewhere = crew.are_of_postgres() && probed.is_none_or(|it| it.live.is_none());
@@ -291,7 +287,7 @@ impl Bench<'_> {
         let backend_pids = self.backend_pids(crew, point);
         let mut server_pids = self.servers.pids();
         server_pids.extend(&backend_pids);
-        // What watches PostgreSQL sees nothing of another server.
+        // The probes observe only PostgreSQL.
         let servers = self.probes.servers.get(point.server);
         let probed = servers.filter(|_| crew.are_of_postgres() && !point.reconnects);
         let live = probed.and_then(|probed| probed.live.as_ref());
@@ -305,7 +301,7 @@ impl Bench<'_> {
         let before = Reading::take(live, &backend_pids, &server_pids)?;
         let probe = probed.and_then(|it| it.waits.clone());
         let waits = probe.filter(|_| is_profiled).map(|probe| {
-            // A server that runs elsewhere knows its backends by numbers that mean nothing here.
+            // Not `backend_pids`: pg_stat_activity of a remote server lists PIDs of its own machine.
             let asked_pids = crew.server_pids();
             WaitThread::start(WaitSampler::new(probe, WAITS_HZ), asked_pids)
         });
@@ -313,7 +309,7 @@ impl Bench<'_> {
         let parent = parent.map(|live| live.postmaster_pid);
         let parent = parent.filter(|_| point.reconnects);
         let ended_before = parent.map(FamilyCpu::read).transpose()?;
-        // Timing each of them costs the clients a little, which no verdict must bear.
+        // Timing statements costs the clients a little, so timed trials go without.
         crew.time_statements(kind == TrialKind::Profiled);
         let keeper = sampler.and_then(|_| crew.keep_transactions());
         let started_us = unix_us();
@@ -369,17 +365,17 @@ impl Bench<'_> {
             if measured.transactions > 0 {
                 return Ok(measured);
             }
-            // A machine that was busy elsewhere, or a transaction slower than it was at first.
+            // The machine was busy, or transactions have become slower since warm-up.
             measure *= LONGER;
         }
         let trial = Span::from(measure / LONGER);
         bail!(
-            "not one transaction ended within a trial of {trial}; give the study more time with --length, or fewer --pairs"
+            "no transaction ended within a trial of {trial}; increase --length or reduce --pairs"
         );
     }
 }
 
-/// Where a trial stands in the plan.
+/// The position of a trial in the plan.
 #[derive(Clone, Copy)]
 struct Place {
     block: u32,
@@ -388,12 +384,12 @@ struct Place {
     variant: usize,
     position: u32,
     kind: TrialKind,
-    /// How long it measures, and when its clients begin.
+    /// Its duration, and when its clients start.
     window: Timing,
 }
 
 impl Place {
-    /// Decides when its clients begin: in no two trials of a run alike.
+    /// The seed for the clients' start times, different for each trial of a run.
     fn seed(&self, of_run: u64) -> u64 {
         let condition = self.condition as u64;
         let place = (u64::from(self.block) << 40) ^ (condition << 20) ^ u64::from(self.position);
@@ -442,15 +438,15 @@ fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: Passe
     }
 }
 
-/// How long the load ran, by its threads' own clocks.
+/// How long the load ran, by the threads' own clocks.
 fn run_us(threads: &[ThreadUsage]) -> Option<f64> {
     let sum: f64 = threads.iter().map(|thread| thread.elapsed_us as f64).sum();
     (!threads.is_empty()).then(|| sum / threads.len() as f64)
 }
 
-/// Whether the generator set the pace: a thread of it was busy nearly all the time, or would have
-/// been with a processor while processors idled. Where all processors are taken, a thread that
-/// waits for one is no more to blame than the backends that wait beside it.
+/// Whether the load generator was the bottleneck: one of its threads was busy nearly all the time,
+/// or waited for a CPU while CPUs were idle. On a saturated machine, a thread that waits for a CPU is
+/// not the bottleneck, because backends wait as well.
 fn client_limited(measured: &Measurement, passed: &Passed) -> bool {
     let busy = measured
         .threads

@@ -1,4 +1,4 @@
-//! A point's scripts, parsed; errors name the study's line.
+//! Parses a point's scripts. Errors name the line in the study.
 
 use std::sync::Arc;
 
@@ -10,13 +10,12 @@ use pgassay_script::{Names, Options, Script};
 
 use crate::places::at_line;
 
-/// Scripts and the table that their variables are interned in.
+/// Parsed scripts and the table of their variable names.
 pub struct Scripts {
     /// In the plan's order.
     pub weighted: Vec<WeightedScript>,
-    /// The table.
     pub names: Arc<Names>,
-    /// What to tell the user, such as that `\setrandom` is long gone.
+    /// Notes for the user, for example that `\setrandom` is obsolete.
     pub notes: Vec<String>,
 }
 
@@ -30,7 +29,7 @@ pub fn parse(point: &Point, source: &StudySource) -> Result<Scripts> {
         ..Options::default()
     };
     if point.driver != DriverKind::Postgres {
-        // Its lines are commands of that driver, which only its server understands.
+        // Its lines are commands for the other server.
         return Ok(Scripts {
             weighted,
             names: Arc::new(names),
@@ -39,7 +38,7 @@ pub fn parse(point: &Point, source: &StudySource) -> Result<Scripts> {
     }
     for planned in &point.scripts {
         let path = ["script", &planned.index.to_string(), "text"];
-        // Errors name the file whose lines they count.
+        // Line numbers refer to the script file if there is one.
         let origin = planned.file.as_ref().unwrap_or(&planned.name);
         let script = Script::parse(origin, &planned.text, &options, &mut names)
             .map_err(|error| at_line(source, &path, error.line as usize, &error.to_string()))?;
@@ -61,7 +60,7 @@ pub fn parse(point: &Point, source: &StudySource) -> Result<Scripts> {
     })
 }
 
-/// The study's word as the script language's.
+/// Converts the study's protocol to the script language's.
 pub fn protocol(protocol: Protocol) -> pgassay_script::Protocol {
     match protocol {
         Protocol::Simple => pgassay_script::Protocol::Simple,

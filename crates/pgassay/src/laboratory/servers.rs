@@ -1,4 +1,4 @@
-//! The servers of a plan: found, started, filled, and described.
+//! Finds, starts, fills and describes the servers of a plan.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,29 +27,26 @@ use crate::progress::Progress;
 /// PostgreSQL's own default of `max_connections`.
 const MAX_CONNECTIONS_DEFAULT: u32 = 100;
 
-/// A server, and the names of its databases.
+/// A server with the names of its databases.
 type Filled = (Box<dyn Host>, Vec<String>);
 
-/// A plan's servers, up and filled, in the plan's order.
+/// A plan's servers, running and filled, in the plan's order.
 pub struct Servers {
     running: Vec<Box<dyn Host>>,
-    /// Relays to them, each with the index of its server.
+    /// Relays, each with the index of its server.
     relays: Vec<(usize, Relay)>,
-    /// Connections that do nothing, as the study asks for.
+    /// The idle connections that the study requests.
     idle: Vec<Connection>,
-    /// Names of each one's databases.
+    /// The databases of each server.
     databases: Vec<Vec<String>>,
-    /// When they run checkpoints and vacuum.
     maintenance: Maintenance,
-    /// What each is.
     pub facts: Vec<ServerFacts>,
-    /// What the reader must know about them.
     pub warnings: Vec<Warning>,
 }
 
 impl Servers {
-    /// Starts, or connects to, every server of the plan, and fills it. After an error none of ours is
-    /// left, and nothing on the others.
+    /// Starts or connects to each server of the plan and fills it. After an error, no temporary
+    /// server is left running and nothing is left on external servers.
     pub fn start(
         plan: &Plan,
         found: &Found,
@@ -83,7 +80,7 @@ impl Servers {
         Ok(all)
     }
 
-    /// Stops those that are ours and starts them again on the same data. Relays go on: a server keeps
+    /// Restarts the temporary servers on the same data. Relays keep running, because a server keeps
     /// its port.
     pub fn restart(
         &mut self,
@@ -92,7 +89,7 @@ impl Servers {
         progress: &mut Progress,
     ) -> Result<()> {
         self.idle.clear();
-        progress.stage("restarting the servers, which lays out their memory anew");
+        progress.stage("restarting the servers to vary their memory layout");
         for (host, wanted) in self.running.iter_mut().zip(&plan.servers) {
             interrupt.check()?;
             if wanted.dsn.is_none() {
@@ -125,7 +122,7 @@ impl Servers {
         Ok((Box::new(server), names))
     }
 
-    /// Makes and fills databases on a server of the user's own.
+    /// Creates and fills databases on an external server.
     fn attach(
         &mut self,
         dsn: &str,
@@ -146,7 +143,7 @@ impl Servers {
         Ok((Box::new(foreign), names))
     }
 
-    /// Starts the relay that a point needs, unless another point has needed it already.
+    /// Starts the relay that a point needs, unless it already runs.
     fn start_relay(&mut self, point: &Point) -> Result<()> {
         let Some(delay) = point.network.delay() else {
             return Ok(());
@@ -168,7 +165,7 @@ impl Servers {
             .map(|(_, relay)| relay)
     }
 
-    /// What the relays did, with what a round trip of one byte takes with and without each.
+    /// Statistics of the relays, with the time of a one-byte round trip with and without each.
     pub fn relay_facts(&self) -> Vec<RelayFacts> {
         let mut facts: Vec<RelayFacts> = Vec::new();
         for (_, relay) in &self.relays {
@@ -176,7 +173,7 @@ impl Servers {
             let known = facts
                 .iter()
                 .any(|known| known.delay_us.to_bits() == delay_us.to_bits());
-            // Without sockets for a measurement there are none for a study.
+            // Fails only if no sockets can be opened, which the study would also report.
             let Ok(round_trips) = pgassay_relay::round_trips(relay.delay()) else {
                 continue;
             };
@@ -193,7 +190,7 @@ impl Servers {
         facts
     }
 
-    /// How a point's clients reach its data.
+    /// Where a point's data are and how its clients connect.
     pub fn place(&self, point: &Point) -> Place<'_> {
         let host = self.running[point.server].as_ref();
         let address = match (point.network, point.network.delay()) {
@@ -208,12 +205,12 @@ impl Servers {
         }
     }
 
-    /// One of them, by its index in the plan.
+    /// The server with this index in the plan.
     pub fn host(&self, index: usize) -> &dyn Host {
         self.running[index].as_ref()
     }
 
-    /// All of them.
+    /// All servers in the plan's order.
     pub fn iter(&self) -> impl Iterator<Item = &dyn Host> {
         self.running.iter().map(Box::as_ref)
     }
@@ -223,12 +220,12 @@ impl Servers {
         &self.databases[index]
     }
 
-    /// Every process of every server, but for backends that may be others'.
+    /// All processes of all servers, except backends that may serve other clients.
     pub fn pids(&self) -> Vec<u32> {
         self.iter().flat_map(Host::own_pids).collect()
     }
 
-    /// The logs' ends, as `(file name, text)`, to be kept with the results.
+    /// The last lines of the logs, as `(file name, text)`, to store with the results.
     pub fn logs(&self) -> Vec<(String, Vec<u8>)> {
         let log = |(index, host): (usize, &dyn Host)| {
             let name = format!("server-{index}.log");
@@ -237,7 +234,7 @@ impl Servers {
         self.iter().enumerate().filter_map(log).collect()
     }
 
-    /// Stops and removes all of them, and reports the first that could not be.
+    /// Stops and removes all servers. Tries all and returns the first error.
     pub fn stop(self) -> Result<()> {
         let results: Vec<_> = self.running.into_iter().map(Host::stop).collect();
         results.into_iter().collect()
@@ -259,18 +256,16 @@ impl Servers {
     }
 }
 
-/// Where a point's data are, and the way there.
+/// Where a point's data are and how clients connect.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
-    /// The server.
     pub host: &'a dyn Host,
-    /// The database on it.
     pub database: &'a str,
-    /// Where to connect by TCP; `None` for the server's socket.
+    /// The TCP address to connect to; `None` for the server's Unix socket.
     pub address: Option<SocketAddr>,
 }
 
-/// Finds, starts and fills one server. After an error it is gone.
+/// Finds, starts and fills one server. After an error, it is stopped and removed.
 pub fn start_one(
     wanted: &ServerPlan,
     found: &Found,
@@ -292,7 +287,7 @@ pub fn start_one(
     Ok(server)
 }
 
-/// An error of a server, at its setting in the study where that is the cause.
+/// Adds the location in the study to an error that a setting caused.
 pub fn at_setting(found: &Found, error: ServerError) -> anyhow::Error {
     match &error {
         ServerError::SettingRefused { name, .. } | ServerError::Setting { name, .. } => {
@@ -302,7 +297,7 @@ pub fn at_setting(found: &Found, error: ServerError) -> anyhow::Error {
     }
 }
 
-/// The programs of one server of ours, fetched if need be.
+/// Finds the installation for a server, and downloads it if necessary.
 pub fn find(
     wanted: &ServerPlan,
     found: &Found,
@@ -332,13 +327,14 @@ fn installation(
     Ok(installation)
 }
 
-/// What the finder is at, in whole seconds, so that lines without a terminal do not repeat.
+/// The finder's current step, without details that change often, because each change prints a line
+/// if stderr is not a terminal.
 fn said(step: &Fetching) -> String {
     match step {
         Fetching::Asking { request, .. } => format!("looking for PostgreSQL {request}"),
-        Fetching::Fetching { version, .. } => format!("fetching PostgreSQL {version}"),
+        Fetching::Fetching { version, .. } => format!("downloading PostgreSQL {version}"),
         Fetching::Waiting { series, .. } => {
-            format!("waiting for another process that fetches PostgreSQL {series}")
+            format!("waiting for another process to download PostgreSQL {series}")
         }
         _ => "looking for PostgreSQL".to_owned(),
     }
@@ -346,7 +342,7 @@ fn said(step: &Fetching) -> String {
 
 fn config(wanted: &ServerPlan, args: &ServerArgs) -> ServerConfig {
     let mut settings = wanted.settings.clone();
-    // PostgreSQL's own default stands, unless the study needs more or says what it wants.
+    // Keep PostgreSQL's default unless the study needs more connections or sets max_connections.
     if wanted.connections > MAX_CONNECTIONS_DEFAULT {
         settings
             .entry("max_connections".to_owned())

@@ -1,4 +1,4 @@
-//! What each statement took in the profiled trials, gathered by point.
+//! Latencies of statements in the profiled trials, by point.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use pgassay_script::{Command, CommandKind};
 
 use super::scripts;
 
-/// Times of commands, by condition and variant, then by script and command.
+/// Latencies of commands by condition and variant, then by script and command.
 #[derive(Default)]
 pub struct Statements {
     sums: BTreeMap<(usize, usize), Vec<Vec<CommandMeasurement>>>,
 }
 
 impl Statements {
-    /// Adds what a trial of a point timed, if it timed anything.
+    /// Adds the latencies of a trial, if it timed statements.
     pub fn add(&mut self, point: (usize, usize), timed: &[Vec<CommandMeasurement>]) {
         if timed.is_empty() {
             return;
@@ -32,10 +32,10 @@ impl Statements {
         }
     }
 
-    /// Means and percentiles, in the plan's order.
+    /// Computes means and percentiles, in the plan's order.
     ///
     /// # Errors
-    /// A script that cannot be parsed, which was parsed when its clients connected.
+    /// If a script cannot be parsed; it was parsed before when its clients connected.
     pub fn finish(self, plan: &Plan, source: &StudySource) -> Result<Vec<ScriptStatements>> {
         let mut all = Vec::new();
         for ((condition, variant), by_script) in self.sums {
@@ -54,7 +54,7 @@ impl Statements {
     }
 }
 
-/// The commands that wait for the server, with their figures.
+/// The commands that wait for the server, with their latencies.
 fn described(commands: &[Command], measured: &[CommandMeasurement]) -> Vec<StatementLatency> {
     let mut in_pipeline = false;
     let mut all = Vec::new();

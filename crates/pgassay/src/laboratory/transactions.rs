@@ -1,8 +1,8 @@
-//! Which transactions a profiled trial had, and what its backends did within them.
+//! Records the transactions of a profiled trial and what backends did within them.
 //!
-//! The load's clock and that of the context switches are the same, and a client's backend is known,
-//! so a transaction is a stretch of its backend's time. Transactions are kept for the length of a
-//! trial only; what stays in a result is sums.
+//! The load generator and the context-switch trace use the same clock, and each client's backend is
+//! known, so a transaction maps to an interval of its backend's time. Transactions are kept only
+//! for the duration of a trial; results contain sums.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use pgassay_core::transactions::{TransactionTimes, Transactions};
 use pgassay_load::{Crew, FailedTry, LoadError, Measurement, Observer, Outcome, Transaction};
 use pgassay_profile::{Blocked, Samples, Span, SpanAccount};
 
-/// Transactions that a trial keeps, over all threads: 24 MiB.
+/// Maximum number of transactions recorded per trial, over all threads: 24 MiB.
 const KEPT_MAX: usize = 1 << 20;
-/// The tail lies beyond this percentile.
+/// The tail consists of transactions above this percentile.
 const TAIL_PERCENTILE: f64 = 99.0;
 
-/// A transaction that ended well.
+/// A successful transaction.
 #[derive(Clone, Copy)]
 struct Kept {
     client: u32,
@@ -25,19 +25,19 @@ struct Kept {
     end_ns: u64,
 }
 
-/// What all threads have kept.
+/// The transactions of all threads.
 #[derive(Default)]
 struct Shelf {
     kept: Mutex<Vec<Kept>>,
     dropped: AtomicU64,
 }
 
-/// Keeps the transactions of a crew while it runs.
+/// Records the transactions of a client pool.
 pub struct TransactionKeeper {
     shelf: Arc<Shelf>,
 }
 
-/// A thread's part of it.
+/// Records the transactions of one thread.
 struct ThreadKeeper {
     kept: Vec<Kept>,
     dropped: u64,
@@ -45,13 +45,14 @@ struct ThreadKeeper {
 }
 
 impl TransactionKeeper {
-    /// From now on the crew's transactions are kept, until nobody observes it.
+    /// Starts recording, until the pool's observer is removed.
     pub fn start(crew: &mut Crew) -> Self {
         let shelf = Arc::<Shelf>::default();
         let room = KEPT_MAX / crew.threads().max(1);
         crew.observe(|_| {
             Some(Box::new(ThreadKeeper {
-                // At once, since growing would hold up the clients; pages are taken as they fill.
+                // Allocated up front, because growing would delay the clients. Untouched pages
+                // take no memory.
                 kept: Vec::with_capacity(room),
                 dropped: 0,
                 shelf: Arc::clone(&shelf),
@@ -60,9 +61,8 @@ impl TransactionKeeper {
         Self { shelf }
     }
 
-    /// What these backends, in the clients' order, did within the transactions that ended in the
-    /// window, and within those of them beyond its p99.
-    /// Nothing where context switches were not observed.
+    /// What the backends `pids`, in client order, did within the transactions that ended in the
+    /// window, and within those above its p99. `None` if context switches were not traced.
     pub fn account(
         &self,
         pids: &[u32],
@@ -104,17 +104,16 @@ impl TransactionKeeper {
     }
 }
 
-/// What backends did within transactions: sums, and where they were blocked in all and in the tail.
+/// What backends did within transactions: totals, and stacks for all transactions and for the tail.
 pub struct Account {
-    /// All that needs no stack.
     pub transactions: Transactions,
-    /// Blocked within transactions.
+    /// Blocked within any transaction.
     pub blocked_in_all: Vec<Blocked>,
-    /// Blocked within those of the tail.
+    /// Blocked within a transaction of the tail.
     pub blocked_in_tail: Vec<Blocked>,
-    /// Stacks that were sampled on a CPU within transactions, and how often.
+    /// On-CPU samples within any transaction, by stack.
     pub samples_in_all: BTreeMap<u32, u64>,
-    /// The same within those of the tail.
+    /// On-CPU samples within a transaction of the tail, by stack.
     pub samples_in_tail: BTreeMap<u32, u64>,
 }
 
@@ -138,7 +137,7 @@ impl Kept {
         self.end_ns - self.begin_ns
     }
 
-    /// Its stretch of its backend's time.
+    /// The interval of its backend's time.
     fn span(&self, pids: &[u32]) -> Option<Span> {
         Some(Span {
             pid: *pids.get(self.client as usize)?,

@@ -1,12 +1,12 @@
-//! Checkpoints and vacuum at times that the study chose: in no trial, in every trial, or whenever the
+//! Runs checkpoints and vacuum when the study specifies: in no trial, in every trial, or whenever the
 //! server decides.
 //!
-//! Left to themselves, both fall into some trials and not into others, and servers that started
-//! together run checkpoints together. By default pgassay keeps a server from running them, and runs
-//! before a condition's trials what was due by PostgreSQL's own rules: a checkpoint after 5 minutes or
-//! half a gigabyte of WAL (the defaults of `checkpoint_timeout` and `max_wal_size`, xlog.c), vacuum and
-//! analyze of tables beyond the thresholds of autovacuum (`relation_needs_vacanalyze`, autovacuum.c).
-//! What a study sets itself stands, and servers that ran before are never touched.
+//! By default both would fall into some trials only, and servers that started together would run
+//! checkpoints together. So pgassay keeps the server from running them, and before a condition's
+//! trials runs what is due by PostgreSQL's rules: a checkpoint after 5 minutes or half a gigabyte of
+//! WAL (the defaults of `checkpoint_timeout` and `max_wal_size`, xlog.c), vacuum and analyze of tables
+//! above the autovacuum thresholds (`relation_needs_vacanalyze`, autovacuum.c). Settings in the study
+//! take precedence, and external servers are never changed.
 
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
@@ -19,19 +19,19 @@ use pgassay_server::Connection;
 use super::servers::Servers;
 use crate::interrupt::Interrupt;
 
-/// Settings that tell when checkpoints run; a study that sets one of them decides on checkpoints.
+/// Settings that prevent checkpoints. If a study sets one of them, pgassay leaves checkpoints alone.
 const OF_CHECKPOINTS: [(&str, &str); 2] = [("checkpoint_timeout", "1d"), ("max_wal_size", "8GB")];
-/// The same for vacuum.
+/// The same for autovacuum.
 const OF_VACUUM: (&str, &str) = ("autovacuum", "off");
 
-/// Whether a checkpoint is due, from 10 on, and in the names of 9.6.
+/// Whether a checkpoint is due: since version 10, and for 9.6.
 const CHECKPOINT_DUE: [&str; 2] = [
     "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), redo_lsn) > 512 * 1024 * 1024 \
      or now() - checkpoint_time > interval '5 min' from pg_control_checkpoint()",
     "select pg_xlog_location_diff(pg_current_xlog_insert_location(), redo_location) > 512 * 1024 * 1024 \
      or now() - checkpoint_time > interval '5 min' from pg_control_checkpoint()",
 ];
-/// The commands for the tables that autovacuum would vacuum or analyze, by its default thresholds.
+/// Lists commands for the tables that autovacuum would process with its default thresholds.
 const VACUUM_DUE: &str = "select format('vacuum analyze %I.%I', s.schemaname, s.relname) \
      from pg_stat_user_tables s join pg_class c on c.oid = s.relid \
      where c.relpersistence <> 't' \
@@ -39,11 +39,11 @@ const VACUUM_DUE: &str = "select format('vacuum analyze %I.%I', s.schemaname, s.
      and (s.n_dead_tup > 50 + 0.2 * greatest(c.reltuples, 0) \
      or s.n_mod_since_analyze > 50 + 0.1 * greatest(c.reltuples, 0) \
      or coalesce((to_jsonb(s) ->> 'n_ins_since_vacuum')::bigint, 0) > 1000 + 0.2 * greatest(c.reltuples, 0))";
-/// The commands for all tables.
+/// Lists commands for all tables.
 const VACUUM_ALL: &str = "select format('vacuum analyze %I.%I', schemaname, relname) \
      from pg_stat_user_tables s join pg_class c on c.oid = s.relid where c.relpersistence <> 't'";
 
-/// A server's plan with the settings that keep checkpoints and autovacuum from running by themselves.
+/// A server's plan with the settings that prevent automatic checkpoints and autovacuum.
 pub fn settled(wanted: &ServerPlan, maintenance: Maintenance) -> ServerPlan {
     let decides = Decided::of(wanted, maintenance);
     let mut settings: BTreeMap<String, String> = wanted.settings.clone();
@@ -61,7 +61,7 @@ pub fn settled(wanted: &ServerPlan, maintenance: Maintenance) -> ServerPlan {
     }
 }
 
-/// When one server's checkpoints and vacuum run, where that is ours to decide.
+/// When to run one server's checkpoints and vacuum; `None` if the study or the server decides.
 #[derive(Clone, Copy)]
 struct Decided {
     checkpoint: Option<MaintenanceTime>,
@@ -88,7 +88,7 @@ impl Decided {
     }
 }
 
-/// Keeps the servers of a plan.
+/// Maintenance of a plan's servers.
 pub struct Upkeep<'a> {
     servers: &'a Servers,
     /// In the plan's order of servers.
@@ -96,7 +96,7 @@ pub struct Upkeep<'a> {
 }
 
 impl<'a> Upkeep<'a> {
-    /// For the servers of a plan.
+    /// Decides what to run on each server of a plan.
     pub fn new(plan: &Plan, servers: &'a Servers) -> Self {
         let maintenance = plan.schedule.maintenance;
         let decided = plan.servers.iter().map(|it| Decided::of(it, maintenance));
@@ -106,8 +106,8 @@ impl<'a> Upkeep<'a> {
         }
     }
 
-    /// Runs what is due, before a condition's trials begin. Where a checkpoint is due on one server,
-    /// all run one: full-page images after it shall burden every variant alike.
+    /// Runs what is due before a condition's trials. If a checkpoint is due on one server, all run
+    /// one, so that full-page images after it affect all variants alike.
     pub fn between_trials(&self, interrupt: &Interrupt) -> Result<()> {
         let between = Some(MaintenanceTime::BetweenTrials);
         let mut checkpoints = Vec::new();
@@ -134,7 +134,7 @@ impl<'a> Upkeep<'a> {
         Ok(())
     }
 
-    /// Starts what belongs into every trial, beside its load.
+    /// Starts the maintenance that runs concurrently with each trial's load.
     pub fn within_trial(&self, server: usize) -> Result<WithinTrial> {
         let within = Some(MaintenanceTime::InEveryTrial);
         let Some(decided) = self.decided.get(server).copied() else {
@@ -160,20 +160,20 @@ impl<'a> Upkeep<'a> {
     }
 }
 
-/// What runs beside a trial's load.
+/// Maintenance that runs concurrently with a trial's load.
 #[derive(Default)]
-#[must_use = "it must have ended before the next trial begins"]
+#[must_use = "it must finish before the next trial starts"]
 pub struct WithinTrial(Vec<JoinHandle<Result<()>>>);
 
 impl WithinTrial {
-    /// Waits until it has ended.
+    /// Waits for it to finish.
     pub fn finish(self) -> Result<()> {
         for thread in self.0 {
             let ended = thread
                 .join()
                 .ok()
                 .context("a maintenance thread panicked")?;
-            ended.context("checkpoint or vacuum within a trial")?;
+            ended.context("cannot run checkpoint or vacuum during a trial")?;
         }
         Ok(())
     }
@@ -225,7 +225,7 @@ mod tests {
 
         let own = settled(&server(&[("Max_Wal_Size", "1GB")], None), maintenance).settings;
         assert_eq!(own.get("checkpoint_timeout"), None, "the study decides");
-        assert_eq!(own["autovacuum"], "off", "on the other it says nothing");
+        assert_eq!(own["autovacuum"], "off", "the study does not set it");
 
         let theirs = server(&[], Some("host=db"));
         assert_eq!(settled(&theirs, maintenance).settings, theirs.settings);

@@ -1,5 +1,5 @@
-//! Looks at what the backends wait for: in their memory as often as their CPU is sampled, or, where
-//! that may not be read, in what the server says of them.
+//! Samples what backends wait for: from their memory or, if that is not readable, from
+//! `pg_stat_activity`.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,21 +19,22 @@ use pgassay_wire::Exchange;
 use crate::connector::Stream;
 use crate::surroundings::monotonic_ns;
 
-/// Questions to a server a second, at most: each takes it some tenths of a millisecond.
+/// Maximum queries of `pg_stat_activity` per second; each costs the server a few tenths of a
+/// millisecond.
 pub const ASKED_HZ: u32 = 20;
 
-/// Where a server's waits are looked up.
+/// The source of wait samples.
 #[derive(Clone)]
 pub enum WaitProbe {
-    /// In the backends' memory.
+    /// The backends' memory.
     Memory(WaitReader),
-    /// In `pg_stat_activity`, over a connection of its own.
+    /// `pg_stat_activity`, over a separate connection.
     Server(Arc<Mutex<Activity<Stream>>>),
 }
 
 impl WaitProbe {
-    /// Of a server on this machine: its memory where that may be read, else what it says, if there
-    /// is a way to `connect` to it; and what keeps us from its memory.
+    /// The probe for a server on this machine: its memory if readable, otherwise `pg_stat_activity`
+    /// if `connect` is given. Also returns why its memory is not readable.
     pub fn of(
         server: &LiveServer,
         mut connect: Option<impl FnMut() -> Result<Exchange<Stream>>>,
@@ -47,7 +48,7 @@ impl WaitProbe {
         (asking.and_then(Result::ok), Some(check))
     }
 
-    /// Of a server whose processes are not to be seen from here: what it says over this connection.
+    /// The probe for a server whose processes are not visible from here.
     pub fn elsewhere(exchange: Exchange<Stream>) -> Result<Self> {
         Self::asking(exchange, false)
     }
@@ -57,7 +58,7 @@ impl WaitProbe {
         Ok(Self::Server(Arc::new(Mutex::new(activity))))
     }
 
-    /// The process that serves the probe's own connection.
+    /// The backend that serves the probe's own connection.
     pub fn own_pid(&self) -> Option<u32> {
         match self {
             Self::Memory(_) => None,
@@ -66,12 +67,13 @@ impl WaitProbe {
     }
 }
 
-/// Whoever panicked with it left at worst an answer unread, and what follows then is an error.
+/// Locks a mutex and ignores poisoning: a panic leaves at worst a result unread, and then the next
+/// query fails.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Finds where a server keeps its waits; before 14 by means of two connections to it.
+/// Finds where a server stores its wait events. Before version 14 this takes two connections.
 fn reader(
     server: &LiveServer,
     connect: Option<&mut impl FnMut() -> Result<Exchange<Stream>>>,
@@ -80,14 +82,14 @@ fn reader(
     if let Err(WaitError::NotPermitted(_)) = opened {
         return Ok(opened?);
     }
-    // Numbers of another version would be wrong names.
-    let major = server.major.as_deref().unwrap_or("of an unknown version");
+    // The numbers of wait events differ between versions.
+    let major = server.major.as_deref().unwrap_or("(unknown version)");
     let advisory = wait_number(major, "Lock", "advisory").with_context(|| {
-        format!("wait events cannot be read: PostgreSQL {major} may number them otherwise")
+        format!("wait events cannot be read: their numbers in PostgreSQL {major} are unknown")
     })?;
     match (opened, connect) {
         (Err(WaitError::NeedsConnection), Some(connect)) => {
-            // 9.6 does not tell that it waits for the client.
+            // 9.6 has no wait event for waiting for the client.
             let idle = wait_number(major, "Client", "ClientRead").unwrap_or(0);
             let known = KnownWaits { advisory, idle };
             let mut holder = connect()?;
@@ -97,7 +99,7 @@ fn reader(
     }
 }
 
-/// Looks now and then, and counts what it sees.
+/// Samples waits at intervals and counts them.
 pub struct WaitSampler {
     log: Log,
     every: Duration,
@@ -110,7 +112,7 @@ enum Log {
 }
 
 impl WaitSampler {
-    /// Nothing seen yet. A server is asked less often than its memory would be read.
+    /// A sampler without samples. Queries of the server are limited to [`ASKED_HZ`].
     pub fn new(probe: WaitProbe, frequency_hz: u32) -> Self {
         let (log, hz) = match probe {
             WaitProbe::Memory(reader) => (Log::Memory(reader, WaitLog::default()), frequency_hz),
@@ -126,7 +128,7 @@ impl WaitSampler {
         }
     }
 
-    /// Looks at these processes until then.
+    /// Samples these processes until then.
     pub fn sample(&mut self, pids: &[u32], until: Instant) {
         let before_us = self.used_us();
         while Instant::now() < until {
@@ -137,8 +139,7 @@ impl WaitSampler {
         self.cpu_us += self.used_us() - before_us;
     }
 
-    /// CPU time that this thread has used (the first number of its `schedstat`), and the process
-    /// that answers it.
+    /// CPU time of this thread (first field of `schedstat`) and of the backend that answers it.
     fn used_us(&self) -> f64 {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
         let own_ns = text.split_whitespace().next().map(str::parse::<u64>);
@@ -150,7 +151,7 @@ impl WaitSampler {
         (own_ns + answering_ns) as f64 / 1e3
     }
 
-    /// What was seen; what was read as numbers is named as this major version names it.
+    /// The samples, with wait events named as in this major version.
     pub fn finish(self, major: Option<&str>) -> Waits {
         let name = |number| named(major.unwrap_or_default(), number);
         let (source, log) = match self.log {
@@ -161,7 +162,7 @@ impl WaitSampler {
     }
 }
 
-/// What a log holds, and the CPU time that it took.
+/// Converts a log of samples, with the CPU time that sampling took.
 pub fn seen(source: WaitSource, log: WaitLog<NamedWait>, sampling_cpu_us: f64) -> Waits {
     let blocked_samples = log.blocked.values().sum();
     let events = log.blocked.into_iter().map(|(wait, samples)| WaitCount {
@@ -185,7 +186,7 @@ impl Log {
             Self::Memory(reader, log) => log.sweep(reader, pids.iter().copied()),
             Self::Server(activity, log) => {
                 if let Err(error) = log.ask(&mut locked(activity), pids) {
-                    tracing::debug!(%error, "pg_stat_activity does not answer");
+                    tracing::debug!(%error, "cannot sample pg_stat_activity");
                 }
             }
         }
@@ -201,7 +202,7 @@ fn named(major: &str, number: u32) -> NamedWait {
     NamedWait { kind, name }
 }
 
-/// What keeps us from the waits in memory, what grants them, and what there is instead.
+/// Why waits in memory are not readable, how to permit it, and what is used instead.
 fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
     let (limits, mend) = match why.downcast_ref::<WaitError>() {
         Some(WaitError::NotPermitted(refusal)) => {
@@ -215,13 +216,13 @@ fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
         None => ("none", limits),
         Some(Err(error)) => (
             "none",
-            format!("{limits}; nor does the server tell: {error:#}"),
+            format!("{limits}; pg_stat_activity is not available either: {error:#}"),
         ),
         Some(Ok(_)) => (
             "pg_stat_activity",
             format!(
-                "{limits}; so pg_stat_activity is asked {ASKED_HZ} times a second, which costs the \
-                 server more and tells less of short waits"
+                "{limits}; pgassay samples pg_stat_activity {ASKED_HZ} times per second instead, \
+                 which costs the server more and shows less of short waits"
             ),
         ),
     };
@@ -233,35 +234,36 @@ fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
     }
 }
 
-/// A sampler at work in a thread of its own, beside a trial.
+/// A sampler that runs in a separate thread during a trial.
 pub struct WaitThread {
     over: Arc<AtomicBool>,
     thread: JoinHandle<(WaitSampler, Vec<Stretch>)>,
 }
 
-/// How soon the thread notices that it is over, and how exactly a window's looks are told from others.
+/// How soon the thread notices that it must stop, and the precision with which samples are assigned
+/// to a window.
 const STRETCH: Duration = Duration::from_millis(10);
 
-/// What was seen from one instant of `CLOCK_MONOTONIC` to another.
+/// The samples between two times on `CLOCK_MONOTONIC`.
 struct Stretch {
     time_ns: Range<u64>,
     looks: Looks,
 }
 
-/// As [`Log`], without where it is from.
+/// The samples of a [`Log`] without their source.
 enum Looks {
     Memory(WaitLog<u32>),
     Server(WaitLog<NamedWait>),
 }
 
 impl WaitThread {
-    /// Looks at these processes from now on.
+    /// Starts sampling these processes.
     pub fn start(mut sampler: WaitSampler, pids: Vec<u32>) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&over);
         let thread = std::thread::spawn(move || {
             let mut stretches = Vec::new();
-            // Each begins with a look.
+            // Each stretch starts with a sample.
             let length = STRETCH.max(sampler.every);
             while !until.load(Ordering::Relaxed) {
                 let begin_ns = monotonic_ns();
@@ -276,15 +278,15 @@ impl WaitThread {
         Self { over, thread }
     }
 
-    /// What was seen within the trial's window, by the names of this major version; all that was seen
-    /// where that is unknown, or too short. Before the load begins, and once a client has had its last
-    /// transaction, its backend only waits for it: that is no part of any.
+    /// Stops and returns the samples within the trial's window, with wait events named as in this
+    /// major version. Returns all samples if the window is unknown or too short. Samples outside
+    /// the window are dropped, because backends then only wait for their client.
     ///
     /// # Panics
-    /// Never: looking does not panic.
+    /// If the thread panicked, which it never does.
     pub fn stop(self, major: Option<&str>, window: Option<&Range<u64>>) -> Waits {
         self.over.store(true, Ordering::Relaxed);
-        let (mut sampler, mut stretches) = self.thread.join().expect("looking does not panic");
+        let (mut sampler, mut stretches) = self.thread.join().expect("sampling does not panic");
         let is_within = |it: &Stretch| {
             window.is_some_and(|window| {
                 window.start <= it.time_ns.start && it.time_ns.end <= window.end
@@ -301,7 +303,7 @@ impl WaitThread {
 }
 
 impl Log {
-    /// What was seen so far, which is then nothing.
+    /// Takes the samples so far and leaves the log empty.
     fn take(&mut self) -> Looks {
         match self {
             Self::Memory(_, log) => Looks::Memory(std::mem::take(log)),
@@ -309,12 +311,12 @@ impl Log {
         }
     }
 
-    /// Adds what was taken from it.
+    /// Adds samples that [`Log::take`] returned.
     fn put_back(&mut self, looks: Looks) {
         match (self, looks) {
             (Self::Memory(_, log), Looks::Memory(taken)) => log.add(taken),
             (Self::Server(_, log), Looks::Server(taken)) => log.add(taken),
-            _ => unreachable!("a log's own looks are put back"),
+            _ => unreachable!("the samples come from this log"),
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Warming up fresh connections until their throughput neither rises nor falls, and the server's cache
-//! has what it will have of their data.
+//! Warms up new connections until throughput is stable and the server's caches are filled.
 
 use std::time::{Duration, Instant};
 
@@ -11,39 +10,40 @@ use pgassay_load::{Timing, Window};
 use super::crews::Clients;
 use crate::exit::Interrupted;
 
-/// Three windows agree when the last is no more than this above the best of the two before it, and no
-/// more than this below the worst: a backend that still fills its caches gets faster, one whose table
-/// grows or whose buffers fill with dirty pages gets slower, and noise alone goes both ways.
+/// Throughput is stable if the last window is no more than this factor above the better and no more
+/// than this factor below the worse of the two windows before it. A backend that fills its caches
+/// gets faster; one whose table grows or whose buffers fill with dirty pages gets slower; noise goes
+/// both ways.
 const STILL_MOVING: f64 = 1.05;
 
-/// A cache that fills may raise throughput too slowly for three windows to show it. So what backends read
-/// is looked at over so many windows, and over as many before these.
+/// A filling cache may raise throughput too slowly for three windows to show it. So the bytes that
+/// backends read are compared over this many windows with as many before them.
 const READ_WINDOWS: usize = 4;
-/// It is settled where it is no less than this share of what was read before, per transaction,
+/// The caches are filled if reads per transaction are at least this share of those before,
 const STILL_READ: f64 = 0.9;
-/// or where hardly any transaction reads: a block of 8 kB for a hundred of them.
+/// or if transactions hardly read at all: one 8 kB block per hundred transactions.
 const READ_BYTES_MAX: f64 = 82.0;
 
-/// What one window showed.
+/// The measurements of one window.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     transactions: f64,
-    /// Bytes that the backends have read from files since they began, the kernel's page cache included;
-    /// `None` where that is not to be read.
+    /// Bytes that the backends have read from files since they started, including reads from the
+    /// kernel's page cache; `None` if not readable.
     read_bytes: Option<f64>,
 }
 
-/// What warming up found.
+/// The result of a warm-up.
 #[derive(Debug, Clone, Copy)]
 pub struct WarmedUp {
-    /// Whether throughput neither rose nor fell any longer.
+    /// Whether throughput and reads became stable.
     pub is_steady: bool,
-    /// How long a trial should be: as planned, or longer where transactions are slow.
+    /// The duration of a trial: as planned, or longer if transactions are slow.
     pub trial: Timing,
 }
 
-/// Runs load until three windows agree and reads have settled, or until the cap. `pids` are the
-/// backends, where they are known.
+/// Runs load until throughput and reads are stable, or until the cap. `pids` are the backends, if
+/// known.
 pub fn warm_up(
     clients: &mut Clients,
     pids: &[u32],
@@ -84,7 +84,7 @@ pub fn warm_up(
     Ok(found)
 }
 
-/// Whether the last three windows agree.
+/// Whether throughput is stable over the last three windows.
 fn is_steady(history: &[Seen]) -> bool {
     let [.., first, second, last] = history else {
         return false;
@@ -94,9 +94,9 @@ fn is_steady(history: &[Seen]) -> bool {
     best > 0.0 && last <= STILL_MOVING * best && last >= worst / STILL_MOVING
 }
 
-/// Whether reads per transaction fall no longer. True where they are not known.
+/// Whether reads per transaction have stopped falling. True if they are unknown.
 fn has_read(history: &[Seen]) -> bool {
-    // Bytes per transaction from one window's end to another's.
+    // Bytes per transaction between the ends of two windows.
     let per_transaction = |from: usize, to: usize| -> Option<f64> {
         let bytes = history[to].read_bytes? - history[from].read_bytes?;
         let transactions = history[from + 1..=to].iter().map(|it| it.transactions);
@@ -119,8 +119,8 @@ fn has_read(history: &[Seen]) -> bool {
     both.is_some_and(|(before, since)| since >= STILL_READ * before)
 }
 
-/// `rchar` of these processes (proc(5), `/proc/PID/io`): reads of files by whatever call, not of sockets
-/// by `recv`.
+/// Sum of `rchar` of these processes (`/proc/PID/io`, see proc(5)): reads of files by any system
+/// call, but not of sockets by `recv`.
 fn read_bytes(pids: &[u32]) -> Option<f64> {
     let of_process = |pid: &u32| -> Option<f64> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
@@ -143,7 +143,7 @@ mod tests {
         super::is_steady(&seen.collect::<Vec<_>>())
     }
 
-    /// Windows of a thousand transactions that read so many bytes each.
+    /// Windows of a thousand transactions, each of which reads the given number of bytes.
     fn reading(bytes: impl Iterator<Item = f64>) -> Vec<Seen> {
         let mut sum = 0.0;
         let seen = bytes.map(|each| {
@@ -158,11 +158,11 @@ mod tests {
 
     #[test]
     fn a_cache_that_still_fills_does_not_pass_as_warm() {
-        // A time constant of 20 windows: each reads 5% less than the one before.
+        // Time constant of 20 windows: each reads 5% less than the one before.
         let filling: Vec<Seen> = reading((0..).map(|at| 4_000.0 * 0.95f64.powi(at)).take(120));
         assert!((2..60).all(|windows| !has_read(&filling[..windows])));
         assert!(has_read(&filling), "hardly any block is read");
-        // What does not fit reads as much as ever, after as many windows as it takes to tell.
+        // Data larger than the cache: reads stay constant, which takes some windows to detect.
         let larger = reading(std::iter::repeat_n(4_000.0, 12));
         assert!(!has_read(&larger[..5]) && has_read(&larger));
         assert!(has_read(&reading(std::iter::repeat_n(0.0, 2))));
@@ -179,9 +179,14 @@ mod tests {
     #[test]
     fn what_a_process_has_read_is_known() {
         let own = [std::process::id()];
-        let before = read_bytes(&own).expect("our own");
-        assert!(std::fs::read("/proc/self/exe").expect("it is there").len() > 1 << 20);
-        assert!(read_bytes(&own).expect("our own") >= before + f64::from(1 << 20));
+        let before = read_bytes(&own).expect("own /proc/self/io");
+        assert!(
+            std::fs::read("/proc/self/exe")
+                .expect("own executable")
+                .len()
+                > 1 << 20
+        );
+        assert!(read_bytes(&own).expect("own /proc/self/io") >= before + f64::from(1 << 20));
         assert_eq!(read_bytes(&[]), None);
     }
 
@@ -198,6 +203,6 @@ mod tests {
         assert!(!is_steady(&[100.0, 120.0, 140.0]));
         assert!(is_steady(&[100.0, 140.0, 141.0]));
         assert!(is_steady(&[141.0, 100.0, 120.0]));
-        assert!(!is_steady(&[0.0, 0.0, 0.0]), "nothing has run yet");
+        assert!(!is_steady(&[0.0, 0.0, 0.0]), "no transaction has run");
     }
 }

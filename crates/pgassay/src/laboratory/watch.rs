@@ -1,4 +1,4 @@
-//! What is read around each trial: exact totals of the server's processes and of the machine.
+//! Exact CPU totals of the server's processes and of the machine, read around each trial.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,48 +16,48 @@ use pgassay_profile::{
 
 use super::transactions::Account;
 
-/// Totals at one instant.
+/// CPU totals at one point in time.
 pub struct Reading {
     backends: ProcessTotals,
-    /// All processes of the machine, to tell other programs' load from ours.
+    /// All processes of the machine, to separate other programs from pgassay and its servers.
     families: FamiliesCpu,
-    /// The server's processes by what they are for.
+    /// The server's processes by role.
     roles: CpuLog,
-    /// What the server's processes used that have ended.
+    /// Totals of server processes that have exited.
     ended: Option<FamilyCpu>,
     machine: MachineCpu,
-    /// The backends' CPU clocks, where they could be read.
+    /// The backends' CPU clocks, if readable.
     clocks: BTreeMap<u32, u64>,
-    /// CPU time of our own process, by its clock.
+    /// CPU time of pgassay itself, by its clock.
     own_ns: u64,
 }
 
-/// Two clock ticks, in which ended processes' time is told: less is rounding.
+/// Two clock ticks, the unit in which the kernel reports the time of exited processes.
 const ENDED_NS_MIN: u64 = 20_000_000;
 
-/// What passed between two readings.
+/// CPU time between two readings. Shares are of the machine's CPU time.
 #[derive(Debug, Clone)]
 pub struct Passed {
-    /// The backends' totals, where there are any to be read.
+    /// The backends' totals, if readable.
     pub server: Option<CpuTotals>,
-    /// Share of the machine that the hypervisor gave to others.
+    /// Share of CPU steal.
     pub steal: f64,
-    /// Share of the machine that other programs used.
+    /// Share of other programs.
     pub foreign: f64,
-    /// Share of the machine that was busy with no process that can be seen.
+    /// Share that was busy but cannot be attributed to a process.
     pub unaccounted: f64,
-    /// Share of the machine that anybody used.
+    /// Share that was busy.
     pub busy: f64,
-    /// Share of the machine that nobody used.
+    /// Share that was idle.
     pub idle: f64,
-    /// What the server's processes that serve no client used.
+    /// Totals of the server's background processes.
     pub background: Vec<Background>,
-    /// What others of these figures are checked against.
+    /// Independent readings for consistency checks.
     pub second: SecondReadings,
 }
 
 impl Reading {
-    /// Reads now. A backend that has ended is left out; the load engine reports why it ended.
+    /// Reads the totals now. Skips a backend that has exited; the load engine reports why.
     pub fn take(
         server: Option<&LiveServer>,
         backend_pids: &[u32],
@@ -77,7 +77,7 @@ impl Reading {
         })
     }
 
-    /// What has passed since.
+    /// Reads the totals again and returns the difference.
     pub fn passed(
         mut self,
         server: Option<&LiveServer>,
@@ -140,7 +140,7 @@ fn clocks(pids: &[u32]) -> BTreeMap<u32, u64> {
     pids.iter().filter_map(read).collect()
 }
 
-/// What all of these used between two readings; `None` without any.
+/// CPU time of all processes between two readings; `None` if there are no readings.
 fn clocks_us(before: &BTreeMap<u32, u64>, after: &BTreeMap<u32, u64>) -> Option<f64> {
     let used_ns = |(pid, ns): (&u32, &u64)| Some(ns.saturating_sub(*before.get(pid)?) as f64);
     let used_ns: Vec<f64> = after.iter().filter_map(used_ns).collect();
@@ -151,8 +151,8 @@ fn ended(server: Option<&LiveServer>) -> Option<FamilyCpu> {
     FamilyCpu::of_ended_children(server?.postmaster_pid).ok()
 }
 
-/// Other clients' backends are no background: they wait for their own trials. Of what has ended it is
-/// known only what all together used: parallel workers above all, and those of autovacuum.
+/// CPU totals of background processes. Other clients' backends are excluded. For exited processes,
+/// mostly parallel and autovacuum workers, only the sum is known.
 fn background(roles: &CpuLog, ended_ns: u64) -> Vec<Background> {
     let by_role = roles.by_role().into_iter();
     let mut all: Vec<Background> = by_role
@@ -178,21 +178,20 @@ fn background(roles: &CpuLog, ended_ns: u64) -> Vec<Background> {
     all
 }
 
-/// What was sampled in one profiled trial.
+/// The samples of one profiled trial.
 pub struct Watched<'a> {
-    /// All of it.
     pub samples: &'a Samples,
     /// The trial's backends.
     pub backend_pids: &'a [u32],
     /// Major version of their server.
     pub major: &'a str,
-    /// The trial's window, in nanoseconds of `CLOCK_MONOTONIC`; `None` for all that was observed.
+    /// The trial's window, in nanoseconds of `CLOCK_MONOTONIC`; `None` for everything observed.
     pub window: Option<Range<u64>>,
 }
 
 impl<'a> Watched<'a> {
-    /// Where the backends were blocked within the window. Before the load begins, and once a client
-    /// has had its last transaction, its backend only waits for it: that is no part of any.
+    /// Where backends were blocked within the window. Outside it, backends only wait for their
+    /// client.
     fn blocked(&self, off_cpu: &OffCpu) -> Vec<Blocked> {
         let Some(window) = &self.window else {
             let processes = off_cpu.backends(self.backend_pids);
@@ -324,7 +323,7 @@ pub fn add_samples(
     });
 }
 
-/// Adds what the backends were blocked for, where switches were observed.
+/// Adds where the backends were blocked, if context switches were traced.
 pub fn add_blocked(builder: &mut ProfileBuilder, block: usize, watched: &Watched<'_>) {
     let samples = watched.samples;
     let Some(off_cpu) = &samples.off_cpu else {
@@ -343,8 +342,8 @@ pub fn add_blocked(builder: &mut ProfileBuilder, block: usize, watched: &Watched
     }
 }
 
-/// What the switches themselves tell of a process's time. Without wake-ups the wait for a CPU is not
-/// told from what is blocked.
+/// CPU and run-queue time according to context switches. Without wake-up events, waiting for a CPU
+/// cannot be distinguished from being blocked.
 fn switched(off_cpu: &OffCpu, process: &ProcessOffCpu) -> Quality {
     if !off_cpu.wake_ups {
         return Quality::default();
@@ -360,7 +359,7 @@ fn frame(frame: &pgassay_profile::Frame) -> Frame {
     Frame {
         symbol: frame.name().map(str::to_owned),
         object: frame.object.to_string(),
-        // A named function is one row wherever its code lies.
+        // A named function is one row, regardless of its address.
         offset: if frame.symbol.is_some() {
             0
         } else {

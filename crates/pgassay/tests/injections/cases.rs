@@ -1,8 +1,8 @@
-//! What is injected, and the studies that compare a variant with the injection to one without.
+//! The injected delays, and the studies that compare a variant with the injection to one without.
 //!
-//! With one client, d is what a transaction is held up for. With 64 on few processors a transaction
-//! is held up by the others, too: there scripts pause between their statements, by the client or in
-//! the server, so that no processor is short, and [`Case::injected_us`] says what d is then.
+//! With one client, the injected delay d is the delay of each transaction. With 64 clients on few
+//! CPUs, transactions also delay each other. There, scripts pause between statements, in the client
+//! or in the server, so that CPUs are not saturated, and [`Case::injected_us`] computes d.
 
 use std::fmt::Write as _;
 
@@ -10,33 +10,33 @@ use pgassay_core::ledger::{LedgerRow, Part};
 
 use super::laboratory::{BURN, Held};
 
-/// A place where time is injected.
+/// Where the delay is injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
     /// `pg_sleep` in the statement.
     Sleep,
     /// A row that another session keeps locked.
     RowLock,
-    /// A row that a session keeps locked that is idle in its transaction.
+    /// A row locked by a session that is idle in transaction.
     IdleHolder,
     /// A relay between client and server.
     Relay,
-    /// A function that computes.
+    /// A CPU-bound function.
     Cpu,
-    /// A log that nobody reads for a while.
+    /// A log pipe whose reader pauses.
     LogPipe,
-    /// A client whose processor somebody else has.
+    /// A client whose CPU is taken by another process.
     Client,
 }
 
-/// Milliseconds that clients pause for before each transaction, no two of them equally long, or all
-/// would ask at the same time for ever.
+/// The pause of clients before each transaction. It differs between clients, or they would stay
+/// synchronized.
 const PAUSE: &str = "\\set pause 15000 + 150 * :client_id\n\\sleep :pause us\n";
-/// A pair's lock is held for a number of milliseconds of its own, for the same reason.
+/// Lock durations differ between pairs for the same reason.
 const HOLDS: u32 = 11;
 /// Messages of 4 kB that do not fit into the pipes between a session and the reader of the log.
 const MESSAGES: u32 = 30;
-/// What the sessions beside the hog sleep for, in ms.
+/// Sleep of the sessions that run next to the CPU hog, in ms.
 const NAP_MS: [u32; 2] = [20, 40];
 
 const SETUP: &str = "
@@ -51,7 +51,7 @@ end $$;
 vacuum analyze held;
 ";
 
-/// A study's parts that differ from case to case.
+/// The parts of a study that differ between cases.
 struct Parts {
     script: String,
     /// Keys of both variants.
@@ -81,12 +81,12 @@ impl Case {
         }
     }
 
-    /// The row that must grow.
+    /// The row that must increase.
     pub fn row(self) -> &'static str {
         match self {
             Self::Sleep => "sleep",
             Self::RowLock | Self::IdleHolder => "Lock …",
-            Self::Relay => "wire …",
+            Self::Relay => "network …",
             Self::Cpu => "CPU: execute",
             Self::LogPipe => "logging pipe",
             Self::Client => "client run queue",
@@ -102,14 +102,14 @@ impl Case {
             Self::RowLock | Self::IdleHolder => {
                 group.part == Part::Blocked && (name == "Lock" || name.starts_with("Lock "))
             }
-            Self::Relay => name.contains("wire"),
+            Self::Relay => name.contains("wake-up"),
             Self::Cpu => group.part == Part::OnCpu && name == "execute",
             Self::LogPipe => group.part == Part::Blocked && name == "logging pipe",
             Self::Client => group.part == Part::Client && name == "client run queue",
         }
     }
 
-    /// The client that is held up, and whoever holds it up where that is a session, too.
+    /// The number of clients, including the lock holder if that is a client.
     pub fn clients(self, clients: u32) -> u32 {
         match self {
             Self::RowLock | Self::IdleHolder => clients.max(2),
@@ -117,7 +117,7 @@ impl Case {
         }
     }
 
-    /// What the script, the relay or the driver is told, in µs.
+    /// The delay that the script, the relay or the driver is asked for, in µs.
     pub fn asked_us(self, clients: u32) -> u32 {
         match (self, clients > 1) {
             (Self::Cpu, _) | (Self::LogPipe, true) => 1000,
@@ -129,12 +129,12 @@ impl Case {
         }
     }
 
-    /// What a transaction is held up for in the mean, by the injection's own account.
+    /// The mean delay of a transaction as measured by the injection itself.
     pub fn injected_us(self, clients: u32, held: &Held, baseline_us: f64) -> f64 {
         let asked_us = f64::from(self.asked_us(clients));
         match self {
             Self::Sleep | Self::Relay => asked_us,
-            // A pair's transactions are as long as its lock is held, so short ones are more.
+            // Pairs with short locks complete more transactions.
             Self::RowLock | Self::IdleHolder => {
                 let pairs = 0..self.clients(clients) / 2;
                 let count = f64::from(pairs.end);
@@ -142,7 +142,7 @@ impl Case {
                 count / rates.sum::<f64>()
             }
             Self::Cpu => held.burn_us,
-            // The reader is all that they wait for, and takes one after the other.
+            // All clients wait for the reader, which serves one after the other.
             Self::LogPipe if clients > 1 => {
                 f64::from(clients) * held.holds.period_us() - baseline_us
             }
@@ -151,7 +151,8 @@ impl Case {
         }
     }
 
-    /// `server` are keys of the study's server; `loops` burn as long as asked; `pipe` leads to the hog.
+    /// The study. `server`: keys of its `[server]`; `loops`: loops that take the requested CPU time;
+    /// `pipe`: the CPU hog's pipe.
     pub fn study(
         self,
         clients: u32,
@@ -167,7 +168,8 @@ impl Case {
             self.name()
         );
         for (name, keys) in ["without", "with"].iter().zip(&variants) {
-            write!(text, "[[variant]]\nname = \"{name}\"\n{keys}\n").expect("a string takes it");
+            write!(text, "[[variant]]\nname = \"{name}\"\n{keys}\n")
+                .expect("writing to a String cannot fail");
         }
         let Length { full, pairs } = length;
         write!(
@@ -175,7 +177,7 @@ impl Case {
             "[conditions]\nclients = [{}]\n[length]\nfull = \"{full}\"\npairs = {pairs}\n",
             self.clients(clients)
         )
-        .expect("a string takes it");
+        .expect("writing to a String cannot fail");
         text
     }
 
@@ -187,7 +189,7 @@ impl Case {
             [without, with].map(|value| format!("parameters = {{ {name} = \"{value}\" }}"))
         };
         let asked = || parameter("us", "0", &asked_us.to_string());
-        // Without the injection each client of a pair has a row of its own.
+        // Without the injection, each client of a pair has its own row.
         let lock = format!(
             "\\set id (:client_id / ${{sharing}}) * ${{sharing}} + 1\n\
              \\set hold {} + (:client_id / 2) % {HOLDS}\n",
@@ -244,9 +246,9 @@ impl Case {
     }
 }
 
-/// One client of many has its thread's processor taken for `hold_us` at the end of each of its
-/// transactions. It waits for all of that; an answer to another, which may come at any time, for half
-/// of it where it falls into it.
+/// Mean delay if one of many clients has its thread's CPU taken for `hold_us` at the end of each of its
+/// transactions. That client waits for all of it; replies to others that arrive meanwhile wait for half
+/// of it on average.
 fn beside_a_hog_us(clients: u32, hold_us: f64) -> f64 {
     let nap_us = f64::from(NAP_MS[0] + NAP_MS[1]) / 2.0 * 1e3;
     let period_us = nap_us + hold_us;

@@ -1,5 +1,5 @@
-//! What holds a transaction up from outside the server: a slow reader of its log, and a CPU hog
-//! beside its client. Both are told by the transaction itself for how long.
+//! Delays from outside the server: a slow log reader, and a CPU hog next to the client. The
+//! transaction itself specifies the duration.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -12,17 +12,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What one reads from a pipe at a time.
+/// Bytes read from a pipe at a time.
 const PAGE: usize = 4096;
-/// What a pipe holds at least.
+/// Capacity of a pipe.
 const PIPE_BYTES: libc::c_int = 4096;
-/// Between two looks at whether it is time to stop.
+/// How often to check whether to stop.
 const PATIENCE_MS: libc::c_int = 50;
-/// Holds that follow each other so soon queued for the same driver, which on a busy machine comes late
-/// itself; from one trial to the next it is longer.
+/// Holds closer together than this were queued for the driver. Longer than the driver's own lateness on
+/// a busy machine, shorter than the time between trials.
 const QUEUED_WITHIN: Duration = Duration::from_millis(30);
 
-/// What a driver measured of its own holds.
+/// A driver's measurements of its holds.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Holds {
     count: u32,
@@ -38,7 +38,7 @@ impl Holds {
         self.held.as_secs_f64() * 1e6 / f64::from(self.count.max(1))
     }
 
-    /// Mean time from one hold to the next while they queued, in µs.
+    /// Mean time between queued holds, in µs.
     pub fn period_us(&self) -> f64 {
         self.period.as_secs_f64() * 1e6 / f64::from(self.periods.max(1))
     }
@@ -54,7 +54,7 @@ impl Holds {
     }
 }
 
-/// A thread that reads lines from a named pipe and holds up whoever wrote one that asks for it.
+/// A thread that reads lines from a named pipe and delays the writer if a line requests it.
 pub struct Driver {
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
@@ -62,22 +62,23 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Reads a server's log from a named pipe that is made here. A line with `hold=µs` in it makes
-    /// the reader pause for so long before it reads on: whoever writes more than the pipes hold is
-    /// blocked until then.
+    /// Creates a named pipe and reads a server's log from it. A line with `hold=µs` makes the reader
+    /// pause; a process that writes more than the pipes hold is blocked meanwhile.
     pub fn slow_log_reader(path: &Path) -> Self {
         let pipe = named_pipe(path);
-        // SAFETY: an argument of an open pipe. A smaller one would block writers sooner, that is all.
+        // SAFETY: sets the size of an open pipe.
         unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
         let asked = |line: &str| number(line.split_once("hold=")?.1);
         Self::start(pipe, || (), asked, thread::sleep)
     }
 
-    /// Occupies this CPU, ahead of all ordinary threads, for as many µs as a line of a named pipe
-    /// that is made here says. `Err` where we may not.
+    /// Creates a named pipe and occupies this CPU at real-time priority for as many µs as a line in
+    /// the pipe says. `Err` if not permitted.
     pub fn hog(path: &Path, cpu: usize) -> io::Result<Self> {
         let pipe = named_pipe(path);
-        let permitted = thread::spawn(become_urgent).join().expect("it ends well");
+        let permitted = thread::spawn(become_urgent)
+            .join()
+            .expect("the thread does not panic");
         permitted?;
         let prepare = move || {
             pin(0, cpu).expect("a thread may pin itself");
@@ -128,7 +129,7 @@ impl Driver {
         }
     }
 
-    /// What it measured since it was asked last.
+    /// The measurements since the last call.
     pub fn take_holds(&self) -> Holds {
         std::mem::take(&mut *self.holds.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -143,14 +144,14 @@ impl Drop for Driver {
     }
 }
 
-/// The number that a text begins with.
+/// The number at the start of a text.
 fn number(text: &str) -> Option<u64> {
     let text = text.trim_start();
     let digits = text.find(|it: char| !it.is_ascii_digit());
     text[..digits.unwrap_or(text.len())].parse().ok()
 }
 
-/// A named pipe that anybody may write to. Open for writing, too, so that it never ends.
+/// A named pipe that any user can write to. Also opened for writing, so that it never reaches EOF.
 fn named_pipe(path: &Path) -> File {
     let name = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("a path has no NUL");
     // SAFETY: the name lives until the call returns.
@@ -164,10 +165,10 @@ fn named_pipe(path: &Path) -> File {
     );
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).expect("its mode");
     let opened = OpenOptions::new().read(true).write(true).open(path);
-    opened.expect("our own pipe opens")
+    opened.expect("the pipe opens")
 }
 
-/// Waits until there is something to read; false once it is time to stop.
+/// Waits for data; returns false if it is time to stop.
 fn wait_for(pipe: &File, stop: &AtomicBool) -> bool {
     loop {
         let mut poll = libc::pollfd {
@@ -185,13 +186,13 @@ fn wait_for(pipe: &File, stop: &AtomicBool) -> bool {
     }
 }
 
-/// A sleeping thread is otherwise woken up to 50 µs late.
+/// Turns off timer slack, which wakes a thread up to 50 µs late.
 fn wake_on_time() {
     // SAFETY: sets a number of the calling thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
-/// Puts the calling thread before all that are not of real time.
+/// Gives the calling thread real-time priority.
 fn become_urgent() -> io::Result<()> {
     let urgent = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameter lives until the call returns.
@@ -199,7 +200,7 @@ fn become_urgent() -> io::Result<()> {
     checked(done)
 }
 
-/// Keeps a process or thread, 0 for the caller, to one CPU. What it starts afterwards stays there, too.
+/// Pins a process or thread (0: the caller) to one CPU. Its later children inherit that.
 pub fn pin(pid: i32, cpu: usize) -> io::Result<()> {
     // SAFETY: a set of CPUs is plain bits, and lives until the call returns.
     let done = unsafe {

@@ -1,4 +1,4 @@
-//! A server with all that is injected from outside of it, and a comparison on it.
+//! A server with the drivers that inject delays, and a comparison on it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ use super::cases::{Case, Length};
 use super::drivers::{Driver, Holds, pin};
 use super::support::{Finished, Place};
 
-/// An injection must land within this share of d and so many µs.
+/// The row must increase by d within this share of d plus this many µs.
 pub const WITHIN_SHARE: f64 = 0.1;
 pub const WITHIN_US: f64 = 2.0;
 
-/// The hog and the client's threads have this CPU, …
+/// The CPU of the hog and the client's threads.
 const CLIENTS_CPU: usize = 0;
-/// … the server the other one.
+/// The CPU of the server.
 const SERVERS_CPU: usize = 1;
 
 /// How often the burning function is timed before and after a study.
 const CALIBRATIONS: usize = 7;
 const CALIBRATION_LOOPS: u64 = 40_000;
 
-/// A function that computes for a time that is known once it has been timed.
+/// A CPU-bound function whose duration is proportional to `loops`.
 pub const BURN: &str = "\
 create or replace function burn(loops int) returns int language plpgsql as $$
 declare sum bigint := 0;
@@ -34,7 +34,7 @@ begin
   return 0;
 end $$";
 
-/// What the injection measured of itself.
+/// The injection's measurements of itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Held {
     pub holds: Holds,
@@ -49,18 +49,18 @@ pub struct Figure {
     pub half_width_us: f64,
 }
 
-/// Where an injection went.
+/// The rows that an injection changed.
 #[derive(Debug, Clone)]
 pub struct Landing {
     pub injected_us: f64,
     pub named: Figure,
-    /// The row besides that moved most beyond its interval.
+    /// The other row that moved most beyond its interval.
     pub other: (String, Figure),
     pub response: Figure,
-    /// Names of the rows besides that are marked as changed.
+    /// Names of other rows that are marked as changed.
     pub marked: Vec<String>,
     pub explained: bool,
-    /// Share of the machine's time that other programs, or other guests of its host, took.
+    /// Share of the machine's CPU time taken by other programs and CPU steal.
     pub others_share: f64,
     pub ledger: LedgerDifference,
 }
@@ -74,7 +74,7 @@ pub struct Laboratory {
 }
 
 impl Laboratory {
-    /// None if the version is not to be had here.
+    /// `None` if the version is not available here.
     pub fn open(version: &str) -> Option<Self> {
         let place = Place::new();
         let log_dir = place.path().join("log");
@@ -111,14 +111,14 @@ impl Laboratory {
         })
     }
 
-    /// Whether this can be injected here; else why not.
+    /// Whether this can be injected here, or why not.
     pub fn permits(&mut self, case: Case) -> Result<(), String> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         if case != Case::Client || self.hog.is_some() {
             return Ok(());
         }
         if processors < 2 {
-            return Err("the client's processor must be another than the server's".to_owned());
+            return Err("client and server need separate CPUs".to_owned());
         }
         let hog = Driver::hog(&self.hogs_pipe(), CLIENTS_CPU);
         self.hog = Some(hog.map_err(|error| format!("no real-time thread: {error}"))?);
@@ -145,9 +145,9 @@ impl Laboratory {
         landing(case, clients, &held, &run)
     }
 
-    /// The comparison itself; `loops` are those of the burning function.
+    /// Runs the comparison; `loops` is the argument of `burn`.
     pub fn measure(&self, case: Case, clients: u32, loops: u64, length: &Length) -> Run {
-        // The relay is the program's own, and so is its server.
+        // pgassay starts relays only for its own servers.
         let server = if case == Case::Relay {
             format!(
                 "version = \"{}\"\nsettings = {{ fsync = false }}",
@@ -179,9 +179,9 @@ impl Laboratory {
         serde_json::from_str(&finished.stdout).expect("JSON on stdout alone")
     }
 
-    /// Its backends are started later, and stay there as well.
+    /// Backends, which start later, inherit it.
     fn keep_server_to(&self, cpu: usize) {
-        pin(self.server.postmaster_pid(), cpu).expect("it is ours");
+        pin(self.server.postmaster_pid(), cpu).expect("pin the server");
         for process in self.server.processes() {
             let _ = pin(process.pid, cpu);
         }
@@ -196,7 +196,7 @@ fn pin_child(command: &mut std::process::Command, cpu: usize) {
     }
 }
 
-/// A session that times the burning function by the kernel's account of its CPU time.
+/// A session that measures the CPU time of `burn` by the kernel's statistics.
 struct Burner {
     connection: Connection,
     schedstat: PathBuf,
@@ -204,9 +204,9 @@ struct Burner {
 
 impl Burner {
     fn new(server: &Server) -> Self {
-        let mut connection = server.connect().expect("it lets us in");
-        connection.execute(BURN).expect("it is ours");
-        let pid = connection.backend_pid().expect("the server tells it");
+        let mut connection = server.connect().expect("connect");
+        connection.execute(BURN).expect("the statement succeeds");
+        let pid = connection.backend_pid().expect("backend PID");
         let schedstat = Path::new("/proc").join(pid.to_string()).join("schedstat");
         Self {
             connection,
@@ -215,7 +215,7 @@ impl Burner {
     }
 
     fn on_cpu_us(&self) -> f64 {
-        let text = fs::read_to_string(&self.schedstat).expect("anybody may read it");
+        let text = fs::read_to_string(&self.schedstat).expect("schedstat is readable");
         let ns = text.split(' ').next().and_then(|it| it.parse::<f64>().ok());
         ns.expect("nanoseconds come first") / 1e3
     }
@@ -223,11 +223,11 @@ impl Burner {
     fn call_us(&mut self, loops: u64) -> f64 {
         let before_us = self.on_cpu_us();
         let sql = format!("select burn({loops})");
-        self.connection.query(&sql).expect("it computes");
+        self.connection.query(&sql).expect("the query succeeds");
         self.on_cpu_us() - before_us
     }
 
-    /// The CPU time of these loops alone: a call with them less one without; medians of several.
+    /// The CPU time of the loops alone: a call with them minus one without, medians of several calls.
     fn us(&mut self, loops: u64) -> f64 {
         let mut median = |loops| {
             let mut all: Vec<f64> = (0..CALIBRATIONS).map(|_| self.call_us(loops)).collect();
@@ -288,14 +288,14 @@ impl Figure {
         }
     }
 
-    /// How much of it no noise accounts for.
+    /// The part of the difference beyond its noise.
     pub fn beyond_us(&self) -> f64 {
         (self.us.abs() - self.half_width_us).max(0.0)
     }
 }
 
 impl Landing {
-    /// How far the named row is from what was injected, as a share of the latter.
+    /// Relative error of the named row.
     pub fn error(&self) -> f64 {
         self.named.us / self.injected_us - 1.0
     }
@@ -304,12 +304,12 @@ impl Landing {
         WITHIN_SHARE * self.injected_us + WITHIN_US
     }
 
-    /// Whether the named row grew by what was injected.
+    /// Whether the named row increased by the injected delay.
     pub fn is_in_its_row(&self) -> bool {
         (self.named.us - self.injected_us).abs() <= self.tolerance_us()
     }
 
-    /// Whether another row moved by more than its noise and what the named one is allowed to miss.
+    /// Whether another row moved by more than its noise and the named row's tolerance.
     pub fn is_elsewhere(&self) -> bool {
         self.other.1.beyond_us() > self.tolerance_us()
     }

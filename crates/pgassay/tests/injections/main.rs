@@ -1,8 +1,8 @@
-//! A delay of known length, or work of known cost, that is put into one place of a transaction must
-//! lengthen that place's row of the ledger by as much, and no other.
+//! A known delay or amount of work injected into a transaction must increase the matching ledger row by
+//! as much, and no other row.
 //!
-//! The short tier runs with the other tests. The long one, over versions and clients, and the power of
-//! verdicts over injected slowdowns, are run by `benchmarks/injections` and `benchmarks/slowdowns`.
+//! The short tier runs with the other tests. `benchmarks/injections` runs the long tier over versions
+//! and clients, `benchmarks/slowdowns` measures the power of verdicts for injected slowdowns.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -20,20 +20,20 @@ use laboratory::{Figure, Laboratory, Landing};
 use pgassay_core::ledger::LedgerRow;
 use pgassay_server::testing;
 
-/// One at a time, since they measure.
+/// Runs one test at a time, because they measure.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// So much of d may be missing, or stand elsewhere, in trials this short.
+/// In trials this short, this share of d may be missing or in other rows.
 const SHARE: f64 = 0.25;
-/// Where others take this share of the machine, transactions wait for processors, and not those of both
-/// variants alike: there the run queues say nothing, rows may miss d by their own interval, too, …
+/// If others take this share of the machine, transactions wait for CPUs, and not alike in both variants.
+/// Then run queues are ignored and rows may also miss d by their own interval, …
 const OTHERS: f64 = 0.05;
-/// … but most of d must be found all the same.
+/// … but must still show this share of d.
 const SHARE_MIN: f64 = 0.5;
-/// So often it is tried.
+/// Attempts.
 const TRIES: u32 = 3;
 
-/// Whether d is in its row and nowhere else, as far as the machine lets that be seen.
+/// Whether d is in its row and in no other, with a tolerance for the machine's load.
 fn is_as_injected(case: Case, landing: &Landing) -> bool {
     let (named, d_us) = (&landing.named, landing.injected_us);
     let is_shared = landing.others_share > OTHERS;
@@ -49,7 +49,7 @@ fn is_as_injected(case: Case, landing: &Landing) -> bool {
         })
 }
 
-/// Injects with one client, and again where the machine disturbed it; what it was like at last.
+/// Injects with one client; retries because other load may disturb it.
 fn lands(case: Case, version: &str) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     if !support::look::sampling_is_permitted() {
@@ -112,8 +112,8 @@ fn a_client_whose_processor_is_taken_lands_in_its_run_queue() {
     lands(Case::Client, "18");
 }
 
-/// Before the load begins, and once a client has had its last transaction, its backend only waits for
-/// it. Where that counted, a sleep of 20 ms with 64 clients was short by 4 ms, which stood on the wire.
+/// Before the load starts and after a client's last transaction, its backend only waits for it.
+/// Regression: this was counted, and of a 20 ms sleep with 64 clients 4 ms appeared as network time.
 #[test]
 fn waiting_before_and_after_the_load_is_no_part_of_a_transaction() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,7 +135,7 @@ fn waiting_before_and_after_the_load_is_no_part_of_a_transaction() {
         assert!(slices_ns > 0, "slices lie in every window of this length");
         let blocked = profile.blocked.iter().flat_map(|it| &it.blocked_ns);
         let blocked_ns: u64 = blocked.sum();
-        // Each backend is blocked for no longer than the windows' slices last.
+        // No backend is blocked for longer than the slices within the windows.
         assert!(
             blocked_ns <= u64::from(clients) * slices_ns,
             "{blocked_ns} ns of {clients} times {slices_ns} ns"
@@ -150,7 +150,7 @@ fn every_injection_lands_in_its_row() {
     let missed = table::run(&table::Options::from_environment());
     assert!(
         missed.is_empty(),
-        "not in its row, or elsewhere, too: {missed:?}"
+        "not in its row, or also in others: {missed:?}"
     );
 }
 

@@ -1,8 +1,8 @@
-//! The power of verdicts on a real server: B does what A does and some work more, worth a known share
-//! of A's response time. How often is B found to be slower?
+//! The power of verdicts on a real server: B does the same as A plus work that takes a known share of
+//! A's response time. How often is B found to be slower?
 //!
-//! The work is calibrated by `pgassay bench`, which shares nothing with studies but the load engine,
-//! and the share that it really has is measured by it again, before and after the tries, in turns.
+//! The work is calibrated with `pgassay bench`, which shares only the load engine with studies. Its
+//! actual share is measured the same way, before and after the attempts, alternating A and B.
 
 use std::env;
 use std::fs::{self, File};
@@ -17,23 +17,22 @@ use pgassay_server::{Server, testing};
 use super::laboratory::BURN;
 use super::support::{Finished, Place};
 
-/// More clients than a small machine has processors, each of which makes its server compute: what a
-/// processor takes to wake another, of which one client's rate depends above all and which jumps with
-/// where its two processes happen to be, is then little of the response time.
+/// More clients than a small machine has CPUs, with CPU-bound queries. With one client, the rate
+/// depends mostly on wake-ups between CPUs, which vary with the placement of its two processes.
 const CLIENTS: u32 = 4;
 const BASE_LOOPS: u64 = 4000;
-/// Loops by whose cost the loops of an effect are chosen; rounds of turns for that, and for the share.
+/// Loops to calibrate the cost of one; alternating rounds for that, and for measuring the share.
 const CALIBRATION_LOOPS: u64 = 2000;
 const CALIBRATION_ROUNDS: u32 = 4;
 const ROUNDS: u32 = 15;
-/// The first tries tell the noise.
+/// Pairs of the pilot run that estimates the noise.
 const PILOT_PAIRS: u32 = 8;
-/// An effect of so many standard errors is found in 19 of 20 tries, with Student's t for few pairs.
+/// An effect of this many standard errors is found in 19 of 20 attempts (Student's t, few pairs).
 const STANDARD_ERRORS: f64 = 4.2;
-/// More pairs than these, and fewer, are not worth it.
+/// Minimum and maximum number of pairs.
 const PAIRS: [u32; 2] = [6, 20];
 
-/// What `benchmarks/slowdowns` chose.
+/// Options set by `benchmarks/slowdowns`.
 pub struct Options {
     /// Shares of the response time, in percent.
     effects: Vec<f64>,
@@ -58,7 +57,7 @@ impl Options {
     }
 }
 
-/// What the tries of one effect found.
+/// The verdicts for one effect.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Power {
     pub percent: f64,
@@ -70,7 +69,7 @@ pub struct Power {
 }
 
 impl Power {
-    /// All of the large effects, four in five of the small ones, and never the wrong sign.
+    /// Requires all of the large effects, 80% of the small ones, and never the wrong sign.
     pub fn suffices(&self) -> bool {
         let wanted = if self.percent >= 5.0 { 1.0 } else { 0.8 };
         self.wrong == 0 && f64::from(self.found) >= wanted * f64::from(self.tries)
@@ -82,7 +81,7 @@ struct Bench {
     place: Place,
 }
 
-/// Tries all effects and prints what was found; nothing without a server.
+/// Tests all effects and prints the results; `None` without a server.
 pub fn run(options: &Options) -> Option<Vec<Power>> {
     let mut config = testing::config();
     config
@@ -92,9 +91,11 @@ pub fn run(options: &Options) -> Option<Vec<Power>> {
         server: testing::server_with("18", &config)?,
         place: Place::new(),
     };
-    let mut connection = bench.server.connect().expect("it lets us in");
+    let mut connection = bench.server.connect().expect("connect");
     for statement in [BURN].into_iter().chain(ITEMS) {
-        connection.execute(statement).expect("it is ours");
+        connection
+            .execute(statement)
+            .expect("the statement succeeds");
     }
     let (baseline_us, loop_us) = bench.calibrate();
     println!("without the work {baseline_us:.2} µs; a loop of it {loop_us:.4} µs\n");
@@ -108,7 +109,7 @@ pub fn run(options: &Options) -> Option<Vec<Power>> {
             file,
             "percent,loops,try,verdict,ratio,low,high,pairs,pair_sd,seconds"
         )
-        .expect("it takes it");
+        .expect("the file is written");
         file
     });
     let mut all = Vec::new();
@@ -133,13 +134,13 @@ fn script(loops: &str) -> String {
     format!("\\set id random(1, 10000)\nselect note, burn({loops}) from item where id = :id;\n")
 }
 
-/// All that is computed with so many loops more than A has.
+/// The total loops with this many more than A.
 fn with(loops: u64) -> u64 {
     BASE_LOOPS + loops
 }
 
 impl Bench {
-    /// The response time with these loops, in µs, by `pgassay bench`.
+    /// The response time with these loops, in µs, measured by `pgassay bench`.
     fn response_us(&self, loops: u64) -> f64 {
         let path: PathBuf = self.place.path().join("bench.sql");
         fs::write(&path, script(&with(loops).to_string())).expect("the script is written");
@@ -157,7 +158,7 @@ impl Bench {
         f64::from(CLIENTS) * 1e6 / rate.unwrap_or_else(|| panic!("no rate: {finished:?}"))
     }
 
-    /// Medians of both response times, measured in turns.
+    /// Medians of both response times, measured alternately.
     fn in_turns(&self, loops: u64, rounds: u32) -> [f64; 2] {
         let mut seen = [Vec::new(), Vec::new()];
         for round in 0..rounds {
@@ -172,7 +173,7 @@ impl Bench {
         })
     }
 
-    /// The response time without the work, and what a loop adds to it, in µs.
+    /// The response time without the work, and the time added by one loop, in µs.
     fn calibrate(&self) -> (f64, f64) {
         let [without_us, with_us] = self.in_turns(CALIBRATION_LOOPS, CALIBRATION_ROUNDS);
         (
@@ -181,7 +182,7 @@ impl Bench {
         )
     }
 
-    /// By what share these loops lengthen the response time.
+    /// The share by which these loops increase the response time.
     fn share(&self, loops: u64) -> f64 {
         let [without_us, with_us] = self.in_turns(loops, ROUNDS);
         with_us / without_us - 1.0
@@ -210,14 +211,14 @@ impl Bench {
                     "{percent},{loops},{number},{verdict:?},{:.5},{:.5},{:.5},{},{:.5},{seconds:.1}",
                     ratio.ratio, ratio.low, ratio.high, series.pairs, ratio.pair_sd,
                 )
-                .expect("the file takes it");
+                .expect("the file is written");
             }
             series.tries.push((verdict, ratio, seconds));
         }
         series
     }
 
-    /// One try.
+    /// Runs one comparison.
     fn compare(&self, loops: u64, pairs: u32, trial: Duration, seed: u64) -> (Verdict, Ratio) {
         // Two variants, each of them twice in a pair.
         let full_ms = trial.as_millis() * 4 * u128::from(pairs);
@@ -243,7 +244,7 @@ impl Bench {
     }
 }
 
-/// Tries of one effect.
+/// The comparisons for one effect.
 #[derive(Default)]
 struct Series {
     pairs: u32,

@@ -7,7 +7,7 @@ use std::io::Write;
 use super::cases::{Case, Length};
 use super::laboratory::{Figure, Laboratory, Landing};
 
-/// What `benchmarks/injections` chose.
+/// Options set by `benchmarks/injections`.
 pub struct Options {
     versions: Vec<String>,
     clients: Vec<u32>,
@@ -44,11 +44,11 @@ impl Options {
     }
 }
 
-/// Injects and prints; what missed its row, or hit another.
+/// Injects and prints; returns the injections that missed their row or changed another.
 pub fn run(options: &Options) -> Vec<String> {
     let mut data = options.data.as_ref().map(|path| {
         let mut file = File::create(path).expect("the file for raw data");
-        writeln!(file, "version,clients,injection,injected_us,part,row,baseline_us,variant_us,difference_us,low_us,high_us,change,explained").expect("it takes it");
+        writeln!(file, "version,clients,injection,injected_us,part,row,baseline_us,variant_us,difference_us,low_us,high_us,change,explained").expect("the file is written");
         file
     });
     println!(
@@ -132,6 +132,6 @@ fn write_rows(data: &mut File, version: &str, clients: u32, case: Case, landing:
             row.change,
             landing.explained,
         )
-        .expect("the file takes it");
+        .expect("the file is written");
     }
 }

@@ -1,4 +1,4 @@
-//! A look at a live server that is kept busy.
+//! Helpers to profile a busy server.
 
 use std::process::Command;
 use std::thread;
@@ -18,7 +18,7 @@ pub fn observed(finished: &Finished) -> Observation {
     serde_json::from_str(&finished.stdout).expect("JSON on stdout alone")
 }
 
-/// Two clients that keep the server busy until the time is over; what they committed.
+/// Starts two clients that keep the server busy for this long; returns their number of transactions.
 pub fn load(server: &Server, time: Duration) -> thread::JoinHandle<u64> {
     let clients: Vec<_> = (0..2)
         .map(|_| server.connect().expect("a connection"))
@@ -33,7 +33,7 @@ pub fn load(server: &Server, time: Duration) -> thread::JoinHandle<u64> {
                     while Instant::now() < until {
                         client
                             .query("select count(*) from pg_class")
-                            .expect("an answer");
+                            .expect("the query succeeds");
                         count += 1;
                     }
                     count
@@ -42,7 +42,7 @@ pub fn load(server: &Server, time: Duration) -> thread::JoinHandle<u64> {
             .collect();
         threads
             .into_iter()
-            .map(|it| it.join().expect("a client ends well"))
+            .map(|it| it.join().expect("clients do not panic"))
             .sum()
     })
 }

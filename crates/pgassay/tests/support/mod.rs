@@ -1,6 +1,6 @@
-//! The program in a place of its own: results, servers and scratch files of one test.
+//! Runs the program in a scratch directory for results, servers and files of one test.
 
-// Each test program takes what it needs.
+// Each test program uses only part of it.
 #![allow(dead_code)]
 
 pub mod look;
@@ -39,7 +39,7 @@ full = "2s"
 pairs = 2
 "#;
 
-/// A scratch place. Its directory is open to the user that servers run as.
+/// A scratch directory, writable by the user that servers run as.
 pub struct Place {
     directory: tempfile::TempDir,
 }
@@ -62,7 +62,7 @@ impl Place {
         self.directory.path()
     }
 
-    /// Where servers live while they run.
+    /// The directory for servers' data.
     pub fn servers(&self) -> PathBuf {
         self.path().join("servers")
     }
@@ -71,14 +71,14 @@ impl Place {
         self.path().join("results")
     }
 
-    /// Writes a study and gives its path.
+    /// Writes a study and returns its path.
     pub fn study(&self, text: &str) -> PathBuf {
         let path = self.path().join("study.toml");
         fs::write(&path, text).expect("the study is written");
         path
     }
 
-    /// The program, told to keep to this place.
+    /// The program, restricted to this directory.
     pub fn command(&self) -> Command {
         self.command_of(Path::new(env!("CARGO_BIN_EXE_pgassay")))
     }
@@ -125,12 +125,12 @@ impl Place {
         child
     }
 
-    /// What a started run has said so far.
+    /// The stderr of a started run so far.
     pub fn stderr(&self) -> String {
         fs::read_to_string(self.path().join("stderr")).unwrap_or_default()
     }
 
-    /// The first process of the server that runs here.
+    /// The postmaster of the server that runs here.
     pub fn postmaster_pid(&self) -> i32 {
         let entries = fs::read_dir(self.servers())
             .expect("the servers' directory")
@@ -141,7 +141,7 @@ impl Place {
         pid.expect("a server runs")
     }
 
-    /// Nothing is left of any server: no directory, no process.
+    /// Checks that no directory and no process of a server is left.
     pub fn assert_nothing_left(&self) {
         let left = || {
             fs::read_dir(self.servers())
@@ -169,7 +169,7 @@ impl Place {
         assert_eq!(at_work, Vec::<String>::new(), "a server's process is left");
     }
 
-    /// Directories of runs that were kept.
+    /// Directories of stored runs.
     pub fn kept(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.results()).into_iter().flatten().flatten();
         entries
@@ -179,7 +179,7 @@ impl Place {
     }
 }
 
-/// How a run ended and what it said.
+/// Exit code and output of a run.
 #[derive(Debug)]
 pub struct Finished {
     pub code: Option<i32>,
@@ -196,7 +196,7 @@ impl Finished {
         }
     }
 
-    /// The line that says what went wrong.
+    /// The error message.
     pub fn complaint(&self) -> &str {
         self.stderr
             .lines()
@@ -205,7 +205,7 @@ impl Finished {
     }
 }
 
-/// Waits for a child, but not for ever.
+/// Waits for a child, with a timeout.
 pub fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
     let until = Instant::now() + limit;
     loop {

@@ -1,4 +1,4 @@
-//! `pgbench`, ours or the real one, run in a folder with scripts.
+//! Runs `pgbench`, pgassay's or the real one, in a directory with scripts.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::server::Server;
 
-/// A folder with scripts, and the program under the name pgbench.
+/// A directory with scripts, and pgassay under the name pgbench.
 pub struct Place {
     directory: tempfile::TempDir,
 }
@@ -103,13 +103,13 @@ impl Finished {
         }
     }
 
-    /// With every number replaced, and without what names the program's own version.
+    /// Replaces every number and removes lines with the program's own version.
     pub fn without_numbers(mut self) -> Self {
         for text in [&mut self.out, &mut self.err] {
             let lines = text.lines().filter(|line| {
                 !line.starts_with("pgbench (") && !line.starts_with("client-limited")
             });
-            // The C library names the program by the path that it was started by.
+            // The C library prints the path by which the program was started.
             let nameless = |line: &str| match line.split_once("/pgbench: ") {
                 Some((path, rest)) if !path.contains(' ') => format!("pgbench: {rest}"),
                 _ => line.to_owned(),
@@ -131,7 +131,7 @@ fn numberless(line: &str) -> String {
         if !is_number {
             out.push(letter);
         } else if !was_number {
-            // Columns are padded: their blanks belong to the number.
+            // Padding belongs to the number.
             out.truncate(out.trim_end().len());
             out.push('N');
         }

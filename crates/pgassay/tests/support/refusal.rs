@@ -1,9 +1,9 @@
-//! System calls that a program is refused, as containers do.
+//! Denies system calls to a program, as containers do.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Answers these system calls of a program with this error.
+/// Makes these system calls of a program fail with this error.
 pub fn refuse(command: &mut Command, calls: &[libc::c_long], errno: i32) {
     let statement = |code: u32, jump_if: u8, k: u32| libc::sock_filter {
         code: code as u16,
@@ -11,7 +11,7 @@ pub fn refuse(command: &mut Command, calls: &[libc::c_long], errno: i32) {
         jf: 0,
         k,
     };
-    // The number of the system call is the first word of what the filter is given.
+    // The system call number is the first word of the filter's input.
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
     for (at, call) in calls.iter().enumerate() {
         let behind = (calls.len() - at) as u8;

@@ -1,8 +1,9 @@
-//! Every signature beside a load that resembles it and is healthy: the one is found, the other is
-//! not. A signature without such a look-alike fails the test, and docs/findings.md lists them all.
+//! Tests each signature with an affected load and with a healthy look-alike: it must be found in the
+//! first and not in the second. A signature without a look-alike fails the test. docs/findings.md
+//! lists all look-alikes.
 //!
-//! A load is 100 µs of CPU time per transaction and what it waits for; its stacks are percent of the
-//! CPU time, and what they leave is execution.
+//! A load is 100 µs of CPU time per transaction plus its waits. Its stacks are given in percent of
+//! the CPU time; the remainder is execution.
 
 mod system;
 
@@ -16,7 +17,7 @@ use crate::study::Protocol;
 
 struct Case {
     id: &'static str,
-    /// What the healthy load is, in the words of docs/findings.md.
+    /// Describes the healthy load, in the words of docs/findings.md.
     lookalike: &'static str,
     sick: Evidence,
     healthy: Evidence,
@@ -138,13 +139,13 @@ fn of_statements() -> Vec<Case> {
         ),
         case(
             "cached-plan-locks",
-            "a table with many partitions, pruned when planned: the plan locks one of them",
+            "a table with many partitions that is pruned at plan time: the plan locks one of them",
             stacks(&[("GetCachedPlan;AcquireExecutorLocks;LockRelationOid", 40)]),
             stacks(&[("GetCachedPlan;AcquireExecutorLocks;LockRelationOid", 3)]),
         ),
         case(
             "partition-routing",
-            "inserts through many partitions on 12 or later, where only the target is opened",
+            "inserts into many partitions on 12 or later, where only the target is opened",
             at_major(
                 10,
                 stacks(&[("ExecSetupPartitionTupleRouting;find_all_inheritors", 60)]),
@@ -153,7 +154,7 @@ fn of_statements() -> Vec<Case> {
         ),
         case(
             "jit",
-            "compilation in a query of seconds, a tenth of its time",
+            "compilation in a query that takes seconds, a tenth of its time",
             stacks(&jit),
             long(stacks(&[])),
         ),
@@ -165,7 +166,7 @@ fn of_statements() -> Vec<Case> {
         ),
         case(
             "catalog-churn",
-            "catalog caches that are filled again after a reset, without DDL in the load",
+            "catalog caches that are refilled after a reset, without DDL in the load",
             stacks(&[("DefineRelation", 20), ("RelationBuildDesc", 20)]),
             stacks(&[
                 ("PreCommit_on_commit_actions", 1),
@@ -194,19 +195,19 @@ fn of_client() -> Vec<Case> {
     vec![
         case(
             "round-trips",
-            "one statement per transaction from a client that thinks: a long wait, one round trip",
+            "one statement per transaction and long think time: a long wait, one round trip",
             trips(12.0),
             trips(1.0),
         ),
         case(
             "client-limited",
-            "a generator that uses much CPU time and has reserve in nearly all trials",
+            "a load generator that uses much CPU time but is saturated in few trials",
             limited(1.0),
             limited(0.1),
         ),
         case(
             "connection-churn",
-            "parallel workers, which are processes that start and end, for no client",
+            "parallel workers: processes that start and end, but not for a client",
             stacks(&[(
                 "BackendStartup;InitPostgres;RelationCacheInitializePhase3",
                 40,
@@ -218,14 +219,14 @@ fn of_client() -> Vec<Case> {
         ),
         case(
             "tls",
-            "encrypted connections that are kept, under statements that compute",
+            "encrypted connections that stay open, with CPU-intensive statements",
             stacks(&[("secure_read;be_tls_read", 20)]),
             stacks(&[("secure_read;be_tls_read", 4)]),
         ),
     ]
 }
 
-/// Waits for another transaction, in these functions.
+/// A load that waits for other transactions in these functions.
 fn conflict(function: &str, counter: &str) -> Evidence {
     let stack = format!("ExecModifyTable;{function};XactLockTableWait;LockAcquire");
     load(
@@ -253,37 +254,37 @@ fn of_row_and_table_locks() -> Vec<Case> {
         ),
         case(
             "sequence-page",
-            "an identity column: nextval for each row, and nobody waits for the sequence's page",
+            "an identity column: nextval for each row, without waits for the sequence's page",
             content(30),
             stacks(&[("nextval_internal", 10)]),
         ),
         case(
             "hot-page",
-            "waits for the page of a sequence, which is a finding of its own",
+            "waits for the page of a sequence, which has its own signature",
             content(0),
             content(30),
         ),
         case(
             "lock-manager",
-            "many relation locks by the fast path, for which nobody waits",
+            "many fast-path relation locks, without waits",
             waits(&[("LWLock LockManager", 100.0)]),
             load(&[("LockAcquireExtended", 30)], &[("client", 50.0)], &[]),
         ),
         case(
             "strong-lock",
-            "relation locks by the fast path, which nobody takes away",
+            "fast-path relation locks, without strong locks",
             stacks(&[("LockAcquireExtended;FastPathTransferRelationLocks", 5)]),
             stacks(&[("LockAcquireExtended;FastPathGrantRelationLock", 5)]),
         ),
         case(
             "relation-lock",
-            "waits for rows, which are waits for transactions and no table's",
+            "waits for row locks, which are waits for transactions, not for tables",
             waits(&[("Lock relation", 300.0)]),
             waits(&[("Lock transactionid", 300.0)]),
         ),
         case(
             "buffer-pin",
-            "VACUUM that waits for a pin now and then",
+            "VACUUM that occasionally waits for a pin",
             waits(&[("BufferPin BufferPin", 50.0)]),
             waits(&[("BufferPin BufferPin", 1.0)]),
         ),
@@ -302,7 +303,7 @@ fn of_shared_structures() -> Vec<Case> {
     vec![
         case(
             "snapshots",
-            "short queries on 14 or later, a tenth of whose CPU time is the snapshot",
+            "short queries on 14 or later that spend a tenth of their CPU time on snapshots",
             at_major(
                 13,
                 stacks(&[("GetTransactionSnapshot;GetSnapshotData", 10)]),
@@ -311,13 +312,13 @@ fn of_shared_structures() -> Vec<Case> {
         ),
         case(
             "subtransactions",
-            "a savepoint per transaction, within what a backend publishes",
+            "one savepoint per transaction, which does not overflow the cache",
             lookups(200.0),
             counted(&[("pg_stat_slru(subtransaction).blks_hit", 2.0)]),
         ),
         case(
             "multixacts",
-            "parents of foreign keys that one transaction at a time locks",
+            "foreign-key parents that one transaction at a time locks",
             stacks(&[(
                 "heap_lock_tuple;MultiXactIdExpand;GetMultiXactIdMembers",
                 10,
@@ -332,7 +333,7 @@ fn of_shared_structures() -> Vec<Case> {
         ),
         case(
             "spinlocks",
-            "a full machine that preempts backends, none of which spins",
+            "a saturated machine that preempts backends, none of which spins",
             stacks(&[("LWLockAcquire;s_lock;perform_spin_delay", 10)]),
             counted(&[("backends.involuntary_switches", 2.0)]),
         ),
@@ -366,20 +367,20 @@ fn every_signature_has_a_healthy_look_alike_in_which_it_is_not_found() {
     for signature in signatures() {
         let of_it: Vec<&Case> = cases.iter().filter(|it| it.id == signature.id).collect();
         if of_it.is_empty() {
-            wrong.push(format!("{}: has no look-alike", signature.id));
+            wrong.push(format!("{}: no look-alike", signature.id));
         }
         for case in of_it {
             if !is_found(case.id, &case.sick) {
-                wrong.push(format!("{}: is not found where it is", case.id));
+                wrong.push(format!("{}: not found in the affected load", case.id));
             }
             if is_found(case.id, &case.healthy) {
-                wrong.push(format!("{}: is found in {}", case.id, case.lookalike));
+                wrong.push(format!("{}: found in {}", case.id, case.lookalike));
             }
         }
     }
     for case in &cases {
         if !signatures().any(|it| it.id == case.id) {
-            wrong.push(format!("{}: is no signature", case.id));
+            wrong.push(format!("{}: not a signature", case.id));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

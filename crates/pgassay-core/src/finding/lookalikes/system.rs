@@ -32,7 +32,7 @@ pub(super) fn of_wal() -> Vec<Case> {
         ),
         case(
             "wal-insertion",
-            "a load that writes much WAL and waits for none of it",
+            "a load that writes much WAL without waiting for insertion locks",
             waits(&[("LWLock WALInsert", 100.0)]),
             load(
                 &[("XLogInsert;WALInsertLockAcquire", 2)],
@@ -48,7 +48,7 @@ pub(super) fn of_wal() -> Vec<Case> {
         ),
         case(
             "synchronous-replication",
-            "commits that wait for the local disk beside an asynchronous standby",
+            "commits that wait for the local disk, with an asynchronous standby",
             waits(&[("IPC SyncRep", 300.0)]),
             waits(&[("WAL sync", 300.0)]),
         ),
@@ -74,13 +74,13 @@ pub(super) fn of_storage() -> Vec<Case> {
     vec![
         case(
             "data-reads",
-            "a cold block now and then in a cache that holds the rest",
+            "an occasional cold block in a cache that holds the rest",
             reads(5.0, 5.0),
             reads(0.1, 9.9),
         ),
         case(
             "buffer-mapping",
-            "reads from disk for which nobody waits at the buffer table",
+            "reads from disk without waits for the buffer mapping table",
             waits(&[("LWLock BufferMapping", 100.0)]),
             waits(&[("data file read", 100.0)]),
         ),
@@ -148,39 +148,34 @@ pub(super) fn of_machine() -> Vec<Case> {
     vec![
         case(
             "cpu-saturation",
-            "short waits in the run queue, as after each wake-up, on processors that are half idle",
+            "short run-queue waits, as after each wake-up, on CPUs that are half idle",
             queued(396.0),
             queued(200.0),
         ),
         case(
             "logging",
-            "errors that PL/pgSQL catches, of which nothing is logged",
+            "errors that PL/pgSQL catches and that are not logged",
             raised(1.0),
             raised(0.0),
         ),
         case(
             "slow-clock",
-            "EXPLAIN ANALYZE with tsc, which asks for the time often and cheaply",
+            "EXPLAIN ANALYZE with tsc: many clock reads, each of them cheap",
             clock("hpet"),
             clock("tsc"),
         ),
         case(
             "statistics",
-            "pg_stat_statements around a query that computes: its hooks hold the query itself",
+            "pg_stat_statements around a CPU-intensive query: its hooks contain the query itself",
             stacks(&[("pgss_ExecutorEnd;pgss_store", 10)]),
             stacks(&[("pgss_ExecutorRun;standard_ExecutorRun", 60)]),
         ),
         case(
             "page-faults",
-            "a sort whose memory comes fresh from the system each time",
+            "a sort that gets fresh memory from the system each time",
             faults("ReadBuffer_common;PinBuffer;asm_exc_page_fault;do_shared_fault"),
             faults("ExecSort;tuplesort_puttupleslot;asm_exc_page_fault;do_anonymous_page"),
         ),
-        case(
-            "throttled",
-            "a hypervisor that takes 1% of the time",
-            stolen(40.0),
-            stolen(2.0),
-        ),
+        case("throttled", "CPU steal of 1%", stolen(40.0), stolen(2.0)),
     ]
 }

@@ -1,33 +1,33 @@
-//! The memory that the kernel reads requests from and writes replies to: one place for each slot.
+//! The memory that the kernel reads requests from and writes replies to: one region per slot.
 //!
-//! Pages that are never touched cost nothing, and a request is put right before the place of its
-//! reply, so that a client with short ones takes a page or two however long the places are. Raw pointers are used throughout, since the kernel writes behind the compiler's
-//! back; a place is looked at only when no operation on it is under way, which is the caller's to
-//! see to.
+//! Untouched pages cost nothing, and a request is placed directly before its reply, so a client
+//! with short messages uses a page or two however large the regions are. Raw pointers are used
+//! throughout because the kernel writes without the compiler's knowledge. The caller must access a
+//! region only when no operation on it is in flight.
 
 use std::io;
 use std::ptr::NonNull;
 
-/// The longest piece that one receive brings.
+/// The longest piece that one receive returns.
 const RECEIVE_BYTES: usize = 16 << 10;
-/// The longest request that is kept here.
+/// The longest request stored here.
 pub(super) const SEND_BYTES: usize = 8 << 10;
-/// From one slot to the next: requests, then replies. The odd cache lines spread the slots over the cache's sets, of
-/// which places that begin alike in their pages would share a few.
+/// Distance between slots: requests, then replies. The extra cache lines spread slots over the
+/// cache sets; regions at equal page offsets would share only a few.
 const STRIDE_BYTES: usize = RECEIVE_BYTES + SEND_BYTES + 5 * 64;
 
-/// Places for a number of slots.
+/// Regions for a number of slots.
 pub(super) struct Arena {
     base: NonNull<u8>,
     slots: usize,
     is_leaked: bool,
 }
 
-// SAFETY: the memory is owned; nothing about it is bound to a thread.
+// SAFETY: the memory is owned and not bound to a thread.
 unsafe impl Send for Arena {}
 
 impl Arena {
-    /// Maps the memory by itself: an allocator may write zeroes to all of it.
+    /// Maps the memory directly: an allocator might write zeroes to all of it.
     pub fn new(slots: usize) -> io::Result<Self> {
         let slots = slots.max(1);
         let bytes = slots * STRIDE_BYTES;
@@ -45,9 +45,9 @@ impl Arena {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // Huge pages would make all of it resident, 25 kB for each client. Where the advice is not
-        // taken, that is what it costs.
-        // SAFETY: the range is the mapping, and the advice changes nothing of its content.
+        // Huge pages would make all of it resident: 25 kB per client. If the kernel ignores the
+        // advice, that is the cost.
+        // SAFETY: the range is the mapping, and the advice does not change its content.
         unsafe { libc::madvise(base, bytes, libc::MADV_NOHUGEPAGE) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self {
@@ -60,42 +60,42 @@ impl Arena {
     #[inline]
     fn place(&self, slot: usize, offset: usize) -> *mut u8 {
         assert!(slot < self.slots && offset < STRIDE_BYTES);
-        // SAFETY: within the allocation, as was just checked.
+        // SAFETY: within the allocation, as just asserted.
         unsafe { self.base.as_ptr().add(slot * STRIDE_BYTES + offset) }
     }
 
-    /// Where a slot receives, and how much.
+    /// Returns a slot's receive buffer and its length.
     #[inline]
     pub fn receiving(&self, slot: usize) -> (*mut u8, u32) {
         (self.place(slot, SEND_BYTES), RECEIVE_BYTES as u32)
     }
 
-    /// What a slot received.
+    /// Returns what a slot received.
     #[inline]
     pub fn received(&self, slot: usize, count: usize) -> &[u8] {
         assert!(count <= RECEIVE_BYTES);
-        // SAFETY: within the place; no receive is under way while its bytes are lent.
+        // SAFETY: within the region; no receive is in flight while its bytes are lent.
         unsafe { std::slice::from_raw_parts(self.place(slot, SEND_BYTES), count) }
     }
 
-    /// Puts a request into a slot's place to be sent from.
+    /// Copies a request into a slot's send buffer.
     #[inline]
     pub fn put(&mut self, slot: usize, bytes: &[u8]) -> *const u8 {
         assert!(bytes.len() <= SEND_BYTES);
         let place = self.place(slot, SEND_BYTES - bytes.len());
-        // SAFETY: the place is long enough, and no send of this slot is under way.
+        // SAFETY: the region is long enough, and no send of this slot is in flight.
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         place
     }
 
-    /// What was put there.
+    /// Returns the last `count` bytes of the send buffer.
     pub fn sending(&self, slot: usize, count: usize) -> &[u8] {
         assert!(count <= SEND_BYTES);
-        // SAFETY: within the place; the kernel only reads it.
+        // SAFETY: within the region; the kernel only reads it.
         unsafe { std::slice::from_raw_parts(self.place(slot, SEND_BYTES - count), count) }
     }
 
-    /// Never frees the memory.
+    /// Leaks the memory instead of freeing it.
     pub fn leak(&mut self) {
         self.is_leaked = true;
     }

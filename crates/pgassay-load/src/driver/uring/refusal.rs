@@ -1,8 +1,8 @@
-//! Whether `io_uring` can be used here, found out by using it.
+//! Finds out whether `io_uring` works here, by using it.
 //!
-//! A kernel may lack it or parts of it, an administrator may have forbidden it
-//! (`kernel.io_uring_disabled`), and a container's filter of system calls may refuse it or pretend
-//! that it does not exist.
+//! A kernel may lack all or parts of it, an administrator may have disabled it
+//! (`kernel.io_uring_disabled`), and a container's system call filter may reject it or report that
+//! it does not exist.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,7 @@ use crate::driver::{Arrival, Connection, Driver};
 /// How long a byte may take from one end of a socket to the other.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Tries `io_uring` on the calling thread; why it cannot be used, for a user.
+/// Tries `io_uring` on the calling thread; the error explains why it is unavailable.
 pub(crate) fn probe() -> Result<(), String> {
     talk().map_err(|error| explain(&error))
 }
@@ -43,24 +43,24 @@ fn talk() -> io::Result<()> {
     }
 }
 
-/// What a user can do about it.
+/// Explains an error and what the user can do about it.
 pub(crate) fn explain(error: &io::Error) -> String {
     let reason = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            "not allowed here; see the setting kernel.io_uring_disabled, or the seccomp profile \
-             of the container"
+            "permission denied; check the setting kernel.io_uring_disabled and the container's \
+             seccomp profile"
         }
-        Some(libc::ENOSYS) => "this kernel, or the sandbox around it, has no io_uring",
-        Some(libc::EINVAL) => "this kernel is too old; it takes Linux 6.1 or later",
-        Some(libc::ENOMEM) => "no memory for its rings; see the limit of locked memory (ulimit -l)",
-        Some(libc::EMFILE | libc::ENFILE) => "too few open files are allowed (ulimit -n)",
+        Some(libc::ENOSYS) => "the kernel or a sandbox does not provide it",
+        Some(libc::EINVAL) => "the kernel is too old; Linux 6.1 or later is required",
+        Some(libc::ENOMEM) => "not enough memory for its rings; raise the limit (ulimit -l)",
+        Some(libc::EMFILE | libc::ENFILE) => "too many open files; raise the limit (ulimit -n)",
         _ if error.kind() == io::ErrorKind::Unsupported => {
-            "this kernel is too old; it takes Linux 6.1 or later"
+            "the kernel is too old; Linux 6.1 or later is required"
         }
         _ if error.kind() == io::ErrorKind::TimedOut => {
-            "it is there but does not work: nothing was received"
+            "it exists but does not work: a test message did not arrive"
         }
-        _ => return format!("io_uring cannot be used: {error}"),
+        _ => return format!("io_uring is not available: {error}"),
     };
-    format!("io_uring cannot be used: {reason} ({error})")
+    format!("io_uring is not available: {reason} ({error})")
 }

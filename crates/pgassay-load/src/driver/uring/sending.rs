@@ -1,5 +1,4 @@
-//! What becomes of requests that do not go out in one piece: the rest is kept, and sent when there
-//! is room.
+//! Requests that cannot be sent in one piece: the rest is kept and sent when there is room.
 
 use std::io;
 
@@ -7,7 +6,7 @@ use super::UringDriver;
 use crate::driver::{send_now, shut_down};
 
 impl UringDriver {
-    /// A send did not go out whole.
+    /// Handles a send that failed or was cut short.
     #[cold]
     pub(super) fn keep_unsent(&mut self, slot: usize, result: i32) -> io::Result<()> {
         let sent = match result {
@@ -27,7 +26,7 @@ impl UringDriver {
         self.wait_for_room(slot)
     }
 
-    /// A send failed: the connection's end will be received, after its last words.
+    /// Handles a failed send: the end of the connection arrives after the server's last message.
     #[cold]
     fn fail(&mut self, slot: usize, error: io::Error) {
         let slot = &mut self.slots[slot];
@@ -38,7 +37,7 @@ impl UringDriver {
         slot.error = Some(error);
     }
 
-    /// There is room to write: sends what was left over. Whether the client is to be told.
+    /// Sends the unsent rest when there is room; returns whether to report `Arrival::Writable`.
     pub(super) fn use_room(&mut self, slot: usize) -> io::Result<bool> {
         let state = &mut self.slots[slot];
         let Some(fd) = &state.fd else {
@@ -59,7 +58,7 @@ impl UringDriver {
         }
     }
 
-    /// Sends a long request at once.
+    /// Sends a long request immediately.
     pub(super) fn send_long(&mut self, slot: usize, bytes: &[u8]) -> io::Result<usize> {
         let Some(fd) = &self.slots[slot].fd else {
             return Ok(bytes.len());

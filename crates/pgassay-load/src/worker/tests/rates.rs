@@ -1,16 +1,16 @@
-//! Rates: what a window credits, and clients that do not begin together.
+//! Rates: what a window credits, and clients that start at different times.
 
 use super::*;
 
 #[test]
 fn a_window_counts_what_ends_in_it() {
     let mut bench = Bench::new(3, Protocol::Simple, &[("select 1;", 1)]);
-    // Transactions end at 1001, 2001, …; the window holds the ends at 2001 … 9001.
+    // Transactions end at 1001, 2001, …; the window contains the ends at 2001 … 9001.
     assert_eq!(bench.run(2_001..10_001, None, false).unwrap(), 0);
     let recorder = &bench.worker.recorder;
     assert_eq!(recorder.clients, [8, 8, 8]);
     assert_eq!(recorder.settle_transactions, 3);
-    // Those that end at 10001 end outside, and none begins then.
+    // Those that end at 10001 end outside the window, and none begins then.
     assert_eq!(recorder.transactions_total, 3 * 10);
     assert_eq!(bench.worker.driver.requests, 30);
     let latency = &recorder.scripts[0].latency_ns;
@@ -25,7 +25,7 @@ fn a_window_counts_what_ends_in_it() {
 fn a_rate_does_not_depend_on_where_the_window_cuts() {
     for offset_ns in [0, 1, 250, 999] {
         let mut bench = Bench::new(3, Protocol::Simple, &[("select 1;", 1)]);
-        // 8.5 transactions of each client, of which 8 or 9 end in the window.
+        // 8.5 transactions per client, of which 8 or 9 end in the window.
         let begin_ns = 2_001 + offset_ns;
         bench.run(begin_ns..begin_ns + 8_500, None, false).unwrap();
         let credited = bench.worker.recorder.credited_transactions();
@@ -50,11 +50,14 @@ fn clients_that_begin_apart_do_not_end_together() {
     let credited = bench.worker.recorder.credited_transactions();
     assert!((credited - 4.0 * 8.0).abs() < 1e-9, "{credited}");
     assert_eq!(bench.booked(), [4 * 8_000, 0, 0]);
-    assert_eq!(bench.worker.recorder.timer_lag.wakeups, 0, "none has slept");
+    assert_eq!(
+        bench.worker.recorder.timer_lag.wakeups, 0,
+        "no client slept"
+    );
 }
 
-/// Without a load beside them, the transactions in which the window ends would end sooner, and count
-/// for too much.
+/// If the other clients were idle, the transactions that straddle the window's end would be faster
+/// and count too much.
 #[test]
 fn nobody_rests_before_the_windows_last_transactions_have_ended() {
     let text = "\\if :client_id = 1\n\\sleep 6 us\n\\endif\nSELECT 1;\n";
@@ -86,7 +89,10 @@ fn a_stop_releases_those_that_have_not_begun() {
     let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;", 1)]);
     bench.starts = vec![0, 60_000_000_000];
     assert_eq!(bench.run(1..u64::MAX, None, true).unwrap(), 0);
-    assert_eq!(bench.worker.driver.now_ns, 1, "nobody waited for them");
+    assert_eq!(
+        bench.worker.driver.now_ns, 1,
+        "the run ended without waiting for them"
+    );
     bench.starts = Vec::new();
     bench.run(1..5_001, None, false).unwrap();
     assert_eq!(bench.worker.recorder.clients, [4, 4]);

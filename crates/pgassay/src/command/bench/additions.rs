@@ -1,5 +1,5 @@
-//! What pgbench does not say: percentiles on request, whether clients were served alike, what the
-//! client itself cost and whether it was too slow; and everything as JSON.
+//! Results that pgbench does not report: percentiles on request, fairness between clients, the
+//! client's own cost and whether it was the bottleneck; and everything as JSON.
 
 use std::fmt::Write;
 
@@ -11,14 +11,14 @@ use serde_json::{Map, Value, json};
 
 use super::report::Report;
 
-/// Shorter runs are not judged by how busy the client was.
+/// Shorter runs are never called client-limited.
 const CLIENT_LIMITED_US_MIN: f64 = 500_000.0;
-/// A run is unstable if one in so many transactions that were due was not begun.
+/// A run is unstable if more than one in this many transactions that were due was not started.
 const UNSTABLE_ONE_IN: u64 = 100;
 const PERCENTILES: [f64; 5] = [50.0, 90.0, 95.0, 99.0, 99.9];
 
 impl Report<'_> {
-    /// What follows pgbench's lines.
+    /// The lines after pgbench's report.
     pub fn additions(&self) -> String {
         let mut out = String::new();
         self.write_additions(&mut out)
@@ -38,20 +38,20 @@ impl Report<'_> {
             self.write_fairness(out)?;
             self.write_client(out)?;
         }
-        // A few are always under way when time is over.
+        // A few are always pending at the end.
         let unserved = measurement.unserved;
         if unserved * UNSTABLE_ONE_IN > self.board.all().total() + unserved {
             writeln!(
                 out,
-                "unstable: {unserved} more transactions were due but not begun when time was over"
+                "unstable: {unserved} more transactions were due but not started by the end of the run"
             )?;
         }
-        // The share of a moment's run says nothing.
+        // In a very short run, the share means nothing.
         if measurement.client_limited && self.elapsed_us() >= CLIENT_LIMITED_US_MIN {
             writeln!(
                 out,
-                "client-limited: a thread of the client was busy, or waited for a processor, {:.0}% \
-                 of the time ({:.1} us of its CPU per transaction)",
+                "client-limited: a client thread was on CPU or in the run queue {:.0}% of the time \
+                 ({:.1} us of client CPU per transaction)",
                 100.0 * self.demand(),
                 measurement.client_cpu_us_per_transaction()
             )?;
@@ -64,7 +64,7 @@ impl Report<'_> {
         threads.map(ThreadUsage::demand).fold(0.0, f64::max)
     }
 
-    /// Under `-R` latency counts from the schedule; what it is from the transactions' begin.
+    /// Under `-R`, latency counts from the schedule; also reports it from the transactions' start.
     fn write_since_begin(&self, out: &mut String) -> std::fmt::Result {
         let Some(since_begin_ns) = &self.measurement.since_begin_ns else {
             return Ok(());
@@ -78,7 +78,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// Under `-C`: the parts of a connection's opening.
+    /// Under `-C`, the phases of opening a connection.
     fn write_openings(&self, out: &mut String) -> std::fmt::Result {
         let Some(openings) = &self.measurement.openings else {
             return Ok(());
@@ -100,7 +100,7 @@ impl Report<'_> {
         let part = |count: u64| 100.0 * (count as f64 / even.max(1.0) - 1.0);
         writeln!(
             out,
-            "fairness: the slowest client did {least} transactions ({:+.1}%), the fastest {most} ({:+.1}%)",
+            "fairness: the slowest client completed {least} transactions ({:+.1}%), the fastest {most} ({:+.1}%)",
             part(*least),
             part(*most)
         )
@@ -113,7 +113,7 @@ impl Report<'_> {
         let share = |us: u64| 100.0 * us as f64 / all_us;
         writeln!(
             out,
-            "clients' time: {:.1}% in transactions, {:.1}% asleep, {:.1}% between them",
+            "client time: {:.1}% in transactions, {:.1}% sleeping, {:.1}% between transactions",
             share(time.in_transaction_us),
             share(time.asleep_us),
             share(time.between_us)
@@ -123,12 +123,12 @@ impl Report<'_> {
         let busy = 100.0 / elapsed_us.max(1) as f64;
         let waits = measurement.threads.iter().map(|it| it.run_queue_wait_us);
         let waited = match waits.sum::<Option<u64>>() {
-            Some(us) => format!(", waited for a processor {:.1}%", us as f64 * busy),
+            Some(us) => format!(", in run queue {:.1}%", us as f64 * busy),
             None => String::new(),
         };
         write!(
             out,
-            "client: {:.2} us of CPU per transaction, busy {:.1}%{waited} of the time",
+            "client: {:.2} us of CPU per transaction, on CPU {:.1}%{waited} of the time",
             measurement.client_cpu_us_per_transaction(),
             cpu_us as f64 * busy
         )?;
@@ -262,7 +262,7 @@ impl Report<'_> {
     }
 }
 
-/// A histogram in `HdrHistogram`'s own form, deflated and in base64, as its logs have it.
+/// A histogram in `HdrHistogram`'s format, deflated and base64-encoded as in its logs.
 fn encoded(latency_ns: &Histogram<u64>) -> String {
     let mut packed = Vec::new();
     V2DeflateSerializer::new()
@@ -275,7 +275,7 @@ fn at_percentile_ms(latency_ns: &Histogram<u64>, percentile: f64) -> f64 {
     latency_ns.value_at_quantile(percentile / 100.0) as f64 / 1e6
 }
 
-/// Mean and percentiles in a line.
+/// Mean and percentiles on one line.
 fn usual(latency_ns: &Histogram<u64>) -> String {
     let at = |percentile| at_percentile_ms(latency_ns, percentile);
     format!(

@@ -1,5 +1,5 @@
-//! The connection for what comes before a run: tables, versions, vacuum. Its errors are told as
-//! libpq and pgbench tell them. Source: `doConnect`, `executeStatement` in pgbench.c.
+//! The setup connection: reads tables and versions, runs vacuum. Error messages are those of libpq
+//! and pgbench. Source: `doConnect`, `executeStatement` in pgbench.c.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::settings::Settings;
 use crate::connector::{ConnectError, Stream, connect};
 use crate::surroundings::{Real, ask_password};
 
-/// Where and as whom options and surroundings say to connect.
+/// The connection target from options and environment.
 pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
     let told = |error: pgassay_wire::conninfo::ConninfoError| fatal(&error.to_string());
     let given = &settings.connection;
@@ -31,7 +31,7 @@ pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
         && let Ok(user) = std::env::var("PGUSER")
         && !user.is_empty()
     {
-        // pgbench looks at these two before anything else, even before -U.
+        // In pgbench these two variables take precedence, even over -U.
         request = request.option("dbname", &user).map_err(told)?;
     }
     let target = request
@@ -44,15 +44,15 @@ pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
     Ok(target)
 }
 
-/// The connection.
+/// The setup connection.
 pub struct Setup {
     exchange: Exchange<Stream>,
     address: Address,
 }
 
 impl Setup {
-    /// Connects to the first host that answers; asks for a password if the server wants one that
-    /// nobody gave, and keeps it in the target.
+    /// Connects to the first host that accepts. Prompts for a password if the server requires one that
+    /// is missing, and stores it in the target.
     pub fn open(target: &mut Target) -> Result<Self, Exit> {
         let mut tried = open(target);
         if let Err(error) = &tried
@@ -70,7 +70,7 @@ impl Setup {
         })
     }
 
-    /// The host, or the socket's directory, and the port that it is connected to.
+    /// Host or socket directory, and port of the connection.
     pub fn host_and_port(&self) -> (&str, u16) {
         match &self.address {
             Address::Unix { directory, port } => (directory, *port),
@@ -78,7 +78,7 @@ impl Setup {
         }
     }
 
-    /// Runs a statement, or tells what is wrong.
+    /// Runs a statement and reports errors.
     pub fn execute(&mut self, sql: &str) -> Result<(), Exit> {
         let answered = self.exchange.query(sql);
         self.tell_notices();
@@ -88,7 +88,7 @@ impl Setup {
         }
     }
 
-    /// Runs a query, or tells what is wrong; the first value of its answer.
+    /// Runs a query, reports errors, and returns the first value of the result.
     pub fn value(&mut self, sql: &str) -> Result<Option<String>, Exit> {
         let answer = self.query(sql).map_err(|error| failed(&error, sql))?;
         self.tell_notices();
@@ -96,14 +96,14 @@ impl Setup {
         Ok(first.and_then(|row| row.into_iter().next()).flatten())
     }
 
-    /// Tells what the server noted, as libpq does on its own.
+    /// Prints notices of the server, as libpq does by default.
     fn tell_notices(&mut self) {
         for notice in self.exchange.take_notices() {
             message::say(&message::of_server(&notice, None));
         }
     }
 
-    /// Runs a statement whose failure is told and no more.
+    /// Runs a statement; reports an error, but ignores it.
     pub fn try_execute(&mut self, sql: &str) {
         let answered = self.exchange.query(sql);
         self.tell_notices();
@@ -113,12 +113,12 @@ impl Setup {
         }
     }
 
-    /// A statement's answer, or the server's error.
+    /// Runs a statement and returns its result.
     pub fn query(&mut self, sql: &str) -> Result<Answer, ExchangeError> {
         Ok(self.exchange.query(sql)?.pop().unwrap_or_default())
     }
 
-    /// Copies what `write` gives into a table.
+    /// Copies the data that `write` produces into a table.
     pub fn copy(&mut self, sql: &str, write: impl FnMut(&mut Vec<u8>) -> bool) -> Result<(), Exit> {
         match self.exchange.copy_in(sql, write) {
             Ok(_) => Ok(()),
@@ -126,14 +126,14 @@ impl Setup {
         }
     }
 
-    /// The server's version, in its own words.
+    /// The server's version as it reports it.
     pub fn server_version(&self) -> &str {
         self.exchange
             .parameter("server_version")
             .unwrap_or_default()
     }
 
-    /// The major version; 0 where the server does not say.
+    /// The major version; 0 if unknown.
     pub fn server_major(&self) -> u32 {
         let version = self.server_version();
         let end = version
@@ -142,9 +142,9 @@ impl Setup {
         version[..end].parse().unwrap_or(0)
     }
 
-    /// Says goodbye.
+    /// Terminates the connection.
     pub fn close(self) {
-        // The server will notice either way.
+        // The server notices either way.
         self.exchange.close().ok();
     }
 }
@@ -158,7 +158,7 @@ fn failed(error: &ExchangeError, sql: &str) -> Exit {
     Exit(1)
 }
 
-/// The SQLSTATE of an error, where the server gave one.
+/// The SQLSTATE of a server error.
 pub fn sqlstate(error: &ExchangeError) -> Option<&str> {
     match error {
         ExchangeError::Server(error) => Some(&error.sqlstate),

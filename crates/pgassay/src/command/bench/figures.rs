@@ -1,9 +1,9 @@
-//! What pgbench counts of a run: by thread and script, readable while the run goes on.
+//! pgbench's statistics of a run by thread and script, readable during the run.
 //!
-//! Identities: done + skipped + failed is all that was due; failed is the sum of its three kinds;
-//! retried transactions ≤ retries. Each cell is written by one thread only, so that plain loads
-//! and stores do; a reader may see a transaction half counted, and the next time whole. Source:
-//! `StatsData` and `accumStats` in pgbench.c.
+//! Identities: total = done + skipped + failed; failed is the sum of its three kinds; retried
+//! transactions ≤ retries. Each cell is written by only one thread, so plain loads and stores
+//! suffice. A reader may see a transaction partly counted. Source: `StatsData` and `accumStats` in
+//! pgbench.c.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -57,7 +57,7 @@ fn double(cell: &AtomicU64) -> f64 {
     f64::from_bits(cell.load(Relaxed))
 }
 
-/// A transaction's latency and its lag behind schedule, in whole µs as pgbench counts.
+/// A transaction's latency and its lag behind schedule, in whole µs as in pgbench.
 pub fn latency_and_lag_us(transaction: &Transaction) -> (f64, f64) {
     let scheduled_us = transaction.scheduled_ns / 1000;
     let since = |ns: u64| (ns / 1000).saturating_sub(scheduled_us) as f64;
@@ -65,7 +65,7 @@ pub fn latency_and_lag_us(transaction: &Transaction) -> (f64, f64) {
 }
 
 impl Cells {
-    /// Counts a transaction; `limit_us` is the latency beyond which it is late.
+    /// Counts a transaction; it is late if its latency exceeds `limit_us`.
     pub fn count(&self, transaction: &Transaction, limit_us: Option<u64>) {
         if transaction.outcome == Outcome::Skipped {
             count(&self.skipped, 1);
@@ -89,7 +89,7 @@ impl Cells {
         add(&self.latency_sum, latency_us);
         add(&self.latency_sum2, latency_us * latency_us);
         if lag_us > 0.0 {
-            // Without pacing there is none.
+            // There is no lag without -R.
             add(&self.lag_sum, lag_us);
             add(&self.lag_sum2, lag_us * lag_us);
         }
@@ -101,7 +101,7 @@ impl Cells {
         }
     }
 
-    /// Forgets everything.
+    /// Sets all cells to zero.
     pub fn reset(&self) {
         for cell in [
             &self.done,
@@ -127,7 +127,7 @@ impl Cells {
         double(&self.lag_sum2)
     }
 
-    /// What they hold now.
+    /// The current values.
     pub fn read(&self) -> Figures {
         Figures {
             done: self.done.load(Relaxed),
@@ -157,7 +157,7 @@ impl Figures {
         self.done + self.skipped + self.failed()
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(mut self, other: &Self) -> Self {
         self.done += other.done;
         self.latency_sum_us += other.latency_sum_us;
@@ -174,14 +174,14 @@ impl Figures {
         self
     }
 
-    /// The mean latency and its standard deviation in ms, if anything was done.
+    /// Mean latency and its standard deviation in ms; `None` without transactions.
     pub fn latency_ms(&self) -> Option<(f64, f64)> {
         if self.done == 0 {
             return None;
         }
         let mean_us = self.latency_sum_us / self.done as f64;
         let variance = self.latency_sum2 / self.done as f64 - mean_us * mean_us;
-        // Rounding may leave it a hair below zero.
+        // Rounding may make it slightly negative.
         Some((mean_us / 1000.0, variance.max(0.0).sqrt() / 1000.0))
     }
 }
@@ -190,7 +190,7 @@ impl Figures {
 pub struct Board(Vec<Vec<Cells>>);
 
 impl Board {
-    /// Cells for so many threads and scripts.
+    /// Cells for this number of threads and scripts.
     pub fn new(threads: usize, scripts: usize) -> Self {
         let of_thread = || (0..scripts).map(|_| Cells::default()).collect();
         Self((0..threads).map(|_| of_thread()).collect())

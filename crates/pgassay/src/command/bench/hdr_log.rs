@@ -1,9 +1,9 @@
-//! `--hdr-log`: histograms of latency by second and script, and those of the whole run by statement
-//! where statements are timed, in the log format that `HdrHistogram`'s own tools read (version 1.3,
-//! V2 histograms deflated; values in ns, maxima in ms).
+//! `--hdr-log`: latency histograms per second and script and, if statements are timed, per statement
+//! for the whole run, in the log format of `HdrHistogram`'s tools (version 1.3, V2 histograms
+//! deflated; values in ns, maxima in ms).
 //!
-//! While a run goes on each thread keeps the histograms of one second; those that are over are
-//! packed, some kB each, and all are put together when the run has ended.
+//! During a run, each thread keeps the histograms of the current second. Completed ones are packed, a
+//! few kB each, and merged at the end of the run.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::connector::plain;
 
 const NS_PER_MS: f64 = 1e6;
 
-/// The packed histograms of threads.
+/// Packed histograms, one per thread.
 type Parts = Vec<Vec<u8>>;
 
 /// The log of a run.
@@ -40,13 +40,13 @@ pub struct Second {
     latency_ns: Vec<Histogram<u64>>,
 }
 
-/// A histogram that takes as much memory as its values need.
+/// A histogram that grows with its values.
 fn growing() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are allowed")
 }
 
 impl Second {
-    /// Counts a transaction that ended well.
+    /// Counts a successful transaction.
     pub fn count(&mut self, transaction: &Transaction, epoch_shift_us: u64, log: &HdrLog) {
         if transaction.outcome != Outcome::Done {
             return;
@@ -62,7 +62,7 @@ impl Second {
             .expect("a histogram of three digits can grow to hold any value");
     }
 
-    /// Packs what there is.
+    /// Packs and resets the histograms.
     pub fn close(&mut self, log: &HdrLog) {
         for (script, latency_ns) in self.latency_ns.iter_mut().enumerate() {
             if latency_ns.is_empty() {
@@ -96,7 +96,7 @@ impl HdrLog {
         })
     }
 
-    /// What a thread begins with.
+    /// A thread's initial, empty histograms.
     pub fn second(&self) -> Second {
         Second {
             second: 0,
@@ -104,7 +104,7 @@ impl HdrLog {
         }
     }
 
-    /// Writes all of it.
+    /// Writes the log.
     pub fn write(
         &self,
         scripts: &[(Arc<Script>, u32)],
@@ -166,7 +166,7 @@ impl HdrLog {
     }
 }
 
-/// A name without what separates the log's fields.
+/// Replaces characters that separate the log's fields.
 fn tag(name: &str) -> String {
     let replaced = |letter: char| letter == ',' || letter.is_whitespace();
     name.replace(replaced, "_")

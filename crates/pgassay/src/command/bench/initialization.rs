@@ -1,8 +1,8 @@
-//! `-i`: makes the standard tables and fills them.
+//! `-i`: creates and fills the standard tables.
 //!
-//! Source: `runInitSteps` and what it calls in pgbench.c. Up to 16 only accounts came by COPY and
-//! progress did not name the table; what the tables hold is the same. With partitions, pgbench 18
-//! makes only the partitions unlogged, see [`Initialization::tables_are_unlogged`].
+//! Source: `runInitSteps` and its callees in pgbench.c. Up to 16, only accounts were filled by COPY and
+//! progress did not name the table; the contents are the same. With partitions, pgbench 18 makes
+//! only the partitions unlogged, see [`Initialization::tables_are_unlogged`].
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -16,17 +16,17 @@ use pgassay_script::Compat;
 const BRANCHES: i64 = 1;
 const TELLERS: i64 = 10;
 const ACCOUNTS: i64 = 100_000;
-/// From this scale on accounts need 64 bits.
+/// From this scale, account IDs need 64 bits.
 const SCALE_OF_BIGINT: i32 = 20_000;
-/// With `-q`, progress is told this often.
+/// Progress interval with `-q`.
 const QUIET_S: f64 = 5.0;
-/// Without it, every so many rows.
+/// Progress interval without `-q`, in rows.
 const TOLD_ROWS: i64 = 100_000;
-/// Rows are sent in messages of about this size.
+/// Approximate size of the messages in which rows are sent.
 const MESSAGE_BYTES: usize = 32 << 10;
-/// `COPY … FREEZE` is of use since this version, where it sets the visibility map.
+/// `COPY … FREEZE` is useful since this version, because it sets the visibility map.
 const FREEZE_MAJOR: u32 = 14;
-/// Servers refuse an unlogged partitioned table since this version.
+/// Servers reject an unlogged partitioned table since this version.
 const NO_UNLOGGED_PARENT_MAJOR: u32 = 18;
 
 struct Initialization<'a> {
@@ -34,7 +34,7 @@ struct Initialization<'a> {
     settings: &'a Settings,
 }
 
-/// Runs the steps.
+/// Runs the initialization steps.
 pub fn initialize(settings: &Settings, application: &str) -> Result<(), Exit> {
     let mut target = connection::target(settings, application)?;
     let setup = Setup::open(&mut target)
@@ -150,12 +150,11 @@ impl Initialization<'_> {
         }
     }
 
-    /// Whether the four standard tables are unlogged. Partitions are unlogged whenever that was
-    /// asked for.
+    /// Whether the four standard tables are unlogged. Partitions always are with `--unlogged-tables`.
     ///
     /// pgbench 18 makes all four tables permanent if accounts are partitioned, on every server.
-    /// Older ones make all four unlogged. Servers from 18 on refuse that for the partitioned table;
-    /// there the older ones fail, and this program does what pgbench 18 does.
+    /// Older versions make all four unlogged and fail on servers since 18, which reject an unlogged
+    /// partitioned table; there pgassay does what pgbench 18 does.
     fn tables_are_unlogged(&self) -> bool {
         let settings = self.settings;
         let parent_may_be_unlogged =
@@ -163,7 +162,7 @@ impl Initialization<'_> {
         settings.unlogged && (settings.partition_method.is_none() || parent_may_be_unlogged)
     }
 
-    /// Ranges are open at both ends, so that any key has a place.
+    /// The first and last ranges are unbounded, so that every key has a partition.
     fn create_partitions(&mut self, method: PartitionMethod) -> Result<(), Exit> {
         let count = i64::from(self.settings.partitions);
         let unlogged = unlogged(self.settings.unlogged);
@@ -201,7 +200,7 @@ impl Initialization<'_> {
         )
     }
 
-    /// All in one transaction, so that the server need not log what it can truncate again.
+    /// In one transaction with the truncation, so that the server can skip WAL.
     fn generate_here(&mut self) -> Result<(), Exit> {
         say("generating data (client-side)...\n");
         self.execute("begin")?;
@@ -246,8 +245,8 @@ impl Initialization<'_> {
         Ok(())
     }
 
-    /// Whether it is an ordinary table, which alone takes `COPY … FREEZE`. The server is asked,
-    /// since an earlier run may have made the tables.
+    /// Whether it is an ordinary table; only these accept `COPY … FREEZE`. Asks the server, because
+    /// an earlier run may have created the tables.
     fn is_ordinary(&mut self, table: &str) -> Result<bool, Exit> {
         let sql = format!(
             "select relkind from pg_catalog.pg_class \
@@ -312,7 +311,7 @@ impl Initialization<'_> {
     }
 }
 
-/// SQL's word for it, before `table`.
+/// The SQL keyword before `table`.
 fn unlogged(is_unlogged: bool) -> &'static str {
     if is_unlogged { " unlogged" } else { "" }
 }
@@ -327,14 +326,14 @@ fn push_row(out: &mut Vec<u8>, values: &[i64], end: &str) {
     out.extend_from_slice(end.as_bytes());
 }
 
-/// A name as SQL takes it whatever it holds.
+/// Quotes an SQL identifier.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// How far a table is filled, on stderr.
+/// Prints the progress of filling a table on stderr.
 struct Progress {
-    /// What the lines call the table.
+    /// The table's name in progress lines.
     of: String,
     total: i64,
     quiet: bool,
@@ -342,7 +341,7 @@ struct Progress {
     told_s: f64,
     line_end: char,
     width: usize,
-    /// Whether a terminal's line is cleared at the end, as since 17, or kept.
+    /// Whether the line is cleared at the end on a terminal, as since 17.
     clears: bool,
 }
 
@@ -395,7 +394,7 @@ impl Progress {
         self.width = line.len();
     }
 
-    /// Leaves the cursor where the next message belongs.
+    /// Ends the progress line.
     fn end(&self) {
         if self.line_end == '\n' || self.width == 0 {
             return;

@@ -1,7 +1,7 @@
-//! What pgbench says on stderr, in its form: `pgbench: error: …`, `pgbench: detail: …`.
+//! Messages on stderr in pgbench's format: `pgbench: error: …`, `pgbench: detail: …`.
 //!
-//! Source: `src/common/logging.c`, and `fe-protocol3.c` (`pqBuildErrorMessage3`) for a server's
-//! error as libpq words it.
+//! Source: `src/common/logging.c`, and `fe-protocol3.c` (`pqBuildErrorMessage3`) for libpq's format
+//! of server errors.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -16,27 +16,27 @@ use crate::connector::failed_at;
 static PROGRAM: OnceLock<String> = OnceLock::new();
 static IS_DEBUGGING: AtomicBool = AtomicBool::new(false);
 
-/// Sets the name that all lines begin with.
+/// Sets the program name with which all lines begin.
 pub fn set_program(name: &str) {
     PROGRAM.get_or_init(|| name.to_owned());
 }
 
-/// The name that all lines begin with.
+/// The program name with which all lines begin.
 pub fn program() -> &'static str {
     PROGRAM.get().map_or("pgbench", String::as_str)
 }
 
-/// Lets [`debug`] be heard.
+/// Enables [`debug`].
 pub fn set_debugging() {
     IS_DEBUGGING.store(true, Ordering::Relaxed);
 }
 
-/// Whether [`debug`] is heard.
+/// Whether [`debug`] is enabled.
 pub fn is_debugging() -> bool {
     IS_DEBUGGING.load(Ordering::Relaxed)
 }
 
-/// Writes to stderr what need not be read by anybody.
+/// Writes to stderr and ignores errors.
 pub fn say(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
@@ -49,49 +49,49 @@ fn line(label: &str, text: &str) {
     ));
 }
 
-/// An error.
+/// Prints an error.
 pub fn error(text: &str) {
     line("error: ", text);
 }
 
-/// More about the error before.
+/// Prints details about the previous error.
 pub fn detail(text: &str) {
     line("detail: ", text);
 }
 
-/// What to do about it.
+/// Prints a hint about the previous error.
 pub fn hint(text: &str) {
     line("hint: ", text);
 }
 
-/// Something that is not as it should be.
+/// Prints a warning.
 pub fn warning(text: &str) {
     line("warning: ", text);
 }
 
-/// Something to know.
+/// Prints an informational message.
 pub fn info(text: &str) {
     line("", text);
 }
 
-/// Every step, if asked for.
+/// Prints a debug message if enabled.
 pub fn debug(text: &str) {
     if is_debugging() {
         line("", text);
     }
 }
 
-/// A failure that was told, if there was anything to tell, and the exit code it leads to.
+/// The exit code of a failure that was already reported.
 #[derive(Debug)]
 pub struct Exit(pub u8);
 
-/// Tells an error that ends the program.
+/// Prints an error and returns the exit code 1.
 pub fn fatal(text: &str) -> Exit {
     error(text);
     Exit(1)
 }
 
-/// A server's error as libpq words it; `sql` is what the position in it refers to.
+/// A server error in libpq's format; `sql` is the statement that its position refers to.
 pub fn of_server(error: &ServerError, sql: Option<&str>) -> String {
     let mut text = format!("{}:  {}\n", error.severity, error.message);
     if let (Some(sql), Some(position)) = (sql, error.position) {
@@ -110,7 +110,7 @@ pub fn of_server(error: &ServerError, sql: Option<&str>) -> String {
     text
 }
 
-/// The line of a statement with a caret below, `position` being in characters from 1.
+/// The line of a statement with a caret below; `position` counts characters from 1.
 fn excerpt(sql: &str, position: u32) -> String {
     let before: String = sql
         .chars()
@@ -142,7 +142,7 @@ pub fn of_exchange(error: &ExchangeError, sql: Option<&str>) -> String {
     }
 }
 
-/// The error of a load as libpq would word it.
+/// A load error in libpq's format.
 pub fn of_load(error: &LoadError) -> String {
     match error {
         LoadError::Refused { error, .. } => of_server(error, None),

@@ -1,9 +1,9 @@
-//! `pgassay bench`, and the program under the name `pgbench`: a drop-in replacement of pgbench 18.
+//! `pgassay bench`, also invoked as `pgbench`: a drop-in replacement for pgbench 18.
 //!
-//! What a user of pgbench sees is pgbench's: options ([`options`], [`settings`]), messages
-//! ([`message`]), tables ([`initialization`]), report ([`report`]) and logs ([`observer`]). What
-//! runs the clients is the load engine of all studies. Source: `src/bin/pgbench/pgbench.c` of
-//! PostgreSQL 15 to 18; where they differ `--compat` (or `PGASSAY_PGBENCH_COMPAT`) chooses.
+//! Everything that users see is pgbench's: options ([`options`], [`settings`]), messages
+//! ([`message`]), tables ([`initialization`]), report ([`report`]) and logs ([`observer`]). The
+//! clients run on the same load engine as studies. Source: `src/bin/pgbench/pgbench.c` of
+//! PostgreSQL 15 to 18; where these differ, `--compat` (or `PGASSAY_PGBENCH_COMPAT`) chooses.
 
 mod additions;
 mod connection;
@@ -31,10 +31,10 @@ use pgassay_script::Compat;
 use message::Exit;
 use settings::Settings;
 
-/// The variable that chooses a version where no option does.
+/// The environment variable that chooses a version without `--compat`.
 const COMPAT_VARIABLE: &str = "PGASSAY_PGBENCH_COMPAT";
 
-/// The version of pgbench that it says it is.
+/// The pgbench version to report.
 fn version(compat: Compat) -> &'static str {
     match compat {
         Compat::V15 => "15.18",
@@ -43,7 +43,7 @@ fn version(compat: Compat) -> &'static str {
     }
 }
 
-/// Whether a program called so is to behave as pgbench.
+/// Whether a program of this name behaves as pgbench.
 pub fn is_pgbench(program: &str) -> bool {
     last_part(program) == "pgbench"
 }
@@ -52,8 +52,8 @@ fn last_part(program: &str) -> &str {
     program.rsplit('/').next().unwrap_or(program)
 }
 
-/// Runs it: `program` is the name it was started by, `words` are what followed. Under its own name
-/// it adds lines to pgbench's report; as a drop-in pgbench it does so only on request.
+/// Runs the command; `words` are its arguments. As `pgassay bench` it adds lines to pgbench's report;
+/// as `pgbench` it does so only on request.
 pub fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
     let is_drop_in = is_pgbench(program);
     let words: Vec<String> = words
@@ -97,7 +97,7 @@ fn dispatch(application: &str, is_drop_in: bool, words: &[String]) -> Result<(),
     }
 }
 
-/// The version to be like: it must be known before other options are read.
+/// The version to behave like, which must be known before other options are parsed.
 fn compat(words: &[String]) -> Result<Compat, Exit> {
     let mut chosen = std::env::var(COMPAT_VARIABLE).ok();
     let before_arguments = words.iter().take_while(|word| *word != "--");

@@ -1,7 +1,7 @@
-//! Numbers of the command line, as C reads them.
+//! Parses numbers on the command line as C does.
 //!
-//! Source: `option_parse_int` in `src/fe_utils/option_utils.c`; `atof` and `atoi` take what begins
-//! a text and pass over the rest.
+//! Source: `option_parse_int` in `src/fe_utils/option_utils.c`; `atof` and `atoi` parse a prefix of
+//! the text and ignore the rest.
 
 use super::message::{Exit, fatal};
 
@@ -9,7 +9,7 @@ fn is_blank(letter: char) -> bool {
     matches!(letter, ' ' | '\t'..='\r')
 }
 
-/// An option's integer in a range.
+/// Parses an option's integer and checks its range.
 pub fn integer(text: &str, option: &str, min: i32, max: i32) -> Result<i32, Exit> {
     let trimmed = text.trim_matches(is_blank);
     let out_of_range = || fatal(&format!("{option} must be in range {min}..{max}"));
@@ -30,7 +30,7 @@ pub fn integer(text: &str, option: &str, min: i32, max: i32) -> Result<i32, Exit
     }
 }
 
-/// `atoi`: the integer that begins a text, or 0.
+/// `atoi`: the integer at the start of a text, or 0.
 pub fn leading_integer(text: &str) -> i32 {
     let text = text.trim_start_matches(is_blank);
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -38,13 +38,13 @@ pub fn leading_integer(text: &str) -> i32 {
     let end = digits
         .find(|letter: char| !letter.is_ascii_digit())
         .unwrap_or(digits.len());
-    // What C leaves undefined saturates.
+    // Overflow, which is undefined in C, saturates.
     text[..signs + end].parse::<i64>().map_or(0, |number| {
         number.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32
     })
 }
 
-/// `atof`: the longest number that begins a text, or 0.
+/// `atof`: the longest number at the start of a text, or 0.
 pub fn leading_double(text: &str) -> f64 {
     let text = text.trim_start_matches(is_blank);
     (1..=text.len())

@@ -1,4 +1,4 @@
-//! What is kept and told of each transaction while a run goes on: figures, logs, errors.
+//! Records and reports each transaction during a run: figures, logs, errors.
 //!
 //! Source: `processXactStats`, `doLog`, `printVerboseErrorMessages`, `commandFailed` and
 //! `readCommandResponse` in pgbench.c.
@@ -18,13 +18,13 @@ use super::message;
 use super::settings::Settings;
 use crate::connector;
 
-/// What all threads' observers share.
+/// State shared by the observers of all threads.
 pub struct Common {
     pub settings: Settings,
     pub board: Board,
-    /// Histograms by second, if they are wanted.
+    /// The log of `--hdr-log`.
     pub hdr_log: Option<HdrLog>,
-    /// To be added to the load's clock for the time since 1970.
+    /// Added to the load generator's clock to get the time since 1970.
     pub epoch_shift_us: u64,
 }
 
@@ -48,7 +48,7 @@ struct Log {
 }
 
 impl Watcher {
-    /// The observer of a thread; `file` is its log's.
+    /// The observer of a thread; `file` is its log.
     pub fn new(common: &Arc<Common>, thread: usize, sample: Rng, file: Option<File>) -> Self {
         let log = file.map(|file| Log {
             file: BufWriter::new(file),
@@ -78,7 +78,7 @@ impl Observer for Watcher {
         }
         if let Some(log) = &mut self.log {
             let now_us = transaction.end_ns / 1000 + self.common.epoch_shift_us;
-            // A full disk must not end a run; what is missing shows in the log's length.
+            // A full disk must not end a run; the log's length shows what is missing.
             let _ = log.transaction(transaction, settings, now_us);
         }
     }
@@ -181,7 +181,7 @@ impl Log {
         writeln!(self.file)
     }
 
-    /// Writes the intervals that are over, empty ones too.
+    /// Writes the completed intervals, including empty ones.
     fn close_intervals(
         &mut self,
         now_us: u64,
@@ -238,7 +238,7 @@ impl Log {
     }
 }
 
-/// What a log has in the place of a latency.
+/// What a log contains instead of a latency.
 fn result(outcome: Outcome, detailed: bool) -> Option<&'static str> {
     match outcome {
         Outcome::Done => None,
@@ -250,11 +250,11 @@ fn result(outcome: Outcome, detailed: bool) -> Option<&'static str> {
     }
 }
 
-/// libpq's words for a connection that ended without any.
+/// libpq's message for a connection that was closed without an error.
 const CLOSED: &str = "server closed the connection unexpectedly\n\tThis probably means the server \
      terminated abnormally\n\tbefore or while processing the request.";
 
-/// Tells why a client cannot go on, in pgbench's words.
+/// Reports why a client aborted, as pgbench does.
 fn tell_abort(client: u32, error: &LoadError) {
     match error {
         LoadError::Aborted { place, cause } => tell_cause(client, place, cause),
@@ -271,7 +271,7 @@ fn tell_abort(client: u32, error: &LoadError) {
             ..
         } => {
             let why = match (last, source) {
-                // A warning was told when it came.
+                // Warnings were already reported on arrival.
                 (Some(last), _) if last.is_fatal() => message::of_server(last, None),
                 (_, Some(source)) => connector::plain(source),
                 _ => CLOSED.into(),
@@ -339,8 +339,7 @@ fn tell_cause(client: u32, place: &Place, cause: &AbortCause) {
     }
 }
 
-/// What pgbench calls the failure of a backslash command, by the command where errors are the
-/// same.
+/// pgbench's description of a failed backslash command.
 fn reason(error: &EvalError, word: &str) -> &'static str {
     if matches!(word, "setshell" | "shell" | "sleep") {
         "execution of meta-command failed"

@@ -1,14 +1,14 @@
-//! The command line as C's `getopt_long` reads it: values attached or apart, long names cut short,
-//! options after arguments, its messages word for word.
+//! Parses the command line as C's `getopt_long` does: attached or separate values, abbreviated long
+//! names, options after arguments, and the same messages.
 //!
-//! Source: the option table of `main` in pgbench.c; 15 has `-d` for `--debug`, 17 and later for
-//! `--dbname`; `--exit-on-abort` came with 17. Options of our own have to be spelt out, so that they
-//! never make an abbreviation of pgbench's ambiguous; `--continue-on-error`, which pgbench has
-//! after 18, is one of them for the versions that are known here.
+//! Source: the option table of `main` in pgbench.c. In 15, `-d` is `--debug`; in 17 and later,
+//! `--dbname`. `--exit-on-abort` was added in 17. pgassay's own options cannot be abbreviated, so
+//! that they never make an abbreviation of pgbench's ambiguous. One of them is
+//! `--continue-on-error`, which pgbench has only after 18.
 
 use pgassay_script::Compat;
 
-/// An option, whatever it was called by.
+/// An option, by whichever name it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opt {
     Builtin,
@@ -77,7 +77,7 @@ struct Known {
     long: &'static str,
     short: Option<char>,
     takes: Takes,
-    /// Not pgbench's.
+    /// Not an option of pgbench.
     is_own: bool,
 }
 
@@ -103,7 +103,7 @@ const fn own(opt: Opt, long: &'static str, takes: Takes) -> Known {
 
 use Takes::{MaybeValue, Nothing, Value};
 
-/// In pgbench's order, in which ambiguities are told.
+/// In pgbench's order, which determines the order in messages about ambiguity.
 const KNOWN: [Known; 50] = [
     known(Opt::Builtin, "builtin", 'b', Value),
     known(Opt::Client, "client", 'c', Value),
@@ -157,14 +157,14 @@ const KNOWN: [Known; 50] = [
     own(Opt::Io, "io", Value),
 ];
 
-/// An option as it was found, and its value; empty where there is none.
+/// A parsed option and its value, which is empty if there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub opt: Opt,
     pub value: String,
 }
 
-/// Reads options one after the other, so that what is wrong with an earlier one is told first.
+/// Reads options one at a time, so that the first error is reported first.
 pub struct Reader<'a> {
     words: std::slice::Iter<'a, String>,
     /// Short options that follow in the current word.
@@ -176,7 +176,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads these words, those after the program's name.
+    /// Reads the arguments `words`, without the program name.
     pub fn new(words: &'a [String], compat: Compat, is_posix: bool) -> Self {
         Self {
             words: words.iter(),
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What is no option, once there are no more of them.
+    /// The non-option arguments, after all options have been read.
     pub fn into_arguments(self) -> Vec<String> {
         self.arguments
     }
@@ -351,7 +351,7 @@ mod tests {
                 is(Opt::Client, "10")
             ]
         );
-        // A value may look like an option.
+        // A value can look like an option.
         assert_eq!(
             options("--partitions -1 -s -n"),
             [is(Opt::Partitions, "-1"), is(Opt::Scale, "-n")]

@@ -1,4 +1,4 @@
-//! `-P`: a line on stderr every so many seconds. Source: `printProgressReport` in pgbench.c.
+//! `-P`: prints progress on stderr at intervals. Source: `printProgressReport` in pgbench.c.
 
 use std::fmt::Write as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -10,7 +10,7 @@ use super::observer::Common;
 use super::settings::Settings;
 use crate::surroundings::monotonic_ns;
 
-/// Tells progress until the other end of the channel is dropped.
+/// Prints progress until the other end of the channel is dropped.
 pub fn tell(common: &Common, every_s: u32, done: &Receiver<()>) {
     let begin_ns = monotonic_ns();
     let every_ns = u64::from(every_s) * 1_000_000_000;

@@ -1,9 +1,9 @@
-//! The report on stdout, line for line pgbench's; what we add comes after it (`additions`).
+//! The report on stdout, line by line as pgbench's. pgassay's additions follow it (`additions`).
 //!
-//! Source: `printResults` in pgbench.c, 15 to 18. Since 18 a report ends early only where no
-//! transaction at all is counted, and a script's share is one of all that are counted; until 17 it
-//! ended where none was done or skipped, and the share was one of those done. The line of other
-//! failures came after 18, with `--continue-on-error`.
+//! Source: `printResults` in pgbench.c, 15 to 18. Since 18, a report ends early only if no
+//! transaction is counted, and a script's share is relative to all counted transactions. Until 17, it
+//! ended if none was processed or skipped, and the share was relative to those processed. The line
+//! of other failures was added after 18, with `--continue-on-error`.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use pgassay_script::{Compat, Script};
 use super::figures::{Board, Figures};
 use super::settings::{PartitionMethod, Settings};
 
-/// All that a report says.
+/// The contents of a report.
 pub struct Report<'a> {
     pub settings: &'a Settings,
     pub scripts: &'a [(std::sync::Arc<Script>, u32)],
@@ -24,7 +24,7 @@ pub struct Report<'a> {
     pub connecting_us: u64,
 }
 
-/// A count's share; what PostgreSQL's printf makes of 0/0 where there is nothing to divide by.
+/// A share in percent; for 0/0, what PostgreSQL's printf prints.
 fn percent(count: u64, of: u64) -> String {
     if of == 0 {
         "NaN%".to_owned()
@@ -34,7 +34,7 @@ fn percent(count: u64, of: u64) -> String {
 }
 
 impl Report<'_> {
-    /// pgbench's part.
+    /// pgbench's report.
     pub fn text(&self) -> String {
         let mut out = String::new();
         self.write(&mut out)
@@ -42,7 +42,7 @@ impl Report<'_> {
         out
     }
 
-    /// Transactions per second, the way pgbench counts them.
+    /// Transactions per second as pgbench counts them.
     pub fn tps(&self) -> f64 {
         self.board.all().done as f64 / (self.elapsed_us() / 1e6)
     }
@@ -184,7 +184,7 @@ impl Report<'_> {
             writeln!(out, "latency average = {mean_ms:.3} ms{including}")?;
         }
         if settings.rate_per_s.is_some() {
-            // NaN where none was done, as PostgreSQL's printf has it.
+            // NaN if no transaction was processed, as in pgbench.
             let mean_ms = total.lag_sum_us / total.done as f64 / 1000.0;
             writeln!(
                 out,
@@ -236,7 +236,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// What a script has of all transactions, and what became of its own.
+    /// Prints a script's share of all transactions and their outcomes.
     fn write_share(
         &self,
         out: &mut String,
@@ -287,7 +287,7 @@ impl Report<'_> {
         };
         let prefix = if several { " - " } else { "" };
         writeln!(out, "{prefix}statement latencies in milliseconds{columns}:")?;
-        // Up to 17 there is a blank more between the columns.
+        // Up to 17, columns are separated by one more space.
         let gap = if self.settings.compat < Compat::V18 {
             "  "
         } else {

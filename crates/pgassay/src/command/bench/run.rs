@@ -1,4 +1,4 @@
-//! A benchmark run: looks at the tables, runs the clients, prints the report.
+//! A benchmark run: inspects the tables, runs the clients, prints the report.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,19 +25,19 @@ use crate::exit::{INTERRUPTED, PARTIAL};
 use crate::interrupt::Interrupt;
 use crate::surroundings::{epoch_shift_us, monotonic_ns};
 
-/// pgbench waits for a server as long as it takes; ten years stand for that.
+/// pgbench waits for a server without a timeout; ten years stand for that.
 const FOR_EVER: Duration = Duration::from_hours(10 * 365 * 24);
 /// How long running transactions may take to end after Ctrl-C.
 const STOP: Duration = Duration::from_secs(2);
 const LOG_PREFIX: &str = "pgbench_log";
 
-/// What the tables say.
+/// Scale and partitioning of the existing tables.
 struct Tables {
     scale: i32,
     partitioning: Option<(PartitionMethod, i32)>,
 }
 
-/// The scripts as they will run.
+/// The parsed scripts.
 struct Scripts {
     weighted: Vec<(Arc<Script>, u32)>,
     names: Arc<Names>,
@@ -121,10 +121,10 @@ fn trace_parameters(setup: &Setup, settings: &Settings, database: &str) {
     ));
 }
 
-/// Prints to stdout at once, since shells that scripts start write there too.
+/// Prints to stdout and flushes, because shells started by scripts write there, too.
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
-    // A reader that has seen enough does not end a run.
+    // A closed pipe must not end a run.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -184,7 +184,7 @@ fn look_at_tables(setup: &mut Setup, settings: &Settings, database: &str) -> Res
         ));
     }
     let Ok(found) = setup.query(PARTITIONING) else {
-        // A server before 10 has no such catalogue.
+        // Servers before version 10 do not have this catalog.
         return Ok(Tables {
             scale,
             partitioning: None,
@@ -307,7 +307,7 @@ fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<Conduct, Exit> {
     })
 }
 
-/// Each thread's log, if there are to be logs.
+/// The log file of each thread, if logging is enabled.
 fn logs(settings: &Settings) -> Result<Vec<File>, Exit> {
     if !settings.log {
         return Ok(Vec::new());
@@ -339,7 +339,7 @@ fn not_connected(error: &LoadError) -> Exit {
         | LoadError::Wire { client, .. } => {
             fatal(&format!("could not create connection for client {client}"))
         }
-        LoadError::NoUring { .. } => fatal("option --io=uring cannot be met; use auto or epoll"),
+        LoadError::NoUring { .. } => fatal("cannot use --io=uring; use --io=auto or --io=epoll"),
         LoadError::Stopped => Exit(INTERRUPTED),
         _ => Exit(1),
     }
@@ -372,7 +372,7 @@ fn measure(
         let Some(client) = client_of(&error) else {
             return fatal(&error.to_string());
         };
-        // What is wrong was told when it happened.
+        // The error was reported when it occurred.
         message::error(&format!(
             "Run was aborted due to an error in thread {}",
             thread_of(client, settings)
@@ -393,7 +393,7 @@ fn client_of(error: &LoadError) -> Option<u32> {
     }
 }
 
-/// The thread of a client, dealt as pgbench deals: earlier threads have no fewer than later ones.
+/// The thread of a client. As in pgbench, earlier threads have at least as many as later ones.
 fn thread_of(client: u32, settings: &Settings) -> u32 {
     let (clients, threads) = (
         settings.clients.unsigned_abs(),

@@ -1,4 +1,4 @@
-//! Scripts as options name them: built-in ones, files, weights.
+//! Scripts on the command line: built-in scripts, files, weights.
 //!
 //! Source: `findBuiltin`, `parseScriptWeight`, `process_file` in pgbench.c.
 
@@ -10,7 +10,7 @@ use pgassay_script::{BUILTINS, Builtin, Names, Options, Script, split_weight};
 use super::message::{self, Exit, fatal};
 use crate::connector::plain;
 
-/// Tells the built-in scripts.
+/// Lists the built-in scripts.
 pub fn list_builtins() {
     let mut text = String::from("Available builtin scripts:\n");
     for builtin in &BUILTINS {
@@ -20,7 +20,7 @@ pub fn list_builtins() {
     message::say(&text);
 }
 
-/// The built-in script that a name begins.
+/// The built-in script with this name or unique prefix.
 pub fn find_builtin(name: &str) -> Result<&'static Builtin, Exit> {
     Builtin::find(name).map_err(|error| {
         let exit = fatal(&error.to_string());
@@ -29,7 +29,7 @@ pub fn find_builtin(name: &str) -> Result<&'static Builtin, Exit> {
     })
 }
 
-/// Tells a built-in script's text; the exit that follows.
+/// Prints the text of a built-in script and returns the exit code.
 pub fn show_script(name: &str) -> Exit {
     match find_builtin(name) {
         Ok(builtin) => {
@@ -43,12 +43,12 @@ pub fn show_script(name: &str) -> Exit {
     }
 }
 
-/// A name and its weight.
+/// Splits an option into name and weight.
 pub fn weight(option: &str) -> Result<(&str, u32), Exit> {
     split_weight(option).map_err(|error| fatal(&error.to_string()))
 }
 
-/// A script's text; `-` is standard input.
+/// Reads a script; `-` is standard input.
 pub fn read_script(name: &str) -> Result<Vec<u8>, Exit> {
     let mut text = Vec::new();
     if name == "-" {
@@ -73,7 +73,7 @@ pub fn read_script(name: &str) -> Result<Vec<u8>, Exit> {
     Ok(text)
 }
 
-/// Parses a script, or tells what is wrong with it.
+/// Parses a script and reports errors.
 pub fn parse(name: &str, text: &[u8], options: Options, names: &mut Names) -> Result<Script, Exit> {
     Script::parse(name, text, &options, names).map_err(|error| {
         message::error(&error.headline());

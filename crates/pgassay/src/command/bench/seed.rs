@@ -7,7 +7,7 @@ use pgassay_script::parse_seed;
 
 use super::message;
 
-/// The seed that this text gives, or the time's.
+/// Parses `--random-seed`; the default is the current time.
 pub fn seed(text: Option<&str>) -> Option<u64> {
     let seed = match text {
         None | Some("time") => SystemTime::now()

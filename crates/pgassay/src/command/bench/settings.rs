@@ -1,5 +1,5 @@
-//! What the command line asks for, checked in pgbench's order, so that of several mistakes the
-//! same one is told. Source: `main` in pgbench.c.
+//! Settings from the command line, checked in pgbench's order, so that of several errors the same one
+//! is reported. Source: `main` in pgbench.c.
 
 use pgassay_load::IoChoice;
 use pgassay_script::{Compat, Names, Options, Protocol, SCRIPTS_MAX};
@@ -11,14 +11,14 @@ use super::scripts::{find_builtin, list_builtins, parse, read_script, show_scrip
 use super::seed::seed;
 use crate::surroundings::open_files_max;
 
-/// Steps that `-I` knows.
+/// The steps of `-I`.
 const INIT_STEPS: &str = "dtgGvpf";
 const INIT_STEPS_DEFAULT: &str = "dtgvp";
 const TRANSACTIONS_DEFAULT: u32 = 10;
-/// What pgbench has open besides a socket for each client.
+/// Files that pgbench has open in addition to one socket per client.
 const FILES_BESIDE_CLIENTS: i64 = 3;
 
-/// How `pgbench_accounts` is cut up.
+/// The partitioning of `pgbench_accounts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionMethod {
     Range,
@@ -26,7 +26,7 @@ pub enum PartitionMethod {
 }
 
 impl PartitionMethod {
-    /// SQL's word for it.
+    /// The SQL keyword.
     pub fn name(self) -> &'static str {
         match self {
             Self::Range => "range",
@@ -35,7 +35,7 @@ impl PartitionMethod {
     }
 }
 
-/// A script as it was named; it is parsed again when the protocol is known.
+/// A script from the command line; it is parsed again once the protocol is known.
 #[derive(Clone, Debug)]
 pub struct ScriptText {
     pub name: String,
@@ -43,7 +43,7 @@ pub struct ScriptText {
     pub weight: u32,
 }
 
-/// Where and as whom to connect, as options say it.
+/// Connection options.
 #[derive(Clone, Debug, Default)]
 pub struct Connection {
     pub host: Option<String>,
@@ -52,7 +52,7 @@ pub struct Connection {
     pub database: Option<String>,
 }
 
-/// Everything that options set.
+/// All settings.
 #[derive(Clone, Debug)]
 #[allow(
     clippy::struct_excessive_bools,
@@ -103,7 +103,7 @@ pub struct Settings {
     pub json: bool,
     pub io: IoChoice,
     pub hdr_log: Option<String>,
-    /// Whether lines that pgbench does not have follow its report.
+    /// Whether to print pgassay's additional lines after the report.
     pub tells_more: bool,
     has_benchmarking: bool,
     has_initialization: bool,
@@ -162,10 +162,10 @@ impl Settings {
         }
     }
 
-    /// Reads the words after the program's name.
+    /// Parses the arguments, without the program name.
     ///
     /// # Errors
-    /// What was told, or done already, as by `-b list`.
+    /// After an error, which was already reported, or after an option such as `-b list`.
     pub fn read(words: &[String], compat: Compat) -> Result<Self, Exit> {
         let from_environment = std::env::var("PGBENCH_RANDOM_SEED").ok();
         let seed = seed(from_environment.as_deref()).ok_or_else(|| {
@@ -202,7 +202,7 @@ impl Settings {
                 self.scale = integer(value, "-s/--scale", 1, i32::MAX)?;
             }
             Opt::ShowScript => return Err(show_script(value)),
-            // Given before all others; see `compat` in this folder's `mod.rs`.
+            // Parsed before all others; see `compat` in `mod.rs`.
             Opt::Compat => {}
             Opt::Io => {
                 self.io = match value {
@@ -282,7 +282,7 @@ impl Settings {
                 self.add_script(name, text, weight)?;
             }
             Opt::Client => {
-                // 15 up to 15.18 calls it by a name it does not have.
+                // 15 to 15.18 print a wrong option name here.
                 let name = if self.compat == Compat::V15 {
                     "-c/--clients"
                 } else {
@@ -371,7 +371,7 @@ impl Settings {
         self.add_script(builtin.title, builtin.text.into(), weight)
     }
 
-    /// Adds a script, after checking all of it that does not depend on later options.
+    /// Adds a script, after the checks that do not depend on later options.
     fn add_script(&mut self, name: &str, text: Vec<u8>, weight: u32) -> Result<(), Exit> {
         let options = Options {
             protocol: Protocol::Simple,
@@ -508,7 +508,7 @@ impl Settings {
         Err(fatal(&refusal))
     }
 
-    /// Whether each transaction's own latency is measured and reported, as pgbench decides it.
+    /// Whether pgbench measures and reports the latency of each transaction.
     pub fn measures_latency(&self) -> bool {
         self.rate_per_s.is_some() || self.progress_s.is_some() || self.latency_limit_us.is_some()
     }
@@ -522,8 +522,8 @@ fn try_help() -> Exit {
     Exit(1)
 }
 
-/// Refuses more clients than files may be open. The engine raises the limit as far as is needed and
-/// allowed, as pgbench does since 18.
+/// Rejects more clients than the hard limit on open files allows. The load engine raises the soft
+/// limit as needed, as pgbench does since 18.
 fn check_open_files(clients: i32) -> Result<(), Exit> {
     let needed = i64::from(clients) + FILES_BESIDE_CLIENTS;
     let most = open_files_max().map_err(|error| fatal(&format!("getrlimit failed: {error}")))?;
@@ -550,7 +550,7 @@ fn check_init_steps(steps: &str) -> Result<(), Exit> {
     Ok(())
 }
 
-/// The percentiles of `--latency-percentiles=50,99.9`, or a usual choice.
+/// Parses `--latency-percentiles=50,99.9`, or returns the default percentiles.
 fn percentiles(list: &str) -> Result<Vec<f64>, Exit> {
     if list.is_empty() {
         return Ok(vec![50.0, 90.0, 95.0, 99.0, 99.9]);

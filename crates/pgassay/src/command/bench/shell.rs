@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
-/// pgbench's buffer, less its NUL.
+/// The size of pgbench's buffer without the NUL.
 const OUTPUT_BYTES_MAX: u64 = 63;
 
-/// Runs a command line; with `captures`, gives the beginning of the first line that it prints.
+/// Runs a command line. With `captures`, returns the beginning of its first line of output.
 pub fn run(line: &[u8], captures: bool) -> Result<Vec<u8>, &'static str> {
     const LAUNCH: &str = "could not launch shell command";
     let mut command = Command::new("/bin/sh");

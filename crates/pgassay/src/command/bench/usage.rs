@@ -1,9 +1,9 @@
-//! `--help`. The lines are pgbench's own facts in its own order, since wrappers look for them.
+//! `--help`. Options and their order are pgbench's, because wrappers depend on them.
 
 use pgassay_script::Compat;
 use std::fmt::Write as _;
 
-/// The text.
+/// The help text.
 pub fn text(program: &str, compat: Compat) -> String {
     let mut lines = Vec::new();
     lines.push(format!(
@@ -20,7 +20,7 @@ pub fn text(program: &str, compat: Compat) -> String {
         }
     }
     lines.push(
-        "\nThis is pgassay's, not PostgreSQL's own; it behaves as pgbench does.\n\
+        "\nThis program is part of pgassay, not of PostgreSQL; it behaves like pgbench.\n\
          Report bugs to the pgassay project.\n"
             .to_owned(),
     );
@@ -210,26 +210,29 @@ const SECTIONS: &[(&str, &[Line])] = &[
         &[
             all(
                 "--compat=15|17|18",
-                "be like this version of pgbench (default: 18)",
+                "behave like this version of pgbench (default: 18)",
             ),
             (
                 Compat::V18,
                 Compat::V18,
                 "--continue-on-error",
-                "continue running after an SQL error (pgbench has it after 18)",
+                "continue running after an SQL error (added to pgbench after 18)",
             ),
             all(
                 "--hdr-log=FILE",
-                "write histograms of latency, second by second, as HdrHistogram log",
+                "write latency histograms, one per second, as HdrHistogram log",
             ),
             all(
                 "--io=auto|epoll|uring",
-                "how the client talks to the kernel (default: auto, io_uring if possible)",
+                "client I/O interface (default: auto, io_uring if available)",
             ),
-            all("--json", "print results as JSON instead of pgbench's lines"),
+            all(
+                "--json",
+                "print results as JSON instead of pgbench's report",
+            ),
             all(
                 "--latency-percentiles[=LIST]",
-                "print percentiles of latency (default: 50,90,95,99,99.9)",
+                "print latency percentiles (default: 50,90,95,99,99.9)",
             ),
         ],
     ),

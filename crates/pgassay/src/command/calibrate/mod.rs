@@ -1,5 +1,4 @@
-//! `pgassay calibrate`: compares each of several loads with itself, and counts how often a difference
-//! is found where there is none.
+//! `pgassay calibrate`: measures the false positive rate by comparing loads with themselves (A/A).
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -21,9 +20,9 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::{checks, laboratory, results};
 
-/// As many as a study has by default.
+/// The default of a study.
 const PAIRS: u32 = 6;
-/// Short: what is calibrated is the way to a verdict, not a fine verdict.
+/// Short: calibration tests the procedure, not the precision of a single verdict.
 const TRIAL_US: u64 = 100_000;
 /// The studies, as `(name, text)`: both sides on one server, and on two.
 const STUDIES: [(&str, &str); 2] = [
@@ -34,8 +33,8 @@ const STUDIES: [(&str, &str); 2] = [
 /// Flags of `pgassay calibrate`.
 #[derive(Debug, Args)]
 pub struct CalibrateArgs {
-    /// At least this many A/A comparisons (200 take about half an hour). The share of false
-    /// positives of 200 is known to about 3 points either way, of 400 to 2.
+    /// Minimum number of A/A comparisons. 200 take about half an hour and give the false positive
+    /// rate to about ±3 percentage points, 400 to about ±2.
     #[arg(
         long,
         value_name = "N",
@@ -44,7 +43,7 @@ pub struct CalibrateArgs {
     )]
     pub comparisons: u32,
 
-    /// One comparison of each load: about two minutes, and a rough figure.
+    /// One comparison per load: a rough figure in about two minutes.
     #[arg(long, conflicts_with = "comparisons")]
     pub quick: bool,
 
@@ -52,7 +51,7 @@ pub struct CalibrateArgs {
     #[arg(long = "server", value_name = "VERSION", default_value = "18")]
     pub version: String,
 
-    /// Seed of the order of trials and of the random numbers; printed with the result.
+    /// Seed for the order of trials and the random numbers; printed with the result.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
@@ -67,7 +66,7 @@ pub struct CalibrateArgs {
     pub json: bool,
 }
 
-/// Runs the comparisons, keeps them for this machine, prints the share of false positives.
+/// Runs the comparisons, stores them for this machine, prints the false positive rate.
 pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
     let store = results::open(&args.results)?;
     let interrupt = Interrupt::watch()?;
@@ -96,7 +95,7 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
         .first()
         .map_or(0, |(_, plan)| plan.schedule.blocks / PAIRS);
     progress.note(&format!(
-        "{} A/A comparisons of {PAIRS} pairs, about {} s once the data are set up; seed {}",
+        "{} A/A comparisons of {PAIRS} pairs, about {} s after setup; seed {}",
         each * rounds as usize,
         seconds,
         calibration.seed,
@@ -117,13 +116,13 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
         Some(error) if error.is::<Interrupted>() => Err(error),
         Some(error) => Err(Partial {
             reason: format!("{error:#}"),
-            id: "the calibration".to_owned(),
+            id: "an incomplete calibration".to_owned(),
         }
         .into()),
     }
 }
 
-/// The studies with as many blocks as the comparisons need.
+/// The studies, with enough blocks for the requested number of comparisons.
 fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(Found, Plan)>> {
     let studies = STUDIES.map(|(name, text)| -> Result<(Found, Plan)> {
         let source = StudySource {
@@ -137,7 +136,7 @@ fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(Found, Plan)>> {
             without_profile: true,
             ..Overrides::default()
         };
-        // Every study has the same conditions, so the first plan tells how many comparisons a round is.
+        // All studies have the same conditions, so one plan gives the comparisons per round.
         let each = plan(&found.study, &source, &overrides)?.conditions.len() * STUDIES.len();
         let wanted = if args.quick { 1 } else { args.comparisons };
         let rounds = wanted.div_ceil(each as u32);
@@ -149,7 +148,7 @@ fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(Found, Plan)>> {
     studies.into_iter().collect()
 }
 
-/// Runs the studies one after the other; gives what ended them early.
+/// Runs the studies one after the other. Returns the error that ended them early, if any.
 fn measure(
     args: &CalibrateArgs,
     planned: &[(Found, Plan)],
@@ -160,7 +159,7 @@ fn measure(
     for (found, plan) in planned {
         let outcome = match laboratory::run(plan, found, &args.server, interrupt, progress) {
             Ok(outcome) => outcome,
-            // What the study before found is kept.
+            // Keep the comparisons of the previous study.
             Err(error) if !calibration.comparisons.is_empty() => return Ok(Some(error)),
             Err(error) => return Err(error),
         };
@@ -175,7 +174,7 @@ fn measure(
         let majors = outcome.servers.iter().map(|it| major_of(&it.version));
         let majors: Vec<String> = majors.collect();
         let found = comparisons(plan, &majors, &outcome.trials, PAIRS);
-        let found = found.context("the trials of a calibration")?;
+        let found = found.context("cannot compare the trials")?;
         calibration.comparisons.extend(found);
         if let Some(error) = outcome.ended_early {
             return Ok(Some(error));
@@ -184,10 +183,10 @@ fn measure(
     Ok(None)
 }
 
-/// The summary for people.
+/// The summary as text.
 fn text(calibration: &Calibration, known: Option<&CalibrationSummary>) -> String {
     let mut out = String::from(
-        "A/A comparisons: both sides are equal, so every difference found is a false positive.\n\n",
+        "A/A comparisons: both sides are identical, so every difference found is a false positive.\n\n",
     );
     let mut line = |load: &str, clients: &str, servers: &str, of: &[&AaComparison]| {
         let different = of.iter().filter(|it| it.is_different()).count();
@@ -224,20 +223,20 @@ fn text(calibration: &Calibration, known: Option<&CalibrationSummary>) -> String
     if let Some(it) = CalibrationSummary::of(all.iter().copied(), calibration.ended_us) {
         _ = writeln!(
             out,
-            "\nFalse positives: {} (at most 5% are expected). \"95% CI\" above is the median half-width of a comparison.",
+            "\nFalse positives: {} (at most 5% are expected). \"95% CI\" is the median half-width of the confidence intervals.",
             pgassay_report::false_positives(&it),
         );
     }
     if let Some(known) = known.filter(|it| it.comparisons as usize > all.len()) {
         _ = writeln!(
             out,
-            "With earlier calibrations of this machine: {}.",
+            "Including earlier calibrations of this machine: {}.",
             pgassay_report::false_positives(known),
         );
     }
     _ = writeln!(
         out,
-        "Machine: {}; others used {:.0}% of it. Seed {}. Later runs on this machine show this figure.",
+        "Machine: {}; other programs and CPU steal used {:.0}% of it. Seed {}. Later runs on this machine show this rate.",
         calibration.machine,
         calibration.others * 100.0,
         calibration.seed,

@@ -1,7 +1,7 @@
-//! What of a study can be counted: whatever is a matter of one client's work in user space.
+//! Reduces a study to what instruction counts can measure: the user-space work of one backend.
 //!
-//! The rest is left out and named: numbers of clients, ways between client and server (but for TLS, which
-//! the backend itself does), scripts that reconnect, servers that are not PostgreSQL, variants that cannot
+//! What is dropped is reported: higher client counts, networks (except TLS, which the backend
+//! itself executes), scripts that reconnect, servers other than PostgreSQL, variants that cannot
 //! run here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,15 +17,14 @@ use crate::laboratory::{counting, requirements, scripts};
 use crate::places;
 use crate::progress::Progress;
 
-/// A plan with one client, and what it leaves out of the study.
+/// A plan with one client, and what it omits from the study.
 pub struct Countable {
-    /// What to count.
     pub plan: Plan,
-    /// Each a sentence's part.
+    /// Phrases, for a list.
     pub left_out: Vec<String>,
 }
 
-/// Plans the counting of a study. `clients` are the numbers that would be timed.
+/// Plans instruction counting for a study. `clients` are the client counts that a timed run uses.
 pub fn countable(
     found: &Found,
     clients: &[u32],
@@ -39,7 +38,7 @@ pub fn countable(
         let numbers = numbers.join(", ");
         left_out.insert(
             0,
-            format!("clients = [{numbers}]: one is counted, since others add waiting, not work"),
+            format!("clients = [{numbers}]: one is counted, because more add waiting, not work"),
         );
     }
     let mut overrides = Overrides {
@@ -59,7 +58,7 @@ pub fn countable(
         left_out.extend(
             unmet
                 .into_iter()
-                .map(|it| it.sentence.replace(" was left out", "")),
+                .map(|it| it.sentence.replace(" skipped", "")),
         );
     }
     for version in counted.servers.iter().filter_map(|it| it.version.as_ref()) {
@@ -70,9 +69,7 @@ pub fn countable(
         scripts::parse(point, &found.source)?;
     }
     if is_parallel(&counted) {
-        left_out.push(
-            "what parallel workers execute: only the client's own backend is counted".to_owned(),
-        );
+        left_out.push("parallel workers: only the client's own backend is counted".to_owned());
     }
     Ok(Countable {
         plan: counted,
@@ -80,7 +77,7 @@ pub fn countable(
     })
 }
 
-/// Whether a variant asks for parallel workers.
+/// Whether a variant enables parallel workers.
 fn is_parallel(plan: &Plan) -> bool {
     let wanted = |settings: &BTreeMap<String, String>| {
         let workers = settings.get("max_parallel_workers_per_gather");
@@ -90,8 +87,8 @@ fn is_parallel(plan: &Plan) -> bool {
     points.any(|point| wanted(&point.session) || wanted(&plan.servers[point.server].settings))
 }
 
-/// A backend executes the same whatever way requests come, but for TLS: that is its own work. Where TLS is
-/// among the ways, those without a relay stay.
+/// Drops the networks of a study: a backend executes the same instructions over each of them, except
+/// for TLS. If TLS is among them, the networks without a relay stay.
 fn without_network(study: &Study) -> (Study, Vec<String>) {
     let mut study = study.clone();
     let of_variants = study.variant.iter().filter_map(|it| it.network);
@@ -121,14 +118,14 @@ fn without_network(study: &Study) -> (Study, Vec<String>) {
         Vec::new()
     } else {
         vec![format!(
-            "network ({}): a backend executes the same whatever way requests come",
+            "network ({}): a backend executes the same instructions over any network",
             ways.join(", ")
         )]
     };
     (study, left_out)
 }
 
-/// Leaves scripts out whose transactions each have a backend of their own.
+/// Drops scripts that reconnect for each transaction.
 fn without_reconnecting(
     study: &mut Study,
     overrides: &mut Overrides,
@@ -140,7 +137,7 @@ fn without_reconnecting(
         .filter(|it| it.reconnects)
         .map(|it| it.name.clone())
         .collect();
-    let reason = "each of its transactions has a process of its own, whose start, TLS handshake included, is not in PostgresMain, where counting begins";
+    let reason = "each of its transactions starts a new backend, and counting begins in PostgresMain, after process start and TLS handshake";
     let chosen = overrides.scripts.as_mut();
     let scripts = chosen.unwrap_or(&mut study.conditions.script);
     let left: Vec<String> = scripts
@@ -163,7 +160,7 @@ fn without_reconnecting(
     Ok(())
 }
 
-/// Chooses only variants that PostgreSQL answers.
+/// Drops variants that do not run on PostgreSQL.
 fn only_postgresql(
     found: &Found,
     overrides: &mut Overrides,
@@ -188,14 +185,14 @@ fn only_postgresql(
     }
     if ours.is_empty() {
         bail!(
-            "none of these variants is PostgreSQL's, and nothing else is counted: {}",
+            "instructions can be counted only for PostgreSQL, and none of these variants runs on it: {}",
             others.join(", ")
         );
     }
     left_out.extend(
         others
             .iter()
-            .map(|name| format!("variant \"{name}\": it is no PostgreSQL")),
+            .map(|name| format!("variant \"{name}\": not PostgreSQL")),
     );
     overrides.variants = Some(ours);
     Ok(())

@@ -1,4 +1,4 @@
-//! What `pgassay count` writes for other viewers: a page, and call paths.
+//! Files that `pgassay count` writes: the HTML page and exported call paths.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,14 +8,14 @@ use pgassay_core::instructions::{InstructionCosts, VariantCount};
 
 use super::CountArgs;
 
-/// Writes what was asked for; whether stdout was taken by it.
+/// Writes the requested files. Returns whether one of them went to stdout.
 pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl Write) -> Result<bool> {
     let mut is_taken = false;
     for export in &args.export {
         let variant = chosen(args, counted)?;
         let Some(tree) = &variant.tree else {
             bail!(
-                "there are no call paths of \"{}\": counts kept without --html or --export have none, nor have servers without symbols",
+                "no call paths for \"{}\": the counts were saved without --html or --export, or the server has no symbols",
                 variant.name
             );
         };
@@ -23,7 +23,7 @@ pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl Write)
         let content =
             pgassay_report::export_counted(tree, &title, export.format).ok_or_else(|| {
                 anyhow!(
-                    "instructions are exported as folded or perf; the other formats are of time"
+                    "instruction counts can be exported only as folded or perf; the other formats need times"
                 )
             })?;
         is_taken |= write_to(&export.file, &content, out)?;
@@ -43,7 +43,12 @@ fn chosen<'a>(args: &CountArgs, counted: &'a InstructionCosts) -> Result<&'a Var
         Some(name) => {
             let names: Vec<&str> = variants.clone().map(|it| it.name.as_str()).collect();
             let found = variants.find(|it| it.name == *name);
-            found.ok_or_else(|| anyhow!("--of {name}: there are {}", names.join(", ")))
+            found.ok_or_else(|| {
+                anyhow!(
+                    "--of {name}: no such variant; use one of {}",
+                    names.join(", ")
+                )
+            })
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `pgassay count`: what a transaction costs in instructions.
+//! `pgassay count`: counts instructions per transaction.
 
 mod args;
 mod countable;
@@ -25,7 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::laboratory::counting::{self, Options};
 use crate::progress::Progress;
 
-/// Counts, prints, keeps and compares.
+/// Counts or loads instruction counts, then saves, prints and compares them as requested.
 pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
     let earlier = args.against.as_deref().map(read).transpose()?;
     let counts = match &args.show {
@@ -35,7 +35,7 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
     if let Some(path) = &args.save {
         let mut kept = serde_json::to_string_pretty(&counts)?;
         kept.push('\n');
-        std::fs::write(path, kept).with_context(|| format!("cannot keep {}", path.display()))?;
+        std::fs::write(path, kept).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let comparisons = earlier.map(|earlier| against::compare(&earlier, &counts, args.tolerance));
     let counted = InstructionCosts::of(counts);
@@ -102,7 +102,7 @@ fn overrides(args: &CountArgs, found: &Found) -> Result<Overrides> {
     let mut parameters = BTreeMap::new();
     for parameter in &args.parameters {
         let Some((name, value)) = parameter.split_once('=') else {
-            bail!("--param {parameter}: write name=value, as --param rows=1000");
+            bail!("--param {parameter}: expected NAME=VALUE, for example --param rows=1000");
         };
         parameters.insert(name.trim().to_owned(), value.to_owned());
     }
@@ -123,12 +123,12 @@ fn overrides(args: &CountArgs, found: &Found) -> Result<Overrides> {
 
 fn read(path: &Path) -> Result<Counts> {
     let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the counts of {}", path.display()))?;
+        .with_context(|| format!("cannot read counts from {}", path.display()))?;
     let counts: Counts = serde_json::from_str(&text)
-        .with_context(|| format!("{} holds no counts as --save keeps them", path.display()))?;
+        .with_context(|| format!("{} was not written by --save", path.display()))?;
     if counts.schema != SCHEMA {
         bail!(
-            "{} is of form {}, not {SCHEMA}",
+            "{} has schema {}, expected {SCHEMA}",
             path.display(),
             counts.schema
         );

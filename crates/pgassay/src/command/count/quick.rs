@@ -1,4 +1,4 @@
-//! A study made of flags: one script, a baseline, and what to compare with it.
+//! Builds a study from flags: one script, a baseline, and variants to compare with it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use pgassay_server::VersionRequest;
 use super::CountArgs;
 use crate::catalogue::Found;
 
-/// pgbench's tables at scale 1, as its `-i -I dtGvp` makes them.
+/// pgbench's tables at scale 1, as `pgbench -i -I dtGvp` creates them.
 const PGBENCH_TABLES: &str = "
 create table pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));
 create table pgbench_tellers (tid int not null, bid int, tbalance int, filler char(84)) with (fillfactor = 100);
@@ -31,7 +31,7 @@ vacuum analyze pgbench_accounts;
 vacuum analyze pgbench_history;
 ";
 
-/// The study that the flags ask for.
+/// The study that the flags describe.
 pub fn study(args: &CountArgs) -> Result<Found> {
     let (name, file, text) = script(args)?;
     let protocol = args.protocol.unwrap_or_default();
@@ -41,7 +41,7 @@ pub fn study(args: &CountArgs) -> Result<Found> {
         variants.push(other(choice, protocol)?);
     }
     let study = Study {
-        question: format!("What does {name} cost, {}?", protocol.as_str()),
+        question: format!("Cost of `{name}` ({} protocol)", protocol.as_str()),
         source: None,
         server: ServerChoice {
             version: args.version.clone(),
@@ -83,16 +83,16 @@ pub fn study(args: &CountArgs) -> Result<Found> {
     Found::new(&name, source, study)
 }
 
-/// What fills the database.
+/// The SQL that fills the database.
 fn setup(args: &CountArgs) -> Result<String> {
     match &args.setup {
         None => Ok(PGBENCH_TABLES.to_owned()),
         Some(path) => std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the set-up of {}", path.display())),
+            .with_context(|| format!("cannot read the setup file {}", path.display())),
     }
 }
 
-/// Name, origin and text. A mistake in it is told with its line.
+/// Name, file and text of the script. Parse errors name the line.
 fn script(args: &CountArgs) -> Result<(String, String, String)> {
     let flags = &args.script;
     let builtin = match (&flags.builtin, flags.select_only, flags.skip_some_updates) {
@@ -106,7 +106,7 @@ fn script(args: &CountArgs) -> Result<(String, String, String)> {
         return Ok((name.clone(), name, builtin.text.to_owned()));
     }
     let Some(path) = &flags.file else {
-        bail!("name a study, or a script by -S, -N, -b NAME or -f FILE");
+        bail!("specify a study, or a script with -S, -N, -b NAME or -f FILE");
     };
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
@@ -149,7 +149,7 @@ fn variant(name: &str, protocol: Protocol) -> Variant {
     }
 }
 
-/// What `--vs` names.
+/// The variant that `--vs` describes.
 fn other(choice: &str, protocol: Protocol) -> Result<Variant> {
     let mut variant = variant(choice, protocol);
     if choice.contains('=') {
@@ -161,7 +161,7 @@ fn other(choice: &str, protocol: Protocol) -> Result<Variant> {
         variant.version = Some(choice.to_owned());
     } else {
         bail!(
-            "--vs {choice}: it is a setting (NAME=VALUE), a version (17) or a protocol mode (simple)"
+            "--vs {choice}: expected a setting (NAME=VALUE), a version (17) or a protocol (simple)"
         );
     }
     Ok(variant)
@@ -178,7 +178,7 @@ fn settings(pairs: &[String]) -> Result<BTreeMap<String, Scalar>> {
         .iter()
         .map(|pair| match pair.split_once('=') {
             Some((name, value)) => Ok((name.trim().to_owned(), Scalar(value.trim().to_owned()))),
-            None => bail!("--set {pair}: write name=value, as --set work_mem=4MB"),
+            None => bail!("--set {pair}: expected NAME=VALUE, for example --set work_mem=4MB"),
         })
         .collect()
 }

@@ -1,9 +1,9 @@
-//! A look at a server of another machine: nothing but what it answers, which is the lowest tier.
+//! Profiles a server on another machine by sampling `pg_stat_activity`, the lowest access tier.
 //!
-//! Its sessions are asked for some times a second, in one transaction that is rolled back, so that our
-//! questions are not among the transactions that are counted. Shares of these looks stand for shares
-//! of time here, since nothing tells totals: an answer comes when the server has a processor left, so
-//! on a full machine what is at work is met too seldom.
+//! All samples are taken in one transaction that is rolled back, so they do not add to the
+//! transaction count. Shares of samples stand for shares of time, because no totals are available.
+//! The server answers only when it has a free CPU, so on a saturated machine the samples
+//! underestimate CPU work.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::command::run::major_of;
 use crate::interrupt::Interrupt;
 use crate::laboratory::waits::{ASKED_HZ, seen};
 
-/// Asks until the time is over, or the user stops it.
+/// Samples the server until the time is over or the user interrupts it.
 pub fn observe(
     server: Elsewhere,
     duration: Duration,
@@ -32,7 +32,7 @@ pub fn observe(
         place,
         why,
     } = server;
-    let unanswered = || format!("the server at {place} does not tell what its sessions do");
+    let unanswered = || format!("cannot read session activity from the server at {place}");
     let major = exchange.parameter("server_version").map(major_of);
     let mut activity = Activity::open(exchange, false).with_context(unanswered)?;
     let started_us = unix_us();
@@ -69,13 +69,13 @@ pub fn observe(
     Ok(observation)
 }
 
-/// What the server answered.
+/// The samples collected.
 #[derive(Default)]
 struct Asked {
     log: WaitLog<pgassay_profile::NamedWait>,
     sessions: BTreeSet<u32>,
     window: Duration,
-    /// How long sessions were there, summed: each look stands for the time since the last.
+    /// Total session time: each sample stands for the time since the previous one.
     present: Duration,
 }
 
@@ -103,24 +103,24 @@ fn ask<S: std::io::Read + std::io::Write>(
 fn limits(place: &str, why: &str, waits: &Waits) -> Vec<Check> {
     let mut limits = vec![Check {
         name: "server".to_owned(),
-        value: "elsewhere".to_owned(),
+        value: "remote".to_owned(),
         limits: Some(format!(
-            "the server at {place} does not run on this machine, or in another container ({why}): what \
-             follows is what it answered {ASKED_HZ} times a second; there are no totals of CPU time, \
-             no stacks, and shares of looks stand for shares of time"
+            "the server at {place} runs on another machine or in another container ({why}): pgassay \
+             can only sample pg_stat_activity, {ASKED_HZ} times per second; there are no CPU totals \
+             and no stacks, and shares of samples stand for shares of time"
         )),
-        mend: Some("run pgassay on the server's machine".to_owned()),
+        mend: Some("run pgassay on the server's host".to_owned()),
     }];
     if waits.unreadable > 0 {
         limits.push(Check {
             name: "sessions".to_owned(),
             value: "some hidden".to_owned(),
             limits: Some(
-                "of some sessions the server told nothing: they are other users', or \
+                "no activity data for some sessions: they belong to other users, or \
                  track_activities is off"
                     .to_owned(),
             ),
-            mend: Some("grant pg_monitor to the user that asks".to_owned()),
+            mend: Some("grant pg_monitor to the user that pgassay connects as".to_owned()),
         });
     }
     limits

@@ -1,4 +1,4 @@
-//! A connection to the server that is watched: which it is, and how many transactions it ended.
+//! Connects to the server to be profiled, locates its processes, counts its transactions.
 
 use std::time::Duration;
 
@@ -11,39 +11,36 @@ use crate::connector::{Stream, connect};
 use crate::here::{self, number};
 use crate::surroundings::Real;
 
-/// An answer that takes longer is none: nothing that is asked here takes work.
+/// Timeout for connecting and for each query; all queries sent here are cheap.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// A connection, and the server behind it.
+/// A connection to a server on this machine.
 pub struct Connection {
-    /// For questions.
     pub exchange: Exchange<Stream>,
-    /// The server that answers.
     pub server: LiveServer,
-    /// The process that serves this connection.
+    /// The backend that serves this connection.
     pub own_pid: u32,
 }
 
-/// A connection to a server whose processes are not to be seen from here.
+/// A connection to a server whose processes are not visible from here.
 pub struct Elsewhere {
-    /// For questions.
     pub exchange: Exchange<Stream>,
-    /// Where it answers.
+    /// The server's address.
     pub place: String,
-    /// Why its processes are not seen.
+    /// Why its processes are not visible.
     pub why: anyhow::Error,
 }
 
-/// Where a connection string leads.
+/// The server that a connection string leads to.
 pub enum Reached {
-    /// To a server on this machine.
+    /// A server on this machine.
     Here(Connection),
-    /// To another.
+    /// A server on another machine or in another container.
     Elsewhere(Elsewhere),
 }
 
 impl Reached {
-    /// Signs in, and looks for the server's processes on this machine.
+    /// Connects, and finds the server's processes on this machine.
     pub fn open(conninfo: &str) -> Result<Self> {
         let (mut exchange, place) = exchange(conninfo)?;
         Ok(match here::find(&mut exchange) {
@@ -62,19 +59,19 @@ impl Reached {
 }
 
 impl Connection {
-    /// See [`transactions`].
+    /// Transactions ended so far; see [`transactions`].
     pub fn transactions(&mut self) -> Result<u64> {
         transactions(&mut self.exchange)
     }
 }
 
-/// Transactions that ended so far, in all databases. A backend reports its own about once a second.
+/// Transactions ended so far in all databases. Backends report theirs about once per second.
 pub fn transactions(exchange: &mut Exchange<Stream>) -> Result<u64> {
     let sql = "select sum(xact_commit + xact_rollback) from pg_stat_database";
     Ok(number(exchange, sql)? as u64)
 }
 
-/// A connection to wherever the string leads, and what to call that.
+/// Connects to the server that `conninfo` names. Returns the connection and the server's address.
 pub fn exchange(conninfo: &str) -> Result<(Exchange<Stream>, String)> {
     let request = Request::new()
         .database(conninfo)?

@@ -1,4 +1,4 @@
-//! `pgassay profile`: watches a live server without a study.
+//! `pgassay profile`: profiles a running server without a study.
 
 mod asking;
 mod connection;
@@ -18,18 +18,18 @@ use crate::style;
 use connection::{Connection, Reached};
 use watching::{Subject, Watch};
 
-/// Watches, then prints what was seen and writes the files that were asked for.
+/// Profiles the server, prints the result and writes the requested files.
 pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
     if args.duration.duration().is_zero() {
-        bail!("--duration must be longer than nothing");
+        bail!("--duration must be greater than zero");
     }
     let reached = args.dsn.as_deref().map(Reached::open).transpose()?;
     let interrupt = Interrupt::watch()?;
     let observation = match reached {
         Some(Reached::Elsewhere(server)) if args.pid.is_some() => {
             return Err(server.why.context(format!(
-                "the server at {}, where --dsn leads, is none of this machine's or of this \
-                 container's, so --pid cannot be one of its processes",
+                "the server at {} (--dsn) runs on another machine or in another container, so \
+                 --pid cannot be one of its processes",
                 server.place
             )));
         }
@@ -46,13 +46,13 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
         let style = style::style(color);
         out.write_all(pgassay_report::observation_text(&observation, &style).as_bytes())?;
         if let Some(file) = &args.html {
-            writeln!(out, "\npage: {}", file.display())?;
+            writeln!(out, "\nHTML page: {}", file.display())?;
         }
     }
     Ok(())
 }
 
-/// The look that is asked for, of a server on this machine.
+/// The profiling session that the flags describe, for a server on this machine.
 fn watch(args: &ProfileArgs, connection: Option<Connection>) -> Result<Watch> {
     Ok(Watch {
         subject: subject(args.pid, connection.as_ref())?,
@@ -65,7 +65,7 @@ fn watch(args: &ProfileArgs, connection: Option<Connection>) -> Result<Watch> {
     })
 }
 
-/// What `--pid` and `--dsn` mean together.
+/// Combines `--pid` and `--dsn`.
 fn subject(pid: Option<u32>, connection: Option<&Connection>) -> Result<Subject> {
     let named = pid.map(LiveServer::of_process).transpose()?;
     let server = match (named, connection) {
@@ -73,14 +73,14 @@ fn subject(pid: Option<u32>, connection: Option<&Connection>) -> Result<Subject>
             if named.postmaster_pid != connection.server.postmaster_pid =>
         {
             bail!(
-                "process {} is not of the server that --dsn leads to, whose postmaster is {}",
+                "process {} does not belong to the server of --dsn, whose postmaster is {}",
                 pid.unwrap_or_default(),
                 connection.server.postmaster_pid
             )
         }
         (_, Some(connection)) => connection.server.clone(),
         (Some(named), None) => named,
-        (None, None) => bail!("give --pid or --dsn"),
+        (None, None) => bail!("specify --pid or --dsn"),
     };
     let backend_pid = pid.filter(|&pid| pid != server.postmaster_pid);
     Ok(Subject {
@@ -89,7 +89,7 @@ fn subject(pid: Option<u32>, connection: Option<&Connection>) -> Result<Subject>
     })
 }
 
-/// Writes exports and page; whether stdout was taken by one of them.
+/// Writes exports and the HTML page. Returns whether one of them went to stdout.
 fn write_files(
     args: &ProfileArgs,
     observation: &Observation,
@@ -103,7 +103,7 @@ fn write_files(
     };
     for export in &args.export {
         let content = pgassay_report::export(observation, stacks, export.format)
-            .ok_or_else(|| anyhow!("there are no stacks to export{}", why(observation)))?;
+            .ok_or_else(|| anyhow!("no stacks to export: {}", why(observation)))?;
         is_taken |= write_to(&export.file, &content, out)?;
     }
     if let Some(file) = &args.html {
@@ -113,14 +113,14 @@ fn write_files(
     Ok(is_taken)
 }
 
-/// The reasons that are known for having no stacks.
+/// Why there are no stacks.
 fn why(observation: &Observation) -> String {
     let limits = observation.limits.iter();
     let limits: Vec<String> = limits.filter_map(|check| check.limits.clone()).collect();
     if observation.profile.is_some() || limits.is_empty() {
-        ", since no backend was on a CPU when it was looked at".to_owned()
+        "no backend was on a CPU when sampled".to_owned()
     } else {
-        format!(": {}", limits.join("; "))
+        limits.join("; ")
     }
 }
 

@@ -1,4 +1,4 @@
-//! The look itself: sampler, exact totals and transactions over one stretch of time.
+//! Profiles a server on this machine: stack samples, exact CPU totals and transactions.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,38 +20,35 @@ use crate::interrupt::Interrupt;
 use crate::laboratory::waits::{WaitProbe, WaitSampler};
 use crate::laboratory::{Watched, add_blocked, add_samples};
 
-/// Processes are looked for this often. What one of them uses between its last reading and its end
-/// is not known; a reading takes some ten microseconds a process.
+/// How often the server's processes and their CPU totals are read. What a process uses between the
+/// last reading and its end is lost. A reading takes about 10 µs per process.
 const READING_EVERY: Duration = Duration::from_millis(250);
 
-/// Whose time is accounted for.
+/// The processes to profile.
 pub struct Subject {
-    /// The server.
     pub server: LiveServer,
-    /// One backend of it; all if not given.
+    /// One backend of the server; all backends if `None`.
     pub backend_pid: Option<u32>,
 }
 
-/// A look that is to be taken.
+/// The parameters of a profiling session.
 pub struct Watch {
-    /// At what.
     pub subject: Subject,
-    /// How long.
     pub duration: Duration,
-    /// Samples a second of each busy CPU.
+    /// Samples per second of each busy CPU.
     pub frequency_hz: u32,
-    /// Whether to observe what is blocked too.
+    /// Whether to also trace where backends are blocked.
     pub off_cpu: bool,
-    /// How the connection was made, should another be needed.
+    /// The connection string, in case another connection is needed.
     pub dsn: Option<String>,
-    /// Whom to ask for transactions.
+    /// Used to read the transaction count.
     pub connection: Option<Connection>,
-    /// The processes that serve our own connections, which are no part of what is watched.
+    /// Backends that serve pgassay's own connections, which are excluded.
     pub own_pids: Vec<u32>,
 }
 
 impl Watch {
-    /// Watches until the time is over, the user stops it, or the process is gone.
+    /// Profiles until the time is over, the user interrupts it, or the process exits.
     pub fn observe(mut self, interrupt: &Interrupt) -> Result<Observation> {
         let (sampler, refusal) = self.sampler()?;
         let dsn = self.dsn.as_deref();
@@ -74,7 +71,7 @@ impl Watch {
         let after = self.transactions()?;
         if log.processes().is_empty() {
             bail!(
-                "no process of the server of postmaster {} could be read",
+                "cannot read any process of the server with postmaster {}",
                 self.subject.server.postmaster_pid
             );
         }
@@ -113,7 +110,7 @@ impl Watch {
         Ok(observation)
     }
 
-    /// How deep we may look into this server, and what takes us deeper.
+    /// The access tier for this server, and how to reach the next one.
     fn tier(&self) -> Check {
         let access = Access::to_server(self.subject.server.postmaster_pid);
         let tier = checks::tier(&access);
@@ -121,13 +118,13 @@ impl Watch {
             return tier;
         }
         Check {
-            limits: Some("context switches are observed only where that is asked for".to_owned()),
+            limits: Some("context switches are traced only on request".to_owned()),
             mend: Some("--off-cpu".to_owned()),
             ..tier
         }
     }
 
-    /// A sampler, or what keeps us from one.
+    /// A sampler, or the reason why none can be opened.
     fn sampler(&self) -> Result<(Option<Sampler>, Option<Check>)> {
         let config = SamplerConfig {
             postmaster_pids: vec![self.subject.server.postmaster_pid],
@@ -159,7 +156,7 @@ impl Watch {
         }
     }
 
-    /// Reads totals now and then, and looks at what the backends wait for in between.
+    /// Reads CPU totals at intervals and samples the backends' waits in between.
     fn keep_reading(
         &self,
         log: &mut CpuLog,
@@ -190,7 +187,7 @@ impl Watch {
         !self.own_pids.contains(&process.pid) && self.subject.includes(process)
     }
 
-    /// Those of one backend cannot be told from those of the others.
+    /// `None` for a single backend: the statistics do not list transactions per backend.
     fn transactions(&mut self) -> Result<Option<u64>> {
         match &mut self.connection {
             Some(connection) if self.subject.backend_pid.is_none() => {
@@ -209,7 +206,7 @@ pub fn unix_us() -> i64 {
 }
 
 impl Subject {
-    /// The process is a backend that is accounted for, or works for one.
+    /// Whether the process is a profiled backend or a parallel worker of one.
     fn includes(&self, process: &LoggedProcess) -> bool {
         match (self.backend_pid, &process.role) {
             (None, role) => matches!(role, Role::Backend | Role::ParallelWorker { .. }),
@@ -231,7 +228,7 @@ fn total(processes: &[&LoggedProcess]) -> CpuTotals {
     }
 }
 
-/// What the server's other processes used, by role; other backends are not background.
+/// CPU totals of the server's background processes, by role. Other backends are not background.
 fn background(subject: &Subject, others: &[&LoggedProcess]) -> Vec<Background> {
     if subject.backend_pid.is_some() {
         return Vec::new();
@@ -290,13 +287,13 @@ fn limits(
         });
     };
     if subject.server.major.is_none() {
-        let effect = "the data directory cannot be read, so the server's version is not known and \
-                      the newest version's table of functions was used";
-        add("version", "not known", effect.to_owned());
+        let effect = "cannot read the data directory, so the server version is unknown; functions \
+                      are classified as in the newest version";
+        add("version", "unknown", effect.to_owned());
     }
     if log.ended() > 0 {
         let effect = format!(
-            "{} processes ended while they were watched; what each used in its last {} ms is missing",
+            "{} processes ended during profiling; CPU time from up to {} ms before each exit is missing",
             log.ended(),
             READING_EVERY.as_millis()
         );

@@ -1,4 +1,4 @@
-//! `--try-remedies`: the second stage of a run, in which findings' remedies are variants.
+//! `--try-remedies`: the second stage of a run, which benchmarks the suggested fixes as variants.
 
 use anyhow::Result;
 use pgassay_core::finding::{confirm, second_stage};
@@ -13,11 +13,11 @@ use crate::interrupt::Interrupt;
 use crate::laboratory;
 use crate::progress::Progress;
 
-/// Runs the second stage, if there is one, and keeps it within the run. That it fails is a warning:
-/// the first stage has its answer.
+/// Runs the second stage, if there is one, and stores it in the run. A failure of the second stage
+/// is only a warning, because the result of the first stage is complete.
 ///
 /// # Errors
-/// A damaged result of its own making; Ctrl-C ends it and is no error.
+/// If the second stage's trials cannot be assessed. Ctrl-C ends the stage without an error.
 pub fn attempt(
     run: &mut Run,
     found: &Found,
@@ -28,16 +28,16 @@ pub fn attempt(
     let mut progress = Progress::on_stderr();
     let Some(stage) = second_stage(run) else {
         let message = if run.findings.is_empty() {
-            "no remedy was tried: there are no findings"
+            "no suggested fix was tried: there are no findings"
         } else {
-            "no remedy was tried: no finding's remedy is a setting, a protocol or a version that \
-             the study does not have already"
+            "no suggested fix was tried: none is a setting, protocol or version that the study \
+             does not already have"
         };
         warn(run, message.to_owned());
         return Ok(());
     };
     progress.note(&format!(
-        "trying {} on \"{}\": about {:.0} s once the data are set up",
+        "trying {} on \"{}\": about {:.0} s after setup",
         stage.plan.variants[1..].join("; "),
         stage.plan.variants[0],
         stage.plan.estimated_us() as f64 / 1e6,
@@ -47,16 +47,22 @@ pub fn attempt(
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(error) if error.is::<Interrupted>() => {
-            warn(run, "the remedies were not tried: interrupted".to_owned());
+            warn(
+                run,
+                "suggested fixes were not tried: interrupted".to_owned(),
+            );
             return Ok(());
         }
         Err(error) => {
-            warn(run, format!("the remedies could not be tried: {error:#}"));
+            warn(run, format!("cannot try suggested fixes: {error:#}"));
             return Ok(());
         }
     };
     let (mut tried, ..) = assemble(found, stage.plan.clone(), outcome, store)?;
-    tried.study.question = format!("Do the remedies help \"{}\"?", stage.plan.variants[0]);
+    tried.study.question = format!(
+        "Do the suggested fixes help \"{}\"?",
+        stage.plan.variants[0]
+    );
     run.remedies = Some(Box::new(tried));
     confirm(run, &stage);
     Ok(())

@@ -1,4 +1,4 @@
-//! What the reader of a run must know before believing a figure.
+//! Warnings that qualify the figures of a run.
 
 use std::collections::BTreeSet;
 
@@ -6,22 +6,22 @@ use pgassay_core::run::{Run, Warning, WarningKind};
 use pgassay_core::study::DriverKind;
 use pgassay_core::trial::{Trial, TrialKind};
 
-/// Shares of the machine that others may take before the reader is told.
+/// Shares of the machine's CPU time above which a warning is shown.
 const STEAL_NOTICEABLE: f64 = 0.02;
 const FOREIGN_NOTICEABLE: f64 = 0.05;
-/// A point is called client-limited when the generator set the pace in this share of its trials.
+/// A point is client-limited if the load generator was the bottleneck in this share of its trials.
 const CLIENT_LIMITED_NOTICEABLE: f64 = 0.5;
-/// Below this share of user stacks unwound to the process's entry, the reader is told.
+/// Below this share of user stacks unwound to the process entry point, a warning is shown.
 const UNWOUND_EXPECTED: f64 = 0.95;
-/// A load writes when it changes this many rows per transaction.
+/// A load counts as writing if it changes more than this many rows per transaction.
 const WRITES_NOTICEABLE: f64 = 0.01;
-/// Up to this version, taking a snapshot costs time for every connection that is open (PostgreSQL 14's
-/// release notes, "Improve the speed of computing MVCC visibility snapshots").
+/// Up to this version, the cost of a snapshot grows with the number of open connections (PostgreSQL
+/// 14 release notes, "Improve the speed of computing MVCC visibility snapshots").
 const SNAPSHOTS_BY_CONNECTION_MAX: u32 = 13;
-/// With fewer connections beyond its own, a variant does not notice them.
+/// Fewer connections than this in addition to a variant's own have no noticeable effect on it.
 const CONNECTIONS_NOTICEABLE: u32 = 32;
 
-/// All of them.
+/// All warnings of a run.
 pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     let mut found = Vec::new();
     let mut warn = |kind, message: String| found.push(Warning { kind, message });
@@ -51,7 +51,7 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
         warn(
             WarningKind::ClientLimited,
             format!(
-                "client-limited: the load generator, not the server, set the pace of {}; give it more threads, or a machine of its own",
+                "client-limited: the load generator was the bottleneck for {}; give it more threads or run it on a separate machine",
                 limited.join("; ")
             ),
         );
@@ -64,17 +64,14 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     if steal > STEAL_NOTICEABLE {
         warn(
             WarningKind::Steal,
-            format!(
-                "the hypervisor gave {:.0} % of the machine's time to others",
-                steal * 100.0
-            ),
+            format!("CPU steal: {:.0}% (noisy neighbors)", steal * 100.0),
         );
     }
     if foreign > FOREIGN_NOTICEABLE {
         warn(
             WarningKind::ForeignLoad,
             format!(
-                "other programs used about {:.0} % of the machine",
+                "other programs used about {:.0}% of the machine's CPU time",
                 foreign * 100.0
             ),
         );
@@ -101,19 +98,19 @@ fn warn_of_profiles(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
     if lost > 0 {
         warn(
             WarningKind::ProfileQuality,
-            format!("{lost} samples were lost because the machine was too busy to read them"),
+            format!("{lost} samples lost: the machine was too busy to read them in time"),
         );
     }
     if user > 0 && (unwound as f64) < UNWOUND_EXPECTED * user as f64 {
         let share = 100.0 * unwound as f64 / user as f64;
         warn(
             WarningKind::ProfileQuality,
-            format!("only {share:.1} % of the user stacks could be unwound to the process's entry"),
+            format!("only {share:.1}% of user stacks could be unwound to the process entry point"),
         );
     }
 }
 
-/// A point that writes and is not put back before each trial.
+/// Warns about points that write but do not reset their data before each trial.
 fn warn_of_state(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
     let mut names: BTreeSet<String> = BTreeSet::new();
     for point in run.plan.points.iter().filter(|it| it.resets.is_empty()) {
@@ -136,14 +133,14 @@ fn warn_of_state(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
         warn(
             WarningKind::StateChanges,
             format!(
-                "trials do not start from the same state: {} writes, and the study has no `reset`",
+                "trials do not start from the same state: the study has no `reset`, but these variants write data: {}",
                 names.into_iter().collect::<Vec<_>>().join(", "),
             ),
         );
     }
 }
 
-/// Checkpoints or autovacuum in some trials only.
+/// Warns if checkpoints or autovacuum ran in some trials only.
 fn warn_of_maintenance(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
     let timed: Vec<&Trial> = run
         .trials
@@ -187,14 +184,14 @@ fn warn_of_maintenance(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
             warn(
                 WarningKind::Maintenance,
                 format!(
-                    "{what} ran in {some} of {all} trials and not in the others; [maintenance] in the study keeps it out of all"
+                    "{what} ran in only {some} of {all} trials; use [maintenance] in the study to prevent it"
                 ),
             );
         }
     }
 }
 
-/// Snapshots that are dearer than a variant's own connections make them.
+/// Warns if other variants' open connections make snapshots more expensive.
 fn warn_of_connections(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
     let mut told = BTreeSet::new();
     for point in &run.plan.points {
@@ -220,7 +217,7 @@ fn warn_of_connections(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
         warn(
             WarningKind::OpenConnections,
             format!(
-                "{clients} clients: {open} client connections are open on PostgreSQL {major}, since its variants share a server; up to 13 each makes snapshots more expensive"
+                "{clients} clients: {open} client connections are open on PostgreSQL {major} because its variants share a server; up to version 13, each connection makes snapshots more expensive"
             ),
         );
     }

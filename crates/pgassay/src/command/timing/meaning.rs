@@ -1,34 +1,34 @@
-//! What the cost of a reading means for a server, and what mends a dear one.
+//! What the cost of a clock read means for a server, and how to fix a slow clock.
 //!
-//! Who reads how often: `src/backend/executor/instrument.c` (a node's start and stop),
-//! `src/backend/storage/buffer/bufmgr.c` (a read's), `src/backend/tcop/postgres.c`,
-//! `check_log_duration` (once for each message that may be logged),
-//! `contrib/pg_stat_statements/pg_stat_statements.c` (a statement's start and stop).
+//! Where PostgreSQL reads the clock: `src/backend/executor/instrument.c` (start and stop of a
+//! node), `src/backend/storage/buffer/bufmgr.c` (start and stop of a block read),
+//! `check_log_duration` in `src/backend/tcop/postgres.c` (once for each message that may be
+//! logged), `contrib/pg_stat_statements/pg_stat_statements.c` (start and stop of a statement).
 
 use pgassay_profile::ClockSource;
 
-/// Up to here nothing that reads the clock need be switched off.
+/// Up to here, all features that read the clock can stay on.
 const FINE_NS: f64 = 50.0;
-/// Up to here only `EXPLAIN ANALYZE` of many rows shows it.
+/// Up to here, only `EXPLAIN ANALYZE` of many rows is affected.
 const BEARABLE_NS: f64 = 100.0;
-/// Beyond, the clock is not read by the program itself: hpet and `acpi_pm` cost 500 ns to 2 µs.
+/// Above this, a read needs a system call or a device: hpet and `acpi_pm` cost 500 ns to 2 µs.
 const DEAR_NS: f64 = 500.0;
 
 /// How good a clock is for a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grade {
-    /// Read it as often as you like.
+    /// No noticeable overhead.
     Fine,
-    /// Seen only where rows are timed one by one.
+    /// Noticeable only if each row is timed.
     Bearable,
     /// Distorts what it times.
     Slow,
-    /// Must not be read for every row, block or statement.
+    /// Too slow to read for every row, block or statement.
     Dear,
 }
 
 impl Grade {
-    /// Of what one reading costs.
+    /// Grades the cost of one read.
     pub fn of(reading_ns: f64) -> Self {
         match reading_ns {
             ns if ns <= FINE_NS => Self::Fine,
@@ -38,7 +38,7 @@ impl Grade {
         }
     }
 
-    /// For machines.
+    /// The value in JSON output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fine => "fine",
@@ -48,50 +48,50 @@ impl Grade {
         }
     }
 
-    /// As a sentence.
+    /// The assessment and advice as a sentence.
     pub fn sentence(self) -> &'static str {
         match self {
             Self::Fine => {
                 "fine: track_io_timing, pg_stat_statements and log_min_duration_statement may stay on"
             }
             Self::Bearable => {
-                "good enough: only EXPLAIN ANALYZE of many rows is slower than the query itself"
+                "acceptable: only EXPLAIN ANALYZE of many rows is noticeably slower than the query itself"
             }
             Self::Slow => {
-                "slow: EXPLAIN ANALYZE makes nodes of many rows look dearer than they are; use \
-                 TIMING OFF for these, and measure before leaving track_io_timing on"
+                "slow: EXPLAIN ANALYZE overstates the time of nodes with many rows; use TIMING OFF \
+                 for these queries, and measure before leaving track_io_timing on"
             }
             Self::Dear => {
-                "too dear: leave track_io_timing and auto_explain.log_timing off, use EXPLAIN \
+                "too slow: turn off track_io_timing and auto_explain.log_timing, and use EXPLAIN \
                  (ANALYZE, TIMING OFF)"
             }
         }
     }
 }
 
-/// One thing that reads the clock.
+/// A feature that reads the clock.
 pub struct Use {
-    /// What a user switches on.
+    /// The setting, command or extension.
     pub what: &'static str,
-    /// When it reads.
+    /// When it reads the clock.
     pub when: &'static str,
-    /// What it costs, in words.
+    /// What it costs, as a phrase.
     pub costs: String,
 }
 
-/// What each user of the clock pays. `monotonic_ns` is a reading of `CLOCK_MONOTONIC`, `day_ns` of
-/// `gettimeofday`.
+/// What clock reads cost each feature. `monotonic_ns` is the cost of reading `CLOCK_MONOTONIC`,
+/// `day_ns` that of `gettimeofday`.
 pub fn uses(monotonic_ns: f64, day_ns: f64) -> [Use; 4] {
     [
         Use {
             what: "EXPLAIN ANALYZE",
             when: "twice for each row of each node",
-            // Two readings of so many ns, a million times, are so many ms.
+            // Two reads of n ns for each of a million rows take 2n ms.
             costs: format!("{:.0} ms for a node of 1 million rows", 2.0 * monotonic_ns),
         },
         Use {
             what: "track_io_timing",
-            when: "twice for each read or write of blocks that shared buffers do not hold",
+            when: "twice for each block read or written outside shared buffers",
             costs: format!("{:.0} ns for each", 2.0 * monotonic_ns),
         },
         Use {
@@ -102,12 +102,12 @@ pub fn uses(monotonic_ns: f64, day_ns: f64) -> [Use; 4] {
         Use {
             what: "log_duration, log_min_duration_statement",
             when: "once more for each parse, bind and execute",
-            costs: format!("{day_ns:.0} ns for each, beside what a logged line costs"),
+            costs: format!("{day_ns:.0} ns for each, plus the cost of a logged line"),
         },
     ]
 }
 
-/// Why reading is slow here and the command that mends it; nothing where it is fine.
+/// Why clock reads are slow here and how to fix it; `None` if they are fast enough.
 pub fn mend(source: &ClockSource, grade: Grade) -> Option<String> {
     if matches!(grade, Grade::Fine | Grade::Bearable) {
         return None;
@@ -128,13 +128,13 @@ pub fn mend(source: &ClockSource, grade: Grade) -> Option<String> {
              (to keep it: clocksource={better} on the kernel's command line)"
         ),
         None if matches!(current, "tsc" | "kvm-clock" | "arch_sys_counter") => format!(
-            "the clock source {current} is the right one; a reading this slow means that programs \
-             cannot read it by themselves here (an emulator, a sandbox, a kernel without vDSO)"
+            "{current} is the best clock source; reads are this slow if programs cannot read it in \
+             user space (an emulator, a sandbox, a kernel without vDSO)"
         ),
         None => format!(
-            "the kernel offers nothing better than {current}; see why it gave up the CPU's counter: \
-             sudo dmesg | grep -i -e tsc -e clocksource; on a virtual machine, let the host pass an \
-             invariant TSC through"
+            "the kernel offers nothing better than {current}; find out why it rejected the TSC: \
+             sudo dmesg | grep -i -e tsc -e clocksource; on a virtual machine, have the host expose \
+             an invariant TSC"
         ),
     })
 }
@@ -170,7 +170,7 @@ mod tests {
         let none = mend(&source("hpet", "hpet acpi_pm"), Grade::Dear).unwrap();
         assert!(none.contains("dmesg") && !none.contains("echo"), "{none}");
         let sandbox = mend(&source("tsc", "tsc hpet"), Grade::Slow).unwrap();
-        assert!(sandbox.contains("the right one"), "{sandbox}");
+        assert!(sandbox.contains("the best clock source"), "{sandbox}");
         let kvm = mend(&source("kvm-clock", "kvm-clock tsc acpi_pm"), Grade::Slow).unwrap();
         assert!(kvm.starts_with("echo tsc | "), "{kvm}");
         assert_eq!(mend(&source("tsc", "tsc hpet"), Grade::Fine), None);

@@ -1,4 +1,4 @@
-//! `pgassay timing`: what reading the time costs here, and what that means for a server.
+//! `pgassay timing`: measures clock-read overhead and what it means for a server.
 
 mod meaning;
 
@@ -16,12 +16,12 @@ use meaning::{Grade, mend, uses};
 /// Flags of `pgassay timing`; the first two are `pg_test_timing`'s.
 #[derive(Debug, Args)]
 pub struct TimingArgs {
-    /// Read the clock for this long: seconds, or a number and a unit. Longer finds more of what is
-    /// rare.
+    /// How long to read the clock: seconds, or a number and a unit. A longer test finds more rare
+    /// events.
     #[arg(short, long, value_name = "TIME", default_value = "3", value_parser = duration)]
     pub duration: Duration,
 
-    /// List the exact steps too, until this percentage of all has been listed.
+    /// Also list exact steps, up to this running percentage.
     #[arg(short, long, value_name = "PERCENT", value_parser = percent)]
     pub cutoff: Option<f64>,
 
@@ -37,7 +37,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         Err(_) => text.parse::<Span>()?.duration(),
     };
     if duration < Duration::from_millis(1) {
-        return Err("it must be at least 1ms".to_owned());
+        return Err("must be at least 1ms".to_owned());
     }
     Ok(duration)
 }
@@ -45,15 +45,15 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
-        _ => Err("write a percentage from 0 to 100".to_owned()),
+        _ => Err("expected a percentage from 0 to 100".to_owned()),
     }
 }
 
-/// Everything that was measured.
+/// The results.
 struct Timing {
     source: ClockSource,
     steps: ClockSteps,
-    /// One reading of each clock, ns.
+    /// The cost of one read of each clock, ns.
     costs_ns: Vec<(Clock, f64)>,
 }
 
@@ -68,7 +68,7 @@ impl Timing {
     }
 }
 
-/// Measures, prints, and fails if the clock went backwards.
+/// Measures and prints clock-read overhead. Fails if the clock went backwards.
 pub fn timing(args: &TimingArgs, out: &mut impl Write) -> Result<()> {
     let timing = Timing {
         source: ClockSource::read(),
@@ -87,8 +87,8 @@ pub fn timing(args: &TimingArgs, out: &mut impl Write) -> Result<()> {
     out.flush()?;
     if timing.steps.backwards > 0 {
         bail!(
-            "the clock went backwards {} times, by up to {} ns: no duration on this machine can be \
-             trusted; look for the reason in the kernel's log (dmesg | grep -i -e tsc -e clocksource)",
+            "the clock went backwards {} times, by up to {} ns: no duration measured on this machine \
+             is reliable; check the kernel log (dmesg | grep -i -e tsc -e clocksource)",
             timing.steps.backwards,
             timing.steps.backwards_ns_max
         );
@@ -96,29 +96,29 @@ pub fn timing(args: &TimingArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Its name for readers and for machines, and who reads it.
+/// The clock's display name, its JSON key, and which features read it.
 fn describe(clock: Clock) -> (&'static str, &'static str, &'static str) {
     match clock {
         Clock::Monotonic => (
             "CLOCK_MONOTONIC",
             "monotonic",
-            "EXPLAIN ANALYZE, track_io_timing, pg_stat_statements (from 10 on)",
+            "EXPLAIN ANALYZE, track_io_timing, pg_stat_statements (since version 10)",
         ),
         Clock::TimeOfDay => (
             "gettimeofday",
             "gettimeofday",
-            "now(), log_duration, log_min_duration_statement; before 10 all of the above",
+            "now(), log_duration, log_min_duration_statement; before version 10, all of the above",
         ),
         Clock::Realtime => ("CLOCK_REALTIME", "realtime", "the time of day in ns"),
         Clock::SystemCall => (
             "a system call",
             "system_call",
-            "each of the above, where programs cannot read the clock source by themselves",
+            "all of the above, if programs cannot read the clock source in user space",
         ),
         Clock::Counter => (
             "the CPU's counter",
             "counter",
-            "rdtsc, which the others read at best",
+            "rdtsc, which the others read if possible",
         ),
     }
 }
@@ -128,12 +128,12 @@ fn print(timing: &Timing, args: &TimingArgs, out: &mut impl Write) -> Result<()>
     writeln!(
         out,
         "clock source: {} (available: {})",
-        timing.source.current.as_deref().unwrap_or("not known"),
+        timing.source.current.as_deref().unwrap_or("unknown"),
         timing.source.available.join(", ")
     )?;
     writeln!(
         out,
-        "CLOCK_MONOTONIC read over and over for {} on {} CPU{} in turn",
+        "CLOCK_MONOTONIC read in a loop for {} on {} CPU{} in turn",
         Span::from(args.duration),
         steps.cpus,
         if steps.cpus == 1 { "" } else { "s" },
@@ -153,7 +153,7 @@ fn print(timing: &Timing, args: &TimingArgs, out: &mut impl Write) -> Result<()>
         steps.counted(),
         out,
     )?;
-    let quantiles = [("half", 0.5), ("99 %", 0.99), ("99.99 %", 0.9999)]
+    let quantiles = [("50%", 0.5), ("99%", 0.99), ("99.99%", 0.9999)]
         .map(|(name, share)| format!("{name} up to {} ns", steps.quantile_ns(share)));
     writeln!(
         out,
@@ -162,17 +162,17 @@ fn print(timing: &Timing, args: &TimingArgs, out: &mut impl Write) -> Result<()>
         steps.largest_ns
     )?;
     if let Some(cutoff) = args.cutoff {
-        writeln!(out, "\nexact steps up to {cutoff} % of all:")?;
+        writeln!(out, "\nexact steps up to {cutoff}% of all:")?;
         print_rows("      ns", exact_up_to(steps, cutoff), steps.counted(), out)?;
     }
-    writeln!(out, "\none reading of            ns  is made by")?;
+    writeln!(out, "\ncost of one read          ns  used by")?;
     for &(clock, cost_ns) in &timing.costs_ns {
         let (name, _, users) = describe(clock);
         writeln!(out, "  {name:17}  {cost_ns:7.1}  {users}")?;
     }
     writeln!(
         out,
-        "\nwhat that means for a server here\n  {}",
+        "\neffect on a server on this machine\n  {}",
         timing.grade().sentence()
     )?;
     let costs = uses(
@@ -183,12 +183,12 @@ fn print(timing: &Timing, args: &TimingArgs, out: &mut impl Write) -> Result<()>
         writeln!(out, "  {}: {}; {}", one.what, one.costs, one.when)?;
     }
     if let Some(mend) = mend(&timing.source, timing.grade()) {
-        writeln!(out, "  mend it: {mend}")?;
+        writeln!(out, "  to fix it: {mend}")?;
     }
     Ok(())
 }
 
-/// The columns of `pg_test_timing` from 19.
+/// Prints rows in the format of `pg_test_timing` since version 19.
 fn print_rows(
     heading: &str,
     rows: impl Iterator<Item = (u64, u64)>,
@@ -210,7 +210,7 @@ fn print_rows(
     Ok(())
 }
 
-/// Exact steps that occurred, until the given percentage of all has been told.
+/// Exact steps that occurred, up to the given running percentage.
 fn exact_up_to(steps: &ClockSteps, percent: f64) -> impl Iterator<Item = (u64, u64)> {
     let wanted = steps.counted() as f64 * percent / 100.0;
     let mut told = 0;

@@ -1,8 +1,8 @@
-//! Lets a backend fall asleep before its next request is sent.
+//! Lets a backend fall asleep before the client sends its next request.
 //!
-//! A backend first tries to read and waits only if nothing is there, so a client that answers at
-//! once saves it the wait, and one that is late does not: some 500 instructions that depend on who
-//! gets a processor when. Where the request always comes late the path is always the same.
+//! A backend first tries to read and waits only if there is no data. Whether it waits depends on how
+//! fast the client is and makes a difference of about 500 instructions. If the request always comes
+//! late, the code path is always the same.
 
 use std::fs;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 
 use pgassay_load::RequestHook;
 
-/// Longer than any backend needs between its answer and its sleep; then the request is sent anyhow.
+/// Longer than any backend takes from its response to its sleep; then the request is sent anyway.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_micros(20);
 
-/// For [`pgassay_load::Crew::before_requests`].
+/// The hook for [`pgassay_load::Crew::before_requests`].
 pub fn hook() -> RequestHook {
     Arc::new(until_asleep)
 }
 
-/// Waits until a process sleeps, as far as that can be seen.
+/// Waits until a process sleeps, if its state is readable.
 pub fn until_asleep(pid: i32) {
     let path = format!("/proc/{pid}/stat");
     let start = Instant::now();
-    // A process that is gone is told by the connection's end.
+    // If the process is gone, the connection reports it.
     while let Ok(stat) = fs::read_to_string(&path)
         && state(&stat) != Some('S')
         && start.elapsed() < TIMEOUT
@@ -32,7 +32,7 @@ pub fn until_asleep(pid: i32) {
     }
 }
 
-/// The state in the text of `/proc/PID/stat`; the program's name before it may hold anything.
+/// The state in `/proc/PID/stat`. The program name before it may contain any character.
 fn state(stat: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }

@@ -1,4 +1,4 @@
-//! What executed the instructions: the machine, and the server's build.
+//! Facts about what executed the instructions: the machine and the server's build.
 
 use pgassay_core::instructions::{Build, Machine};
 use pgassay_profile::Conditions;
@@ -19,15 +19,15 @@ pub fn build(server: &Server) -> Build {
     }
 }
 
-/// Those features by which libc and PostgreSQL choose among functions.
+/// The CPU features by which libc and PostgreSQL select implementations of functions.
 const FEATURES: [&str; 12] = [
     "sse2", "ssse3", "sse4_1", "sse4_2", "popcnt", "avx", "avx2", "bmi1", "bmi2", "fma", "erms",
     "avx512f",
 ];
 
-/// The machine, and what counts on it.
+/// The machine and its version of valgrind.
 pub fn machine(valgrind: &Valgrind) -> Machine {
-    // Without it there are no features to name, and none to differ in.
+    // If it is not readable, no features are recorded.
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = text.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -38,7 +38,7 @@ pub fn machine(valgrind: &Valgrind) -> Machine {
         counter: valgrind.version.clone(),
         cpu: Conditions::read()
             .cpu_model
-            .unwrap_or_else(|| "not known".to_owned()),
+            .unwrap_or_else(|| "unknown".to_owned()),
         cpu_features: FEATURES
             .into_iter()
             .filter(|feature| flags.contains(feature))

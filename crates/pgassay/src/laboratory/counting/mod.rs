@@ -1,25 +1,25 @@
-//! Counting: follows a plan under valgrind, one client at a time.
+//! Counts instructions: runs a plan under valgrind, one client at a time.
 //!
-//! Servers that differ in settings only share a data directory: it is made and filled once, without
-//! valgrind, and started again with each one's settings, so that nothing else differs. Each start begins
-//! with a copy of the data as they were filled; a point that writes has a start for itself. Rounds go
-//! over all of them, so that a drift shows as a spread, each in an order of its own. Within a round a point
-//! runs its warm-up and then three segments of one, two and four units, each on a connection of its own,
-//! with the same seed: a longer segment repeats a shorter one and goes on. Before the rounds, units are
-//! chosen: they grow until the cost is linear, because what a connection touches for the first time must
-//! be in the shortest segment.
+//! Servers that differ only in settings share a data directory, so that nothing else differs. It is
+//! created and filled once, without valgrind, and restarted with each server's settings. Each start
+//! begins with a copy of the filled data; a point that writes gets its own start. Every round counts
+//! all points, each round in a different order, so that drift shows as spread. Within a round a
+//! point runs its warm-up and then three segments of one, two and four units, each on a new
+//! connection and with the same seed: a longer segment repeats a shorter one and continues. Unit
+//! sizes are chosen before the rounds: they grow until the cost is linear, because everything that
+//! a connection touches for the first time must be in the shortest segment.
 //!
-//! A point's figures are those of its median round. Segments are subtracted within a round only: a
-//! backend's start can differ from one start of the server to the next.
+//! A point's figures are those of its median round. Segments are subtracted only within a round,
+//! because backend startup can differ between server starts.
 //!
-//! Two things that time decides would show otherwise. Backends hand statistics over once a second:
-//! that is not collected, and segments are kept short, so that most end before it. And where a backend's
-//! data lie in memory depends on the backends that the server had before, some of which leave something
-//! behind; so they follow one after the other, as many in each round, and none is run again. Which points
-//! they served before depends on the round's order, and what that changes is part of the spread.
+//! Two timing-dependent effects are controlled. Backends report statistics once per second: that code
+//! is not counted, and segments are kept short, so that most end before it runs. The addresses of a
+//! backend's data depend on earlier backends of the server, some of which leave something behind: so
+//! backends run one after the other, the same number in each round, and none is repeated. Which
+//! points ran before depends on the round's order; its effect is part of the spread.
 //!
-//! Invariants: nothing that valgrind writes lies outside of the server's own directory; figures are
-//! of backends alone, found by the number that the server tells its client.
+//! Invariants: valgrind writes only to the server's own directory; figures cover only backends,
+//! identified by the PID that the server reports to its client.
 
 mod lockstep;
 mod machine;
@@ -54,43 +54,42 @@ use crate::interrupt::Interrupt;
 use crate::places;
 use crate::progress::Progress;
 
-/// A server under valgrind starts some twenty times slower.
+/// Under valgrind a server starts about twenty times slower.
 const START_TIMEOUT: Duration = Duration::from_mins(3);
-/// What must not start in the middle of a segment; a study may say otherwise.
+/// Prevents background activity during a segment; settings in the study take precedence.
 const QUIET: [(&str, &str); 3] = [
     ("autovacuum", "off"),
     ("checkpoint_timeout", "1h"),
     ("max_wal_size", "4GB"),
 ];
-/// Segments that took longer are not made longer again.
+/// Segments that took longer than this are not made longer.
 const LINEAR_PATIENCE: Duration = Duration::from_secs(20);
-/// A variant keeps the baseline's segments unless it is so many times dearer.
+/// A variant uses the baseline's segments unless its transactions cost this many times more.
 const DEARER: u64 = 8;
 
-/// How to count.
+/// Options of [`count`].
 pub struct Options<'a> {
-    /// Rounds over all points, each with servers started afresh.
+    /// Rounds over all points, each on newly started servers.
     pub repeats: u32,
-    /// Transactions of the shortest segment, instead of a number chosen by their cost.
+    /// Transactions in the shortest segment; `None` chooses by cost.
     pub unit: Option<u64>,
-    /// Segments as an earlier count had them, by condition and variant.
+    /// Segments of an earlier count, by condition and variant.
     pub segments_of: &'a dyn Fn(&str, &str) -> Option<[u64; 3]>,
-    /// Whether to keep call paths too, in a round of their own.
+    /// Whether to record call paths in an additional round.
     pub call_paths: bool,
-    /// What the study asks for and counting does not do.
+    /// Parts of the study that counting does not cover.
     pub left_out: Vec<String>,
 }
 
-/// What one point gave so far.
+/// The counts of one point so far.
 #[derive(Default)]
 struct Point {
     segments: Option<[u64; 3]>,
-    /// Each round's figures.
     rounds: Vec<VariantCount>,
     tree: Option<CallTree>,
 }
 
-/// One round of one point.
+/// The callgrind output of one point in one round, by segment.
 struct Counted {
     files: [OutFile; 3],
 }
@@ -145,7 +144,7 @@ pub fn count(
     })
 }
 
-/// An error where a plan asks for what cannot be counted.
+/// Returns an error if a plan contains something that cannot be counted.
 pub fn refuse(plan: &Plan, found: &Found) -> Result<()> {
     refuse_dsn(plan, found)?;
     let idles = |point: &&PlannedPoint| plan.servers[point.server].idle_connections > 0;
@@ -158,26 +157,26 @@ pub fn refuse(plan: &Plan, found: &Found) -> Result<()> {
     if !names.is_empty() {
         let names: Vec<&str> = names.into_iter().collect();
         bail!(
-            "`idle_connections` cannot be counted: each would be a process under valgrind; choose variants without it with --variant (they are in \"{}\")",
+            "`idle_connections` cannot be counted, because each is a process under valgrind; use --variant to choose variants without it (it is in \"{}\")",
             names.join("\", \"")
         );
     }
     if let Some(point) = plan.points.iter().find(|it| it.reconnects) {
         bail!(
-            "variant \"{}\" cannot be counted: its transactions reconnect, and the start of a process is not in PostgresMain, where counting begins",
+            "variant \"{}\" cannot be counted: its transactions reconnect, and counting begins in PostgresMain, after process start",
             plan.variants[point.variant]
         );
     }
     Ok(())
 }
 
-/// An error where a plan names a server of the user's own.
+/// Returns an error if a plan contains an external server.
 fn refuse_dsn(plan: &Plan, found: &Found) -> Result<()> {
     let Some(dsn) = plan.servers.iter().find_map(|server| server.dsn.as_ref()) else {
         return Ok(());
     };
-    let message = "instructions cannot be counted on a server of your own: it would have to run under \
-                   valgrind; choose other variants with --variant, or give a version or `binaries` \
+    let message = "cannot count instructions on an external server, because it would have to run under \
+                   valgrind; choose other variants with --variant, or specify a version or `binaries` \
                    instead of `dsn`";
     Err(places::at_dsn(found, dsn, message))
 }
@@ -209,13 +208,13 @@ struct Laboratory<'a> {
     interrupt: &'a Interrupt,
     valgrind: &'a Valgrind,
     points: Vec<Point>,
-    /// Which point of its round is being counted, from 1.
+    /// The current point's position in its round, from 1.
     position: u32,
     names: RefCell<Names>,
 }
 
 impl Laboratory<'_> {
-    /// All rounds on the servers that share one data directory.
+    /// Runs all rounds on the servers that share one data directory.
     fn cluster(
         &mut self,
         cluster: &[usize],
@@ -226,7 +225,7 @@ impl Laboratory<'_> {
         let mut server = servers::start_one(first, self.found, args, self.interrupt, progress)?;
         let result = self.rounds(cluster, &mut server, progress);
         progress.stage("stopping the server");
-        // Why counting failed says more than that the server is dead.
+        // The reason why counting failed is more informative than an error while stopping.
         match result {
             Ok(()) => Ok(server.stop()?),
             Err(error) => Err(error),
@@ -246,13 +245,13 @@ impl Laboratory<'_> {
         } else {
             Detail::Addresses
         };
-        // On servers of its own: where a backend's data lie in memory depends on how many backends there
-        // were before it, and what libc's functions execute depends a little on that. So rounds begin alike.
+        // In separate server starts, so that all rounds begin alike: the addresses of a backend's data
+        // depend on the number of backends before it, and what libc executes depends slightly on those.
         let mut points = 0..self.plan.points.len();
         if points
             .any(|it| cluster.contains(&self.plan.points[it].server) && self.fixed(it).is_none())
         {
-            let stage = "choosing the segments";
+            let stage = "choosing segment lengths";
             let order = Order::of_plan(self.plan, cluster);
             self.each(&order, server, detail, (stage, progress), Self::choose)?;
         }
@@ -261,7 +260,7 @@ impl Laboratory<'_> {
             let order = Order::of_round(self.plan, cluster, round);
             self.each(&order, server, detail, (&stage, progress), Self::point)?;
         }
-        // Without names a chain of callers is one of wrong names.
+        // Without symbols, callgrind's call paths have wrong names.
         if self.options.call_paths && has_names {
             let stage = "counting call paths";
             let order = Order::of_plan(self.plan, cluster);
@@ -271,8 +270,8 @@ impl Laboratory<'_> {
         Ok(())
     }
 
-    /// Starts every server of a cluster again, in turn, with its data as they were set up, and does
-    /// something at each of its points.
+    /// Restarts each server of a cluster in turn with its original data, and calls `does` for each of
+    /// its points.
     fn each(
         &mut self,
         order: &Order,
@@ -294,8 +293,8 @@ impl Laboratory<'_> {
                     server.installation().version,
                     self.title(planned.condition),
                 ));
-                // What writes leaves traces that no reset removes; so it has data of its own, and leaves them
-                // to nobody.
+                // A point that writes leaves traces that no reset removes, so it gets its own copy of
+                // the data, which no other point uses.
                 let writes = !planned.resets.is_empty();
                 if writes || !is_fresh {
                     self.interrupt.check()?;
@@ -318,7 +317,7 @@ impl Laboratory<'_> {
         Ok(())
     }
 
-    /// Who uses a server, for errors of its start.
+    /// The variants that use a server, for error messages.
     fn variants_of(&self, server: usize) -> String {
         let points = self
             .plan
@@ -378,10 +377,10 @@ impl Laboratory<'_> {
         }
     }
 
-    /// One round of one point.
+    /// Counts one point in one round.
     fn point(&mut self, index: usize, server: &Server) -> Result<()> {
         let segments = self.points[index].segments.or_else(|| self.fixed(index));
-        let segments = segments.context("it is counted before its segments were chosen")?;
+        let segments = segments.context("counting started before segments were chosen")?;
         let counted = once(&self.bench(index, server), segments)?;
         let planned = &self.plan.points[index];
         let mut settings = self.plan.servers[planned.server].settings.clone();
@@ -400,8 +399,8 @@ impl Laboratory<'_> {
         Ok(())
     }
 
-    /// Finds out how many transactions the segments of a point have: as many as its baseline's, unless
-    /// it is much dearer, and more until the cost is linear.
+    /// Chooses the number of transactions in a point's segments: those of the baseline unless its
+    /// transactions cost much more, then more until the cost is linear.
     fn choose(&mut self, index: usize, server: &Server) -> Result<()> {
         if self.fixed(index).is_none() {
             let bench = self.bench(index, server);
@@ -416,7 +415,7 @@ impl Laboratory<'_> {
         Ok(())
     }
 
-    /// The segments of the first point under the same condition, once they are chosen.
+    /// The segments of the first point under the same condition, if already chosen.
     fn segments_of_baseline(&self, index: usize) -> Option<[u64; 3]> {
         let condition = self.plan.points[index].condition;
         let mut points = self.plan.points.iter().zip(&self.points);
@@ -425,7 +424,7 @@ impl Laboratory<'_> {
             .and_then(|(_, point)| point.segments)
     }
 
-    /// The segments of a point as an earlier count had them, or as the user says.
+    /// The segments of a point from an earlier count or from the command line.
     fn fixed(&self, index: usize) -> Option<[u64; 3]> {
         let planned = &self.plan.points[index];
         let label = &self.plan.conditions[planned.condition].label;
@@ -451,7 +450,7 @@ impl Laboratory<'_> {
             .collect()
     }
 
-    /// The median round of a point, with what all rounds gave.
+    /// The median round of a point, with the totals of all rounds.
     fn variant(&self, planned: &PlannedPoint, point: &Point) -> Result<VariantCount> {
         let mut rounds: Vec<&VariantCount> = point.rounds.iter().collect();
         rounds.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
@@ -474,7 +473,7 @@ fn of_unit(unit: u64) -> [u64; 3] {
     [unit, 2 * unit, 4 * unit]
 }
 
-/// A warm-up and three segments.
+/// Runs a warm-up and three segments.
 fn once(bench: &Bench<'_>, segments: [u64; 3]) -> Result<Counted> {
     bench.warm_up(segments[2])?;
     let files = [
@@ -485,7 +484,7 @@ fn once(bench: &Bench<'_>, segments: [u64; 3]) -> Result<Counted> {
     Ok(Counted { files })
 }
 
-/// These segments, or longer ones with which the cost is linear, or the longest for which we have time.
+/// Lengthens the segments until the cost is linear or they take too long.
 fn until_linear(bench: &Bench<'_>, first: [u64; 3]) -> Result<[u64; 3]> {
     let mut segments = first;
     loop {

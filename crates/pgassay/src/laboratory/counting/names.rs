@@ -1,8 +1,8 @@
-//! Names for functions of stripped programs and libraries.
+//! Function names for stripped programs and libraries.
 //!
-//! Callgrind takes a jump into code without a name for more of the function that jumped: a twentieth
-//! of what a stripped server does would stand under a wrong name. So for these callgrind writes every
-//! instruction's address, and we look up its function ourselves.
+//! Callgrind attributes a jump into unnamed code to the function that jumped: 5% of what a stripped
+//! server executes would have a wrong name. For such servers callgrind writes instruction addresses,
+//! and pgassay looks up their functions.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,18 +12,18 @@ use pgassay_profile::{FunctionAt, ObjectFunctions};
 /// Functions of the objects seen so far.
 #[derive(Default)]
 pub struct Names {
-    /// None for what cannot be read, such as code that is made while running.
+    /// `None` for objects that cannot be read, for example JIT code.
     objects: HashMap<String, Option<ObjectFunctions>>,
 }
 
 impl Names {
-    /// Whether the server's program has to be read by address.
+    /// Whether the server's program has no symbols.
     pub fn are_missing(&mut self, program: &Path) -> bool {
         let object = self.object(&program.to_string_lossy());
         object.is_some_and(ObjectFunctions::is_stripped)
     }
 
-    /// The name, or the beginning, of the function at an address.
+    /// The name of the function at an address, or its start address if it has no name.
     pub fn at(&mut self, object: &str, address: u64) -> Option<String> {
         Some(match self.object(object)?.at(address)? {
             FunctionAt::Named(name) => name.to_owned(),

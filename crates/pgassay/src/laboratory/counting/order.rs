@@ -1,24 +1,24 @@
-//! In which order a round counts its points.
+//! The order in which a round counts its points.
 //!
-//! What a server did before changes where a backend's data lie in memory, and so what libc's functions
-//! execute, a little. With the plan's order in every round that would be taken for a difference between
-//! variants, and no number of rounds would show it. So each round has an order of its own, drawn from
-//! the run's seed: servers, and the points on each of them. What it changes shows in the ± of a count.
+//! What a server did before changes the addresses of a backend's data, and so, slightly, what libc's
+//! functions execute. With the same order in every round, this would look like a difference between
+//! variants, however many rounds there are. So each round has a random order of servers and of the
+//! points on each server, drawn from the run's seed. Its effect is part of the ± of a count.
 //!
-//! Starts of a server are not in it: a server is started once a round, for all of its points.
+//! A server is started once per round for all its points.
 
 use pgassay_core::plan::Plan;
 use pgassay_stats::random::SplitMix64;
 
-/// The servers of a cluster in the order in which they are started, with each one's points.
+/// The servers of a cluster in start order, with the points of each.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Indexes of a server and of its points, in the plan.
+    /// Index of a server and indexes of its points in the plan.
     pub servers: Vec<(usize, Vec<usize>)>,
 }
 
 impl Order {
-    /// As the plan has it: for what is no figure of any variant.
+    /// The plan's order, for steps that do not affect figures.
     pub fn of_plan(plan: &Plan, cluster: &[usize]) -> Self {
         let points = |server: usize| {
             let all = plan.points.iter().enumerate();
@@ -31,7 +31,7 @@ impl Order {
         }
     }
 
-    /// Another one in each round, the same for the same seed.
+    /// The order of a round; the same for the same seed.
     pub fn of_round(plan: &Plan, cluster: &[usize], round: u32) -> Self {
         let mut order = Self::of_plan(plan, cluster);
         order.permute(plan.schedule.seed, round);
@@ -39,7 +39,7 @@ impl Order {
     }
 
     fn permute(&mut self, seed: u64, round: u32) {
-        // One stream tells the rounds' apart: neighbouring seeds and rounds do not share orders.
+        // Hash the seed first, so that neighboring seeds and rounds do not share orders.
         let of_seed = SplitMix64::new(seed).next_u64();
         let mut random = SplitMix64::new(of_seed ^ u64::from(round));
         random.shuffle(&mut self.servers);
@@ -81,7 +81,7 @@ mod tests {
             };
             orders.iter().filter(follows).count()
         };
-        // Of 200 rounds half, within five standard deviations.
+        // Half of 200 rounds, within five standard deviations.
         for (a, b) in [(0, 6), (0, 1), (3, 8), (5, 7)] {
             assert!(
                 (65..=135).contains(&after(a, b)),

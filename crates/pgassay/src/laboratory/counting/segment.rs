@@ -1,4 +1,4 @@
-//! One segment: so many transactions on a connection of its own, and what its backend did.
+//! Runs one segment: a number of transactions on a new connection under valgrind.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -18,23 +18,23 @@ use crate::laboratory::crews::{self, Size};
 use crate::laboratory::data::reset;
 use crate::laboratory::servers::Place;
 
-/// How long a backend may take to write its file and end when its client has gone.
+/// How long a backend may take to write its file and exit after its client has disconnected.
 const END_TIMEOUT: Duration = Duration::from_mins(1);
-/// Transactions of the first of two segments whose difference tells about what one costs.
+/// Transactions in the first of two segments whose difference gives an estimate of the cost.
 const TRIED: u64 = 20;
-/// Instructions of the shortest segment at most, some 150 ms on a processor of its own: then the longest
-/// ends before a backend hands its statistics over, which it does once a second of real time. That is
-/// not counted, but collecting them begins anew after it: some thousand instructions.
+/// Maximum instructions in the shortest segment, about 150 ms on a free CPU. Then the longest ends
+/// before the backend reports its statistics, which it does once per second. That code is not
+/// counted, but collecting statistics starts over after it, which takes some thousand instructions.
 const SHORTEST: u64 = 6_000_000;
-/// What makes statements be logged for the time that they take; the second is not known before 13, and
-/// an error there does no harm.
+/// Settings that log slow statements. The second does not exist before version 13; the error is
+/// harmless.
 const BY_DURATION: [&str; 2] = ["log_min_duration_statement", "log_min_duration_sample"];
-/// Transactions before those of a segment that are counted.
+/// Transactions before those that are counted.
 const FIRST: u64 = 10;
-/// Sizes of the shortest segment. Below 20, plans for the values at hand would be in it, as
-/// PostgreSQL makes them the first five times.
+/// Sizes of the shortest segment. With fewer than 20 transactions, it would contain custom plans,
+/// which PostgreSQL makes for the first five executions.
 const UNITS: [u64; 7] = [20, 50, 100, 200, 500, 1000, 2000];
-/// As much is chosen by cost; only work that is not linear goes further.
+/// The largest size chosen by cost; larger ones are used only if the cost is not linear.
 const UNIT_BY_COST_MAX: u64 = 500;
 
 /// The next larger size of the shortest segment.
@@ -46,9 +46,7 @@ pub fn larger(unit: u64) -> Option<u64> {
 #[derive(Clone, Copy)]
 pub struct Bench<'a> {
     pub point: &'a Point,
-    /// Its server.
     pub server: &'a Server,
-    /// The database on it.
     pub place: Place<'a>,
     pub source: &'a StudySource,
     pub seed: u64,
@@ -57,16 +55,16 @@ pub struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Connects for the first time since the server was started. Such a client finds no file of
-    /// cached catalogue entries (`pg_internal.init`) and makes it; all others read it, and other pages of
-    /// the catalogue.
+    /// Connects for the first time after server start. The first backend creates the cache file of
+    /// catalog entries (`pg_internal.init`); all others read it, and execute other code.
     pub fn arrive(&self) -> Result<()> {
         let crew = self.connect()?;
         let pid = backend(&crew)?;
         leave(crew, pid)
     }
 
-    /// Runs the transactions of a segment of so many, so that all that segments touch has been touched.
+    /// Runs as many transactions as a segment, so that everything a segment touches has been touched
+    /// before.
     pub fn warm_up(&self, transactions: u64) -> Result<()> {
         reset(&self.place, &self.point.resets, self.source, self.interrupt)?;
         let mut crew = self.connect()?;
@@ -76,8 +74,8 @@ impl Bench<'_> {
         leave(crew, pid)
     }
 
-    /// Chooses how many transactions the shortest segment has, by what they cost. By the time that
-    /// they take it would be another number on a busy machine, and other transactions cost otherwise.
+    /// Chooses the number of transactions in the shortest segment by their cost. By elapsed time, the
+    /// number would depend on how busy the machine is, and a different number gives different counts.
     pub fn unit(&self) -> Result<u64> {
         self.warm_up(2 * TRIED)?;
         let [few, many] = [self.segment(TRIED)?, self.segment(2 * TRIED)?];
@@ -90,7 +88,7 @@ impl Bench<'_> {
         Ok(UNITS.into_iter().rfind(fits).unwrap_or(UNITS[0]))
     }
 
-    /// Runs a segment and reads what its backend wrote when it ended.
+    /// Runs a segment and reads the file that its backend wrote on exit.
     pub fn segment(&self, transactions: u64) -> Result<OutFile> {
         reset(&self.place, &self.point.resets, self.source, self.interrupt)?;
         let mut crew = self.connect()?;
@@ -101,18 +99,21 @@ impl Bench<'_> {
         leave(crew, pid)?;
         let file = self.read(pid)?;
         if i32::try_from(file.pid) != Ok(pid) {
-            bail!("the file of backend {pid} is of process {}", file.pid);
+            bail!(
+                "the callgrind file of backend {pid} is from process {}",
+                file.pid
+            );
         }
         if file.totals.instructions == 0 {
-            bail!("callgrind found no function PostgresMain in the server, so it counted nothing");
+            bail!("callgrind counted nothing: it found no function PostgresMain in the server");
         }
         Ok(file)
     }
 
-    /// Runs a connection's first transactions, which take long: valgrind translates what they execute,
-    /// tenths of a second of it on a busy machine. A statement that is logged for taking so long
-    /// costs 18 thousand instructions in some segments and not in others, so until then none is.
-    /// All segments begin alike, so that their differences have nothing of this.
+    /// Runs a connection's first transactions. They are slow, because valgrind translates the code
+    /// they execute: tenths of a second on a busy machine. Logging a slow statement would cost 18
+    /// thousand instructions in some segments only, so it is turned off meanwhile. All segments
+    /// begin alike, so their differences do not contain this.
     fn get_going(&self, crew: &mut Crew, pid: i32) -> Result<()> {
         for setting in BY_DURATION {
             ask(crew, pid, &format!("set {setting} = -1"))?;
@@ -147,29 +148,29 @@ impl Bench<'_> {
         }
         if measured.failed_total > 0 {
             bail!(
-                "{} of {transactions} transactions failed; the cost of a failure is not counted",
+                "{} of {transactions} transactions failed; only successful transactions can be counted",
                 measured.failed_total
             );
         }
         Ok(())
     }
 
-    /// What callgrind wrote of a backend that has gone.
+    /// Reads the callgrind file of a backend that has exited.
     fn read(&self, pid: i32) -> Result<OutFile> {
         self.interrupt.check()?;
         let name = valgrind::file_of(pid);
         let text = self.server.read_own_file(&name);
         let text = text.with_context(|| format!("cannot read {name}"))?;
         if !OutFile::is_complete(&text) {
-            bail!("backend {pid} ended, but callgrind wrote no whole file of it");
+            bail!("backend {pid} exited, but its callgrind file is incomplete");
         }
         let mut names = self.names.borrow_mut();
         let parsed = OutFile::parse_with(&text, &mut |object, address| names.at(object, address));
-        parsed.with_context(|| format!("{name} is of no use"))
+        parsed.with_context(|| format!("cannot parse {name}"))
     }
 }
 
-/// Sends a statement of ours, to a backend that waits for it, and waits until it does again.
+/// Executes a statement on a backend that is waiting for one, and waits until it waits again.
 fn ask(crew: &mut Crew, pid: i32, sql: &str) -> Result<()> {
     lockstep::until_asleep(pid);
     crew.ask(sql)?;
@@ -177,20 +178,19 @@ fn ask(crew: &mut Crew, pid: i32, sql: &str) -> Result<()> {
     Ok(())
 }
 
-/// The process that serves a crew of one client.
+/// The backend of a client pool with one client.
 fn backend(crew: &Crew) -> Result<i32> {
     let pid = crew.backend_pids().first().copied();
-    pid.context("the server did not tell its backend's process")
+    pid.context("the server did not report its backend's PID")
 }
 
-/// Disconnects, and waits until the server has seen the end of the backend: one that has not serves
-/// the next client from another place in memory, where libc's functions cost some other
-/// instructions.
+/// Disconnects and waits until the server has reaped the backend. Otherwise the next backend has its
+/// data at other addresses, where libc's functions execute slightly different instructions.
 fn leave(crew: Crew, pid: i32) -> Result<()> {
     crew.close();
     if !pgassay_server::wait_until_gone(pid, END_TIMEOUT) {
         let seconds = END_TIMEOUT.as_secs();
-        bail!("backend {pid} has not ended {seconds} s after its client left");
+        bail!("backend {pid} still runs {seconds} s after its client disconnected");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Valgrind: where it is, which it is, and the words that start a server under it.
+//! Finds valgrind and builds the command line that starts a server under it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,29 +6,29 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Where programs are when there is no `PATH`.
+/// Used if `PATH` is not set.
 const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
-/// What each process's file is called, but for its number.
+/// Name of each process's output file without its PID.
 const FILE: &str = "callgrind.out.";
 
-/// What callgrind keeps apart.
+/// What callgrind attributes instructions to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// Functions, by callgrind's names.
+    /// Functions, with callgrind's names.
     Functions,
-    /// Each instruction's address, for servers without names.
+    /// Instruction addresses, for servers without symbols.
     Addresses,
-    /// Functions by the whole chain of their callers, which takes half as long again.
+    /// Functions with all their callers, which takes 50% longer.
     CallPaths,
 }
 
-/// Longer chains are cut: as deep as PostgreSQL goes for statements of a reasonable size.
+/// Longer call chains are truncated. PostgreSQL's are shorter for statements of a reasonable size.
 const CALLERS_MAX: u32 = 250;
 
 /// An installed valgrind.
 pub struct Valgrind {
     program: PathBuf,
-    /// What it says of itself, such as `valgrind-3.19.0`.
+    /// The output of `--version`, for example `valgrind-3.19.0`.
     pub version: String,
 }
 
@@ -41,7 +41,7 @@ impl Valgrind {
             .find(|program| program.is_file())
         else {
             bail!(
-                "counting instructions needs valgrind, and there is none on the PATH. Install the package \"valgrind\" (apt install valgrind, dnf install valgrind, apk add valgrind); no privilege is needed to use it"
+                "counting instructions requires valgrind, which is not on PATH. Install the package \"valgrind\" (apt install valgrind, dnf install valgrind, apk add valgrind); running it requires no privileges"
             );
         };
         let output = Command::new(&program)
@@ -52,7 +52,7 @@ impl Valgrind {
         let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         if !output.status.success() || !version.starts_with("valgrind-") {
             return Err(anyhow!(
-                "{} does not say its version ({}): {}",
+                "{} --version failed ({}): {}",
                 program.display(),
                 output.status,
                 String::from_utf8_lossy(&output.stderr).trim()
@@ -61,17 +61,16 @@ impl Valgrind {
         Ok(Self { program, version })
     }
 
-    /// The words before a server's own, for files in `directory`.
+    /// The command line that precedes the server's own; output files go to `directory`.
     ///
-    /// A process begins with its parent's counts, and the postmaster's grow with every connection;
-    /// so only what `PostgresMain` does is collected, where every backend spends its life; but for
-    /// `pgstat_report_stat`, which hands statistics over once a second of real time: some ten thousand
-    /// instructions that are a matter of how busy the machine is.
-    /// Without `--vgdb=no` pipes stay behind in the temporary directory. `--smc-check` is for LLVM's
-    /// code, which comes and goes where other code was.
+    /// A process inherits its parent's counts, and the postmaster's grow with every connection. So
+    /// only instructions in `PostgresMain` are counted, the main loop of every backend, without
+    /// `pgstat_report_stat`: it reports statistics once per second, and these ten thousand or so
+    /// instructions depend on how busy the machine is. Without `--vgdb=no`, pipes remain in the
+    /// temporary directory. `--smc-check` is needed for JIT code, whose addresses are reused.
     pub fn launcher(&self, directory: &Path, detail: Detail) -> Vec<OsString> {
         let mut file = OsString::from("--callgrind-out-file=");
-        // Valgrind expands %p, and %% is a per cent sign.
+        // Valgrind replaces %p by the PID and %% by a percent sign.
         file.push(directory.to_string_lossy().replace('%', "%%"));
         file.push(format!("/{FILE}%p"));
         let mut words = vec![self.program.clone().into_os_string()];
@@ -101,7 +100,7 @@ impl Valgrind {
     }
 }
 
-/// The name of a process's file.
+/// The name of a process's output file.
 pub fn file_of(pid: i32) -> String {
     format!("{FILE}{pid}")
 }
