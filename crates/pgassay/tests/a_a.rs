@@ -6,6 +6,10 @@ use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
 use support::Place;
 
+support::timing_tests! {
+    blocks_read_depend_on_neither_variant_nor_place_in_the_block,
+}
+
 /// Two variants that differ in nothing the server looks at, and a table four times the cache.
 const LARGER_THAN_CACHE: &str = r#"question = "Does a setting that does nothing make a difference?"
 [server]
@@ -41,7 +45,6 @@ fn blocks_read(trial: &Trial) -> f64 {
 
 /// With equal random numbers, whoever comes second finds the other's pages: single trials read less
 /// than half of what others read, by their place in the block.
-#[test]
 fn blocks_read_depend_on_neither_variant_nor_place_in_the_block() {
     if pgassay_server::testing::installation("15").is_none() {
         return;

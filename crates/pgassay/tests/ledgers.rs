@@ -6,8 +6,6 @@
 
 mod support;
 
-use std::sync::{Mutex, PoisonError};
-
 use pgassay_core::ledger::{
     CheckName, Divider, Ledger, LedgerDifference, Measured, Nature, Part, Row, SAMPLES_ERROR_MAX,
     difference,
@@ -16,6 +14,17 @@ use pgassay_core::observation::WaitSource;
 use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
 use support::Place;
+
+support::timing_tests! {
+    ledgers_close_over_round_trips_and_pipelines,
+    a_row_that_all_want_leads,
+    a_logging_pipe_that_nobody_reads_fast_enough_leads,
+    waits_for_the_log_on_disk_lead,
+    idling_that_the_client_wants_is_the_clients,
+    the_run_queue_leads_where_processors_are_short,
+    waits_that_the_server_tells_divide_the_blocked_time_where_its_memory_may_not_be_read,
+    a_real_input_that_is_half_or_twice_what_it_was_fails_its_check,
+}
 
 /// Rows against the clients' own clock.
 const CLOSURE: f64 = 0.02;
@@ -28,13 +37,9 @@ const LATE_TIMERS: f64 = 0.25;
 /// All processes against the machine's idle time, which is told in ticks: short trials have few.
 const MACHINE: f64 = 0.05;
 
-/// One at a time, since they measure.
-static TURN: Mutex<()> = Mutex::new(());
-
 /// Runs a study; nothing where there is no such server.
 fn run(study: &str) -> Option<Run> {
     pgassay_server::testing::installation("18")?;
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let finished = Place::new().run(study, &["--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     Some(serde_json::from_str(&finished.stdout).expect("JSON on stdout alone"))
@@ -199,7 +204,6 @@ const HOT_ROW: (&str, &str) = (
     "text = 'update pgbench_branches set bbalance = bbalance + 1 where bid = 1;'",
 );
 
-#[test]
 fn ledgers_close_over_round_trips_and_pipelines() {
     let insert = "insert into t values (1);\n".repeat(50);
     let inserts = format!("text = '''\n{insert}'''");
@@ -221,7 +225,6 @@ fn ledgers_close_over_round_trips_and_pipelines() {
 }
 
 /// Whoever updates a row waits for whoever updated it before.
-#[test]
 fn a_row_that_all_want_leads() {
     let scripts = [("tpcb-like", "builtin = \"tpcb-like\""), HOT_ROW];
     let Some(run) = run(&study("fsync = false", &scripts, SIMPLE, 16, "8s")) else {
@@ -234,7 +237,6 @@ fn a_row_that_all_want_leads() {
     assert_eq!(waits.nature, Nature::Queue);
 }
 
-#[test]
 fn a_logging_pipe_that_nobody_reads_fast_enough_leads() {
     let settings = "fsync = false, logging_collector = true, log_destination = \"csvlog\", \
                     log_statement = \"all\", log_duration = true";
@@ -263,7 +265,6 @@ fn share(ledger: &Ledger, of_interest: impl Fn(&Row) -> bool) -> f64 {
 }
 
 /// One client that commits to a file that is synced for real, several that share one sync.
-#[test]
 fn waits_for_the_log_on_disk_lead() {
     let script = [("insert", "text = 'insert into t values (1);'")];
     let settings = "fsync = true, synchronous_commit = true";
@@ -288,7 +289,6 @@ fn waits_for_the_log_on_disk_lead() {
 }
 
 /// A script that sleeps asks for it; one that computes for long keeps its server waiting.
-#[test]
 fn idling_that_the_client_wants_is_the_clients() {
     let script = [(
         "thinks",
@@ -306,7 +306,6 @@ fn idling_that_the_client_wants_is_the_clients() {
 }
 
 /// More backends than processors that only compute: most of the time they wait for one.
-#[test]
 fn the_run_queue_leads_where_processors_are_short() {
     let script = [(
         "computes",
@@ -324,12 +323,10 @@ fn the_run_queue_leads_where_processors_are_short() {
 }
 
 /// In a container that refuses both stacks and memory, as Docker's usual profile did for long.
-#[test]
 fn waits_that_the_server_tells_divide_the_blocked_time_where_its_memory_may_not_be_read() {
     if pgassay_server::testing::installation("18").is_none() {
         return;
     }
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::new();
     // Of four clients that update a row and sleep on it, three wait for its lock.
     let update = "update pgbench_branches set bbalance = bbalance + 1 where bid = 1;";
@@ -386,7 +383,6 @@ fn compared(run: &Run, mutate: &dyn Fn(&mut Trial)) -> LedgerDifference {
 type Mutation = fn(&mut Trial, f64);
 
 /// Inputs that a real run measured twice, and the check that compares the two.
-#[test]
 fn a_real_input_that_is_half_or_twice_what_it_was_fails_its_check() {
     let select = ("select-only", "builtin = \"select-only\"");
     let Some(run) = run(&study("fsync = false", &[select], BOTH, 8, "4s")) else {
