@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// The name of the vDSO in every process.
+/// The name of the `vDSO` in every process.
 pub(crate) const VDSO: &str = "[vdso]";
 
 /// One executable mapping of a file.

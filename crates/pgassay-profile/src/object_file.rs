@@ -350,7 +350,7 @@ fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<File> {
     })
 }
 
-/// The vDSO is the same in every process, so our own copy is used.
+/// The `vDSO` is the same in every process, so our own copy is used.
 fn own_vdso() -> io::Result<Vec<u8>> {
     let own = crate::maps::read(std::process::id())?;
     let vdso = own

@@ -6,6 +6,10 @@ use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
 use support::Place;
 
+support::timing_tests! {
+    blocks_read_depend_on_neither_variant_nor_place_in_the_block,
+}
+
 /// Two identical variants, and a table four times as large as the cache.
 const LARGER_THAN_CACHE: &str = r#"question = "Does a setting that does nothing make a difference?"
 [server]
@@ -41,7 +45,6 @@ fn blocks_read(trial: &Trial) -> f64 {
 
 /// With equal random numbers, the second trial would find the first one's pages in the cache, and
 /// trials would read less than half as much, depending on their position in the block.
-#[test]
 fn blocks_read_depend_on_neither_variant_nor_place_in_the_block() {
     if pgassay_server::testing::installation("15").is_none() {
         return;

@@ -2,14 +2,21 @@
 
 mod support;
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
-
 use pgassay_core::comparison::Verdict;
 use pgassay_core::finding::Confidence;
 use pgassay_core::ledger::Row;
 use pgassay_core::run::{Run, Warning, WarningKind};
+use std::collections::BTreeSet;
 use support::Place;
+
+support::timing_tests! {
+    fifteen_causes_are_found_each_where_it_was_provoked,
+    what_ten_suffered_from_is_found_on_ten,
+    a_server_that_is_set_badly_is_told_by_its_reads_writes_and_log,
+    healthy_loads_are_not_taken_for_what_they_resemble,
+    a_remedy_is_tried_as_another_variant_of_the_same_study,
+    where_no_remedy_can_be_tried_it_says_so,
+}
 
 /// Findings about the machine, which other programs can cause: on a saturated machine, for example,
 /// the holder of a spinlock may lose its CPU.
@@ -28,13 +35,9 @@ type Expected = (
     &'static [&'static str],
 );
 
-/// Runs one study at a time, because two on the same CPUs would saturate the machine.
-static ALONE: Mutex<()> = Mutex::new(());
-
 /// `None` if there is no server or sampling stacks is not permitted.
 fn run(version: &str, study: &str, arguments: &[&str]) -> Option<Run> {
     pgassay_server::testing::installation(version)?;
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::new();
     let finished = place.run(study, &[&["--json"], arguments].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
@@ -107,7 +110,6 @@ fn workers_stand_beside_their_leaders(run: &Run) {
     assert!(ended.map(|it| it.cpu.on_cpu_us).sum::<f64>() > 0.0);
 }
 
-#[test]
 fn fifteen_causes_are_found_each_where_it_was_provoked() {
     let study = include_str!("findings/many.toml");
     let checked = check(
@@ -168,7 +170,6 @@ fn fifteen_causes_are_found_each_where_it_was_provoked() {
     assert!(between.difference_us > Some(0.0), "{between:?}");
 }
 
-#[test]
 fn what_ten_suffered_from_is_found_on_ten() {
     let study = include_str!("findings/old.toml");
     let checked = check(
@@ -198,7 +199,6 @@ fn what_ten_suffered_from_is_found_on_ten() {
     );
 }
 
-#[test]
 fn a_server_that_is_set_badly_is_told_by_its_reads_writes_and_log() {
     let study = include_str!("findings/small.toml");
     let _ = check(
@@ -235,7 +235,6 @@ const RESEMBLES: [(&str, &[&str]); 5] = [
     ("pruned", &["cached-plan-locks", "partition-routing"]),
 ];
 
-#[test]
 fn healthy_loads_are_not_taken_for_what_they_resemble() {
     let study = include_str!("findings/healthy.toml");
     let Some(run) = run("18", study, &[]) else {
@@ -275,7 +274,6 @@ full = "2s"
 pairs = 3
 "#;
 
-#[test]
 fn a_remedy_is_tried_as_another_variant_of_the_same_study() {
     let study = SIMPLE.replace("PROTOCOL", "simple");
     let Some(run) = run("18", &study, &["--try-remedies"]) else {
@@ -309,7 +307,6 @@ fn a_remedy_is_tried_as_another_variant_of_the_same_study() {
     assert_eq!(finding.confidence == Confidence::Confirmed, proved);
 }
 
-#[test]
 fn where_no_remedy_can_be_tried_it_says_so() {
     let study = SIMPLE.replace("PROTOCOL", "prepared");
     let Some(run) = run("18", &study, &["--try-remedies"]) else {

@@ -7,8 +7,6 @@
 
 mod support;
 
-use std::sync::{Mutex, PoisonError};
-
 use pgassay_core::ledger::{
     CheckName, Divider, Ledger, LedgerDifference, Measured, Nature, Part, Row, SAMPLES_ERROR_MAX,
     difference,
@@ -17,6 +15,17 @@ use pgassay_core::observation::WaitSource;
 use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
 use support::Place;
+
+support::timing_tests! {
+    ledgers_close_over_round_trips_and_pipelines,
+    a_row_that_all_want_leads,
+    a_logging_pipe_that_nobody_reads_fast_enough_leads,
+    waits_for_the_log_on_disk_lead,
+    idling_that_the_client_wants_is_the_clients,
+    the_run_queue_leads_where_processors_are_short,
+    waits_that_the_server_tells_divide_the_blocked_time_where_its_memory_may_not_be_read,
+    a_real_input_that_is_half_or_twice_what_it_was_fails_its_check,
+}
 
 /// Tolerance of the rows' sum against the clients' clock.
 const CLOSURE: f64 = 0.02;
@@ -29,13 +38,9 @@ const LATE_TIMERS: f64 = 0.25;
 /// Tolerance of all processes against the machine's idle time, which has a resolution of one tick.
 const MACHINE: f64 = 0.05;
 
-/// Runs one test at a time, because they measure.
-static TURN: Mutex<()> = Mutex::new(());
-
 /// Runs a study; `None` if there is no such server.
 fn run(study: &str) -> Option<Run> {
     pgassay_server::testing::installation("18")?;
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let finished = Place::new().run(study, &["--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     Some(serde_json::from_str(&finished.stdout).expect("JSON on stdout alone"))
@@ -200,7 +205,6 @@ const HOT_ROW: (&str, &str) = (
     "text = 'update pgbench_branches set bbalance = bbalance + 1 where bid = 1;'",
 );
 
-#[test]
 fn ledgers_close_over_round_trips_and_pipelines() {
     let insert = "insert into t values (1);\n".repeat(50);
     let inserts = format!("text = '''\n{insert}'''");
@@ -222,7 +226,6 @@ fn ledgers_close_over_round_trips_and_pipelines() {
 }
 
 /// All sessions update the same row and wait for each other.
-#[test]
 fn a_row_that_all_want_leads() {
     let scripts = [("tpcb-like", "builtin = \"tpcb-like\""), HOT_ROW];
     let Some(run) = run(&study("fsync = false", &scripts, SIMPLE, 16, "8s")) else {
@@ -235,7 +238,6 @@ fn a_row_that_all_want_leads() {
     assert_eq!(waits.nature, Nature::Queue);
 }
 
-#[test]
 fn a_logging_pipe_that_nobody_reads_fast_enough_leads() {
     let settings = "fsync = false, logging_collector = true, log_destination = \"csvlog\", \
                     log_statement = \"all\", log_duration = true";
@@ -264,7 +266,6 @@ fn share(ledger: &Ledger, of_interest: impl Fn(&Row) -> bool) -> f64 {
 }
 
 /// With one client, each commit syncs WAL; several clients share a sync.
-#[test]
 fn waits_for_the_log_on_disk_lead() {
     let script = [("insert", "text = 'insert into t values (1);'")];
     let settings = "fsync = true, synchronous_commit = true";
@@ -289,7 +290,6 @@ fn waits_for_the_log_on_disk_lead() {
 }
 
 /// A script's sleep is client sleep; a long computation in the client keeps the server waiting.
-#[test]
 fn idling_that_the_client_wants_is_the_clients() {
     let script = [(
         "thinks",
@@ -307,7 +307,6 @@ fn idling_that_the_client_wants_is_the_clients() {
 }
 
 /// More CPU-bound backends than CPUs: they wait for a CPU most of the time.
-#[test]
 fn the_run_queue_leads_where_processors_are_short() {
     let script = [(
         "computes",
@@ -325,12 +324,10 @@ fn the_run_queue_leads_where_processors_are_short() {
 }
 
 /// In a container that forbids both stack sampling and reading memory, as Docker's default profile did.
-#[test]
 fn waits_that_the_server_tells_divide_the_blocked_time_where_its_memory_may_not_be_read() {
     if pgassay_server::testing::installation("18").is_none() {
         return;
     }
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::new();
     // Four clients update a row and sleep while holding its lock, so three wait.
     let update = "update pgbench_branches set bbalance = bbalance + 1 where bid = 1;";
@@ -391,7 +388,6 @@ fn compared(run: &Run, mutate: &dyn Fn(&mut Trial)) -> LedgerDifference {
 type Mutation = fn(&mut Trial, f64);
 
 /// Inputs that a real run measures twice, and the check that compares both.
-#[test]
 fn a_real_input_that_is_half_or_twice_what_it_was_fails_its_check() {
     let select = ("select-only", "builtin = \"select-only\"");
     let Some(run) = run(&study("fsync = false", &[select], BOTH, 8, "4s")) else {

@@ -3,15 +3,16 @@
 
 mod support;
 
-use std::sync::{Mutex, PoisonError};
-
 use pgassay_core::ledger::{Ledger, Nature, Part, Tail};
 use pgassay_core::run::Run;
 use pgassay_core::trial::TrialKind;
 use support::Place;
 
-/// Runs one test at a time, because they measure.
-static TURN: Mutex<()> = Mutex::new(());
+support::timing_tests! {
+    a_rare_sleep_leads_the_tail_and_not_the_mean,
+    a_row_that_few_want_leads_the_tail,
+    work_that_few_transactions_have_is_told_by_phase,
+}
 
 const SETUP: &str = "
 create table t (id int primary key, n int);
@@ -59,7 +60,6 @@ select n from t where id = :id;
 /// Runs a study of this script with 16 clients and returns its ledger and run; `None` without a server.
 fn ledger(script: &str) -> Option<(Run, Ledger)> {
     pgassay_server::testing::installation("18")?;
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let study = format!(
         "question = \"?\"\n[server]\nversion = \"18\"\nsettings = {{ fsync = false }}\n\
          [data]\nsetup = '''{SETUP}'''\n[[script]]\nname = \"mixed\"\ntext = '''{script}'''\n\
@@ -118,7 +118,6 @@ fn tail<'a>(run: &Run, ledger: &'a Ledger) -> &'a Tail {
     tail
 }
 
-#[test]
 fn a_rare_sleep_leads_the_tail_and_not_the_mean() {
     let Some((run, ledger)) = ledger(SLEEPER) else {
         return;
@@ -138,7 +137,6 @@ fn a_rare_sleep_leads_the_tail_and_not_the_mean() {
     );
 }
 
-#[test]
 fn a_row_that_few_want_leads_the_tail() {
     let Some((run, ledger)) = ledger(LOCKER) else {
         return;
@@ -149,7 +147,6 @@ fn a_row_that_few_want_leads_the_tail() {
     assert_eq!(lead.nature, Nature::Queue);
 }
 
-#[test]
 fn work_that_few_transactions_have_is_told_by_phase() {
     let Some((run, ledger)) = ledger(COMPUTER) else {
         return;

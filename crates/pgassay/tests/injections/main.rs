@@ -13,15 +13,21 @@ mod laboratory;
 mod slowdowns;
 mod table;
 
-use std::sync::{Mutex, PoisonError};
-
 use cases::{Case, Length};
 use laboratory::{Figure, Laboratory, Landing};
 use pgassay_core::ledger::LedgerRow;
 use pgassay_server::testing;
 
-/// Runs one test at a time, because they measure.
-static TURN: Mutex<()> = Mutex::new(());
+support::timing_tests! {
+    a_sleep_in_the_statement_lands_in_its_row,
+    a_row_lock_that_another_session_holds_lands_in_its_row,
+    a_lock_of_a_session_that_is_idle_in_its_transaction_lands_in_its_row,
+    a_relay_that_delays_lands_on_the_wire,
+    work_of_a_function_lands_in_execution,
+    a_log_that_nobody_reads_lands_in_the_logging_pipe,
+    a_client_whose_processor_is_taken_lands_in_its_run_queue,
+    waiting_before_and_after_the_load_is_no_part_of_a_transaction,
+}
 
 /// In trials this short, this share of d may be missing or in other rows.
 const SHARE: f64 = 0.25;
@@ -51,7 +57,6 @@ fn is_as_injected(case: Case, landing: &Landing) -> bool {
 
 /// Injects with one client; retries because other load may disturb it.
 fn lands(case: Case, version: &str) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     if !support::look::sampling_is_permitted() {
         return;
     }
@@ -77,46 +82,37 @@ fn lands(case: Case, version: &str) {
     panic!("{} did not land in {}: {seen:#?}", case.name(), case.row());
 }
 
-#[test]
 fn a_sleep_in_the_statement_lands_in_its_row() {
     lands(Case::Sleep, "18");
 }
 
-#[test]
 fn a_row_lock_that_another_session_holds_lands_in_its_row() {
     lands(Case::RowLock, "15");
 }
 
-#[test]
 fn a_lock_of_a_session_that_is_idle_in_its_transaction_lands_in_its_row() {
     lands(Case::IdleHolder, "10");
 }
 
-#[test]
 fn a_relay_that_delays_lands_on_the_wire() {
     lands(Case::Relay, "18");
 }
 
-#[test]
 fn work_of_a_function_lands_in_execution() {
     lands(Case::Cpu, "18");
 }
 
-#[test]
 fn a_log_that_nobody_reads_lands_in_the_logging_pipe() {
     lands(Case::LogPipe, "10");
 }
 
-#[test]
 fn a_client_whose_processor_is_taken_lands_in_its_run_queue() {
     lands(Case::Client, "18");
 }
 
 /// Before the load starts and after a client's last transaction, its backend only waits for it.
 /// Regression: this was counted, and of a 20 ms sleep with 64 clients 4 ms appeared as network time.
-#[test]
 fn waiting_before_and_after_the_load_is_no_part_of_a_transaction() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     if !support::look::sampling_is_permitted() {
         return;
     }
@@ -146,7 +142,6 @@ fn waiting_before_and_after_the_load_is_no_part_of_a_transaction() {
 #[test]
 #[ignore = "takes half an hour; benchmarks/injections runs it"]
 fn every_injection_lands_in_its_row() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let missed = table::run(&table::Options::from_environment());
     assert!(
         missed.is_empty(),
@@ -157,7 +152,6 @@ fn every_injection_lands_in_its_row() {
 #[test]
 #[ignore = "takes half an hour; benchmarks/slowdowns runs it"]
 fn slowdowns_are_found() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let options = slowdowns::Options::from_environment();
     let Some(all) = slowdowns::run(&options) else {
         return;

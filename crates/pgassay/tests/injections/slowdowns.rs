@@ -26,17 +26,19 @@ const CALIBRATION_LOOPS: u64 = 2000;
 const CALIBRATION_ROUNDS: u32 = 4;
 const ROUNDS: u32 = 15;
 /// Pairs of the pilot run that estimates the noise.
-const PILOT_PAIRS: u32 = 8;
-/// An effect of this many standard errors is found in 19 of 20 attempts (Student's t, few pairs).
-const STANDARD_ERRORS: f64 = 4.2;
+const PILOT_PAIRS: u32 = 20;
+/// An effect of this many standard errors is found in 19 of 20 attempts.
+const STANDARD_ERRORS: f64 = 3.6;
 /// Minimum and maximum number of pairs.
-const PAIRS: [u32; 2] = [6, 20];
+const PAIRS: [u32; 2] = [20, 160];
 
 /// Options set by `benchmarks/slowdowns`.
 pub struct Options {
     /// Shares of the response time, in percent.
     effects: Vec<f64>,
     tries: u32,
+    /// Pairs per comparison; `None`: as many as the noise requires.
+    pairs: Option<u32>,
     trial: Duration,
     data: Option<String>,
 }
@@ -47,10 +49,13 @@ impl Options {
             |name: &str, default: &str| env::var(name).unwrap_or_else(|_| default.to_owned());
         let effects = text("SLOWDOWNS_EFFECTS", "5,2");
         let effects = effects.split(',').map(|it| it.trim().parse());
-        let trial_ms: u64 = text("SLOWDOWNS_TRIAL_MS", "300").parse().expect("ms");
+        let trial_ms: u64 = text("SLOWDOWNS_TRIAL_MS", "100").parse().expect("ms");
         Self {
             effects: effects.map(|it| it.expect("percent")).collect(),
             tries: text("SLOWDOWNS_TRIES", "25").parse().expect("a number"),
+            pairs: env::var("SLOWDOWNS_PAIRS")
+                .ok()
+                .map(|it| it.parse().expect("a number")),
             trial: Duration::from_millis(trial_ms),
             data: env::var("SLOWDOWNS_DATA").ok(),
         }
@@ -195,11 +200,11 @@ impl Bench {
         options: &Options,
         mut data: Option<&mut File>,
     ) -> Series {
-        let mut series = Series::default();
-        let pilot = self.compare(loops, PILOT_PAIRS, options.trial, 0);
-        let log_effect = (1.0 + percent / 100.0).ln();
-        let pairs = (STANDARD_ERRORS * pilot.1.pair_sd / log_effect).powi(2);
-        series.pairs = (pairs.ceil() as u32).clamp(PAIRS[0], PAIRS[1]);
+        let by_noise = || self.pairs(percent, loops, options.trial);
+        let mut series = Series {
+            pairs: options.pairs.unwrap_or_else(by_noise),
+            ..Series::default()
+        };
         for number in 1..=options.tries {
             let begun = Instant::now();
             let (verdict, ratio) =
@@ -216,6 +221,14 @@ impl Bench {
             series.tries.push((verdict, ratio, seconds));
         }
         series
+    }
+
+    /// The number of pairs that detects this effect with the current noise.
+    fn pairs(&self, percent: f64, loops: u64, trial: Duration) -> u32 {
+        let (_, pilot) = self.compare(loops, PILOT_PAIRS, trial, 0);
+        let log_effect = (1.0 + percent / 100.0).ln();
+        let pairs = (STANDARD_ERRORS * pilot.pair_sd / log_effect).powi(2);
+        (pairs.ceil() as u32).clamp(PAIRS[0], PAIRS[1])
     }
 
     /// Runs one comparison.

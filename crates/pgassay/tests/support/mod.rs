@@ -4,7 +4,25 @@
 #![allow(dead_code)]
 
 pub mod look;
+pub mod quiet;
 pub mod refusal;
+
+/// Tests of the timing tier, by the names of functions; see [`quiet`].
+#[allow(unused_macros)]
+macro_rules! timing_tests {
+    ($($name:ident,)+) => {
+        mod timing {
+            $(
+                #[test]
+                fn $name() {
+                    crate::support::quiet::timing(super::$name);
+                }
+            )+
+        }
+    };
+}
+#[allow(unused_imports)]
+pub(crate) use timing_tests;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
