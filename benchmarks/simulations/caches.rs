@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_streams_call_equal_variants_different_and_independent_ones_do_not() {
+    fn equal_streams_report_false_differences_and_independent_ones_do_not() {
         let (ratio, wrong) = shares(0.0, true, 20);
         assert!(wrong.0 > 0.5 && ratio < 0.99, "{ratio} {wrong}");
         let (ratio, called) = shares(0.0, false, 40);

@@ -1,6 +1,6 @@
 //! Rates from transaction counts: clients with regular transactions, in a window in step with them.
 
-use pgassay_stats::{Background, Pair, compare_within};
+use pgassay_stats::{Pair, PairContext, compare_in_context};
 
 use crate::world::Draws;
 use crate::{Share, row};
@@ -12,7 +12,7 @@ const LONGER: f64 = 1.03;
 
 /// How a trial's rate is calculated.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Way {
+pub enum Method {
     /// Transactions that end inside the window count as whole ones.
     Integer,
     /// The same, with intervals widened by one transaction per client.
@@ -75,12 +75,12 @@ fn trial(draws: &mut Draws, load: Load, mean_us: f64) -> (f64, f64) {
 }
 
 /// Whether the interval of a run covers the true ratio, and its half-width.
-fn covers(draws: &mut Draws, load: Load, way: Way) -> (bool, f64) {
+fn covers(draws: &mut Draws, load: Load, way: Method) -> (bool, f64) {
     let (mut pairs, mut fewest) = (Vec::new(), f64::INFINITY);
     for _ in 0..BLOCKS {
         let mut side = |mean_us: f64| {
             let mut both = [(); 2].map(|()| match (way, trial(draws, load, mean_us)) {
-                (Way::Fractional, (_, credited)) => credited,
+                (Method::Fractional, (_, credited)) => credited,
                 (_, (whole, _)) => whole,
             });
             both.sort_by(f64::total_cmp);
@@ -93,14 +93,14 @@ fn covers(draws: &mut Draws, load: Load, way: Way) -> (bool, f64) {
         });
     }
     let step = match way {
-        Way::IntegerWithSteps => f64::from(load.clients) / fewest,
+        Method::IntegerWithSteps => f64::from(load.clients) / fewest,
         _ => 0.0,
     };
-    let background = Background {
+    let background = PairContext {
         boots: &[],
         steps: [step; 2],
     };
-    let found = compare_within(&pairs, background, 0.95).expect("every trial has transactions");
+    let found = compare_in_context(&pairs, background, 0.95).expect("every trial has transactions");
     let interval = found.estimate().expect("there are six pairs").interval;
     (
         interval.contains(1.0 / LONGER),
@@ -108,7 +108,7 @@ fn covers(draws: &mut Draws, load: Load, way: Way) -> (bool, f64) {
     )
 }
 
-pub fn misses(load: Load, way: Way, runs: u32) -> (Share, f64) {
+pub fn misses(load: Load, way: Method, runs: u32) -> (Share, f64) {
     let mut draws = Draws::new(2);
     let (mut hits, mut width) = (0, 0.0);
     for _ in 0..runs {
@@ -133,8 +133,13 @@ pub fn tables(runs: u32) {
     row(&["---"; 4]);
     let limit = 0.055 + 2.0 * (0.05 * 0.95 / f64::from(runs)).sqrt();
     for load in LOADS {
-        let of_way = |way: Way| misses(load, way, runs);
-        let ways = [Way::Integer, Way::IntegerWithSteps, Way::Fractional].map(of_way);
+        let of_way = |way: Method| misses(load, way, runs);
+        let ways = [
+            Method::Integer,
+            Method::IntegerWithSteps,
+            Method::Fractional,
+        ]
+        .map(of_way);
         let cell = |(share, width): (Share, f64)| format!("{share} (±{:.1}%)", 100.0 * width);
         row(&[
             &format!(
@@ -154,7 +159,7 @@ pub fn tables(runs: u32) {
         );
     }
     assert!(
-        misses(LOADS[0], Way::Integer, runs).0.0 > 0.5,
+        misses(LOADS[0], Method::Integer, runs).0.0 > 0.5,
         "whole transactions must fail"
     );
     println!();
@@ -165,10 +170,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_transactions_miss_the_truth_and_shares_of_them_do_not() {
-        let of_way = |way: Way| misses(LOADS[0], way, 300).0.0;
-        assert!(of_way(Way::Integer) > 0.5);
-        assert!(of_way(Way::IntegerWithSteps) <= 0.09);
-        assert!(of_way(Way::Fractional) <= 0.09);
+    fn whole_transactions_miss_the_true_ratio_and_shares_do_not() {
+        let of_way = |way: Method| misses(LOADS[0], way, 300).0.0;
+        assert!(of_way(Method::Integer) > 0.5);
+        assert!(of_way(Method::IntegerWithSteps) <= 0.09);
+        assert!(of_way(Method::Fractional) <= 0.09);
     }
 }

@@ -2,13 +2,14 @@
 
 use pgassay_stats::power::DetectableFactors;
 use pgassay_stats::{
-    Band, Comparison, Direction, Inconclusive, Interval, Judged, Pair, Verdict, compare, judge,
+    Comparison, Direction, EquivalenceMargin, Inconclusive, Interval, Judged, Pair, Verdict,
+    compare, judge,
 };
 
 use crate::world::Draws;
 use crate::{Share, row};
 
-fn drawn(draws: &mut Draws, truth: f64, sd: f64, pairs: usize) -> Comparison {
+fn simulated_comparison(draws: &mut Draws, truth: f64, sd: f64, pairs: usize) -> Comparison {
     let pairs: Vec<Pair> = (0..pairs)
         .map(|_| Pair {
             baseline: 1.0,
@@ -20,7 +21,12 @@ fn drawn(draws: &mut Draws, truth: f64, sd: f64, pairs: usize) -> Comparison {
 
 fn judged(study: &[Comparison]) -> Vec<Judged> {
     let all: Vec<&Comparison> = study.iter().collect();
-    judge(&all, Direction::HigherIsBetter, Band::default(), 0.05)
+    judge(
+        &all,
+        Direction::HigherIsBetter,
+        EquivalenceMargin::default(),
+        0.05,
+    )
 }
 
 fn is_sign(verdict: Verdict) -> bool {
@@ -30,16 +36,20 @@ fn is_sign(verdict: Verdict) -> bool {
 /// The verdict at 5%, as if this were the only comparison.
 fn alone(comparison: &Comparison) -> Verdict {
     let interval: Interval = comparison.estimate().expect("several pairs").interval;
-    Verdict::of(&interval, Direction::HigherIsBetter, Band::default())
+    Verdict::of(
+        &interval,
+        Direction::HigherIsBetter,
+        EquivalenceMargin::default(),
+    )
 }
 
 /// Shares of studies without a difference that have any false verdict: judged together, and each alone.
-pub fn false_words(conditions: usize, sd: f64, pairs: usize, runs: u32) -> (Share, Share) {
+pub fn false_verdicts(conditions: usize, sd: f64, pairs: usize, runs: u32) -> (Share, Share) {
     let mut draws = Draws::new(27);
     let (mut together, mut each_alone) = (0, 0);
     for _ in 0..runs {
         let study: Vec<Comparison> = (0..conditions)
-            .map(|_| drawn(&mut draws, 0.0, sd, pairs))
+            .map(|_| simulated_comparison(&mut draws, 0.0, sd, pairs))
             .collect();
         together += usize::from(judged(&study).iter().any(|it| is_sign(it.verdict)));
         each_alone += usize::from(study.iter().any(|it| is_sign(alone(it))));
@@ -48,7 +58,7 @@ pub fn false_words(conditions: usize, sd: f64, pairs: usize, runs: u32) -> (Shar
 }
 
 /// At the minimum detectable effect: the shares of verdicts that find it, and that the rank test withdraws.
-fn taken_back(pairs: usize, comparisons: usize, runs: u32) -> (Share, Share) {
+fn power_and_rejections(pairs: usize, comparisons: usize, runs: u32) -> (Share, Share) {
     let alpha = 0.05 / comparisons as f64;
     let factors = DetectableFactors::new(pairs, alpha, 0.8).expect("it is a level");
     let factors = factors.expect("several pairs");
@@ -56,12 +66,12 @@ fn taken_back(pairs: usize, comparisons: usize, runs: u32) -> (Share, Share) {
     let (mut found, mut back) = (0, 0);
     for _ in 0..runs {
         // One run reports the effect, a similar one tries to detect it.
-        let printed = drawn(&mut draws, 0.0, 0.03, pairs);
+        let printed = simulated_comparison(&mut draws, 0.0, 0.03, pairs);
         let sd = printed.estimate().expect("several pairs").unit_sd_log;
         let effect = factors.of(sd).effect_log;
         // The others have no difference, so this one must meet the strictest level.
-        let mut study = vec![drawn(&mut draws, effect, 0.03, pairs)];
-        study.extend((1..comparisons).map(|_| drawn(&mut draws, 0.0, 0.03, pairs)));
+        let mut study = vec![simulated_comparison(&mut draws, effect, 0.03, pairs)];
+        study.extend((1..comparisons).map(|_| simulated_comparison(&mut draws, 0.0, 0.03, pairs)));
         let first = judged(&study)[0];
         found += usize::from(is_sign(first.verdict));
         back += usize::from(first.inconclusive == Some(Inconclusive::RanksDisagree));
@@ -75,7 +85,7 @@ pub fn tables(runs: u32) {
     row(&["comparisons", "pairs", "each at 5%", "Holm over the study"]);
     row(&["---"; 4]);
     for (conditions, pairs) in [(1, 6), (6, 6), (18, 6), (27, 6), (27, 12)] {
-        let (together, each_alone) = false_words(conditions, 0.03, pairs, runs);
+        let (together, each_alone) = false_verdicts(conditions, 0.03, pairs, runs);
         row(&[
             &conditions.to_string(),
             &pairs.to_string(),
@@ -94,7 +104,7 @@ pub fn tables(runs: u32) {
     row(&["comparisons", "pairs", "found", "taken back"]);
     row(&["---"; 4]);
     for (comparisons, pairs) in [(1, 6), (18, 6), (1, 12), (18, 12), (18, 24)] {
-        let (found, back) = taken_back(pairs, comparisons, runs.min(3_000));
+        let (found, back) = power_and_rejections(pairs, comparisons, runs.min(3_000));
         assert!(
             (found.0 - 0.8).abs() <= 0.03 && back.0 <= 0.02,
             "{found} {back}"

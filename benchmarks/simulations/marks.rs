@@ -72,7 +72,7 @@ pub fn judged(table: &CostTable) -> GroupedDifference {
 
 /// Whether a row is marked: changed, and its interval does not contain 0.
 pub fn is_marked(row: &CostRow) -> bool {
-    let changed = !matches!(row.class, Class::Same { .. } | Class::Descriptive);
+    let changed = !matches!(row.class, Class::Unchanged { .. } | Class::Descriptive);
     let interval = row.change.delta_interval_us;
     let beyond = interval.is_some_and(|it| {
         let delta = row.change.delta_us;

@@ -1,6 +1,6 @@
 //! Server starts, each of which has its own effect on B/A.
 
-use pgassay_stats::{Background, Estimate, Pair, Unit, compare_within};
+use pgassay_stats::{Estimate, Pair, PairContext, Unit, compare_in_context};
 
 use crate::world::Draws;
 use crate::{Share, row};
@@ -9,7 +9,7 @@ const PAIR_SD: f64 = 0.02;
 
 /// How an interval accounts for starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Way {
+pub enum Method {
     /// As in `pgassay run`: with four starts or more, the means of starts are the units.
     Rule,
     /// Pairs are always the units, as in earlier versions.
@@ -19,16 +19,22 @@ pub enum Way {
 }
 
 fn estimate(pairs: &[Pair], boots: &[u32]) -> Estimate {
-    let background = Background {
+    let background = PairContext {
         boots,
         steps: [0.0; 2],
     };
-    let found = compare_within(pairs, background, 0.95).expect("figures are positive");
+    let found = compare_in_context(pairs, background, 0.95).expect("figures are positive");
     found.estimate().expect("there are several pairs").clone()
 }
 
 /// Whether the interval of a run contains no difference, which is the truth over all starts.
-fn holds_one(draws: &mut Draws, way: Way, boots: u32, each: u32, boot_sd: f64) -> (bool, Unit) {
+fn contains_one(
+    draws: &mut Draws,
+    way: Method,
+    boots: u32,
+    each: u32,
+    boot_sd: f64,
+) -> (bool, Unit) {
     let (mut pairs, mut of_pair) = (Vec::new(), Vec::new());
     for boot in 0..boots {
         let effect = boot_sd * draws.normal();
@@ -42,9 +48,9 @@ fn holds_one(draws: &mut Draws, way: Way, boots: u32, each: u32, boot_sd: f64) -
     }
     let (by_pairs, by_rule) = (estimate(&pairs, &[]), estimate(&pairs, &of_pair));
     let found = match way {
-        Way::Pairs => by_pairs,
-        Way::Rule => by_rule,
-        Way::MixedModel => {
+        Method::Pairs => by_pairs,
+        Method::Rule => by_rule,
+        Method::MixedModel => {
             // If starts vary no more than their pairs do, their variance is estimated as 0.
             let of_start = |pairs: &[Pair]| Pair {
                 baseline: 1.0,
@@ -63,11 +69,17 @@ fn holds_one(draws: &mut Draws, way: Way, boots: u32, each: u32, boot_sd: f64) -
     (!found.excludes_one(), found.unit)
 }
 
-pub fn false_positives(way: Way, boots: u32, each: u32, boot_sd: f64, runs: u32) -> (Share, Unit) {
+pub fn false_positives(
+    way: Method,
+    boots: u32,
+    each: u32,
+    boot_sd: f64,
+    runs: u32,
+) -> (Share, Unit) {
     let mut draws = Draws::new(4);
     let mut unit = Unit::Pair;
     let hits = (0..runs).filter(|_| {
-        let (holds, of_run) = holds_one(&mut draws, way, boots, each, boot_sd);
+        let (holds, of_run) = contains_one(&mut draws, way, boots, each, boot_sd);
         unit = of_run;
         holds
     });
@@ -91,24 +103,24 @@ pub fn tables(runs: u32) {
     row(&["---"; 6]);
     for (boots, each) in [(1, 6), (2, 3), (3, 2), (4, 2), (6, 1), (6, 2), (12, 2)] {
         for boot_sd in [0.0, 0.25, 0.5] {
-            let of_way = |way: Way| false_positives(way, boots, each, boot_sd, runs);
-            let (rule, unit) = of_way(Way::Rule);
+            let of_way = |way: Method| false_positives(way, boots, each, boot_sd, runs);
+            let (rule, unit) = of_way(Method::Rule);
             row(&[
                 &format!("{boots} × {each}"),
                 &boot_sd.to_string(),
-                &of_way(Way::Pairs).0.to_string(),
-                &of_way(Way::MixedModel).0.to_string(),
+                &of_way(Method::Pairs).0.to_string(),
+                &of_way(Method::MixedModel).0.to_string(),
                 &rule.to_string(),
                 &format!("{unit:?}"),
             ]);
-            if unit == Unit::Boot {
+            if unit == Unit::ServerStart {
                 let chance = 2.0 * (0.05 * 0.95 / f64::from(runs)).sqrt();
                 assert!(rule.0 <= 0.055 + chance, "{boots} × {each}, {boot_sd}");
             }
         }
     }
     assert!(
-        false_positives(Way::Pairs, 4, 6, 0.5, runs).0.0 > 0.055,
+        false_positives(Method::Pairs, 4, 6, 0.5, runs).0.0 > 0.055,
         "pairs as units must have too many false positives"
     );
     println!();
@@ -119,10 +131,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_starts_carry_an_interval_and_their_pairs_do_not() {
-        let rule = false_positives(Way::Rule, 4, 6, 0.5, 1_000).0;
+    fn four_starts_give_a_valid_interval_and_their_pairs_do_not() {
+        let rule = false_positives(Method::Rule, 4, 6, 0.5, 1_000).0;
         assert!(rule.0 <= 0.07, "{rule}");
-        let pairs = false_positives(Way::Pairs, 4, 6, 0.5, 1_000).0;
+        let pairs = false_positives(Method::Pairs, 4, 6, 0.5, 1_000).0;
         assert!(pairs.0 > 0.15, "{pairs}");
     }
 }

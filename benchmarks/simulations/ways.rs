@@ -30,7 +30,7 @@ pub const ALL: [Noise; 5] = [
 
 /// How trials are ordered and evaluated.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Way {
+pub enum Method {
     /// As in `pgassay run`: random mirrored blocks, one pair per block.
     MirroredPairs,
     /// All of A before all of B.
@@ -59,7 +59,7 @@ fn trials(draws: &mut Draws, noise: Noise, trials: usize) -> Vec<f64> {
 }
 
 /// Whether the interval of one run covers the true ln(B/A).
-fn covers(draws: &mut Draws, noise: Noise, way: Way, truth: f64, run: u64) -> bool {
+fn covers(draws: &mut Draws, noise: Noise, way: Method, truth: f64, run: u64) -> bool {
     let ratio = |figures: &[f64], a: &[usize], b: &[usize]| {
         let mean = |places: &[usize]| {
             places.iter().map(|place| figures[*place]).sum::<f64>() / places.len() as f64
@@ -71,7 +71,7 @@ fn covers(draws: &mut Draws, noise: Noise, way: Way, truth: f64, run: u64) -> bo
         variant: ratio,
     };
     let pairs: Vec<Pair> = match way {
-        Way::MirroredPairs => {
+        Method::MirroredPairs => {
             let figures = trials(draws, noise, 4 * BLOCKS as usize);
             (0..BLOCKS)
                 .map(|block| {
@@ -83,14 +83,14 @@ fn covers(draws: &mut Draws, noise: Noise, way: Way, truth: f64, run: u64) -> bo
                 })
                 .collect()
         }
-        Way::OneAfterTheOther => {
+        Method::OneAfterTheOther => {
             let half = 2 * BLOCKS as usize;
             let figures = trials(draws, noise, 2 * half);
             (0..half)
                 .map(|at| pair(ratio(&figures, &[at], &[half + at])))
                 .collect()
         }
-        Way::Seconds => {
+        Method::Seconds => {
             // One run of a minute each: adjacent seconds are correlated, and each run has its own state.
             let state = 0.01 * (draws.normal() - draws.normal());
             let (a, b) = (trials(draws, noise, 60), trials(draws, noise, 60));
@@ -106,7 +106,7 @@ fn covers(draws: &mut Draws, noise: Noise, way: Way, truth: f64, run: u64) -> bo
 }
 
 /// False positives without a difference, and coverage of a difference of 3%.
-pub fn shares(noise: Noise, way: Way, runs: u32) -> (Share, Share) {
+pub fn shares(noise: Noise, way: Method, runs: u32) -> (Share, Share) {
     let mut draws = Draws::new(11);
     let mut share = |truth: f64| {
         let hits = (0..runs).filter(|run| covers(&mut draws, noise, way, truth, u64::from(*run)));
@@ -120,7 +120,11 @@ pub fn tables(runs: u32) {
     row(&["noise", "way", "false positives", "coverage"]);
     row(&["---"; 4]);
     for noise in ALL {
-        for way in [Way::MirroredPairs, Way::OneAfterTheOther, Way::Seconds] {
+        for way in [
+            Method::MirroredPairs,
+            Method::OneAfterTheOther,
+            Method::Seconds,
+        ] {
             let (wrong, covered) = shares(noise, way, runs);
             row(&[
                 &format!("{noise:?}"),
@@ -128,7 +132,7 @@ pub fn tables(runs: u32) {
                 &wrong.to_string(),
                 &covered.to_string(),
             ]);
-            if way == Way::MirroredPairs {
+            if way == Method::MirroredPairs {
                 let chance = 2.0 * (0.05 * 0.95 / f64::from(runs)).sqrt();
                 assert!(
                     wrong.0 <= 0.055 + chance && covered.0 >= 0.94 - chance,
@@ -138,9 +142,9 @@ pub fn tables(runs: u32) {
         }
     }
     for (noise, way) in [
-        (Noise::LinearDrift, Way::OneAfterTheOther),
-        (Noise::RandomWalk, Way::OneAfterTheOther),
-        (Noise::Autocorrelated, Way::Seconds),
+        (Noise::LinearDrift, Method::OneAfterTheOther),
+        (Noise::RandomWalk, Method::OneAfterTheOther),
+        (Noise::Autocorrelated, Method::Seconds),
     ] {
         let (wrong, covered) = shares(noise, way, runs);
         assert!(
@@ -156,18 +160,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mirrored_pairs_keep_their_promise_and_the_wrong_ways_do_not() {
+    fn mirrored_pairs_meet_the_limits_and_wrong_methods_fail_them() {
         // With 1000 runs, 5% has a standard error of 0.7 points, so the limit of 5.5% is 1.5 points higher here.
         for noise in ALL {
-            let (wrong, covered) = shares(noise, Way::MirroredPairs, 1_000);
+            let (wrong, covered) = shares(noise, Method::MirroredPairs, 1_000);
             assert!(
                 wrong.0 <= 0.07 && covered.0 >= 0.93,
                 "{noise:?} {wrong} {covered}"
             );
         }
         for (noise, way) in [
-            (Noise::LinearDrift, Way::OneAfterTheOther),
-            (Noise::Autocorrelated, Way::Seconds),
+            (Noise::LinearDrift, Method::OneAfterTheOther),
+            (Noise::Autocorrelated, Method::Seconds),
         ] {
             assert!(shares(noise, way, 300).0.0 > 0.2, "{way:?}");
         }

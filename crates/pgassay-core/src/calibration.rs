@@ -29,7 +29,7 @@ pub struct Calibration {
     /// Name and version of the schema.
     pub schema: String,
     /// Version of pgassay.
-    pub pgassay: String,
+    pub pgassay_version: String,
     /// Description of the machine.
     pub machine: String,
     /// Hash that identifies the machine; see [`machine_key`].
@@ -45,7 +45,7 @@ pub struct Calibration {
     /// Planned length of a trial's window, µs.
     pub trial_us: u64,
     /// Share of the machine's CPU time used by other programs, plus CPU steal.
-    pub others: f64,
+    pub other_load: f64,
     /// Every comparison.
     pub comparisons: Vec<AaComparison>,
 }
@@ -84,7 +84,7 @@ pub struct CalibrationSummary {
     /// Number of A/A comparisons on this machine with this version.
     pub comparisons: u32,
     /// Number of them with a false positive.
-    pub different: u32,
+    pub false_positives: u32,
     /// Lower end of the share's 95% interval (Clopper and Pearson), 0 to 1.
     pub low: f64,
     /// Upper end.
@@ -107,7 +107,7 @@ impl CalibrationSummary {
         let (low, high) = share_interval(u64::from(different), u64::from(all), LEVEL)?;
         Some(Self {
             comparisons: all,
-            different,
+            false_positives: different,
             low,
             high,
             ended_us,
@@ -128,7 +128,7 @@ pub fn comparisons(
 ) -> Result<Vec<AaComparison>, LatencyError> {
     let mut found = Vec::new();
     for condition in 0..plan.conditions.len() {
-        let alone = of_condition(plan, condition, pairs);
+        let alone = single_condition_plan(plan, condition, pairs);
         for first in (0..plan.schedule.blocks).step_by(pairs.max(1) as usize) {
             let blocks = first..first + pairs;
             let of_group: Vec<Trial> = trials
@@ -170,7 +170,7 @@ fn load(plan: &Plan, condition: usize) -> String {
 }
 
 /// A plan with a single condition, so that its comparison is not corrected for others.
-fn of_condition(plan: &Plan, condition: usize, pairs: u32) -> Plan {
+fn single_condition_plan(plan: &Plan, condition: usize, pairs: u32) -> Plan {
     let mut alone = plan.clone();
     alone.conditions = vec![plan.conditions[condition].clone()];
     alone.points.retain(|point| point.condition == condition);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_make_no_whole_comparison_belong_to_none() {
+    fn incomplete_groups_of_blocks_are_ignored() {
         let plan = of_study();
         let majors = vec!["18".to_owned()];
         let found = comparisons(&plan, &majors, &trials(&plan, 0), 3).unwrap();
@@ -243,20 +243,20 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_a_false_positive_of_its_own_load() {
+    fn false_positives_are_counted_per_load() {
         let plan = of_study();
         let majors = vec!["18".to_owned()];
         let found = comparisons(&plan, &majors, &trials(&plan, 1_000), 3).unwrap();
         let different: Vec<bool> = found.iter().map(AaComparison::is_different).collect();
         assert_eq!(different, [false, false, true, true]);
         let summary = CalibrationSummary::of(&found, 0).unwrap();
-        assert_eq!((summary.different, summary.comparisons), (2, 4));
+        assert_eq!((summary.false_positives, summary.comparisons), (2, 4));
         assert!(summary.low < 0.5 && summary.high > 0.5);
         assert_eq!(CalibrationSummary::of(&[], 0), None);
     }
 
     #[test]
-    fn a_machine_is_known_by_every_letter() {
+    fn the_machine_key_depends_on_every_character() {
         assert_eq!(machine_key("a").len(), 16);
         assert_ne!(machine_key("EPYC, 2 CPUs"), machine_key("EPYC, 4 CPUs"));
     }

@@ -21,11 +21,11 @@ use crate::trial::{Trial, TrialKind};
 /// Probability of any false claim among the counters of one comparison.
 const ALPHA: f64 = 0.05;
 /// Smaller relative differences are not reported, even if significant.
-const NOTEWORTHY: f64 = 0.01;
+const MIN_RELATIVE_DIFFERENCE: f64 = 0.01;
 
 /// A counter over the trials of one point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CountedFigure {
+pub struct CounterFigure {
     /// Name of the counter.
     pub name: String,
     /// Its sum over the sum of transactions.
@@ -38,7 +38,7 @@ pub struct CountedFigure {
 
 /// A counter under two variants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CountedDifference {
+pub struct CounterDifference {
     /// Name of the counter.
     pub name: String,
     /// Baseline's figure per transaction.
@@ -135,11 +135,11 @@ const TITLES: [(&str, &str, Unit); 60] = [
 ];
 
 /// Prefix of hardware counters. They are read in separate trials, because reading them slows the server.
-const OF_PROCESSOR: &str = "cpu.";
+const HARDWARE_COUNTER_PREFIX: &str = "cpu.";
 
 /// Counters of a trial's duration or the machine's utilization; per transaction they only reflect the
 /// throughput.
-const OF_TIME: [&str; 6] = [
+const TIME_COUNTERS: [&str; 6] = [
     "machine.",
     "cgroup.",
     "pg_stat_database.session_time",
@@ -181,16 +181,16 @@ pub fn rank(name: &str) -> usize {
 
 /// Whether a counter is meaningful per transaction.
 pub fn is_about_transactions(name: &str) -> bool {
-    !OF_TIME.iter().any(|prefix| name.starts_with(prefix))
+    !TIME_COUNTERS.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The counters of one point.
-pub(crate) struct Counted<'a> {
+pub(crate) struct PointCounters<'a> {
     trials: Vec<&'a Trial>,
     names: BTreeSet<&'a str>,
 }
 
-impl<'a> Counted<'a> {
+impl<'a> PointCounters<'a> {
     /// The counters of those trials in which they were read.
     pub fn new(trials: impl Iterator<Item = &'a Trial>) -> Self {
         let counted = |trial: &&Trial| !trial.counters.is_empty() && trial.transactions_total > 0;
@@ -203,12 +203,12 @@ impl<'a> Counted<'a> {
     }
 
     /// The figure of each counter, ordered by name.
-    pub fn figures(&self) -> Vec<CountedFigure> {
+    pub fn figures(&self) -> Vec<CounterFigure> {
         self.names.iter().map(|name| self.figure(name)).collect()
     }
 
     /// Compares every counter with the baseline's; empty if either side has no counters.
-    pub fn against(&self, baseline: &Self) -> Vec<CountedDifference> {
+    pub fn against(&self, baseline: &Self) -> Vec<CounterDifference> {
         if self.trials.is_empty() || baseline.trials.is_empty() {
             return Vec::new();
         }
@@ -225,10 +225,10 @@ impl<'a> Counted<'a> {
             let (low, high) = interval.map_or((difference, difference), |it| (it.low, it.high));
             let (of_a, of_b) = (baseline.figure(name), self.figure(name));
             let larger = of_a.per_transaction.max(of_b.per_transaction);
-            let worth_telling = difference.abs() > NOTEWORTHY * larger;
+            let worth_telling = difference.abs() > MIN_RELATIVE_DIFFERENCE * larger;
             // With one trial on a side there is no interval, so nothing is certain.
             let is_certain = interval.is_some() && (low > 0.0 || high < 0.0);
-            CountedDifference {
+            CounterDifference {
                 name: (*name).to_owned(),
                 baseline: of_a.per_transaction,
                 variant: of_b.per_transaction,
@@ -242,13 +242,13 @@ impl<'a> Counted<'a> {
     }
 
     /// The trials in which a counter was read.
-    fn trials_of(&self, name: &str) -> impl Iterator<Item = &'a Trial> {
-        let of_processor = name.starts_with(OF_PROCESSOR);
+    fn trials_with(&self, name: &str) -> impl Iterator<Item = &'a Trial> {
+        let of_processor = name.starts_with(HARDWARE_COUNTER_PREFIX);
         let is_counted = move |it: &&Trial| {
             if of_processor {
                 it.counters.contains_key(name)
             } else {
-                it.kind != TrialKind::Counted
+                it.kind != TrialKind::HardwareCounters
             }
         };
         self.trials.iter().copied().filter(is_counted)
@@ -259,26 +259,26 @@ impl<'a> Counted<'a> {
         let of_trial = |trial: &Trial| {
             trial.counters.get(name).copied().unwrap_or(0.0) / trial.transactions_total as f64
         };
-        self.trials_of(name).map(of_trial).collect()
+        self.trials_with(name).map(of_trial).collect()
     }
 
-    fn figure(&self, name: &str) -> CountedFigure {
-        let transactions: u64 = self.trials_of(name).map(|it| it.transactions_total).sum();
+    fn figure(&self, name: &str) -> CounterFigure {
+        let transactions: u64 = self.trials_with(name).map(|it| it.transactions_total).sum();
         let counted: f64 = self
-            .trials_of(name)
+            .trials_with(name)
             .filter_map(|trial| trial.counters.get(name))
             .sum();
-        CountedFigure {
+        CounterFigure {
             name: name.to_owned(),
             per_transaction: counted / transactions.max(1) as f64,
             spread: stats::standard_deviation(&self.per_trial(name)),
-            trials: self.trials_of(name).count() as u32,
+            trials: self.trials_with(name).count() as u32,
         }
     }
 }
 
 /// The counters of a point per transaction, by name.
-pub fn per_transaction(figures: &[CountedFigure]) -> BTreeMap<&str, f64> {
+pub fn per_transaction(figures: &[CounterFigure]) -> BTreeMap<&str, f64> {
     figures
         .iter()
         .map(|it| (it.name.as_str(), it.per_transaction))
@@ -309,7 +309,7 @@ mod tests {
     fn figures_are_sums_over_sums_and_trials_without_counters_are_left_out() {
         let mut trials = counted(&[(10.0, 10), (60.0, 20)]);
         trials.push(trial());
-        let figures = Counted::new(trials.iter()).figures();
+        let figures = PointCounters::new(trials.iter()).figures();
         let lines = &figures[0];
         assert_eq!((lines.name.as_str(), lines.trials), ("log.lines", 2));
         assert!((lines.per_transaction - 70.0 / 30.0).abs() < 1e-12);
@@ -317,22 +317,22 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_without_the_processors_counters_is_no_trial_of_no_instructions() {
+    fn trials_without_hardware_counters_do_not_count_as_zero() {
         let mut trials = counted(&[(10.0, 10), (60.0, 20)]);
         let name = "cpu.instructions_user";
         trials[1].counters.insert(name.to_owned(), 90_000.0);
-        let figures = Counted::new(trials.iter()).figures();
+        let figures = PointCounters::new(trials.iter()).figures();
         let found = figures.iter().find(|it| it.name == name).unwrap();
         assert_eq!((found.per_transaction, found.trials), (4_500.0, 1));
         assert!(rank(name) < rank("log.lines"));
     }
 
     #[test]
-    fn a_trial_for_the_processors_counters_is_no_trial_without_log_lines() {
+    fn trials_for_hardware_counters_do_not_count_as_zero_for_others() {
         let mut trials = counted(&[(10.0, 10), (60.0, 20), (0.0, 7)]);
-        trials[2].kind = TrialKind::Counted;
+        trials[2].kind = TrialKind::HardwareCounters;
         trials[2].counters = [("cpu.cycles_user".to_owned(), 70.0)].into();
-        let figures = Counted::new(trials.iter()).figures();
+        let figures = PointCounters::new(trials.iter()).figures();
         let figure = |name| figures.iter().find(|it| it.name == name).unwrap();
         let lines = figure("log.lines");
         assert_eq!(lines.trials, 2);
@@ -346,27 +346,27 @@ mod tests {
         let base = counted(&[(10.0, 10), (20.0, 20)]);
         let double = counted(&[(20.0, 10), (40.0, 20)]);
         let noisy = counted(&[(10.0, 10), (30.0, 20), (5.0, 10)]);
-        let base = Counted::new(base.iter());
-        let rows = Counted::new(double.iter()).against(&base);
+        let base = PointCounters::new(base.iter());
+        let rows = PointCounters::new(double.iter()).against(&base);
         assert_eq!(
             rows.len(),
             1,
             "the machine's idle time does not count per transaction"
         );
         assert!(rows[0].differs && (rows[0].difference - 1.0).abs() < 1e-12);
-        assert!(!Counted::new(noisy.iter()).against(&base)[0].differs);
-        assert!(Counted::new([].iter()).against(&base).is_empty());
+        assert!(!PointCounters::new(noisy.iter()).against(&base)[0].differs);
+        assert!(PointCounters::new([].iter()).against(&base).is_empty());
     }
 
     #[test]
-    fn one_trial_alone_claims_nothing() {
+    fn a_single_trial_per_side_never_differs() {
         let (one, other) = (counted(&[(10.0, 10)]), counted(&[(90.0, 10)]));
-        let rows = Counted::new(other.iter()).against(&Counted::new(one.iter()));
+        let rows = PointCounters::new(other.iter()).against(&PointCounters::new(one.iter()));
         assert!(!rows[0].differs);
     }
 
     #[test]
-    fn counters_have_titles_units_and_a_place() {
+    fn counters_have_titles_units_and_ranks() {
         assert_eq!(title("wal.insert_bytes"), "WAL written");
         assert_eq!(
             title("pg_stat_slru(Subtrans).blks_read"),

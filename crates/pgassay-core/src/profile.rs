@@ -94,10 +94,10 @@ pub struct BlockedStack {
     pub node: Option<u32>,
     /// `wait_event_type` during that time; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub wait_kind: String,
+    pub wait_event_type: String,
     /// `wait_event` during that time; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub wait_name: String,
+    pub wait_event: String,
     /// Blocked time in nanoseconds, by block.
     pub blocked_ns: Vec<u64>,
     /// Of which, over all blocks, within transactions that ended in a trial's window.
@@ -132,7 +132,7 @@ pub struct Quality {
     pub observed_ns: u64,
     /// Of which in an unknown state.
     #[serde(default)]
-    pub unseen_ns: u64,
+    pub unknown_state_ns: u64,
     /// Of which on a CPU according to the context switches; 0 if wake-ups were not observed.
     #[serde(default)]
     pub switched_cpu_ns: u64,
@@ -152,7 +152,7 @@ impl Quality {
         self.unknown_leaf += other.unknown_leaf;
         self.sampled_ns += other.sampled_ns;
         self.observed_ns += other.observed_ns;
-        self.unseen_ns += other.unseen_ns;
+        self.unknown_state_ns += other.unknown_state_ns;
         self.switched_cpu_ns += other.switched_cpu_ns;
         self.switched_run_queue_ns += other.switched_run_queue_ns;
     }
@@ -251,8 +251,8 @@ impl ProfileBuilder {
         let at = *self.blocked_index.entry(key).or_insert_with(|| {
             blocked.push(BlockedStack {
                 node,
-                wait_kind: kind.to_owned(),
-                wait_name: name.to_owned(),
+                wait_event_type: kind.to_owned(),
+                wait_event: name.to_owned(),
                 blocked_ns: vec![0; blocks],
                 in_transactions_ns: 0,
                 in_tail_ns: 0,
@@ -315,8 +315,11 @@ impl Profile {
         let mut builder = ProfileBuilder::new(1);
         for blocked in &self.blocked {
             let stack = blocked.node.map_or_else(Vec::new, |node| self.stack(node));
-            let wait = (!blocked.wait_name.is_empty()).then(|| Frame {
-                symbol: Some(format!("{}: {}", blocked.wait_kind, blocked.wait_name)),
+            let wait = (!blocked.wait_event.is_empty()).then(|| Frame {
+                symbol: Some(format!(
+                    "{}: {}",
+                    blocked.wait_event_type, blocked.wait_event
+                )),
                 object: "[wait]".to_owned(),
                 offset: 0,
                 kernel: false,
@@ -377,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_blocked_is_a_tree_of_its_own_that_ends_in_waits() {
+    fn blocked_time_is_a_call_tree_with_wait_events_as_leaves() {
         let mut builder = ProfileBuilder::new(2);
         builder.add(0, [frame("main"), frame("work")], 3);
         let read = || [frame("main"), frame("read")];
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_share_their_callers_and_no_sample_is_lost() {
+    fn stacks_share_callers_and_keep_all_samples() {
         let mut builder = ProfileBuilder::new(2);
         builder.add(0, [frame("main"), frame("parse")], 3);
         builder.add(1, [frame("main"), frame("plan")], 4);

@@ -33,7 +33,7 @@ pub struct Run {
     /// The study's name: its file name without extension.
     pub study_name: String,
     /// Version of pgassay.
-    pub pgassay: String,
+    pub pgassay_version: String,
     /// Start time, microseconds since 1970.
     pub started_us: i64,
     /// End time, microseconds since 1970.
@@ -78,7 +78,7 @@ pub struct Run {
     /// The run that tried the suggested fixes of the findings. Its baseline is the variant with the
     /// finding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub remedies: Option<Box<Run>>,
+    pub fix_trials: Option<Box<Run>>,
     /// The study's expectations and their outcomes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expectations: Vec<ExpectationOutcome>,
@@ -90,12 +90,12 @@ pub struct Run {
     pub calibration: Option<CalibrationSummary>,
     /// Inclusive shares of the functions in the study's `watch_functions`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub watched: Vec<WatchedFunction>,
+    pub watched_functions: Vec<WatchedFunction>,
 }
 
 impl Run {
     /// The settings of a server of the plan: the study's, or an external server's own.
-    pub fn settings_of(&self, server: usize) -> Option<&BTreeMap<String, String>> {
+    pub fn effective_settings(&self, server: usize) -> Option<&BTreeMap<String, String>> {
         let planned = self.plan.servers.get(server)?;
         match &planned.dsn {
             None => Some(&planned.settings),
@@ -147,10 +147,10 @@ pub struct Check {
     pub value: String,
     /// The limitation, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<String>,
+    pub limitation: Option<String>,
     /// The command that removes the limitation, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mend: Option<String>,
+    pub fix: Option<String>,
 }
 
 /// A warning that affects the interpretation of the results.
@@ -175,7 +175,7 @@ pub enum WarningKind {
     /// A point had not reached a steady state by the end of its warm-up.
     NotSteady,
     /// A write load is not reset before each trial, so trials start from different states.
-    StateChanges,
+    NoReset,
     /// Checkpoints or autovacuum ran during some trials but not others.
     Maintenance,
     /// Variants keep their connections open on a server where each connection makes snapshots more
@@ -184,7 +184,7 @@ pub enum WarningKind {
     /// Considerable CPU steal (noisy neighbors).
     Steal,
     /// Other programs used a considerable share of the machine.
-    ForeignLoad,
+    OtherLoad,
     /// CPU stacks could not be sampled, or not completely.
     NoProfile,
     /// Samples were lost or stacks truncated.
@@ -194,9 +194,9 @@ pub enum WarningKind {
     /// A variant was skipped because its requirements are not met.
     Skipped,
     /// Suggested fixes could not be tried, or there were none.
-    Remedies,
+    Fixes,
     /// An installed PostgreSQL replaced a version that could not be downloaded.
-    Installed,
+    InstalledVersionUsed,
     /// An external server has different settings than the study.
     SettingsDiffer,
     /// Resource usage of an external server could not be read.

@@ -43,7 +43,7 @@ pub struct TransactionTimes {
     /// Of which in a run queue.
     pub run_queue_ns: u64,
     /// Of which in an unknown state.
-    pub unseen_ns: u64,
+    pub unknown_state_ns: u64,
 }
 
 impl Transactions {
@@ -66,7 +66,7 @@ impl TransactionTimes {
         self.covered_ns += other.covered_ns;
         self.on_cpu_ns += other.on_cpu_ns;
         self.run_queue_ns += other.run_queue_ns;
-        self.unseen_ns += other.unseen_ns;
+        self.unknown_state_ns += other.unknown_state_ns;
     }
 
     /// Mean latency in microseconds; 0 without transactions.

@@ -21,7 +21,7 @@ pub enum TrialKind {
     Profiled,
     /// For hardware counters only. Switching them at every context switch reduced the throughput of a
     /// virtual machine by 60 to 72%, so no other figure of such a trial is valid.
-    Counted,
+    HardwareCounters,
 }
 
 /// One trial of a point.
@@ -36,7 +36,7 @@ pub struct Trial {
     pub block: u32,
     /// The server start that it ran on, from 0. Trials of one server start share its memory layout.
     #[serde(default)]
-    pub boot: u32,
+    pub server_start: u32,
     /// Index into the plan's conditions.
     pub condition: usize,
     /// Index into the plan's variants.
@@ -54,7 +54,7 @@ pub struct Trial {
     /// Transactions, weighted by the share of their duration inside the window: 1 for a transaction
     /// entirely inside, a fraction for one that overlaps an end. Unlike the count of transactions that
     /// ended inside, this does not jump by 1 if a transaction ends slightly earlier or later.
-    /// `None` in results of older versions; see [`Trial::credited`].
+    /// `None` in results of older versions; see [`Trial::credited_or_counted`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credited_transactions: Option<f64>,
     /// Number of all transactions, including those while settling and draining.
@@ -71,7 +71,7 @@ pub struct Trial {
     pub steal: f64,
     /// Share of the machine's CPU time used by other programs than the server and the load generator, 0
     /// to 1.
-    pub foreign: f64,
+    pub other_programs: f64,
     /// Share of the machine's CPU time that was neither idle nor stolen nor used by a visible process. Can
     /// be negative, because the kernel counts idle time in ticks. `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,7 +82,7 @@ pub struct Trial {
     pub counters: BTreeMap<String, f64>,
     /// Share of the machine's CPU time that was used by anything, 0 to 1; 0 if not recorded.
     #[serde(default)]
-    pub busy: f64,
+    pub cpu_utilization: f64,
     /// Resource usage of the server's background processes, over the whole trial.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<Background>,
@@ -91,7 +91,7 @@ pub struct Trial {
     pub waits: Option<Waits>,
     /// Independent readings that the ledger's inputs are checked against; `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub second: Option<SecondReadings>,
+    pub cross_checks: Option<CrossCheckReadings>,
 }
 
 /// Independent readings of a trial, each from a different source than the figure that it checks.
@@ -100,7 +100,7 @@ pub struct Trial {
 /// misread figure or a missed process, but not wrong accounting; samples, context switches and the
 /// machine's idle time come from other clocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SecondReadings {
+pub struct CrossCheckReadings {
     /// CPU time of the backends from their CPU clocks (`clock_getcpuclockid(3)`), over the whole trial like
     /// [`CpuTotals::on_cpu_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,7 +113,7 @@ pub struct SecondReadings {
     /// `client_process_us`.
     #[serde(default)]
     pub reading_us: f64,
-    /// CPU time of the machine, over all CPUs; `busy` and `foreign` are shares of it.
+    /// CPU time of the machine, over all CPUs; `busy` and `other_programs` are shares of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_us: Option<f64>,
     /// Duration of the whole trial, in which [`Trial::transactions_total`] transactions ended.
@@ -124,14 +124,14 @@ pub struct SecondReadings {
 impl Trial {
     /// Transactions, weighted by the share of their duration inside the window; in results of older
     /// versions, the number that ended inside it.
-    pub fn credited(&self) -> f64 {
+    pub fn credited_or_counted(&self) -> f64 {
         let counted = self.transactions as f64;
         self.credited_transactions.unwrap_or(counted)
     }
 
     /// Transactions per second inside the window.
     pub fn tps(&self) -> f64 {
-        self.credited() / (self.window_us / 1e6)
+        self.credited_or_counted() / (self.window_us / 1e6)
     }
 
     /// On-CPU time of the server's backends per transaction, µs, if available.
@@ -154,8 +154,8 @@ pub struct CpuTotals {
 /// CPU usage of the load generator over the whole trial, and a breakdown of its clients' time in the
 /// window.
 ///
-/// Identities: `in_transaction_us + between_us + asleep_us = clients × window_us` within 1%;
-/// `turn_us + ready_run_queue_us ≤ in_transaction_us`, because both are disjoint parts of the time
+/// Identities: `in_transaction_us + between_transactions_us + sleep_us = clients × window_us` within 1%;
+/// `thread_busy_us + client_run_queue_us ≤ in_transaction_us`, because both are disjoint parts of the time
 /// between sending a request and reading its reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientTotals {
@@ -166,28 +166,28 @@ pub struct ClientTotals {
     /// Time inside transactions, summed over clients.
     pub in_transaction_us: f64,
     /// Time between transactions, summed over clients.
-    pub between_us: f64,
+    pub between_transactions_us: f64,
     /// Time in `\sleep` or waiting for the schedule (`--rate`), summed over clients.
-    pub asleep_us: f64,
+    pub sleep_us: f64,
     /// Client thread busy, summed over clients, in the window: a reply had arrived, but the thread was on a
     /// CPU for other clients before it read the reply. `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turn_us: Option<f64>,
+    pub thread_busy_us: Option<f64>,
     /// Summed over clients, in the window: the thread waited for a CPU while the client had a reply to
     /// read. For each client this is the run-queue wait of its thread between the client's request and the
     /// reading of its reply, but no earlier than the thread's last poll for replies. It is an upper bound:
     /// it is exact only if the reply arrived before the wait began. `None` if not recorded. Not to be
     /// confused with `run_queue_us`, which is summed over threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ready_run_queue_us: Option<f64>,
+    pub client_run_queue_us: Option<f64>,
     /// Whether the load generator was the bottleneck: one of its threads was too busy.
     pub client_limited: bool,
 }
 
 impl ClientTotals {
     /// Total time of the clients.
-    pub fn whole_us(&self) -> f64 {
-        self.in_transaction_us + self.between_us + self.asleep_us
+    pub fn total_us(&self) -> f64 {
+        self.in_transaction_us + self.between_transactions_us + self.sleep_us
     }
 }
 
@@ -238,7 +238,7 @@ pub(crate) mod tests {
     pub(crate) fn trial() -> Trial {
         Trial {
             block: 0,
-            boot: 0,
+            server_start: 0,
             condition: 0,
             variant: 0,
             position: 0,
@@ -254,18 +254,18 @@ pub(crate) mod tests {
             server: Some(CpuTotals::default()),
             client: ClientTotals::default(),
             steal: 0.0,
-            foreign: 0.0,
+            other_programs: 0.0,
             unaccounted: None,
-            busy: 0.0,
+            cpu_utilization: 0.0,
             background: Vec::new(),
             waits: None,
-            second: None,
+            cross_checks: None,
             counters: BTreeMap::new(),
         }
     }
 
     #[test]
-    fn a_histogram_survives_being_kept() {
+    fn a_histogram_round_trips() {
         let mut histogram = Histogram::<u64>::new(3).unwrap();
         for value in [1_000, 25_000, 9_000_000] {
             histogram.record(value).unwrap();
@@ -275,15 +275,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_rate_follows_the_credit_and_without_one_the_count() {
+    fn throughput_uses_credited_transactions_if_available() {
         let mut trial = trial();
-        assert_eq!((trial.credited(), trial.tps()), (100.0, 100.0));
+        assert_eq!((trial.credited_or_counted(), trial.tps()), (100.0, 100.0));
         trial.credited_transactions = Some(100.25);
-        assert_eq!((trial.credited(), trial.tps()), (100.25, 100.25));
+        assert_eq!((trial.credited_or_counted(), trial.tps()), (100.25, 100.25));
     }
 
     #[test]
-    fn damage_is_an_error() {
+    fn a_corrupted_histogram_is_an_error() {
         assert!(
             Latency {
                 hdr_v2_ns: "AAAA".to_owned()

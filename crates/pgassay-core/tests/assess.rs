@@ -40,7 +40,7 @@ fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> 
         .record_n((8e9 / tps) as u64, transactions)
         .expect("the histogram is resizable");
     Trial {
-        boot: 0,
+        server_start: 0,
         block,
         condition: 0,
         variant,
@@ -59,13 +59,13 @@ fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> 
         }),
         client: ClientTotals::default(),
         steal: 0.0,
-        foreign: 0.0,
+        other_programs: 0.0,
         unaccounted: None,
         counters: [("log.lines".to_owned(), (transactions + 10) as f64)].into(),
-        busy: 0.0,
+        cpu_utilization: 0.0,
         background: Vec::new(),
         waits: None,
-        second: None,
+        cross_checks: None,
     }
 }
 
@@ -125,10 +125,10 @@ fn a_steady_ratio_under_drift_is_found_and_profiled_trials_do_not_count() {
 }
 
 #[test]
-fn no_difference_is_the_same_and_noise_is_unresolved() {
+fn no_difference_is_equivalent_and_noise_is_inconclusive() {
     assert_eq!(
         assessed(&trials(1.0), &[]).comparisons[0].verdict,
-        Verdict::Same
+        Verdict::Equivalent
     );
     let mut noisy = trials(1.0);
     for trial in noisy.iter_mut().filter(|trial| trial.variant == 1) {
@@ -137,12 +137,12 @@ fn no_difference_is_the_same_and_noise_is_unresolved() {
     }
     assert_eq!(
         assessed(&noisy, &[]).comparisons[0].verdict,
-        Verdict::Unresolved
+        Verdict::Unexplained
     );
 }
 
 #[test]
-fn half_a_run_is_assessed_by_its_whole_blocks() {
+fn an_incomplete_run_is_assessed_by_its_complete_blocks() {
     let half: Vec<Trial> = trials(1.4)
         .into_iter()
         .filter(|trial| trial.block < 3)
@@ -244,7 +244,7 @@ fn costs_add_up_to_the_exact_totals_and_changes_are_named() {
 }
 
 #[test]
-fn a_mark_never_stands_beside_an_interval_that_holds_0() {
+fn no_mark_with_an_interval_that_contains_0() {
     // With few samples, the exact test can detect a change although the interval contains 0.
     for few in 1..6 {
         let simple = profile(&[(PARSE, few), (RUN, 300)]);
@@ -260,14 +260,17 @@ fn a_mark_never_stands_beside_an_interval_that_holds_0() {
             .chain(&cost.phases)
             .chain(&cost.subsystems)
         {
-            let told = row.low_us > 0.0 || row.high_us < 0.0;
-            assert!(told || row.change == Change::Unresolved, "{row:?}");
+            let is_beyond_noise = row.low_us > 0.0 || row.high_us < 0.0;
+            assert!(
+                is_beyond_noise || row.change == Change::Unexplained,
+                "{row:?}"
+            );
         }
     }
 }
 
 #[test]
-fn a_server_whose_cpu_time_is_not_known_has_a_verdict_and_no_figure_of_it() {
+fn a_server_with_unknown_cpu_time_still_has_a_verdict() {
     let mut trials = trials(1.4);
     for trial in &mut trials {
         trial.server = None;
@@ -303,15 +306,18 @@ fn constant_trials(of_baseline: u64, of_variant: u64) -> Vec<Trial> {
 }
 
 #[test]
-fn no_interval_has_a_width_of_zero_and_equal_counts_are_inconclusive() {
+fn equal_counts_have_a_wide_interval_and_are_inconclusive() {
     // Eight clients, ten transactions each: 30.0 ms and 30.1 ms give the same count in every trial.
     let comparison = &assessed(&constant_trials(80, 80), &[]).comparisons[0];
-    assert_eq!(comparison.verdict, Verdict::Unresolved);
-    assert_eq!(comparison.inconclusive, Some(Inconclusive::BelowResolution));
+    assert_eq!(comparison.verdict, Verdict::Unexplained);
+    assert_eq!(
+        comparison.inconclusive_reason,
+        Some(Inconclusive::BelowResolution)
+    );
     assert!(comparison.tps.low < 30.0 / 30.1 && comparison.tps.high > 1.0);
     // The counts give ×0.900 in every block, but the latencies ×0.916.
     let comparison = &assessed(&constant_trials(80, 72), &[]).comparisons[0];
-    assert_eq!(comparison.verdict, Verdict::Unresolved);
+    assert_eq!(comparison.verdict, Verdict::Unexplained);
     assert!(comparison.tps.low < 0.9 && comparison.tps.high > 0.916);
     for ratio in [
         &comparison.tps,
@@ -353,8 +359,11 @@ fn a_verdict_that_its_rank_test_contradicts_is_inconclusive() {
     let assessment = assess(&plan, &["18".to_owned()], &trials, &[]).expect("it is whole");
     let comparison = &assessment.comparisons[0];
     assert!(comparison.tps.low > 1.0 && comparison.tps.ranks_disagree);
-    assert_eq!(comparison.verdict, Verdict::Unresolved);
-    assert_eq!(comparison.inconclusive, Some(Inconclusive::RanksDisagree));
+    assert_eq!(comparison.verdict, Verdict::Unexplained);
+    assert_eq!(
+        comparison.inconclusive_reason,
+        Some(Inconclusive::RanksDisagree)
+    );
 }
 
 #[test]
@@ -362,15 +371,19 @@ fn the_minimum_detectable_effect_is_a_range_at_the_level_in_use() {
     let comparison = &assessed(&trials(1.4), &[]).comparisons[0];
     let basis = comparison.basis.expect("there are six pairs");
     assert_eq!((basis.unit, basis.units), (UnitOfAnalysis::Pair, 6));
-    assert_eq!((basis.boots, basis.family), (1, 1));
+    assert_eq!((basis.server_starts, basis.comparisons), (1, 1));
     // With few transactions per client, it includes the rounding error.
     let widened = comparison.tps.widened;
     let range = comparison
         .tps
-        .detectable_range
+        .minimum_detectable_effect_range
         .expect("there are six pairs");
     let [low, high] = range.map(|end| end - widened);
-    let detectable = comparison.tps.detectable.expect("there are six pairs") - widened;
+    let detectable = comparison
+        .tps
+        .minimum_detectable_effect
+        .expect("there are six pairs")
+        - widened;
     assert!(0.0 < low && low < detectable && detectable < high && high > 2.0 * low);
     // With nine conditions, each comparison has a stricter level.
     let plan = nine_conditions();
@@ -380,17 +393,20 @@ fn the_minimum_detectable_effect_is_a_range_at_the_level_in_use() {
         all.extend(of_condition.into_iter().map(|it| Trial { condition, ..it }));
     }
     let assessment = assess(&plan, &["18".to_owned()], &all, &[]).expect("it is whole");
-    let strictest = assessment.comparisons.iter().map(|it| it.tps.level);
+    let strictest = assessment
+        .comparisons
+        .iter()
+        .map(|it| it.tps.confidence_level);
     let strictest = strictest.fold(0.0, f64::max);
     assert!((strictest - (1.0 - 0.05 / 9.0)).abs() < 1e-9, "{strictest}");
     assert!(
         assessment
             .comparisons
             .iter()
-            .all(|it| it.basis.is_some_and(|it| it.family == 9))
+            .all(|it| it.basis.is_some_and(|it| it.comparisons == 9))
     );
     let of_first = &assessment.comparisons[0].tps;
-    let stricter = of_first.detectable.expect("six pairs") - of_first.widened;
+    let stricter = of_first.minimum_detectable_effect.expect("six pairs") - of_first.widened;
     assert!(stricter > 1.2 * detectable, "{stricter} {detectable}");
 }
 
@@ -420,7 +436,7 @@ fn built(stripped: bool, shift: u32) -> Profile {
 }
 
 #[test]
-fn a_stripped_build_beside_an_unstripped_one_marks_nothing_added_or_removed() {
+fn a_stripped_and_an_unstripped_build_mark_nothing_added_or_removed() {
     let cost_of = |a: Profile, b: Profile| {
         let assessment = assessed(&trials(1.0), &[a, b]);
         assessment.comparisons[0]
@@ -430,7 +446,7 @@ fn a_stripped_build_beside_an_unstripped_one_marks_nothing_added_or_removed() {
     };
     for (a, b) in [(true, false), (false, true)] {
         let cost = cost_of(built(a, 0), built(b, 3));
-        assert_eq!(cost.unevenly_named, ["postgres"]);
+        assert_eq!(cost.objects_with_unequal_symbols, ["postgres"]);
         let rows = cost
             .functions
             .iter()
@@ -441,7 +457,7 @@ fn a_stripped_build_beside_an_unstripped_one_marks_nothing_added_or_removed() {
         }
         for rows in [&cost.phases, &cost.subsystems] {
             assert!(
-                rows.iter().all(|row| row.change == Change::Unresolved),
+                rows.iter().all(|row| row.change == Change::Unexplained),
                 "{rows:?}"
             );
         }
@@ -453,5 +469,5 @@ fn a_stripped_build_beside_an_unstripped_one_marks_nothing_added_or_removed() {
     }
     // Two builds of one kind are compared by name.
     let cost = cost_of(built(false, 0), built(false, 3));
-    assert!(cost.unevenly_named.is_empty() && cost.functions.len() == 3);
+    assert!(cost.objects_with_unequal_symbols.is_empty() && cost.functions.len() == 3);
 }

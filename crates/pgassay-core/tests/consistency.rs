@@ -12,7 +12,7 @@ use pgassay_core::ledger::{
 };
 use pgassay_core::observation::Background;
 use pgassay_core::profile::{Frame, Profile, ProfileBuilder};
-use pgassay_core::trial::{ClientTotals, CpuTotals, Latency, SecondReadings, Trial, TrialKind};
+use pgassay_core::trial::{ClientTotals, CpuTotals, CrossCheckReadings, Latency, Trial, TrialKind};
 
 const CLIENTS: f64 = 64.0;
 const WINDOW_US: f64 = 1e6;
@@ -32,8 +32,8 @@ struct Spends {
     between: f64,
     client_cpu: f64,
     client_run_queue: f64,
-    turn: f64,
-    wire: f64,
+    thread_busy: f64,
+    network: f64,
 }
 
 const A: Spends = Spends {
@@ -44,8 +44,8 @@ const A: Spends = Spends {
     between: 60.0,
     client_cpu: 75.0,
     client_run_queue: 300.0,
-    turn: 500.0,
-    wire: 40.0,
+    thread_busy: 500.0,
+    network: 40.0,
 };
 
 /// More CPU time on the server, and longer queues for 64 clients.
@@ -53,8 +53,8 @@ const B: Spends = Spends {
     on_cpu: 65.0,
     run_queue: 600.0,
     row_lock: 90.0,
-    turn: 650.0,
-    wire: 41.0,
+    thread_busy: 650.0,
+    network: 41.0,
     ..A
 };
 
@@ -62,7 +62,7 @@ impl Spends {
     /// How long the server waits for its client, including think time.
     fn client(&self) -> f64 {
         let at_work = self.client_cpu - self.between;
-        self.between + at_work + self.client_run_queue + self.turn + self.wire
+        self.between + at_work + self.client_run_queue + self.thread_busy + self.network
     }
 
     fn server(&self) -> f64 {
@@ -78,8 +78,8 @@ impl Spends {
         let drift = 1.0 + 0.02 * f64::from(block);
         Self {
             run_queue: self.run_queue * drift,
-            turn: self.turn * drift,
-            wire: self.wire + 0.3 * f64::from(block % 2),
+            thread_busy: self.thread_busy * drift,
+            network: self.network + 0.3 * f64::from(block % 2),
             ..*self
         }
     }
@@ -113,7 +113,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
     let active_us =
         spends.on_cpu * 0.8 + spends.run_queue * 0.3 + spends.wal_sync + spends.row_lock;
     Trial {
-        boot: 0,
+        server_start: 0,
         block,
         condition: 0,
         variant: 0,
@@ -134,16 +134,16 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             cpu_us: spends.client_cpu * all,
             run_queue_us: spends.client_run_queue * all / 40.0,
             in_transaction_us: latency_us * credited,
-            between_us: spends.between * credited,
-            asleep_us: 0.0,
-            turn_us: Some(spends.turn * credited),
-            ready_run_queue_us: Some(spends.client_run_queue * credited),
+            between_transactions_us: spends.between * credited,
+            sleep_us: 0.0,
+            thread_busy_us: Some(spends.thread_busy * credited),
+            client_run_queue_us: Some(spends.client_run_queue * credited),
             client_limited: false,
         },
         steal: 0.0,
-        foreign,
+        other_programs: foreign,
         unaccounted: Some(0.01),
-        busy: used_us / machine_us + foreign + 0.01,
+        cpu_utilization: used_us / machine_us + foreign + 0.01,
         background: vec![Background {
             role: "checkpointer".to_owned(),
             cpu: CpuTotals {
@@ -152,7 +152,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             },
         }],
         waits: None,
-        second: Some(SecondReadings {
+        cross_checks: Some(CrossCheckReadings {
             backends_clock_us: Some(spends.on_cpu * all * 1.01),
             client_process_us: Some(spends.client_cpu * all + 500.0),
             reading_us: 0.0,
@@ -343,15 +343,17 @@ fn inputs() -> Vec<(&'static str, fn(&mut Trial, f64))> {
         }),
         ("client CPU", |it, by| it.client.cpu_us *= by),
         ("client run queue", |it, by| {
-            it.client.ready_run_queue_us = it.client.ready_run_queue_us.map(|us| us * by);
+            it.client.client_run_queue_us = it.client.client_run_queue_us.map(|us| us * by);
         }),
         ("client thread busy", |it, by| {
-            it.client.turn_us = it.client.turn_us.map(|us| us * by);
+            it.client.thread_busy_us = it.client.thread_busy_us.map(|us| us * by);
         }),
         ("in transactions", |it, by| {
             it.client.in_transaction_us *= by;
         }),
-        ("between transactions", |it, by| it.client.between_us *= by),
+        ("between transactions", |it, by| {
+            it.client.between_transactions_us *= by
+        }),
     ]
 }
 
@@ -367,7 +369,7 @@ fn a_ledger_of_sound_figures_is_explained() {
 }
 
 #[test]
-fn every_input_that_is_half_or_twice_what_it_should_be_forbids_to_explain() {
+fn an_input_off_by_a_factor_of_two_is_never_explained() {
     let sound = Known::with_switches();
     for (name, mutate) in inputs() {
         for factor in FACTORS {
@@ -379,7 +381,7 @@ fn every_input_that_is_half_or_twice_what_it_should_be_forbids_to_explain() {
                     continue;
                 };
                 let sum: f64 = of_a.rows.iter().map(|row| row.us).sum();
-                let whole = of_a.response_us + of_a.between_us;
+                let whole = of_a.response_us + of_a.between_transactions_us;
                 assert!(
                     (sum - whole).abs() < 1e-6 * whole,
                     "rows add up in any case"
@@ -395,7 +397,7 @@ fn every_input_that_is_half_or_twice_what_it_should_be_forbids_to_explain() {
 }
 
 #[test]
-fn samples_that_stand_for_another_cpu_time_forbid_to_explain() {
+fn wrong_sampled_cpu_time_is_not_explained() {
     for factor in FACTORS {
         for at in [0, 1] {
             let mut known = Known::with_switches();
@@ -411,7 +413,7 @@ fn samples_that_stand_for_another_cpu_time_forbid_to_explain() {
 
 #[test]
 fn a_run_queue_with_one_source_only_does_not_explain() {
-    // Without context switches and `turn_us`, schedstat is the only source of the run queue.
+    // Without context switches and `thread_busy_us`, schedstat is the only source of the run queue.
     let mut known = Known::with_switches();
     for profile in known.profiles.iter_mut().flatten() {
         profile.quality.switched_cpu_ns = 0;
@@ -422,7 +424,7 @@ fn a_run_queue_with_one_source_only_does_not_explain() {
         "the client's own times bound it"
     );
     for trial in known.trials.iter_mut().flatten() {
-        trial.client.turn_us = None;
+        trial.client.thread_busy_us = None;
     }
     let difference = known.difference();
     assert!(!difference.explained);
@@ -431,7 +433,7 @@ fn a_run_queue_with_one_source_only_does_not_explain() {
 }
 
 #[test]
-fn without_switches_the_clients_account_tells_a_wrong_run_queue() {
+fn without_switches_the_clients_times_detect_a_wrong_run_queue() {
     let mut sound = Known::with_switches();
     for profile in sound.profiles.iter_mut().flatten() {
         profile.quality.switched_cpu_ns = 0;
@@ -451,9 +453,12 @@ fn without_switches_the_clients_account_tells_a_wrong_run_queue() {
 }
 
 #[test]
-fn the_remainder_that_holds_every_error_is_not_explained() {
+fn the_remainder_is_not_explained() {
     // All of the difference is in the network between server and client.
-    let slow = Spends { wire: 240.0, ..A };
+    let slow = Spends {
+        network: 240.0,
+        ..A
+    };
     let known = Known {
         trials: [A, slow].map(trials),
         profiles: Some([A, slow].map(profile)),
@@ -465,9 +470,9 @@ fn the_remainder_that_holds_every_error_is_not_explained() {
         (Part::Client, "network and wake-up")
     );
     assert!((row.cost.difference_us - 200.0).abs() < 4.0, "{row:?}");
-    assert!(difference.unresolved_us < 1.0, "every µs has a name");
+    assert!(difference.unexplained_us < 1.0, "every µs has a name");
     assert!(!difference.explained);
-    assert!(failed(&difference).contains(&CheckName::Unexplained));
+    assert!(failed(&difference).contains(&CheckName::ExplainedShare));
     let share = difference.explained_share.expect("there is a difference");
     assert!(share.share.abs() < 0.05, "{share:?}");
     let of_point = ledger(&side(1, &known.trials[1], None)).expect("histograms are whole");
@@ -481,7 +486,7 @@ fn a_remainder_whose_difference_is_noise_of_the_size_of_the_effect_is_not_explai
         let of_block = |block: u32| {
             let error = [90.0, -80.0, 70.0, -75.0][block as usize] * sign;
             Spends {
-                wire: 140.0 + error,
+                network: 140.0 + error,
                 ..spends
             }
         };
@@ -492,19 +497,24 @@ fn a_remainder_whose_difference_is_noise_of_the_size_of_the_effect_is_not_explai
     };
     let known = Known {
         trials: [noisy(A, -1.0), noisy(B, 1.0)],
-        profiles: Some([A, B].map(|it| profile(Spends { wire: 140.0, ..it }))),
+        profiles: Some([A, B].map(|it| {
+            profile(Spends {
+                network: 140.0,
+                ..it
+            })
+        })),
     };
     let difference = known.difference();
     let share = difference.explained_share.expect("there is a difference");
     if let Some([low, high]) = share.interval {
         assert!(high - low > 0.2, "{share:?}");
     }
-    assert!(failed(&difference).contains(&CheckName::Unexplained));
+    assert!(failed(&difference).contains(&CheckName::ExplainedShare));
     assert!(!difference.explained);
 }
 
 #[test]
-fn a_client_that_sets_the_pace_or_a_profiler_that_takes_half_forbids_to_explain() {
+fn a_limiting_client_or_high_profiling_overhead_is_not_explained() {
     let sound = Known::with_switches();
     let both = SCOPES[0];
     let limited = sound.mutated(both, &|it| it.client.client_limited = true);
@@ -516,7 +526,7 @@ fn a_client_that_sets_the_pace_or_a_profiler_that_takes_half_forbids_to_explain(
     });
     assert!(failed(&slowed.difference()).contains(&CheckName::ProfilingOverhead));
     // A large share of the machine's time goes to processes that are not visible.
-    let hidden = sound.mutated(both, &|it| it.busy += 0.3);
+    let hidden = sound.mutated(both, &|it| it.cpu_utilization += 0.3);
     let failed = failed(&hidden.difference());
     assert!(failed.contains(&CheckName::Machine), "{failed:?}");
 }
@@ -546,7 +556,7 @@ fn long_transactions_do_not_widen_the_tolerance_where_they_count_by_their_share(
 }
 
 #[test]
-fn a_difference_of_before_there_were_checks_still_loads() {
+fn a_difference_without_checks_still_loads() {
     let difference = Known::with_switches().difference();
     let mut kept = serde_json::to_value(&difference).expect("it is plain");
     let fields = kept.as_object_mut().expect("an object");
@@ -563,16 +573,16 @@ fn a_difference_of_before_there_were_checks_still_loads() {
 }
 
 #[test]
-fn a_client_that_accounts_for_more_than_it_was_waited_for_leaves_no_certainty() {
+fn client_times_longer_than_the_wait_widen_the_interval() {
     // A client's thread still works after its server has started, by a different time in each block.
     let overlapping = |spends: Spends, overlaps: [f64; 4]| -> Vec<Trial> {
         let mut trials = trials(Spends {
-            wire: 0.0,
+            network: 0.0,
             ..spends
         });
         for trial in &mut trials {
-            let overlap_us = overlaps[trial.block as usize] * trial.credited();
-            if let Some(turn_us) = &mut trial.client.turn_us {
+            let overlap_us = overlaps[trial.block as usize] * trial.credited_or_counted();
+            if let Some(turn_us) = &mut trial.client.thread_busy_us {
                 *turn_us += overlap_us;
             }
         }
@@ -583,7 +593,7 @@ fn a_client_that_accounts_for_more_than_it_was_waited_for_leaves_no_certainty() 
             overlapping(A, [10.0, 90.0, 20.0, 110.0]),
             overlapping(B, [80.0, 15.0, 100.0, 20.0]),
         ],
-        profiles: Some([A, B].map(|it| profile(Spends { wire: 0.0, ..it }))),
+        profiles: Some([A, B].map(|it| profile(Spends { network: 0.0, ..it }))),
     };
     let difference = known.difference();
     let of_remainder = |row: &&LedgerRow| row.cost.name == "network and wake-up";

@@ -41,7 +41,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
         .record_n((latency_us * 1e3) as u64, transactions)
         .expect("the histogram grows");
     Trial {
-        boot: 0,
+        server_start: 0,
         block,
         condition: 0,
         variant: 0,
@@ -62,16 +62,16 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             cpu_us: spends.client_cpu * all,
             run_queue_us: 0.0,
             in_transaction_us: latency_us * transactions as f64,
-            between_us: spends.between * transactions as f64,
-            asleep_us: 0.0,
-            turn_us: None,
-            ready_run_queue_us: None,
+            between_transactions_us: spends.between * transactions as f64,
+            sleep_us: 0.0,
+            thread_busy_us: None,
+            client_run_queue_us: None,
             client_limited: false,
         },
         steal: 0.0,
-        foreign: 0.01,
+        other_programs: 0.01,
         unaccounted: Some(0.01),
-        busy: 0.5,
+        cpu_utilization: 0.5,
         background: vec![Background {
             role: "checkpointer".to_owned(),
             cpu: CpuTotals {
@@ -80,7 +80,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             },
         }],
         waits: None,
-        second: None,
+        cross_checks: None,
         counters: std::collections::BTreeMap::new(),
     }
 }
@@ -174,8 +174,8 @@ fn a_ledger_adds_up_to_the_clients_clock() {
     let ledger = ledger(&measured(&trials, Some(&profile)))
         .expect("histograms are whole")
         .expect("there are totals");
-    assert!((sum(&ledger) - ledger.response_us - ledger.between_us).abs() < 1e-9);
-    assert!((ledger.between_us - 20.0).abs() < 1e-9);
+    assert!((sum(&ledger) - ledger.response_us - ledger.between_transactions_us).abs() < 1e-9);
+    assert!((ledger.between_transactions_us - 20.0).abs() < 1e-9);
     assert!(
         (us(&ledger, "plan") - 10.0).abs() < 1e-9,
         "20% of the exact 50 µs"
@@ -189,7 +189,7 @@ fn a_ledger_adds_up_to_the_clients_clock() {
         (us(&ledger, "client CPU") - 5.0).abs() < 1e-9,
         "20 of 25 µs are between transactions"
     );
-    assert_eq!(ledger.blocked_by, Divider::WaitEvents);
+    assert_eq!(ledger.blocked_by, Divider::MemoryWaitEvents);
     assert!(
         (ledger.checks.coverage - 1.0).abs() < 0.001,
         "{:?}",
@@ -222,12 +222,12 @@ fn stacks_of_blocked_backends_come_before_wait_events() {
         .rows
         .iter()
         .find(|row| row.mechanism == "logging pipe");
-    assert_eq!(pipe.map(|row| row.nature), Some(Nature::Queue));
-    assert!(ledger.part_us(Part::Unresolved) < 1e-9);
+    assert_eq!(pipe.map(|row| row.nature), Some(Nature::Queueing));
+    assert!(ledger.part_us(Part::Unexplained) < 1e-9);
 }
 
 #[test]
-fn a_lock_that_only_its_stack_tells_is_named_as_looks_met_its_kind() {
+fn a_lock_known_from_its_stack_is_named_by_samples_of_its_type() {
     const ROW: &str = "main;PostgresMain;exec_simple_query;XactLockTableWait;LockAcquire;ProcSleep";
     let seen = waits(&[
         ("Lock", "transactionid", 10),
@@ -263,7 +263,7 @@ fn a_lock_that_only_its_stack_tells_is_named_as_looks_met_its_kind() {
 }
 
 #[test]
-fn what_nobody_told_is_unresolved_and_forbids_to_explain() {
+fn blocked_time_without_a_reason_is_not_explained() {
     let seen = waits(&[("Client", "ClientRead", 60), ("", "", 40)]);
     let slow = Spends {
         blocked: 200.0,
@@ -274,26 +274,29 @@ fn what_nobody_told_is_unresolved_and_forbids_to_explain() {
         .expect("histograms are whole")
         .expect("there are totals");
     assert!((difference.response.difference_us - 100.0).abs() < 0.1);
-    assert!((difference.unresolved_us - 40.0).abs() < 0.1);
+    assert!((difference.unexplained_us - 40.0).abs() < 0.1);
     assert!(!difference.explained);
     let failed = |difference: &LedgerDifference| -> Vec<CheckName> {
         let failed = difference.checks.iter().filter(|it| !it.passed);
         failed.map(|it| it.name).collect()
     };
-    assert!(failed(&difference).contains(&CheckName::Unresolved));
-    let told = waits(&[("Client", "ClientRead", 60), ("Lock", "tuple", 40)]);
-    let (a, b) = (trials(4, |_| SPENDS, &told), trials(4, |_| slow, &told));
+    assert!(failed(&difference).contains(&CheckName::UnexplainedTime));
+    let with_clock = waits(&[("Client", "ClientRead", 60), ("Lock", "tuple", 40)]);
+    let (a, b) = (
+        trials(4, |_| SPENDS, &with_clock),
+        trials(4, |_| slow, &with_clock),
+    );
     let difference = pgassay_core::ledger::difference(&measured(&a, None), &measured(&b, None))
         .expect("histograms are whole")
         .expect("there are totals");
     let failed = failed(&difference);
-    assert!(!failed.contains(&CheckName::Unresolved));
+    assert!(!failed.contains(&CheckName::UnexplainedTime));
     // The remainder of the wait for the client is not explained.
-    assert!(failed.contains(&CheckName::Unexplained), "{failed:?}");
+    assert!(failed.contains(&CheckName::ExplainedShare), "{failed:?}");
 }
 
 #[test]
-fn without_anything_that_divides_it_the_blocked_time_is_one_row() {
+fn undivided_blocked_time_is_one_row() {
     let trials: Vec<Trial> = (0..2)
         .map(|it| trial(it, TrialKind::Timed, SPENDS))
         .collect();
@@ -302,12 +305,12 @@ fn without_anything_that_divides_it_the_blocked_time_is_one_row() {
         .expect("there are totals");
     assert_eq!(ledger.blocked_by, Divider::Nothing);
     assert!((us(&ledger, "CPU") - 50.0).abs() < 1e-9);
-    assert!((ledger.part_us(Part::Unresolved) - 100.0).abs() < 0.1);
-    assert!((sum(&ledger) - ledger.response_us - ledger.between_us).abs() < 1e-9);
+    assert!((ledger.part_us(Part::Unexplained) - 100.0).abs() < 0.1);
+    assert!((sum(&ledger) - ledger.response_us - ledger.between_transactions_us).abs() < 1e-9);
 }
 
 #[test]
-fn of_a_server_elsewhere_its_own_account_of_statements_and_looks_divide_the_clients_time() {
+fn a_remote_servers_clock_and_samples_divide_the_clients_time() {
     // Half of the samples that caught a statement found it active, far fewer than it was.
     let seen = Waits {
         source: WaitSource::PgStatActivity,
@@ -322,30 +325,30 @@ fn of_a_server_elsewhere_its_own_account_of_statements_and_looks_divide_the_clie
         let ledger = ledger(&measured(trials, None)).expect("histograms are whole");
         ledger.expect("the server was sampled")
     };
-    let by_looks = of(&trials);
+    let by_samples = of(&trials);
     let whole_us = SPENDS.whole();
-    assert!((sum(&by_looks) / whole_us - 1.0).abs() < 1e-4);
-    assert!((us(&by_looks, "Lock tuple") / whole_us - 0.1).abs() < 1e-4);
-    assert!((by_looks.part_us(Part::Running) / whole_us - 0.1).abs() < 1e-4);
-    assert_eq!(by_looks.blocked_by, Divider::AskedStates);
-    assert!(by_looks.checks.closes(), "{:?}", by_looks.checks);
+    assert!((sum(&by_samples) / whole_us - 1.0).abs() < 1e-4);
+    assert!((us(&by_samples, "Lock tuple") / whole_us - 0.1).abs() < 1e-4);
+    assert!((by_samples.part_us(Part::Running) / whole_us - 0.1).abs() < 1e-4);
+    assert_eq!(by_samples.blocked_by, Divider::ActivityStates);
+    assert!(by_samples.checks.closes(), "{:?}", by_samples.checks);
     for trial in &mut trials {
         let active_ms = 60e-3 * trial.transactions_total as f64;
         let name = "pg_stat_database.active_time".to_owned();
         trial.counters.insert(name, active_ms);
     }
-    let told = of(&trials);
+    let with_clock = of(&trials);
     assert!(
-        (us(&told, "Lock tuple") - 30.0).abs() < 0.01,
+        (us(&with_clock, "Lock tuple") - 30.0).abs() < 0.01,
         "{:?}",
-        told.rows
+        with_clock.rows
     );
-    assert!((told.part_us(Part::Running) - 30.0).abs() < 0.01);
-    let client_us = told.part_us(Part::Client) + told.between_us;
+    assert!((with_clock.part_us(Part::Running) - 30.0).abs() < 0.01);
+    let client_us = with_clock.part_us(Part::Client) + with_clock.between_transactions_us;
     assert!(
         (client_us - (whole_us - 60.0)).abs() < 0.02,
         "{:?}",
-        told.rows
+        with_clock.rows
     );
     // Samples do not divide exactly, so they explain nothing.
     let slow = Spends {
@@ -363,7 +366,7 @@ fn of_a_server_elsewhere_its_own_account_of_statements_and_looks_divide_the_clie
 }
 
 #[test]
-fn a_ledger_needs_exact_totals_or_a_server_that_was_asked() {
+fn a_ledger_needs_exact_totals_or_activity_samples() {
     let mut trials = trials(2, |_| SPENDS, &Waits::default());
     for without in [Some(CpuTotals::default()), None] {
         for trial in &mut trials {
@@ -375,7 +378,7 @@ fn a_ledger_needs_exact_totals_or_a_server_that_was_asked() {
 }
 
 #[test]
-fn trials_of_before_there_were_ledgers_still_load() {
+fn trials_without_ledger_fields_still_load() {
     let mut kept = serde_json::to_value(trial(0, TrialKind::Timed, SPENDS)).expect("it is plain");
     let fields = kept.as_object_mut().expect("an object");
     for field in ["busy", "background", "waits", "unaccounted"] {
@@ -389,7 +392,7 @@ fn trials_of_before_there_were_ledgers_still_load() {
 }
 
 #[test]
-fn few_samples_may_miss_the_exact_total_by_what_chance_allows() {
+fn few_samples_may_differ_from_the_exact_total_by_chance() {
     let trials = trials(2, |_| SPENDS, &Waits::default());
     let profiled = trials.iter().filter(|it| it.kind == TrialKind::Profiled);
     let exact_ns: f64 = profiled.map(|it| it.server.unwrap().on_cpu_us * 1e3).sum();
@@ -436,7 +439,7 @@ fn a_row_that_grew_is_marked_and_drift_of_both_sides_is_not() {
     let queue = queue.expect("both sides have it");
     assert_eq!(
         queue.cost.change,
-        pgassay_core::comparison::Change::Unresolved
+        pgassay_core::comparison::Change::Unexplained
     );
 }
 
@@ -467,7 +470,7 @@ proptest! {
         let (a, b) = (measured(&a, Some(&profile)), measured(&b, None));
         let (of_a, of_b) = (ledger(&a).unwrap().unwrap(), ledger(&b).unwrap().unwrap());
         for ledger in [&of_a, &of_b] {
-            let whole = ledger.response_us + ledger.between_us;
+            let whole = ledger.response_us + ledger.between_transactions_us;
             prop_assert!((sum(ledger) - whole).abs() < 1e-6 * whole);
         }
         let difference = difference(&a, &b).unwrap().unwrap();

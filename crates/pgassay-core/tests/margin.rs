@@ -53,7 +53,7 @@ fn false_differences(
 }
 
 #[test]
-fn less_than_once_in_a_hundred_is_true_of_three_repeats_and_more() {
+fn false_differences_are_below_1_percent_from_three_repeats_on() {
     let old = |difference: f64, spreads: [f64; 2]| difference.abs() > spreads[0] + spreads[1];
     for rounds in [3, 4, 5, 7, 10, 12] {
         let new = |difference: f64, spreads: [f64; 2]| {
@@ -80,7 +80,7 @@ fn less_than_once_in_a_hundred_is_true_of_three_repeats_and_more() {
 }
 
 #[test]
-fn many_variants_of_the_same_cost_are_told_apart_in_one_of_a_hundred_counts_only() {
+fn equal_variants_differ_in_at_most_one_of_a_hundred_counts() {
     for (rounds, others) in [(3, 2), (3, 10), (5, 10)] {
         let of = |comparisons| {
             let differs = move |difference: f64, spreads: [f64; 2]| {
@@ -103,7 +103,7 @@ fn many_variants_of_the_same_cost_are_told_apart_in_one_of_a_hundred_counts_only
 
 /// The location of data in memory may give a cost one of two values.
 #[test]
-fn a_cost_of_two_values_is_seldom_told_from_itself() {
+fn a_cost_of_two_values_seldom_differs_from_itself() {
     for (rounds, share_max) in [(3, 0.034), (5, 0.003), (10, 0.000_2)] {
         let mut random = SplitMix64::new(rounds as u64);
         let mut variant = || {

@@ -13,7 +13,7 @@ fn planned(text: &str, overrides: &Overrides) -> Result<Plan, StudyError> {
     plan(&source.parse()?, &source, overrides)
 }
 
-fn refused(text: &str) -> String {
+fn rejection(text: &str) -> String {
     planned(text, &Overrides::default())
         .expect_err("this study must be refused")
         .to_string()
@@ -49,19 +49,24 @@ fn the_baseline_is_not_always_the_first_to_warm_up() {
 }
 
 #[test]
-fn starts_of_the_servers_divide_the_blocks() {
+fn restart_every_groups_blocks_by_server_start() {
     let plan = planned(SMALL, &Overrides::default()).unwrap();
     let each_block: Vec<_> = (0..6).map(|block| block..block + 1).collect();
-    assert_eq!(plan.schedule.boots(), each_block);
+    assert_eq!(plan.schedule.server_starts(), each_block);
     let pairs_of = format!("{SMALL}[length]\nrestart_every = 2\n");
     let plan = planned(&pairs_of, &Overrides::default()).unwrap();
-    assert_eq!(plan.schedule.boots(), [0..2, 2..4, 4..6]);
+    assert_eq!(plan.schedule.server_starts(), [0..2, 2..4, 4..6]);
     let never = format!("{SMALL}[length]\nrestart_every = 0\npairs = 5\n");
     let plan = planned(&never, &Overrides::default()).unwrap();
-    assert!(plan.schedule.boots().into_iter().eq(std::iter::once(0..5)));
+    assert!(
+        plan.schedule
+            .server_starts()
+            .into_iter()
+            .eq(std::iter::once(0..5))
+    );
     let uneven = format!("{SMALL}[length]\nrestart_every = 4\npairs = 5\n");
     let plan = planned(&uneven, &Overrides::default()).unwrap();
-    assert_eq!(plan.schedule.boots(), [0..4, 4..5]);
+    assert_eq!(plan.schedule.server_starts(), [0..4, 4..5]);
 }
 
 #[test]
@@ -86,7 +91,7 @@ fn the_founding_study_needs_one_server_and_twenty_seven_points() {
     assert_eq!(plan.conditions[0].title(), "f1, 1 client");
     assert_eq!(plan.conditions[5].title(), "plain, 64 clients");
     assert_eq!(
-        plan.measuring_us() / 1_000_000,
+        plan.measurement_us() / 1_000_000,
         89,
         "approximately the time that the study requests"
     );
@@ -130,7 +135,7 @@ fn every_block_holds_every_point_twice_in_mirrored_order() {
 }
 
 #[test]
-fn the_command_line_has_the_last_word() {
+fn command_line_options_override_the_study() {
     let overrides = Overrides {
         clients: Some(vec![2]),
         variants: Some(vec!["prepared".to_owned(), "simple".to_owned()]),
@@ -190,7 +195,7 @@ fn versions_as_conditions_give_a_server_each_and_parameters_make_points() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_line() {
+fn invalid_studies_are_rejected_with_line_and_message() {
     let table = [
         (
             SMALL.replace("${x}", "${y}"),
@@ -222,7 +227,7 @@ fn what_cannot_be_is_refused_with_its_line() {
         ),
     ];
     for (text, expected) in table {
-        let message = refused(&text);
+        let message = rejection(&text);
         assert!(
             message.starts_with(expected),
             "{message}\nshould start with\n{expected}"
@@ -231,7 +236,7 @@ fn what_cannot_be_is_refused_with_its_line() {
 }
 
 #[test]
-fn binaries_without_a_version_may_be_of_any() {
+fn binaries_without_a_version_accept_any_version() {
     let overrides = Overrides {
         binaries: Some("/opt/pg/bin".to_owned()),
         ..Overrides::default()
@@ -272,7 +277,7 @@ fn a_variant_with_other_data_gets_a_database_on_the_shared_server() {
 }
 
 #[test]
-fn ways_and_settings_can_be_conditions() {
+fn networks_and_settings_can_be_conditions() {
     let text = format!(
         "{SMALL}[conditions]\nnetwork = [\"unix\", {{ delay = \"1ms\" }}]\nsettings = {{ jit = [true, false] }}\n"
     );
@@ -291,7 +296,7 @@ fn ways_and_settings_can_be_conditions() {
 }
 
 #[test]
-fn quick_leaves_what_the_study_says_and_the_command_line_still_has_the_last_word() {
+fn quick_overrides_the_study_and_the_command_line_overrides_quick() {
     let text = format!(
         "{SMALL}[conditions]\nclients = [1, 8, 64]\nversion = [\"10\", \"18\"]\n\
          [quick]\nclients = [8]\nversion = [\"18\"]\npairs = 3\nparameters = {{ x = 7 }}\n"
@@ -311,7 +316,7 @@ fn quick_leaves_what_the_study_says_and_the_command_line_still_has_the_last_word
 }
 
 #[test]
-fn a_script_may_give_more_than_a_transaction() {
+fn a_script_can_yield_several_units_per_transaction() {
     let text = SMALL.replace(
         "[parameters]\n",
         "gives = { values = \"${many}\" }\n[parameters]\nmany = 10_000\n",
@@ -319,7 +324,7 @@ fn a_script_may_give_more_than_a_transaction() {
     let plan = planned(&text, &Overrides::default()).unwrap();
     assert_eq!(plan.points[0].per_transaction(), 10_000);
     assert_eq!(plan.points[0].gives.as_ref().unwrap().unit, "values");
-    let message = refused(&text.replace("many = 10_000", "many = \"lots\""));
+    let message = rejection(&text.replace("many = 10_000", "many = \"lots\""));
     assert!(
         message.starts_with("s.toml:5:20: \"lots\" is not a valid number of values"),
         "{message}"
@@ -329,7 +334,7 @@ fn a_script_may_give_more_than_a_transaction() {
 const MINE: &str = "dsn = \"host=h\"\n";
 
 #[test]
-fn variants_on_a_server_of_the_users_own_share_it_and_have_databases_of_their_own() {
+fn variants_share_an_external_server_and_have_separate_databases() {
     let text = format!(
         "{SMALL}{MINE}setup = \"create table t()\"\n[[variant]]\nname = \"x\"\n{MINE}\
          [server]\nversion = \"17\"\n"
@@ -356,7 +361,7 @@ fn variants_on_a_server_of_the_users_own_share_it_and_have_databases_of_their_ow
 }
 
 #[test]
-fn a_server_on_the_command_line_stands_for_the_studys_server_and_its_versions() {
+fn a_dsn_on_the_command_line_replaces_the_server_and_the_versions() {
     let overrides = Overrides {
         dsn: Some("host=h".to_owned()),
         ..Overrides::default()
@@ -388,7 +393,7 @@ fn a_server_on_the_command_line_stands_for_the_studys_server_and_its_versions() 
 }
 
 #[test]
-fn what_would_have_to_be_done_to_a_server_of_the_users_own_is_refused_where_it_stands() {
+fn keys_that_would_change_an_external_server_are_rejected_with_their_line() {
     let beside = |words: &str| (format!("{SMALL}{MINE}{words}\n"), words.to_owned());
     let conditions = |words: &str| {
         (
@@ -427,7 +432,7 @@ fn what_would_have_to_be_done_to_a_server_of_the_users_own_is_refused_where_it_s
         server("data_checksums = true"),
     ];
     for (text, words) in table {
-        let message = refused(&text);
+        let message = rejection(&text);
         let line = 1 + text.lines().position(|line| line == words).unwrap();
         let key = words.split(' ').next().unwrap();
         let start = format!("s.toml:{line}:");
@@ -438,5 +443,5 @@ fn what_would_have_to_be_done_to_a_server_of_the_users_own_is_refused_where_it_s
         );
     }
     let redis = format!("{SMALL}{MINE}driver = \"redis\"\n");
-    assert!(refused(&redis).contains("`address`"));
+    assert!(rejection(&redis).contains("`address`"));
 }

@@ -71,7 +71,7 @@ fn one(then: &VariantCount, now: &VariantCount, comparisons: usize, tolerance: f
         ));
     }
     // Variation across repeats is not a regression.
-    let allowed = (tolerance * then.cost()).max(difference.repeatability);
+    let allowed = (tolerance * then.cost()).max(difference.margin);
     if difference.per_transaction > allowed {
         Outcome::Over(difference)
     } else {

@@ -21,16 +21,16 @@ pub(crate) fn subsystems(tally: &Tally, major: &str) -> Vec<Subsystem> {
         .map(|index| {
             let function = &tally.functions[index];
             if is_unknown(function) {
-                return Subsystem::Unresolved;
+                return Subsystem::Unexplained;
             }
             if is_library(function) {
                 return Subsystem::Libc;
             }
             let mut chain = vec![index];
             while let Some(caller) = callers[chain[chain.len() - 1]] {
-                let foreign =
+                let is_outside =
                     is_library(&tally.functions[caller]) || is_unknown(&tally.functions[caller]);
-                if foreign || chain.contains(&caller) || chain.len() > CALLERS_MAX {
+                if is_outside || chain.contains(&caller) || chain.len() > CALLERS_MAX {
                     break;
                 }
                 chain.push(caller);

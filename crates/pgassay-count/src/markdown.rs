@@ -93,7 +93,7 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
                 Verdict::Differs | Verdict::NoDifference => "",
             },
             signed(difference.per_transaction),
-            grouped(difference.repeatability),
+            grouped(difference.margin),
             ratio(difference.ratio)
         );
     }
@@ -111,7 +111,7 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
             out,
             "\n**No difference** beyond the variation across repeats (largest: {} ± {}): {}.",
             signed(largest.per_transaction),
-            grouped(largest.repeatability),
+            grouped(largest.margin),
             names.join(", ")
         );
     }
@@ -212,7 +212,7 @@ mod tests {
                 cpu: String::new(),
                 cpu_features: Vec::new(),
             },
-            left_out: Vec::new(),
+            ignored: Vec::new(),
             conditions: vec![ConditionCount {
                 title: "look-up".to_owned(),
                 variants,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use pgassay_core::instructions::{
     Build, CallTally, ConditionCount, Counts, Difference, VariantCount, Verdict, base_name,
-    is_clock, margin,
+    is_clock_function, margin,
 };
 
 use crate::against::{Comparison, Outcome};
@@ -23,7 +23,7 @@ pub fn answer(counts: &Counts, rows: usize) -> String {
         "User-space instructions per transaction, one client; counted by {}, seed {}.",
         counts.machine.counter, counts.seed
     );
-    for what in &counts.left_out {
+    for what in &counts.ignored {
         let _ = writeln!(out, "Left out: {what}.");
     }
     let comparisons = counts.comparisons();
@@ -134,8 +134,8 @@ fn in_order<'a>(
     if one_build && others.len() > EXPLAINED_MAX {
         rows.sort_by(|(_, a), (_, b)| {
             let none = |difference: &Difference| difference.verdict == Verdict::NoDifference;
-            let dearer = b.per_transaction.total_cmp(&a.per_transaction);
-            none(a).cmp(&none(b)).then(dearer)
+            let by_cost = b.per_transaction.total_cmp(&a.per_transaction);
+            none(a).cmp(&none(b)).then(by_cost)
         });
     }
     rows
@@ -150,14 +150,14 @@ fn cost(variant: &VariantCount) -> String {
     format!(
         "{:>13}  {spread:>8}  {:>9.2}",
         grouped(variant.cost()),
-        variant.system_calls_each()
+        variant.system_calls_per_transaction()
     )
 }
 
 fn change(difference: &Difference) -> String {
     let margin = match difference.verdict {
         Verdict::TooFewRounds => "–".to_owned(),
-        _ => grouped(difference.repeatability),
+        _ => grouped(difference.margin),
     };
     let words = format!(
         "{:>12}  {margin:>8}  {:>9}",
@@ -251,7 +251,7 @@ fn one_variant(out: &mut String, variant: &VariantCount, rows: usize) {
         .map(|row| (variant.per_transaction(row.count), &row.name))
         .filter(|(count, _)| count.abs() >= 0.005)
         .map(|(count, name)| {
-            let clock = if is_clock(name) {
+            let clock = if is_clock_function(name) {
                 " (a system call only under valgrind)"
             } else {
                 ""
@@ -418,7 +418,7 @@ pub fn comparisons(all: &[Comparison], tolerance: f64, rows: usize) -> String {
                     out,
                     "{title}: {} ± {} instructions ({}), within {}%",
                     signed(difference.per_transaction),
-                    grouped(difference.repeatability),
+                    grouped(difference.margin),
                     ratio(difference.ratio),
                     100.0 * tolerance
                 );
@@ -428,7 +428,7 @@ pub fn comparisons(all: &[Comparison], tolerance: f64, rows: usize) -> String {
                     out,
                     "{title}: {} ± {} instructions ({}), over {}%",
                     signed(difference.per_transaction),
-                    grouped(difference.repeatability),
+                    grouped(difference.margin),
                     ratio(difference.ratio),
                     100.0 * tolerance
                 );

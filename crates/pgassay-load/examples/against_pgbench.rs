@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use pgassay_load::{Crew, CrewConfig, Window};
+use pgassay_load::{ClientPool, ClientPoolConfig, Window};
 use pgassay_script::{Names, Options, Protocol, Script};
 use pgassay_wire::conninfo::Target;
 
@@ -121,12 +121,12 @@ fn run_ours(server: &support::Server, clients: u32, seconds: u64, mode: &str) ->
         "tester",
         "postgres",
     );
-    let config = CrewConfig {
+    let config = ClientPoolConfig {
         clients,
         protocol,
-        ..CrewConfig::new(target, Arc::new(script), Arc::new(names))
+        ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
     };
-    let mut crew = Crew::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
+    let mut crew = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
     let measure = Duration::from_secs(seconds);
     let measured = crew
         .run(&Window::Timed {

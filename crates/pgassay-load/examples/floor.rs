@@ -5,7 +5,7 @@
 //! Runs pgbench's select-only in prepared mode with libpq's messages (Bind, Describe, Execute,
 //! Sync) on one thread, with the same system calls as the engine's drivers. It has no scripts, no
 //! clock per transaction and no histogram, reads only the last six bytes of each reply, and stops
-//! at any error. Prints two lines in pgbench's format. `benchmarks/against-pgbench --floor`
+//! at any error. Prints two lines in pgbench's format. `benchmarks/evidence_against-pgbench --floor`
 //! compares it with the other programs.
 
 #![allow(
@@ -25,7 +25,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 const ROWS: u32 = 1_000_000;
 const REPLY_BYTES: usize = 1024;
 /// Frequent enough clock readings for a window of seconds.
-const ROUNDS_A_LOOK: u32 = 64;
+const ROUNDS_PER_CLOCK_READ: u32 = 64;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -66,7 +66,8 @@ impl Meter {
     /// when it is.
     fn is_over(&mut self) -> bool {
         self.rounds += 1;
-        if !self.rounds.is_multiple_of(ROUNDS_A_LOOK) || self.begun.elapsed() < self.length {
+        if !self.rounds.is_multiple_of(ROUNDS_PER_CLOCK_READ) || self.begun.elapsed() < self.length
+        {
             return false;
         }
         println!(

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use pgassay_load::{Crew, CrewConfig, Window};
+use pgassay_load::{ClientPool, ClientPoolConfig, Window};
 use pgassay_script::{Names, Options, Protocol, Script};
 use pgassay_wire::conninfo::Target;
 
@@ -35,14 +35,14 @@ fn main() {
     };
     let script = Script::parse("script", &text, &options, &mut names).unwrap();
     let target = Target::unix(directory, port.parse().unwrap(), user, database);
-    let config = CrewConfig {
+    let config = ClientPoolConfig {
         clients: clients.parse().unwrap(),
         threads,
         protocol,
         seed: 42,
-        ..CrewConfig::new(target, Arc::new(script), Arc::new(names))
+        ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
     };
-    let mut crew = Crew::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
+    let mut crew = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
     let measure = Duration::from_secs_f64(seconds.parse().unwrap());
     let window = Window::Timed {
         settle: Duration::from_millis(200),

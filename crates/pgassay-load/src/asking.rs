@@ -9,7 +9,7 @@ use std::time::Duration;
 use pgassay_wire::{Event, WireError};
 
 use crate::client::Client;
-use crate::crew::Crew;
+use crate::crew::ClientPool;
 use crate::driver::{Arrival, Driver, Io};
 use crate::error::LoadError;
 use crate::worker::Worker;
@@ -17,7 +17,7 @@ use crate::worker::Worker;
 /// How often the loop checks the time limit.
 const TICK_NS: u64 = 20_000_000;
 
-impl Crew {
+impl ClientPool {
     /// Executes a statement on every open connection and discards the results. Returns the number
     /// of backends that executed it.
     ///
@@ -33,7 +33,7 @@ impl Crew {
         let limit = self.limits.reply;
         let mut answered = 0;
         for worker in &mut self.workers {
-            answered += ask_all(worker, sql, limit)?;
+            answered += broadcast_on_thread(worker, sql, limit)?;
         }
         self.is_spent = false;
         Ok(answered)
@@ -42,7 +42,11 @@ impl Crew {
 
 /// Sends the statement on all connections of a thread; returns how many executed it without an
 /// error.
-fn ask_all(worker: &mut Worker<Io>, sql: &str, limit: Duration) -> Result<u32, LoadError> {
+fn broadcast_on_thread(
+    worker: &mut Worker<Io>,
+    sql: &str,
+    limit: Duration,
+) -> Result<u32, LoadError> {
     let system = |source| LoadError::System {
         what: "wait for answers between runs",
         source,
@@ -76,7 +80,7 @@ fn ask_all(worker: &mut Worker<Io>, sql: &str, limit: Duration) -> Result<u32, L
                     return Err(lost(&worker.clients[client], error));
                 }
                 Arrival::Bytes { client, count } => {
-                    let heard = hear(
+                    let heard = read_reply(
                         &mut worker.clients[client],
                         worker.driver.received(client, count),
                     )?;
@@ -104,13 +108,13 @@ fn send(worker: &mut Worker<Io>, index: usize) -> Result<(), LoadError> {
 
 /// What a piece of a reply contained.
 #[derive(Default)]
-struct Heard {
+struct ReplyStatus {
     ready: bool,
     refused: bool,
 }
 
-fn hear(client: &mut Client, bytes: &[u8]) -> Result<Heard, LoadError> {
-    let mut heard = Heard::default();
+fn read_reply(client: &mut Client, bytes: &[u8]) -> Result<ReplyStatus, LoadError> {
+    let mut heard = ReplyStatus::default();
     let mut input = bytes;
     loop {
         match client.session.next(&mut input) {

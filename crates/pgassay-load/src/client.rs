@@ -12,7 +12,7 @@ use pgassay_wire::conninfo::Failure;
 use pgassay_wire::{Event, Execution, Session, TransactionStatus, WireError};
 
 use crate::conduct::FailureKind;
-use crate::error::{AbortCause, LoadError, Place};
+use crate::error::{AbortCause, LoadError, ScriptLocation};
 use crate::program::Program;
 pub(crate) use run::{Progress, Run};
 
@@ -63,7 +63,7 @@ pub(crate) struct Client {
 }
 
 /// An aborted client: the command that failed, and why.
-pub(crate) type Abort = Box<(Place, AbortCause)>;
+pub(crate) type Abort = Box<(ScriptLocation, AbortCause)>;
 
 impl Client {
     /// Prepares every statement. Each Parse has its own Sync, so that a statement that cannot be
@@ -80,7 +80,7 @@ impl Client {
     }
 
     /// Records that a statement could not be prepared yet.
-    pub fn not_prepared(&mut self, statement: u32) {
+    pub fn mark_unprepared(&mut self, statement: u32) {
         self.run.prepared[statement as usize] = false;
     }
 
@@ -151,7 +151,7 @@ impl Client {
         let mut is_ready = false;
         while let Some(event) = self.session.next(&mut input)? {
             is_ready |= matches!(event, Event::Ready { .. });
-            self.run.note(event, program);
+            self.run.handle_event(event, program);
         }
         Ok(is_ready && self.session.pending() == 0)
     }
@@ -163,13 +163,14 @@ impl Client {
             .run
             .failure
             .as_ref()
-            .is_none_or(|failure| is_survivable(&failure.cause, program))
+            .is_none_or(|failure| is_client_kept_after(&failure.cause, program))
         {
             return None;
         }
         let failure = self.run.failure.take()?;
         Some(Box::new((
-            self.run.place(program, failure.command, failure.query),
+            self.run
+                .script_location(program, failure.command, failure.query),
             failure.cause,
         )))
     }
@@ -188,7 +189,7 @@ impl Client {
                 .end(capture, &mut self.run.variables)
                 .map_err(|cause| self.run.abort(program, cause))?;
         }
-        self.go_on(program)
+        self.advance_to_next_command(program)
     }
 
     /// Ends a failed transaction, after a ROLLBACK if a transaction block is open.
@@ -210,7 +211,7 @@ impl Client {
 
     /// Continues after the current command.
     #[inline]
-    pub fn go_on(&mut self, program: &Program) -> Result<Step, Abort> {
+    pub fn advance_to_next_command(&mut self, program: &Program) -> Result<Step, Abort> {
         if let Some(times) = &mut self.run.times {
             times.end(self.run.script, self.run.command);
         }
@@ -240,7 +241,7 @@ impl Client {
                     self.run.variables.set(*slot, value);
                 }
                 CommandKind::Sql(sql) => {
-                    self.ask(sql, program)?;
+                    self.send_statement(sql, program)?;
                     if !self.run.in_pipeline {
                         return Ok(Step::Send);
                     }
@@ -249,7 +250,7 @@ impl Client {
                     continue;
                 }
                 other => {
-                    if let Some(step) = self.control(other, program)? {
+                    if let Some(step) = self.execute_meta_command(other, program)? {
                         return Ok(step);
                     }
                     if let Some(times) = &mut self.run.times {
@@ -278,7 +279,11 @@ impl Client {
 
     /// Executes any command but SQL and `\set`. Returns a step if the client has to wait; otherwise
     /// it moves on to the next command.
-    fn control(&mut self, kind: &CommandKind, program: &Program) -> Result<Option<Step>, Abort> {
+    fn execute_meta_command(
+        &mut self,
+        kind: &CommandKind,
+        program: &Program,
+    ) -> Result<Option<Step>, Abort> {
         let mut next = (self.run.command + 1, false);
         match kind {
             CommandKind::Elif { end, .. } if !self.run.jumped => next = (*end, false),
@@ -340,7 +345,7 @@ impl Client {
     /// Appends a statement's messages to the output: the same messages that libpq sends for
     /// pgbench.
     #[inline]
-    fn ask(&mut self, sql: &SqlCommand, program: &Program) -> Result<(), Abort> {
+    fn send_statement(&mut self, sql: &SqlCommand, program: &Program) -> Result<(), Abort> {
         let Self { session, run } = self;
         let rows = *sql.capture() != Capture::None;
         if rows {
@@ -349,7 +354,7 @@ impl Client {
         let token = run.command as u32;
         run.query = 0;
         let flush = match &mut run.times {
-            Some(times) if run.in_pipeline => times.ask_in_pipeline(run.command),
+            Some(times) if run.in_pipeline => times.record_pipelined_statement(run.command),
             _ => false,
         };
         let variables = &run.variables;
@@ -403,7 +408,7 @@ impl Client {
 
 /// Whether the client survives this error: a serialization failure, a deadlock, or, with
 /// `continues_on_error`, any SQL error.
-fn is_survivable(cause: &AbortCause, program: &Program) -> bool {
+fn is_client_kept_after(cause: &AbortCause, program: &Program) -> bool {
     match cause {
         AbortCause::Sql(error) | AbortCause::Unprepared { prepare: error, .. } => {
             program.continues_on_error || FailureKind::of(error).is_retriable()

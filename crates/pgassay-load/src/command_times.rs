@@ -132,7 +132,7 @@ impl CommandTimes {
     }
 
     /// Records a pipelined statement; returns `true` if a Flush must follow it.
-    pub fn ask_in_pipeline(&mut self, command: usize) -> bool {
+    pub fn record_pipelined_statement(&mut self, command: usize) -> bool {
         if !self.is_first {
             self.until_flush -= 1;
             if self.until_flush > 0 {

@@ -25,7 +25,7 @@ pub type ObserverMaker = Arc<dyn Fn(usize, Rng) -> Box<dyn Observer> + Send + Sy
 
 /// Client options.
 #[derive(Clone)]
-pub struct Conduct {
+pub struct ClientOptions {
     /// Transactions per second over all clients. Transactions are due at the events of a Poisson
     /// process and begin then, or as soon as a client is free. Latency counts from the due time.
     pub rate_per_s: Option<f64>,
@@ -53,7 +53,7 @@ pub struct Conduct {
     pub observer: Option<ObserverMaker>,
 }
 
-impl Default for Conduct {
+impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             rate_per_s: None,

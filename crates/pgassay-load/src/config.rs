@@ -6,7 +6,7 @@ use std::time::Duration;
 use pgassay_script::{Names, Protocol, Script};
 use pgassay_wire::conninfo::Target;
 
-use crate::conduct::Conduct;
+use crate::conduct::ClientOptions;
 
 /// Receives the output lines of a script's `debug()`.
 pub type DebugSink = Arc<dyn Fn(&str) + Send + Sync>;
@@ -37,7 +37,7 @@ pub struct WeightedScript {
 
 /// Configuration of a client pool.
 #[derive(Clone)]
-pub struct CrewConfig {
+pub struct ClientPoolConfig {
     /// The server, user and database.
     pub target: Target,
     /// Number of clients.
@@ -61,12 +61,12 @@ pub struct CrewConfig {
     /// Time limits.
     pub limits: Limits,
     /// Pacing, retries and other client options.
-    pub conduct: Conduct,
+    pub conduct: ClientOptions,
     /// The I/O interface of the threads.
     pub io: IoChoice,
 }
 
-impl CrewConfig {
+impl ClientPoolConfig {
     /// Creates a configuration of one client on one thread with one script.
     pub fn new(target: Target, script: Arc<Script>, names: Arc<Names>) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl CrewConfig {
             variables: Vec::new(),
             debug: None,
             limits: Limits::default(),
-            conduct: Conduct::default(),
+            conduct: ClientOptions::default(),
             io: IoChoice::default(),
         }
     }

@@ -15,8 +15,8 @@ use threads::{Start, run_all};
 use crate::client::{Run, Stage};
 use crate::clock;
 use crate::command_times::{CommandRecords, CommandTimes};
-use crate::conduct::{Conduct, Observer};
-use crate::config::{CrewConfig, IoChoice, Limits, RequestHook, Window};
+use crate::conduct::{ClientOptions, Observer};
+use crate::config::{ClientPoolConfig, IoChoice, Limits, RequestHook, Window};
 use crate::driver::{self, Arrival, Driver, Io};
 use crate::error::LoadError;
 use crate::measurement::{
@@ -29,7 +29,7 @@ use crate::reconnecting::Connector;
 use crate::recorder::{Recorder, latency_histogram};
 use crate::socket;
 use crate::timing;
-use crate::worker::{Account, Shared, Worker};
+use crate::worker::{DelayAccount, Shared, Worker};
 
 /// Open files in addition to the clients' connections, with a margin.
 const OTHER_FILES: u64 = 64;
@@ -37,11 +37,11 @@ const OTHER_FILES: u64 = 64;
 const CLOSE_NS: u64 = 5_000_000_000;
 
 /// Connected clients, idle between runs.
-pub struct Crew {
+pub struct ClientPool {
     program: Program,
     pub(crate) workers: Vec<Worker<Io>>,
     pub(crate) limits: Limits,
-    conduct: Conduct,
+    conduct: ClientOptions,
     io_choice: IoChoice,
     io: IoUsed,
     /// By thread, if commands are timed.
@@ -55,13 +55,13 @@ pub struct Crew {
     pub(crate) is_spent: bool,
 }
 
-impl Crew {
+impl ClientPool {
     /// Connects all clients and prepares their statements. Setting `stop` ends this, and later each
     /// run, within 50 ms.
     ///
     /// # Errors
     /// An invalid configuration, or a server that is unreachable or refuses the connection.
-    pub fn connect(config: &CrewConfig, stop: &Arc<AtomicBool>) -> Result<Self, LoadError> {
+    pub fn connect(config: &ClientPoolConfig, stop: &Arc<AtomicBool>) -> Result<Self, LoadError> {
         check(config)?;
         let io = choose_io(config.io)?;
         let program = Program::new(config)?;
@@ -185,8 +185,8 @@ impl Crew {
         self.starts = timing::starts(clients.sum(), spread, seed);
     }
 
-    /// Turns the account of delays in the client threads ([`ClientTime::turn_us`] and
-    /// [`ClientTime::ready_run_queue_us`]) on or off. It costs the threads a clock reading per
+    /// Turns the account of delays in the client threads ([`ClientTime::thread_busy_us`] and
+    /// [`ClientTime::client_run_queue_us`]) on or off. It costs the threads a clock reading per
     /// reply, and a system call for most waits.
     pub fn keep_account(&mut self, is_wanted: bool) {
         self.keeps_account = is_wanted;
@@ -256,7 +256,7 @@ impl Crew {
         self.is_spent = unfinished > 0 || self.aborted() > 0;
         let begin_ns = start.begin_ns.load(Ordering::Relaxed);
         if let Some(reason) = start.refusal.into_inner().unwrap_or_default() {
-            self.io = refused_io(self.io_choice, reason)?;
+            self.io = fall_back_to_epoll(self.io_choice, reason)?;
         }
         let instants = self.instants(begin_ns, start.settle_ns, end_ns);
         tracing::debug!(?instants, interrupted, unfinished, "ran");
@@ -267,7 +267,7 @@ impl Crew {
     pub fn close(mut self) {
         let deadline_ns = clock::monotonic_ns() + CLOSE_NS;
         for worker in &mut self.workers {
-            say_goodbye(worker);
+            send_terminate(worker);
             let mut open = (0..worker.clients.len())
                 .filter(|&client| worker.driver.is_open(client))
                 .count();
@@ -446,7 +446,7 @@ impl Crew {
             let of_threads = self.workers.iter();
             of_threads.map(|worker| worker.account.as_deref())
         };
-        let turn_ns: Option<u64> = accounts().map(|it| it.map(Account::turn_ns)).sum();
+        let turn_ns: Option<u64> = accounts().map(|it| it.map(DelayAccount::turn_ns)).sum();
         let run_queue_ns: Option<u64> = accounts().map(|it| it?.run_queue_ns()).sum();
         ClientTime {
             in_transaction_us,
@@ -458,13 +458,13 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for ClientPool {
     fn drop(&mut self) {
-        self.workers.iter_mut().for_each(say_goodbye);
+        self.workers.iter_mut().for_each(send_terminate);
     }
 }
 
-fn say_goodbye(worker: &mut Worker<Io>) {
+fn send_terminate(worker: &mut Worker<Io>) {
     for (index, client) in worker.clients.iter_mut().enumerate() {
         client.session.terminate();
         // A failure is irrelevant: the connection is closed anyway.
@@ -472,7 +472,7 @@ fn say_goodbye(worker: &mut Worker<Io>) {
     }
 }
 
-fn check(config: &CrewConfig) -> Result<(), LoadError> {
+fn check(config: &ClientPoolConfig) -> Result<(), LoadError> {
     let refuse = |what: &str| Err(LoadError::Config { what: what.into() });
     if config.clients == 0 || config.threads == 0 {
         return refuse("at least one client and one thread are required");
@@ -503,12 +503,12 @@ fn choose_io(choice: IoChoice) -> Result<IoUsed, LoadError> {
             is_uring: true,
             refusal: None,
         }),
-        Err(reason) => refused_io(choice, reason),
+        Err(reason) => fall_back_to_epoll(choice, reason),
     }
 }
 
 /// Falls back to epoll if the configuration allows it.
-fn refused_io(choice: IoChoice, reason: String) -> Result<IoUsed, LoadError> {
+fn fall_back_to_epoll(choice: IoChoice, reason: String) -> Result<IoUsed, LoadError> {
     if choice == IoChoice::Uring {
         return Err(LoadError::NoUring { reason });
     }
@@ -520,7 +520,10 @@ fn refused_io(choice: IoChoice, reason: String) -> Result<IoUsed, LoadError> {
 }
 
 /// Opens all clients, distributed over threads as in pgbench.
-fn open_all(config: &CrewConfig, opening: &Opening<'_>) -> Result<Vec<Worker<Io>>, LoadError> {
+fn open_all(
+    config: &ClientPoolConfig,
+    opening: &Opening<'_>,
+) -> Result<Vec<Worker<Io>>, LoadError> {
     let threads = config.threads.min(config.clients) as usize;
     let clients = config.clients as usize;
     let defines_seed = config
@@ -546,7 +549,7 @@ fn open_all(config: &CrewConfig, opening: &Opening<'_>) -> Result<Vec<Worker<Io>
             .map(|hand| {
                 scope.spawn(move || {
                     if config.conduct.reconnects {
-                        opening::postpone(opening.connector, hand)
+                        opening::create_unconnected(opening.connector, hand)
                     } else {
                         opening::open(opening, hand)
                     }
@@ -576,7 +579,7 @@ fn open_all(config: &CrewConfig, opening: &Opening<'_>) -> Result<Vec<Worker<Io>
 }
 
 /// Returns a client's variables before its first transaction.
-fn variables(config: &CrewConfig, seeding: &Seeding, id: u32) -> Variables {
+fn variables(config: &ClientPoolConfig, seeding: &Seeding, id: u32) -> Variables {
     let mut variables = Variables::new(&config.names);
     variables.set(Names::SCALE, Value::Int(config.scale));
     variables.set(Names::CLIENT_ID, Value::Int(i64::from(id)));

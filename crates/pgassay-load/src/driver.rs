@@ -37,7 +37,7 @@ pub(crate) enum Arrival {
 
 /// Properties of a driver's waits, for the account of client thread delays.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Harvests {
+pub(crate) struct BatchTraits {
     /// A wait that returns this many arrivals may have left more.
     pub max: usize,
     /// A wait that takes longer than this, excluding run-queue wait, has slept.
@@ -57,8 +57,8 @@ pub(crate) trait Driver {
     /// Returns the next arrival of the last wait.
     fn next(&mut self) -> io::Result<Option<Arrival>>;
     /// Returns the properties of the driver's waits.
-    fn harvests(&self) -> Harvests {
-        Harvests {
+    fn harvests(&self) -> BatchTraits {
+        BatchTraits {
             max: usize::MAX,
             work_ns: 0,
         }
@@ -150,7 +150,7 @@ impl Driver for Io {
         }
     }
 
-    fn harvests(&self) -> Harvests {
+    fn harvests(&self) -> BatchTraits {
         match self {
             Self::Epoll(driver) => driver.harvests(),
             Self::Uring(driver) => driver.harvests(),

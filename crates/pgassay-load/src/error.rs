@@ -60,14 +60,14 @@ pub enum LoadError {
         waited: Duration,
     },
     /// The connection ended unexpectedly.
-    #[error("client {client}: connection lost {what}{}", last_words(.last.as_deref(), .source.as_ref()))]
+    #[error("client {client}: connection lost {what}{}", last_server_message(.last.as_deref(), .source.as_ref()))]
     Lost {
         /// The client, counted from 0.
         client: u32,
         /// What the client was doing.
         what: String,
         /// Its position in the script, if it was executing one.
-        place: Option<Box<Place>>,
+        place: Option<Box<ScriptLocation>>,
         /// The server's last message, such as SQLSTATE 57P01.
         last: Option<Box<ServerError>>,
         /// The system's error, if any.
@@ -85,7 +85,7 @@ pub enum LoadError {
     #[error("{place}: {cause}")]
     Aborted {
         /// The client and its position in the script.
-        place: Box<Place>,
+        place: Box<ScriptLocation>,
         /// The cause.
         cause: AbortCause,
     },
@@ -97,7 +97,7 @@ pub enum LoadError {
     Spent,
 }
 
-fn last_words(last: Option<&ServerError>, source: Option<&io::Error>) -> String {
+fn last_server_message(last: Option<&ServerError>, source: Option<&io::Error>) -> String {
     match (last, source) {
         (Some(last), _) => format!("; last message from the server: {last}"),
         (None, Some(source)) => format!(": {source}"),
@@ -107,7 +107,7 @@ fn last_words(last: Option<&ServerError>, source: Option<&io::Error>) -> String 
 
 /// A position in a script during a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ScriptLocation {
     /// The client, counted from 0.
     pub client: u32,
     /// The script's name.
@@ -130,7 +130,7 @@ pub struct Place {
     pub statement: Option<String>,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ScriptLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             client,

@@ -32,7 +32,7 @@
 //! # Optional features
 //!
 //! Pacing, retries, reconnecting, command times and an [`Observer`] of each transaction, which may
-//! keep logs and statistics of its own, cost nothing unless they are enabled: see [`Conduct`]. The
+//! keep logs and statistics of its own, cost nothing unless they are enabled: see [`ClientOptions`]. The
 //! same holds for spread starts ([`Crew::spread_starts`]) and the account of delays in the client
 //! threads ([`Crew::keep_account`]), which studies use and `pgassay bench` does not.
 
@@ -57,18 +57,20 @@ mod timing;
 mod worker;
 
 pub use conduct::{
-    Conduct, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, Outcome,
+    ClientOptions, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, Outcome,
     ShellSink, Transaction,
 };
-pub use config::{CrewConfig, DebugSink, IoChoice, Limits, RequestHook, WeightedScript, Window};
-pub use crew::Crew;
-pub use error::{AbortCause, LoadError, Place};
+pub use config::{
+    ClientPoolConfig, DebugSink, IoChoice, Limits, RequestHook, WeightedScript, Window,
+};
+pub use crew::ClientPool;
+pub use error::{AbortCause, LoadError, ScriptLocation};
 pub use hdrhistogram::Histogram;
 pub use measurement::{
     ClientTime, CommandMeasurement, Instants, IoUsed, Measurement, Openings, Reconnecting,
     ScriptMeasurement, ThreadUsage, TimerLag,
 };
-pub use redis::{RedisCrew, RedisError};
+pub use redis::{RedisClientPool, RedisError};
 pub use socket::endpoints;
 pub use socket::raise_open_files;
 pub use timing::Timing;

@@ -22,7 +22,7 @@ use crate::program::Program;
 use crate::reconnecting::Connector;
 
 /// Connections of a thread that sign in at the same time.
-const SIDE_BY_SIDE: usize = 64;
+const CONCURRENT_MAX: usize = 64;
 /// How often the loop checks the stop flag and the time.
 const TICK_NS: u64 = 20_000_000;
 /// Delay before retrying when the server's connection queue is full.
@@ -81,10 +81,10 @@ pub(crate) fn open(
     loop {
         let mut pause_ns = TICK_NS;
         for index in std::mem::take(&mut opener.queueing) {
-            opener.begin_again(index)?;
+            opener.retry_connecting(index)?;
             pause_ns = RETRY_NS;
         }
-        while opener.in_progress < SIDE_BY_SIDE {
+        while opener.in_progress < CONCURRENT_MAX {
             let Some(run) = runs.pop_front() else { break };
             if let Some(run) = opener.connect(run)? {
                 // The server's connection queue is full.
@@ -111,17 +111,17 @@ pub(crate) fn open(
         if opening.stop.load(Ordering::Relaxed) {
             return Err(LoadError::Stopped);
         }
-        if opener.hurry(limit_ns)? {
+        if opener.expire_attempts(limit_ns)? {
             progressed_ns = opener.driver.now_ns();
         }
         if opener.driver.now_ns() > progressed_ns.saturating_add(limit_ns) {
-            return Err(opener.too_slow(opening.connector.limit));
+            return Err(opener.timeout_error(opening.connector.limit));
         }
     }
 }
 
 /// Creates clients whose connections are opened later, one for each transaction.
-pub(crate) fn postpone(
+pub(crate) fn create_unconnected(
     connector: &Connector,
     runs: Vec<Run>,
 ) -> Result<(EpollDriver, Vec<Client>), LoadError> {
@@ -164,13 +164,15 @@ impl Opener<'_> {
         failure: Failure,
         error: LoadError,
     ) -> Result<(), LoadError> {
-        if self.progress[index] != Progress::SigningIn || !self.attempts[index].0.after(failure) {
+        if self.progress[index] != Progress::SigningIn
+            || !self.attempts[index].0.advance_after(failure)
+        {
             return Err(error);
         }
-        self.begin_again(index)
+        self.retry_connecting(index)
     }
 
-    fn begin_again(&mut self, index: usize) -> Result<(), LoadError> {
+    fn retry_connecting(&mut self, index: usize) -> Result<(), LoadError> {
         let id = self.clients[index].run.id;
         let (attempts, begun_ns) = &mut self.attempts[index];
         *begun_ns = self.driver.now_ns();
@@ -186,13 +188,13 @@ impl Opener<'_> {
 
     /// Gives up attempts that take too long, if there is another to try; returns `true` if there
     /// was.
-    fn hurry(&mut self, limit_ns: u64) -> Result<bool, LoadError> {
+    fn expire_attempts(&mut self, limit_ns: u64) -> Result<bool, LoadError> {
         let now_ns = self.driver.now_ns();
         let mut any = false;
         for index in 0..self.clients.len() {
             let is_late = now_ns > self.attempts[index].1.saturating_add(limit_ns);
             if self.progress[index] == Progress::SigningIn && is_late {
-                let error = self.too_slow(self.opening.connector.limit);
+                let error = self.timeout_error(self.opening.connector.limit);
                 self.try_next(index, Failure::Unreachable, error)?;
                 any = true;
             }
@@ -252,7 +254,7 @@ impl Opener<'_> {
             }
         }
         for statement in refused {
-            client.not_prepared(statement);
+            client.mark_unprepared(statement);
         }
         if is_ready && client.session.pending() == 0 {
             if self.progress[index] == Progress::SigningIn {
@@ -283,14 +285,14 @@ impl Opener<'_> {
     fn lost(&self, index: usize, source: Option<io::Error>) -> LoadError {
         LoadError::Lost {
             client: self.clients[index].run.id,
-            what: self.waiting_for(index).into(),
+            what: self.describe_progress(index).into(),
             place: None,
             last: None,
             source,
         }
     }
 
-    fn waiting_for(&self, index: usize) -> &'static str {
+    fn describe_progress(&self, index: usize) -> &'static str {
         match self.progress[index] {
             Progress::SigningIn => "while signing in",
             Progress::Preparing => "while preparing statements",
@@ -298,13 +300,13 @@ impl Opener<'_> {
         }
     }
 
-    fn too_slow(&self, waited: Duration) -> LoadError {
+    fn timeout_error(&self, waited: Duration) -> LoadError {
         let slow = self
             .progress
             .iter()
             .position(|&progress| progress != Progress::Open);
         let (client, what) = match slow {
-            Some(index) => (self.clients[index].run.id, self.waiting_for(index)),
+            Some(index) => (self.clients[index].run.id, self.describe_progress(index)),
             None => (
                 self.clients.len() as u32,
                 "while its connection queue was full",

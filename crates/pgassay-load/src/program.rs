@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pgassay_script::{CommandKind, Names, Protocol, Rng, Script};
 
 use crate::conduct::{NoticeSink, ShellSink};
-use crate::config::{CrewConfig, DebugSink, RequestHook};
+use crate::config::{ClientPoolConfig, DebugSink, RequestHook};
 use crate::error::LoadError;
 
 /// A statement that is prepared once per connection.
@@ -44,7 +44,7 @@ pub(crate) struct Program {
 
 impl Program {
     /// Compiles the configured scripts; commands with equal SQL share one prepared statement.
-    pub fn new(config: &CrewConfig) -> Result<Self, LoadError> {
+    pub fn new(config: &ClientPoolConfig) -> Result<Self, LoadError> {
         let mut statements = Vec::new();
         let mut known: HashMap<Box<[u8]>, usize> = HashMap::new();
         let mut parts = Vec::new();

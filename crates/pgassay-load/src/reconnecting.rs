@@ -71,7 +71,7 @@ impl Connector {
                     (Failure::Unreachable, error)
                 }
             };
-            if !attempts.after(failure) {
+            if !attempts.advance_after(failure) {
                 return Err(error);
             }
         }

@@ -68,7 +68,7 @@ pub enum RedisError {
 }
 
 /// Connected clients, idle between runs.
-pub struct RedisCrew {
+pub struct RedisClientPool {
     driver: EpollDriver,
     clients: Vec<Client>,
     /// The commands of a transaction as they are sent, and their number.
@@ -107,7 +107,7 @@ struct Counts {
     last_end_ns: u64,
 }
 
-impl RedisCrew {
+impl RedisClientPool {
     /// Connects. `address` is a socket's path or `host:port`; `script` holds one command per line.
     pub fn connect(
         address: &str,
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_counted_wherever_they_are_cut() {
+    fn split_replies_are_counted() {
         let bytes = b":17\r\n+OK\r\n$5\r\nab\r\nc\r\n$-1\r\n";
         for cut in 0..bytes.len() {
             let mut client = Client {
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_and_a_stranger_end_the_run() {
+    fn error_reply_or_unknown_reply_ends_the_run() {
         for (bytes, words) in [
             (&b"-ERR unknown command\r\n"[..], "ERR unknown command"),
             (b"HTTP/1.1 400\r\n", "unsupported reply"),
@@ -444,7 +444,7 @@ mod tests {
         });
         let stop = Arc::new(AtomicBool::new(false));
         let script = ("incr", "INCR k\nINCR k\n");
-        let mut crew = RedisCrew::connect(&address, 1, script, &stop).unwrap();
+        let mut crew = RedisClientPool::connect(&address, 1, script, &stop).unwrap();
         let window = Window::Timed {
             settle: Duration::from_millis(5),
             measure: Duration::from_millis(50),

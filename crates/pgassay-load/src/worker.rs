@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pgassay_script::Rng;
 
-pub(crate) use account::Account;
+pub(crate) use account::DelayAccount;
 
 use crate::client::{Abort, Client, Progress, Stage};
-use crate::conduct::{Conduct, Observer};
+use crate::conduct::{ClientOptions, Observer};
 use crate::config::Limits;
 use crate::driver::{Arrival, Driver};
 use crate::error::LoadError;
@@ -33,7 +33,7 @@ const TICK_NS: u64 = 20_000_000;
 /// passes. Otherwise they would count transactions that ended after it.
 const STOP_AHEAD_NS: u64 = 10_000_000;
 /// How often to check for clients that wait too long.
-const PATROL_NS: u64 = 1_000_000_000;
+const TIMEOUT_CHECK_NS: u64 = 1_000_000_000;
 
 /// State shared by the threads of a run.
 pub(crate) struct Shared<'a> {
@@ -48,7 +48,7 @@ pub(crate) struct Shared<'a> {
     pub stop: &'a AtomicBool,
     /// Whether a thread failed, so that the others can end.
     pub failed: AtomicBool,
-    pub conduct: &'a Conduct,
+    pub conduct: &'a ClientOptions,
     /// Opens connections, if each transaction has its own.
     pub connector: Option<&'a Connector>,
     /// Each client's start in ns after the beginning of the run; empty if all begin together.
@@ -67,7 +67,7 @@ pub(crate) struct Worker<D> {
     pub pace: Option<(Rng, f64)>,
     pub observer: Option<Box<dyn Observer>>,
     /// The account of delays in this thread, if enabled.
-    pub account: Option<Box<Account>>,
+    pub account: Option<Box<DelayAccount>>,
     /// When the last paced transaction was due.
     due_ns: u64,
     /// Random generator for choosing scripts.
@@ -120,14 +120,14 @@ impl<D: Driver> Worker<D> {
             }
             let now_ns = self.driver.now_ns();
             let begun = self.begin(index, now_ns, shared);
-            self.contain(index, begun, shared)?;
+            self.handle_result(index, begun, shared)?;
         }
         while self.active > 0 {
-            if self.supervise(shared)? {
+            if self.check_flags_and_limits(shared)? {
                 break;
             }
             if let Some(account) = &mut self.account {
-                account.waits(self.driver.now_ns());
+                account.wait_begins(self.driver.now_ns());
             }
             self.driver
                 .wait(self.wake_ns())
@@ -137,7 +137,7 @@ impl<D: Driver> Worker<D> {
                 })?;
             self.now_ns = self.driver.now_ns();
             if let Some(account) = &mut self.account {
-                account.harvested(self.now_ns, &self.recorder);
+                account.batch_arrived(self.now_ns, &self.recorder);
             }
             self.arrivals(shared)?;
             self.wake_sleepers(shared)?;
@@ -145,12 +145,12 @@ impl<D: Driver> Worker<D> {
                 if let Some(index) = self.runnable.pop_front() {
                     let now_ns = self.driver.now_ns();
                     let begun = self.begin(index, now_ns, shared);
-                    self.contain(index, begun, shared)?;
+                    self.handle_result(index, begun, shared)?;
                 }
             }
         }
         if let Some(account) = &mut self.account {
-            account.ends(&self.recorder);
+            account.run_ended(&self.recorder);
         }
         let unfinished = self.settle_accounts(shared);
         self.count_unserved(shared);
@@ -161,7 +161,7 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Checks the flags and the time limits; returns `true` if the loop must end.
-    fn supervise(&mut self, shared: &Shared<'_>) -> Result<bool, LoadError> {
+    fn check_flags_and_limits(&mut self, shared: &Shared<'_>) -> Result<bool, LoadError> {
         if shared.failed.load(Ordering::Relaxed) {
             return Ok(true);
         }
@@ -185,9 +185,9 @@ impl<D: Driver> Worker<D> {
         }
         self.recorder.window_end_ns = shared.end_ns.load(Ordering::Relaxed);
         let reply_ns = shared.limits.reply.as_nanos() as u64;
-        if self.now_ns.saturating_sub(self.patrolled_ns) >= PATROL_NS.min(reply_ns / 2) {
+        if self.now_ns.saturating_sub(self.patrolled_ns) >= TIMEOUT_CHECK_NS.min(reply_ns / 2) {
             self.patrolled_ns = self.now_ns;
-            self.hurry(shared)?;
+            self.expire_attempts(shared)?;
             let late = self.clients.iter().find(|client| {
                 matches!(client.run.stage, Stage::Reply | Stage::RollingBack)
                     && self.now_ns.saturating_sub(client.run.asked_ns) > reply_ns
@@ -225,15 +225,15 @@ impl<D: Driver> Worker<D> {
                 None => return Ok(()),
                 Some(Arrival::Bytes { client, count }) => {
                     let received = self.receive(client, count, shared);
-                    self.contain(client, received, shared)?;
+                    self.handle_result(client, received, shared)?;
                 }
                 Some(Arrival::Writable { client }) => {
                     let flushed = self.flush(client);
-                    self.contain(client, flushed, shared)?;
+                    self.handle_result(client, flushed, shared)?;
                 }
                 Some(Arrival::Closed { client, error }) => {
                     let lost = self.lost(client, error, shared.program);
-                    self.contain(client, Err(lost), shared)?;
+                    self.handle_result(client, Err(lost), shared)?;
                 }
             }
         }
@@ -253,7 +253,7 @@ impl<D: Driver> Worker<D> {
         if let Some(account) = &mut self.account
             && matches!(client.run.stage, Stage::Reply | Stage::RollingBack)
         {
-            account.reads(index, self.driver.now_ns(), &self.recorder);
+            account.read_begins(index, self.driver.now_ns(), &self.recorder);
         }
         let is_answered = client
             .receive(self.driver.received(index, count), shared.program)
@@ -272,7 +272,7 @@ impl<D: Driver> Worker<D> {
                 record(&mut openings.first_query_ns, elapsed_ns);
             }
             let step = client.resume(shared.program).map_err(aborted)?;
-            return self.perform(index, step, shared);
+            return self.perform_steps(index, step, shared);
         }
         Ok(())
     }
@@ -292,7 +292,7 @@ impl<D: Driver> Worker<D> {
         LoadError::Lost {
             client: run.id,
             what: run.describe(program),
-            place: run.whereabouts(program),
+            place: run.current_location(program),
             last: run.last_words.take(),
             source,
         }

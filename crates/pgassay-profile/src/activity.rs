@@ -40,13 +40,13 @@ pub struct Activity<S> {
 
 /// The state of a process at one instant, from `/proc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Glance {
+pub(crate) struct ProcState {
     is_runnable: bool,
     /// How often it has been scheduled on a CPU.
     slices: u64,
 }
 
-impl Glance {
+impl ProcState {
     fn at(pid: u32) -> Option<Self> {
         Some(Self {
             is_runnable: read_state(pid).ok()? == b'R',
@@ -95,7 +95,10 @@ impl<S: Read + Write> Activity<S> {
     ) -> Result<BTreeMap<u32, Option<NamedWait>>, ExchangeError> {
         let answer = self.exchange.query(&question(pids))?.pop();
         let rows = answer.unwrap_or_default().rows;
-        Ok(rows.into_iter().filter_map(|row| self.told(row)).collect())
+        Ok(rows
+            .into_iter()
+            .filter_map(|row| self.parse_row(row))
+            .collect())
     }
 
     /// The state of every session with a database and every parallel worker, except our own: as
@@ -115,7 +118,7 @@ impl<S: Read + Write> Activity<S> {
         let rows = answer.into_iter().next_back().unwrap_or_default().rows;
         let session = |row: Vec<Option<String>>| {
             let pid = row.first()?.as_ref()?.parse().ok()?;
-            Some((pid, self.told(row).map(|(_, wait)| wait)))
+            Some((pid, self.parse_row(row).map(|(_, wait)| wait)))
         };
         Ok(rows.into_iter().filter_map(session).collect())
     }
@@ -126,11 +129,11 @@ impl<S: Read + Write> Activity<S> {
     }
 
     /// The state of a process in `/proc`; `None` if it is not visible.
-    pub(crate) fn glance(&self, pid: u32) -> Option<Glance> {
-        self.sees_processes.then(|| Glance::at(pid)).flatten()
+    pub(crate) fn read_proc_state(&self, pid: u32) -> Option<ProcState> {
+        self.sees_processes.then(|| ProcState::at(pid)).flatten()
     }
 
-    fn told(&self, row: Vec<Option<String>>) -> Option<(u32, Option<NamedWait>)> {
+    fn parse_row(&self, row: Vec<Option<String>>) -> Option<(u32, Option<NamedWait>)> {
         let [pid, state, kind, name] = <[_; 4]>::try_from(row).ok()?;
         let pid = pid?.parse().ok()?;
         let wait = kind.zip(name).map(|(kind, name)| NamedWait { kind, name });
@@ -154,11 +157,11 @@ fn question(pids: &[u32]) -> String {
 }
 
 /// Whether a process was blocked at both times and was not scheduled in between.
-pub(crate) fn stayed_blocked((before, after): (Glance, Glance)) -> bool {
+pub(crate) fn stayed_blocked((before, after): (ProcState, ProcState)) -> bool {
     !before.is_runnable && !after.is_runnable && before.slices == after.slices
 }
 
 /// Whether a process was runnable at both times.
-pub(crate) fn stayed_runnable((before, after): (Glance, Glance)) -> bool {
+pub(crate) fn stayed_runnable((before, after): (ProcState, ProcState)) -> bool {
     before.is_runnable && after.is_runnable
 }

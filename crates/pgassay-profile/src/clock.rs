@@ -97,7 +97,7 @@ impl ClockSteps {
                 let mut turns = cpus.iter().cycle();
                 while steps.elapsed_ns < duration.as_nanos() as u64 {
                     if let Some(&cpu) = turns.next() {
-                        stay_on(cpu);
+                        pin_to_cpu(cpu);
                     }
                     let left = duration.as_nanos() as u64 - steps.elapsed_ns;
                     let stay_ns = left.min(STAY.as_nanos() as u64);
@@ -326,7 +326,7 @@ fn allowed_cpus() -> Vec<usize> {
 }
 
 /// Moves this thread to a CPU. Ignores errors; the clock is then read on the current CPU.
-fn stay_on(cpu: usize) {
+fn pin_to_cpu(cpu: usize) {
     // SAFETY: all zeroes is an empty set, the number comes from a set of this size.
     unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();

@@ -14,11 +14,11 @@ use crate::procfs::ProcessStat;
 
 /// CPU time of processes including their ended children.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FamilyCpu {
+pub struct ProcessTreeCpu {
     ns: u64,
 }
 
-impl FamilyCpu {
+impl ProcessTreeCpu {
     /// Reads the CPU time of a process and its ended children.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl FamilyCpu {
     }
 }
 
-impl AddAssign for FamilyCpu {
+impl AddAssign for ProcessTreeCpu {
     fn add_assign(&mut self, other: Self) {
         self.ns += other.ns;
     }
@@ -64,14 +64,14 @@ impl AddAssign for FamilyCpu {
 
 /// CPU time of all processes of this machine, in two groups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FamiliesCpu {
+pub struct ProcessTreesCpu {
     /// Some processes and all their descendants.
-    pub ours: FamilyCpu,
+    pub ours: ProcessTreeCpu,
     /// All other visible processes.
-    pub others: FamilyCpu,
+    pub others: ProcessTreeCpu,
 }
 
-impl FamiliesCpu {
+impl ProcessTreesCpu {
     /// Reads all processes; `roots` and their descendants are ours.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl FamiliesCpu {
                 continue;
             };
             parents.insert(pid, stat.parent_pid);
-            if let Ok(cpu) = FamilyCpu::of(pid, &stat) {
+            if let Ok(cpu) = ProcessTreeCpu::of(pid, &stat) {
                 used.push((pid, cpu));
             }
         }
@@ -114,23 +114,23 @@ mod tests {
     #[test]
     fn a_child_that_has_ended_is_counted() {
         let pid = std::process::id();
-        let before = FamilyCpu::read(pid).unwrap();
+        let before = ProcessTreeCpu::read(pid).unwrap();
         let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done";
         let status = Command::new("sh").args(["-c", busy]).status().unwrap();
         assert!(status.success());
-        let used_us = FamilyCpu::read(pid).unwrap().since_ns(before) / 1000;
+        let used_us = ProcessTreeCpu::read(pid).unwrap().since_ns(before) / 1000;
         assert!(used_us >= 20_000, "{used_us}");
     }
     #[test]
     fn processes_that_start_and_end_in_between_are_counted_in_their_tree() {
-        let before = FamiliesCpu::read(&[std::process::id()]).unwrap();
+        let before = ProcessTreesCpu::read(&[std::process::id()]).unwrap();
         let busy = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done'; true";
         let status = Command::new("sh").args(["-c", busy]).status().unwrap();
         assert!(status.success());
-        let after = FamiliesCpu::read(&[std::process::id()]).unwrap();
+        let after = ProcessTreesCpu::read(&[std::process::id()]).unwrap();
         assert!(after.ours.since_ns(before.ours) >= 20_000_000, "{after:?}");
-        let none = FamiliesCpu::read(&[]).unwrap();
-        assert_eq!(none.ours, FamilyCpu::default());
+        let none = ProcessTreesCpu::read(&[]).unwrap();
+        assert_eq!(none.ours, ProcessTreeCpu::default());
         assert!(none.others.ns >= after.ours.ns + after.others.ns);
     }
 }

@@ -79,7 +79,7 @@ pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu};
 pub use cpu_log::{CpuLog, LoggedProcess, RoleCpu};
 pub use error::{NotPermitted, SamplerError};
 pub use event_counter::{CountedEvent, EventCounter, EventCounterError};
-pub use family_cpu::{FamiliesCpu, FamilyCpu};
+pub use family_cpu::{ProcessTreeCpu, ProcessTreesCpu};
 pub use frames::Frame;
 pub use live::{LiveError, LiveProcess, LiveServer};
 pub use object_functions::{FunctionAt, ObjectFunctions};

@@ -11,13 +11,13 @@ use std::fs;
 
 /// A state sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum StateSample {
     /// On CPU or in the run queue.
     Runnable,
     /// Blocked.
     Blocked {
         /// The call site, if readable.
-        place: Option<Place>,
+        place: Option<CodeLocation>,
         /// `wait_event_info` at the same time, if readable.
         wait: Option<u32>,
     },
@@ -25,19 +25,20 @@ pub(crate) enum Look {
 
 /// The user instruction pointer and stack pointer of a blocked process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct CodeLocation {
     pub ip: u64,
     pub sp: u64,
 }
 
-impl Look {
+impl StateSample {
     /// Samples a process; `None` if it has ended.
     pub fn at(pid: u32, waits: Option<&WaitReader>) -> Option<Self> {
-        match read_place(pid) {
+        match read_code_location(pid) {
             Ok(Some(place)) => {
                 let wait = waits.and_then(|reader| reader.read(pid).ok());
                 // The wait event belongs to this call site only if the process is still at it.
-                let stays = wait.is_some() && read_place(pid).is_ok_and(|it| it == Some(place));
+                let stays =
+                    wait.is_some() && read_code_location(pid).is_ok_and(|it| it == Some(place));
                 Some(Self::Blocked {
                     place: Some(place),
                     wait: wait.filter(|_| stays),
@@ -57,25 +58,25 @@ impl Look {
 }
 
 /// The call site of a blocked process; `None` if it is runnable.
-fn read_place(pid: u32) -> std::io::Result<Option<Place>> {
+fn read_code_location(pid: u32) -> std::io::Result<Option<CodeLocation>> {
     let text = fs::read_to_string(format!("/proc/{pid}/syscall"))?;
-    Ok(parse_place(&text))
+    Ok(parse_code_location(&text))
 }
 
-fn parse_place(text: &str) -> Option<Place> {
+fn parse_code_location(text: &str) -> Option<CodeLocation> {
     let mut words = text.split_whitespace().rev();
     let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
     let (ip, sp) = (hex()?, hex()?);
-    Some(Place { ip, sp })
+    Some(CodeLocation { ip, sp })
 }
 
 /// The stack of a process blocked at a call site: up to `limit` bytes from its stack pointer
 /// upward. `None` if it has left the call site in the meantime.
-pub(crate) fn stack_at(pid: u32, place: Place, limit: usize) -> Option<Vec<u8>> {
+pub(crate) fn stack_at(pid: u32, place: CodeLocation, limit: usize) -> Option<Vec<u8>> {
     let mut stack = vec![0; limit];
     let read = memory::read_some(pid, place.sp, &mut stack).ok()?;
     stack.truncate(read);
-    let stays = read_place(pid).is_ok_and(|it| it == Some(place));
+    let stays = read_code_location(pid).is_ok_and(|it| it == Some(place));
     stays.then_some(stack)
 }
 
@@ -88,13 +89,13 @@ mod tests {
     #[test]
     fn the_call_site_is_the_last_two_numbers() {
         let text = "0 0x3 0x55 0x1 0x0 0x0 0x0 0x7ffd10 0x7f0020\n";
-        let place = Place {
+        let place = CodeLocation {
             ip: 0x7f_0020,
             sp: 0x7f_fd10,
         };
-        assert_eq!(parse_place(text), Some(place));
-        assert_eq!(parse_place("-1 0x7ffd10 0x7f0020\n"), Some(place));
-        assert_eq!(parse_place("running\n"), None);
+        assert_eq!(parse_code_location(text), Some(place));
+        assert_eq!(parse_code_location("-1 0x7ffd10 0x7f0020\n"), Some(place));
+        assert_eq!(parse_code_location("running\n"), None);
     }
 
     #[test]
@@ -107,15 +108,15 @@ mod tests {
         let mut look = None;
         for _ in 0..200 {
             std::thread::sleep(Duration::from_millis(5));
-            look = Look::at(child.id(), None);
+            look = StateSample::at(child.id(), None);
             let is_asleep = fs::read_to_string(format!("/proc/{}/wchan", child.id()))
                 .is_ok_and(|text| text.contains("sleep"));
-            if is_asleep || matches!(look, Some(Look::Blocked { .. })) {
+            if is_asleep || matches!(look, Some(StateSample::Blocked { .. })) {
                 break;
             }
         }
         let stack = match look {
-            Some(Look::Blocked {
+            Some(StateSample::Blocked {
                 place: Some(place), ..
             }) => stack_at(child.id(), place, 4096),
             other => panic!("{other:?}"),
@@ -123,6 +124,6 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(stack.is_none_or(|stack| !stack.is_empty()));
-        assert_eq!(Look::at(1 << 23, None), None);
+        assert_eq!(StateSample::at(1 << 23, None), None);
     }
 }

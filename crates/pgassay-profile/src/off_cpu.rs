@@ -43,7 +43,7 @@ impl Default for OffCpuConfig {
 }
 
 /// A limitation that affects less of the blocked time than this is not reported.
-const SHARE_WORTH_SAYING: f64 = 0.02;
+const REPORTED_SHARE_MIN: f64 = 0.02;
 
 /// The off-CPU time of one window. Stacks are those of the same [`crate::Samples`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -199,7 +199,7 @@ impl OffCpu {
             ),
         ] {
             let share = part_ns as f64 / blocked_ns.max(1) as f64;
-            if share > SHARE_WORTH_SAYING {
+            if share > REPORTED_SHARE_MIN {
                 let effect = format!("{:.1}% of the blocked time {what}", share * 100.0);
                 limits.push(limit(condition, effect, None));
             }

@@ -34,7 +34,7 @@ pub(crate) struct Process {
 /// The owner of a sample.
 pub(crate) enum Owner<'a> {
     Server(&'a mut Process),
-    Foreign,
+    OtherProgram,
     /// The process ended before it could be identified.
     Unknown,
 }
@@ -111,13 +111,13 @@ impl ProcessTable {
     pub fn owner(&mut self, pid: u32, spaces: &mut Spaces) -> Owner<'_> {
         if !self.servers.contains_key(&pid) {
             if self.foreign.contains(&pid) {
-                return Owner::Foreign;
+                return Owner::OtherProgram;
             }
             match self.find_postmaster(pid) {
                 Ancestry::Server(postmaster_pid) => self.adopt(pid, postmaster_pid),
-                Ancestry::Foreign => {
+                Ancestry::OtherProgram => {
                     self.foreign.insert(pid);
-                    return Owner::Foreign;
+                    return Owner::OtherProgram;
                 }
                 Ancestry::Ended => return Owner::Unknown,
             }
@@ -145,7 +145,7 @@ impl ProcessTable {
                 };
                 self.servers.insert(pid, child);
             }
-            Owner::Foreign => {
+            Owner::OtherProgram => {
                 self.foreign.insert(pid);
             }
             Owner::Unknown => {}
@@ -161,7 +161,7 @@ impl ProcessTable {
     }
 
     /// Removes the processes that have ended.
-    pub fn bury(&mut self) {
+    pub fn remove_ended(&mut self) {
         self.servers.retain(|_, p| !p.has_ended);
         for pid in self.ended_foreign.drain(..) {
             self.foreign.remove(&pid);
@@ -224,13 +224,13 @@ impl ProcessTable {
                 Err(_) => return Ancestry::Ended,
             }
         }
-        Ancestry::Foreign
+        Ancestry::OtherProgram
     }
 }
 
 enum Ancestry {
     Server(u32),
-    Foreign,
+    OtherProgram,
     Ended,
 }
 

@@ -255,7 +255,7 @@ impl Reader {
             }
             loop {
                 match orders.try_recv() {
-                    Ok(order) => self.obey(order),
+                    Ok(order) => self.handle_command(order),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return,
                 }
@@ -264,7 +264,7 @@ impl Reader {
     }
 
     /// Handles a command; drops its result if the sender no longer waits.
-    fn obey(&mut self, order: Order) {
+    fn handle_command(&mut self, order: Order) {
         match order {
             Order::Watch(pid, answer) => drop(answer.send(self.watch(pid))),
             Order::Waits(pid, reader) => {

@@ -8,7 +8,7 @@
 //! it, and the others' share of the time is counted as ambiguous.
 
 use crate::arch::{REGS_COUNT, user_regs};
-use crate::look::Place;
+use crate::look::CodeLocation;
 use crate::space::SpaceId;
 use crate::timeline::SiteId;
 use std::collections::{BTreeMap, HashMap};
@@ -19,13 +19,13 @@ const COPIES_ENOUGH: u64 = 64;
 
 /// All call sites of a window.
 #[derive(Default)]
-pub(crate) struct Sites {
-    ids: HashMap<(SpaceId, Place), SiteId>,
-    all: Vec<Site>,
+pub(crate) struct WaitSites {
+    ids: HashMap<(SpaceId, CodeLocation), SiteId>,
+    all: Vec<WaitSite>,
 }
 
 #[derive(Default)]
-struct Site {
+struct WaitSite {
     /// The number of copies of each stack by the kernel, which include the kernel's part.
     stacks: BTreeMap<u32, u64>,
     /// The stack as read from the process's memory.
@@ -38,14 +38,14 @@ struct Site {
 
 /// What a call site represents.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Meaning {
+pub(crate) struct SiteSummary {
     pub stack: Option<u32>,
     pub wait: Option<u32>,
     /// The share of copies with another stack.
     pub other_stacks: f64,
 }
 
-impl Place {
+impl CodeLocation {
     pub fn of(regs: &[u64; REGS_COUNT]) -> Self {
         let regs = user_regs(regs);
         Self {
@@ -55,10 +55,10 @@ impl Place {
     }
 }
 
-impl Sites {
-    pub fn id(&mut self, space: SpaceId, place: Place) -> SiteId {
+impl WaitSites {
+    pub fn id(&mut self, space: SpaceId, place: CodeLocation) -> SiteId {
         *self.ids.entry((space, place)).or_insert_with(|| {
-            self.all.push(Site::default());
+            self.all.push(WaitSite::default());
             (self.all.len() - 1) as SiteId
         })
     }
@@ -94,11 +94,11 @@ impl Sites {
         *self.all[site as usize].waits.entry(wait).or_default() += 1;
     }
 
-    pub fn meaning(&self, site: SiteId) -> Meaning {
+    pub fn meaning(&self, site: SiteId) -> SiteSummary {
         let site = &self.all[site as usize];
         let copies: u64 = site.stacks.values().sum();
         let most = site.stacks.iter().max_by_key(|it| it.1);
-        Meaning {
+        SiteSummary {
             stack: most.map(|it| *it.0).or(site.outside),
             wait: site.waits.iter().max_by_key(|it| it.1).map(|it| *it.0),
             other_stacks: most.map_or(0.0, |it| 1.0 - *it.1 as f64 / copies as f64),
@@ -112,10 +112,10 @@ mod tests {
 
     #[test]
     fn the_most_frequent_stack_represents_a_site_and_kernel_copies_come_first() {
-        let mut sites = Sites::default();
-        let site = sites.id(0, Place { ip: 1, sp: 2 });
-        assert_ne!(site, sites.id(1, Place { ip: 1, sp: 2 }));
-        assert_eq!(site, sites.id(0, Place { ip: 1, sp: 2 }));
+        let mut sites = WaitSites::default();
+        let site = sites.id(0, CodeLocation { ip: 1, sp: 2 });
+        assert_ne!(site, sites.id(1, CodeLocation { ip: 1, sp: 2 }));
+        assert_eq!(site, sites.id(0, CodeLocation { ip: 1, sp: 2 }));
         assert_eq!(sites.meaning(site).stack, None);
         sites.read_outside(site, 9);
         assert_eq!(sites.meaning(site).stack, Some(9));

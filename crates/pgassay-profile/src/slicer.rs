@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const STACK_EVERY_FIRST: u32 = 31;
 
 /// Interval of state samples within a slice.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const STATE_SAMPLE_EVERY: Duration = Duration::from_millis(10);
 
 /// The events of slices, and the time of the next step.
 pub(crate) struct Slicer {
@@ -122,7 +122,7 @@ impl Slicer {
             None => self.begin_slice(tally),
             Some(open) if now < open.end => {
                 look(&open.pids, tally);
-                self.next = Some(open.end.min(Instant::now() + LOOK_EVERY));
+                self.next = Some(open.end.min(Instant::now() + STATE_SAMPLE_EVERY));
                 Ok(())
             }
             Some(_) => self.end_slice(tally),
@@ -156,7 +156,7 @@ impl Slicer {
         look(&pids, tally);
         let start_ns = monotonic_ns();
         let end = Instant::now() + self.config.slice;
-        self.next = Some(end.min(Instant::now() + LOOK_EVERY));
+        self.next = Some(end.min(Instant::now() + STATE_SAMPLE_EVERY));
         self.open = Some(Open {
             recorded_ns,
             start_ns,
@@ -260,7 +260,7 @@ impl Rings {
 
 fn look(pids: &[u32], tally: &mut Tally) {
     for &pid in pids {
-        tally.look_at(pid, monotonic_ns());
+        tally.sample_state(pid, monotonic_ns());
     }
 }
 

@@ -2,16 +2,19 @@
 
 use crate::arch::regs_at;
 use crate::cpu::ProcessCpu;
-use crate::look::{self, Look, Place};
+use crate::look::{self, CodeLocation, StateSample};
 use crate::off_cpu::{Blocked, OffCpu, OffCpuCause, OffCpuInterval, ProcessOffCpu, Slice};
 use crate::process::Owner;
 use crate::record::{Record, Records};
 use crate::role::Role;
 use crate::samples::Quality;
-use crate::site::{Meaning, Sites};
-use crate::switch_record::{Happening, Happenings, What};
+use crate::site::{SiteSummary, WaitSites};
+use crate::switch_record::{SchedEvent, SchedEventKind, SchedEvents};
 use crate::tally::Tally;
-use crate::timeline::{Account, Away, Before, Recording, Seen, SeenState, SiteId, Step, Why};
+use crate::timeline::{
+    Account, InitialState, OffCpuSpan, Recording, SampledState, SiteId, Step, SwitchOutReason,
+    TimedState,
+};
 use std::collections::{BTreeMap, HashMap};
 
 /// Maximum size of a stack that is read from a process's memory.
@@ -34,9 +37,9 @@ pub(crate) struct SliceRecords<'a> {
 #[derive(Default)]
 pub(crate) struct Slices {
     open: Option<OpenSlice>,
-    sites: Sites,
-    processes: BTreeMap<u32, Counted>,
-    intervals: Vec<(u32, Away)>,
+    sites: WaitSites,
+    processes: BTreeMap<u32, ProcessSlices>,
+    intervals: Vec<(u32, OffCpuSpan)>,
     /// `None` if slices are not requested.
     intervals_max: Option<usize>,
     found: OffCpu,
@@ -45,13 +48,13 @@ pub(crate) struct Slices {
 /// The state of the current slice.
 #[derive(Default)]
 struct OpenSlice {
-    before: BTreeMap<u32, Before>,
+    before: BTreeMap<u32, InitialState>,
     /// CPU time of the processes that were runnable when sampled.
     cpu_ns: HashMap<u32, u64>,
-    ended: Vec<Happening>,
+    ended: Vec<SchedEvent>,
 }
 
-struct Counted {
+struct ProcessSlices {
     postmaster_pid: u32,
     role: Role,
     sum: Account,
@@ -77,8 +80,8 @@ impl Slices {
     /// Records the end of a process.
     pub fn ended(&mut self, pid: u32, time_ns: u64) {
         if let Some(open) = &mut self.open {
-            let what = What::Ended;
-            open.ended.push(Happening {
+            let what = SchedEventKind::Ended;
+            open.ended.push(SchedEvent {
                 time_ns,
                 tid: pid,
                 what,
@@ -91,9 +94,9 @@ impl Tally {
     /// Starts a slice. Returns the server processes whose state should be sampled.
     pub fn begin_slice(&mut self) -> Vec<u32> {
         let pids: Vec<u32> = self.processes.server_pids().collect();
-        let before = Before {
+        let before = InitialState {
             is_present: true,
-            ..Before::default()
+            ..InitialState::default()
         };
         self.window.slices.open = Some(OpenSlice {
             before: pids.iter().map(|&pid| (pid, before)).collect(),
@@ -103,19 +106,19 @@ impl Tally {
     }
 
     /// Samples the state of a process in the current slice.
-    pub fn look_at(&mut self, pid: u32, now_ns: u64) {
+    pub fn sample_state(&mut self, pid: u32, now_ns: u64) {
         let Owner::Server(process) = self.processes.owner(pid, &mut self.spaces) else {
             return;
         };
         let (space, postmaster_pid) = (process.space, process.postmaster_pid);
         let waits = self.wait_readers.get(&postmaster_pid);
-        let Some(look) = Look::at(pid, waits) else {
+        let Some(look) = StateSample::at(pid, waits) else {
             return;
         };
         let state = match (look, space) {
-            (Look::Runnable, _) => SeenState::Runnable,
+            (StateSample::Runnable, _) => SampledState::Runnable,
             (
-                Look::Blocked {
+                StateSample::Blocked {
                     place: Some(place),
                     wait,
                 },
@@ -126,20 +129,20 @@ impl Tally {
                     self.window.slices.sites.waited(site, wait);
                 }
                 self.read_outside(pid, site, space, place);
-                SeenState::Blocked { site: Some(site) }
+                SampledState::Blocked { site: Some(site) }
             }
-            (Look::Blocked { .. }, _) => SeenState::Blocked { site: None },
+            (StateSample::Blocked { .. }, _) => SampledState::Blocked { site: None },
         };
         let Some(open) = &mut self.window.slices.open else {
             return;
         };
         let before = open.before.entry(pid).or_default();
         if before.seen.is_none() {
-            before.seen = Some(Seen {
+            before.seen = Some(TimedState {
                 time_ns: now_ns,
                 state,
             });
-            if state == SeenState::Runnable
+            if state == SampledState::Runnable
                 && let Ok(cpu) = ProcessCpu::read(pid)
             {
                 open.cpu_ns.insert(pid, cpu.on_cpu_ns);
@@ -148,7 +151,7 @@ impl Tally {
     }
 
     /// Reads the stack of a blocked process, unless that of its call site is known.
-    fn read_outside(&mut self, pid: u32, site: SiteId, space: usize, place: Place) {
+    fn read_outside(&mut self, pid: u32, site: SiteId, space: usize, place: CodeLocation) {
         if self.window.slices.sites.has_stack(site) {
             return;
         }
@@ -170,20 +173,20 @@ impl Tally {
         let Some(mut open) = self.window.slices.open.take() else {
             return;
         };
-        let mut happenings = Happenings::default();
+        let mut sched_events = SchedEvents::default();
         for ring in records.switches {
-            happenings.add_switches(ring);
+            sched_events.add_switches(ring);
         }
         if let Some((rings, pid_offset)) = records.wake_ups {
             for ring in rings {
-                happenings.add_wake_ups(ring, pid_offset);
+                sched_events.add_wake_ups(ring, pid_offset);
             }
         }
-        self.window.malformed += happenings.malformed;
+        self.window.malformed += sched_events.malformed;
         self.count_stacks(records.stacks);
         let found = &mut self.window.slices.found;
         found.wake_ups = records.wake_ups.is_some();
-        let lost = records.lost.unwrap_or(happenings.lost);
+        let lost = records.lost.unwrap_or(sched_events.lost);
         found.lost += lost;
         if lost > 0 {
             // With a missing record, it is unknown which process's account is wrong.
@@ -191,9 +194,9 @@ impl Tally {
             return;
         }
         found.slices.push(records.slice);
-        happenings.all.append(&mut open.ended);
-        happenings.all.sort_by_key(|it| it.time_ns);
-        let steps = self.steps(&happenings.all, &mut open);
+        sched_events.all.append(&mut open.ended);
+        sched_events.all.sort_by_key(|it| it.time_ns);
+        let steps = self.steps(&sched_events.all, &mut open);
         for (pid, mut before) in open.before {
             let steps = steps.get(&pid).map_or(&[][..], Vec::as_slice);
             if let (true, Some(then)) = (steps.is_empty(), open.cpu_ns.get(&pid)) {
@@ -213,17 +216,23 @@ impl Tally {
         if found.intervals_dropped == 0 {
             found.whole_slices = found.slices.len();
         }
-        self.processes.bury();
+        self.processes.remove_ended();
     }
 
     /// The scheduler events of the server processes, by process.
-    fn steps(&mut self, happenings: &[Happening], open: &mut OpenSlice) -> HashMap<u32, Vec<Step>> {
+    fn steps(
+        &mut self,
+        sched_events: &[SchedEvent],
+        open: &mut OpenSlice,
+    ) -> HashMap<u32, Vec<Step>> {
         let mut steps: HashMap<u32, Vec<Step>> = HashMap::new();
-        for &happening in happenings {
+        for &happening in sched_events {
             let pid = happening.tid;
             // A woken or ended task may be a thread, and counts only if it is a known process.
-            if matches!(happening.what, What::Woken | What::Ended)
-                && !open.before.contains_key(&pid)
+            if matches!(
+                happening.what,
+                SchedEventKind::Woken | SchedEventKind::Ended
+            ) && !open.before.contains_key(&pid)
             {
                 continue;
             }
@@ -231,16 +240,19 @@ impl Tally {
                 continue;
             };
             let site = match (happening.what, process.space) {
-                (What::Waits { regs: Some(regs) }, Some(space)) => {
+                (SchedEventKind::Waits { regs: Some(regs) }, Some(space)) => {
                     let sites = &mut self.window.slices.sites;
-                    let site = sites.id(space, Place::of(&regs));
+                    let site = sites.id(space, CodeLocation::of(&regs));
                     sites.met(site, regs);
                     Some(site)
                 }
                 _ => None,
             };
             open.before.entry(pid).or_default();
-            steps.entry(pid).or_default().push(Step { happening, site });
+            steps.entry(pid).or_default().push(Step {
+                sched_event: happening,
+                site,
+            });
         }
         steps
     }
@@ -254,7 +266,7 @@ impl Tally {
                         continue;
                     };
                     let space = process.space;
-                    let place = sample.user_regs.as_ref().map(Place::of);
+                    let place = sample.user_regs.as_ref().map(CodeLocation::of);
                     let sites = &mut self.window.slices.sites;
                     let site = place
                         .zip(space)
@@ -288,12 +300,15 @@ impl Tally {
             _ => (0, Role::Unknown),
         };
         let slices = &mut self.window.slices;
-        let counted = slices.processes.entry(pid).or_insert_with(|| Counted {
-            postmaster_pid,
-            role: Role::Unknown,
-            sum: Account::default(),
-            blocked: HashMap::new(),
-        });
+        let counted = slices
+            .processes
+            .entry(pid)
+            .or_insert_with(|| ProcessSlices {
+                postmaster_pid,
+                role: Role::Unknown,
+                sum: Account::default(),
+                blocked: HashMap::new(),
+            });
         if role != Role::Unknown {
             counted.role = role;
         }
@@ -307,7 +322,7 @@ impl Tally {
     }
 }
 
-impl Counted {
+impl ProcessSlices {
     fn add(&mut self, account: &Account) {
         self.sum.present_ns += account.present_ns;
         self.sum.on_cpu_ns += account.on_cpu_ns;
@@ -316,7 +331,7 @@ impl Counted {
         self.sum.woken_ns += account.woken_ns;
         self.sum.unseen_ns += account.unseen_ns;
         for away in &account.away {
-            if let Why::Waits { site } = away.why {
+            if let SwitchOutReason::Waits { site } = away.why {
                 let (count, total_ns) = self.blocked.entry(site).or_default();
                 *count += 1;
                 *total_ns += away.blocked_ns();
@@ -328,7 +343,7 @@ impl Counted {
 impl Slices {
     /// The result, with stacks as indices into the window's.
     pub fn finish(self) -> OffCpu {
-        let nowhere = Meaning {
+        let nowhere = SiteSummary {
             stack: None,
             wait: None,
             other_stacks: 0.0,
@@ -373,9 +388,9 @@ impl Slices {
             .intervals
             .extend(self.intervals.into_iter().map(|(pid, away)| {
                 let (meaning, cause) = match away.why {
-                    Why::Waits { site } => (meaning(site), OffCpuCause::Waits),
-                    Why::Preempted => (nowhere, OffCpuCause::Preempted),
-                    Why::Unseen => (nowhere, OffCpuCause::Unseen),
+                    SwitchOutReason::Waits { site } => (meaning(site), OffCpuCause::Waits),
+                    SwitchOutReason::Preempted => (nowhere, OffCpuCause::Preempted),
+                    SwitchOutReason::Unseen => (nowhere, OffCpuCause::Unseen),
                 };
                 OffCpuInterval {
                     pid,

@@ -13,15 +13,15 @@ use perf_event_open_sys::bindings as sys;
 /// A scheduler event of a thread, identified by its tid. A process's PID is the tid of its main
 /// thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Happening {
+pub(crate) struct SchedEvent {
     pub time_ns: u64,
     pub tid: u32,
-    pub what: What,
+    pub what: SchedEventKind,
 }
 
-/// See [`Happening`].
+/// See [`SchedEvent`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum SchedEventKind {
     /// Switched in.
     In,
     /// Switched out while runnable.
@@ -36,8 +36,8 @@ pub(crate) enum What {
 
 /// The scheduler events of some rings.
 #[derive(Debug, Default)]
-pub(crate) struct Happenings {
-    pub all: Vec<Happening>,
+pub(crate) struct SchedEvents {
+    pub all: Vec<SchedEvent>,
     /// Lost records.
     pub lost: u64,
     pub malformed: u64,
@@ -51,7 +51,7 @@ pub(crate) fn count_switches(ring: &[u8]) -> u64 {
         .count() as u64
 }
 
-impl Happenings {
+impl SchedEvents {
     /// Adds the records of one CPU's ring of switches.
     pub fn add_switches(&mut self, ring: &[u8]) {
         // The thread about to be switched out, from its sample.
@@ -117,33 +117,33 @@ fn decode_switch(
     misc: u16,
     mut body: Cursor<'_>,
     leaver: Option<(u32, Option<[u64; REGS_COUNT]>)>,
-) -> Option<(u32, Happening)> {
+) -> Option<(u32, SchedEvent)> {
     body.u64()?; // pid and tid of the other thread
     let pid = body.u32()?;
     let tid = body.u32()?;
     let time_ns = body.u64()?;
     let misc = u32::from(misc);
     let what = if misc & sys::PERF_RECORD_MISC_SWITCH_OUT == 0 {
-        What::In
+        SchedEventKind::In
     } else if misc & sys::PERF_RECORD_MISC_SWITCH_OUT_PREEMPT != 0 {
-        What::Preempted
+        SchedEventKind::Preempted
     } else {
         let regs = leaver.filter(|it| it.0 == tid).and_then(|it| it.1);
-        What::Waits { regs }
+        SchedEventKind::Waits { regs }
     };
-    Some((pid, Happening { time_ns, tid, what }))
+    Some((pid, SchedEvent { time_ns, tid, what }))
 }
 
-fn decode_wake_up(mut body: Cursor<'_>, pid_offset: usize) -> Option<Happening> {
+fn decode_wake_up(mut body: Cursor<'_>, pid_offset: usize) -> Option<SchedEvent> {
     body.u64()?; // pid and tid of the waker
     let time_ns = body.u64()?;
     let size = usize::try_from(body.u32()?).ok()?;
     let raw = body.take(size)?;
     let tid = raw.get(pid_offset..)?.first_chunk::<4>()?;
-    Some(Happening {
+    Some(SchedEvent {
         time_ns,
         tid: u32::from_ne_bytes(*tid),
-        what: What::Woken,
+        what: SchedEventKind::Woken,
     })
 }
 
@@ -196,7 +196,7 @@ mod tests {
             switch(OUT, 6, 14),
         ]
         .concat();
-        let mut found = Happenings::default();
+        let mut found = SchedEvents::default();
         found.add_switches(&ring);
         let whats: Vec<_> = found
             .all
@@ -206,11 +206,11 @@ mod tests {
         assert_eq!(
             whats,
             [
-                (4, 10, What::Waits { regs: Some(regs) }),
-                (5, 11, What::In),
-                (5, 12, What::Preempted),
-                (6, 13, What::In),
-                (6, 14, What::Waits { regs: None }),
+                (4, 10, SchedEventKind::Waits { regs: Some(regs) }),
+                (5, 11, SchedEventKind::In),
+                (5, 12, SchedEventKind::Preempted),
+                (6, 13, SchedEventKind::In),
+                (6, 14, SchedEventKind::Waits { regs: None }),
             ],
             "another thread's registers are not used"
         );
@@ -234,12 +234,12 @@ mod tests {
             record(sys::PERF_RECORD_SAMPLE, 0, &body[..20]),
         ]
         .concat();
-        let mut found = Happenings::default();
+        let mut found = SchedEvents::default();
         found.add_wake_ups(&ring, 8);
-        let woken = Happening {
+        let woken = SchedEvent {
             time_ns: 77,
             tid: 42,
-            what: What::Woken,
+            what: SchedEventKind::Woken,
         };
         assert_eq!(found.all, [woken]);
         assert_eq!((found.lost, found.malformed), (12, 1));

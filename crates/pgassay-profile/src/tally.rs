@@ -28,7 +28,7 @@ pub(crate) struct Tally {
 /// The counts between a start and a stop.
 #[derive(Default)]
 pub(crate) struct Window {
-    processes: BTreeMap<u32, Counted>,
+    processes: BTreeMap<u32, ProcessCounts>,
     /// Only of this window, so that memory does not grow from trial to trial.
     stacks: StackTable,
     period_ns: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Window {
 /// Maximum number of individual samples: 16 MiB.
 const MOMENTS_MAX: usize = 1 << 20;
 
-struct Counted {
+struct ProcessCounts {
     postmaster_pid: u32,
     role: Role,
     quality: Quality,
@@ -122,7 +122,7 @@ impl Tally {
         }
         // A slice is counted only after its end, and may include processes that have ended by then.
         if !self.window.slices.is_open() {
-            self.processes.bury();
+            self.processes.remove_ended();
         }
     }
 
@@ -130,7 +130,7 @@ impl Tally {
         self.window.period_ns = sample.period_ns;
         let process = match self.processes.owner(sample.pid, &mut self.spaces) {
             Owner::Server(process) => process,
-            Owner::Foreign => {
+            Owner::OtherProgram => {
                 self.window.foreign += 1;
                 return;
             }
@@ -264,7 +264,11 @@ impl Tally {
             period_ns: window.period_ns,
             frames,
             stacks,
-            processes: window.processes.into_iter().map(Counted::finish).collect(),
+            processes: window
+                .processes
+                .into_iter()
+                .map(ProcessCounts::finish)
+                .collect(),
             foreign: window.foreign,
             unattributed: window.unattributed,
             lost: window.lost_records,
@@ -299,7 +303,7 @@ impl Tally {
     }
 }
 
-impl Default for Counted {
+impl Default for ProcessCounts {
     fn default() -> Self {
         Self {
             postmaster_pid: 0,
@@ -310,7 +314,7 @@ impl Default for Counted {
     }
 }
 
-impl Counted {
+impl ProcessCounts {
     fn finish((pid, counted): (u32, Self)) -> ProcessSamples {
         let mut counts: Vec<(u32, u64)> = counted.counts.into_iter().collect();
         counts.sort_unstable();

@@ -8,7 +8,7 @@
 //! any event, a state sample decides.
 
 use crate::off_cpu::Slice;
-use crate::switch_record::{Happening, What};
+use crate::switch_record::{SchedEvent, SchedEventKind};
 
 /// The call site at which a process is blocked, identified by stack and instruction pointer.
 pub(crate) type SiteId = u32;
@@ -16,7 +16,7 @@ pub(crate) type SiteId = u32;
 /// A scheduler event, with the call site if it starts a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step {
-    pub happening: Happening,
+    pub sched_event: SchedEvent,
     pub site: Option<SiteId>,
 }
 
@@ -33,13 +33,13 @@ pub(crate) struct Recording {
 
 /// A state sample of a process, taken while switches were recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct TimedState {
     pub time_ns: u64,
-    pub state: SeenState,
+    pub state: SampledState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SeenState {
+pub(crate) enum SampledState {
     Blocked {
         site: Option<SiteId>,
     },
@@ -49,11 +49,11 @@ pub(crate) enum SeenState {
 
 /// What is known about a process besides its events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Before {
+pub(crate) struct InitialState {
     /// It existed when recording started.
     pub is_present: bool,
     /// Its first state sample.
-    pub seen: Option<Seen>,
+    pub seen: Option<TimedState>,
     /// It used CPU time in this slice according to the kernel's totals; `None` if not read.
     pub used_cpu: Option<bool>,
 }
@@ -67,22 +67,22 @@ pub(crate) struct Account {
     pub preempted: u64,
     pub woken_ns: u64,
     pub unseen_ns: u64,
-    pub away: Vec<Away>,
+    pub away: Vec<OffCpuSpan>,
 }
 
 /// An off-CPU interval, or one in an unknown state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Away {
+pub(crate) struct OffCpuSpan {
     pub start_ns: u64,
     /// When it became runnable: `start_ns` if it was preempted.
     pub woken_ns: u64,
     pub end_ns: u64,
-    pub why: Why,
+    pub why: SwitchOutReason,
 }
 
 /// Why a process left its CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum SwitchOutReason {
     Preempted,
     /// To wait, with the call site if known.
     Waits {
@@ -104,33 +104,33 @@ enum State {
 
 impl Account {
     /// Accounts for a process's steps, which are ordered by time and may be outside the slice.
-    pub fn of(recording: &Recording, before: &Before, steps: &[Step]) -> Self {
+    pub fn of(recording: &Recording, before: &InitialState, steps: &[Step]) -> Self {
         let mut account = Self::default();
         let slice = recording.slice;
         let recorded = recording.start_ns..slice.end_ns;
-        let is_recorded = |step: &&Step| recorded.contains(&step.happening.time_ns);
+        let is_recorded = |step: &&Step| recorded.contains(&step.sched_event.time_ns);
         let mut since = slice.start_ns;
         let first = steps.iter().find(is_recorded);
         let mut state = initial(slice.start_ns, before, first, recording.wake_ups);
         for step in steps.iter().filter(is_recorded) {
             // Events before the slice only determine the state at its start.
-            let is_in_slice = step.happening.time_ns >= slice.start_ns;
-            let now = step.happening.time_ns.max(slice.start_ns);
-            let next = match (step.happening.what, state) {
+            let is_in_slice = step.sched_event.time_ns >= slice.start_ns;
+            let now = step.sched_event.time_ns.max(slice.start_ns);
+            let next = match (step.sched_event.what, state) {
                 // A wake-up of a process that is not blocked has no effect.
-                (What::Woken, State::Blocked { site }) => State::Woken {
+                (SchedEventKind::Woken, State::Blocked { site }) => State::Woken {
                     woken_ns: now,
                     site,
                 },
-                (What::Woken, State::Absent) => State::Woken {
+                (SchedEventKind::Woken, State::Absent) => State::Woken {
                     woken_ns: now,
                     site: None,
                 },
-                (What::Woken, _) => continue,
-                (What::In, _) => State::OnCpu,
-                (What::Preempted, _) => State::Preempted,
-                (What::Waits { .. }, _) => State::Blocked { site: step.site },
-                (What::Ended, _) => State::Absent,
+                (SchedEventKind::Woken, _) => continue,
+                (SchedEventKind::In, _) => State::OnCpu,
+                (SchedEventKind::Preempted, _) => State::Preempted,
+                (SchedEventKind::Waits { .. }, _) => State::Blocked { site: step.site },
+                (SchedEventKind::Ended, _) => State::Absent,
             };
             // Blocked and woken are parts of one interval.
             if !matches!(next, State::Woken { .. }) || state == State::Absent {
@@ -140,7 +140,7 @@ impl Account {
                 since = now;
             }
             state = next;
-            if step.happening.what == What::Ended {
+            if step.sched_event.what == SchedEventKind::Ended {
                 break;
             }
         }
@@ -154,7 +154,7 @@ impl Account {
         if state != State::Absent {
             self.present_ns += len_ns;
         }
-        let away = |woken_ns, why| Away {
+        let away = |woken_ns, why| OffCpuSpan {
             start_ns,
             woken_ns,
             end_ns,
@@ -164,7 +164,7 @@ impl Account {
             State::Absent => {}
             State::Unseen => {
                 self.unseen_ns += len_ns;
-                self.away.push(away(start_ns, Why::Unseen));
+                self.away.push(away(start_ns, SwitchOutReason::Unseen));
             }
             State::OnCpu => self.on_cpu_ns += len_ns,
             // To be switched out it must have been on CPU in between: a record is missing.
@@ -172,17 +172,20 @@ impl Account {
                 if matches!(next, State::Preempted | State::Blocked { .. }) =>
             {
                 self.unseen_ns += len_ns;
-                self.away.push(away(start_ns, Why::Unseen));
+                self.away.push(away(start_ns, SwitchOutReason::Unseen));
             }
             State::Preempted => {
                 self.preempted_ns += len_ns;
                 self.preempted += 1;
-                self.away.push(away(start_ns, Why::Preempted));
+                self.away.push(away(start_ns, SwitchOutReason::Preempted));
             }
-            State::Blocked { site } => self.away.push(away(end_ns, Why::Waits { site })),
+            State::Blocked { site } => self
+                .away
+                .push(away(end_ns, SwitchOutReason::Waits { site })),
             State::Woken { woken_ns, site } => {
                 self.woken_ns += end_ns - woken_ns;
-                self.away.push(away(woken_ns, Why::Waits { site }));
+                self.away
+                    .push(away(woken_ns, SwitchOutReason::Waits { site }));
             }
         }
     }
@@ -193,12 +196,12 @@ impl Account {
         let waits = self
             .away
             .iter()
-            .filter(|it| matches!(it.why, Why::Waits { .. }));
-        waits.map(Away::blocked_ns).sum()
+            .filter(|it| matches!(it.why, SwitchOutReason::Waits { .. }));
+        waits.map(OffCpuSpan::blocked_ns).sum()
     }
 }
 
-impl Away {
+impl OffCpuSpan {
     /// The time until the wake-up.
     pub fn blocked_ns(&self) -> u64 {
         self.woken_ns - self.start_ns
@@ -206,33 +209,36 @@ impl Away {
 }
 
 /// The state of a process at the start of a slice.
-fn initial(start_ns: u64, before: &Before, first: Option<&Step>, wake_ups: bool) -> State {
+fn initial(start_ns: u64, before: &InitialState, first: Option<&Step>, wake_ups: bool) -> State {
     if !before.is_present {
         return State::Absent;
     }
     // A sample taken after the first event does not show the state before it.
-    let is_before = |seen: &Seen| first.is_none_or(|it| seen.time_ns < it.happening.time_ns);
+    let is_before =
+        |seen: &TimedState| first.is_none_or(|it| seen.time_ns < it.sched_event.time_ns);
     let seen = before.seen.filter(is_before).map(|seen| seen.state);
     let site = match seen {
-        Some(SeenState::Blocked { site }) => site,
+        Some(SampledState::Blocked { site }) => site,
         _ => None,
     };
     let runnable = State::Woken {
         woken_ns: start_ns,
         site: None,
     };
-    match first.map(|it| it.happening.what) {
-        Some(What::Woken) => State::Blocked { site },
-        Some(What::In) if wake_ups => runnable,
-        Some(What::In) => match seen {
-            Some(SeenState::Runnable) => runnable,
+    match first.map(|it| it.sched_event.what) {
+        Some(SchedEventKind::Woken) => State::Blocked { site },
+        Some(SchedEventKind::In) if wake_ups => runnable,
+        Some(SchedEventKind::In) => match seen {
+            Some(SampledState::Runnable) => runnable,
             _ => State::Blocked { site },
         },
-        Some(What::Preempted | What::Waits { .. } | What::Ended) => State::OnCpu,
+        Some(SchedEventKind::Preempted | SchedEventKind::Waits { .. } | SchedEventKind::Ended) => {
+            State::OnCpu
+        }
         None => match (seen, before.used_cpu) {
-            (Some(SeenState::Blocked { site }), _) => State::Blocked { site },
-            (Some(SeenState::Runnable), Some(true)) => State::OnCpu,
-            (Some(SeenState::Runnable), Some(false)) => runnable,
+            (Some(SampledState::Blocked { site }), _) => State::Blocked { site },
+            (Some(SampledState::Runnable), Some(true)) => State::OnCpu,
+            (Some(SampledState::Runnable), Some(false)) => runnable,
             _ => State::Unseen,
         },
     }
@@ -246,19 +252,19 @@ mod tests {
         start_ns: 100,
         end_ns: 200,
     };
-    const WAITS: What = What::Waits { regs: None };
+    const WAITS: SchedEventKind = SchedEventKind::Waits { regs: None };
 
-    fn step(time_ns: u64, what: What, site: Option<SiteId>) -> Step {
-        let happening = Happening {
+    fn step(time_ns: u64, what: SchedEventKind, site: Option<SiteId>) -> Step {
+        let sched_event = SchedEvent {
             time_ns,
             tid: 1,
             what,
         };
-        Step { happening, site }
+        Step { sched_event, site }
     }
 
     /// The account of a process if recording starts with the slice.
-    fn account_of(before: &Before, steps: &[Step], wake_ups: bool) -> Account {
+    fn account_of(before: &InitialState, steps: &[Step], wake_ups: bool) -> Account {
         let recording = Recording {
             start_ns: SLICE.start_ns,
             slice: SLICE,
@@ -267,10 +273,10 @@ mod tests {
         Account::of(&recording, before, steps)
     }
 
-    fn present() -> Before {
-        Before {
+    fn present() -> InitialState {
+        InitialState {
             is_present: true,
-            ..Before::default()
+            ..InitialState::default()
         }
     }
 
@@ -287,20 +293,20 @@ mod tests {
     fn a_wait_is_split_at_its_wake_up() {
         let steps = [
             step(110, WAITS, Some(7)),
-            step(150, What::Woken, None),
-            step(160, What::In, None),
-            step(170, What::Preempted, None),
-            step(175, What::In, None),
+            step(150, SchedEventKind::Woken, None),
+            step(160, SchedEventKind::In, None),
+            step(170, SchedEventKind::Preempted, None),
+            step(175, SchedEventKind::In, None),
         ];
         let account = account_of(&present(), &steps, true);
         assert_eq!(account.on_cpu_ns, 10 + 10 + 25);
         assert_eq!((account.woken_ns, account.preempted_ns), (10, 5));
         assert_eq!(account.preempted, 1);
-        let first = Away {
+        let first = OffCpuSpan {
             start_ns: 110,
             woken_ns: 150,
             end_ns: 160,
-            why: Why::Waits { site: Some(7) },
+            why: SwitchOutReason::Waits { site: Some(7) },
         };
         assert_eq!(account.away[0], first);
         assert_eq!(account.present_ns, 100);
@@ -315,14 +321,14 @@ mod tests {
             (account.on_cpu_ns, account.woken_ns, account.blocked_ns())
         };
         assert_eq!(first(WAITS, true), (30, 0, 70));
-        assert_eq!(first(What::In, true), (70, 30, 0), "no wake-up");
+        assert_eq!(first(SchedEventKind::In, true), (70, 30, 0), "no wake-up");
         assert_eq!(
-            first(What::In, false),
+            first(SchedEventKind::In, false),
             (70, 0, 30),
             "wake-ups were not recorded"
         );
-        assert_eq!(first(What::Woken, true), (0, 70, 30));
-        assert_eq!(first(What::Ended, true), (30, 0, 0));
+        assert_eq!(first(SchedEventKind::Woken, true), (0, 70, 30));
+        assert_eq!(first(SchedEventKind::Ended, true), (30, 0, 0));
     }
 
     #[test]
@@ -333,18 +339,18 @@ mod tests {
             wake_ups: true,
         };
         let steps = [
-            step(40, What::Ended, None),
-            step(60, What::In, None),
+            step(40, SchedEventKind::Ended, None),
+            step(60, SchedEventKind::In, None),
             step(70, WAITS, Some(7)),
-            step(150, What::Woken, None),
-            step(160, What::In, None),
+            step(150, SchedEventKind::Woken, None),
+            step(160, SchedEventKind::In, None),
         ];
         let account = Account::of(&recording, &present(), &steps);
-        let wait = Away {
+        let wait = OffCpuSpan {
             start_ns: 100,
             woken_ns: 150,
             end_ns: 160,
-            why: Why::Waits { site: Some(7) },
+            why: SwitchOutReason::Waits { site: Some(7) },
         };
         assert_eq!(account.away, [wait]);
         assert_eq!((account.on_cpu_ns, account.present_ns), (40, 100));
@@ -352,7 +358,7 @@ mod tests {
         let account = Account::of(
             &recording,
             &present(),
-            &[steps[2], step(90, What::Woken, None)],
+            &[steps[2], step(90, SchedEventKind::Woken, None)],
         );
         assert_eq!((account.woken_ns, account.blocked_ns()), (100, 0));
         assert!(identity_holds(&account));
@@ -360,27 +366,27 @@ mod tests {
 
     #[test]
     fn a_state_sample_gives_the_site_of_a_wait_that_outlasts_the_slice() {
-        let seen = Seen {
+        let seen = TimedState {
             time_ns: 101,
-            state: SeenState::Blocked { site: Some(3) },
+            state: SampledState::Blocked { site: Some(3) },
         };
-        let before = Before {
+        let before = InitialState {
             seen: Some(seen),
             ..present()
         };
         let account = account_of(&before, &[], true);
-        let whole = Away {
+        let whole = OffCpuSpan {
             start_ns: 100,
             woken_ns: 200,
             end_ns: 200,
-            why: Why::Waits { site: Some(3) },
+            why: SwitchOutReason::Waits { site: Some(3) },
         };
         assert_eq!(account.away, [whole]);
-        let steps = [step(100, What::Woken, None)];
+        let steps = [step(100, SchedEventKind::Woken, None)];
         let account = account_of(&before, &steps, true);
         assert_eq!(
             account.away[0].why,
-            Why::Waits { site: None },
+            SwitchOutReason::Waits { site: None },
             "the sample was too late"
         );
     }
@@ -388,11 +394,11 @@ mod tests {
     #[test]
     fn cpu_time_distinguishes_running_throughout_from_starving_in_the_run_queue() {
         let runnable = |used_cpu| {
-            let seen = Seen {
+            let seen = TimedState {
                 time_ns: 101,
-                state: SeenState::Runnable,
+                state: SampledState::Runnable,
             };
-            let before = Before {
+            let before = InitialState {
                 is_present: true,
                 seen: Some(seen),
                 used_cpu,
@@ -409,13 +415,13 @@ mod tests {
     #[test]
     fn a_process_is_present_only_from_its_start_to_its_end() {
         let steps = [
-            step(120, What::In, None),
+            step(120, SchedEventKind::In, None),
             step(140, WAITS, None),
-            step(150, What::In, None),
-            step(155, What::Ended, None),
+            step(150, SchedEventKind::In, None),
+            step(155, SchedEventKind::Ended, None),
             step(156, WAITS, None),
         ];
-        let account = account_of(&Before::default(), &steps, true);
+        let account = account_of(&InitialState::default(), &steps, true);
         assert_eq!((account.present_ns, account.on_cpu_ns), (35, 25));
         assert!(identity_holds(&account));
     }
@@ -433,19 +439,19 @@ mod tests {
             let mut steps: Vec<Step> = (0..draw(12))
                 .map(|_| {
                     let what = match draw(9) {
-                        0..3 => What::In,
+                        0..3 => SchedEventKind::In,
                         3..5 => WAITS,
-                        5..7 => What::Woken,
-                        7 => What::Preempted,
-                        _ => What::Ended,
+                        5..7 => SchedEventKind::Woken,
+                        7 => SchedEventKind::Preempted,
+                        _ => SchedEventKind::Ended,
                     };
                     step(90 + draw(120), what, Some(1))
                 })
                 .collect();
-            steps.sort_by_key(|it| it.happening.time_ns);
-            let before = Before {
+            steps.sort_by_key(|it| it.sched_event.time_ns);
+            let before = InitialState {
                 is_present: draw(3) > 0,
-                ..Before::default()
+                ..InitialState::default()
             };
             let recording = Recording {
                 start_ns: SLICE.start_ns - draw(9),

@@ -99,11 +99,14 @@ impl WaitLog<NamedWait> {
         pids: &[u32],
     ) -> Result<(), ExchangeError> {
         self.sweeps += 1;
-        let before: Vec<_> = pids.iter().map(|&pid| activity.glance(pid)).collect();
+        let before: Vec<_> = pids
+            .iter()
+            .map(|&pid| activity.read_proc_state(pid))
+            .collect();
         let failed = |_: &ExchangeError| self.unreadable += pids.len() as u64;
         let mut waits = activity.ask(pids).inspect_err(failed)?;
         for (pid, before) in pids.iter().zip(before) {
-            let glances = before.zip(activity.glance(*pid));
+            let glances = before.zip(activity.read_proc_state(*pid));
             match waits.remove(pid) {
                 None => self.unreadable += 1,
                 Some(Some(_)) if glances.is_some_and(stayed_runnable) => self.runnable += 1,

@@ -44,7 +44,7 @@ pub enum WaitError {
     },
     /// No offset in the process's memory, or more than one, held the expected values.
     #[error("wait events cannot be read: {places} candidate locations in memory instead of one")]
-    NotLearnt {
+    AmbiguousLocation {
         /// The number of candidates.
         places: usize,
     },
@@ -135,7 +135,7 @@ impl WaitReader {
         drop(waiter);
         match places[..] {
             [offset] => Ok(Self { pointer, offset }),
-            _ => Err(WaitError::NotLearnt {
+            _ => Err(WaitError::AmbiguousLocation {
                 places: places.len(),
             }),
         }

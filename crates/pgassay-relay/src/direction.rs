@@ -36,12 +36,12 @@ enum End {
     /// Everything was read.
     Read,
     /// It was forwarded.
-    Passed,
+    Forwarded,
 }
 
 /// The result of forwarding.
 #[derive(Default)]
-pub(crate) struct Passed {
+pub(crate) struct Forwarded {
     /// The number of pieces that began to leave.
     pub pieces: u64,
     /// How late they were: sum and maximum.
@@ -80,7 +80,12 @@ impl Direction {
     }
 
     /// Writes all due pieces, one at a time.
-    pub fn pass(&mut self, to: &mut TcpStream, now_ns: u64, passed: &mut Passed) -> io::Result<()> {
+    pub fn forward(
+        &mut self,
+        to: &mut TcpStream,
+        now_ns: u64,
+        passed: &mut Forwarded,
+    ) -> io::Result<()> {
         self.is_blocked = false;
         while let Some(piece) = self.pieces.front_mut() {
             if piece.due_ns > now_ns {
@@ -109,7 +114,7 @@ impl Direction {
             }
         }
         if self.end == End::Read {
-            self.end = End::Passed;
+            self.end = End::Forwarded;
             // The other side may have closed already.
             to.shutdown(std::net::Shutdown::Write).ok();
         }
@@ -129,6 +134,6 @@ impl Direction {
 
     /// Whether everything, including the end, was forwarded.
     pub fn is_done(&self) -> bool {
-        self.end == End::Passed
+        self.end == End::Forwarded
     }
 }

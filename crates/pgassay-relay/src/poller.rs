@@ -100,7 +100,7 @@ pub(crate) fn now_ns() -> u64 {
 
 /// Sets the timer slack of the calling thread to 1 ns. By default, the kernel delays wake-ups by up to
 /// 50 µs to combine them.
-pub(crate) fn sleep_exactly() {
+pub(crate) fn minimize_timer_slack() {
     // SAFETY: this changes only an attribute of the calling thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_usize) };
 }

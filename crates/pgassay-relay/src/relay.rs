@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::direction::{Direction, Passed};
-use crate::poller::{Poller, now_ns, sleep_exactly};
+use crate::direction::{Direction, Forwarded};
+use crate::poller::{Poller, minimize_timer_slack, now_ns};
 
 /// The number of the listener. Each connection has two numbers, starting at 2.
 const LISTENER: u64 = 0;
@@ -72,7 +72,7 @@ impl Relay {
         let poller = Poller::new().map_err(failed)?;
         poller.add(&listener, LISTENER).map_err(failed)?;
         let shared = Arc::new(Shared::default());
-        let mut work = Work {
+        let mut work = RelayLoop {
             listener,
             to,
             one_way_ns: (delay / 2).as_nanos() as u64,
@@ -133,7 +133,7 @@ struct Connection {
     directions: [Direction; 2],
 }
 
-struct Work {
+struct RelayLoop {
     listener: TcpListener,
     to: SocketAddr,
     one_way_ns: u64,
@@ -143,9 +143,9 @@ struct Work {
     shared: Arc<Shared>,
 }
 
-impl Work {
+impl RelayLoop {
     fn run(&mut self) {
-        sleep_exactly();
+        minimize_timer_slack();
         let mut buffer = vec![0; BUFFER];
         let mut numbers = Vec::new();
         while !self.shared.stop.load(Ordering::Relaxed) {
@@ -170,7 +170,7 @@ impl Work {
                     connection.directions[1 - side].is_blocked = false;
                 }
             }
-            self.pass(&mut buffer);
+            self.forward(&mut buffer);
         }
     }
 
@@ -210,11 +210,11 @@ impl Work {
     }
 
     /// Forwards all due pieces and drops connections that have ended.
-    fn pass(&mut self, buffer: &mut [u8]) {
-        let mut passed = Passed::default();
+    fn forward(&mut self, buffer: &mut [u8]) {
+        let mut passed = Forwarded::default();
         let one_way_ns = self.one_way_ns;
         self.connections.retain(|_, connection| {
-            let goes_on = connection.pass(&mut passed, buffer, one_way_ns);
+            let goes_on = connection.forward(&mut passed, buffer, one_way_ns);
             if !goes_on {
                 for socket in &connection.sockets {
                     // The socket may be closed already.
@@ -240,11 +240,11 @@ impl Connection {
     }
 
     /// Forwards all due pieces. Returns false when the connection has ended.
-    fn pass(&mut self, passed: &mut Passed, buffer: &mut [u8], one_way_ns: u64) -> bool {
+    fn forward(&mut self, passed: &mut Forwarded, buffer: &mut [u8], one_way_ns: u64) -> bool {
         for side in 0..2 {
             let had_room = self.directions[side].has_room();
             let to = &mut self.sockets[1 - side];
-            if self.directions[side].pass(to, now_ns(), passed).is_err() {
+            if self.directions[side].forward(to, now_ns(), passed).is_err() {
                 return false;
             }
             // epoll does not announce again what was not read because the buffer was full.

@@ -12,7 +12,7 @@ pub(crate) fn calibration(run: &Run) -> Option<String> {
 /// The false-positive rate with its interval: `9 of 200 comparisons differed, 4.5% (95% CI 2.1% to
 /// 8.4%)`.
 pub fn false_positives(found: &CalibrationSummary) -> String {
-    let (different, all) = (found.different, found.comparisons);
+    let (different, all) = (found.false_positives, found.comparisons);
     let share = 100.0 * f64::from(different) / f64::from(all.max(1));
     format!(
         "{different} of {all} comparisons differed, {share:.1}% (95% CI {:.1}% to {:.1}%)",
@@ -29,7 +29,7 @@ mod tests {
     fn a_share_of_false_positives_has_its_interval() {
         let found = CalibrationSummary {
             comparisons: 200,
-            different: 9,
+            false_positives: 9,
             low: 0.0207,
             high: 0.0837,
             ended_us: 0,

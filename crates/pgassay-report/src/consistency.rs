@@ -41,7 +41,7 @@ fn clause(check: &ConsistencyCheck) -> String {
     let limit = number::percent(check.bound);
     let differ = |what: &str| format!("{what} by {error} (limit {limit})");
     match check.name {
-        CheckName::Division => "no exact data attributes the blocked time".to_owned(),
+        CheckName::Attribution => "no exact data attributes the blocked time".to_owned(),
         CheckName::Coverage => differ("the sum of the rows differs from the clients' clock"),
         CheckName::Count => differ("the number of latencies differs from that of transactions"),
         CheckName::Rate => differ("the rate in the window differs from that of the whole run"),
@@ -78,10 +78,10 @@ fn clause(check: &ConsistencyCheck) -> String {
         CheckName::ClientLimited => {
             format!("the load generator was the bottleneck in {error} of trials (limit {limit})")
         }
-        CheckName::Unresolved => {
+        CheckName::UnexplainedTime => {
             format!("{error} of the difference is unexplained (limit {limit})")
         }
-        CheckName::Unexplained => {
+        CheckName::ExplainedShare => {
             format!("the 95% CI of the explained share is not within {limit} of 100%")
         }
         CheckName::Sources => {

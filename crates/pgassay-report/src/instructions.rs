@@ -99,7 +99,7 @@ pub(crate) fn change(ratio: f64) -> String {
 }
 
 /// Why a difference cannot be claimed; `None` if it can.
-pub(crate) fn doubt(difference: &Difference) -> Option<&'static str> {
+pub(crate) fn no_verdict_reason(difference: &Difference) -> Option<&'static str> {
     match difference.verdict {
         Verdict::Differs => None,
         Verdict::NoDifference => Some("no difference"),
@@ -109,7 +109,7 @@ pub(crate) fn doubt(difference: &Difference) -> Option<&'static str> {
 }
 
 /// How instructions were counted, in a sentence.
-pub(crate) fn how(costs: &InstructionCosts) -> String {
+pub(crate) fn method_sentence(costs: &InstructionCosts) -> String {
     let counts = &costs.counts;
     format!(
         "User-space instructions per transaction, counted by {} with one client, seed {}; ± is the range observed across repeats or, for a difference, the noise margin.",

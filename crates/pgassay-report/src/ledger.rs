@@ -16,8 +16,8 @@ pub(crate) fn group_name(part: Part, name: &str) -> String {
         Part::OnCpu if name == "CPU" || name == "all phases" => "CPU".to_owned(),
         Part::OnCpu => format!("CPU: {name}"),
         // Time blocked without a known reason, whatever its wording in this result's version.
-        Part::Unresolved if name.starts_with("blocked") => "unexplained (blocked)".to_owned(),
-        Part::Unresolved => format!("unexplained ({name})"),
+        Part::Unexplained if name.starts_with("blocked") => "unexplained (blocked)".to_owned(),
+        Part::Unexplained => format!("unexplained ({name})"),
         _ => name.to_owned(),
     }
 }
@@ -34,8 +34,8 @@ pub(crate) fn row_name(row: &LedgerRow) -> String {
 /// The word for a row's kind: work or waiting.
 pub(crate) fn nature_word(nature: Nature) -> &'static str {
     match nature {
-        Nature::Demand => "service",
-        Nature::Queue => "queueing",
+        Nature::Service => "service",
+        Nature::Queueing => "queueing",
         Nature::Think => "think",
         Nature::Unknown => "?",
     }
@@ -75,14 +75,14 @@ pub(crate) fn tier(
     } else {
         format!("{low} to {high}")
     };
-    let next = access.and_then(|check| check.mend.as_ref());
-    let next = next.filter(|_| tier < 3).map(|mend| {
+    let next = access.and_then(|check| check.fix.as_ref());
+    let next = next.filter(|_| tier < 3).map(|fix| {
         let next = tier + 1;
-        format!("; T{next} needs {mend}")
+        format!("; T{next} needs {fix}")
     });
     format!(
         "T{tier}: CPU {cpu}, blocked time {}; {share} of the time is explained{}",
-        divider(blocked_by),
+        basis_of_blocked_time(blocked_by),
         next.unwrap_or_default()
     )
 }
@@ -101,16 +101,16 @@ pub(crate) fn tier_of_run(run: &Run, ledgers: &[&Ledger]) -> String {
 
 /// Whether the rows explain the difference, and if not, why.
 pub(crate) fn explanation(difference: &LedgerDifference) -> String {
-    let unresolved = number::micros(difference.unresolved_us);
+    let unexplained = number::micros(difference.unexplained_us);
     let whole = number::signed_micros(difference.response.difference_us);
-    let unresolved = format!("{unresolved} µs of {whole} µs are unexplained");
+    let unexplained = format!("{unexplained} µs of {whole} µs are unexplained");
     if !difference.differs() {
         return format!("Nothing to explain: {whole} µs is within the noise of these pairs.");
     }
     match &difference.explained_share {
         Some(share) if difference.explained => {
             return format!(
-                "Explained: {}; {unresolved}.",
+                "Explained: {}; {unexplained}.",
                 consistency::share(share, &whole)
             );
         }
@@ -123,13 +123,13 @@ pub(crate) fn explanation(difference: &LedgerDifference) -> String {
     }
     // Results of older versions have no such checks.
     match () {
-        () if difference.explained => format!("Explained: {unresolved}."),
-        () if !difference.is_resolved() => format!(
-            "Not explained: {unresolved}, more than {}.",
+        () if difference.explained => format!("Explained: {unexplained}."),
+        () if !difference.is_mostly_explained() => format!(
+            "Not explained: {unexplained}, more than {}.",
             number::percent(UNRESOLVED_SHARE_MAX)
         ),
         () => format!(
-            "Not explained: {unresolved}, but a consistency check below failed, or no exact data was available to attribute the time."
+            "Not explained: {unexplained}, but a consistency check below failed, or no exact data was available to attribute the time."
         ),
     }
 }
@@ -142,7 +142,7 @@ pub(crate) fn checks(run: &Run, ledger: &Ledger) -> String {
         .chain([
             machine(checks),
             samples(checks),
-            watching(checks),
+            overhead(checks),
             client(checks),
             steal(checks),
         ])
@@ -153,7 +153,7 @@ pub(crate) fn checks(run: &Run, ledger: &Ledger) -> String {
         variant_name(run, ledger.variant),
         condition_title(run, ledger.condition),
         parts.join(", "),
-        divider(ledger.blocked_by)
+        basis_of_blocked_time(ledger.blocked_by)
     )
 }
 
@@ -170,7 +170,7 @@ fn coverage(checks: &LedgerChecks) -> String {
 }
 
 fn little(checks: &LedgerChecks) -> String {
-    judged(
+    check_result(
         "Little's law",
         checks.little_error,
         LITTLE_ERROR_MAX + checks.edge,
@@ -190,10 +190,10 @@ fn machine(checks: &LedgerChecks) -> Option<String> {
 fn samples(checks: &LedgerChecks) -> Option<String> {
     let error = checks.samples_error?;
     let limit = SAMPLES_ERROR_MAX + checks.samples_chance;
-    Some(judged("samples", error, limit))
+    Some(check_result("samples", error, limit))
 }
 
-fn judged(name: &str, error: f64, limit: f64) -> String {
+fn check_result(name: &str, error: f64, limit: f64) -> String {
     let error = error.abs();
     if error <= limit {
         format!("{name} within {}", number::percent(error))
@@ -203,7 +203,7 @@ fn judged(name: &str, error: f64, limit: f64) -> String {
     }
 }
 
-fn watching(checks: &LedgerChecks) -> Option<String> {
+fn overhead(checks: &LedgerChecks) -> Option<String> {
     let ratio = checks.profiled_tps_ratio?;
     Some(format!(
         "profiling overhead {}",
@@ -223,12 +223,12 @@ fn steal(checks: &LedgerChecks) -> Option<String> {
     (checks.steal >= 0.005).then(|| format!("CPU steal {}", number::percent(checks.steal)))
 }
 
-fn divider(divider: Divider) -> &'static str {
+fn basis_of_blocked_time(divider: Divider) -> &'static str {
     match divider {
         Divider::Nothing => "in one row",
-        Divider::AskedStates => "by samples of pg_stat_activity",
-        Divider::AskedWaitEvents => "by wait events of pg_stat_activity",
-        Divider::WaitEvents => "by wait events",
+        Divider::ActivityStates => "by samples of pg_stat_activity",
+        Divider::ActivityWaitEvents => "by wait events of pg_stat_activity",
+        Divider::MemoryWaitEvents => "by wait events",
         Divider::Stacks => "by stacks",
     }
 }

@@ -5,9 +5,9 @@
 //! reads no clock and computes no statistics: everything a report states was determined when the run
 //! was assessed.
 
-mod belief;
 mod calibration;
 mod consistency;
+mod expectations;
 mod export;
 mod html;
 mod instructions;
@@ -22,7 +22,7 @@ mod tail;
 mod terminal;
 
 pub use calibration::false_positives;
-pub use export::{ExportFormat, Stacks, export, export_counted};
-pub use html::{counted_html, html, observation_html};
+pub use export::{ExportFormat, Stacks, export, export_instruction_counts};
+pub use html::{html, instruction_counts_html, observation_html};
 pub use json::{json, observation_json, observation_schema, run_schema, study_schema};
 pub use terminal::{Style, observation_text, terminal};

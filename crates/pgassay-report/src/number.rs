@@ -113,7 +113,7 @@ pub(crate) fn millis(value_us: f64) -> String {
 }
 
 /// A counter's value per transaction: three digits, or all digits before the point.
-pub(crate) fn counted(value: f64, unit: Unit) -> String {
+pub(crate) fn counter_value(value: f64, unit: Unit) -> String {
     let (value, unit) = match unit {
         Unit::Count => (value, ""),
         Unit::Micros => (value, "\u{a0}µs"),
@@ -134,8 +134,8 @@ pub(crate) fn counted(value: f64, unit: Unit) -> String {
 }
 
 /// A difference of counter values, always with its sign.
-pub(crate) fn signed_counted(value: f64, unit: Unit) -> String {
-    let text = counted(value, unit);
+pub(crate) fn signed_counter_value(value: f64, unit: Unit) -> String {
+    let text = counter_value(value, unit);
     if value > 0.0 && text.contains(|c: char| ('1'..='9').contains(&c)) {
         format!("+{text}")
     } else {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_set_apart() {
+    fn thousands_are_separated() {
         for (value, text) in [
             (0.0, "0"),
             (999.6, "1 000"),
@@ -249,11 +249,11 @@ mod tests {
             (2.5e7, Unit::Bytes, "25.0 MB"),
             (5.25, Unit::Micros, "5.25 µs"),
         ] {
-            assert_eq!(plain(counted(value, unit)), text);
+            assert_eq!(plain(counter_value(value, unit)), text);
         }
-        assert_eq!(plain(signed_counted(0.5, Unit::Count)), "+0.500");
-        assert_eq!(plain(signed_counted(-2.0, Unit::Bytes)), "−2.00 B");
-        assert_eq!(plain(signed_counted(0.0, Unit::Count)), "0");
+        assert_eq!(plain(signed_counter_value(0.5, Unit::Count)), "+0.500");
+        assert_eq!(plain(signed_counter_value(-2.0, Unit::Bytes)), "−2.00 B");
+        assert_eq!(plain(signed_counter_value(0.0, Unit::Count)), "0");
     }
 
     #[test]

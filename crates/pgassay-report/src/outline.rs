@@ -6,7 +6,7 @@
 use pgassay_core::comparison::{
     Change, Comparison, CostDifference, CostRow, PointSummary, Verdict,
 };
-use pgassay_core::counters::{self, CountedDifference};
+use pgassay_core::counters::{self, CounterDifference};
 use pgassay_core::measure::is_explained;
 use pgassay_core::profile::Profile;
 use pgassay_core::run::Run;
@@ -15,7 +15,7 @@ use crate::number;
 
 /// The equivalence margin: ratios within 1 ± this are equivalent (see
 /// `pgassay_core::comparison::Verdict`).
-pub(crate) const BAND: f64 = 0.02;
+pub(crate) const EQUIVALENCE_MARGIN: f64 = 0.02;
 
 /// Conditions that differ only in their number of clients: one curve in a chart.
 #[derive(Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ pub(crate) fn comparison(run: &Run, condition: usize, variant: usize) -> Option<
 /// measured and has an account of costs; else the most informative one.
 pub(crate) fn explained(run: &Run) -> Option<&Comparison> {
     let wanted = run.comparisons.iter().filter(|it| is_wanted(run, it));
-    most_telling(run, wanted).or_else(|| most_telling(run, run.comparisons.iter()))
+    most_informative(run, wanted).or_else(|| most_informative(run, run.comparisons.iter()))
 }
 
 fn is_wanted(run: &Run, it: &Comparison) -> bool {
@@ -157,7 +157,7 @@ fn is_wanted(run: &Run, it: &Comparison) -> bool {
 /// The most informative comparison with an account of costs: first those with a verdict of faster or
 /// slower; then those with fewer clients, because queueing mixes waiting into the costs; then the one
 /// with the largest relative change of the server's CPU time.
-pub(crate) fn most_telling<'a>(
+pub(crate) fn most_informative<'a>(
     run: &Run,
     comparisons: impl Iterator<Item = &'a Comparison>,
 ) -> Option<&'a Comparison> {
@@ -177,15 +177,15 @@ pub(crate) fn most_telling<'a>(
 }
 
 /// The counters that differ, the most informative first.
-pub(crate) fn differing(comparison: &Comparison) -> Vec<&CountedDifference> {
-    let mut rows: Vec<&CountedDifference> =
-        comparison.counted.iter().filter(|it| it.differs).collect();
+pub(crate) fn differing(comparison: &Comparison) -> Vec<&CounterDifference> {
+    let mut rows: Vec<&CounterDifference> =
+        comparison.counters.iter().filter(|it| it.differs).collect();
     rows.sort_by_key(|it| (counters::rank(&it.name), it.name.as_str()));
     rows
 }
 
 /// The comparison in which the most counters differ, if any do.
-pub(crate) fn most_counted(run: &Run) -> Option<&Comparison> {
+pub(crate) fn most_differing_counters(run: &Run) -> Option<&Comparison> {
     let comparisons = run.comparisons.iter();
     let most = comparisons.max_by_key(|it| differing(it).len())?;
     (!differing(most).is_empty()).then_some(most)
@@ -222,7 +222,7 @@ pub(crate) fn top_rows(rows: &[CostRow], count: usize, keep_unresolved: bool) ->
         let size = b.difference_us.abs().total_cmp(&a.difference_us.abs());
         pooled(a).cmp(&pooled(b)).then(size)
     });
-    let wanted = |row: &&CostRow| keep_unresolved || row.change != Change::Unresolved;
+    let wanted = |row: &&CostRow| keep_unresolved || row.change != Change::Unexplained;
     let (wanted, unwanted): (Vec<&CostRow>, Vec<&CostRow>) = order.into_iter().partition(wanted);
     let (shown, beyond) = wanted.split_at(wanted.len().min(count));
     let mut rest_us = [0.0; 3];
@@ -243,9 +243,9 @@ pub(crate) fn top_rows(rows: &[CostRow], count: usize, keep_unresolved: bool) ->
 }
 
 /// Sum of the differences of the rows within noise, in µs per transaction.
-pub(crate) fn unresolved_us(rows: &[CostRow]) -> f64 {
+pub(crate) fn within_noise_us(rows: &[CostRow]) -> f64 {
     rows.iter()
-        .filter(|row| row.change == Change::Unresolved)
+        .filter(|row| row.change == Change::Unexplained)
         .map(|row| row.difference_us)
         .sum()
 }

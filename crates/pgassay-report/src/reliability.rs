@@ -10,7 +10,7 @@ use crate::number;
 
 /// The footnote mark of a comparison, see [`footnotes`]; empty for most.
 pub(crate) fn mark(comparison: &Comparison) -> &'static str {
-    match comparison.inconclusive {
+    match comparison.inconclusive_reason {
         Some(Inconclusive::BelowResolution) => " †",
         Some(Inconclusive::RanksDisagree) => " *",
         // Also for a widened interval with a verdict, and for results of older versions.
@@ -22,7 +22,7 @@ pub(crate) fn mark(comparison: &Comparison) -> &'static str {
 
 /// Why a comparison is inconclusive, if the interval alone does not show it.
 pub(crate) fn reason(comparison: &Comparison) -> Option<String> {
-    match comparison.inconclusive? {
+    match comparison.inconclusive_reason? {
         Inconclusive::OnePair | Inconclusive::Noise => None,
         Inconclusive::RanksDisagree => Some(
             "The rank test contradicts the interval, as after an outlier: check the pairs."
@@ -40,7 +40,8 @@ pub(crate) fn reason(comparison: &Comparison) -> Option<String> {
 pub(crate) fn reasons(comparisons: &[&Comparison]) -> String {
     let count = |wanted: Inconclusive| {
         let all = comparisons.iter();
-        all.filter(|it| it.inconclusive == Some(wanted)).count() as u64
+        all.filter(|it| it.inconclusive_reason == Some(wanted))
+            .count() as u64
     };
     let clause = |count: u64, text: &str| match count {
         0 => String::new(),
@@ -63,7 +64,7 @@ pub(crate) fn footnotes(run: &Run) -> Vec<String> {
     let marked = |wanted: &str| run.comparisons.iter().any(|it| mark(it) == wanted);
     let mut notes = Vec::new();
     if marked(" *") {
-        let revoked = |it: &Comparison| it.inconclusive == Some(Inconclusive::RanksDisagree);
+        let revoked = |it: &Comparison| it.inconclusive_reason == Some(Inconclusive::RanksDisagree);
         let mut note =
             "* The rank test contradicts the mean, as after an outlier: check the pairs."
                 .to_owned();
@@ -84,13 +85,16 @@ pub(crate) fn footnotes(run: &Run) -> Vec<String> {
 
 /// The minimum detectable effect (MDE) as a range; results of older versions have a single value.
 pub(crate) fn detectable(ratio: &Ratio) -> Option<String> {
-    match ratio.detectable_range {
+    match ratio.minimum_detectable_effect_range {
         Some([low, high]) => Some(format!(
             "MDE {} to {}",
             number::noise(low).trim_end_matches('%'),
             number::noise(high)
         )),
-        None => Some(format!("MDE {}", number::noise(ratio.detectable?))),
+        None => Some(format!(
+            "MDE {}",
+            number::noise(ratio.minimum_detectable_effect?)
+        )),
     }
 }
 
@@ -99,15 +103,15 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
     let all: Vec<Basis> = run.comparisons.iter().filter_map(|it| it.basis).collect();
     let first = all.first()?;
     let mut parts = Vec::new();
-    if first.family > 1 {
+    if first.comparisons > 1 {
         parts.push(format!(
             "Over all {} comparisons together, the probability of any false “faster” or “slower” is at \
              most 5%, and so is that of any false “equivalent” (Holm’s correction).",
-            first.family
+            first.comparisons
         ));
     }
-    let fewest = all.iter().map(|it| it.boots).min().unwrap_or(0);
-    parts.push(match (all.iter().all(|it| it.unit == UnitOfAnalysis::Boot), fewest) {
+    let fewest = all.iter().map(|it| it.server_starts).min().unwrap_or(0);
+    parts.push(match (all.iter().all(|it| it.unit == UnitOfAnalysis::ServerStart), fewest) {
         (true, _) => format!(
             "Intervals are over {fewest} server starts, each represented by the mean of its pairs."
         ),
@@ -125,15 +129,15 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
 /// Whether more pairs alone may lead to a verdict.
 pub(crate) fn needs_pairs(comparison: &Comparison) -> bool {
     let by_pairs = !matches!(
-        comparison.inconclusive,
+        comparison.inconclusive_reason,
         Some(Inconclusive::RanksDisagree | Inconclusive::BelowResolution)
     );
-    comparison.verdict == Verdict::Unresolved && by_pairs
+    comparison.verdict == Verdict::Unexplained && by_pairs
 }
 
 /// Why some rows have no marks: one side's binaries lack symbols that the other's have.
 pub(crate) fn naming(cost: &CostDifference) -> Option<String> {
-    let objects = cost.unevenly_named.join(", ");
+    let objects = cost.objects_with_unequal_symbols.join(", ");
     (!objects.is_empty()).then(|| {
         format!(
             "One side has more symbols for {objects} than the other, as if one build were stripped: functions \

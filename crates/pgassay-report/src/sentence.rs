@@ -10,7 +10,7 @@ use pgassay_core::run::{Check, RelayFacts, Run};
 
 use crate::ledger::group_name;
 use crate::number;
-use crate::outline::{BAND, baseline_name, condition_title, variant_name};
+use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
 use crate::reliability;
 
 /// How many log entries were lost, if the log's format shows it.
@@ -34,8 +34,8 @@ pub(crate) fn verdict_word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Faster => "faster",
         Verdict::Slower => "slower",
-        Verdict::Same => "equivalent",
-        Verdict::Unresolved => "inconclusive",
+        Verdict::Equivalent => "equivalent",
+        Verdict::Unexplained => "inconclusive",
     }
 }
 
@@ -46,12 +46,12 @@ pub(crate) fn change_word(change: Change) -> &'static str {
         Change::Up => "increased",
         Change::Down => "decreased",
         Change::Gone => "removed",
-        Change::Unresolved => "",
+        Change::Unexplained => "",
     }
 }
 
 /// A variant's answer over all conditions.
-pub(crate) struct Answer {
+pub(crate) struct QueryResult {
     /// The verdict, if it is the same under all conditions.
     pub verdict: Option<Verdict>,
     /// One or two sentences.
@@ -59,7 +59,7 @@ pub(crate) struct Answer {
 }
 
 /// One answer per compared variant, in the plan's order.
-pub(crate) fn answers(run: &Run) -> Vec<Answer> {
+pub(crate) fn answers(run: &Run) -> Vec<QueryResult> {
     (1..run.plan.variants.len())
         .filter_map(|variant| {
             let of_variant: Vec<&Comparison> = run
@@ -74,7 +74,7 @@ pub(crate) fn answers(run: &Run) -> Vec<Answer> {
             } else {
                 answer_over_many(run, variant, &of_variant)
             };
-            Some(Answer {
+            Some(QueryResult {
                 verdict: uniform.then_some(first.verdict),
                 text,
             })
@@ -91,11 +91,12 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
     match comparison.verdict {
         Verdict::Faster => format!("{name} is faster than {baseline}: throughput {figures}."),
         Verdict::Slower => format!("{name} is slower than {baseline}: throughput {figures}."),
-        Verdict::Same => {
+        Verdict::Equivalent => {
             format!("{name} is equivalent to {baseline} (±2%): throughput {figures}.")
         }
-        Verdict::Unresolved => {
-            let why = reliability::reason(comparison).unwrap_or_else(|| needs("A verdict", tps));
+        Verdict::Unexplained => {
+            let why =
+                reliability::reason(comparison).unwrap_or_else(|| pairs_sentence("A verdict", tps));
             format!("{name} vs {baseline} is inconclusive: throughput {figures}. {why}")
         }
     }
@@ -107,8 +108,8 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
     let mut clauses: Vec<(Verdict, Vec<&Comparison>)> = [
         Verdict::Faster,
         Verdict::Slower,
-        Verdict::Same,
-        Verdict::Unresolved,
+        Verdict::Equivalent,
+        Verdict::Unexplained,
     ]
     .into_iter()
     .map(|verdict| {
@@ -128,10 +129,10 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
                 (Verdict::Faster, _) => "faster".to_owned(),
                 (Verdict::Slower, 0) => format!("slower than {baseline}"),
                 (Verdict::Slower, _) => "slower".to_owned(),
-                (Verdict::Same, 0) => format!("equivalent to {baseline} (±2%)"),
-                (Verdict::Same, _) => "equivalent (±2%)".to_owned(),
-                (Verdict::Unresolved, 0) => format!("inconclusive vs {baseline}"),
-                (Verdict::Unresolved, _) => "inconclusive".to_owned(),
+                (Verdict::Equivalent, 0) => format!("equivalent to {baseline} (±2%)"),
+                (Verdict::Equivalent, _) => "equivalent (±2%)".to_owned(),
+                (Verdict::Unexplained, 0) => format!("inconclusive vs {baseline}"),
+                (Verdict::Unexplained, _) => "inconclusive".to_owned(),
             };
             let place = match with[..] {
                 [_, _] if comparisons.len() == 2 => "in both conditions".to_owned(),
@@ -179,7 +180,7 @@ pub(crate) fn ratio_in_words(ratio: &Ratio) -> String {
 }
 
 /// How many pairs would decide all inconclusive comparisons, if there are any.
-pub(crate) fn needed(run: &Run) -> Option<String> {
+pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
     let unresolved = || {
         run.comparisons
             .iter()
@@ -191,11 +192,11 @@ pub(crate) fn needed(run: &Run) -> Option<String> {
     } else {
         "A verdict"
     };
-    Some(needs(subject, &hardest.tps))
+    Some(pairs_sentence(subject, &hardest.tps))
 }
 
 /// How many pairs an inconclusive comparison needs.
-fn needs(subject: &str, ratio: &Ratio) -> String {
+fn pairs_sentence(subject: &str, ratio: &Ratio) -> String {
     match pairs_needed(ratio) {
         Some(pairs) => format!(
             "{subject} needs about {pairs} pairs instead of {}.",
@@ -217,7 +218,7 @@ fn pairs_needed(ratio: &Ratio) -> Option<u64> {
         return None;
     }
     let effect = ratio.ratio.ln().abs();
-    let goal = effect.max((1.0 + BAND).ln() - effect);
+    let goal = effect.max((1.0 + EQUIVALENCE_MARGIN).ln() - effect);
     let needed = pairs as f64 * (half_width / goal).powi(2);
     Some((needed.ceil() as u64).max(pairs as u64 + 1))
 }
@@ -239,7 +240,7 @@ pub(crate) fn relay(it: &RelayFacts) -> String {
 
 /// What limits accuracy: `kernel.kptr_restrict is 1: …`, without the value if the text contains it.
 pub(crate) fn limit(check: &Check) -> Option<String> {
-    let limits = check.limits.as_ref()?;
+    let limits = check.limitation.as_ref()?;
     let (name, value) = (&check.name, &check.value);
     Some(if limits.contains(value.as_str()) {
         format!("{name}: {limits}")
@@ -250,7 +251,11 @@ pub(crate) fn limit(check: &Check) -> Option<String> {
 
 /// The confidence levels in use, as `95%` or `95% to 97.5%`.
 pub(crate) fn levels(run: &Run) -> String {
-    let levels = || run.comparisons.iter().map(|it| it.tps.level * 100.0);
+    let levels = || {
+        run.comparisons
+            .iter()
+            .map(|it| it.tps.confidence_level * 100.0)
+    };
     let low = levels().fold(f64::INFINITY, f64::min);
     let high = levels().fold(f64::NEG_INFINITY, f64::max);
     let print = |level: f64| {
@@ -326,7 +331,7 @@ pub(crate) fn quality<'a>(profiles: impl Iterator<Item = &'a Profile>) -> Option
 pub(crate) fn observed(observation: &Observation) -> String {
     let subject = &observation.subject;
     let version = subject.major.as_deref().unwrap_or("(unknown version)");
-    let server = match (subject.postmaster_pid, &subject.place) {
+    let server = match (subject.postmaster_pid, &subject.address) {
         (Some(pid), _) => format!("PostgreSQL {version}, postmaster {pid}"),
         (None, Some(place)) => format!("PostgreSQL {version} at {place}"),
         (None, None) => format!("PostgreSQL {version}"),
@@ -338,7 +343,7 @@ pub(crate) fn observed(observation: &Observation) -> String {
 }
 
 /// How it was observed, and how busy it was.
-pub(crate) fn how_observed(observation: &Observation) -> String {
+pub(crate) fn observation_conditions(observation: &Observation) -> String {
     let seconds = observation.window_us / 1e6;
     let mut parts = vec![
         format!("observed for {}\u{a0}s", number::decimals(seconds, 1)),
@@ -365,7 +370,7 @@ pub(crate) fn wait(row: &WaitRow) -> String {
 
 /// How waits were sampled, and what that cost.
 pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
-    let looks = waits.blocked_samples + waits.runnable_samples + waits.unreadable;
+    let samples = waits.blocked_samples + waits.runnable_samples + waits.unreadable;
     let (place, unseen) = match waits.source {
         WaitSource::Memory => ("the backends' memory", "could not be read"),
         WaitSource::PgStatActivity => (
@@ -375,7 +380,7 @@ pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
     };
     let mut parts = vec![format!(
         "{} of {place}, {} of them blocked",
-        number::count(looks, "sample"),
+        number::count(samples, "sample"),
         number::whole(waits.blocked_samples as f64)
     )];
     if waits.unreadable > 0 {
@@ -391,7 +396,7 @@ pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
 
 /// The profiling overhead over all profiled points, or over the comparisons if the result has no
 /// ledgers.
-pub(crate) fn cost_of_watching(run: &Run) -> Option<String> {
+pub(crate) fn profiling_overhead(run: &Run) -> Option<String> {
     let of_points = run
         .ledgers
         .iter()
@@ -423,7 +428,7 @@ const CUT_SHARE_WORTH_SAYING: f64 = 0.1;
 
 /// A warning about transactions so long that trials cut many of them off: these do not count in
 /// throughput.
-pub(crate) fn cut_by_ends(run: &Run) -> Option<String> {
+pub(crate) fn cut_off_transactions(run: &Run) -> Option<String> {
     let checks = run.ledgers.iter().map(|it| &it.checks);
     let is_cut = |it: &&LedgerChecks| {
         it.little_error > CUT_SHARE_WORTH_SAYING && it.edge > CUT_SHARE_WORTH_SAYING / 2.0
@@ -447,17 +452,17 @@ pub(crate) fn confidence_word(finding: &Finding) -> &'static str {
     match finding.confidence {
         Confidence::Hint => "hint",
         Confidence::Likely => "likely",
-        Confidence::Moved => "correlated",
+        Confidence::Correlated => "correlated",
         // Older versions called this confirmed, although no fix was run.
         Confidence::Confirmed if finding.difference_us.is_some() => "correlated",
         Confidence::Confirmed => "confirmed",
     }
 }
 
-/// For queueing that another finding causes, the advice to fix the cause: `Queueing that follows from
+/// For queueing that another finding causes, the advice to fix the cause: `Queueing that explained_by from
 /// "Each commit waits for the disk": fix that first.`
 pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String> {
-    let id = finding.follows.as_ref()?;
+    let id = finding.explained_by.as_ref()?;
     let cause = findings.iter().find(|it| it.id == *id)?;
     Some(format!(
         "Queueing that follows from \"{}\": fix that first.",
@@ -465,9 +470,9 @@ pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String
     ))
 }
 
-/// The result of a finding's own fix: `tried work_mem=64MB: throughput ×1.595 [1.490, 1.707]`.
-pub(crate) fn tried(finding: &Finding) -> Option<String> {
-    let fix = finding.tried.as_ref()?;
+/// The result of a finding's own fix: `fix_result work_mem=64MB: throughput ×1.595 [1.490, 1.707]`.
+pub(crate) fn fix_result(finding: &Finding) -> Option<String> {
+    let fix = finding.fix_result.as_ref()?;
     let [low, high] = fix.interval;
     Some(format!(
         "tried {}: throughput {} [{}, {}]",
@@ -522,7 +527,7 @@ fn interval(finding: &Finding) -> String {
 
 /// A finding's first facts, each with its figure.
 pub(crate) fn facts(finding: &Finding, most: usize) -> String {
-    let facts: Vec<String> = finding.facts.iter().take(most).map(fact).collect();
+    let facts: Vec<String> = finding.evidence.iter().take(most).map(fact).collect();
     facts.join("; ")
 }
 
@@ -534,10 +539,13 @@ fn fact(fact: &Fact) -> String {
     match fact.unit {
         FactUnit::MicrosPerTransaction => format!("{what} {}\u{a0}µs/tx", number::micros(value)),
         FactUnit::PerTransaction => {
-            format!("{what} {}\u{a0}/tx", number::counted(value, Unit::Count))
+            format!(
+                "{what} {}\u{a0}/tx",
+                number::counter_value(value, Unit::Count)
+            )
         }
         FactUnit::BytesPerTransaction => {
-            format!("{what} {}/tx", number::counted(value, Unit::Bytes))
+            format!("{what} {}/tx", number::counter_value(value, Unit::Bytes))
         }
         FactUnit::Share => format!("{} {what}", number::percent(value)),
         FactUnit::None => what.clone(),

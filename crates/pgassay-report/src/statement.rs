@@ -11,7 +11,7 @@ const PERCENTILE_FROM: u64 = 100;
 
 /// The statements of one condition: the one that the cost and response-time accounts show, else the
 /// first with any. Variants with one statement per transaction have none.
-pub(crate) fn told(run: &Run) -> Vec<&ScriptStatements> {
+pub(crate) fn shown(run: &Run) -> Vec<&ScriptStatements> {
     let of = |condition: usize| -> Vec<&ScriptStatements> {
         let all = run.statements.iter();
         all.filter(|it| it.condition == condition && it.statements.iter().any(is_timed))

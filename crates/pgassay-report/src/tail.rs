@@ -29,7 +29,10 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
     );
     let Some(tail) = &ledger.tail else {
         ledger.checks.profiled_tps_ratio?;
-        return Some(format!("{point}, beyond p99: {}", lacking(ledger)));
+        return Some(format!(
+            "{point}, beyond p99: {}",
+            reason_for_no_tail(ledger)
+        ));
     };
     let (shown, rest) = tail.rows.split_at(tail.rows.len().min(ROWS));
     let mut parts: Vec<String> = shown
@@ -60,7 +63,7 @@ fn part(name: &str, tail_us: f64, all_us: f64) -> String {
 }
 
 /// Why there is no account of the tail.
-fn lacking(ledger: &Ledger) -> String {
+fn reason_for_no_tail(ledger: &Ledger) -> String {
     if ledger.blocked_by == Divider::Stacks {
         format!(
             "fewer than {TAIL_TRANSACTIONS_MIN} transactions while context switches were recorded, \

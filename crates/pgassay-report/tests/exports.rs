@@ -51,14 +51,14 @@ fn observation() -> Observation {
     });
     Observation {
         schema: SCHEMA.to_owned(),
-        pgassay: "0.0.0".to_owned(),
+        pgassay_version: "0.0.0".to_owned(),
         findings: Vec::new(),
         started_us: 1_795_304_631_000_000,
         window_us: 2e6,
         frequency_hz: 100,
         subject: Subject {
             postmaster_pid: Some(4711),
-            place: None,
+            address: None,
             backend_pid: None,
             major: Some("18".to_owned()),
         },
@@ -99,7 +99,7 @@ fn observation() -> Observation {
             ],
         }),
         tier: None,
-        limits: Vec::new(),
+        limitations: Vec::new(),
     }
 }
 
@@ -112,13 +112,13 @@ fn text(format: ExportFormat) -> String {
 }
 
 #[test]
-fn what_was_blocked_is_exported_with_its_exact_time() {
+fn blocked_stacks_are_exported_with_exact_time() {
     let mut observation = observation();
     let profile = observation.profile.as_mut().unwrap();
     profile.blocked = vec![BlockedStack {
         node: Some(1),
-        wait_kind: "Lock".to_owned(),
-        wait_name: "tuple".to_owned(),
+        wait_event_type: "Lock".to_owned(),
+        wait_event: "tuple".to_owned(),
         blocked_ns: vec![40_000],
         in_transactions_ns: 0,
         in_tail_ns: 0,
@@ -148,7 +148,7 @@ fn without_stacks_there_is_no_export() {
 }
 
 #[test]
-fn folded_lines_have_one_semicolon_a_frame() {
+fn folded_lines_separate_frames_by_semicolons() {
     assert_eq!(
         text(ExportFormat::Folded),
         "PostgresMain;PortalRun;ExecScan 10\n\
@@ -409,7 +409,7 @@ fn the_summary_divides_the_exact_totals_per_transaction() {
 }
 
 #[test]
-fn the_page_holds_the_tree_and_no_name_can_end_it() {
+fn page_contains_the_call_tree_with_escaped_names() {
     let page = observation_html(&observation());
     let (_, data) = page
         .split_once("id=\"flame-data\" type=\"application/json\">")

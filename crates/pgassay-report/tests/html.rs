@@ -59,7 +59,7 @@ fn parsed(page: &str) -> (Vec<Tag>, String) {
 }
 
 #[test]
-fn every_page_is_well_formed_and_kept_for_a_look() {
+fn every_page_is_well_formed() {
     for (name, run) in all_runs() {
         let page = html(&run);
         let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"));
@@ -93,7 +93,7 @@ fn no_page_refers_to_anything_outside_itself() {
 }
 
 #[test]
-fn what_users_write_stays_text() {
+fn user_text_is_escaped() {
     let page = html(&fixture::hostile_run());
     let (tags, texts) = parsed(&page);
     let scripts = tags.iter().filter(|(name, _)| name == "script").count();
@@ -107,7 +107,7 @@ fn what_users_write_stays_text() {
 }
 
 #[test]
-fn the_page_answers_before_it_explains() {
+fn answer_comes_before_details() {
     let page = html(&fixture::run());
     let (_, texts) = parsed(&page);
     let place = |text: &str| texts.find(text).unwrap_or_else(|| panic!("no {text:?}"));
@@ -181,7 +181,7 @@ fn every_flame_graph_adds_up_to_its_points_cost() {
 }
 
 #[test]
-fn the_tail_stands_beside_the_ledger() {
+fn page_contains_the_tail() {
     let run = fixture::small_run();
     let (_, texts) = parsed(&html(&run));
     for part in [
@@ -201,10 +201,10 @@ fn flame_data(page: &str) -> Value {
 }
 
 #[test]
-fn counted_instructions_are_drawn_as_time_is() {
+fn instruction_counts_are_drawn_like_time() {
     let run = fixture::counted_run();
     let costs = run.instructions.as_ref().unwrap();
-    let alone = pgassay_report::counted_html(costs, "0.1.0");
+    let alone = pgassay_report::instruction_counts_html(costs, "0.1.0");
     for (page, before) in [(html(&run), 1), (alone, 0)] {
         let (_, texts) = parsed(&page);
         for part in [
@@ -249,14 +249,14 @@ fn the_page_itself_is_small() {
 }
 
 #[test]
-fn counted_call_paths_are_exported_in_whole_instructions() {
+fn instruction_counts_are_exported_by_call_path() {
     let costs = fixture::instructions::costs("", ["a", "b"]);
     let tree = costs.counts.conditions[0].variants[0]
         .tree
         .as_ref()
         .unwrap();
     let text = |format| {
-        let bytes = pgassay_report::export_counted(tree, "a, PostgreSQL 18.6", format);
+        let bytes = pgassay_report::export_instruction_counts(tree, "a, PostgreSQL 18.6", format);
         bytes.map(|bytes| String::from_utf8(bytes).unwrap())
     };
     assert_eq!(

@@ -29,7 +29,7 @@ fn the_committed_schemas_are_current() {
 }
 
 #[test]
-fn a_run_comes_back_as_it_was() {
+fn run_json_round_trips() {
     for run in [
         fixture::run(),
         fixture::doubtful_run(),

@@ -45,32 +45,38 @@ fn all_runs() -> Vec<Run> {
         fixture::run_without_profiles(),
         fixture::hostile_run(),
         fixture::counted_run(),
-        fixture::believed_run(),
+        fixture::run_with_expectations(),
     ]
 }
 
 #[test]
-fn a_whole_study_is_told_on_one_screen_or_two() {
+fn study_report_matches_its_snapshot() {
     check("study", &terminal(&fixture::run(), &PLAIN));
 }
 
 #[test]
-fn one_comparison_is_told_with_its_interval() {
+fn single_comparison_shows_its_interval() {
     check("small", &terminal(&fixture::small_run(), &PLAIN));
 }
 
 #[test]
-fn instructions_stand_beside_the_time() {
-    check("counted", &terminal(&fixture::counted_run(), &PLAIN));
+fn instruction_counts_are_shown_with_timings() {
+    check(
+        "instruction-counts",
+        &terminal(&fixture::counted_run(), &PLAIN),
+    );
 }
 
 #[test]
-fn beliefs_sources_and_units_are_told() {
-    check("believed", &terminal(&fixture::believed_run(), &PLAIN));
+fn expectations_source_and_unit_are_shown() {
+    check(
+        "expectations",
+        &terminal(&fixture::run_with_expectations(), &PLAIN),
+    );
 }
 
 #[test]
-fn doubt_is_told_with_what_would_end_it() {
+fn inconclusive_comparisons_show_what_they_need() {
     check("doubtful", &terminal(&fixture::doubtful_run(), &PLAIN));
 }
 
@@ -87,13 +93,13 @@ fn a_ledger_without_its_tail_says_why() {
     };
     assert!(flat(&run).contains("beyond p99: fewer than 20 transactions while context switches"));
     for ledger in &mut run.ledgers {
-        ledger.blocked_by = Divider::WaitEvents;
+        ledger.blocked_by = Divider::MemoryWaitEvents;
     }
     assert!(flat(&run).contains("beyond p99: not available: context switches were not recorded"));
 }
 
 #[test]
-fn without_profiles_the_reader_is_told_what_grants_them() {
+fn missing_profiles_show_how_to_enable_them() {
     check(
         "no-profile",
         &terminal(&fixture::run_without_profiles(), &PLAIN),
@@ -101,7 +107,7 @@ fn without_profiles_the_reader_is_told_what_grants_them() {
 }
 
 #[test]
-fn one_variant_is_described_and_not_judged() {
+fn single_variant_gets_no_verdict() {
     check(
         "descriptive",
         &terminal(&fixture::descriptive_run(), &PLAIN),
@@ -109,7 +115,7 @@ fn one_variant_is_described_and_not_judged() {
 }
 
 #[test]
-fn a_narrow_terminal_loses_columns_and_no_answer() {
+fn narrow_terminal_drops_columns_but_no_answer() {
     check(
         "narrow",
         &terminal(
@@ -139,7 +145,7 @@ fn no_line_is_wider_than_the_terminal() {
 }
 
 #[test]
-fn colours_change_nothing_but_colours() {
+fn colors_add_only_escape_sequences() {
     let run = fixture::small_run();
     let colored = terminal(
         &run,
@@ -160,13 +166,13 @@ fn colours_change_nothing_but_colours() {
 }
 
 #[test]
-fn names_do_not_command_the_terminal() {
+fn names_cannot_send_terminal_commands() {
     let text = terminal(&fixture::hostile_run(), &PLAIN);
     assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text}");
 }
 
 #[test]
-fn indices_that_point_nowhere_are_shown_as_unknown() {
+fn invalid_indices_do_not_panic() {
     let mut run = fixture::small_run();
     run.plan.conditions.clear();
     run.comparisons[0].variant = 7;
@@ -181,8 +187,8 @@ fn a_contradicted_and_a_rounded_verdict_are_visible_everywhere() {
         .iter_mut()
         .zip([Inconclusive::RanksDisagree, Inconclusive::BelowResolution])
     {
-        comparison.verdict = Verdict::Unresolved;
-        comparison.inconclusive = Some(reason);
+        comparison.verdict = Verdict::Unexplained;
+        comparison.inconclusive_reason = Some(reason);
         comparison.tps.ranks_disagree = reason == Inconclusive::RanksDisagree;
         comparison.tps.widened = 0.025;
     }

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn permute_gives_postgresql_s_portable_values() {
+    fn permute_matches_postgresql() {
         let size = i64::MAX - 10;
         let expected = [
             520_382_784_483_822_430,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_give_postgresql_s_values() {
+    fn hashes_match_postgresql() {
         assert_eq!(hash_murmur2(10, 5432), -5_817_877_081_768_721_676);
         assert_eq!(hash_fnv1a(10, 5432), -7_793_829_335_365_542_153);
     }

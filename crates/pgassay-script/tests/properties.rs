@@ -14,7 +14,7 @@ use pgassay_script::{CommandKind, Names, Options, Protocol, Script, Value, sql};
 use proptest::prelude::*;
 
 /// Script fragments, so that random texts get past the first token.
-fn soup() -> impl Strategy<Value = String> {
+fn script_fragments() -> impl Strategy<Value = String> {
     const PIECES: [&str; 64] = [
         "\\set ",
         "\\if ",
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn parsing_never_panics(text in soup(), bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn parsing_never_panics(text in script_fragments(), bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         for protocol in [Protocol::Simple, Protocol::Prepared] {
             let options = Options { protocol, ..Options::default() };
             let _ = Script::parse("s", &text, &options, &mut Names::new()).map_err(|error| error.to_string());
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn every_target_of_a_conditional_is_a_command(text in soup()) {
+    fn every_target_of_a_conditional_is_a_command(text in script_fragments()) {
         let Ok((script, _)) = parse(&text, Protocol::Simple) else { return Ok(()) };
         let commands = script.commands();
         let is_endif = |target: usize| matches!(commands[target].kind, CommandKind::Endif);
@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn statements_without_defined_variables_are_sent_as_they_are(text in soup()) {
+    fn statements_without_defined_variables_are_sent_as_they_are(text in script_fragments()) {
         let Ok((script, names)) = parse(&text, Protocol::Simple) else { return Ok(()) };
         let variables = pgassay_script::Variables::new(&std::sync::Arc::new(names));
         for command in script.commands() {
@@ -189,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn splitting_is_stable(text in soup()) {
+    fn splitting_is_stable(text in script_fragments()) {
         let Ok(statements) = sql::statements(&text) else { return Ok(()) };
         let joined: String = statements.iter().flat_map(|found| [&found.text, "\n;\n"]).collect();
         let again = sql::statements(&joined).unwrap();

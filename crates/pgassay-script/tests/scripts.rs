@@ -57,7 +57,7 @@ SELECT 4"#;
 }
 
 #[test]
-fn commands_know_their_lines() {
+fn commands_have_line_numbers() {
     let text = "-- one\n\n  SELECT 1,\n  2;\n\\set a 1 + \\\n  2\n\n\\\nSELECT\n3; SELECT 4 \\gset\n\\sleep 1";
     let found: Vec<_> = commands(text)
         .iter()
@@ -261,7 +261,7 @@ fn conditions_must_match() {
 }
 
 #[test]
-fn errors_have_pgbench_s_words_and_carets() {
+fn errors_match_pgbench() {
     for (text, expected) in REFUSALS {
         assert_eq!(error(text), *expected, "{text:?}");
     }
@@ -286,7 +286,7 @@ fn errors_have_pgbench_s_words_and_carets() {
 }
 
 #[test]
-fn a_variable_s_name_is_checked_when_it_is_set() {
+fn variable_names_are_checked_when_set() {
     let outcome = run("\\set . debug(1)", &[]);
     assert_eq!(outcome.debugged.len(), 1);
     let (_, error) = outcome.error.unwrap();
@@ -358,7 +358,7 @@ fn sleeps_and_shells() {
 }
 
 #[test]
-fn setrandom_of_old_scripts_is_set_with_a_note() {
+fn setrandom_is_translated_with_a_note() {
     let text = "\\setrandom id 1 1000000\n\\set b random(1, 1000000)\n\
                 \\setrandom g 1 :max gaussian 2.5\n\\setrandom e 1 :max exponential :p\n\
                 \\setrandom u 5 5 UNIFORM\nSELECT :id, :u;";
@@ -500,7 +500,7 @@ fn scripts_are_chosen_by_weight() {
 }
 
 #[test]
-fn states_are_drawn_in_pgbench_s_order() {
+fn seeds_are_drawn_in_pgbench_order() {
     let seeding = Seeding::new(7, 3, 2, false);
     let mut base = Rng::from_seed(7);
     for client in &seeding.clients {
@@ -536,7 +536,7 @@ fn states_are_drawn_in_pgbench_s_order() {
 }
 
 #[test]
-fn a_long_line_of_bytes_that_are_no_text_is_no_panic() {
+fn long_invalid_utf8_line_does_not_panic() {
     for byte in [0x80, 0xb4, 0xff] {
         let name = "strange.sql";
         let parsed = Script::parse(name, &[byte; 300], &Options::default(), &mut Names::new());

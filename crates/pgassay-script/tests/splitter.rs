@@ -5,7 +5,7 @@
 use pgassay_script::sql::{SplitError, statements};
 
 #[test]
-fn statements_are_separated_and_know_their_lines() {
+fn statements_are_split_with_line_numbers() {
     let text = "-- set up\nCREATE TABLE t (a int);\n\n/* two */ INSERT INTO t\n  VALUES (';');;\n\
                 CREATE FUNCTION f() RETURNS void AS $x$ BEGIN; END; $x$ LANGUAGE plpgsql;\n\
                 SELECT 1 AS \"a;b\"; /* only; a comment */ ; -- the end;\nANALYZE t";
@@ -29,7 +29,7 @@ fn statements_are_separated_and_know_their_lines() {
 }
 
 #[test]
-fn bodies_of_functions_hold_their_semicolons() {
+fn function_bodies_may_contain_semicolons() {
     let text = "SELECT 1; CREATE PROCEDURE p(a int) BEGIN ATOMIC SELECT a; SELECT CASE WHEN a = 1 \
                 THEN 2 END; END; BEGIN; COMMIT;";
     let found = statements(text).unwrap();
@@ -38,7 +38,7 @@ fn bodies_of_functions_hold_their_semicolons() {
 }
 
 #[test]
-fn what_only_psql_runs_is_refused_with_its_line() {
+fn psql_only_input_is_rejected_with_its_line() {
     let cases = [
         (
             "SELECT 1;\n\\copy t from 'f'\n",

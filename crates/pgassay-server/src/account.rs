@@ -66,10 +66,10 @@ impl Account {
                 user: name.to_owned(),
             })?;
         if user.uid == 0 {
-            return Err(ServerError::RootCannotServe);
+            return Err(ServerError::RootNotAllowed);
         }
         if uid != 0 && user.uid != uid {
-            return Err(ServerError::CannotBecome {
+            return Err(ServerError::NotRoot {
                 user: user.name,
                 ourselves: ourselves.name,
             });
@@ -174,11 +174,11 @@ impl Account {
         ancestors.reverse();
         ancestors
             .into_iter()
-            .find(|directory| !self.may_pass(directory))
+            .find(|directory| !self.can_enter(directory))
             .map(Path::to_owned)
     }
 
-    fn may_pass(&self, directory: &Path) -> bool {
+    fn can_enter(&self, directory: &Path) -> bool {
         let Ok(metadata) = directory.metadata() else {
             return true;
         };
@@ -208,7 +208,7 @@ mod tests {
             assert_eq!(account.user.name, DEFAULT_USER);
             assert!(matches!(
                 Account::choose(Some("root")),
-                Err(ServerError::RootCannotServe)
+                Err(ServerError::RootNotAllowed)
             ));
         }
     }

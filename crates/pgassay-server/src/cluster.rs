@@ -37,11 +37,11 @@ pub(crate) struct Cluster<'a> {
 impl Cluster<'_> {
     /// Runs `initdb` and writes the configuration.
     pub(crate) fn create(&self) -> Result<(), ServerError> {
-        self.initialise()?;
+        self.run_initdb()?;
         self.configure()
     }
 
-    fn initialise(&self) -> Result<(), ServerError> {
+    fn run_initdb(&self) -> Result<(), ServerError> {
         let program = self.installation.program("initdb");
         let arguments = self.initdb_arguments();
         let mut command: Vec<&OsStr> = vec![program.as_os_str()];
@@ -118,7 +118,7 @@ impl Cluster<'_> {
         let tcp = self.config.tcp;
         let mut settings = self.config.settings.clone();
         if self.config.tls {
-            self.certify(&data)?;
+            self.write_certificate(&data)?;
             settings
                 .entry("ssl".to_owned())
                 .or_insert_with(|| "on".to_owned());
@@ -139,7 +139,7 @@ impl Cluster<'_> {
     }
 
     /// Writes a certificate and its key under the server's default names.
-    fn certify(&self, data: &Path) -> Result<(), ServerError> {
+    fn write_certificate(&self, data: &Path) -> Result<(), ServerError> {
         let certificate = data.join("server.crt");
         let failed = |error: rcgen::Error| {
             ServerError::writing("create", &certificate, std::io::Error::other(error))

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pgassay_wire::{Answer, Exchange, ExchangeError, Login};
+use pgassay_wire::{Exchange, ExchangeError, Login, QueryResult};
 
 pub use pgassay_wire::ServerError as SqlError;
 
@@ -121,7 +121,7 @@ impl Connection {
     }
 
     /// Runs one or more statements and returns the result of each.
-    pub fn query_all(&mut self, sql: &str) -> Result<Vec<Answer>, ConnectionError> {
+    pub fn query_all(&mut self, sql: &str) -> Result<Vec<QueryResult>, ConnectionError> {
         Ok(self.exchange.query(sql)?)
     }
 
@@ -136,7 +136,7 @@ impl Connection {
         &mut self,
         sql: &str,
         parameters: &[Option<&str>],
-    ) -> Result<Answer, ConnectionError> {
+    ) -> Result<QueryResult, ConnectionError> {
         Ok(self.exchange.execute(sql, parameters)?)
     }
 

@@ -28,10 +28,10 @@ pub enum ServerError {
     },
     /// PostgreSQL refuses to run as root.
     #[error("PostgreSQL cannot run as root: specify another user to run it as")]
-    RootCannotServe,
+    RootNotAllowed,
     /// Only root can run a server as another user.
     #[error("only root can run a server as {user}; the current user is {ourselves}")]
-    CannotBecome {
+    NotRoot {
         /// The requested user.
         user: String,
         /// The current user.

@@ -76,7 +76,7 @@ impl BuildFacts {
     }
 
     /// The optimization flag; the last one takes effect.
-    pub fn optimisation(&self) -> Option<&str> {
+    pub fn optimization_flag(&self) -> Option<&str> {
         self.cflags
             .as_deref()?
             .split_whitespace()
@@ -218,7 +218,7 @@ mod tests {
             facts.configure.as_deref(),
             Some("'--enable-debug' '--prefix=/mnt'")
         );
-        assert_eq!(facts.optimisation(), Some("-O2"));
+        assert_eq!(facts.optimization_flag(), Some("-O2"));
         let facts = BuildFacts::of_image(NEW);
         assert_eq!(
             facts.configure.as_deref(),

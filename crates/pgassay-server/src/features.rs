@@ -1,6 +1,6 @@
 //! Optional features of a build: compression, LLVM, TLS.
 //!
-//! `configure` records its arguments in the executable (see `facts`). LLVM is a library that the
+//! `configure` records its arguments in the executable (see `evidence`). LLVM is a library that the
 //! server loads (`src/backend/jit/llvm`), which may be in a separate package.
 
 use crate::installation::Installation;

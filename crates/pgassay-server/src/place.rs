@@ -25,12 +25,12 @@ const GRACE: Duration = Duration::from_mins(1);
 
 /// A server directory, in use until this is dropped *and* its keeper has ended.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ServerDir {
     path: PathBuf,
     lock: File,
 }
 
-impl Place {
+impl ServerDir {
     /// Creates a directory that only the current user can access, until `hand_over`.
     pub(crate) fn create(parent: &Path) -> io::Result<Self> {
         let parent = parent.canonicalize()?;
@@ -64,7 +64,7 @@ impl Place {
     /// Takes over a stale server directory. `None` if it is in use, is not a server directory, or is
     /// owned neither by the current user nor by the server's user.
     pub(crate) fn adopt(path: &Path, account: &Account) -> io::Result<Option<Self>> {
-        if !path.file_name().is_some_and(is_place_name) {
+        if !path.file_name().is_some_and(is_server_dir_name) {
             return Ok(None);
         }
         let metadata = fs::symlink_metadata(path)?;
@@ -109,18 +109,18 @@ impl Place {
 }
 
 /// The server directories in `parent`, in use or not.
-pub(crate) fn places_in(parent: &Path) -> Vec<PathBuf> {
+pub(crate) fn server_dirs_in(parent: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(parent) else {
         return Vec::new();
     };
     entries
         .flatten()
-        .filter(|entry| is_place_name(&entry.file_name()))
+        .filter(|entry| is_server_dir_name(&entry.file_name()))
         .map(|entry| entry.path())
         .collect()
 }
 
-fn is_place_name(name: &OsStr) -> bool {
+fn is_server_dir_name(name: &OsStr) -> bool {
     name.to_str()
         .and_then(|name| name.strip_prefix(PREFIX))
         .is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
@@ -151,10 +151,10 @@ mod tests {
     }
 
     /// Processes that other tests start hold our locks between fork and exec.
-    fn adopt_soon(path: &Path) -> Place {
+    fn adopt_soon(path: &Path) -> ServerDir {
         let mut adopted = None;
         crate::sweep::wait_until(Duration::from_secs(5), || {
-            adopted = Place::adopt(path, &account()).unwrap();
+            adopted = ServerDir::adopt(path, &account()).unwrap();
             adopted.is_some()
         });
         adopted.unwrap()
@@ -163,10 +163,10 @@ mod tests {
     #[test]
     fn only_a_stale_directory_can_be_adopted() {
         let parent = tempfile::tempdir().unwrap();
-        let place = Place::create(parent.path()).unwrap();
+        let place = ServerDir::create(parent.path()).unwrap();
         let path = place.path().to_owned();
-        assert_eq!(places_in(parent.path()), [path.as_path()]);
-        assert!(Place::adopt(&path, &account()).unwrap().is_none());
+        assert_eq!(server_dirs_in(parent.path()), [path.as_path()]);
+        assert!(ServerDir::adopt(&path, &account()).unwrap().is_none());
         drop(place);
         let adopted = adopt_soon(&path);
         adopted.remove().unwrap();
@@ -186,7 +186,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(parent.path(), open).unwrap();
-        let place = Place::create(parent.path()).unwrap();
+        let place = ServerDir::create(parent.path()).unwrap();
         place.hand_over(&account).unwrap();
         let path = place.path().to_owned();
         drop(place);
@@ -196,7 +196,7 @@ mod tests {
             // user, and the thread ends right after it.
             let changed = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
             assert_eq!(changed, 0);
-            Place::adopt(&path, &account).unwrap().is_none()
+            ServerDir::adopt(&path, &account).unwrap().is_none()
         });
         assert!(adopting.join().unwrap());
     }
@@ -206,7 +206,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("pgassay-0123456789abcdef");
         fs::create_dir(&path).unwrap();
-        assert!(Place::adopt(&path, &account()).unwrap().is_none());
+        assert!(ServerDir::adopt(&path, &account()).unwrap().is_none());
         let old = std::time::SystemTime::now() - 2 * GRACE;
         File::open(&path).unwrap().set_modified(old).unwrap();
         assert_eq!(adopt_soon(&path).path(), path);
@@ -223,12 +223,12 @@ mod tests {
         ] {
             fs::create_dir(parent.path().join(name)).unwrap();
             assert!(
-                Place::adopt(&parent.path().join(name), &account())
+                ServerDir::adopt(&parent.path().join(name), &account())
                     .unwrap()
                     .is_none()
             );
         }
-        assert!(places_in(parent.path()).is_empty());
+        assert!(server_dirs_in(parent.path()).is_empty());
     }
 
     #[test]
@@ -237,6 +237,6 @@ mod tests {
         let target = tempfile::tempdir().unwrap();
         let link = parent.path().join("pgassay-0123456789abcdef");
         std::os::unix::fs::symlink(target.path(), &link).unwrap();
-        assert!(Place::adopt(&link, &account()).unwrap().is_none());
+        assert!(ServerDir::adopt(&link, &account()).unwrap().is_none());
     }
 }

@@ -22,7 +22,7 @@ use crate::account::Account;
 use crate::cluster::Cluster;
 use crate::connection::{Connection, ConnectionError};
 use crate::error::ServerError;
-use crate::home::{self, Home};
+use crate::home::{self, SourceFile};
 use crate::installation::Installation;
 use crate::log::{self, ServerLog};
 use crate::os::{self, Pid, Signal};
@@ -93,7 +93,7 @@ impl Default for ServerConfig {
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    home: Home,
+    home: SourceFile,
     log: ServerLog,
     installation: Installation,
     config: ServerConfig,
@@ -112,7 +112,7 @@ impl Server {
             .parent_dir
             .clone()
             .unwrap_or_else(home::default_parent);
-        let (home, log) = Home::create(&parent, &account)?;
+        let (home, log) = SourceFile::create(&parent, &account)?;
         let password = random_password().map_err(|source| ServerError::Directory {
             doing: "create a password for the server in",
             path: parent,
@@ -466,7 +466,7 @@ impl Server {
             .stdout(log().map_err(failed)?)
             .stderr(log().map_err(failed)?);
         os::detach(&mut command, &[]);
-        self.home.settle(command.spawn().map_err(failed)?);
+        self.home.set_postmaster(command.spawn().map_err(failed)?);
         self.wait_until_ready()
     }
 }

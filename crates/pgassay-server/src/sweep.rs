@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::account::Account;
 use crate::os::{self, Pid, Signal};
-use crate::place::{self, Place};
+use crate::place::{self, ServerDir};
 use crate::processes;
 use crate::shared_memory::SharedMemory;
 
@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// A file in a socket's directory with the path of its server directory, for a sweep that does not
 /// know the configured location of the data.
-pub(crate) const ELSEWHERE: &str = "elsewhere";
+pub(crate) const DATA_LOCATION_FILE: &str = "elsewhere";
 
 /// Ends every PostgreSQL process in `base`: first cleanly, so that it releases its shared memory;
 /// then by killing it, and removes its shared memory.
@@ -62,8 +62,11 @@ fn signal_until_gone(living: impl Fn() -> Vec<Pid>, signal: Signal, timeout: Dur
 /// removed paths. Only logs failures, since they must not prevent a new server from starting.
 pub(crate) fn stale(parents: &[PathBuf], account: &Account) -> Vec<PathBuf> {
     let mut removed = Vec::new();
-    for path in parents.iter().flat_map(|parent| place::places_in(parent)) {
-        let elsewhere = std::fs::read_to_string(path.join(ELSEWHERE))
+    for path in parents
+        .iter()
+        .flat_map(|parent| place::server_dirs_in(parent))
+    {
+        let elsewhere = std::fs::read_to_string(path.join(DATA_LOCATION_FILE))
             .ok()
             .map(PathBuf::from);
         // The data first: only the socket's directory refers to them.
@@ -89,7 +92,7 @@ pub(crate) fn stale(parents: &[PathBuf], account: &Account) -> Vec<PathBuf> {
 }
 
 fn sweep_one(path: &Path, account: &Account) -> io::Result<bool> {
-    let Some(place) = Place::adopt(path, account)? else {
+    let Some(place) = ServerDir::adopt(path, account)? else {
         return Ok(false);
     };
     end_processes(place.path())?;
@@ -122,8 +125,8 @@ mod tests {
     fn only_stale_directories_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let account = Account::choose(None).unwrap();
-        let in_use = Place::create(parent.path()).unwrap();
-        let left = Place::create(parent.path()).unwrap().path().to_owned();
+        let in_use = ServerDir::create(parent.path()).unwrap();
+        let left = ServerDir::create(parent.path()).unwrap().path().to_owned();
         std::fs::write(left.join("file"), "x").unwrap();
         let mut removed = Vec::new();
         wait_until(SOON, || {
@@ -139,9 +142,9 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let disk = tempfile::tempdir().unwrap();
         let account = Account::choose(None).unwrap();
-        let socket = Place::create(parent.path()).unwrap().path().to_owned();
-        let data = Place::create(disk.path()).unwrap().path().to_owned();
-        std::fs::write(socket.join(ELSEWHERE), data.to_str().unwrap()).unwrap();
+        let socket = ServerDir::create(parent.path()).unwrap().path().to_owned();
+        let data = ServerDir::create(disk.path()).unwrap().path().to_owned();
+        std::fs::write(socket.join(DATA_LOCATION_FILE), data.to_str().unwrap()).unwrap();
         wait_until(SOON, || {
             stale(&[parent.path().to_owned()], &account);
             !socket.exists()

@@ -24,7 +24,7 @@ const VERSIONS: [&str; 4] = ["9.6.24", "10.22.0", "18.2.0", "18.10.0"];
 
 /// How a repository answers a request for an archive.
 #[derive(Clone, Copy, PartialEq)]
-enum Manner {
+enum Behavior {
     Proper,
     /// The connection breaks after half of the archive.
     CutOff,
@@ -43,7 +43,7 @@ struct Repository {
 }
 
 impl Repository {
-    fn start(manner: Manner) -> Self {
+    fn start(manner: Behavior) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}/maven", listener.local_addr().unwrap());
         let archives_sent = Arc::new(AtomicU32::new(0));
@@ -68,7 +68,7 @@ impl Repository {
     }
 }
 
-fn serve(stream: &mut TcpStream, manner: Manner, archives_sent: &AtomicU32) {
+fn serve(stream: &mut TcpStream, manner: Behavior, archives_sent: &AtomicU32) {
     let mut request = String::new();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     reader.read_line(&mut request).unwrap();
@@ -78,12 +78,12 @@ fn serve(stream: &mut TcpStream, manner: Manner, archives_sent: &AtomicU32) {
         reader.read_line(&mut header).unwrap();
     }
     let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
-    if manner == Manner::Silent {
+    if manner == Behavior::Silent {
         thread::sleep(Duration::from_mins(1));
     }
     let answer = answer(&path);
     let is_archive = Path::new(&path).extension().is_some_and(|end| end == "jar");
-    if manner == Manner::Slow && is_archive {
+    if manner == Behavior::Slow && is_archive {
         thread::sleep(Duration::from_millis(700));
     }
     let Some(mut body) = answer else {
@@ -100,8 +100,8 @@ fn serve(stream: &mut TcpStream, manner: Manner, archives_sent: &AtomicU32) {
         archives_sent.fetch_add(1, Ordering::Relaxed);
         let middle = body.len() / 2;
         match manner {
-            Manner::CutOff => body.truncate(middle),
-            Manner::Damaged => body[middle] ^= 1,
+            Behavior::CutOff => body.truncate(middle),
+            Behavior::Damaged => body[middle] ^= 1,
             _ => {}
         }
     }
@@ -184,7 +184,7 @@ fn entries(cache: &Path) -> Vec<String> {
 
 #[test]
 fn the_newest_of_a_series_is_fetched_once_and_then_cached() {
-    let repository = Repository::start(Manner::Proper);
+    let repository = Repository::start(Behavior::Proper);
     let cache = tempfile::tempdir().unwrap();
     let mut finder = repository.finder(cache.path());
     let fetched = find(&finder, "18").unwrap();
@@ -203,7 +203,7 @@ fn the_newest_of_a_series_is_fetched_once_and_then_cached() {
 
 #[test]
 fn the_error_for_an_unknown_version_lists_the_available_ones() {
-    let repository = Repository::start(Manner::Proper);
+    let repository = Repository::start(Behavior::Proper);
     let cache = tempfile::tempdir().unwrap();
     for version in ["42", "10.99", "19beta1"] {
         let error = find(&repository.finder(cache.path()), version).unwrap_err();
@@ -219,7 +219,7 @@ fn the_error_for_an_unknown_version_lists_the_available_ones() {
 
 #[test]
 fn a_truncated_or_damaged_download_is_an_error_and_leaves_nothing() {
-    for manner in [Manner::CutOff, Manner::Damaged] {
+    for manner in [Behavior::CutOff, Behavior::Damaged] {
         let repository = Repository::start(manner);
         let cache = tempfile::tempdir().unwrap();
         let error = find(&repository.finder(cache.path()), "18").unwrap_err();
@@ -227,21 +227,21 @@ fn a_truncated_or_damaged_download_is_an_error_and_leaves_nothing() {
             panic!("{error}")
         };
         let is_checksum = matches!(**cause, FetchError::Checksum { .. });
-        assert_eq!(is_checksum, manner == Manner::Damaged, "{cause}");
+        assert_eq!(is_checksum, manner == Behavior::Damaged, "{cause}");
         assert!(
             entries(cache.path()).is_empty(),
             "{:?}",
             entries(cache.path())
         );
         // The next attempt succeeds.
-        let proper = Repository::start(Manner::Proper);
+        let proper = Repository::start(Behavior::Proper);
         find(&proper.finder(cache.path()), "18").unwrap();
     }
 }
 
 #[test]
 fn no_response_and_no_network_time_out_with_advice() {
-    let repository = Repository::start(Manner::Silent);
+    let repository = Repository::start(Behavior::Silent);
     let cache = tempfile::tempdir().unwrap();
     let mut finder = repository.finder(cache.path());
     finder.network_timeout = Duration::from_secs(1);
@@ -277,7 +277,7 @@ fn no_response_and_no_network_time_out_with_advice() {
 
 #[test]
 fn two_processes_that_fetch_the_same_version_both_succeed() {
-    let repository = Repository::start(Manner::Slow);
+    let repository = Repository::start(Behavior::Slow);
     let directory = common::open_directory();
     let cache = directory.path().join("cache");
     let mut children: Vec<_> = (0..2)
@@ -302,7 +302,7 @@ fn two_processes_that_fetch_the_same_version_both_succeed() {
 
 #[test]
 fn a_killed_download_leaves_no_entry_and_does_not_block_the_next() {
-    let repository = Repository::start(Manner::Slow);
+    let repository = Repository::start(Behavior::Slow);
     let directory = common::open_directory();
     let cache = directory.path().join("cache");
     let mut command = common::helper("a_process_that_fetches", directory.path(), None);
@@ -337,7 +337,7 @@ fn a_process_that_fetches() {
 
 #[test]
 fn the_error_for_a_cache_that_is_not_writable_includes_its_path() {
-    let repository = Repository::start(Manner::Proper);
+    let repository = Repository::start(Behavior::Proper);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "in the way").unwrap();

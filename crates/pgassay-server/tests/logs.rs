@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::eventually;
-use pgassay_server::{Beside, CounterReader, CounterReading, Server, ServerConfig, testing};
+use pgassay_server::{
+    CounterReader, CounterReading, Server, ServerConfig, ServerProcesses, testing,
+};
 
 /// Well above the log size of a server start.
 const BYTES: u64 = 16 << 10;
@@ -51,7 +53,7 @@ fn a_large_log_is_truncated_and_continues() {
             return;
         };
         said(&server, "before");
-        server.empty_log_beyond(BYTES).unwrap();
+        server.truncate_log_above(BYTES).unwrap();
         assert!(
             server.log_tail(50).contains("before"),
             "a small log is kept"
@@ -60,7 +62,7 @@ fn a_large_log_is_truncated_and_continues() {
         said(&server, &"x".repeat(2 * BYTES as usize));
         let before = sizes(&server);
         assert!(before.values().sum::<u64>() > BYTES, "{before:?}");
-        server.empty_log_beyond(BYTES).unwrap();
+        server.truncate_log_above(BYTES).unwrap();
         let after = sizes(&server);
         assert_eq!(after.values().sum::<u64>(), 0, "{after:?}");
         assert_eq!(before.len(), after.len());
@@ -89,7 +91,7 @@ fn an_entry_missing_from_a_numbered_log_is_counted() {
         let reader = CounterReader::open(&server).unwrap();
         let read = || {
             let mut reading = CounterReading::default();
-            reader.read_beside(&Beside::of_server(&server, &[]), &mut reading);
+            reader.read_kernel_statistics(&ServerProcesses::of_server(&server, &[]), &mut reading);
             reading
         };
         said(&server, "before");
@@ -148,7 +150,7 @@ fn a_symbolic_link_among_the_logs_gives_no_access_to_files_of_other_users() {
     let link = server.data_dir().join("log/link.log");
     std::os::unix::fs::symlink(&precious, &link).unwrap();
     said(&server, &"x".repeat(2 * BYTES as usize));
-    let refused = server.empty_log_beyond(BYTES).unwrap_err().to_string();
+    let refused = server.truncate_log_above(BYTES).unwrap_err().to_string();
     assert!(refused.contains("empty the log"), "{refused}");
     assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
     server.stop().unwrap();

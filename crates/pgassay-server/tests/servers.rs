@@ -383,7 +383,7 @@ fn a_fresh_restart_restores_the_data_of_the_first_one() {
     };
     execute(&server, "create table t as select 7 as i");
     for _ in 0..2 {
-        server.restart_afresh(|_| {}).unwrap();
+        server.restart_with_initial_data(|_| {}).unwrap();
         assert_eq!(rows(&server).as_deref(), Some("1"));
         execute(&server, "insert into t values (8)");
         assert_eq!(rows(&server).as_deref(), Some("2"));

@@ -26,7 +26,7 @@ use crate::error::{StatsError, check_probability};
 use crate::multiplicity::{benjamini_hochberg, holm, simes};
 use crate::pairs::Interval;
 use change::Row;
-use side::{Side, check_rows, most_blocks_agree};
+use side::{Side, check_rows, has_consistent_sign};
 
 /// A row with a relative cost below this on one side counts as added or removed. The 2% allow for
 /// occasional samples from a warm-up or another session.
@@ -91,18 +91,18 @@ pub struct Change {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Class {
     /// Added: it has a cost in B and almost none in A.
-    New,
+    Added,
     /// Increased in B.
-    Up,
+    Increased,
     /// Decreased in B.
-    Down,
+    Decreased,
     /// Removed: it has a cost in A and almost none in B.
-    Gone,
+    Removed,
     /// No significant change.
-    Same {
+    Unchanged {
         /// A smaller change, in µs per transaction, would have been missed with a probability of 20% or
         /// more.
-        resolvable_us: f64,
+        detectable_us: f64,
     },
     /// One trial on a side, so no test is possible.
     Descriptive,
@@ -186,7 +186,7 @@ pub fn cost_difference(
     correction: Correction,
     alpha: f64,
 ) -> Result<CostDifference, StatsError> {
-    let mut draft = Draft::of(table, alpha)?;
+    let mut draft = TestedDifference::of(table, alpha)?;
     let everything: Vec<usize> = (0..table.rows.len()).collect();
     draft.judge(&everything, correction, alpha);
     Ok(draft.difference)
@@ -213,7 +213,7 @@ pub fn grouped_cost_difference(
         });
     }
     // Check the rows before summing them, so that errors name the caller's rows.
-    let mut draft = Draft::of(table, alpha)?;
+    let mut draft = TestedDifference::of(table, alpha)?;
     let by_group = cost_difference(&sums(table, group_of, groups), Correction::Holm, alpha)?;
     let mut members = vec![Vec::new(); groups];
     for (row, group) in group_of.iter().enumerate() {
@@ -270,7 +270,7 @@ fn sums(table: &CostTable, group_of: &[usize], groups: usize) -> CostTable {
 }
 
 /// A difference whose rows are tested but not yet classified.
-struct Draft {
+struct TestedDifference {
     difference: CostDifference,
     /// Degrees of freedom of each row's standard error.
     df: Vec<f64>,
@@ -279,7 +279,7 @@ struct Draft {
     alpha: f64,
 }
 
-impl Draft {
+impl TestedDifference {
     fn of(table: &CostTable, alpha: f64) -> Result<Self, StatsError> {
         check_probability("alpha", alpha)?;
         let (a, b) = (Side::of('A', &table.a)?, Side::of('B', &table.b)?);
@@ -303,10 +303,10 @@ impl Draft {
         let (mut rows, mut df, mut steady) = (Vec::new(), Vec::new(), Vec::new());
         for (index, counts) in table.rows.iter().enumerate() {
             let noise = judged.then(|| prior.noise(&spreads[index]));
-            let (row, row_df) = untried_row(&a, &b, counts, noise, level);
+            let (row, row_df) = unclassified_row(&a, &b, counts, noise, level);
             rows.push(row);
             df.push(row_df);
-            steady.push(most_blocks_agree(&a, &b, counts));
+            steady.push(has_consistent_sign(&a, &b, counts));
         }
         let dispersion = judged.then_some(prior.usual);
         let total = change::total_change(&a, &b, level);
@@ -350,15 +350,15 @@ impl Draft {
             row.class = if opened && p_adjusted <= alpha && self.steady[*index] {
                 changed(row.a.us, row.b.us)
             } else {
-                Class::Same {
-                    resolvable_us: resolvable * row.change.std_err_us.unwrap_or(f64::INFINITY),
+                Class::Unchanged {
+                    detectable_us: resolvable * row.change.std_err_us.unwrap_or(f64::INFINITY),
                 }
             };
         }
     }
 }
 
-fn untried_row(
+fn unclassified_row(
     a: &Side,
     b: &Side,
     counts: &RowCounts,
@@ -401,13 +401,13 @@ fn untried_row(
 
 fn changed(cost_a_us: f64, cost_b_us: f64) -> Class {
     if cost_a_us <= ABSENT_BELOW_SHARE * cost_b_us {
-        Class::New
+        Class::Added
     } else if cost_b_us <= ABSENT_BELOW_SHARE * cost_a_us {
-        Class::Gone
+        Class::Removed
     } else if cost_b_us > cost_a_us {
-        Class::Up
+        Class::Increased
     } else {
-        Class::Down
+        Class::Decreased
     }
 }
 

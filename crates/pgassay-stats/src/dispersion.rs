@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pooled_variation_is_found_back() {
+    fn the_pooled_variation_is_recovered() {
         let mut stream = SplitMix64::new(77);
         for cv in [0.02, 0.05, 0.2] {
             let mean: f64 = (0..10)
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn few_samples_say_nothing_and_many_say_much() {
+    fn the_prior_dominates_few_samples_but_not_many() {
         let prior = Prior {
             usual: Dispersion {
                 cv2: 0.0004,
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_known_is_none() {
+    fn without_spreads_there_is_no_prior() {
         assert_eq!(Spread::of(&[5], &[100]), None);
         assert_eq!(Spread::of(&[0, 0], &[100, 100]), None);
         assert_eq!(prior(&[]), None);

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn twenty_of_four_hundred_are_three_to_eight_percent() {
+    fn the_interval_of_20_in_400_is_3_to_8_percent() {
         let (low, high) = share_interval(20, 400, 0.95).unwrap();
         close(low, 0.0308, 1e-4);
         close(high, 0.0762, 1e-4);

@@ -40,7 +40,7 @@ pub enum StatsError {
     #[error(
         "interim analysis {index} after {pairs} pairs: numbers of pairs must be at least 2 and increase"
     )]
-    BadLook {
+    InvalidInterimAnalysis {
         /// Index of the interim analysis.
         index: usize,
         /// Number of pairs.

@@ -15,7 +15,7 @@
 use crate::multiplicity::{Step, holm_steps};
 use crate::pairs::{Comparison, Estimate};
 use crate::rank::{RankAgreement, agreement};
-use crate::verdict::{Band, Direction, Verdict};
+use crate::verdict::{Direction, EquivalenceMargin, Verdict};
 
 /// Why a comparison is inconclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct Judged {
 pub fn judge(
     comparisons: &[&Comparison],
     direction: Direction,
-    band: Band,
+    band: EquivalenceMargin,
     alpha: f64,
 ) -> Vec<Judged> {
     let p_values = |of: &dyn Fn(&Estimate) -> f64| -> Vec<Option<f64>> {
@@ -65,7 +65,7 @@ pub fn judge(
         .zip(steps)
         .map(|(comparison, (sign, equivalence))| match comparison {
             Comparison::Descriptive { .. } => Judged {
-                verdict: Verdict::Unresolved,
+                verdict: Verdict::Unexplained,
                 inconclusive: Some(Inconclusive::OnePair),
                 level: 1.0 - sign.alpha,
                 sign_alpha: sign.alpha,
@@ -89,15 +89,15 @@ fn steps_of(p_values: &[Option<f64>], alpha: f64) -> Vec<Step> {
 
 fn judged(estimate: &Estimate, sign: Step, equivalence: Step, direction: Direction) -> Judged {
     let (word, alpha) = if equivalence.claimed {
-        (Verdict::Same, equivalence.alpha)
+        (Verdict::Equivalent, equivalence.alpha)
     } else if sign.claimed {
-        (direction.word(estimate.ratio > 1.0), sign.alpha)
+        (direction.verdict_for(estimate.ratio > 1.0), sign.alpha)
     } else {
-        (Verdict::Unresolved, sign.alpha.min(equivalence.alpha))
+        (Verdict::Unexplained, sign.alpha.min(equivalence.alpha))
     };
     let inconclusive = if estimate.is_constant() {
         Some(Inconclusive::BelowResolution)
-    } else if word == Verdict::Unresolved {
+    } else if word == Verdict::Unexplained {
         Some(if estimate.below_resolution() {
             Inconclusive::BelowResolution
         } else {
@@ -108,7 +108,7 @@ fn judged(estimate: &Estimate, sign: Step, equivalence: Step, direction: Directi
         (agreement == RankAgreement::Disagrees).then_some(Inconclusive::RanksDisagree)
     };
     Judged {
-        verdict: inconclusive.map_or(word, |_| Verdict::Unresolved),
+        verdict: inconclusive.map_or(word, |_| Verdict::Unexplained),
         inconclusive,
         level: 1.0 - alpha,
         sign_alpha: sign.alpha,

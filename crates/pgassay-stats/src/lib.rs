@@ -4,11 +4,11 @@
 //!
 //! - [`pairs`]: the ratio B/A of neighboring trials with a t-interval and a rank check;
 //! - [`unit`]: the unit of analysis, pairs or server starts;
-//! - [`family`]: the verdicts of all comparisons of a study, which share one error rate;
+//! - [`comparisons`]: the verdicts of all comparisons of a study, which share one error rate;
 //! - [`verdict`]: faster, slower, equivalent or inconclusive, given an equivalence margin;
 //! - [`power`]: the minimum detectable effect of a run;
 //! - [`mean_difference`], [`welch`]: differences of means, for figures that can be 0;
-//! - [`looks`]: planned interim analyses, and Stein's two-stage procedure;
+//! - [`samples`]: planned interim analyses, and Stein's two-stage procedure;
 //! - [`cost`]: the difference in each function's µs per transaction with its uncertainty;
 //! - [`dispersion`]: the noise between trials beyond counting noise;
 //! - [`multiplicity`]: corrections by Holm and by Benjamini and Hochberg;
@@ -45,11 +45,11 @@ pub use dispersion::Dispersion;
 pub use distribution::share_interval;
 pub use error::StatsError;
 pub use family::{Inconclusive, Judged, judge};
-pub use looks::{Look, Looks, Step};
+pub use looks::{InterimAnalysis, NextStep, SequentialPlan};
 pub use means::{Mean, mean_difference, standard_deviation, welch};
 pub use order::{block_order, pairs_in_block};
-pub use pairs::{Background, Comparison, Estimate, Interval, Pair, compare, compare_within};
+pub use pairs::{Comparison, Estimate, Interval, Pair, PairContext, compare, compare_in_context};
 pub use power::Detectable;
 pub use rank::{RankAgreement, RankCheck};
 pub use unit::Unit;
-pub use verdict::{Band, Direction, Verdict};
+pub use verdict::{Direction, EquivalenceMargin, Verdict};

@@ -15,11 +15,11 @@
 use crate::distribution::t_quantile;
 use crate::error::{StatsError, check_positive, check_probability};
 use crate::pairs::{Comparison, Interval, Pair, compare, log_ratios, mean_and_sd};
-use crate::verdict::{Band, Direction, Verdict};
+use crate::verdict::{Direction, EquivalenceMargin, Verdict};
 
 /// One planned interim analysis.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Look {
+pub struct InterimAnalysis {
     /// Number of pairs after which it takes place.
     pub pairs: usize,
     /// The two-sided α spent in this analysis.
@@ -28,13 +28,13 @@ pub struct Look {
 
 /// The interim analyses of a study, in order.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Looks {
-    looks: Vec<Look>,
+pub struct SequentialPlan {
+    looks: Vec<InterimAnalysis>,
 }
 
 /// What to do next, given the pairs so far.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum NextStep {
     /// Continue to the next interim analysis.
     Continue {
         /// Total number of pairs for the next interim analysis.
@@ -54,27 +54,29 @@ pub enum Step {
     },
 }
 
-impl Looks {
+impl SequentialPlan {
     /// The standard plan: 6, 12 and 24 pairs with α = 0.004, 0.012 and 0.038.
     pub fn standard() -> Self {
         let looks = [(6, 0.004), (12, 0.012), (24, 0.038)];
         Self {
-            looks: looks.map(|(pairs, alpha)| Look { pairs, alpha }).to_vec(),
+            looks: looks
+                .map(|(pairs, alpha)| InterimAnalysis { pairs, alpha })
+                .to_vec(),
         }
     }
 
     /// A single analysis after `pairs` pairs.
     pub fn fixed(pairs: usize, alpha: f64) -> Result<Self, StatsError> {
-        Self::new(vec![Look { pairs, alpha }])
+        Self::new(vec![InterimAnalysis { pairs, alpha }])
     }
 
     /// A custom plan; the caller is responsible for its error rates.
-    pub fn new(looks: Vec<Look>) -> Result<Self, StatsError> {
+    pub fn new(looks: Vec<InterimAnalysis>) -> Result<Self, StatsError> {
         let mut before = 1;
         for (index, look) in looks.iter().enumerate() {
             check_probability("the alpha of an interim analysis", look.alpha)?;
             if look.pairs <= before {
-                return Err(StatsError::BadLook {
+                return Err(StatsError::InvalidInterimAnalysis {
                     index,
                     pairs: look.pairs,
                 });
@@ -82,13 +84,13 @@ impl Looks {
             before = look.pairs;
         }
         if looks.is_empty() {
-            return Err(StatsError::BadLook { index: 0, pairs: 0 });
+            return Err(StatsError::InvalidInterimAnalysis { index: 0, pairs: 0 });
         }
         Ok(Self { looks })
     }
 
     /// The interim analyses, in order.
-    pub fn looks(&self) -> &[Look] {
+    pub fn samples(&self) -> &[InterimAnalysis] {
         &self.looks
     }
 
@@ -102,8 +104,8 @@ impl Looks {
         &self,
         pairs: &[Pair],
         direction: Direction,
-        band: Band,
-    ) -> Result<Step, StatsError> {
+        band: EquivalenceMargin,
+    ) -> Result<NextStep, StatsError> {
         let last = self.looks.len() - 1;
         for (index, look) in self.looks.iter().enumerate() {
             let level = 1.0 - look.alpha;
@@ -113,17 +115,17 @@ impl Looks {
                 } else {
                     Some(compare(pairs, level)?)
                 };
-                return Ok(Step::Continue {
+                return Ok(NextStep::Continue {
                     pairs_wanted: look.pairs,
                     so_far,
                 });
             };
             let comparison = compare(seen, level)?;
-            let verdict = comparison.estimate().map_or(Verdict::Unresolved, |found| {
+            let verdict = comparison.estimate().map_or(Verdict::Unexplained, |found| {
                 Verdict::of(&found.interval, direction, band)
             });
             if verdict.is_conclusive() || index == last {
-                return Ok(Step::Stop {
+                return Ok(NextStep::Stop {
                     verdict,
                     comparison,
                     look: index,
@@ -156,10 +158,12 @@ pub fn stein_interval(
     pilot_pairs: usize,
     level: f64,
 ) -> Result<Interval, StatsError> {
-    let pilot = pairs.get(..pilot_pairs).ok_or(StatsError::BadLook {
-        index: 0,
-        pairs: pilot_pairs,
-    })?;
+    let pilot = pairs
+        .get(..pilot_pairs)
+        .ok_or(StatsError::InvalidInterimAnalysis {
+            index: 0,
+            pairs: pilot_pairs,
+        })?;
     let (quantile, pilot_sd) = pilot_spread(pilot, level)?;
     let (mean, _) = mean_and_sd(&log_ratios(pairs)?);
     let half_width = quantile * pilot_sd / (pairs.len() as f64).sqrt();
@@ -173,7 +177,7 @@ pub fn stein_interval(
 fn pilot_spread(pilot: &[Pair], level: f64) -> Result<(f64, f64), StatsError> {
     check_probability("the confidence level", level)?;
     if pilot.len() < 2 {
-        return Err(StatsError::BadLook {
+        return Err(StatsError::InvalidInterimAnalysis {
             index: 0,
             pairs: pilot.len(),
         });
@@ -201,17 +205,22 @@ mod tests {
     }
 
     /// Share of runs that end with a verdict in `wanted`, and mean number of pairs.
-    fn run_plan(effect: f64, band: Band, wanted: &[Verdict], simulations: u32) -> (f64, f64) {
-        let (plan, mut stream) = (Looks::standard(), SplitMix64::new(612));
+    fn run_plan(
+        effect: f64,
+        band: EquivalenceMargin,
+        wanted: &[Verdict],
+        simulations: u32,
+    ) -> (f64, f64) {
+        let (plan, mut stream) = (SequentialPlan::standard(), SplitMix64::new(612));
         let (mut hits, mut used) = (0, 0);
         for _ in 0..simulations {
             let pairs = draw(&mut stream, plan.pairs_max(), effect, 0.02);
             let step = plan.judge(&pairs, Direction::HigherIsBetter, band).unwrap();
-            let Step::Stop { verdict, look, .. } = step else {
+            let NextStep::Stop { verdict, look, .. } = step else {
                 unreachable!()
             };
             hits += u32::from(wanted.contains(&verdict));
-            used += plan.looks()[look].pairs;
+            used += plan.samples()[look].pairs;
         }
         (
             f64::from(hits) / f64::from(simulations),
@@ -223,7 +232,7 @@ mod tests {
     fn equal_builds_are_called_different_in_five_percent() {
         let (share, _) = run_plan(
             0.0,
-            Band::none(),
+            EquivalenceMargin::none(),
             &[Verdict::Faster, Verdict::Slower],
             10_000,
         );
@@ -234,18 +243,29 @@ mod tests {
     fn power_and_length_are_those_of_the_design() {
         let table = [(0.01, 0.62, 22.0), (0.02, 0.996, 15.0), (0.05, 1.0, 7.0)];
         for (effect, power, pairs) in table {
-            let (share, used) = run_plan(effect, Band::none(), &[Verdict::Faster], 3_000);
+            let (share, used) =
+                run_plan(effect, EquivalenceMargin::none(), &[Verdict::Faster], 3_000);
             assert!((share - power).abs() < 0.025, "{effect}: power {share}");
             assert!((used - pairs).abs() < 0.9, "{effect}: {used} pairs");
         }
     }
 
     #[test]
-    fn the_band_saves_pairs_and_is_rarely_wrong() {
-        let (same, used) = run_plan(0.0, Band::default(), &[Verdict::Same], 2_000);
+    fn the_margin_saves_pairs_and_is_rarely_wrong() {
+        let (same, used) = run_plan(
+            0.0,
+            EquivalenceMargin::default(),
+            &[Verdict::Equivalent],
+            2_000,
+        );
         assert!(same > 0.9 && used < 22.5, "{same} after {used}");
         // At the edge of the margin, the probability of a false equivalence is at most half the α spent.
-        let (wrong, _) = run_plan(0.02f64.ln_1p(), Band::default(), &[Verdict::Same], 4_000);
+        let (wrong, _) = run_plan(
+            0.02f64.ln_1p(),
+            EquivalenceMargin::default(),
+            &[Verdict::Equivalent],
+            4_000,
+        );
         assert!(wrong < 0.03, "{wrong}");
     }
 
@@ -270,59 +290,63 @@ mod tests {
     }
 
     #[test]
-    fn asking_often_changes_nothing() {
-        let (plan, mut stream) = (Looks::standard(), SplitMix64::new(8));
+    fn the_result_does_not_depend_on_how_often_it_is_computed() {
+        let (plan, mut stream) = (SequentialPlan::standard(), SplitMix64::new(8));
         let pairs = draw(&mut stream, 24, 0.03, 0.02);
         let judge = |count: usize| {
-            plan.judge(&pairs[..count], Direction::LowerIsBetter, Band::default())
-                .unwrap()
+            plan.judge(
+                &pairs[..count],
+                Direction::LowerIsBetter,
+                EquivalenceMargin::default(),
+            )
+            .unwrap()
         };
         assert!(matches!(
             judge(0),
-            Step::Continue {
+            NextStep::Continue {
                 pairs_wanted: 6,
                 so_far: None
             }
         ));
         assert!(matches!(
             judge(1),
-            Step::Continue {
+            NextStep::Continue {
                 pairs_wanted: 6,
                 so_far: Some(Comparison::Descriptive { .. })
             }
         ));
         assert!(matches!(
             judge(5),
-            Step::Continue {
+            NextStep::Continue {
                 pairs_wanted: 6,
                 so_far: Some(_)
             }
         ));
         let stopped = judge(24);
-        let Step::Stop { verdict, look, .. } = &stopped else {
+        let NextStep::Stop { verdict, look, .. } = &stopped else {
             panic!("{stopped:?}")
         };
         assert_eq!(*verdict, Verdict::Slower);
-        assert_eq!(judge(plan.looks()[*look].pairs), stopped);
+        assert_eq!(judge(plan.samples()[*look].pairs), stopped);
     }
 
     #[test]
-    fn plans_that_make_no_sense_are_refused() {
-        assert!(Looks::new(vec![]).is_err() && Looks::fixed(1, 0.05).is_err());
-        assert!(Looks::fixed(6, 0.0).is_err());
+    fn invalid_plans_are_rejected() {
+        assert!(SequentialPlan::new(vec![]).is_err() && SequentialPlan::fixed(1, 0.05).is_err());
+        assert!(SequentialPlan::fixed(6, 0.0).is_err());
         let shrinking = vec![
-            Look {
+            InterimAnalysis {
                 pairs: 6,
                 alpha: 0.01,
             },
-            Look {
+            InterimAnalysis {
                 pairs: 6,
                 alpha: 0.04,
             },
         ];
         assert_eq!(
-            Looks::new(shrinking),
-            Err(StatsError::BadLook { index: 1, pairs: 6 })
+            SequentialPlan::new(shrinking),
+            Err(StatsError::InvalidInterimAnalysis { index: 1, pairs: 6 })
         );
     }
 

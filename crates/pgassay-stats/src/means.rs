@@ -11,7 +11,7 @@ use crate::distribution::{t_quantile, t_two_sided};
 use crate::error::{StatsError, check_probability};
 use crate::pairs::{Interval, mean_and_sd};
 
-/// Mean of `b` minus mean of `a`, with its interval at `level` if both have two values or more. Constant
+/// Mean of `b` minus mean of `a`, with its interval at `confidence_level` if both have two values or more. Constant
 /// values give an interval of zero width.
 pub fn welch(a: &[f64], b: &[f64], level: f64) -> (f64, Option<Interval>) {
     let ((mean_a, sd_a), (mean_b, sd_b)) = (mean_and_sd(a), mean_and_sd(b));
@@ -56,7 +56,7 @@ pub struct Mean {
     pub p_value: f64,
 }
 
-/// The mean of `differences` with its interval at the confidence `level` (0.95).
+/// The mean of `differences` with its interval at the confidence `confidence_level` (0.95).
 ///
 /// # Errors
 /// No differences, or a level that is not a probability.
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn one_difference_has_no_interval_and_equal_ones_leave_no_doubt() {
+    fn one_difference_has_no_interval_and_equal_ones_are_certain() {
         let one = mean_difference(&[2.5], 0.95).unwrap();
         assert!(one.interval.is_none() && one.p_value >= 1.0);
         let equal = mean_difference(&[2.0, 2.0], 0.95).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_textbooks_interval() {
+    fn welch_matches_the_textbook() {
         // With equal sizes and variances this is Student's test: standard error sqrt(2/3) with 4 degrees
         // of freedom, whose 97.5% quantile is 2.776445.
         let (difference, interval) = welch(&[1.0, 2.0, 3.0], &[3.0, 4.0, 5.0], 0.95);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_differ_for_certain_and_single_values_not_at_all() {
+    fn constants_differ_with_certainty_and_single_values_have_no_interval() {
         let (difference, interval) = welch(&[1.0, 1.0], &[2.0, 2.0, 2.0], 0.99);
         assert!((difference - 1.0).abs() < 1e-12);
         assert!(interval.unwrap().low > 0.999);

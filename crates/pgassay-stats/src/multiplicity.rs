@@ -14,9 +14,9 @@ pub fn holm(p_values: &[f64]) -> Vec<f64> {
     let count = p_values.len();
     let mut adjusted = vec![1.0; count];
     let mut running: f64 = 0.0;
-    for (rank, index) in by_size(p_values).into_iter().enumerate() {
+    for (rank, index) in indexes_by_size(p_values).into_iter().enumerate() {
         running = running
-            .max(tidy(p_values[index]) * (count - rank) as f64)
+            .max(nan_as_one(p_values[index]) * (count - rank) as f64)
             .min(1.0);
         adjusted[index] = running;
     }
@@ -44,9 +44,9 @@ pub fn holm_steps(p_values: &[f64], alpha: f64) -> Vec<Step> {
         p_values.len()
     ];
     let mut still_open = p_values.len();
-    for index in by_size(p_values) {
+    for index in indexes_by_size(p_values) {
         let held_to = alpha / still_open as f64;
-        let claimed = tidy(p_values[index]) <= held_to;
+        let claimed = nan_as_one(p_values[index]) <= held_to;
         steps[index] = Step {
             alpha: held_to,
             claimed,
@@ -64,8 +64,8 @@ pub fn benjamini_hochberg(p_values: &[f64]) -> Vec<f64> {
     let count = p_values.len();
     let mut adjusted = vec![1.0; count];
     let mut running: f64 = 1.0;
-    for (rank, index) in by_size(p_values).into_iter().enumerate().rev() {
-        running = running.min(tidy(p_values[index]) * count as f64 / (rank + 1) as f64);
+    for (rank, index) in indexes_by_size(p_values).into_iter().enumerate().rev() {
+        running = running.min(nan_as_one(p_values[index]) * count as f64 / (rank + 1) as f64);
         adjusted[index] = running;
     }
     adjusted
@@ -76,14 +76,16 @@ pub fn simes(p_values: &[f64]) -> f64 {
     benjamini_hochberg(p_values).into_iter().fold(1.0, f64::min)
 }
 
-fn tidy(p_value: f64) -> f64 {
+fn nan_as_one(p_value: f64) -> f64 {
     if p_value.is_nan() { 1.0 } else { p_value }
 }
 
 /// Indexes from the smallest p-value to the largest; ties keep their order.
-fn by_size(p_values: &[f64]) -> Vec<usize> {
+fn indexes_by_size(p_values: &[f64]) -> Vec<usize> {
     let mut positions: Vec<usize> = (0..p_values.len()).collect();
-    positions.sort_by(|&left, &right| tidy(p_values[left]).total_cmp(&tidy(p_values[right])));
+    positions.sort_by(|&left, &right| {
+        nan_as_one(p_values[left]).total_cmp(&nan_as_one(p_values[right]))
+    });
     positions
 }
 

@@ -11,7 +11,7 @@
 
 use crate::random::SplitMix64;
 
-/// The order of one block: 2·`variants` trials, each the index of a variant.
+/// The order of one block: 2·`fix_variants` trials, each the index of a variant.
 ///
 /// Each `block` with the same `seed` has its own permutation.
 pub fn block_order(variants: usize, seed: u64, block: u64) -> Vec<usize> {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_fixed_by_its_seed_for_ever() {
+    fn the_order_depends_only_on_the_seed() {
         let orders: Vec<_> = (0..6).map(|block| block_order(2, 1, block)).collect();
         assert_eq!(
             orders,
@@ -81,7 +81,7 @@ mod tests {
     const FIXED_ORDER: [usize; 8] = [1, 0, 2, 3, 3, 2, 0, 1];
 
     #[test]
-    fn every_permutation_comes_equally_often() {
+    fn all_permutations_are_equally_likely() {
         let mut seen: BTreeMap<Vec<usize>, u32> = BTreeMap::new();
         for block in 0..6_000 {
             *seen.entry(block_order(3, 9, block)).or_default() += 1;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_come_one_from_each_half() {
+    fn each_half_of_a_block_gives_one_pair() {
         assert_eq!(pairs_in_block(&[0, 1, 1, 0], 0, 1), [(0, 1), (3, 2)]);
         assert_eq!(pairs_in_block(&[2, 0, 1, 1, 0, 2], 0, 2), [(1, 0), (4, 5)]);
         assert_eq!(pairs_in_block(&[1, 0, 0], 0, 1), [(1, 0)]);

@@ -99,7 +99,7 @@ impl Estimate {
         self.pair_sd_log <= STEP_MIN
     }
 
-    /// The interval at another confidence `level`.
+    /// The interval at another confidence `confidence_level`.
     pub fn interval_at(&self, level: f64) -> Interval {
         let quantile = t_quantile(f64::midpoint(1.0, level), (self.units - 1) as f64);
         let half_width = quantile * self.std_err_log + self.widened_log;
@@ -153,22 +153,22 @@ impl Comparison {
 
 /// Server starts and resolution of the pairs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Background<'a> {
+pub struct PairContext<'a> {
     /// The server start of each pair; empty if all ran on the same one.
     pub boots: &'a [u32],
     /// Resolution of the baseline's and the variant's figures, relative to them.
     pub steps: [f64; 2],
 }
 
-/// Compares `pairs` on one server start, with exact figures, at the confidence `level` (0.95).
+/// Compares `pairs` on one server start, with exact figures, at the confidence `confidence_level` (0.95).
 pub fn compare(pairs: &[Pair], level: f64) -> Result<Comparison, StatsError> {
-    compare_within(pairs, Background::default(), level)
+    compare_in_context(pairs, PairContext::default(), level)
 }
 
-/// Compares `pairs` at the confidence `level` (0.95), given their `background`.
-pub fn compare_within(
+/// Compares `pairs` at the confidence `confidence_level` (0.95), given their `background`.
+pub fn compare_in_context(
     pairs: &[Pair],
-    background: Background<'_>,
+    background: PairContext<'_>,
     level: f64,
 ) -> Result<Comparison, StatsError> {
     check_probability("the confidence level", level)?;
@@ -350,17 +350,17 @@ mod tests {
         assert!(!same.excludes_one() && same.p_value >= 1.0);
         assert!(same.below_resolution() && same.interval.low < 1.0 && same.interval.high > 1.0);
         // Ten transactions per client on either side give a resolution of one tenth.
-        let background = Background {
+        let background = PairContext {
             boots: &[],
             steps: [0.1, 0.1],
         };
-        let found = compare_within(&pairs_of(&[0.9; 6]), background, 0.95).unwrap();
+        let found = compare_in_context(&pairs_of(&[0.9; 6]), background, 0.95).unwrap();
         let found = found.estimate().unwrap();
         assert!(found.below_resolution() && found.interval.contains(0.916));
         assert!((found.interval.high / 0.9 - 0.2f64.exp()).abs() < 1e-9);
         // Pairs that vary by more than half a step need no widening.
         let noisy = pairs_of(&[0.9, 1.1, 1.0, 0.85, 1.15, 0.95]);
-        let found = compare_within(&noisy, background, 0.95).unwrap();
+        let found = compare_in_context(&noisy, background, 0.95).unwrap();
         assert!(!found.estimate().unwrap().below_resolution());
     }
 
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn five_pairs_cover_the_truth_as_promised() {
+    fn intervals_of_five_pairs_have_nominal_coverage() {
         let mut stream = SplitMix64::new(5);
         let (simulations, truth) = (10_000, 1.03f64);
         let covered = (0..simulations)

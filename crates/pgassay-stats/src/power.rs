@@ -18,7 +18,7 @@ use crate::distribution::{
 use crate::error::{StatsError, check_positive, check_probability};
 
 /// The largest number of pairs that [`pairs_needed`] considers.
-pub const MOST_PAIRS: usize = 100_000;
+pub const PAIRS_MAX: usize = 100_000;
 
 /// Expected half-width of the interval of ln(B/A) with `pairs` pairs.
 pub fn half_width_log(pair_sd_log: f64, pairs: usize, level: f64) -> Result<f64, StatsError> {
@@ -163,7 +163,7 @@ fn root(wanted: f64, start: f64, of: impl Fn(f64) -> f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// Minimum number of pairs to detect an effect of `effect_log`; `None` above [`MOST_PAIRS`].
+/// Minimum number of pairs to detect an effect of `effect_log`; `None` above [`PAIRS_MAX`].
 pub fn pairs_needed(
     pair_sd_log: f64,
     effect_log: f64,
@@ -177,11 +177,11 @@ pub fn pairs_needed(
             t_quantile(1.0 - alpha / 2.0, df) + t_quantile(power, df)
         }) <= effect_log.abs()
     };
-    if !enough(MOST_PAIRS) {
+    if !enough(PAIRS_MAX) {
         return Ok(None);
     }
     // The detectable effect decreases with every pair, so a binary search finds the boundary.
-    let (mut too_few, mut sufficient) = (1, MOST_PAIRS);
+    let (mut too_few, mut sufficient) = (1, PAIRS_MAX);
     while sufficient - too_few > 1 {
         let middle = usize::midpoint(too_few, sufficient);
         if enough(middle) {
@@ -220,7 +220,7 @@ mod tests {
     use crate::sampling::normal;
 
     #[test]
-    fn the_table_of_the_design_is_met() {
+    fn the_mde_table_of_the_design_is_reproduced() {
         // Pair SD in %, then (half-width, MDE80) in % at 6, 12, 24 and 48 pairs.
         let table = [
             (
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_functions_is_met() {
+    fn the_mde_table_of_functions_is_reproduced() {
         // Samples, half-width of ln(ratio) in %, MDE in % of one test.
         for (samples, half_width, mde) in [
             (400, 13.9, 19.8),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_power_at_the_printed_mde_is_080_also_at_the_level_of_many_comparisons() {
+    fn the_power_at_the_reported_mde_is_80_percent_at_any_level() {
         let mut stream = SplitMix64::new(64);
         for (units, alpha) in [
             (3, 0.05),
@@ -317,10 +317,11 @@ mod tests {
                 // One run reports the MDE, another one like it tests for an effect of that size.
                 let ((_, printed_sd), (mean, sd)) = (run(), run());
                 let printed = factors.of(printed_sd);
-                let told = |effect: f64| (mean + effect) * (units as f64).sqrt() / sd > critical;
-                found += u32::from(told(printed.effect_log));
+                let is_significant =
+                    |effect: f64| (mean + effect) * (units as f64).sqrt() / sd > critical;
+                found += u32::from(is_significant(printed.effect_log));
                 let old = detectable_log(printed_sd, units, 0.05, 0.8).unwrap();
-                without_level += u32::from(told(old));
+                without_level += u32::from(is_significant(old));
                 in_range += u32::from((printed.low_log..=printed.high_log).contains(&truth));
             }
             let share = |count: u32| f64::from(count) / f64::from(runs);

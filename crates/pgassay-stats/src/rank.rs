@@ -12,7 +12,7 @@ use crate::pairs::Estimate;
 
 /// A p-value above this is clearly not significant. Between this and α, two valid tests often disagree; if
 /// that counted as a contradiction, correct verdicts would be lost (see `benchmarks/simulations`).
-pub const CLEARLY_NOT: f64 = 0.1;
+pub const CLEARLY_NOT_SIGNIFICANT: f64 = 0.1;
 
 /// The largest number of differences whose exact distribution is computed.
 pub const EXACT_UP_TO: usize = 50;
@@ -23,7 +23,7 @@ pub enum RankAgreement {
     /// There is no contradiction.
     Agrees,
     /// One test is significant at the given level and the other is clearly not (a p-value above
-    /// [`CLEARLY_NOT`]), or the median lies outside the t-interval. Typical causes are outliers and bimodal
+    /// [`CLEARLY_NOT_SIGNIFICANT`]), or the median lies outside the t-interval. Typical causes are outliers and bimodal
     /// pairs.
     Disagrees,
     /// There are too few pairs for the rank test to reject.
@@ -151,12 +151,12 @@ pub(crate) fn check(log_ratios: &[f64], estimate: &Estimate, alpha: f64) -> Rank
 pub(crate) fn agreement(rank: &RankCheck, estimate: &Estimate, alpha: f64) -> RankAgreement {
     let least_possible = 2.0 * 0.5f64.powi(i32::try_from(estimate.units).unwrap_or(i32::MAX));
     let contradicts = if estimate.p_value <= alpha {
-        rank.p_value > CLEARLY_NOT
+        rank.p_value > CLEARLY_NOT_SIGNIFICANT
     } else {
-        rank.p_value <= alpha && estimate.p_value > CLEARLY_NOT
+        rank.p_value <= alpha && estimate.p_value > CLEARLY_NOT_SIGNIFICANT
     };
     let inside = estimate.interval_at(1.0 - alpha).contains(rank.ratio);
-    if least_possible > CLEARLY_NOT {
+    if least_possible > CLEARLY_NOT_SIGNIFICANT {
         RankAgreement::TooFewPairs
     } else if contradicts || !inside {
         RankAgreement::Disagrees

@@ -3,7 +3,7 @@
 //! Pairs on the same server start share its memory layout, which has an effect of its own on B/A. If the
 //! standard deviation of that effect is half that of the pairs, using pairs as units gives 8% false
 //! positives with 2 pairs per server start, 22% with 6, and 54% with a single server start. So with
-//! [`BOOTS_MIN`] server starts or more, the unit is the mean of the pairs of a server start.
+//! [`SERVER_STARTS_MIN`] server starts or more, the unit is the mean of the pairs of a server start.
 //!
 //! Two or three server starts are too few: an interval of their means has one or two degrees of freedom
 //! and detects almost nothing at the level of many comparisons. In that case the units are pairs, and
@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 
 /// Minimum number of server starts for an interval from their means.
-pub const BOOTS_MIN: usize = 4;
+pub const SERVER_STARTS_MIN: usize = 4;
 
 /// The unit of analysis: what varies independently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Unit {
     /// Pairs: the interval holds for the observed server starts only.
     Pair,
     /// Server starts, each with the mean of its pairs: the interval holds for any server start.
-    Boot,
+    ServerStart,
 }
 
 /// Values that vary independently.
@@ -38,7 +38,7 @@ pub struct Units {
     pub boots: usize,
 }
 
-/// The units of pairs that ran on the server starts `boots`; empty for a single server start.
+/// The units of pairs that ran on the server starts `server_starts`; empty for a single server start.
 pub fn units(log_ratios: &[f64], boots: &[u32]) -> Units {
     let mut by_boot: BTreeMap<u32, (f64, u32)> = BTreeMap::new();
     for (index, log_ratio) in log_ratios.iter().enumerate() {
@@ -48,7 +48,7 @@ pub fn units(log_ratios: &[f64], boots: &[u32]) -> Units {
         *pairs += 1;
     }
     let boots = by_boot.len();
-    if boots < BOOTS_MIN {
+    if boots < SERVER_STARTS_MIN {
         return Units {
             log_ratios: log_ratios.to_vec(),
             unit: Unit::Pair,
@@ -60,7 +60,7 @@ pub fn units(log_ratios: &[f64], boots: &[u32]) -> Units {
             .values()
             .map(|(sum, pairs)| sum / f64::from(*pairs))
             .collect(),
-        unit: Unit::Boot,
+        unit: Unit::ServerStart,
         boots,
     }
 }
@@ -70,17 +70,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_starts_are_units_and_three_are_not() {
+    fn server_starts_are_units_from_four_on() {
         let logs = [0.1, 0.3, 0.2, 0.4, 0.0, 0.2, 0.1, 0.1];
         let four = units(&logs, &[0, 0, 1, 1, 2, 2, 3, 3]);
-        assert_eq!((four.unit, four.boots), (Unit::Boot, 4));
+        assert_eq!((four.unit, four.boots), (Unit::ServerStart, 4));
         for (found, expected) in four.log_ratios.iter().zip([0.2, 0.3, 0.1, 0.1]) {
             assert!((found - expected).abs() < 1e-12);
         }
         let three = units(&logs, &[0, 0, 1, 1, 2, 2, 2, 2]);
         assert_eq!((three.unit, three.boots), (Unit::Pair, 3));
         assert_eq!(three.log_ratios, logs);
-        let untold = units(&logs, &[]);
-        assert_eq!((untold.unit, untold.boots), (Unit::Pair, 1));
+        let unknown_starts = units(&logs, &[]);
+        assert_eq!((unknown_starts.unit, unknown_starts.boots), (Unit::Pair, 1));
     }
 }

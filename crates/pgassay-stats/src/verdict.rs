@@ -1,6 +1,6 @@
 //! The verdict for a single interval, given an equivalence margin.
 //!
-//! [`crate::family`] computes the verdicts of a study, whose comparisons share one error rate.
+//! [`crate::comparisons`] computes the verdicts of a study, whose comparisons share one error rate.
 //!
 //! Invariants: equivalence is a result (the whole interval lies within the margin), inconclusiveness is
 //! the lack of one. Swapping A and B turns faster into slower and does not affect the other verdicts,
@@ -20,7 +20,7 @@ pub enum Direction {
 
 impl Direction {
     /// The verdict for a ratio above or below 1.
-    pub(crate) fn word(self, above: bool) -> Verdict {
+    pub(crate) fn verdict_for(self, above: bool) -> Verdict {
         if above == (self == Self::HigherIsBetter) {
             Verdict::Faster
         } else {
@@ -31,11 +31,11 @@ impl Direction {
 
 /// The equivalence margin: ratios close enough to 1 to count as equivalent.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Band {
+pub struct EquivalenceMargin {
     half_width_log: f64,
 }
 
-impl Band {
+impl EquivalenceMargin {
     /// ±`percent`%: ratios from 1/(1 + p) to 1 + p.
     pub fn percent(percent: f64) -> Result<Self, StatsError> {
         check_positive("the equivalence margin in percent", percent)?;
@@ -66,7 +66,7 @@ impl Band {
     }
 }
 
-impl Default for Band {
+impl Default for EquivalenceMargin {
     /// ±2%.
     fn default() -> Self {
         Self {
@@ -84,29 +84,29 @@ pub enum Verdict {
     Slower,
     /// Equivalent: the whole interval lies within the margin. It can still exclude 1: the difference is
     /// real but too small to matter.
-    Same,
+    Equivalent,
     /// Inconclusive: the interval contains 1 and extends beyond the margin. More pairs are needed.
-    Unresolved,
+    Unexplained,
 }
 
 impl Verdict {
     /// The verdict on an interval of the ratio B/A.
-    pub fn of(interval: &Interval, direction: Direction, band: Band) -> Self {
+    pub fn of(interval: &Interval, direction: Direction, band: EquivalenceMargin) -> Self {
         if band.holds(interval) {
-            return Self::Same;
+            return Self::Equivalent;
         }
         if interval.low > 1.0 {
-            direction.word(true)
+            direction.verdict_for(true)
         } else if interval.high < 1.0 {
-            direction.word(false)
+            direction.verdict_for(false)
         } else {
-            Self::Unresolved
+            Self::Unexplained
         }
     }
 
     /// Whether this is any verdict other than inconclusive.
     pub fn is_conclusive(self) -> bool {
-        self != Self::Unresolved
+        self != Self::Unexplained
     }
 }
 
@@ -123,26 +123,26 @@ mod tests {
     }
 
     #[test]
-    fn every_case_has_its_word() {
+    fn every_case_has_its_verdict() {
         use Direction::{HigherIsBetter, LowerIsBetter};
         let table = [
             (1.03, 1.09, Verdict::Faster, Verdict::Slower),
             (0.90, 0.97, Verdict::Slower, Verdict::Faster),
-            (0.99, 1.015, Verdict::Same, Verdict::Same),
-            (1.001, 1.015, Verdict::Same, Verdict::Same),
+            (0.99, 1.015, Verdict::Equivalent, Verdict::Equivalent),
+            (1.001, 1.015, Verdict::Equivalent, Verdict::Equivalent),
             (1.01, 1.04, Verdict::Faster, Verdict::Slower),
-            (0.97, 1.04, Verdict::Unresolved, Verdict::Unresolved),
-            (0.999, 1.03, Verdict::Unresolved, Verdict::Unresolved),
+            (0.97, 1.04, Verdict::Unexplained, Verdict::Unexplained),
+            (0.999, 1.03, Verdict::Unexplained, Verdict::Unexplained),
         ];
         for (low, high, for_tps, for_latency) in table {
             let interval = interval(low, high);
             assert_eq!(
-                Verdict::of(&interval, HigherIsBetter, Band::default()),
+                Verdict::of(&interval, HigherIsBetter, EquivalenceMargin::default()),
                 for_tps,
                 "{interval:?}"
             );
             assert_eq!(
-                Verdict::of(&interval, LowerIsBetter, Band::default()),
+                Verdict::of(&interval, LowerIsBetter, EquivalenceMargin::default()),
                 for_latency,
                 "{interval:?}"
             );
@@ -150,17 +150,20 @@ mod tests {
     }
 
     #[test]
-    fn the_band_is_symmetric_and_may_be_absent() {
-        let band = Band::percent(2.0).unwrap();
+    fn the_margin_is_symmetric_and_optional() {
+        let band = EquivalenceMargin::percent(2.0).unwrap();
         assert!(
             (band.low() * band.high() - 1.0).abs() < 1e-15 && (band.high() - 1.02).abs() < 1e-12
         );
         let tiny = interval(0.9999, 1.0001);
         assert_eq!(
-            Verdict::of(&tiny, Direction::HigherIsBetter, Band::none()),
-            Verdict::Unresolved
+            Verdict::of(&tiny, Direction::HigherIsBetter, EquivalenceMargin::none()),
+            Verdict::Unexplained
         );
-        assert!(Band::percent(-1.0).is_err() && Band::percent(f64::NAN).is_err());
-        assert!(Verdict::Same.is_conclusive() && !Verdict::Unresolved.is_conclusive());
+        assert!(
+            EquivalenceMargin::percent(-1.0).is_err()
+                && EquivalenceMargin::percent(f64::NAN).is_err()
+        );
+        assert!(Verdict::Equivalent.is_conclusive() && !Verdict::Unexplained.is_conclusive());
     }
 }

@@ -55,7 +55,7 @@ impl Store {
             let Ok(one) = serde_json::from_str::<Calibration>(&text) else {
                 continue;
             };
-            if one.machine_key == machine_key && one.pgassay == pgassay {
+            if one.machine_key == machine_key && one.pgassay_version == pgassay {
                 ended_us = ended_us.max(one.ended_us);
                 found.extend(one.comparisons);
             }

@@ -25,10 +25,10 @@ pub enum StoreError {
         source: io::Error,
     },
     /// There is no run of that name.
-    #[error("no run \"{wanted}\" in {}: {}", root.display(), known(runs))]
+    #[error("no run \"{name}\" in {}: {}", root.display(), known(runs))]
     NotFound {
         /// The name that was looked up.
-        wanted: String,
+        name: String,
         /// The store's directory.
         root: PathBuf,
         /// The newest runs in it.
@@ -41,10 +41,10 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// A prefix of several names.
-    #[error("\"{wanted}\" matches {} runs: {}; give more of the name", candidates.len(), shortened(candidates))]
+    #[error("\"{name}\" matches {} runs: {}; give more of the name", candidates.len(), shortened(candidates))]
     Ambiguous {
         /// The prefix.
-        wanted: String,
+        name: String,
         /// The matching runs, newest first.
         candidates: Vec<String>,
     },
@@ -72,7 +72,7 @@ pub enum StoreError {
     },
     /// A run of that name already exists.
     #[error("run \"{id}\" already exists in {}; nothing was overwritten", root.display())]
-    Taken {
+    AlreadyExists {
         /// The name.
         id: String,
         /// The store's directory.

@@ -21,7 +21,7 @@ pub(crate) fn headline(run: &Run) -> String {
                 only.tps.low,
                 only.tps.high
             )),
-            _ => parts.push(format!("{name}: {}", many(&of_variant))),
+            _ => parts.push(format!("{name}: {}", summarize(&of_variant))),
         }
     }
     let text = if parts.is_empty() {
@@ -36,12 +36,12 @@ pub(crate) fn headline(run: &Run) -> String {
     }
 }
 
-fn many(comparisons: &[&Comparison]) -> String {
+fn summarize(comparisons: &[&Comparison]) -> String {
     let counts: Vec<String> = [
         Verdict::Faster,
         Verdict::Slower,
-        Verdict::Same,
-        Verdict::Unresolved,
+        Verdict::Equivalent,
+        Verdict::Unexplained,
     ]
     .into_iter()
     .map(|verdict| {
@@ -67,7 +67,7 @@ pub(crate) fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Faster => "faster",
         Verdict::Slower => "slower",
-        Verdict::Same => "equivalent",
-        Verdict::Unresolved => "inconclusive",
+        Verdict::Equivalent => "equivalent",
+        Verdict::Unexplained => "inconclusive",
     }
 }

@@ -62,10 +62,10 @@ pub(crate) fn list(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreEr
         Err(error) if unwritable(&error) => in_memory(root)?,
         Err(error) => return Err(error),
     };
-    match follow(&mut connection, root) {
+    match update(&mut connection, root) {
         Err(error) if unwritable(&error) => {
             connection = in_memory(root)?;
-            follow(&mut connection, root)?;
+            update(&mut connection, root)?;
         }
         other => other?,
     }
@@ -75,7 +75,7 @@ pub(crate) fn list(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreEr
 pub(crate) fn rebuild(root: &Path) -> Result<(), StoreError> {
     remove(root)?;
     let mut connection = open(root)?;
-    follow(&mut connection, root)
+    update(&mut connection, root)
 }
 
 pub(crate) fn add(root: &Path, run: &Run) -> Result<(), StoreError> {
@@ -201,16 +201,16 @@ fn remove(root: &Path) -> Result<(), StoreError> {
 
 /// Updates the index from the directories. A run that cannot be read is skipped with a warning: one
 /// damaged file must not hide the others.
-fn follow(connection: &mut Connection, root: &Path) -> Result<(), StoreError> {
-    let there: BTreeSet<String> = directories(root)?.into_iter().collect();
+fn update(connection: &mut Connection, root: &Path) -> Result<(), StoreError> {
+    let on_disk: BTreeSet<String> = directories(root)?.into_iter().collect();
     let known: BTreeSet<String> = known(connection)
         .map_err(|source| failed(root, source))?
         .into_iter()
         .collect();
-    for gone in known.difference(&there) {
-        forget(connection, gone).map_err(|source| failed(root, source))?;
+    for removed in known.difference(&on_disk) {
+        forget(connection, removed).map_err(|source| failed(root, source))?;
     }
-    for new in there.difference(&known) {
+    for new in on_disk.difference(&known) {
         match lookup::read(&root.join(new)) {
             // A copied directory is listed under its own name.
             Ok(run) => insert(
@@ -274,7 +274,7 @@ fn insert(connection: &mut Connection, run: &Run) -> rusqlite::Result<()> {
             run.started_us,
             run.ended_us,
             run.complete,
-            run.pgassay,
+            run.pgassay_version,
             headline(run)
         ],
     )?;
@@ -290,7 +290,7 @@ fn insert(connection: &mut Connection, run: &Run) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-fn place(run: &Run, condition: usize, variant: usize) -> (u32, &str, &str) {
+fn labels(run: &Run, condition: usize, variant: usize) -> (u32, &str, &str) {
     let condition = run.plan.conditions.get(condition);
     (
         condition.map_or(0, |it| it.clients),
@@ -305,7 +305,7 @@ fn integer(count: impl TryInto<i64>) -> Option<i64> {
 }
 
 fn insert_point(connection: &Connection, run: &Run, it: &PointSummary) -> rusqlite::Result<()> {
-    let (clients, label, variant) = place(run, it.condition, it.variant);
+    let (clients, label, variant) = labels(run, it.condition, it.variant);
     connection.execute(
         "insert into point_row values
          (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
@@ -332,7 +332,7 @@ fn insert_point(connection: &Connection, run: &Run, it: &PointSummary) -> rusqli
 }
 
 fn insert_comparison(connection: &Connection, run: &Run, it: &Comparison) -> rusqlite::Result<()> {
-    let (clients, label, variant) = place(run, it.condition, it.variant);
+    let (clients, label, variant) = labels(run, it.condition, it.variant);
     let baseline = run.plan.variants.first().map_or("", String::as_str);
     let cpu = |part: fn(&Ratio) -> f64| it.server_cpu.as_ref().map(part);
     connection.execute(
@@ -349,10 +349,10 @@ fn insert_comparison(connection: &Connection, run: &Run, it: &Comparison) -> rus
             it.tps.ratio,
             it.tps.low,
             it.tps.high,
-            it.tps.level,
+            it.tps.confidence_level,
             integer(it.tps.by_pair.len()),
             it.tps.pair_sd,
-            it.tps.detectable,
+            it.tps.minimum_detectable_effect,
             it.latency_mean.ratio,
             it.latency_mean.low,
             it.latency_mean.high,

@@ -22,7 +22,7 @@ impl Store {
         let mut ids = self.ids()?;
         ids.reverse();
         let not_found = |ids: &[String]| StoreError::NotFound {
-            wanted: wanted.to_owned(),
+            name: wanted.to_owned(),
             root: self.root.clone(),
             runs: ids[..ids.len().min(SUGGESTIONS)].to_vec(),
         };
@@ -40,7 +40,7 @@ impl Store {
             [] => Err(not_found(&ids)),
             [only] => Ok(self.root.join(only)),
             _ => Err(StoreError::Ambiguous {
-                wanted: wanted.to_owned(),
+                name: wanted.to_owned(),
                 candidates,
             }),
         }
@@ -71,7 +71,7 @@ fn directory_at(path: &Path) -> Result<PathBuf, StoreError> {
 /// Reads `run.json` of a run's directory.
 pub(crate) fn read(directory: &Path) -> Result<Run, StoreError> {
     #[derive(Deserialize)]
-    struct Form {
+    struct Header {
         schema: String,
     }
     let path = directory.join(RUN_FILE);
@@ -83,14 +83,14 @@ pub(crate) fn read(directory: &Path) -> Result<Run, StoreError> {
         message: message_of(error),
     };
     // Check the format first: its error is clearer than one about the first unknown field.
-    let form: Form = serde_json::from_slice(&text).map_err(|error| damaged(&error))?;
+    let form: Header = serde_json::from_slice(&text).map_err(|error| damaged(&error))?;
     if form.schema != SCHEMA {
-        return Err(other_form(path, form.schema));
+        return Err(unsupported_format(path, form.schema));
     }
     serde_json::from_slice(&text).map_err(|error| damaged(&error))
 }
 
-fn other_form(path: PathBuf, found: String) -> StoreError {
+fn unsupported_format(path: PathBuf, found: String) -> StoreError {
     let number = |schema: &str| {
         let number = schema.strip_prefix("pgassay.run/")?;
         number.parse::<u32>().ok()

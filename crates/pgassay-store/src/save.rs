@@ -117,7 +117,7 @@ fn publish(partial: &Path, directory: &Path, id: &str, root: &Path) -> Result<()
             io::ErrorKind::DirectoryNotEmpty,
         ];
         if taken.contains(&source.kind()) || directory.exists() {
-            StoreError::Taken {
+            StoreError::AlreadyExists {
                 id: id.to_owned(),
                 root: root.to_owned(),
             }

@@ -30,7 +30,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_run_is_kept_whole_and_read_back_equal() {
+fn run_round_trips_through_the_store() {
     let (_root, store) = store();
     let files = [
         ("report.html".to_owned(), b"<p>".to_vec()),
@@ -98,7 +98,7 @@ fn a_name_that_begins_another_means_itself() {
 }
 
 #[test]
-fn what_cannot_be_found_says_what_there_is() {
+fn unknown_name_lists_the_newest_runs() {
     let (_root, store) = store();
     let message = store.find("last").unwrap_err().to_string();
     assert!(message.ends_with("there are no runs yet"), "{message}");
@@ -122,7 +122,7 @@ fn what_cannot_be_found_says_what_there_is() {
 }
 
 #[test]
-fn damage_and_newer_forms_are_told_apart_and_placed() {
+fn damaged_and_newer_results_have_different_errors() {
     let (_root, store) = store();
     let directory = store.save(&run(ID), STUDY, &[]).unwrap();
     let file = directory.join("run.json");
@@ -162,11 +162,11 @@ fn a_save_that_fails_leaves_nothing_behind() {
 }
 
 #[test]
-fn nothing_is_overwritten_and_nothing_lies_outside() {
+fn existing_runs_and_outside_paths_are_rejected() {
     let (_root, store) = store();
     store.save(&run(ID), STUDY, &[]).unwrap();
     let error = store.save(&run(ID), "other", &[]).unwrap_err();
-    assert!(matches!(error, StoreError::Taken { .. }), "{error}");
+    assert!(matches!(error, StoreError::AlreadyExists { .. }), "{error}");
     assert_eq!(
         fs::read_to_string(store.root().join(ID).join("study.toml")).unwrap(),
         STUDY
@@ -190,7 +190,7 @@ fn nothing_is_overwritten_and_nothing_lies_outside() {
 }
 
 #[test]
-fn a_half_written_run_is_no_run() {
+fn partial_run_is_ignored_and_swept() {
     let (_root, store) = store();
     let partial = store.root().join(".partial-x-1");
     fs::create_dir(&partial).unwrap();
@@ -335,7 +335,7 @@ fn the_index_follows_the_directories() {
 }
 
 #[test]
-fn programs_that_save_at_once_all_succeed() {
+fn concurrent_saves_all_succeed() {
     let (_root, store) = store();
     let me = std::env::current_exe().unwrap();
     let children: Vec<_> = (0..4)
@@ -364,7 +364,7 @@ fn programs_that_save_at_once_all_succeed() {
 
 #[test]
 #[ignore = "child process of programs_that_save_at_once_all_succeed"]
-fn one_of_several_programs() {
+fn save_as_child_process() {
     let root = std::env::var_os("STORE_ROOT").expect("started by the other test");
     let store = Store::open(Path::new(&root)).unwrap();
     for _ in 0..3 {

@@ -108,7 +108,7 @@ impl Authentication {
     }
 
     /// Records that the connection uses TLS, with this hash of the server's certificate.
-    pub fn protect(&mut self, certificate_hash: Option<Vec<u8>>) {
+    pub fn enable_channel_binding(&mut self, certificate_hash: Option<Vec<u8>>) {
         self.channel = Channel::Protected(certificate_hash);
     }
 
@@ -128,7 +128,7 @@ impl Authentication {
         };
         let (code, data) = body.split_first_chunk::<4>().ok_or(CUT)?;
         let code = u32::from_be_bytes(*code);
-        self.insist(code)?;
+        self.check_allowed(code)?;
         match code {
             0 if self.scram.is_some() && !self.has_finished => {
                 return Err(WireError::Scram {
@@ -166,7 +166,7 @@ impl Authentication {
 
     /// Rejects what the user does not allow: other methods, and authentication without channel
     /// binding.
-    fn insist(&self, code: u32) -> Result<(), WireError> {
+    fn check_allowed(&self, code: u32) -> Result<(), WireError> {
         if let Err(reason) = self.methods.check(code, self.has_finished) {
             return Err(WireError::MethodRefused {
                 required: self.methods.text().into(),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn rejected_authentication_methods() {
         let fails = |password, code, data: &[u8]| {
             answered(password, &request(code, data))
                 .unwrap_err()
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_skips_its_proof_is_refused() {
+    fn server_without_proof_is_rejected() {
         let mut out = Vec::new();
         let mut authentication = authentication(Some("p"), "", ChannelBinding::Prefer);
         authentication
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn only_required_methods_are_spoken() {
+    fn require_auth_rejects_other_methods() {
         let first = |methods: &str, code: u32, data: &[u8]| {
             let mut authentication = authentication(Some("p"), methods, ChannelBinding::Prefer);
             let answered = authentication.answer(&request(code, data), &mut Vec::new());
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_is_bound_where_it_can_be() {
+    fn channel_is_bound_if_possible() {
         use ChannelBinding::{Disable, Prefer, Require};
 
         let plus = b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0";

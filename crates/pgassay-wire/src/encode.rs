@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_postgres_protocol_has_it() {
+    fn matches_postgres_protocol() {
         let mut expected = BytesMut::new();
         frontend::parse("name", "select $1, $2", [], &mut expected).unwrap();
         let values = [Some("one"), None, Some("")];
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_message_leaves_nothing_behind() {
+    fn rejected_message_leaves_output_unchanged() {
         let mut out = vec![1, 2, 3];
         assert!(parse(&mut out, b"a", b"b\0c").is_err());
         assert!(bind_describe_execute(&mut out, b"", 65536, |_, _| false).is_err());

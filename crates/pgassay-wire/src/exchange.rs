@@ -55,7 +55,7 @@ impl ExchangeError {
 
 /// The result of a statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct QueryResult {
     /// The column names; empty for a command without rows.
     pub columns: Vec<String>,
     /// The rows, each with a text or null per column. Invalid UTF-8 is replaced.
@@ -112,7 +112,7 @@ impl<S: Read + Write> Exchange<S> {
                 },
             };
             failed.push((endpoint.address.clone(), error));
-            if !attempts.after(failure) {
+            if !attempts.advance_after(failure) {
                 return Err(failed);
             }
         }
@@ -137,7 +137,7 @@ impl<S: Read + Write> Exchange<S> {
     ///
     /// # Errors
     /// The first error that the server reports, or the error that ended the connection.
-    pub fn query(&mut self, sql: &str) -> Result<Vec<Answer>, ExchangeError> {
+    pub fn query(&mut self, sql: &str) -> Result<Vec<QueryResult>, ExchangeError> {
         self.session.query(sql, 0, true)?;
         self.wait()
     }
@@ -152,7 +152,7 @@ impl<S: Read + Write> Exchange<S> {
         &mut self,
         sql: &str,
         mut write: impl FnMut(&mut Vec<u8>) -> bool,
-    ) -> Result<Answer, ExchangeError> {
+    ) -> Result<QueryResult, ExchangeError> {
         self.session.accept_copy(true);
         self.session.query(sql, 0, true)?;
         let mut collected = Collected::default();
@@ -184,7 +184,7 @@ impl<S: Read + Write> Exchange<S> {
         &mut self,
         sql: &str,
         parameters: &[Option<&str>],
-    ) -> Result<Answer, ExchangeError> {
+    ) -> Result<QueryResult, ExchangeError> {
         let values: Vec<_> = parameters
             .iter()
             .map(|value| value.map(str::as_bytes))
@@ -262,7 +262,7 @@ impl<S: Read + Write> Exchange<S> {
     }
 
     /// Sends the output and collects results until the server is ready.
-    fn wait(&mut self) -> Result<Vec<Answer>, ExchangeError> {
+    fn wait(&mut self) -> Result<Vec<QueryResult>, ExchangeError> {
         let mut collected = Collected::default();
         self.collect(&mut collected, |collected| collected.ready)?;
         match collected.error {
@@ -305,8 +305,8 @@ impl<S: Read + Write> Exchange<S> {
 
 #[derive(Default)]
 struct Collected {
-    answers: Vec<Answer>,
-    current: Answer,
+    answers: Vec<QueryResult>,
+    current: QueryResult,
     error: Option<Box<ServerError>>,
     ready: bool,
     wants_data: bool,

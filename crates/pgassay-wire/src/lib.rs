@@ -41,7 +41,7 @@ mod tls;
 
 pub use authentication::SaltCache;
 pub use error::{ServerError, WireError};
-pub use exchange::{Answer, Exchange, ExchangeError};
+pub use exchange::{Exchange, ExchangeError, QueryResult};
 pub use message::{CopyDirection, Event, Notice, Row, RowDescription, TransactionStatus};
 pub use password::Password;
 pub use session::{BackendKey, Execution, Login, Session, TlsLogin};

@@ -181,7 +181,7 @@ impl Replies {
             self.kept_is_done = false;
             return self.step(input);
         }
-        self.keep_up_to(HEADER_BYTES, input);
+        self.buffer_up_to(HEADER_BYTES, input);
         let Some(header) = self.kept.first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
@@ -191,7 +191,7 @@ impl Replies {
             self.skip_bytes = length;
             return Ok(Some((self.core.handle(tag, &[])?, Body::Input(&[]))));
         }
-        self.keep_up_to(HEADER_BYTES + length, input);
+        self.buffer_up_to(HEADER_BYTES + length, input);
         if self.kept.len() < HEADER_BYTES + length {
             return Ok(None);
         }
@@ -202,7 +202,7 @@ impl Replies {
         )))
     }
 
-    fn keep_up_to(&mut self, total: usize, input: &mut &[u8]) {
+    fn buffer_up_to(&mut self, total: usize, input: &mut &[u8]) {
         let here = total.saturating_sub(self.kept.len()).min(input.len());
         self.kept.extend_from_slice(&input[..here]);
         *input = &input[here..];
@@ -312,7 +312,7 @@ impl Core {
             b'G' => {
                 let token = self.statement(tag)?.token;
                 if !self.accepts_copy {
-                    self.refuse_copy();
+                    self.reject_copy();
                 }
                 Ok(Outcome::Copy(token, CopyDirection::In))
             }
@@ -353,7 +353,9 @@ impl Core {
             },
             b'Z' => {
                 self.status = read_status(body)?;
-                if let starting::Kind::Unknown(question) = starting.judge(&self.parameters)? {
+                if let starting::Kind::Unknown(question) =
+                    starting.check_server_type(&self.parameters)?
+                {
                     encode::message(&mut self.out, b'Q', "question", |out| {
                         encode::text(out, question.as_bytes(), "question")
                     })?;
@@ -363,7 +365,7 @@ impl Core {
                 Ok(Outcome::Ready(None))
             }
             b'D' if starting.is_asking() => {
-                starting.answered(Row(body))?;
+                starting.handle_query_result(Row(body))?;
                 Ok(Outcome::Nothing)
             }
             b'T' | b'C' if starting.has_asked() => Ok(Outcome::Nothing),
@@ -409,7 +411,7 @@ impl Core {
     /// the COPY get no reply, except for one, which is sent again. Any other request after it makes
     /// the server close the connection with a fatal error that states the reason (`CopyGetData` in
     /// `src/backend/commands/copyfromparse.c`).
-    fn refuse_copy(&mut self) {
+    fn reject_copy(&mut self) {
         const REASON: &[u8] = b"COPY FROM STDIN is not supported here";
         encode::message(&mut self.out, b'f', "refusal", |out| {
             encode::text(out, REASON, "refusal")

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exchange_is_signed_both_ways() {
+    fn both_sides_sign_the_exchange() {
         let mut scram = Scram::with_nonce("rOprNGfwEbeRWgbNEkqO".into(), Binding::None);
         assert_eq!(scram.first_message(), "n,,n=,r=rOprNGfwEbeRWgbNEkqO");
         let challenge = scram.challenge(SERVER_FIRST.as_bytes()).unwrap();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_exchange_names_the_certificate() {
+    fn bound_exchange_contains_certificate_hash() {
         let mut bound = Scram::with_nonce("abc".into(), Binding::EndPoint(vec![0xff; 32]));
         assert_eq!(bound.first_message(), "p=tls-server-end-point,,n=,r=abc");
         let challenge = bound.challenge(b"r=abcd,s=AAAA,i=1").unwrap();

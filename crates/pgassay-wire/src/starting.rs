@@ -15,19 +15,19 @@ pub(crate) struct Starting {
     /// The required type of server.
     pub wanted: SessionAttributes,
     /// The query sent to the server about its type, if any.
-    asked: Option<Question>,
+    asked: Option<ServerQuery>,
     /// The result: whether it is a standby, or read-only.
     answer: Option<bool>,
 }
 
 /// A property that must be queried.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Question {
+enum ServerQuery {
     ReadOnly,
     Standby,
 }
 
-impl Question {
+impl ServerQuery {
     fn sql(self) -> &'static str {
         match self {
             Self::ReadOnly => "SHOW transaction_read_only",
@@ -55,7 +55,10 @@ impl Starting {
     }
 
     /// Checks the server's type by the settings it reported or by the result of the query.
-    pub fn judge(&mut self, parameters: &[(String, String)]) -> Result<Kind, WireError> {
+    pub fn check_server_type(
+        &mut self,
+        parameters: &[(String, String)],
+    ) -> Result<Kind, WireError> {
         let reported = |name: &str| {
             let found = parameters.iter().find(|(known, _)| known == name);
             found.map(|(_, value)| value == "on")
@@ -67,11 +70,11 @@ impl Starting {
                 reported("default_transaction_read_only")
                     .zip(standby)
                     .map(|(read_only, standby)| read_only || standby),
-                Question::ReadOnly,
+                ServerQuery::ReadOnly,
             ),
             SessionAttributes::Primary
             | SessionAttributes::Standby
-            | SessionAttributes::PreferStandby => (standby, Question::Standby),
+            | SessionAttributes::PreferStandby => (standby, ServerQuery::Standby),
         };
         let Some(restricted) = known.or(self.answer) else {
             if self.asked.replace(question).is_some() {
@@ -95,7 +98,7 @@ impl Starting {
     }
 
     /// Handles the result of the query.
-    pub fn answered(&mut self, row: Row<'_>) -> Result<(), WireError> {
+    pub fn handle_query_result(&mut self, row: Row<'_>) -> Result<(), WireError> {
         let value = row.values().next().transpose()?.flatten();
         self.answer = Some(matches!(value, Some(b"on" | b"t")));
         Ok(())

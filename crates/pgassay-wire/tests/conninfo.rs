@@ -10,7 +10,7 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use connecting::{Around, compare, psql_major};
+use connecting::{ProcessEnvironment, compare, psql_major};
 use support::Server;
 
 const HBA: &str = "\
@@ -173,7 +173,7 @@ fn connection_parameters_against_the_real_psql() {
             .replace("{home}", home.path().to_str().unwrap())
     };
     let local = filled("host={socket} port={port} user=tester dbname=postgres");
-    let around = |variables: &[(&str, &str)]| Around {
+    let around = |variables: &[(&str, &str)]| ProcessEnvironment {
         variables: variables
             .iter()
             .map(|(name, value)| ((*name).to_owned(), filled(value)))

@@ -112,7 +112,7 @@ fn events(pieces: &[&[u8]]) -> Result<Vec<String>, WireError> {
 }
 
 #[test]
-fn a_transcript_means_what_it_says() {
+fn transcript_yields_expected_events() {
     let seen = events(&[&transcript()]).unwrap();
     let expect = [
         "server_version",
@@ -147,7 +147,7 @@ fn a_transcript_means_what_it_says() {
 }
 
 #[test]
-fn cuts_change_nothing() {
+fn splitting_replies_does_not_change_events() {
     let bytes = transcript();
     let whole = events(&[&bytes]).unwrap();
     for size in 1..40 {
@@ -178,7 +178,7 @@ impl Random {
 }
 
 #[test]
-fn garbage_is_an_error_and_never_a_panic() {
+fn invalid_bytes_never_panic() {
     let good = transcript();
     let mut random = Random(7);
     let mut refused = 0;
@@ -211,7 +211,7 @@ fn garbage_is_an_error_and_never_a_panic() {
 }
 
 #[test]
-fn wrong_order_is_an_error() {
+fn unexpected_messages_are_errors() {
     let sign_in = [message(b'R', &[0; 4]), message(b'Z', b"I")].concat();
     for (bytes, expected) in [
         (message(b'D', b""), "signing in"),

@@ -73,7 +73,7 @@ fn converse(
 }
 
 #[test]
-fn every_way_to_sign_in() {
+fn every_authentication_method() {
     let hba = "local all tester trust\nlocal all clear password\nlocal all digest md5\n\
                local all salted scram-sha-256\nlocal all peered peer map=any\nlocal all shut reject\n";
     let Some(server) = support::Server::start(hba) else {
@@ -196,7 +196,7 @@ fn simple_queries() {
 }
 
 #[test]
-fn pipelines_and_what_errors_do_to_them() {
+fn errors_in_pipelines() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
@@ -339,14 +339,14 @@ fn a_copy_in_a_pipeline_leaves_the_session_usable() {
 }
 
 #[test]
-fn a_query_is_cancelled() {
+fn query_is_canceled() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
     let mut exchange = Exchange::open(server.connect(), &login("tester", None)).unwrap();
     let cancel = exchange.backend().unwrap().cancel_request();
     let mut other = server.connect();
-    let canceller = std::thread::spawn(move || {
+    let canceler = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(200));
         other.write_all(&cancel).unwrap();
         other.read_to_end(&mut Vec::new()).unwrap();
@@ -355,11 +355,11 @@ fn a_query_is_cancelled() {
         panic!("not canceled")
     };
     assert_eq!(error.sqlstate, "57014");
-    canceller.join().unwrap();
+    canceler.join().unwrap();
 }
 
 #[test]
-fn a_server_that_stops_says_so() {
+fn stopping_server_reports_shutdown() {
     let Some(server) = support::Server::trusting() else {
         return;
     };

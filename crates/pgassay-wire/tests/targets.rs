@@ -11,14 +11,14 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use connecting::{Around, compare, ours, psql_major};
+use connecting::{ProcessEnvironment, compare, ours, psql_major};
 use support::Server;
 
 const RESTRICTED: &[(&str, &str)] = &[("PGOPTIONS", "-c default_transaction_read_only=on")];
 
-fn around(variables: &[(&str, &str)]) -> Around {
+fn around(variables: &[(&str, &str)]) -> ProcessEnvironment {
     let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
-    Around {
+    ProcessEnvironment {
         variables: variables.iter().map(owned).collect(),
         home: PathBuf::from("/nonexistent"),
     }
@@ -86,7 +86,7 @@ fn the_kind_of_server_is_chosen_against_the_real_psql() {
 }
 
 #[test]
-fn a_silent_server_is_left_for_the_next_in_time() {
+fn silent_server_times_out_to_next_host() {
     let Some(server) = Server::start_with_tcp("host all all 127.0.0.1/32 trust\n") else {
         return;
     };

@@ -34,14 +34,14 @@ const MODES: [&str; 6] = [
 ];
 
 /// A server that supports TLS, its certificates, and an empty home directory.
-struct Place {
+struct TlsFixture {
     server: Server,
     certificates: Certificates,
     home: tempfile::TempDir,
     _files: tempfile::TempDir,
 }
 
-impl Place {
+impl TlsFixture {
     fn new() -> Option<Self> {
         let files = tempfile::tempdir().unwrap();
         let certificates = Certificates::make(files.path());
@@ -132,7 +132,7 @@ impl Place {
 }
 
 /// Summarizes a result: connected with TLS, without TLS, or the error.
-fn gist(came: &Result<String, String>) -> String {
+fn summarize(came: &Result<String, String>) -> String {
     match came {
         Ok(who) => {
             if who.contains(" t ") {
@@ -146,8 +146,10 @@ fn gist(came: &Result<String, String>) -> String {
 }
 
 #[test]
-fn tls_is_spoken_by_the_modes() {
-    let Some(place) = Place::new() else { return };
+fn ssl_modes_use_tls_as_documented() {
+    let Some(place) = TlsFixture::new() else {
+        return;
+    };
     for (more, expected) in [
         ("sslmode=disable", "plain"),
         ("sslmode=allow", "plain"),
@@ -210,13 +212,15 @@ fn tls_is_spoken_by_the_modes() {
         ),
     ] {
         let came = ours(&place.text(more), &place.around());
-        assert!(gist(&came).contains(expected), "{more}: {came:?}");
+        assert!(summarize(&came).contains(expected), "{more}: {came:?}");
     }
 }
 
 #[test]
 fn large_queries_and_answers_pass_through_tls() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = TlsFixture::new() else {
+        return;
+    };
     for version in ["TLSv1.2", "TLSv1.3"] {
         let more = format!(
             "sslmode=require ssl_min_protocol_version={version} ssl_max_protocol_version={version}"
@@ -322,7 +326,9 @@ fn modes_and_certificates_against_the_real_psql() {
     let Some(_) = psql_major("TLS against the real psql") else {
         return;
     };
-    let Some(place) = Place::new() else { return };
+    let Some(place) = TlsFixture::new() else {
+        return;
+    };
     let Some(plain) = Server::start_with_tcp("host all tester 127.0.0.1/32 trust\n") else {
         return;
     };
@@ -369,7 +375,9 @@ fn certificates_of_other_kinds_against_the_real_psql() {
     let Some(_) = psql_major("certificates against the real psql") else {
         return;
     };
-    let Some(place) = Place::new() else { return };
+    let Some(place) = TlsFixture::new() else {
+        return;
+    };
     let around = place.around();
     let check = |certificate: &str, more: &str, works: bool| {
         let came = compare(&place.text(more), &around);
@@ -466,7 +474,9 @@ fn files_in_the_home_directory_against_the_real_psql() {
     let Some(_) = psql_major("TLS by the home directory's files") else {
         return;
     };
-    let Some(place) = Place::new() else { return };
+    let Some(place) = TlsFixture::new() else {
+        return;
+    };
     let around = place.around();
     let folder = place.home.path().join(".postgresql");
     std::fs::create_dir(&folder).unwrap();
@@ -478,7 +488,7 @@ fn files_in_the_home_directory_against_the_real_psql() {
     put("other.crt", "root.crt");
     assert!(compare(&place.text("sslmode=require"), &around).is_err());
     assert_eq!(
-        gist(&compare(&place.text("sslmode=prefer"), &around)),
+        summarize(&compare(&place.text("sslmode=prefer"), &around)),
         "plain"
     );
     put("root.crt", "root.crt");

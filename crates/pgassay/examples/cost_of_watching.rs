@@ -17,7 +17,7 @@
 )]
 
 use anyhow::{Context, Result, bail};
-use pgassay_load::{Crew, CrewConfig, Window};
+use pgassay_load::{ClientPool, ClientPoolConfig, Window};
 use pgassay_profile::{
     CpuTotals, LiveServer, OffCpuConfig, Sampler, SamplerConfig, Samples, WaitLog, WaitReader,
 };
@@ -114,10 +114,10 @@ fn main() -> Result<()> {
         bail!("PostgreSQL {version} is not available");
     };
     fill(&server)?;
-    let mut crew = crew(&server.conninfo())?;
+    let mut pool = crew(&server.conninfo())?;
     let postmaster_pid = u32::try_from(server.postmaster_pid())?;
     let mut stretch = Stretch {
-        crew: &mut crew,
+        crew: &mut pool,
         measure: Duration::from_millis(millis),
     };
     stretch.run(&Watch::Nothing)?;
@@ -164,7 +164,7 @@ fn main() -> Result<()> {
             ratios[at][1].push(cpu_us[1] / cpu_us[0]);
         }
     }
-    crew.close();
+    pool.close();
     server.stop()?;
     for ((name, _), (ratios, kept)) in probes.iter().zip(ratios.iter_mut().zip(kept)) {
         for it in ratios.iter_mut() {
@@ -258,7 +258,7 @@ impl Watch {
 
 /// Runs intervals of load.
 struct Stretch<'a> {
-    crew: &'a mut Crew,
+    crew: &'a mut ClientPool,
     measure: Duration,
 }
 
@@ -478,7 +478,7 @@ fn fill(server: &pgassay_server::Server) -> Result<()> {
     Ok(())
 }
 
-fn crew(conninfo: &str) -> Result<Crew> {
+fn crew(conninfo: &str) -> Result<ClientPool> {
     let target = Request::new()
         .conninfo(conninfo)?
         .fallback_application_name("cost_of_watching")
@@ -492,11 +492,14 @@ fn crew(conninfo: &str) -> Result<Crew> {
         "\\set aid random(1, {ROWS})\nSELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n"
     );
     let script = Script::parse("select-only", &text, &options, &mut names)?;
-    let config = CrewConfig {
+    let config = ClientPoolConfig {
         clients: CLIENTS,
         threads: 2,
         protocol: Protocol::Prepared,
-        ..CrewConfig::new(target, Arc::new(script), Arc::new(names))
+        ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
     };
-    Ok(Crew::connect(&config, &Arc::new(AtomicBool::new(false)))?)
+    Ok(ClientPool::connect(
+        &config,
+        &Arc::new(AtomicBool::new(false)),
+    )?)
 }

@@ -15,8 +15,8 @@ pub fn all() -> Vec<Check> {
         Check {
             name: name.to_owned(),
             value: value.unwrap_or_else(|| "unknown".to_owned()),
-            limits: limit.map(|limit| limit.effect.clone()),
-            mend: limit.and_then(|limit| limit.remedy.clone()),
+            limitation: limit.map(|limit| limit.effect.clone()),
+            fix: limit.and_then(|limit| limit.remedy.clone()),
         }
     };
     let number = |value: Option<i64>| value.map(|value| value.to_string());
@@ -24,13 +24,13 @@ pub fn all() -> Vec<Check> {
     let access = Access::to_own_server();
     vec![
         tier(&access),
-        refusable(
+        feature_check(
             &access,
             Tier::T1,
             "waits_from_memory",
             access.waits_from_memory,
         ),
-        refusable(&access, Tier::T3, "wake_ups", access.wake_ups),
+        feature_check(&access, Tier::T3, "wake_ups", access.wake_ups),
         check("kernel", conditions.kernel.clone()),
         check("cpu", conditions.cpu_model.clone()),
         check("cpus", Some(conditions.cpus.to_string())),
@@ -60,7 +60,7 @@ pub fn all() -> Vec<Check> {
                 .steal_share
                 .map(|share| format!("{:.1}%", share * 100.0)),
         ),
-        counter(),
+        valgrind_check(),
         hardware_counters(),
     ]
 }
@@ -90,16 +90,16 @@ pub fn tier(access: &Access) -> Check {
     Check {
         name: "tier".to_owned(),
         value: format!("{} of T3: {}", access.tier, access.words()),
-        limits: refused.map(|it| {
+        limitation: refused.map(|it| {
             let (next, refusal) = (it.tier, &it.refusal);
             format!("{next} is not permitted: {}: {}", refusal.what, refusal.why)
         }),
-        mend: refused.map(|it| it.refusal.commands.join("  or  ")),
+        fix: refused.map(|it| it.refusal.commands.join("  or  ")),
     }
 }
 
 /// A feature that may be unavailable even though its tier is granted.
-fn refusable(access: &Access, tier: Tier, name: &str, is_there: bool) -> Check {
+fn feature_check(access: &Access, tier: Tier, name: &str, is_there: bool) -> Check {
     let refused = access
         .missing
         .iter()
@@ -112,26 +112,26 @@ fn refusable(access: &Access, tier: Tier, name: &str, is_there: bool) -> Check {
             "not available"
         }
         .to_owned(),
-        limits: refused.map(|it| format!("{}: {}", it.refusal.what, it.refusal.why)),
-        mend: refused.map(|it| it.refusal.commands.join("  or  ")),
+        limitation: refused.map(|it| format!("{}: {}", it.refusal.what, it.refusal.why)),
+        fix: refused.map(|it| it.refusal.commands.join("  or  ")),
     }
 }
 
 /// The tool that counts instructions (`pgassay count`).
-fn counter() -> Check {
+fn valgrind_check() -> Check {
     let name = "instruction_counter".to_owned();
     match Valgrind::find() {
         Ok(valgrind) => Check {
             name,
             value: valgrind.version,
-            limits: None,
-            mend: None,
+            limitation: None,
+            fix: None,
         },
         Err(_) => Check {
             name,
             value: "none".to_owned(),
-            limits: Some("pgassay count cannot run".to_owned()),
-            mend: Some("install the package \"valgrind\"".to_owned()),
+            limitation: Some("pgassay count cannot run".to_owned()),
+            fix: Some("install the package \"valgrind\"".to_owned()),
         },
     }
 }
@@ -146,7 +146,7 @@ fn hardware_counters() -> Check {
     Check {
         name: "hardware_counters".to_owned(),
         value,
-        limits: None,
-        mend: None,
+        limitation: None,
+        fix: None,
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
-use pgassay_core::study::Span;
+use pgassay_core::study::HumanDuration;
 use pgassay_report::ExportFormat;
 
 /// A performance laboratory for PostgreSQL: which is faster, by how much, and why.
@@ -125,7 +125,7 @@ pub struct ProfileArgs {
 
     /// How long to profile. Ctrl-C stops early and prints what was collected.
     #[arg(long, value_name = "TIME", default_value = "10s")]
-    pub duration: Span,
+    pub duration: HumanDuration,
 
     /// Samples per second of each busy CPU. 99 costs the server less than 1%, 999 about 8%.
     #[arg(long, value_name = "HZ", default_value_t = 99)]
@@ -191,7 +191,7 @@ pub struct ChoiceArgs {
 
     /// Total measuring time (10s, 2min), not including warm-up.
     #[arg(long, value_name = "TIME")]
-    pub length: Option<Span>,
+    pub length: Option<HumanDuration>,
 
     /// Pairs of trials per comparison. More pairs give narrower confidence intervals.
     #[arg(long, value_name = "N")]

@@ -13,7 +13,7 @@ use pgassay_load::endpoints;
 use pgassay_wire::conninfo::{Address, Endpoint, Target};
 use pgassay_wire::{Exchange, ExchangeError};
 
-use crate::surroundings::monotonic_ns;
+use crate::system_env::monotonic_ns;
 
 /// What Rust prepends to the resolver's message.
 const LOOK_UP: &str = "failed to lookup address information: ";
@@ -50,7 +50,7 @@ impl Stream {
     }
 
     /// Limits the next operation to the time left before the deadline.
-    fn hurry(&self) -> io::Result<()> {
+    fn limit_to_deadline(&self) -> io::Result<()> {
         let Some(until) = self.until.get() else {
             return Ok(());
         };
@@ -69,7 +69,7 @@ impl pgassay_server::Stream for Stream {
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.hurry()?;
+        self.limit_to_deadline()?;
         match &mut self.socket {
             Socket::Unix(stream) => stream.read(buffer),
             Socket::Tcp(stream) => stream.read(buffer),
@@ -79,7 +79,7 @@ impl Read for Stream {
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.hurry()?;
+        self.limit_to_deadline()?;
         match &mut self.socket {
             Socket::Unix(stream) => stream.write(bytes),
             Socket::Tcp(stream) => stream.write(bytes),
@@ -95,7 +95,7 @@ impl Write for Stream {
 #[derive(Debug)]
 pub enum ConnectError {
     /// A host name cannot be resolved.
-    Nowhere(Address, io::Error),
+    Unresolved(Address, io::Error),
     /// The error of each attempt; at least one.
     Tried(Vec<(Address, ExchangeError)>),
 }
@@ -104,20 +104,20 @@ impl ConnectError {
     /// The error of the last attempt.
     pub fn last(&self) -> Option<&ExchangeError> {
         match self {
-            Self::Nowhere(..) => None,
+            Self::Unresolved(..) => None,
             Self::Tried(tried) => tried.last().map(|(_, error)| error),
         }
     }
 
     /// The whole message; `of_exchange` formats errors that the server reported.
-    pub fn words(&self, of_exchange: impl Fn(&ExchangeError) -> String) -> String {
+    pub fn describe(&self, of_exchange: impl Fn(&ExchangeError) -> String) -> String {
         let tried = match self {
-            Self::Nowhere(Address::Tcp { host, .. }, error) => {
-                let why = plain(error);
+            Self::Unresolved(Address::Tcp { host, .. }, error) => {
+                let why = os_error_text(error);
                 let why = why.strip_prefix(LOOK_UP).unwrap_or(&why);
                 return format!("could not translate host name \"{host}\" to address: {why}");
             }
-            Self::Nowhere(address, error) => return format!("{address}: {error}"),
+            Self::Unresolved(address, error) => return format!("{address}: {error}"),
             Self::Tried(tried) => tried,
         };
         let lines = tried.iter().map(|(address, error)| {
@@ -133,7 +133,7 @@ impl ConnectError {
 
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words(ExchangeError::to_string))
+        f.write_str(&self.describe(ExchangeError::to_string))
     }
 }
 
@@ -145,7 +145,7 @@ pub fn connect(
     limit: Option<Duration>,
 ) -> Result<(Exchange<Stream>, Endpoint), ConnectError> {
     let mut found =
-        endpoints(target).map_err(|(address, error)| ConnectError::Nowhere(address, error))?;
+        endpoints(target).map_err(|(address, error)| ConnectError::Unresolved(address, error))?;
     // The low digits of the clock pick a random first host.
     let first = if target.balance_hosts {
         monotonic_ns() as usize
@@ -197,7 +197,7 @@ pub fn failed_at(address: &Address) -> String {
 
 /// The message for a failed connection, with libpq's hint.
 fn refused(address: &Address, error: &io::Error) -> String {
-    let what = plain(error);
+    let what = os_error_text(error);
     match (address, error.kind()) {
         (_, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => "timeout expired".into(),
         (Address::Unix { .. }, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
@@ -215,7 +215,7 @@ fn refused(address: &Address, error: &io::Error) -> String {
 }
 
 /// A system error as C's `%m` prints it, without the number that Rust adds.
-pub fn plain(error: &io::Error) -> String {
+pub fn os_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {
         Some(end) => text[..end].to_owned(),

@@ -9,10 +9,10 @@ pub const OK: u8 = 0;
 pub const FAILURE: u8 = 1;
 /// The run failed midway; completed trials were saved.
 pub const PARTIAL: u8 = 2;
-/// `--against`: the cost increased beyond the tolerance.
+/// `--evidence_against`: the cost increased beyond the tolerance.
 pub const REGRESSION: u8 = 3;
-/// `--against`: the counts cannot be compared.
-pub const CANNOT_TELL: u8 = 4;
+/// `--evidence_against`: the counts cannot be compared.
+pub const NOT_COMPARABLE: u8 = 4;
 /// Interrupted by Ctrl-C (128 + SIGINT, the shell convention).
 pub const INTERRUPTED: u8 = 130;
 
@@ -26,11 +26,11 @@ pub struct Partial {
     pub id: String,
 }
 
-/// A failed `--against` comparison.
+/// A failed `--evidence_against` comparison.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Gate {
-    /// [`REGRESSION`] or [`CANNOT_TELL`].
+    /// [`REGRESSION`] or [`NOT_COMPARABLE`].
     pub code: u8,
     pub reason: String,
 }

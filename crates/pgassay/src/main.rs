@@ -1,19 +1,19 @@
 //! Entry point of pgassay: parses the command line, runs one subcommand, maps errors to exit codes.
 
-mod catalogue;
+mod catalog;
 mod checks;
 mod cli;
 mod command;
 mod connector;
 mod exit;
-mod here;
 mod interrupt;
 mod laboratory;
-mod places;
+mod local_server;
 mod progress;
 mod results;
+mod study_errors;
 mod style;
-mod surroundings;
+mod system_env;
 
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;

@@ -4,10 +4,10 @@ mod support;
 
 use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
-use support::Place;
+use support::Scratch;
 
 support::timing_tests! {
-    blocks_read_depend_on_neither_variant_nor_place_in_the_block,
+    blocks_read_do_not_depend_on_variant_or_position,
 }
 
 /// Two identical variants, and a table four times as large as the cache.
@@ -45,18 +45,18 @@ fn blocks_read(trial: &Trial) -> f64 {
 
 /// With equal random numbers, the second trial would find the first one's pages in the cache, and
 /// trials would read less than half as much, depending on their position in the block.
-fn blocks_read_depend_on_neither_variant_nor_place_in_the_block() {
+fn blocks_read_do_not_depend_on_variant_or_position() {
     if pgassay_server::testing::installation("15").is_none() {
         return;
     }
-    let place = Place::new();
-    let finished = place.run(LARGER_THAN_CACHE, &["--json", "--seed", "7"]);
+    let scratch = Scratch::new();
+    let finished = scratch.run(LARGER_THAN_CACHE, &["--json", "--seed", "7"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
     let counted = run.trials.iter().filter(|it| !it.counters.is_empty());
     let trials: Vec<&Trial> = counted
-        .filter(|it| it.kind != TrialKind::Counted && it.transactions_total >= 100)
+        .filter(|it| it.kind != TrialKind::HardwareCounters && it.transactions_total >= 100)
         .collect();
     assert!(trials.len() >= 12, "only {} trials", trials.len());
     let read = trials.iter().map(|trial| blocks_read(trial));
@@ -68,8 +68,8 @@ fn blocks_read_depend_on_neither_variant_nor_place_in_the_block() {
         low > 0.55 && high < 0.95,
         "{low} to {high} blocks read per transaction"
     );
-    let boots: Vec<u32> = run.trials.iter().map(|trial| trial.boot).collect();
+    let boots: Vec<u32> = run.trials.iter().map(|trial| trial.server_start).collect();
     assert_eq!(boots.last(), Some(&5), "a restart after every block");
     assert!(boots.is_sorted());
-    assert!(run.trials.iter().all(|it| it.boot == it.block));
+    assert!(run.trials.iter().all(|it| it.server_start == it.block));
 }

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use pgbench::{Finished, Place};
+use pgbench::{Finished, Scratch};
 use refusal::refuse;
 use server::Server;
 
@@ -30,7 +30,7 @@ fn skip(why: &str) {
 }
 
 /// The real pgbench programs found here, with their major versions.
-fn reals() -> Vec<(&'static str, PathBuf)> {
+fn real_pgbenches() -> Vec<(&'static str, PathBuf)> {
     const VERSIONS: [&str; 3] = ["15", "17", "18"];
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -58,11 +58,11 @@ fn reals() -> Vec<(&'static str, PathBuf)> {
     found
 }
 
-fn twins_agree(place: &Place, server: Option<&Server>, lines: &[&str]) {
-    for (compat, real) in reals() {
+fn twins_agree(scratch: &Scratch, server: Option<&Server>, lines: &[&str]) {
+    for (compat, real) in real_pgbenches() {
         for arguments in lines {
-            let theirs = place.run(&real, compat, server, arguments);
-            let ours = place.ours_as(compat, server, arguments);
+            let theirs = scratch.run(&real, compat, server, arguments);
+            let ours = scratch.ours_as(compat, server, arguments);
             assert_eq!(
                 ours.without_numbers(),
                 theirs.without_numbers(),
@@ -74,11 +74,11 @@ fn twins_agree(place: &Place, server: Option<&Server>, lines: &[&str]) {
 
 #[test]
 fn refusals_against_the_real_pgbench() {
-    let place = Place::new();
-    place.script("bad.sql", "select 1;\n\\set x 1 +\n");
-    place.script("empty.sql", "-- nothing\n");
+    let scratch = Scratch::new();
+    scratch.script("bad.sql", "select 1;\n\\set x 1 +\n");
+    scratch.script("empty.sql", "-- nothing\n");
     twins_agree(
-        &place,
+        &scratch,
         None,
         &[
             "--bad-option",
@@ -136,7 +136,7 @@ fn runs_against_the_real_pgbench() {
     let Some(server) = Server::trusting() else {
         return skip("no server");
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     for (name, text) in [
         ("zero.sql", "select 1;\nselect 1/0;\n"),
         ("nope.sql", "select 1;\nselect x\n  from nope;\n"),
@@ -166,13 +166,13 @@ fn runs_against_the_real_pgbench() {
             "select pg_terminate_backend(pg_backend_pid());\n",
         ),
     ] {
-        place.script(name, text);
+        scratch.script(name, text);
     }
     // Each creates tables for the next. Without tables, the server prints notices about the drops.
     let notice = "NOTICE:  table \"pgbench_tellers\" does not exist, skipping";
-    place.ours(Some(&server), "-i -q").has(0, &[], &[notice]);
+    scratch.ours(Some(&server), "-i -q").has(0, &[], &[notice]);
     twins_agree(
-        &place,
+        &scratch,
         Some(&server),
         &[
             "-i -q --foreign-keys",
@@ -216,12 +216,12 @@ fn the_report_of_18_ends_before_the_latency_where_all_transactions_failed() {
     let Some(server) = Server::trusting() else {
         return skip("no server");
     };
-    let place = Place::new();
-    place.script("failing.sql", FAILING);
-    let run = place.ours(Some(&server), "-n -f failing.sql -t 3");
+    let scratch = Scratch::new();
+    scratch.script("failing.sql", FAILING);
+    let run = scratch.ours(Some(&server), "-n -f failing.sql -t 3");
     let lines = ["number of failed transactions: 3 (100.000%)\nlatency average = "];
     run.has(0, &[lines[0], "tps = 0.000000"], &[]);
-    let older = place.ours_as("17", Some(&server), "-n -f failing.sql -t 3");
+    let older = scratch.ours_as("17", Some(&server), "-n -f failing.sql -t 3");
     assert!(
         older.out.ends_with("failed transactions: 3 (100.000%)\n"),
         "{older:?}"
@@ -233,10 +233,10 @@ fn the_report_of_18_counts_only_what_a_script_has_done() {
     let Some(server) = Server::trusting() else {
         return skip("no server");
     };
-    let place = Place::new();
-    place.script("s.sql", "select 1;\n");
-    place.script("failing.sql", FAILING);
-    let run = place.ours(Some(&server), "-n -f failing.sql@1 -f s.sql@0 -t 4");
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
+    scratch.script("failing.sql", FAILING);
+    let run = scratch.ours(Some(&server), "-n -f failing.sql@1 -f s.sql@0 -t 4");
     let all = " - weight: 1 (targets 100.0% of total)\n - 4 transactions (100.0% of total)\n \
                - number of transactions actually processed: 0 (tps = 0.000000)\n \
                - number of failed transactions: 4 (100.000%)\n";
@@ -247,30 +247,30 @@ fn the_report_of_18_counts_only_what_a_script_has_done() {
         "{run:?}"
     );
     run.has(0, &[all], &[]);
-    let older = place.ours_as("15", Some(&server), "-n -f s.sql@1 -f failing.sql@0 -t 4");
+    let older = scratch.ours_as("15", Some(&server), "-n -f s.sql@1 -f failing.sql@0 -t 4");
     older.has(0, &[" - 4 transactions (100.0% of total, tps = "], &[]);
 }
 
 #[test]
-fn a_client_that_is_lost_leaves_the_others_alone() {
+fn a_lost_client_does_not_affect_the_others() {
     let Some(server) = Server::trusting() else {
         return skip("no server");
     };
-    let place = Place::new();
-    place.script(
+    let scratch = Scratch::new();
+    scratch.script(
         "one.sql",
         "\\if :client_id = 0\nselect 1/0;\n\\endif\nselect 1;\n",
     );
     let others = ["number of transactions actually processed: 20/30"];
     let incomplete = "Run was aborted; the above results are incomplete.";
-    let run = place.ours(Some(&server), "-n -f one.sql -c 3 -j 2 -t 10");
+    let run = scratch.ours(Some(&server), "-n -f one.sql -c 3 -j 2 -t 10");
     run.has(2, &others, &["ERROR:  division by zero", incomplete]);
-    let run = place.ours(
+    let run = scratch.ours(
         Some(&server),
         "-n -f one.sql -c 3 -j 3 -t 10 --exit-on-abort",
     );
     run.has(2, &[], &["Run was aborted due to an error in thread 0"]);
-    let run = place.ours(
+    let run = scratch.ours(
         Some(&server),
         "-n -f one.sql -c 3 -t 10 --continue-on-error --failures-detailed",
     );
@@ -283,9 +283,9 @@ fn logs_percentiles_and_json() {
     let Some(server) = Server::trusting() else {
         return skip("no server");
     };
-    let place = Place::new();
-    place.script("s.sql", "select 1;\n");
-    let run = place.ours(
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
+    let run = scratch.ours(
         Some(&server),
         "-n -f s.sql -c 2 -j 2 -t 50 -l --log-prefix=log -R 5000 --latency-percentiles=50,100",
     );
@@ -295,7 +295,7 @@ fn logs_percentiles_and_json() {
         &[],
     );
     let mut lines = 0;
-    for entry in std::fs::read_dir(place.path()).unwrap() {
+    for entry in std::fs::read_dir(scratch.path()).unwrap() {
         let entry = entry.unwrap();
         if entry.file_name().to_string_lossy().starts_with("log.") {
             for line in std::fs::read_to_string(entry.path()).unwrap().lines() {
@@ -311,7 +311,7 @@ fn logs_percentiles_and_json() {
         }
     }
     assert_eq!(lines, 100);
-    let run = place.ours(Some(&server), "-n -f s.sql -t 7 --json");
+    let run = scratch.ours(Some(&server), "-n -f s.sql -t 7 --json");
     let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!(json["schema"], "pgassay.bench/1");
     assert_eq!(json["transactions"], 7);
@@ -322,10 +322,10 @@ fn ctrl_c_still_gives_a_summary() {
     let Some(server) = Server::trusting() else {
         return skip("no server");
     };
-    let place = Place::new();
-    place.script("s.sql", "select 1;\n");
-    let child = place
-        .command(&place.path().join("pgbench"), "18", Some(&server))
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
+    let child = scratch
+        .command(&scratch.path().join("pgbench"), "18", Some(&server))
         .args(["-n", "-f", "s.sql", "-T", "60", "-R", "50", "-c", "3"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -344,12 +344,12 @@ fn statements_of_a_pipeline_take_longer_the_later_they_are() {
     let Some(server) = Server::trusting() else {
         return skip("no server");
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     let statements = "select pg_sleep(0.002);\n".repeat(10);
     let text = format!("\\startpipeline\n{statements}\\endpipeline\n");
-    place.script("p.sql", &text);
+    scratch.script("p.sql", &text);
     // Compare times within one transaction, because other load affects transactions differently.
-    let run = place.ours(Some(&server), "-n -f p.sql -M prepared -t 1 -r");
+    let run = scratch.ours(Some(&server), "-n -f p.sql -M prepared -t 1 -r");
     run.has(0, &[], &[]);
     let times: Vec<f64> = run
         .out
@@ -368,7 +368,7 @@ fn statements_of_a_pipeline_take_longer_the_later_they_are() {
 
 #[test]
 fn names_and_versions() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let bench = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pgassay"));
         Finished::from(&command.arg("bench").args(arguments).output().unwrap())
@@ -387,7 +387,7 @@ fn names_and_versions() {
     older.has(1, &[], &["unrecognized option '--exit-on-abort'"]);
     bench(&["--compat", "14"]).has(1, &[], &["expecting 15, 17 or 18"]);
     bench(&["--io=poll"]).has(1, &[], &["expecting auto, epoll or uring"]);
-    let help = place.ours_as("15", None, "-?");
+    let help = scratch.ours_as("15", None, "-?");
     help.has(0, &["pgbench is a benchmarking tool", "-d, --debug"], &[]);
 }
 
@@ -400,13 +400,13 @@ fn a_load_over_tls_verifies_the_server_and_refuses_a_stranger() {
     let Some(server) = Server::start_with(hba, &given) else {
         return skip("no server");
     };
-    let place = Place::new();
-    place.script(
+    let scratch = Scratch::new();
+    scratch.script(
         "s.sql",
         "select 1/ssl::int from pg_stat_ssl where pid = pg_backend_pid();\n",
     );
     let run = |mode: &str, root: &str, io: &str| {
-        let mut command = place.command(&place.path().join("pgbench"), "18", Some(&server));
+        let mut command = scratch.command(&scratch.path().join("pgbench"), "18", Some(&server));
         command
             .args(["-n", "-f", "s.sql", "-c", "2", "-t", "20", "-M", "prepared"])
             .args([
@@ -430,19 +430,19 @@ fn a_load_over_tls_verifies_the_server_and_refuses_a_stranger() {
 }
 
 #[test]
-fn io_uring_that_is_refused_is_said_and_auto_goes_on_with_epoll() {
+fn auto_falls_back_to_epoll_if_io_uring_is_not_available() {
     let Some(server) = Server::trusting() else {
         return skip("no server");
     };
-    let place = Place::new();
-    place.script("s.sql", "select 1;\n");
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
     for (errno, why) in [
         (libc::EPERM, "kernel.io_uring_disabled"),
         (libc::ENOSYS, "does not provide it"),
         (libc::ENOMEM, "ulimit -l"),
     ] {
         let run = |io: &str| {
-            let mut command = place.command(&place.path().join("pgbench"), "18", Some(&server));
+            let mut command = scratch.command(&scratch.path().join("pgbench"), "18", Some(&server));
             command.args([
                 "-n", "-f", "s.sql", "-c", "2", "-t", "20", "--json", "--io", io,
             ]);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
-use support::Place;
+use support::Scratch;
 
 /// Each transaction reads two rows and writes one; the server has no other load.
 const STUDY: &str = r#"question = "Is prepared faster?"
@@ -43,10 +43,10 @@ pairs = 2
 
 fn run(version: &str) -> Option<Run> {
     pgassay_server::testing::installation(version)?;
-    let place = Place::new();
-    let finished = place.run(&STUDY.replace("VERSION", version), &["--json"]);
+    let scratch = Scratch::new();
+    let finished = scratch.run(&STUDY.replace("VERSION", version), &["--json"]);
     assert_eq!(finished.code, Some(0), "{version}: {finished:?}");
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
     Some(serde_json::from_str(&finished.stdout).expect("JSON on stdout alone"))
 }
 
@@ -57,12 +57,12 @@ fn per_transaction(trial: &Trial, name: &str) -> f64 {
 }
 
 /// Compares with the load engine's transaction count, which would reveal statistics reported late.
-fn what_was_counted_is_what_was_done(version: &str) {
+fn server_statistics_match_the_load(version: &str) {
     let Some(run) = run(version) else { return };
     let (of_processor, others): (Vec<&Trial>, Vec<&Trial>) = run
         .trials
         .iter()
-        .partition(|trial| trial.kind == TrialKind::Counted);
+        .partition(|trial| trial.kind == TrialKind::HardwareCounters);
     let is_of_processor = |name: &String| name.starts_with("cpu.");
     for trial in of_processor {
         assert!(trial.counters.keys().all(is_of_processor), "{trial:?}");
@@ -106,7 +106,7 @@ fn what_was_counted_is_what_was_done(version: &str) {
         );
     }
     let by_name: BTreeMap<&str, bool> = run.comparisons[0]
-        .counted
+        .counters
         .iter()
         .map(|row| (row.name.as_str(), row.differs))
         .collect();
@@ -123,7 +123,7 @@ fn what_was_counted_is_what_was_done(version: &str) {
     );
     assert_eq!(
         run.points[0]
-            .counted
+            .counters
             .iter()
             .any(|it| it.name.starts_with("pg_stat_io(client backend")),
         version == "18",
@@ -133,27 +133,27 @@ fn what_was_counted_is_what_was_done(version: &str) {
 
 #[test]
 fn what_was_counted_is_what_was_done_on_9_6() {
-    what_was_counted_is_what_was_done("9.6");
+    server_statistics_match_the_load("9.6");
 }
 
 #[test]
 fn what_was_counted_is_what_was_done_on_10() {
-    what_was_counted_is_what_was_done("10");
+    server_statistics_match_the_load("10");
 }
 
 #[test]
 fn what_was_counted_is_what_was_done_on_14() {
-    what_was_counted_is_what_was_done("14");
+    server_statistics_match_the_load("14");
 }
 
 #[test]
 fn what_was_counted_is_what_was_done_on_15() {
-    what_was_counted_is_what_was_done("15");
+    server_statistics_match_the_load("15");
 }
 
 #[test]
 fn what_was_counted_is_what_was_done_on_18() {
-    what_was_counted_is_what_was_done("18");
+    server_statistics_match_the_load("18");
 }
 
 /// Results of older versions without statistics can be read and shown.

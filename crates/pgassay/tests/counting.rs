@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Finished, Place, signal, wait, wait_until};
+use support::{Finished, Scratch, signal, wait, wait_until};
 
 fn can_count() -> bool {
     let mut command = Command::new("valgrind");
@@ -22,8 +22,8 @@ fn can_count() -> bool {
     pgassay_server::testing::installation("18").is_some()
 }
 
-fn count(place: &Place, arguments: &[&str]) -> Finished {
-    let mut command = place.command();
+fn count(scratch: &Scratch, arguments: &[&str]) -> Finished {
+    let mut command = scratch.command();
     let output = command.arg("count").args(arguments).output();
     Finished::of(&output.expect("the program runs"))
 }
@@ -38,13 +38,13 @@ fn sum(rows: &Value, key: &str) -> i64 {
 }
 
 #[test]
-fn settings_that_cost_nothing_are_told_from_those_that_do() {
+fn settings_with_and_without_cost_are_distinguished() {
     if !can_count() {
         return;
     }
-    let place = Place::new();
+    let scratch = Scratch::new();
     let finished = count(
-        &place,
+        &scratch,
         &[
             "-S",
             "-M",
@@ -104,35 +104,35 @@ fn settings_that_cost_nothing_are_told_from_those_that_do() {
         found["instructions"].as_i64().unwrap()
     );
     assert_eq!(found["functions"][0]["name"], "check_log_duration");
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// Changes one number in a file of counts and returns its path.
-fn altered(place: &Place, name: &str, change: impl Fn(&mut Value)) -> String {
-    let text = fs::read_to_string(place.path().join("kept.json")).unwrap();
+fn altered(scratch: &Scratch, name: &str, change: impl Fn(&mut Value)) -> String {
+    let text = fs::read_to_string(scratch.path().join("kept.json")).unwrap();
     let mut counts: Value = serde_json::from_str(&text).unwrap();
     change(&mut counts);
-    let path = place.path().join(name);
+    let path = scratch.path().join(name);
     fs::write(&path, counts.to_string()).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
 #[test]
-fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
+fn against_passes_fails_or_reports_incomparable_counts() {
     if !can_count() {
         return;
     }
-    let place = Place::new();
-    fs::write(place.path().join("script.sql"), "select 1;\n").unwrap();
+    let scratch = Scratch::new();
+    fs::write(scratch.path().join("script.sql"), "select 1;\n").unwrap();
     let script = ["-f", "script.sql", "-t", "50"];
-    let run = |more: &[&str]| count(&place, &[&script[..], more].concat());
+    let run = |more: &[&str]| count(&scratch, &[&script[..], more].concat());
     let kept = run(&["--save", "kept.json"]);
     assert_eq!(kept.code, Some(0), "{kept:?}");
     let same = run(&["--against", "kept.json"]);
     assert_eq!(same.code, Some(0), "{same:?}");
     assert!(same.stdout.contains("within 0.1%"), "{same:?}");
 
-    let cheaper = altered(&place, "cheaper.json", |counts| {
+    let cheaper = altered(&scratch, "cheaper.json", |counts| {
         let variant = &mut counts["conditions"][0]["variants"][0];
         let taken = variant["transactions"].as_i64().unwrap() * 1000;
         variant["instructions"] = (variant["instructions"].as_i64().unwrap() - taken).into();
@@ -150,7 +150,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
         Some(0)
     );
 
-    let other_build = altered(&place, "build.json", |counts| {
+    let other_build = altered(&scratch, "build.json", |counts| {
         counts["conditions"][0]["variants"][0]["build"]["cflags"] = "-O0".into();
     });
     let finished = run(&["--against", &other_build]);
@@ -160,7 +160,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     assert_eq!(too_few.code, Some(4), "{too_few:?}");
     let reason = "in 3 rounds, now in 2";
     assert!(too_few.stdout.contains(reason), "{too_few:?}");
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// A load that writes, and its reset.
@@ -189,9 +189,9 @@ fn a_study_that_resets_its_data_is_counted_and_the_same_each_time() {
     if !can_count() {
         return;
     }
-    let place = Place::new();
-    fs::write(place.path().join("study.toml"), WRITING).unwrap();
-    let finished = count(&place, &["study.toml", "-t", "50", "--json"]);
+    let scratch = Scratch::new();
+    fs::write(scratch.path().join("study.toml"), WRITING).unwrap();
+    let finished = count(&scratch, &["study.toml", "-t", "50", "--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let result: Value = serde_json::from_str(&finished.stdout).unwrap();
     let counts: pgassay_core::instructions::Counts =
@@ -213,16 +213,16 @@ fn a_study_that_resets_its_data_is_counted_and_the_same_each_time() {
     assert_eq!(result["differences"][0]["difference"]["comparisons"], 1);
     assert_eq!(result["differences"][0]["difference"]["verdict"], "differs");
     assert!(keyed.cost() > plain.cost());
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// Regression: the backend's PID was unknown.
 #[test]
-fn what_cannot_be_counted_is_refused_with_its_reason_before_a_server_starts() {
+fn uncountable_studies_are_rejected_before_a_server_starts() {
     if !can_count() {
         return;
     }
-    let place = Place::new();
+    let scratch = Scratch::new();
     for (arguments, reason) in [
         (
             ["tls-cost", "--script", "connection"],
@@ -233,15 +233,15 @@ fn what_cannot_be_counted_is_refused_with_its_reason_before_a_server_starts() {
             "each is a process under valgrind",
         ),
     ] {
-        let finished = count(&place, &arguments);
+        let finished = count(&scratch, &arguments);
         assert_eq!(finished.code, Some(1), "{finished:?}");
-        assert!(finished.complaint().contains(reason), "{finished:?}");
+        assert!(finished.error_message().contains(reason), "{finished:?}");
         assert!(
             !finished.stderr.contains("starting PostgreSQL"),
             "{finished:?}"
         );
     }
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// Two protocols for the same statements, with study keys that counting ignores.
@@ -269,13 +269,13 @@ pairs = 2
 "#;
 
 #[test]
-fn a_run_sets_instructions_beside_the_time() {
+fn a_run_reports_instructions_next_to_times() {
     if !can_count() {
         return;
     }
-    let place = Place::new();
-    fs::write(place.path().join("study.toml"), STUDY).unwrap();
-    let mut command = place.command();
+    let scratch = Scratch::new();
+    fs::write(scratch.path().join("study.toml"), STUDY).unwrap();
+    let mut command = scratch.command();
     command.args(["run", "study.toml", "--counted", "--length", "8s"]);
     command.args(["--variant", "simple", "--variant", "prepared, over TCP"]);
     let finished = Finished::of(&command.output().unwrap());
@@ -287,7 +287,7 @@ fn a_run_sets_instructions_beside_the_time() {
             "{finished:?}"
         );
     }
-    let mut command = place.command();
+    let mut command = scratch.command();
     let shown = Finished::of(&command.args(["show", "--json"]).output().unwrap());
     let run: Value = serde_json::from_str(&shown.stdout).unwrap();
     let counted = &run["instructions"];
@@ -301,7 +301,7 @@ fn a_run_sets_instructions_beside_the_time() {
         let apart = (whole - paths).abs() as f64 / whole as f64;
         assert!(apart < 0.01, "paths {paths}, functions {whole}");
     }
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
@@ -309,8 +309,8 @@ fn call_paths_lead_from_the_message_loop_to_the_table() {
     if !can_count() {
         return;
     }
-    let place = Place::new();
-    fs::write(place.path().join("study.toml"), STUDY).unwrap();
+    let scratch = Scratch::new();
+    fs::write(scratch.path().join("study.toml"), STUDY).unwrap();
     let arguments = [
         "study.toml",
         "--variant",
@@ -328,14 +328,14 @@ fn call_paths_lead_from_the_message_loop_to_the_table() {
         "--export",
         "folded=-",
     ];
-    let finished = count(&place, &[&arguments[..], &files[..]].concat());
+    let finished = count(&scratch, &[&arguments[..], &files[..]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let scan = finished.stdout.lines().find(|line| {
         line.starts_with("PostgresMain;exec_simple_query;PortalRun;")
             && line.contains(";ExecutorRun;")
     });
     assert!(scan.is_some(), "{finished:?}");
-    let read = |name: &str| fs::read_to_string(place.path().join(name)).unwrap();
+    let read = |name: &str| fs::read_to_string(scratch.path().join(name)).unwrap();
     assert!(read("perf.txt").contains("---exec_simple_query"));
     let page = read("page.html");
     for part in [
@@ -345,15 +345,15 @@ fn call_paths_lead_from_the_message_loop_to_the_table() {
     ] {
         assert!(page.contains(part), "no {part}");
     }
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
 fn without_valgrind_the_package_is_named() {
-    let place = Place::new();
-    let empty = place.path().join("nothing");
+    let scratch = Scratch::new();
+    let empty = scratch.path().join("nothing");
     fs::create_dir(&empty).unwrap();
-    let mut command = place.command();
+    let mut command = scratch.command();
     let output = command
         .args(["count", "-S"])
         .env("PATH", &empty)
@@ -363,7 +363,7 @@ fn without_valgrind_the_package_is_named() {
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(
         finished
-            .complaint()
+            .error_message()
             .contains("Install the package \"valgrind\""),
         "{finished:?}"
     );
@@ -372,7 +372,7 @@ fn without_valgrind_the_package_is_named() {
         1,
         "one paragraph: {finished:?}"
     );
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
@@ -380,21 +380,21 @@ fn a_server_that_does_not_start_under_valgrind_leaves_nothing() {
     if !can_count() {
         return;
     }
-    let place = Place::new();
+    let scratch = Scratch::new();
     let finished = count(
-        &place,
+        &scratch,
         &["-S", "--vs", "shared_preload_libraries=no_such_library"],
     );
     assert_eq!(finished.code, Some(1), "{finished:?}");
     let variant = "variant \"shared_preload_libraries=no_such_library\", under valgrind";
-    assert!(finished.complaint().contains(variant), "{finished:?}");
+    assert!(finished.error_message().contains(variant), "{finished:?}");
     assert!(
         finished
             .stderr
             .contains("could not access file \"no_such_library\""),
         "{finished:?}"
     );
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
@@ -402,20 +402,20 @@ fn killed_in_the_middle_it_leaves_nothing() {
     if !can_count() {
         return;
     }
-    let place = Place::new();
+    let scratch = Scratch::new();
     for (number, code) in [(libc::SIGKILL, None), (libc::SIGINT, Some(130))] {
-        let stderr = fs::File::create(place.path().join("stderr")).unwrap();
-        let mut command = place.command();
+        let stderr = fs::File::create(scratch.path().join("stderr")).unwrap();
+        let mut command = scratch.command();
         command
             .args(["count", "-b", "tpcb-like", "-t", "400"])
             .stderr(stderr);
         let mut child = command.spawn().unwrap();
         wait_until("counting begins", || {
-            place.stderr().contains("counting, round 1")
+            scratch.stderr().contains("counting, round 1")
         });
         std::thread::sleep(Duration::from_secs(2));
         signal(i32::try_from(child.id()).unwrap(), number);
         assert_eq!(wait(&mut child, Duration::from_mins(1)), code);
-        place.assert_nothing_left();
+        scratch.assert_nothing_left();
     }
 }

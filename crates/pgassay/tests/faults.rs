@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use support::{Finished, Place, SMALL, is_root, signal, wait};
+use support::{Finished, SMALL, Scratch, is_root, signal, wait};
 
 /// A study of 20 s, long enough to be interrupted.
 fn long() -> String {
@@ -54,44 +54,46 @@ fn a_study_that_cannot_be_run_is_refused_with_its_line_before_any_server_starts(
         ),
     ];
     for (study, beginning, part) in table {
-        let place = Place::new();
-        let finished = place.run(&study, &["--offline"]);
+        let scratch = Scratch::new();
+        let finished = scratch.run(&study, &["--offline"]);
         if beginning.is_empty() && !server_or_skip() {
             continue;
         }
         assert_eq!(finished.code, Some(1), "{finished:?}");
         assert!(
-            finished.complaint().contains(beginning),
+            finished.error_message().contains(beginning),
             "{finished:?} should name {beginning}"
         );
         assert!(
-            finished.complaint().contains(part),
+            finished.error_message().contains(part),
             "{finished:?} should say {part}"
         );
         assert_eq!(finished.stdout, "", "errors go to stderr");
-        assert!(place.kept().is_empty());
-        place.assert_nothing_left();
+        assert!(scratch.kept().is_empty());
+        scratch.assert_nothing_left();
     }
 }
 
 #[test]
 fn no_network_and_an_empty_cache_say_what_to_do() {
-    let place = Place::new();
-    let empty = place.path().join("empty");
+    let scratch = Scratch::new();
+    let empty = scratch.path().join("empty");
     let study = SMALL.replace("\"18\"", "\"18.0\"");
-    let finished = place.run(
+    let finished = scratch.run(
         &study,
         &["--offline", "--cache", &empty.display().to_string()],
     );
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(
         finished
-            .complaint()
+            .error_message()
             .contains("study.toml:3:11: PostgreSQL 18.0 is not in the cache"),
         "{finished:?}"
     );
     assert!(
-        finished.complaint().contains("Run once without --offline"),
+        finished
+            .error_message()
+            .contains("Run once without --offline"),
         "{finished:?}"
     );
 }
@@ -101,16 +103,16 @@ fn sql_that_fails_in_the_set_up_names_its_line() {
     if !server_or_skip() {
         return;
     }
-    let place = Place::new();
-    let finished = place.run(&SMALL.replace("select 1;", "select\n  nope;"), &[]);
+    let scratch = Scratch::new();
+    let finished = scratch.run(&SMALL.replace("select 1;", "select\n  nope;"), &[]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(
         finished
-            .complaint()
+            .error_message()
             .contains("study.toml:8:1: ERROR: column \"nope\" does not exist"),
         "{finished:?}"
     );
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
@@ -118,58 +120,60 @@ fn a_script_whose_sql_fails_names_its_line_and_variant() {
     if !server_or_skip() {
         return;
     }
-    let place = Place::new();
-    let finished = place.run(&SMALL.replace("select i from t", "select nope from t"), &[]);
+    let scratch = Scratch::new();
+    let finished = scratch.run(&SMALL.replace("select i from t", "select nope from t"), &[]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    let complaint = finished.complaint();
+    let error_message = finished.error_message();
     assert!(
-        complaint.contains("variant \"") && complaint.contains("study.toml:13:1: client"),
+        error_message.contains("variant \"") && error_message.contains("study.toml:13:1: client"),
         "{finished:?}"
     );
     assert!(
-        complaint.contains("column \"nope\" does not exist"),
+        error_message.contains("column \"nope\" does not exist"),
         "{finished:?}"
     );
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
-fn a_server_that_dies_mid_trial_is_told_as_that_and_what_was_measured_is_kept() {
+fn a_server_crash_is_reported_and_completed_trials_are_saved() {
     if !server_or_skip() {
         return;
     }
-    let place = Place::new();
-    let mut child = place.start(&long(), &[]);
+    let scratch = Scratch::new();
+    let mut child = scratch.start(&long(), &[]);
     std::thread::sleep(Duration::from_secs(3));
-    signal(place.postmaster_pid(), libc::SIGKILL);
+    signal(scratch.postmaster_pid(), libc::SIGKILL);
     let code = wait(&mut child, Duration::from_mins(1));
-    assert_eq!(code, Some(2), "{}", place.stderr());
+    assert_eq!(code, Some(2), "{}", scratch.stderr());
     assert!(
-        place.stderr().contains("server died (signal: 9 (SIGKILL))"),
+        scratch
+            .stderr()
+            .contains("server died (signal: 9 (SIGKILL))"),
         "{}",
-        place.stderr()
+        scratch.stderr()
     );
-    assert_eq!(place.kept().len(), 1, "the partial result is stored");
-    place.assert_nothing_left();
+    assert_eq!(scratch.kept().len(), 1, "the partial result is stored");
+    scratch.assert_nothing_left();
 }
 
 #[test]
-fn the_first_ctrl_c_ends_at_the_next_boundary_and_keeps_what_was_measured() {
+fn the_first_ctrl_c_stops_after_the_current_step_and_saves_trials() {
     if !server_or_skip() {
         return;
     }
-    let place = Place::new();
-    let mut child = place.start(&long(), &[]);
+    let scratch = Scratch::new();
+    let mut child = scratch.start(&long(), &[]);
     std::thread::sleep(Duration::from_secs(3));
     signal(child.id().cast_signed(), libc::SIGINT);
     assert_eq!(
         wait(&mut child, Duration::from_secs(30)),
         Some(130),
         "{}",
-        place.stderr()
+        scratch.stderr()
     );
-    assert_eq!(place.kept().len(), 1, "{}", place.stderr());
-    let output = place
+    assert_eq!(scratch.kept().len(), 1, "{}", scratch.stderr());
+    let output = scratch
         .command()
         .args(["show", "last"])
         .output()
@@ -178,7 +182,7 @@ fn the_first_ctrl_c_ends_at_the_next_boundary_and_keeps_what_was_measured() {
         Finished::of(&output).stdout.contains("ended after"),
         "the result is marked as partial"
     );
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
@@ -186,10 +190,10 @@ fn the_second_ctrl_c_ends_at_once_and_leaves_nothing() {
     if !server_or_skip() {
         return;
     }
-    let place = Place::new();
+    let scratch = Scratch::new();
     // A statement that does not end.
     let study = long().replace("select i from t where i < :x;", "select pg_sleep(30);");
-    let mut child = place.start(&study, &[]);
+    let mut child = scratch.start(&study, &[]);
     signal(child.id().cast_signed(), libc::SIGINT);
     std::thread::sleep(Duration::from_millis(100));
     signal(child.id().cast_signed(), libc::SIGINT);
@@ -197,9 +201,9 @@ fn the_second_ctrl_c_ends_at_once_and_leaves_nothing() {
         wait(&mut child, Duration::from_secs(5)),
         Some(130),
         "{}",
-        place.stderr()
+        scratch.stderr()
     );
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
@@ -207,15 +211,15 @@ fn a_killed_run_takes_its_server_with_it() {
     if !server_or_skip() {
         return;
     }
-    let place = Place::new();
-    let mut child = place.start(&long(), &[]);
+    let scratch = Scratch::new();
+    let mut child = scratch.start(&long(), &[]);
     child.kill().expect("the process runs");
     assert_eq!(wait(&mut child, Duration::from_secs(5)), None);
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
-fn a_full_disk_under_the_data_directory_is_told_as_that() {
+fn a_full_disk_under_the_data_directory_is_reported() {
     if !is_root() {
         pgassay_server::testing::skip("a full disk", "only root can mount a small one");
         return;
@@ -223,8 +227,8 @@ fn a_full_disk_under_the_data_directory_is_told_as_that() {
     if !server_or_skip() {
         return;
     }
-    let place = Place::new();
-    let disk = place.path().join("disk");
+    let scratch = Scratch::new();
+    let disk = scratch.path().join("disk");
     fs::create_dir(&disk).expect("a mount point");
     let mounted = Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=80m,mode=777", "none"])
@@ -238,7 +242,7 @@ fn a_full_disk_under_the_data_directory_is_told_as_that() {
         "insert into t select 1;",
         "insert into t select generate_series(1, 10000000);",
     );
-    let finished = place.run(&study, &["--data-parent", &disk.display().to_string()]);
+    let finished = scratch.run(&study, &["--data-parent", &disk.display().to_string()]);
     let left: Vec<_> = fs::read_dir(&disk)
         .expect("the disk")
         .flatten()
@@ -248,14 +252,14 @@ fn a_full_disk_under_the_data_directory_is_told_as_that() {
     assert!(unmounted.is_ok_and(|status| status.success()));
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(
-        finished.complaint().contains("No space left on device"),
+        finished.error_message().contains("No space left on device"),
         "{finished:?}"
     );
     assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]
-fn where_sampling_is_not_permitted_the_study_runs_and_says_what_grants_it() {
+fn without_permission_to_sample_the_study_runs_and_names_the_fix() {
     if !is_root() || !server_or_skip() {
         pgassay_server::testing::skip(
             "a study without sampling",
@@ -268,11 +272,11 @@ fn where_sampling_is_not_permitted_the_study_runs_and_says_what_grants_it() {
         pgassay_server::testing::skip("a study without sampling", "any user may sample here");
         return;
     }
-    let place = Place::new();
-    let program = place.path().join("pgassay");
+    let scratch = Scratch::new();
+    let program = scratch.path().join("pgassay");
     fs::copy(env!("CARGO_BIN_EXE_pgassay"), &program).expect("a copy of the program");
-    let study = place.study(SMALL);
-    let mut command = place.command_of("setpriv".as_ref());
+    let study = scratch.study(SMALL);
+    let mut command = scratch.command_of("setpriv".as_ref());
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(&program)
@@ -288,5 +292,5 @@ fn where_sampling_is_not_permitted_the_study_runs_and_says_what_grants_it() {
         finished.stdout.contains("perf_event_paranoid"),
         "{finished:?}"
     );
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }

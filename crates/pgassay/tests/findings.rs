@@ -7,15 +7,15 @@ use pgassay_core::finding::Confidence;
 use pgassay_core::ledger::Row;
 use pgassay_core::run::{Run, Warning, WarningKind};
 use std::collections::BTreeSet;
-use support::Place;
+use support::Scratch;
 
 support::timing_tests! {
     fifteen_causes_are_found_each_where_it_was_provoked,
-    what_ten_suffered_from_is_found_on_ten,
-    a_server_that_is_set_badly_is_told_by_its_reads_writes_and_log,
-    healthy_loads_are_not_taken_for_what_they_resemble,
-    a_remedy_is_tried_as_another_variant_of_the_same_study,
-    where_no_remedy_can_be_tried_it_says_so,
+    problems_of_version_10_are_found_on_10,
+    badly_configured_servers_are_found_by_reads_writes_and_log,
+    healthy_loads_have_no_findings,
+    a_suggested_fix_is_benchmarked_as_a_variant,
+    a_warning_reports_that_no_fix_can_be_tried,
 }
 
 /// Findings about the machine, which other programs can cause: on a saturated machine, for example,
@@ -38,10 +38,10 @@ type Expected = (
 /// `None` if there is no server or sampling stacks is not permitted.
 fn run(version: &str, study: &str, arguments: &[&str]) -> Option<Run> {
     pgassay_server::testing::installation(version)?;
-    let place = Place::new();
-    let finished = place.run(study, &[&["--json"], arguments].concat());
+    let scratch = Scratch::new();
+    let finished = scratch.run(study, &[&["--json"], arguments].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
     if run.profiles.is_empty() {
         pgassay_server::testing::skip("findings", "sampling is not permitted here");
@@ -72,7 +72,7 @@ fn check(version: &str, study: &str, expected: &[Expected]) -> Option<Run> {
     let mut had_the_machine = false;
     for _ in 0..TRIES {
         let run = run(version, study, &[])?;
-        let is_foreign = |it: &Warning| it.kind == WarningKind::ForeignLoad;
+        let is_foreign = |it: &Warning| it.kind == WarningKind::OtherLoad;
         had_the_machine |= !run.warnings.iter().any(is_foreign);
         for (name, must, may) in expected {
             let variant = run.plan.variants.iter().position(|it| it == name);
@@ -95,7 +95,7 @@ fn check(version: &str, study: &str, expected: &[Expected]) -> Option<Run> {
 }
 
 /// Parallel workers are background processes; their time is not part of the backend's.
-fn workers_stand_beside_their_leaders(run: &Run) {
+fn parallel_workers_are_background_processes(run: &Run) {
     let variant = run.plan.variants.iter().position(|it| it == "parallel");
     let variant = variant.expect("the variant is in the study");
     let of_workers = |name: &Option<String>| name.as_deref() == Some("ParallelWorkerMain");
@@ -159,7 +159,7 @@ fn fifteen_causes_are_found_each_where_it_was_provoked() {
     let Some(run) = checked else {
         return;
     };
-    workers_stand_beside_their_leaders(&run);
+    parallel_workers_are_background_processes(&run);
     // A comparison confirms what a single point can only suggest.
     let simple = run.plan.variants.iter().position(|it| it == "simple");
     let between = run
@@ -170,7 +170,7 @@ fn fifteen_causes_are_found_each_where_it_was_provoked() {
     assert!(between.difference_us > Some(0.0), "{between:?}");
 }
 
-fn what_ten_suffered_from_is_found_on_ten() {
+fn problems_of_version_10_are_found_on_10() {
     let study = include_str!("findings/old.toml");
     let checked = check(
         "10",
@@ -193,13 +193,13 @@ fn what_ten_suffered_from_is_found_on_ten() {
     let routing = findings.find(|it| it.id == "partition-routing" && it.difference_us.is_none());
     let routing = routing.expect("the finding exists");
     assert_eq!(
-        routing.variants[0].version.as_deref(),
+        routing.fix_variants[0].version.as_deref(),
         Some("18"),
         "{routing:?}"
     );
 }
 
-fn a_server_that_is_set_badly_is_told_by_its_reads_writes_and_log() {
+fn badly_configured_servers_are_found_by_reads_writes_and_log() {
     let study = include_str!("findings/small.toml");
     let _ = check(
         "18",
@@ -235,7 +235,7 @@ const RESEMBLES: [(&str, &[&str]); 5] = [
     ("pruned", &["cached-plan-locks", "partition-routing"]),
 ];
 
-fn healthy_loads_are_not_taken_for_what_they_resemble() {
+fn healthy_loads_have_no_findings() {
     let study = include_str!("findings/healthy.toml");
     let Some(run) = run("18", study, &[]) else {
         return;
@@ -274,12 +274,12 @@ full = "2s"
 pairs = 3
 "#;
 
-fn a_remedy_is_tried_as_another_variant_of_the_same_study() {
+fn a_suggested_fix_is_benchmarked_as_a_variant() {
     let study = SIMPLE.replace("PROTOCOL", "simple");
     let Some(run) = run("18", &study, &["--try-remedies"]) else {
         return;
     };
-    let tried = run.remedies.as_ref().expect("the protocol can be tried");
+    let tried = run.fix_trials.as_ref().expect("the protocol can be tried");
     assert_eq!(tried.plan.variants, ["simple", "simple, protocol=prepared"]);
     let [comparison] = &tried.comparisons[..] else {
         panic!("one remedy, one comparison: {:?}", tried.comparisons)
@@ -294,29 +294,32 @@ fn a_remedy_is_tried_as_another_variant_of_the_same_study() {
     );
     let finding = run.findings.iter().find(|it| it.id == "parse-and-plan");
     let finding = finding.expect("the finding exists");
-    let fix = finding.tried.as_ref().expect("its fix was run");
+    let fix = finding.fix_result.as_ref().expect("its fix was run");
     assert_eq!(fix.name, "protocol=prepared");
     // The second stage's comparison confirms only the finding whose fix it tried.
     let in_stage = tried.findings.iter();
     let surest = in_stage.map(|it| it.confidence).max();
-    assert!(surest <= Some(Confidence::Moved), "{:?}", tried.findings);
+    assert!(
+        surest <= Some(Confidence::Correlated),
+        "{:?}",
+        tried.findings
+    );
     let moved = tried.findings.iter().any(|it| {
-        it.id == finding.id && it.confidence == Confidence::Moved && it.difference_us < Some(0.0)
+        it.id == finding.id
+            && it.confidence == Confidence::Correlated
+            && it.difference_us < Some(0.0)
     });
     let proved = moved && comparison.verdict == Verdict::Faster;
     assert_eq!(finding.confidence == Confidence::Confirmed, proved);
 }
 
-fn where_no_remedy_can_be_tried_it_says_so() {
+fn a_warning_reports_that_no_fix_can_be_tried() {
     let study = SIMPLE.replace("PROTOCOL", "prepared");
     let Some(run) = run("18", &study, &["--try-remedies"]) else {
         return;
     };
-    assert!(run.remedies.is_none());
-    let told = run
-        .warnings
-        .iter()
-        .find(|it| it.kind == WarningKind::Remedies);
+    assert!(run.fix_trials.is_none());
+    let told = run.warnings.iter().find(|it| it.kind == WarningKind::Fixes);
     assert!(
         told.expect("there is a warning")
             .message

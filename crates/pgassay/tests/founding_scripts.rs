@@ -38,12 +38,12 @@ const INSERT: &str = "insert into tbl values (:r, :k);  \n";
 const DRAWS: &str = "\\set size 10000000  \n\\set r random_zipfian(1, :size, 2)  \n\
                      \\set k permute(:r, :size)  \n";
 
-struct Place {
+struct Scratch {
     directory: tempfile::TempDir,
     server: Server,
 }
 
-impl Place {
+impl Scratch {
     fn new() -> Option<Self> {
         let Some(server) = Server::trusting() else {
             assert!(
@@ -108,13 +108,15 @@ fn statement_times_ms(report: &str, statement: &str) -> Vec<f64> {
 
 #[test]
 fn prepared_statements_and_sequences() {
-    let Some(place) = Place::new() else { return };
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
     for (name, (prepare, script)) in [("test.sql", PREPARED), ("seq.sql", SEQUENCES)] {
-        place.prepare(prepare);
-        place.write(name, script);
+        scratch.prepare(prepare);
+        scratch.write(name, script);
         for mode in ["prepared", "simple"] {
             let arguments = format!("-M {mode} -n -r -f ./{name} -c 16 -j 4 -t 50");
-            let (report, told) = place.bench(&arguments);
+            let (report, told) = scratch.bench(&arguments);
             assert!(report.contains("actually processed: 800/800"), "{report}");
             assert_eq!(told.contains("\\setrandom"), name == "test.sql", "{told}");
             let select = script.lines().nth(1).unwrap().trim_end();
@@ -125,15 +127,17 @@ fn prepared_statements_and_sequences() {
 
 #[test]
 fn fifty_inserts_with_and_without_a_pipeline() {
-    let Some(place) = Place::new() else { return };
-    place.prepare("create table tbl (id int, info text)");
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    scratch.prepare("create table tbl (id int, info text)");
     let inserts = INSERT.repeat(50);
-    place.write("t.sql", &format!("{DRAWS}begin;  \n{inserts}end;  \n"));
-    place.write(
+    scratch.write("t.sql", &format!("{DRAWS}begin;  \n{inserts}end;  \n"));
+    scratch.write(
         "p.sql",
         &format!("{DRAWS}\\startpipeline  \n{inserts}\\endpipeline  \n"),
     );
-    let (report, _) = place.bench("-M prepared -n -r -P 1 -f ./t.sql -c 4 -j 2 -t 20");
+    let (report, _) = scratch.bench("-M prepared -n -r -P 1 -f ./t.sql -c 4 -j 2 -t 20");
     assert!(report.contains("actually processed: 80/80"), "{report}");
     let each = statement_times_ms(&report, INSERT.trim_end());
     let average = number(&report, "latency average = ");
@@ -141,7 +145,7 @@ fn fifty_inserts_with_and_without_a_pipeline() {
     assert!(each.iter().all(|time| *time > 0.0), "{each:?}");
     assert!(each.iter().sum::<f64>() < average, "{each:?} of {average}");
     // Each client's first transaction shows all fifty, each rounded to a µs.
-    let (report, _) = place.bench("-M prepared -n -r -f ./p.sql -c 4 -j 2 -t 1");
+    let (report, _) = scratch.bench("-M prepared -n -r -f ./p.sql -c 4 -j 2 -t 1");
     let piped = statement_times_ms(&report, INSERT.trim_end());
     assert_eq!(piped.len(), 50, "{report}");
     assert!(piped[0] > 0.0, "{piped:?}");
@@ -150,7 +154,7 @@ fn fifty_inserts_with_and_without_a_pipeline() {
     // In a longer run each is timed separately. Use the fastest 10% of the times, because others
     // may include waiting for a CPU.
     let (report, _) =
-        place.bench("-M prepared -n -r -f ./p.sql -c 2 -t 1000 --json --latency-percentiles=10");
+        scratch.bench("-M prepared -n -r -f ./p.sql -c 2 -t 1000 --json --latency-percentiles=10");
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     let statements = report["scripts"][0]["statements"].as_array().unwrap();
     let inserts = statements
@@ -175,11 +179,13 @@ fn fifty_inserts_with_and_without_a_pipeline() {
 }
 
 #[test]
-fn what_is_told_beyond_pgbench() {
-    let Some(place) = Place::new() else { return };
-    place.write("s.sql", "select 1;\n");
+fn additions_to_pgbenchs_report() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    scratch.write("s.sql", "select 1;\n");
     for io in ["epoll", "auto"] {
-        let (report, _) = place.bench(&format!("-n -f s.sql -c 4 -R 2000 -T 1 --io={io}"));
+        let (report, _) = scratch.bench(&format!("-n -f s.sql -c 4 -R 2000 -T 1 --io={io}"));
         assert!(number(&report, "latency from schedule = avg ") > 0.0);
         let (schedule, send) = (
             number(&report, "latency from schedule = avg "),
@@ -193,7 +199,7 @@ fn what_is_told_beyond_pgbench() {
             report.contains("; I/O by ") && (io == "auto" || report.contains("; I/O by epoll")),
             "{report}"
         );
-        let (report, _) = place.bench(&format!("-n -f s.sql -c 2 -C -t 10 --io={io}"));
+        let (report, _) = scratch.bench(&format!("-n -f s.sql -c 2 -C -t 10 --io={io}"));
         for part in ["connect", "authenticate", "first query"] {
             assert!(
                 number(&report, &format!("\n{part} = avg ")) > 0.0,
@@ -203,7 +209,7 @@ fn what_is_told_beyond_pgbench() {
         assert!(report.contains("actually processed: 20/20"), "{report}");
     }
     let beyond = "-n -f s.sql -c 2 -R 1000000 -T 1";
-    assert!(place.bench(beyond).0.contains("\nunstable: "));
+    assert!(scratch.bench(beyond).0.contains("\nunstable: "));
 }
 
 /// The log and the JSON contain every transaction, in histograms that another program can read.
@@ -213,16 +219,18 @@ fn histograms_are_exported() {
     use hdrhistogram::serialization::Deserializer;
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
-    let Some(place) = Place::new() else { return };
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
     let unpacked = |text: &str| -> Histogram<u64> {
         let packed = base64::engine::general_purpose::STANDARD
             .decode(text)
             .unwrap();
         Deserializer::new().deserialize(&mut &packed[..]).unwrap()
     };
-    place.write("a.sql", "select 1;\n");
-    place.write("b.sql", "select 2;\nselect 3;\n");
-    let (out, _) = place.bench(
+    scratch.write("a.sql", "select 1;\n");
+    scratch.write("b.sql", "select 2;\nselect 3;\n");
+    let (out, _) = scratch.bench(
         "-n -f a.sql -f b.sql@2 -c 4 -j 2 -t 100 -r --hdr-log=out.hlog --json --random-seed=7",
     );
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
@@ -240,7 +248,7 @@ fn histograms_are_exported() {
         }
         by_script.push(of_script.len());
     }
-    let log = std::fs::read(place.directory.path().join("out.hlog")).unwrap();
+    let log = std::fs::read(scratch.directory.path().join("out.hlog")).unwrap();
     let (mut seconds, mut statements) = ([0, 0], 0);
     for entry in IntervalLogIterator::new(&log) {
         let LogEntry::Interval(interval) = entry.unwrap() else {

@@ -14,17 +14,17 @@ use pgassay_core::ledger::{
 use pgassay_core::observation::WaitSource;
 use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
-use support::Place;
+use support::Scratch;
 
 support::timing_tests! {
     ledgers_close_over_round_trips_and_pipelines,
-    a_row_that_all_want_leads,
-    a_logging_pipe_that_nobody_reads_fast_enough_leads,
+    a_contended_row_leads,
+    a_slow_log_reader_leads,
     waits_for_the_log_on_disk_lead,
-    idling_that_the_client_wants_is_the_clients,
+    sleep_and_computation_of_the_client_are_attributed_to_it,
     the_run_queue_leads_where_processors_are_short,
-    waits_that_the_server_tells_divide_the_blocked_time_where_its_memory_may_not_be_read,
-    a_real_input_that_is_half_or_twice_what_it_was_fails_its_check,
+    wait_events_of_pg_stat_activity_apportion_blocked_time,
+    a_wrong_input_fails_its_consistency_check,
 }
 
 /// Tolerance of the rows' sum against the clients' clock.
@@ -41,7 +41,7 @@ const MACHINE: f64 = 0.05;
 /// Runs a study; `None` if there is no such server.
 fn run(study: &str) -> Option<Run> {
     pgassay_server::testing::installation("18")?;
-    let finished = Place::new().run(study, &["--json"]);
+    let finished = Scratch::new().run(study, &["--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     Some(serde_json::from_str(&finished.stdout).expect("JSON on stdout alone"))
 }
@@ -71,7 +71,7 @@ fn closes(run: &Run) {
             run.plan.conditions[ledger.condition].title()
         );
         let sum: f64 = ledger.rows.iter().map(|row| row.us).sum();
-        let whole = ledger.response_us + ledger.between_us;
+        let whole = ledger.response_us + ledger.between_transactions_us;
         assert!(
             (sum / whole - 1.0).abs() < 1e-9,
             "{name}: {sum} is not {whole}"
@@ -84,7 +84,7 @@ fn closes(run: &Run) {
             "{name}: {checks:?}"
         );
         assert!(checks.little_error < closure, "{name}: {checks:?}");
-        let unresolved = ledger.part_us(Part::Unresolved) / ledger.response_us;
+        let unresolved = ledger.part_us(Part::Unexplained) / ledger.response_us;
         assert!(
             unresolved < UNRESOLVED,
             "{name}: {unresolved} {:#?}",
@@ -131,7 +131,7 @@ fn samples_agree(name: &str, run: &Run, ledger: &Ledger) {
         .trials
         .iter()
         .filter(profiled)
-        .map(|it| it.foreign + it.steal)
+        .map(|it| it.other_programs + it.steal)
         .collect();
     let is_shared = of_others.iter().sum::<f64>() > OTHERS * of_others.len() as f64;
     let limit = if is_shared || is_virtual() {
@@ -226,7 +226,7 @@ fn ledgers_close_over_round_trips_and_pipelines() {
 }
 
 /// All sessions update the same row and wait for each other.
-fn a_row_that_all_want_leads() {
+fn a_contended_row_leads() {
     let scripts = [("tpcb-like", "builtin = \"tpcb-like\""), HOT_ROW];
     let Some(run) = run(&study("fsync = false", &scripts, SIMPLE, 16, "8s")) else {
         return;
@@ -235,10 +235,10 @@ fn a_row_that_all_want_leads() {
     let hot = ledger(&run, "simple", "hot row");
     let waits = lead(hot, |row| row.part == Part::Blocked);
     assert!(waits.mechanism.starts_with("Lock "), "{:#?}", hot.groups());
-    assert_eq!(waits.nature, Nature::Queue);
+    assert_eq!(waits.nature, Nature::Queueing);
 }
 
-fn a_logging_pipe_that_nobody_reads_fast_enough_leads() {
+fn a_slow_log_reader_leads() {
     let settings = "fsync = false, logging_collector = true, log_destination = \"csvlog\", \
                     log_statement = \"all\", log_duration = true";
     // Long statements, so that the logger has more to copy than its CPU share allows.
@@ -280,7 +280,7 @@ fn waits_for_the_log_on_disk_lead() {
         "{:#?}",
         alone.groups()
     );
-    assert_eq!(synced.nature, Nature::Demand, "service time of the device");
+    assert_eq!(synced.nature, Nature::Service, "service time of the device");
     // While one syncs, the others wait for its lock or for the shared sync.
     let many = run(&study(settings, &script, SIMPLE, 16, "3s")).expect("the server is available");
     let many = ledger(&many, "simple", "16");
@@ -290,7 +290,7 @@ fn waits_for_the_log_on_disk_lead() {
 }
 
 /// A script's sleep is client sleep; a long computation in the client keeps the server waiting.
-fn idling_that_the_client_wants_is_the_clients() {
+fn sleep_and_computation_of_the_client_are_attributed_to_it() {
     let script = [(
         "thinks",
         "text = '''\nselect 1;\n\\sleep 2 ms\nselect 1;\n'''",
@@ -324,26 +324,26 @@ fn the_run_queue_leads_where_processors_are_short() {
 }
 
 /// In a container that forbids both stack sampling and reading memory, as Docker's default profile did.
-fn waits_that_the_server_tells_divide_the_blocked_time_where_its_memory_may_not_be_read() {
+fn wait_events_of_pg_stat_activity_apportion_blocked_time() {
     if pgassay_server::testing::installation("18").is_none() {
         return;
     }
-    let place = Place::new();
+    let scratch = Scratch::new();
     // Four clients update a row and sleep while holding its lock, so three wait.
     let update = "update pgbench_branches set bbalance = bbalance + 1 where bid = 1;";
     let script = format!("text = 'begin; {update} select pg_sleep(.003); commit;'");
     let study = study("fsync = false", &[("asleep", &script)], BOTH, 4, "4s");
-    let mut command = place.command();
-    command.arg("run").arg(place.study(&study)).arg("--json");
+    let mut command = scratch.command();
+    command.arg("run").arg(scratch.study(&study)).arg("--json");
     let refused = [libc::SYS_perf_event_open, libc::SYS_process_vm_readv];
     support::refusal::refuse(&mut command, &refused, libc::EPERM);
     let finished = support::Finished::of(&command.output().expect("the program runs"));
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
     for ledger in &run.ledgers {
-        let unresolved = ledger.part_us(Part::Unresolved) / ledger.response_us;
+        let unresolved = ledger.part_us(Part::Unexplained) / ledger.response_us;
         assert!(unresolved < UNRESOLVED, "{:#?}", ledger.rows);
-        assert_eq!(ledger.blocked_by, Divider::AskedWaitEvents);
+        assert_eq!(ledger.blocked_by, Divider::ActivityWaitEvents);
         let lock = share(ledger, |row| row.mechanism.starts_with("Lock "));
         assert!((0.3..0.9).contains(&lock), "{lock} {:#?}", ledger.rows);
     }
@@ -357,7 +357,7 @@ fn waits_that_the_server_tells_divide_the_blocked_time_where_its_memory_may_not_
         "{:?}",
         run.warnings
     );
-    let page = std::fs::read_to_string(place.kept()[0].join("report.html")).expect("a page");
+    let page = std::fs::read_to_string(scratch.kept()[0].join("report.html")).expect("a page");
     let tier = "T1: CPU in one row, blocked time by wait events of pg_stat_activity;";
     assert!(page.contains(tier), "{page}");
 }
@@ -388,7 +388,7 @@ fn compared(run: &Run, mutate: &dyn Fn(&mut Trial)) -> LedgerDifference {
 type Mutation = fn(&mut Trial, f64);
 
 /// Inputs that a real run measures twice, and the check that compares both.
-fn a_real_input_that_is_half_or_twice_what_it_was_fails_its_check() {
+fn a_wrong_input_fails_its_consistency_check() {
     let select = ("select-only", "builtin = \"select-only\"");
     let Some(run) = run(&study("fsync = false", &[select], BOTH, 8, "4s")) else {
         return;

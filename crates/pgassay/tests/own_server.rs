@@ -9,7 +9,7 @@ use std::time::Duration;
 use pgassay_core::ledger::{Divider, Part};
 use pgassay_core::run::{Run, WarningKind};
 use pgassay_server::{Server, ServerConfig, testing};
-use support::{Finished, Place, signal, wait, wait_until};
+use support::{Finished, Scratch, signal, wait, wait_until};
 
 /// Each script divides by zero, and so fails the run, unless it runs in one of the run's databases.
 const STUDY: &str = r#"question = "Does a session's setting matter?"
@@ -116,7 +116,7 @@ fn kinds(run: &Run) -> Vec<WarningKind> {
 }
 
 #[test]
-fn a_server_of_the_users_own_gives_a_verdict_and_an_account_and_is_left_as_it_was() {
+fn an_external_server_is_measured_and_left_as_it_was() {
     for version in ["9.6", "18"] {
         if let Some(theirs) = Theirs::start_version(version) {
             is_used_and_left_as_it_was(&theirs, version);
@@ -125,8 +125,8 @@ fn a_server_of_the_users_own_gives_a_verdict_and_an_account_and_is_left_as_it_wa
 }
 
 fn is_used_and_left_as_it_was(theirs: &Theirs, version: &str) {
-    let place = Place::new();
-    let run = run_of(&place.run(&of_dsn(&theirs.server.conninfo()), &["--json"]));
+    let scratch = Scratch::new();
+    let run = run_of(&scratch.run(&of_dsn(&theirs.server.conninfo()), &["--json"]));
     assert_eq!((run.complete, run.comparisons.len()), (true, 1));
     assert_eq!(
         run.servers.len(),
@@ -144,7 +144,7 @@ fn is_used_and_left_as_it_was(theirs: &Theirs, version: &str) {
         assert!(!trial.counters.contains_key("log.bytes"), "not readable");
     }
     let counted = |name: &str| {
-        let mut figures = run.points[0].counted.iter();
+        let mut figures = run.points[0].counters.iter();
         let found = figures.find(|figure| figure.name == name);
         found.map(|figure| figure.per_transaction)
     };
@@ -159,17 +159,17 @@ fn is_used_and_left_as_it_was(theirs: &Theirs, version: &str) {
         let closure = 0.05 + 2.0 * checks.edge;
         assert!((checks.coverage - 1.0).abs() < closure, "{checks:?}");
         let sum_us: f64 = ledger.rows.iter().map(|row| row.us).sum();
-        let whole_us = ledger.response_us + ledger.between_us;
+        let whole_us = ledger.response_us + ledger.between_transactions_us;
         assert!((sum_us / whole_us - 1.0).abs() < 1e-9, "{ledger:?}");
     }
     assert!(!kinds(&run).contains(&WarningKind::NotObserved));
     theirs.assert_untouched();
-    let kept = place.kept();
+    let kept = scratch.kept();
     assert!(
         !kept[0].join("server-0.log").exists(),
         "the log of an external server is not stored"
     );
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
@@ -177,14 +177,14 @@ fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
     let Some(theirs) = Theirs::start() else {
         return;
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     let with_password = theirs.uri("maker").replace("maker@", "maker:s3cret@");
     let study = of_dsn("host=/nowhere");
-    let finished = place.run(&study, &["--no-profile", "--dsn", &with_password]);
+    let finished = scratch.run(&study, &["--no-profile", "--dsn", &with_password]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert!(finished.stdout.contains("(external)"), "{finished:?}");
     // Also in the stored study text.
-    let finished = place.run(&of_dsn(&with_password), &["--no-profile", "--json"]);
+    let finished = scratch.run(&of_dsn(&with_password), &["--no-profile", "--json"]);
     let run = run_of(&finished);
     let dsn = run.plan.servers[0].dsn.as_deref().unwrap();
     assert_eq!(
@@ -200,8 +200,8 @@ fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
         "host=127.0.0.1 port={} user=maker dbname=postgres",
         theirs.port()
     );
-    let path = place.study(&of_dsn(&by_keywords));
-    let output = place
+    let path = scratch.study(&of_dsn(&by_keywords));
+    let output = scratch
         .command()
         .arg("run")
         .arg(&path)
@@ -209,14 +209,14 @@ fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
         .env("PGPASSWORD", "s3cret")
         .output();
     assert_eq!(Finished::of(&output.unwrap()).code, Some(0));
-    let passfile = place.path().join("pgpass");
+    let passfile = scratch.path().join("pgpass");
     fs::write(&passfile, "127.0.0.1:*:postgres:maker:s3cret\n").unwrap();
     fs::set_permissions(
         &passfile,
         std::os::unix::fs::PermissionsExt::from_mode(0o600),
     )
     .unwrap();
-    let output = place
+    let output = scratch
         .command()
         .arg("run")
         .arg(&path)
@@ -225,11 +225,11 @@ fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
         .output();
     assert_eq!(Finished::of(&output.unwrap()).code, Some(0));
     theirs.assert_untouched();
-    assert_eq!(place.kept().len(), 4);
-    assert_no_secret_in(&place.results());
+    assert_eq!(scratch.kept().len(), 4);
+    assert_no_secret_in(&scratch.results());
     for arguments in [&["plan"][..], &["plan", "--json"], &["show"], &["check"]] {
-        place.study(&of_dsn(&with_password));
-        let mut command = place.command();
+        scratch.study(&of_dsn(&with_password));
+        let mut command = scratch.command();
         let output = command.arg("study").args(arguments).arg(&path).output();
         let finished = Finished::of(&output.unwrap());
         assert_eq!(finished.code, Some(0), "{finished:?}");
@@ -254,17 +254,17 @@ fn assert_no_secret_in(directory: &Path) {
 }
 
 #[test]
-fn what_keeps_a_study_from_a_server_is_said_where_the_study_names_it() {
+fn errors_of_external_servers_name_their_line() {
     let Some(theirs) = Theirs::start() else {
         return;
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     let with = |role: &str, password: &str| {
         let role_at = format!("{role}@");
         let secret = format!("{role}:{password}@");
         theirs.uri(role).replace(&role_at, &secret)
     };
-    let nowhere = place.path().display().to_string();
+    let nowhere = scratch.path().display().to_string();
     for (dsn, words) in [
         (
             with("maker", "wr0ng"),
@@ -284,7 +284,7 @@ fn what_keeps_a_study_from_a_server_is_said_where_the_study_names_it() {
             "invalid connection option \\\"nonsense\\\"",
         ),
     ] {
-        let finished = place.run(&of_dsn(&dsn), &["--no-profile"]);
+        let finished = scratch.run(&of_dsn(&dsn), &["--no-profile"]);
         assert_eq!(finished.code, Some(1), "{finished:?}");
         let said = format!("{:?}", finished.stderr);
         assert!(
@@ -296,9 +296,9 @@ fn what_keeps_a_study_from_a_server_is_said_where_the_study_names_it() {
             "{said}"
         );
     }
-    assert_eq!(place.kept(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(scratch.kept(), Vec::<std::path::PathBuf>::new());
     let many = of_dsn(&theirs.server.conninfo()).replace("clients = [2]", "clients = [99]");
-    let finished = place.run(&many, &["--no-profile"]);
+    let finished = scratch.run(&many, &["--no-profile"]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(finished.stderr.contains("max_connections"), "{finished:?}");
     theirs.assert_untouched();
@@ -309,18 +309,18 @@ fn nothing_is_left_on_it_after_an_error_and_after_ctrl_c() {
     let Some(theirs) = Theirs::start() else {
         return;
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     let study = of_dsn(&theirs.server.conninfo());
     let broken = study.replace("insert into mine", "insert into nothing");
-    let finished = place.run(&broken, &["--no-profile"]);
+    let finished = scratch.run(&broken, &["--no-profile"]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(finished.stderr.contains("study.toml:7:"), "{finished:?}");
     theirs.assert_untouched();
     let fails = study.replace("select note,", "select note, 1 / 0,");
-    let finished = place.run(&fails, &["--no-profile"]);
+    let finished = scratch.run(&fails, &["--no-profile"]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     theirs.assert_untouched();
-    let mut child = place.start(&study.replace("\"2s\"", "\"1min\""), &["--no-profile"]);
+    let mut child = scratch.start(&study.replace("\"2s\"", "\"1min\""), &["--no-profile"]);
     assert_eq!(theirs.databases().len(), 1);
     signal(child.id().cast_signed(), libc::SIGINT);
     assert_eq!(wait(&mut child, Duration::from_mins(1)), Some(130));
@@ -328,13 +328,13 @@ fn nothing_is_left_on_it_after_an_error_and_after_ctrl_c() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_said_by_the_next_one_and_what_is_in_use_is_not() {
+fn leftover_databases_are_reported_unless_in_use() {
     let Some(theirs) = Theirs::start() else {
         return;
     };
-    let (place, other) = (Place::new(), Place::new());
+    let (scratch, other) = (Scratch::new(), Scratch::new());
     let study = of_dsn(&theirs.server.conninfo());
-    let mut child = place.start(&study.replace("\"2s\"", "\"1min\""), &["--no-profile"]);
+    let mut child = scratch.start(&study.replace("\"2s\"", "\"1min\""), &["--no-profile"]);
     let left = theirs.databases();
     assert_eq!(left.len(), 1);
     let beside = run_of(&other.run(&study, &["--no-profile", "--json"]));
@@ -365,11 +365,11 @@ fn what_a_killed_run_left_is_said_by_the_next_one_and_what_is_in_use_is_not() {
 }
 
 #[test]
-fn a_server_of_the_users_own_stands_beside_one_that_is_made_for_the_run() {
+fn an_external_server_is_compared_with_a_temporary_one() {
     let Some(theirs) = Theirs::start() else {
         return;
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     let study = of_dsn("DSN")
         .replace(
             "[server]\ndsn = \"DSN\"\n",
@@ -383,7 +383,7 @@ fn a_server_of_the_users_own_stands_beside_one_that_is_made_for_the_run() {
             "session = { enable_indexscan = \"off\", enable_bitmapscan = \"off\" }",
             &format!("dsn = \"{}\"", theirs.server.conninfo()),
         );
-    let run = run_of(&place.run(&study, &["--offline", "--json"]));
+    let run = run_of(&scratch.run(&study, &["--offline", "--json"]));
     let ours = run.plan.servers.iter().map(|it| it.dsn.is_none());
     assert_eq!(ours.collect::<Vec<_>>(), [true, false]);
     assert_eq!(run.comparisons.len(), 1);
@@ -396,20 +396,20 @@ fn a_server_of_the_users_own_stands_beside_one_that_is_made_for_the_run() {
     assert!(words.contains("work_mem = 8MB (yours: 4MB)"), "{words}");
     assert_eq!(run.profiles.len(), 2, "both are sampled, or neither");
     theirs.assert_untouched();
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
-fn what_a_variant_requires_is_looked_for_on_its_own_server() {
+fn requirements_are_checked_on_the_variants_server() {
     let Some(theirs) = Theirs::start() else {
         return;
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     let study = of_dsn(&theirs.server.conninfo())
         + "[[variant]]\nname = \"has it\"\nrequires = { extension = \"plpgsql\" }\n\
            [[variant]]\nname = \"lacks it\"\nrequires = { extension = \"no_such\" }\n\
            [[variant]]\nname = \"not built\"\nrequires = { feature = \"no-such\" }\n";
-    let run = run_of(&place.run(&study, &["--no-profile", "--json"]));
+    let run = run_of(&scratch.run(&study, &["--no-profile", "--json"]));
     assert_eq!(run.plan.variants, ["as it is", "no index", "has it"]);
     let skipped = run
         .warnings
@@ -422,15 +422,15 @@ fn what_a_variant_requires_is_looked_for_on_its_own_server() {
 }
 
 #[test]
-fn counting_refuses_a_server_of_the_users_own() {
-    let place = Place::new();
-    let path = place.study(&of_dsn("host=/nowhere"));
+fn counting_rejects_external_servers() {
+    let scratch = Scratch::new();
+    let path = scratch.study(&of_dsn("host=/nowhere"));
     for arguments in [&["count"][..], &["run", "--counted"]] {
-        let mut command = place.command();
+        let mut command = scratch.command();
         let output = command.args(arguments).arg(&path).output();
         let finished = Finished::of(&output.unwrap());
         assert_eq!(finished.code, Some(1), "{finished:?}");
-        let said = finished.complaint();
+        let said = finished.error_message();
         assert!(
             said.contains("study.toml:3:") && said.contains("valgrind"),
             "{said}"
@@ -480,7 +480,7 @@ mod elsewhere {
 }
 
 #[test]
-fn of_a_server_on_another_machine_what_cannot_be_read_is_absent_and_said_once() {
+fn unreadable_data_of_a_remote_server_are_absent_with_one_warning() {
     let Some(address) = elsewhere::address() else {
         testing::skip(
             "a remote server",
@@ -491,14 +491,14 @@ fn of_a_server_on_another_machine_what_cannot_be_read_is_absent_and_said_once() 
     let Some(theirs) = Theirs::start() else {
         return;
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     let at = elsewhere::forward(address, theirs.server.tcp_address().unwrap());
     let dsn = format!(
         "host={} port={} user=maker password=s3cret dbname=postgres",
         at.ip(),
         at.port()
     );
-    let finished = place.run(&of_dsn(&dsn), &["--json"]);
+    let finished = scratch.run(&of_dsn(&dsn), &["--json"]);
     let run = run_of(&finished);
     assert_eq!(run.comparisons.len(), 1);
     assert_eq!(run.comparisons[0].server_cpu, None);
@@ -520,7 +520,7 @@ fn of_a_server_on_another_machine_what_cannot_be_read_is_absent_and_said_once() 
             (None, None)
         );
         let commits = point
-            .counted
+            .counters
             .iter()
             .find(|it| it.name == "pg_stat_database.xact_commit");
         assert!(commits.is_some(), "views are read on any server");
@@ -528,11 +528,11 @@ fn of_a_server_on_another_machine_what_cannot_be_read_is_absent_and_said_once() 
     assert!(run.profiles.is_empty());
     assert_eq!(run.ledgers.len(), 2, "its activity was sampled");
     for ledger in &run.ledgers {
-        assert_eq!(ledger.blocked_by, Divider::AskedStates);
+        assert_eq!(ledger.blocked_by, Divider::ActivityStates);
         assert!(ledger.part_us(Part::Client) > 0.0, "{ledger:?}");
         assert!(ledger.part_us(Part::OnCpu) <= 0.0, "CPU time is unknown");
         let sum_us: f64 = ledger.rows.iter().map(|row| row.us).sum();
-        let whole_us = ledger.response_us + ledger.between_us;
+        let whole_us = ledger.response_us + ledger.between_transactions_us;
         assert!((sum_us / whole_us - 1.0).abs() < 1e-9, "{ledger:?}");
     }
     let difference = run.comparisons[0].ledger.as_ref();
@@ -550,7 +550,7 @@ fn of_a_server_on_another_machine_what_cannot_be_read_is_absent_and_said_once() 
         "{:?}",
         run.warnings
     );
-    let shown = place.command().args(["show", "last"]).output().unwrap();
+    let shown = scratch.command().args(["show", "last"]).output().unwrap();
     let shown = Finished::of(&shown);
     assert_eq!(shown.code, Some(0));
     assert!(

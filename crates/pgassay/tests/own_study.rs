@@ -6,7 +6,7 @@ mod support;
 
 use pgassay_core::measure::Outcome;
 use pgassay_core::run::Run;
-use support::{Finished, Place};
+use support::{Finished, Scratch};
 
 /// The page's first study.
 fn example() -> String {
@@ -19,10 +19,10 @@ fn example() -> String {
 
 #[test]
 fn the_page_s_own_study_of_two_weighted_scripts_and_two_settings_runs_as_it_stands() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let text = example();
-    let path = place.study(&text);
-    let check = place
+    let path = scratch.study(&text);
+    let check = scratch
         .command()
         .args(["study", "check"])
         .arg(&path)
@@ -37,9 +37,9 @@ fn the_page_s_own_study_of_two_weighted_scripts_and_two_settings_runs_as_it_stan
         return;
     }
     let short = ["--length", "1s", "--pairs", "2", "--json"];
-    let finished = place.run(&text, &short);
+    let finished = scratch.run(&text, &short);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
     assert!(run.complete);
     assert_eq!(run.plan.variants, ["waits", "does not wait"]);
@@ -48,7 +48,7 @@ fn the_page_s_own_study_of_two_weighted_scripts_and_two_settings_runs_as_it_stan
     for point in &run.points {
         assert!(point.transactions > 0, "{point:?}");
         let updated = point
-            .counted
+            .counters
             .iter()
             .find(|it| it.name == "pg_stat_database.tup_updated");
         let updated = updated.expect("statistics were read").per_transaction;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use pgassay_core::ledger::Part;
 use pgassay_core::observation::WaitSource;
 use pgassay_server::{ServerConfig, testing};
-use support::look::{load, observed, run, sampling_is_permitted};
-use support::{Finished, Place, is_root};
+use support::profiling::{load, observed, run, sampling_is_permitted};
+use support::{Finished, Scratch, is_root};
 
 /// Profiles running at the same time would measure each other.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -27,12 +27,12 @@ fn a_live_server_is_accounted_for_and_exported() {
     let Some(server) = testing::server("18") else {
         return;
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     let clients = load(&server, Duration::from_secs(7));
     thread::sleep(Duration::from_millis(1500));
-    let folded = format!("folded={}", place.path().join("folded").display());
-    let page = place.path().join("page.html");
-    let mut command = place.command();
+    let folded = format!("folded={}", scratch.path().join("folded").display());
+    let page = scratch.path().join("page.html");
+    let mut command = scratch.command();
     command
         .args([
             "profile",
@@ -48,7 +48,7 @@ fn a_live_server_is_accounted_for_and_exported() {
     let is_sampled = sampling_is_permitted();
     if !is_sampled {
         assert!(
-            finished.complaint().contains("no stacks to export"),
+            finished.error_message().contains("no stacks to export"),
             "{finished:?}"
         );
         clients.join().expect("clients do not panic");
@@ -116,7 +116,7 @@ fn a_live_server_is_accounted_for_and_exported() {
     );
 
     let folded =
-        std::fs::read_to_string(place.path().join("folded")).expect("the file was written");
+        std::fs::read_to_string(scratch.path().join("folded")).expect("the file was written");
     let samples: u64 = folded
         .lines()
         .filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok())
@@ -130,12 +130,12 @@ fn a_live_server_is_accounted_for_and_exported() {
 }
 
 #[test]
-fn one_backend_is_watched_by_its_number() {
+fn one_backend_is_profiled_by_pid() {
     let _alone = alone();
     let Some(server) = testing::server("10") else {
         return;
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     let mut busy = server.connect().expect("a connection");
     let pid = busy.backend_pid().expect("backend PID").to_string();
     let client = thread::spawn(move || {
@@ -146,7 +146,7 @@ fn one_backend_is_watched_by_its_number() {
         }
     });
     let finished =
-        run(place
+        run(scratch
             .command()
             .args(["profile", "--pid", &pid, "--duration", "2s", "--json"]));
     let seen = observed(&finished);
@@ -156,12 +156,12 @@ fn one_backend_is_watched_by_its_number() {
     assert_eq!((seen.transactions, seen.sessions), (None, 1));
     assert!(seen.on_cpu_us() > 0.05 * seen.window_us, "{seen:?}");
     let no_waits = seen
-        .limits
+        .limitations
         .iter()
         .find(|it| it.name == "waits")
         .expect("there is a limitation");
     assert!(
-        seen.waits.is_none() && no_waits.mend.is_some(),
+        seen.waits.is_none() && no_waits.fix.is_some(),
         "{no_waits:?}"
     );
     server.stop().expect("the server stops");
@@ -173,7 +173,7 @@ fn the_wait_that_must_lead_does_on_a_version_whose_memory_must_be_learnt() {
     let Some(server) = testing::server("10") else {
         return;
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     let mut first = server.connect().expect("a connection");
     first
         .execute("create table hot as select 1 as i")
@@ -199,12 +199,12 @@ fn the_wait_that_must_lead_does_on_a_version_whose_memory_must_be_learnt() {
         "3s",
         "--json",
     ];
-    let seen = observed(&run(place.command().args(arguments)));
+    let seen = observed(&run(scratch.command().args(arguments)));
     for client in clients {
         client.join().expect("clients do not panic");
     }
     let Some(waits) = &seen.waits else {
-        let why = seen.limits.iter().find(|it| it.name == "waits");
+        let why = seen.limitations.iter().find(|it| it.name == "waits");
         testing::skip("wait events", &format!("{why:?}"));
         return;
     };
@@ -223,7 +223,7 @@ fn the_wait_that_must_lead_does_on_a_version_whose_memory_must_be_learnt() {
 
 /// Wait event numbers of an unknown version cannot be decoded, so pgassay asks the server for names.
 #[test]
-fn a_server_of_a_version_that_is_not_known_is_asked_what_its_backends_wait_for() {
+fn an_unknown_version_is_sampled_by_pg_stat_activity() {
     let _alone = alone();
     let Some(server) = testing::server("18") else {
         return;
@@ -231,17 +231,17 @@ fn a_server_of_a_version_that_is_not_known_is_asked_what_its_backends_wait_for()
     // pgassay reads the version from this file; the server has already read it.
     std::fs::write(server.data_dir().join("PG_VERSION"), "42\n").expect("the file is written");
     let idle = server.connect().expect("a connection");
-    let place = Place::new();
+    let scratch = Scratch::new();
     let dsn = server.conninfo();
     let arguments = ["profile", "--dsn", &dsn, "--duration", "1s", "--json"];
-    let seen = observed(&run(place.command().args(arguments)));
+    let seen = observed(&run(scratch.command().args(arguments)));
     let waits = seen.waits.as_ref().expect("waits were sampled");
     assert_eq!(waits.source, WaitSource::PgStatActivity, "{seen:?}");
     assert_eq!(waits.events.len(), 1, "{waits:?}");
     assert_eq!(waits.events[0].name, "ClientRead");
-    let limit = seen.limits.iter().find(|it| it.name == "waits");
+    let limit = seen.limitations.iter().find(|it| it.name == "waits");
     let said = limit
-        .and_then(|it| it.limits.as_deref())
+        .and_then(|it| it.limitation.as_deref())
         .unwrap_or_default();
     assert!(said.contains("PostgreSQL 42"), "{said}");
     drop(idle);
@@ -249,11 +249,11 @@ fn a_server_of_a_version_that_is_not_known_is_asked_what_its_backends_wait_for()
 }
 
 #[test]
-fn what_cannot_be_watched_is_refused_in_words() {
+fn targets_that_cannot_be_profiled_are_rejected() {
     let _alone = alone();
-    let place = Place::new();
+    let scratch = Scratch::new();
     let own = std::process::id().to_string();
-    for (arguments, complaint) in [
+    for (arguments, error_message) in [
         (&["--pid", &own][..], "not a PostgreSQL server"),
         (&["--pid", "4194999"], "there is no process 4194999"),
         (
@@ -261,26 +261,29 @@ fn what_cannot_be_watched_is_refused_in_words() {
             "connection to server on socket \"/nowhere/.s.PGSQL.5432\" failed",
         ),
     ] {
-        let finished = run(place.command().arg("profile").args(arguments));
+        let finished = run(scratch.command().arg("profile").args(arguments));
         assert_eq!(finished.code, Some(1), "{finished:?}");
-        assert!(finished.complaint().contains(complaint), "{finished:?}");
+        assert!(
+            finished.error_message().contains(error_message),
+            "{finished:?}"
+        );
         assert_eq!(finished.stdout, "");
     }
-    for (arguments, complaint) in [
+    for (arguments, error_message) in [
         (&[][..], "--pid"),
         (
             &["--pid", "1", "--export", "svg=x"],
             "unknown format \"svg\"; use one of folded",
         ),
     ] {
-        let finished = run(place.command().arg("profile").args(arguments));
+        let finished = run(scratch.command().arg("profile").args(arguments));
         assert_eq!(finished.code, Some(1), "{finished:?}");
-        assert!(finished.stderr.contains(complaint), "{finished:?}");
+        assert!(finished.stderr.contains(error_message), "{finished:?}");
     }
 }
 
 /// Whether an unprivileged user can see less than root here. Only root can switch users.
-fn others_see_less() -> bool {
+fn is_restricted_for_others() -> bool {
     let what = "an unprivileged profile";
     if !is_root() {
         testing::skip(what, "only root can switch users");
@@ -295,37 +298,37 @@ fn others_see_less() -> bool {
 }
 
 /// Runs the program as an unprivileged user.
-fn as_somebody(place: &Place, arguments: &[&str]) -> Finished {
+fn run_unprivileged(scratch: &Scratch, arguments: &[&str]) -> Finished {
     // A copy that any user can run; the build directory may not be accessible.
-    let program = place.path().join("pgassay");
+    let program = scratch.path().join("pgassay");
     if !program.exists() {
         std::fs::copy(env!("CARGO_BIN_EXE_pgassay"), &program).expect("a copy");
     }
-    let mut command = place.command_of(&program);
+    let mut command = scratch.command_of(&program);
     run(command.args(arguments).uid(12_345).gid(12_345))
 }
 
-fn squeezed(text: &str) -> String {
+fn collapse_whitespace(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
+fn unprivileged_users_get_exact_totals_and_a_list_of_limitations() {
     let _alone = alone();
-    if !others_see_less() {
+    if !is_restricted_for_others() {
         return;
     }
     let Some(server) = testing::server("18") else {
         return;
     };
-    let place = Place::new();
+    let scratch = Scratch::new();
     let clients = load(&server, Duration::from_secs(4));
     let pid = server.postmaster_pid().to_string();
-    let look = |extra: &[&str]| {
+    let profiling = |extra: &[&str]| {
         let arguments = ["profile", "--pid", &pid, "--duration", "1s"];
-        as_somebody(&place, &[&arguments, extra].concat())
+        run_unprivileged(&scratch, &[&arguments, extra].concat())
     };
-    let finished = look(&[]);
+    let finished = profiling(&[]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     for part in [
         "on CPU",
@@ -337,17 +340,17 @@ fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
         "% of the time is explained; T2 needs sudo setcap cap_perfmon,cap_sys_ptrace,",
     ] {
         assert!(
-            squeezed(&finished.stdout).contains(part),
+            collapse_whitespace(&finished.stdout).contains(part),
             "{part}: {finished:?}"
         );
     }
-    let seen = observed(&look(&["--json"]));
+    let seen = observed(&profiling(&["--json"]));
     assert!(seen.on_cpu_us() > 0.02 * seen.window_us, "{seen:?}");
     assert_eq!((seen.profile, seen.waits), (None, None));
-    let export = look(&["--export", "folded=-"]);
+    let export = profiling(&["--export", "folded=-"]);
     assert_eq!(export.code, Some(1));
     assert!(
-        export.complaint().contains("perf_event_paranoid"),
+        export.error_message().contains("perf_event_paranoid"),
         "{export:?}"
     );
     clients.join().expect("clients do not panic");
@@ -356,9 +359,9 @@ fn without_privilege_the_exact_totals_remain_and_what_is_missing_is_said() {
 
 /// A user who may not read the server's memory but has a connection.
 #[test]
-fn without_privilege_the_server_is_asked_what_its_backends_wait_for_and_that_is_said() {
+fn unprivileged_users_get_waits_from_pg_stat_activity() {
     let _alone = alone();
-    if !others_see_less() {
+    if !is_restricted_for_others() {
         return;
     }
     let config = ServerConfig {
@@ -378,16 +381,16 @@ fn without_privilege_the_server_is_asked_what_its_backends_wait_for_and_that_is_
     }
     let mut waiter = server.connect().expect("a connection");
     let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
-    let place = Place::new();
+    let scratch = Scratch::new();
     let port = server.tcp_address().expect("the server listens").port();
     let dsn = format!("host=127.0.0.1 port={port} user=watcher password=secret dbname=postgres");
-    let look = |extra: &[&str]| {
+    let profiling = |extra: &[&str]| {
         let arguments = ["profile", "--dsn", &dsn, "--duration", "2s"];
-        as_somebody(&place, &[&arguments, extra].concat())
+        run_unprivileged(&scratch, &[&arguments, extra].concat())
     };
-    let page = place.path().join("page.html");
-    let seen = observed(&look(&["--json", "--html", &page.to_string_lossy()]));
-    let text = look(&[]);
+    let page = scratch.path().join("page.html");
+    let seen = observed(&profiling(&["--json", "--html", &page.to_string_lossy()]));
+    let text = profiling(&[]);
     drop(holder);
     waiting
         .join()
@@ -413,16 +416,19 @@ fn without_privilege_the_server_is_asked_what_its_backends_wait_for_and_that_is_
         let share = row.map_or(0.0, |row| row.blocked_us / seen.blocked_us());
         assert!((share - 0.5).abs() < 0.01, "{name}: {share} {waits:?}");
     }
-    let limit = seen.limits.iter().find(|it| it.name == "waits");
+    let limit = seen.limitations.iter().find(|it| it.name == "waits");
     let limit = limit.expect("there is a limitation");
     assert_eq!(limit.value, "pg_stat_activity");
-    assert!(limit.mend.is_some(), "{limit:?}");
+    assert!(limit.fix.is_some(), "{limit:?}");
     for part in [
         "samples of pg_stat_activity",
         "pgassay samples pg_stat_activity",
         "T1: CPU in one row, blocked time by wait events of pg_stat_activity;",
     ] {
-        assert!(squeezed(&text.stdout).contains(part), "{part}: {text:?}");
+        assert!(
+            collapse_whitespace(&text.stdout).contains(part),
+            "{part}: {text:?}"
+        );
     }
     let page = std::fs::read_to_string(page).expect("the file was written");
     assert!(page.contains("samples of pg_stat_activity"), "{page}");
@@ -444,10 +450,10 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
         .expect("the query succeeds");
     let mut waiter = server.connect().expect("a connection");
     let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
-    let place = Place::new();
-    let file = |name: &str| place.path().join(name);
+    let scratch = Scratch::new();
+    let file = |name: &str| scratch.path().join(name);
     let export = |format: &str| format!("{format}={}", file(format).display());
-    let mut command = place.command();
+    let mut command = scratch.command();
     command
         .args(["profile", "--dsn", &server.conninfo(), "--duration", "2s"])
         .args(["--off-cpu", "--export", &export("folded")])
@@ -479,7 +485,7 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
     assert!(perf.contains("of event 'off-cpu'"), "{perf}");
     assert!(perf.contains("ProcSleep"), "{perf}");
     let page = read("page.html");
-    for text in [&page, &squeezed(&finished.stdout)] {
+    for text in [&page, &collapse_whitespace(&finished.stdout)] {
         // There may be no on-CPU samples.
         assert!(text.contains("T3: CPU ") && text.contains(", blocked time by stacks;"));
     }
@@ -492,8 +498,8 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
 
 /// Runs `pgassay profile` in a separate PID namespace, where the server's processes are as invisible
 /// as those of another machine.
-fn elsewhere(place: &Place, dsn: &str, arguments: &[&str]) -> Finished {
-    let program = place.command();
+fn run_in_pid_namespace(scratch: &Scratch, dsn: &str, arguments: &[&str]) -> Finished {
+    let program = scratch.command();
     let mut command = std::process::Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--"]);
     command
@@ -510,7 +516,7 @@ fn elsewhere(place: &Place, dsn: &str, arguments: &[&str]) -> Finished {
 }
 
 #[test]
-fn a_server_whose_processes_are_not_to_be_seen_is_asked_and_that_is_said() {
+fn a_remote_server_is_profiled_by_pg_stat_activity() {
     let _alone = alone();
     if !is_root() {
         testing::skip("a remote server", "a PID namespace requires root");
@@ -547,21 +553,25 @@ fn is_asked(server: &pgassay_server::Server, version: &str) {
             worker.query(sql).expect("the query succeeds");
         }
     });
-    let place = Place::new();
-    let page = place.path().join("page.html");
+    let scratch = Scratch::new();
+    let page = scratch.path().join("page.html");
     let page_name = page.to_string_lossy();
     let dsn = server.conninfo();
-    let seen = observed(&elsewhere(
-        &place,
+    let seen = observed(&run_in_pid_namespace(
+        &scratch,
         &dsn,
         &["--duration", "2s", "--json", "--html", &page_name],
     ));
-    let text = elsewhere(&place, &dsn, &["--duration", "1s"]);
+    let text = run_in_pid_namespace(&scratch, &dsn, &["--duration", "1s"]);
     let port = server.tcp_address().expect("the server listens").port();
     let theirs = format!("host=127.0.0.1 port={port} user=watcher password=secret dbname=postgres");
-    let strangers = elsewhere(&place, &theirs, &["--duration", "1s"]);
-    let pid = elsewhere(&place, &dsn, &["--pid", "1"]);
-    let stacks = elsewhere(&place, &dsn, &["--duration", "1s", "--export", "folded=-"]);
+    let strangers = run_in_pid_namespace(&scratch, &theirs, &["--duration", "1s"]);
+    let pid = run_in_pid_namespace(&scratch, &dsn, &["--pid", "1"]);
+    let stacks = run_in_pid_namespace(
+        &scratch,
+        &dsn,
+        &["--duration", "1s", "--export", "folded=-"],
+    );
     drop(holder);
     waiting
         .join()
@@ -599,7 +609,10 @@ fn is_asked(server: &pgassay_server::Server, version: &str) {
         "on CPU or in run queue",
         "run pgassay on the server's host",
     ] {
-        assert!(squeezed(&text.stdout).contains(part), "{part}: {text:?}");
+        assert!(
+            collapse_whitespace(&text.stdout).contains(part),
+            "{part}: {text:?}"
+        );
     }
     let named = |it: &&str| text.stdout.contains(*it);
     let unknown = ["TIME", "BLOCKED", "  run queue", "99th percentile"];
@@ -610,10 +623,13 @@ fn is_asked(server: &pgassay_server::Server, version: &str) {
     );
     assert!(strangers.stdout.contains("pg_monitor"), "{strangers:?}");
     assert_eq!(pid.code, Some(1), "{pid:?}");
-    assert!(pid.complaint().contains("--pid cannot be one"), "{pid:?}");
+    assert!(
+        pid.error_message().contains("--pid cannot be one"),
+        "{pid:?}"
+    );
     assert_eq!(stacks.code, Some(1), "{stacks:?}");
     assert!(
-        stacks.complaint().contains("no stacks to export"),
+        stacks.error_message().contains("no stacks to export"),
         "{stacks:?}"
     );
     let page = std::fs::read_to_string(page).expect("the file was written");

@@ -84,7 +84,7 @@ fn is_test_file(path: &Path) -> bool {
 }
 
 #[test]
-fn rooms_know_only_whom_they_may() {
+fn crates_depend_only_on_permitted_crates() {
     let allowed: BTreeMap<&str, &[&str]> = MAY_KNOW.into();
     for (room, may_know) in allowed {
         let text = fs::read_to_string(crates().join(room).join("Cargo.toml"))
@@ -106,7 +106,7 @@ fn rooms_know_only_whom_they_may() {
 }
 
 #[test]
-fn every_room_is_on_the_map() {
+fn architecture_md_names_every_crate() {
     let map = fs::read_to_string(crates().join("../ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     for entry in fs::read_dir(crates()).expect("there are crates").flatten() {
         let name = entry

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use pgassay_core::observation::{Observation, WaitSource};
 use pgassay_server::{Installation, Server, testing};
-use support::Place;
-use support::look::{load, observed, run, sampling_is_permitted};
+use support::Scratch;
+use support::profiling::{load, observed, run, sampling_is_permitted};
 
 /// Profiles running at the same time would measure each other.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -24,10 +24,10 @@ const LOCAL: &str = "exec_simple_query";
 const EXPORTED: &str = "PortalRun";
 
 /// A copy of an installation that the test can modify.
-fn copy(place: &Place) -> Option<Installation> {
+fn copy(scratch: &Scratch) -> Option<Installation> {
     let original = testing::installation("18")?;
     let whole = original.bin_dir.parent().expect("bin is in it");
-    let directory = place.path().join("pg");
+    let directory = scratch.path().join("pg");
     tool("cp", &["-a", path(whole), path(&directory)]);
     Some(Installation {
         bin_dir: directory.join("bin"),
@@ -59,13 +59,16 @@ fn start(installation: &Installation) -> Server {
 }
 
 /// The profile of a busy server; `change` is called while it is busy.
-fn look(place: &Place, server: &Server, change: impl FnOnce()) -> Observation {
+fn profiling(scratch: &Scratch, server: &Server, change: impl FnOnce()) -> Observation {
     let clients = load(server, Duration::from_secs(5));
     change();
     thread::sleep(Duration::from_millis(300));
     let dsn = server.conninfo();
     let arguments = ["profile", "--dsn", &dsn, "--duration", "2s", "--json"];
-    let finished = run(place.command().args(arguments).args(["--frequency", "499"]));
+    let finished = run(scratch
+        .command()
+        .args(arguments)
+        .args(["--frequency", "499"]));
     clients.join().expect("clients do not panic");
     let seen = observed(&finished);
     let quality = &seen.profile.as_ref().expect("sampled").quality;
@@ -84,8 +87,8 @@ fn share(seen: &Observation, function: &str) -> f64 {
 
 /// The limitation of this name about the server's program.
 fn said<'a>(seen: &'a Observation, limit: &str) -> Vec<&'a str> {
-    let of_name = seen.limits.iter().filter(|it| it.name == limit);
-    let words = of_name.filter_map(|it| it.limits.as_deref());
+    let of_name = seen.limitations.iter().filter(|it| it.name == limit);
+    let words = of_name.filter_map(|it| it.limitation.as_deref());
     words.filter(|it| it.contains("postgres")).collect()
 }
 
@@ -95,12 +98,12 @@ fn a_stripped_server_has_the_names_that_it_exports_and_the_rest_is_counted() {
     if !sampling_is_permitted() || !has_binutils() {
         return;
     }
-    let place = Place::new();
-    let Some(installation) = copy(&place) else {
+    let scratch = Scratch::new();
+    let Some(installation) = copy(&scratch) else {
         return;
     };
     let program = installation.program("postgres");
-    let debug: PathBuf = place.path().join("pg/bin/.debug/postgres.debug");
+    let debug: PathBuf = scratch.path().join("pg/bin/.debug/postgres.debug");
     fs::create_dir(debug.parent().expect("bin")).expect("a directory");
     tool(
         "objcopy",
@@ -108,7 +111,7 @@ fn a_stripped_server_has_the_names_that_it_exports_and_the_rest_is_counted() {
     );
     tool("strip", &[path(&program)]);
     let server = start(&installation);
-    let seen = look(&place, &server, || ());
+    let seen = profiling(&scratch, &server, || ());
     server.stop().expect("the server stops");
     assert!(share(&seen, EXPORTED) > 0.3, "{:?}", seen.functions());
     assert_eq!(share(&seen, LOCAL).to_bits(), 0, "it has no symbol");
@@ -123,7 +126,7 @@ fn a_stripped_server_has_the_names_that_it_exports_and_the_rest_is_counted() {
     });
     assert!(unnamed.count() > 0, "the caller appears as an address");
     let stripped = said(&seen, "stripped_object");
-    assert_eq!(stripped.len(), 1, "{:?}", seen.limits);
+    assert_eq!(stripped.len(), 1, "{:?}", seen.limitations);
     let unnamed: u64 = stripped[0]
         .split(' ')
         .next()
@@ -135,7 +138,7 @@ fn a_stripped_server_has_the_names_that_it_exports_and_the_rest_is_counted() {
     let link = format!("--add-gnu-debuglink={}", debug.display());
     tool("objcopy", &[&link, path(&program)]);
     let server = start(&installation);
-    let seen = look(&place, &server, || ());
+    let seen = profiling(&scratch, &server, || ());
     assert!(share(&seen, LOCAL) > 0.3, "{:?}", seen.functions());
     assert_eq!(said(&seen, "stripped_object"), Vec::<&str>::new());
     server.stop().expect("the server stops");
@@ -147,8 +150,8 @@ fn a_server_whose_files_are_deleted_and_replaced_keeps_its_names_and_waits() {
     if !sampling_is_permitted() {
         return;
     }
-    let place = Place::new();
-    let Some(installation) = copy(&place) else {
+    let scratch = Scratch::new();
+    let Some(installation) = copy(&scratch) else {
         return;
     };
     let program = installation.program("postgres");
@@ -157,10 +160,10 @@ fn a_server_whose_files_are_deleted_and_replaced_keeps_its_names_and_waits() {
         fs::create_dir_all(&installation.bin_dir).expect("a directory");
         fs::copy("/bin/true", &program).expect("another program");
     };
-    let delete = || fs::remove_dir_all(place.path().join("pg")).expect("it is gone");
+    let delete = || fs::remove_dir_all(scratch.path().join("pg")).expect("it is gone");
     let changes: [(&str, &dyn Fn()); 2] = [("deleted", &delete), ("replaced", &replace)];
     for (what, change) in changes {
-        let seen = look(&place, &server, change);
+        let seen = profiling(&scratch, &server, change);
         assert!(share(&seen, LOCAL) > 0.3, "{what}: {:?}", seen.functions());
         assert_eq!(
             said(&seen, "unreadable_object"),

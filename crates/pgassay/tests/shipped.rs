@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use pgassay_core::run::{Run, Warning, WarningKind};
 use serde_json::Value;
-use support::{Finished, Place};
+use support::{Finished, Scratch};
 
 /// Studies for `pgassay count`.
-const COUNTED: [&str; 2] = ["settings-cost", "release-cost"];
+const COUNT_ONLY: [&str; 2] = ["settings-cost", "release-cost"];
 /// `--quick` is for a first answer.
 const QUICK_S_MAX: f64 = 120.0;
 /// The length of a trial of which only success matters. pgassay lengthens trials that are too short
@@ -21,21 +21,21 @@ const TRIAL_MS: u64 = 100;
 /// Studies that run at the same time; they often wait for server starts, networks and disks.
 const AT_ONCE: usize = 2;
 
-fn command(place: &Place, arguments: &[&str]) -> Finished {
-    let output = place.command().args(arguments).output();
+fn command(scratch: &Scratch, arguments: &[&str]) -> Finished {
+    let output = scratch.command().args(arguments).output();
     Finished::of(&output.expect("the program runs"))
 }
 
 /// The studies that `pgassay run` is for.
-fn names(place: &Place) -> Vec<String> {
-    let mut names = all_names(place);
-    names.retain(|name| !COUNTED.contains(&name.as_str()));
+fn names(scratch: &Scratch) -> Vec<String> {
+    let mut names = all_names(scratch);
+    names.retain(|name| !COUNT_ONLY.contains(&name.as_str()));
     assert!(names.len() >= 12, "{names:?}");
     names
 }
 
-fn all_names(place: &Place) -> Vec<String> {
-    let listed = command(place, &["studies", "--json"]);
+fn all_names(scratch: &Scratch) -> Vec<String> {
+    let listed = command(scratch, &["studies", "--json"]);
     let listed: Value = serde_json::from_str(&listed.stdout).expect("JSON");
     listed["studies"]
         .as_array()
@@ -47,13 +47,13 @@ fn all_names(place: &Place) -> Vec<String> {
 
 #[test]
 fn every_study_can_be_planned_has_a_page_and_is_quick() {
-    let place = Place::new();
-    for name in names(&place) {
-        let check = command(&place, &["study", "check", &name]);
+    let scratch = Scratch::new();
+    for name in names(&scratch) {
+        let check = command(&scratch, &["study", "check", &name]);
         assert_eq!(check.code, Some(0), "{name}: {check:?}");
-        let plan = command(&place, &["study", "plan", &name, "--quick", "--json"]);
+        let plan = command(&scratch, &["study", "plan", &name, "--quick", "--json"]);
         assert_eq!(plan.code, Some(0), "{name}: {plan:?}");
-        let text = command(&place, &["study", "plan", &name, "--quick"]).stdout;
+        let text = command(&scratch, &["study", "plan", &name, "--quick"]).stdout;
         let seconds = text
             .split_once("; about ")
             .and_then(|(_, rest)| rest.split_once(" s"))
@@ -75,7 +75,7 @@ fn every_study_can_be_planned_has_a_page_and_is_quick() {
 
 /// Arguments that shorten studies which would take minutes. They omit only variants and conditions
 /// similar to others.
-fn abridged(name: &str) -> &'static [&'static str] {
+fn run_subset(name: &str) -> &'static [&'static str] {
     match name {
         // Truncating 1,024 partitions takes longer than a trial; the omitted releases behave as the others.
         "partition-insert" => &[
@@ -95,7 +95,7 @@ fn every_study_runs_on_real_servers() {
     if pgassay_server::testing::installation("18").is_none() {
         return;
     }
-    each_of(names(&Place::new()), runs);
+    each_of(names(&Scratch::new()), runs);
 }
 
 /// Calls a function for every study, two at a time.
@@ -124,24 +124,24 @@ fn a_quick_calibration_finds_few_differences_and_later_answers_show_it() {
     if pgassay_server::testing::installation("18").is_none() {
         return;
     }
-    let place = Place::new();
-    let finished = command(&place, &["calibrate", "--quick", "--json"]);
+    let scratch = Scratch::new();
+    let finished = command(&scratch, &["calibrate", "--quick", "--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
     let found: Value = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
     let comparisons = found["comparisons"].as_array().unwrap();
     assert_eq!(comparisons.len(), 12);
     let is_different = |it: &&Value| it["verdict"] == "faster" || it["verdict"] == "slower";
     let different = comparisons.iter().filter(is_different).count();
     assert!(different <= 4, "{comparisons:#?}");
-    let answer = place.run(support::SMALL, &[]);
+    let answer = scratch.run(support::SMALL, &[]);
     let expected = format!("A/A on this machine: {different} of 12 comparisons differed");
     assert!(answer.stdout.contains(&expected), "{}", answer.stdout);
 }
 
 /// Values for those parameters of a study that make its data large.
-fn little_data(place: &Place, name: &str) -> Vec<&'static str> {
-    let text = command(place, &["study", "show", name]).stdout;
+fn little_data(scratch: &Scratch, name: &str) -> Vec<&'static str> {
+    let text = command(scratch, &["study", "show", name]).stdout;
     let study: toml::Table = text.parse().expect("a study is TOML");
     let parameters = study.get("parameters").and_then(toml::Value::as_table);
     let has = |key: &str| parameters.is_some_and(|parameters| parameters.contains_key(key));
@@ -155,18 +155,21 @@ fn little_data(place: &Place, name: &str) -> Vec<&'static str> {
 }
 
 fn runs(name: &str) {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let mut arguments = vec!["--pairs", "2", "--clients", "2", "--no-profile", "--json"];
-    arguments.extend(little_data(&place, name));
-    arguments.extend(abridged(name));
-    let planned = command(&place, &[&["study", "plan", name], &arguments[..]].concat());
+    arguments.extend(little_data(&scratch, name));
+    arguments.extend(run_subset(name));
+    let planned = command(
+        &scratch,
+        &[&["study", "plan", name], &arguments[..]].concat(),
+    );
     let plan: Value = serde_json::from_str(&planned.stdout)
         .unwrap_or_else(|error| panic!("{name}: {error}: {planned:?}"));
     let points = plan["points"].as_array().unwrap().len() as u64;
     // Two pairs are four trials per point.
     let length = format!("{}ms", points * 4 * TRIAL_MS);
     arguments.extend(["--length", &length]);
-    let finished = command(&place, &[&["run", name], &arguments[..]].concat());
+    let finished = command(&scratch, &[&["run", name], &arguments[..]].concat());
     assert_eq!(finished.code, Some(0), "{name}: {}", finished.stderr);
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON");
     assert!(run.complete, "{name}");
@@ -180,12 +183,12 @@ fn runs(name: &str) {
     for trial in &run.trials {
         assert!(trial.transactions > 0, "{name}: {trial:?}");
     }
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// A selection of variants and scripts for every study, enough to check that its setup, reset and
 /// scripts can be counted; or why it cannot be counted.
-fn counted_briefly(name: &str) -> Result<&'static [&'static str], &'static str> {
+fn instruction_count_subset(name: &str) -> Result<&'static [&'static str], &'static str> {
     Ok(match name {
         "audit-logging" => &["--variant=none,statement"],
         "connection-count" => {
@@ -231,21 +234,21 @@ fn can_count() -> bool {
 #[ignore = "slow: cargo test -p pgassay --test shipped -- --ignored"]
 fn every_study_is_counted_or_says_why_it_cannot_be() {
     if can_count() {
-        each_of(all_names(&Place::new()), counts);
+        each_of(all_names(&Scratch::new()), counts);
     }
 }
 
 fn counts(name: &str) {
-    let place = Place::new();
-    let arguments = counted_briefly(name);
+    let scratch = Scratch::new();
+    let arguments = instruction_count_subset(name);
     let mut words = vec!["count", name, "-t", "10", "--repeats", "1", "--json"];
-    words.extend(little_data(&place, name));
+    words.extend(little_data(&scratch, name));
     words.extend(arguments.unwrap_or_default());
-    let finished = command(&place, &words);
+    let finished = command(&scratch, &words);
     if let Err(reason) = arguments {
         assert_eq!(finished.code, Some(1), "{name}: {finished:?}");
         assert!(
-            finished.complaint().contains(reason),
+            finished.error_message().contains(reason),
             "{name}: {finished:?}"
         );
         return;
@@ -270,12 +273,12 @@ fn counts(name: &str) {
             "{name}: {verdict}"
         );
     }
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// Instructions of an insert through 128 partitions relative to an insert into a plain table.
 fn partitions_over_plain(version: &str, transactions: &str) -> f64 {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let variants = ["--variant", "plain table,128 range", "--server", version];
     let words = [
         "count",
@@ -286,10 +289,10 @@ fn partitions_over_plain(version: &str, transactions: &str) -> f64 {
         "1",
         "--json",
     ];
-    let finished = command(&place, &[&words[..], &variants[..]].concat());
+    let finished = command(&scratch, &[&words[..], &variants[..]].concat());
     assert_eq!(finished.code, Some(0), "{version}: {}", finished.stderr);
     let result: Value = serde_json::from_str(&finished.stdout).expect("JSON");
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
     result["differences"][0]["difference"]["ratio"]
         .as_f64()
         .unwrap()
@@ -318,7 +321,7 @@ fn a_run_of_a_study_that_writes_has_counts_beside_the_time() {
     if !can_count() {
         return;
     }
-    let place = Place::new();
+    let scratch = Scratch::new();
     let study = [
         "run",
         "index-count",
@@ -336,7 +339,7 @@ fn a_run_of_a_study_that_writes_has_counts_beside_the_time() {
         "--no-profile",
     ];
     let length = ["--pairs", "2", "--length", "2s", "--json"];
-    let finished = command(&place, &[&study[..], &variants[..], &length[..]].concat());
+    let finished = command(&scratch, &[&study[..], &variants[..], &length[..]].concat());
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON");
     let counted = run.instructions.expect("counts beside the time");
@@ -344,5 +347,5 @@ fn a_run_of_a_study_that_writes_has_counts_beside_the_time() {
         panic!("{:?}", counted.differences);
     };
     assert!(told.difference.ratio > 1.0, "{}", told.difference.ratio);
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }

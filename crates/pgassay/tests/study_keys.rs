@@ -5,7 +5,7 @@ mod support;
 use pgassay_core::measure::Outcome;
 use pgassay_core::run::{Run, WarningKind};
 use pgassay_core::study::DriverKind;
-use support::Place;
+use support::Scratch;
 
 /// A study with separate databases, networks and requirements.
 const MANY_KEYS: &str = r#"question = "Do the keys of a study file do what they say?"
@@ -78,11 +78,11 @@ row = [
 "#;
 
 fn ran(study: &str, arguments: &[&str]) -> Run {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let arguments: Vec<&str> = arguments.iter().copied().chain(["--json"]).collect();
-    let finished = place.run(study, &arguments);
+    let finished = scratch.run(study, &arguments);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
     serde_json::from_str(&finished.stdout).expect("JSON on stdout alone")
 }
 
@@ -117,19 +117,27 @@ fn data_ways_and_requirements_are_as_the_study_says() {
     assert_ne!(delayed, Outcome::NotMet, "{:?}", run.expectations);
     let rows = &run.reference.as_ref().expect("the study has one").rows;
     assert_eq!(
-        (rows[1].was_ratio, rows[0].is_ratio),
+        (rows[1].published_ratio, rows[0].measured_ratio),
         (Some(0.1), Some(1.0))
     );
-    let far = rows[1].is_ratio.expect("the ratio was measured");
+    let far = rows[1].measured_ratio.expect("the ratio was measured");
     assert!((far / (run.points[3].tps / run.points[0].tps) - 1.0).abs() < 1e-9);
-    let latency = (rows[2].is, rows[2].was_ratio, rows[2].is_ratio);
+    let latency = (
+        rows[2].measured,
+        rows[2].published_ratio,
+        rows[2].measured_ratio,
+    );
     assert!(
         matches!(latency, (Some(_), None, None)),
         "a latency over a rate means nothing: {latency:?}"
     );
     if !run.profiles.is_empty() {
-        assert!(run.watched[0].shares[0] > Some(50.0), "{:?}", run.watched);
-        assert_eq!(run.watched[1].shares[0], Some(0.0));
+        assert!(
+            run.watched_functions[0].shares[0] > Some(50.0),
+            "{:?}",
+            run.watched_functions
+        );
+        assert_eq!(run.watched_functions[1].shares[0], Some(0.0));
     }
     let [relay] = run.relays[..] else {
         panic!("one relay: {:?}", run.relays)

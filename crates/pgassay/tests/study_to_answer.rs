@@ -6,11 +6,11 @@ use std::fs;
 
 use pgassay_core::run::Run;
 use pgassay_core::trial::TrialKind;
-use support::{Finished, Place, SMALL};
+use support::{Finished, SMALL, Scratch};
 
-fn command(place: &Place, arguments: &[&str]) -> Finished {
+fn command(scratch: &Scratch, arguments: &[&str]) -> Finished {
     Finished::of(
-        &place
+        &scratch
             .command()
             .args(arguments)
             .output()
@@ -23,8 +23,8 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
     if pgassay_server::testing::installation("18").is_none() {
         return;
     }
-    let place = Place::new();
-    let finished = place.run(SMALL, &["--seed", "7"]);
+    let scratch = Scratch::new();
+    let finished = scratch.run(SMALL, &["--seed", "7"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert!(
         finished.stdout.starts_with("Is prepared faster?\n"),
@@ -32,9 +32,9 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
         finished.stdout
     );
     assert!(finished.stdout.contains("report: "), "{}", finished.stdout);
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 
-    let kept = place.kept();
+    let kept = scratch.kept();
     let [directory] = &kept[..] else {
         panic!("one run: {kept:?}")
     };
@@ -53,7 +53,7 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
         "two pairs of two points, twice timed and once profiled"
     );
     assert!(
-        [0, 2 * 2].contains(&of_kind(TrialKind::Counted)),
+        [0, 2 * 2].contains(&of_kind(TrialKind::HardwareCounters)),
         "and once each if there are hardware counters"
     );
     for trial in &run.trials {
@@ -64,8 +64,9 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
                 .is_some_and(|it| it.on_cpu_us > 0.0 && it.processes == 2),
             "{trial:?}"
         );
-        let clients_us =
-            trial.client.in_transaction_us + trial.client.between_us + trial.client.asleep_us;
+        let clients_us = trial.client.in_transaction_us
+            + trial.client.between_transactions_us
+            + trial.client.sleep_us;
         assert!(
             (clients_us / (2.0 * trial.window_us) - 1.0).abs() < 0.01,
             "the clients' times add up: {trial:?}"
@@ -74,18 +75,18 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
     assert_eq!(run.comparisons.len(), 1);
     assert!(run.servers[0].version.starts_with("18."));
 
-    let list = command(&place, &["list"]);
+    let list = command(&scratch, &["list"]);
     assert!(list.stdout.contains(&run.id), "{list:?}");
-    let show = command(&place, &["show", &run.id[..13]]);
+    let show = command(&scratch, &["show", &run.id[..13]]);
     assert_eq!(show.code, Some(0), "{show:?}");
     assert!(finished.stdout.starts_with(&show.stdout), "the same result");
-    let json = command(&place, &["show", "last", "--json"]);
+    let json = command(&scratch, &["show", "last", "--json"]);
     assert_eq!(
         serde_json::from_str::<Run>(&json.stdout).expect("JSON on stdout alone"),
         run
     );
     fs::remove_file(directory.join("report.html")).expect("the report exists");
-    let report = command(&place, &["report"]);
+    let report = command(&scratch, &["report"]);
     assert_eq!(report.code, Some(0), "{report:?}");
     assert!(directory.join("report.html").is_file());
 }
@@ -96,8 +97,8 @@ fn the_functions_add_up_to_the_backends_cpu_and_stacks_are_whole() {
     if pgassay_server::testing::installation("18").is_none() {
         return;
     }
-    let place = Place::new();
-    let finished = place.run(SMALL, &["--length", "6s", "--json"]);
+    let scratch = Scratch::new();
+    let finished = scratch.run(SMALL, &["--length", "6s", "--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
     if run.profiles.is_empty() {
@@ -131,13 +132,13 @@ fn the_functions_add_up_to_the_backends_cpu_and_stacks_are_whole() {
 
 #[test]
 fn what_needs_no_server_works_without_one() {
-    let place = Place::new();
-    let studies = command(&place, &["studies"]);
+    let scratch = Scratch::new();
+    let studies = command(&scratch, &["studies"]);
     assert!(
         studies.stdout.contains("prepared-vs-simple") && studies.stdout.contains('?'),
         "{studies:?}"
     );
-    let check = command(&place, &["study", "check", "prepared-vs-simple"]);
+    let check = command(&scratch, &["study", "check", "prepared-vs-simple"]);
     assert_eq!(
         (check.code, check.stdout.as_str()),
         (
@@ -146,34 +147,34 @@ fn what_needs_no_server_works_without_one() {
         )
     );
     let plan = command(
-        &place,
+        &scratch,
         &["study", "plan", "prepared-vs-simple", "--seed", "1"],
     );
     assert!(
         plan.stdout.contains("block 6:") && plan.stdout.contains("measuring time 90 s"),
         "{plan:?}"
     );
-    let shown = command(&place, &["study", "show", "prepared-vs-simple"]);
+    let shown = command(&scratch, &["study", "show", "prepared-vs-simple"]);
     assert_eq!(
         shown.stdout,
         include_str!("../../../studies/prepared-vs-simple.toml")
     );
-    let list = command(&place, &["list"]);
+    let list = command(&scratch, &["list"]);
     assert!(
         list.code == Some(0) && list.stdout.contains("no runs yet"),
         "{list:?}"
     );
-    let show = command(&place, &["show"]);
+    let show = command(&scratch, &["show"]);
     assert_eq!(show.code, Some(1), "{show:?}");
-    let doctor = command(&place, &["doctor", "--json"]);
+    let doctor = command(&scratch, &["doctor", "--json"]);
     let doctor: serde_json::Value = serde_json::from_str(&doctor.stdout).expect("JSON");
     assert_eq!(doctor["schema"], "pgassay.doctor/1");
-    let unknown = command(&place, &["run", "nosuch"]);
+    let unknown = command(&scratch, &["run", "nosuch"]);
     assert!(
         unknown.code == Some(1) && unknown.stderr.contains("unknown study \"nosuch\""),
         "{unknown:?}"
     );
-    let usage = command(&place, &["lst"]);
+    let usage = command(&scratch, &["lst"]);
     assert!(
         usage.code == Some(1) && usage.stderr.contains("list"),
         "{usage:?}"
@@ -182,10 +183,10 @@ fn what_needs_no_server_works_without_one() {
 
 #[test]
 fn scripts_of_before_9_6_run_with_a_note() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let old = SMALL.replace("\\set x random(1, 10)", "\\setrandom x 1 10");
-    let path = place.study(&old);
-    let check = command(&place, &["study", "check", &path.display().to_string()]);
+    let path = scratch.study(&old);
+    let check = command(&scratch, &["study", "check", &path.display().to_string()]);
     assert_eq!(check.code, Some(0), "{check:?}");
     assert!(check.stdout.contains("setrandom"), "{check:?}");
 }
@@ -234,10 +235,10 @@ clients = [1, 3]
 full = "2s"
 pairs = 2
 "#;
-    let place = Place::new();
-    fs::write(place.path().join("write.sql"), "\\set n random_gaussian(1, 100, 3)\nbegin;\ninsert into log (n) values (twice(:n));\nend;\n")
+    let scratch = Scratch::new();
+    fs::write(scratch.path().join("write.sql"), "\\set n random_gaussian(1, 100, 3)\nbegin;\ninsert into log (n) values (twice(:n));\nend;\n")
         .expect("the script is written");
-    let finished = place.run(study, &["--json"]);
+    let finished = scratch.run(study, &["--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
     assert_eq!(
@@ -249,15 +250,15 @@ pairs = 2
     assert!(run.complete && run.comparisons.len() == 2);
 
     fs::write(
-        place.path().join("write.sql"),
+        scratch.path().join("write.sql"),
         "select 1;\n\\set n random(1,\n",
     )
     .expect("the script is written");
-    let broken = place.run(study, &[]);
+    let broken = scratch.run(study, &[]);
     assert_eq!(broken.code, Some(1), "{broken:?}");
     assert!(
         broken
-            .complaint()
+            .error_message()
             .contains("write.sql:2: syntax error in command \"set\""),
         "{broken:?}"
     );

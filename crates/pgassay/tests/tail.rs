@@ -6,12 +6,12 @@ mod support;
 use pgassay_core::ledger::{Ledger, Nature, Part, Tail};
 use pgassay_core::run::Run;
 use pgassay_core::trial::TrialKind;
-use support::Place;
+use support::Scratch;
 
 support::timing_tests! {
     a_rare_sleep_leads_the_tail_and_not_the_mean,
-    a_row_that_few_want_leads_the_tail,
-    work_that_few_transactions_have_is_told_by_phase,
+    a_rarely_contended_row_leads_the_tail,
+    rare_work_is_attributed_by_phase,
 }
 
 const SETUP: &str = "
@@ -66,7 +66,7 @@ fn ledger(script: &str) -> Option<(Run, Ledger)> {
          [[variant]]\nname = \"simple\"\n[conditions]\nclients = [16]\n\
          [length]\nfull = \"12s\"\npairs = 2\n"
     );
-    let finished = Place::new().run(&study, &["--json"]);
+    let finished = Scratch::new().run(&study, &["--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
     let ledger = run.ledgers.first().expect("the point has one").clone();
@@ -112,7 +112,7 @@ fn tail<'a>(run: &Run, ledger: &'a Ledger) -> &'a Tail {
     within(tail.all_us, sum_ns, all);
     assert!(tail.transactions * 100 <= all, "at most 1% are above p99");
     assert!(tail.covered >= 20 && tail.covered <= tail.transactions);
-    let unresolved = tail.rows.iter().filter(|row| row.part == Part::Unresolved);
+    let unresolved = tail.rows.iter().filter(|row| row.part == Part::Unexplained);
     let unresolved_us: f64 = unresolved.map(|row| row.tail_us).sum();
     assert!(unresolved_us < 0.05 * tail.tail_us, "{tail:#?}");
     tail
@@ -137,17 +137,17 @@ fn a_rare_sleep_leads_the_tail_and_not_the_mean() {
     );
 }
 
-fn a_row_that_few_want_leads_the_tail() {
+fn a_rarely_contended_row_leads_the_tail() {
     let Some((run, ledger)) = ledger(LOCKER) else {
         return;
     };
     let tail = tail(&run, &ledger);
     let lead = &tail.rows[0];
     assert!(lead.mechanism.starts_with("Lock "), "{tail:#?}");
-    assert_eq!(lead.nature, Nature::Queue);
+    assert_eq!(lead.nature, Nature::Queueing);
 }
 
-fn work_that_few_transactions_have_is_told_by_phase() {
+fn rare_work_is_attributed_by_phase() {
     let Some((run, ledger)) = ledger(COMPUTER) else {
         return;
     };

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Finished, Place};
+use support::{Finished, Scratch};
 
 /// Each script divides by zero, and so fails the run, unless its server is as specified.
 const STUDY: &str = r#"question = "Are servers as their variants ask?"
@@ -62,8 +62,8 @@ fn servers_are_as_their_variants_ask() {
     if pgassay_server::testing::installation("18").is_none() {
         return;
     }
-    let place = Place::new();
-    let finished = place.run(STUDY, &["--no-profile", "--offline"]);
+    let scratch = Scratch::new();
+    let finished = scratch.run(STUDY, &["--no-profile", "--offline"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let left_out = "variant \"nowhere\" skipped: ";
     assert!(finished.stdout.contains(left_out), "{}", finished.stdout);
@@ -72,22 +72,22 @@ fn servers_are_as_their_variants_ask() {
         "{}",
         finished.stdout
     );
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
 fn variables_that_would_point_the_server_elsewhere_are_refused_with_their_line() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     for (name, words) in [
         ("PGDATA", "settings"),
         ("'A=B'", "is not a valid environment variable name"),
     ] {
         let study = STUDY.replace("MALLOC_ARENA_MAX =", &format!("{name} ="));
-        let output = place
+        let output = scratch
             .command()
             .arg("study")
             .arg("check")
-            .arg(place.study(&study))
+            .arg(scratch.study(&study))
             .output();
         let finished = Finished::of(&output.expect("the program runs"));
         assert_eq!(finished.code, Some(1), "{finished:?}");
@@ -145,8 +145,8 @@ fn tls_is_on_where_it_is_asked_for_and_each_run_may_have_a_connection_of_its_own
     if pgassay_server::testing::installation("18").is_none() {
         return;
     }
-    let place = Place::new();
-    let finished = place.run(TLS, &["--no-profile", "--offline", "--json"]);
+    let scratch = Scratch::new();
+    let finished = scratch.run(TLS, &["--no-profile", "--offline", "--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let run: pgassay_core::run::Run = serde_json::from_str(&finished.stdout).expect("JSON");
     assert_eq!(run.servers.len(), 1, "they share a server");
@@ -166,18 +166,18 @@ fn tls_is_on_where_it_is_asked_for_and_each_run_may_have_a_connection_of_its_own
         let (keeps, reconnects) = (cpu_us(0, variant), cpu_us(1, variant));
         assert!(reconnects > 2.0 * keeps, "{keeps} and {reconnects} us");
     }
-    place.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
 fn idle_connections_are_refused_where_they_would_not_count() {
-    let place = Place::new();
-    let path = place.study(STUDY);
-    let output = place.command().arg("count").arg(path).output();
+    let scratch = Scratch::new();
+    let path = scratch.study(STUDY);
+    let output = scratch.command().arg("count").arg(path).output();
     let finished = Finished::of(&output.expect("the program runs"));
     assert_eq!(finished.code, Some(1), "{finished:?}");
     // Without valgrind, that error comes first.
-    let said = finished.complaint();
+    let said = finished.error_message();
     assert!(
         said.contains("idle_connections") || said.contains("valgrind"),
         "{said}"

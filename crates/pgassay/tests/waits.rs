@@ -384,7 +384,7 @@ fn memory_says_what_the_server_says_on_18() {
 
 /// A CPU-bound session has no wait event; one that has ended or is hidden cannot be read.
 #[test]
-fn who_runs_or_is_hidden_is_not_counted_as_blocked() {
+fn running_and_hidden_sessions_are_not_blocked() {
     let Some(server) = testing::server("18") else {
         return;
     };

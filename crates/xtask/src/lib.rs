@@ -1,13 +1,13 @@
 //! Developer tasks: the tables of PostgreSQL's names, and the licenses of dependencies.
 //!
 //! - [`source_tree`]: the functions of one PostgreSQL source tree, read with universal-ctags;
-//! - [`licences`]: the licenses of all dependencies;
+//! - [`licenses`]: the licenses of all dependencies;
 //! - [`presence`]: which file defines which function in which major versions, merged over trees;
 //! - [`tables`]: writes and checks the packed tables in `pgassay-core`.
 //!
 //! Invariants: the same rows always produce the same bytes; nothing here is linked into pgassay.
 
-pub mod licences;
+pub mod licenses;
 pub mod presence;
 pub mod source_tree;
 pub mod tables;

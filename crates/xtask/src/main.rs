@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use xtask::presence::{Major, Presence};
-use xtask::{licences, source_tree, tables};
+use xtask::{licenses, source_tree, tables};
 
 const USAGE: &str = "\
 usage:
@@ -54,7 +54,7 @@ fn run(arguments: &[&str]) -> Result<()> {
             print(&tables::dump_wait_events(&stored("wait-events.zlib")?)?)
         }
         ["tables", "--check"] => tables::check(),
-        ["licences"] => print(&format!("{}\n", licences::check()?)),
+        ["licences"] => print(&format!("{}\n", licenses::check()?)),
         _ => bail!("unknown arguments\n{USAGE}"),
     }
 }

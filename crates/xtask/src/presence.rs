@@ -32,7 +32,7 @@ pub struct Presence {
     /// Known majors, oldest first.
     majors: BTreeSet<Major>,
     /// (symbol, path) → majors.
-    homes: BTreeMap<(String, String), BTreeSet<Major>>,
+    files: BTreeMap<(String, String), BTreeSet<Major>>,
 }
 
 /// A major version, in version order: 9.6 before 10.
@@ -103,19 +103,22 @@ impl Presence {
                 .or_default()
                 .extend(majors.range(first..=last));
         }
-        Ok(Self { majors, homes })
+        Ok(Self {
+            majors,
+            files: homes,
+        })
     }
 
     /// Sets the functions of one major, as (symbol, path).
     pub fn set(&mut self, major: Major, functions: impl IntoIterator<Item = (String, String)>) {
         self.majors.insert(major);
-        for majors in self.homes.values_mut() {
+        for majors in self.files.values_mut() {
             majors.remove(&major);
         }
         for home in functions {
-            self.homes.entry(home).or_default().insert(major);
+            self.files.entry(home).or_default().insert(major);
         }
-        self.homes.retain(|_, majors| !majors.is_empty());
+        self.files.retain(|_, majors| !majors.is_empty());
     }
 
     /// Known majors, oldest first.
@@ -127,7 +130,7 @@ impl Presence {
     pub fn runs(&self) -> Vec<Run> {
         let majors = self.majors();
         let mut runs = Vec::new();
-        for ((symbol, path), present) in &self.homes {
+        for ((symbol, path), present) in &self.files {
             let mut open: Option<Run> = None;
             for (index, major) in majors.iter().enumerate() {
                 match (&mut open, present.contains(major)) {

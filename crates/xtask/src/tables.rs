@@ -151,14 +151,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_committed_tables_are_what_packing_gives() {
+    fn packing_reproduces_the_committed_tables() {
         check().unwrap();
         let size = |name: &str| std::fs::metadata(data_folder().join(name)).unwrap().len();
         assert!(size("functions.zlib") < 250_000 && size("wait-events.zlib") < 25_000);
     }
 
     #[test]
-    fn functions_survive_packing() {
+    fn packed_functions_round_trip() {
         let tsv = format!(
             "{HEADER}\na\tx.c\t9.6\t9.6\na\tx.c\t11\t18\nb\ty.c\t9.6\t18\nc\tz.c\t10\t10\n"
         );
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_events_survive_packing() {
+    fn packed_wait_events_round_trip() {
         let tsv = format!(
             "{WAIT_EVENTS_TSV_HEADER}\n9.6\t0x03000006\tLock\tspeculative token\n18\t0x01000001\tLWLock\tShmemIndex\n"
         );

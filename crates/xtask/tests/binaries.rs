@@ -75,7 +75,7 @@ fn functions(program: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn most_functions_of_a_server_have_a_home() {
+fn the_table_contains_most_functions_of_a_server() {
     let servers = servers();
     if servers.is_empty() {
         eprintln!("skipped: no PostgreSQL is installed or cached");

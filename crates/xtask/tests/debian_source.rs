@@ -60,7 +60,7 @@ fn shipped() -> BTreeSet<(String, String)> {
 }
 
 #[test]
-fn the_generator_makes_the_shipped_table_from_debians_source_of_15() {
+fn debians_source_of_15_reproduces_the_committed_table() {
     if !source_tree::has_universal_ctags() {
         return skip("universal-ctags is not installed");
     }

@@ -13,7 +13,7 @@ fn write(root: &std::path::Path, path: &str, content: &str) {
 }
 
 #[test]
-fn static_inline_and_grammar_functions_are_found_and_generated_copies_are_not() {
+fn finds_static_inline_and_grammar_functions_but_not_generated_copies() {
     if !source_tree::has_universal_ctags() {
         eprintln!("skipped: universal-ctags is not installed");
         return;
@@ -79,7 +79,7 @@ fn static_inline_and_grammar_functions_are_found_and_generated_copies_are_not() 
 }
 
 #[test]
-fn what_is_no_source_tree_is_refused() {
+fn folders_without_a_source_tree_are_rejected() {
     let empty = tempfile::tempdir().unwrap();
     let error = source_tree::functions(empty.path())
         .unwrap_err()

@@ -4,9 +4,9 @@ use hdrhistogram::Histogram;
 
 use super::cost::{Side, cost_difference};
 use super::figures::{Figures, TPS, figures, geometric_mean};
-use super::pairing::compared;
+use super::pairing::compare_all;
 use super::{Comparison, PointSummary};
-use crate::counters::Counted;
+use crate::counters::PointCounters;
 use crate::ledger::{self, Ledger, Measured};
 use crate::plan::Plan;
 use crate::profile::Profile;
@@ -46,7 +46,7 @@ pub fn assess(
         .map(|condition| figures_of_condition(plan, trials, condition))
         .collect::<Result<_, _>>()?;
     // All conditions together, because the verdicts of a study share one error rate.
-    let mut all = compared(plan.schedule.blocks, &by_condition)
+    let mut all = compare_all(plan.schedule.blocks, &by_condition)
         .into_iter()
         .peekable();
     for (condition, variants) in by_condition.iter().enumerate() {
@@ -90,7 +90,7 @@ pub fn assess(
                 })
             };
             let counted = |variant: usize| counted(trials, condition, variant);
-            comparison.counted = counted(comparison.variant).against(&counted(0));
+            comparison.counters = counted(comparison.variant).against(&counted(0));
             if let (Some(baseline), Some(variant)) = (side(0), side(comparison.variant)) {
                 comparison.cost = cost_difference(plan, &baseline, &variant);
             }
@@ -116,8 +116,8 @@ fn figures_of_condition(
 }
 
 /// The counters of all trials, including profiled ones.
-fn counted(trials: &[Trial], condition: usize, variant: usize) -> Counted<'_> {
-    Counted::new(of_point(trials, condition, variant))
+fn counted(trials: &[Trial], condition: usize, variant: usize) -> PointCounters<'_> {
+    PointCounters::new(of_point(trials, condition, variant))
 }
 
 fn of_point(trials: &[Trial], condition: usize, variant: usize) -> impl Iterator<Item = &Trial> {
@@ -183,6 +183,6 @@ fn summary(
         } else {
             f64::from(limited) / f64::from(count)
         },
-        counted: counted(trials, condition, variant).figures(),
+        counters: counted(trials, condition, variant).figures(),
     })
 }

@@ -47,10 +47,10 @@ type Counts<K> = BTreeMap<K, Vec<u64>>;
 /// within the subsystems in which something changed.
 pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option<CostDifference> {
     let blocks = common_blocks(plan, a, b);
-    let naming = Naming::of(a.profile, b.profile);
+    let naming = Naming::from_profiles(a.profile, b.profile);
     let rows =
         |counts: &dyn Fn(&Side<'_>) -> Counts<Key>| Rows::new(a, b, &blocks, counts(a), counts(b));
-    let functions = rows(&|side| by_function(side, &naming)).with_rare_ones_merged();
+    let functions = rows(&|side| by_function(side, &naming)).merge_rare_rows();
     let (group_of, groups) = functions.groups(&[a, b], &naming);
     let of_functions = stats::grouped_cost_difference(&functions.table, &group_of, groups, ALPHA)
         .ok()?
@@ -58,11 +58,11 @@ pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option
     let (phases, subsystems) = (rows(&by_phase), rows(&by_subsystem));
     let judge = |rows: &Rows| -> Option<Vec<CostRow>> {
         let judged = stats::cost_difference(&rows.table, stats::Correction::Holm, ALPHA).ok()?;
-        let mut named = rows.named(&judged);
+        let mut named = rows.to_cost_rows(&judged);
         if !naming.stacks_are_comparable {
             // Without the same names on both sides, the same stacks fall into different rows.
             for row in &mut named {
-                row.change = Change::Unresolved;
+                row.change = Change::Unexplained;
             }
         }
         Some(named)
@@ -83,28 +83,28 @@ pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option
                 .map_or(total.delta_us, |interval| interval.high),
             change: total_change(total),
         },
-        resolvable_us: median_resolvable(&of_functions),
-        functions: functions.named(&of_functions),
+        minimum_detectable_us: median_detectable_us(&of_functions),
+        functions: functions.to_cost_rows(&of_functions),
         phases: judge(&phases)?,
         subsystems: judge(&subsystems)?,
-        unevenly_named: naming.uneven(),
+        objects_with_unequal_symbols: naming.partly_named(),
         profiled_tps_ratio: profiled_tps_ratio(a, b),
     })
 }
 
 fn by_function(side: &Side<'_>, naming: &Naming) -> Counts<Key> {
-    counted(side.profile, |stack| naming.row(stack))
+    count_by_block(side.profile, |stack| naming.row(stack))
 }
 
 fn by_phase(side: &Side<'_>) -> Counts<Key> {
-    counted(side.profile, |stack| {
+    count_by_block(side.profile, |stack| {
         (Phase::of(&names(stack)).to_string(), String::new())
     })
 }
 
 fn by_subsystem(side: &Side<'_>) -> Counts<Key> {
     let symbols = Symbols::for_major(side.major);
-    counted(side.profile, |stack| {
+    count_by_block(side.profile, |stack| {
         (subsystem(&symbols, stack), String::new())
     })
 }
@@ -125,7 +125,7 @@ fn names<'a>(stack: &[&'a Frame]) -> Vec<FrameName<'a>> {
 }
 
 /// Samples of each key by block. `key` is called once per node of the call tree.
-fn counted(profile: &Profile, key: impl Fn(&[&Frame]) -> Key) -> Counts<Key> {
+fn count_by_block(profile: &Profile, key: impl Fn(&[&Frame]) -> Key) -> Counts<Key> {
     let mut counts: Counts<Key> = BTreeMap::new();
     for (index, node) in (0u32..).zip(&profile.nodes) {
         if node.total() == 0 {
@@ -245,7 +245,7 @@ impl Rows {
         }
     }
 
-    fn with_rare_ones_merged(self) -> Self {
+    fn merge_rare_rows(self) -> Self {
         let Self { keys, table } = self;
         let zero = |totals: &[stats::TrialTotals]| vec![0; totals.len()];
         let mut rare = stats::RowCounts {
@@ -314,7 +314,7 @@ impl Rows {
     }
 
     /// The judged rows under their names, largest difference first.
-    fn named(&self, judged: &stats::CostDifference) -> Vec<CostRow> {
+    fn to_cost_rows(&self, judged: &stats::CostDifference) -> Vec<CostRow> {
         let mut rows: Vec<CostRow> = self
             .keys
             .iter()
@@ -339,7 +339,7 @@ fn cost_row((name, object): &Key, row: &stats::CostRow) -> CostRow {
     // interval that contains 0 must not have a mark. Such intervals are also asymmetric, and reports
     // show their longer side.
     let beyond_noise = difference_us.abs() > (high_us - difference_us).max(difference_us - low_us);
-    let told = beyond_noise && (low_us > 0.0 || high_us < 0.0);
+    let is_significant = beyond_noise && (low_us > 0.0 || high_us < 0.0);
     CostRow {
         name: name.clone(),
         object: object.clone(),
@@ -349,11 +349,11 @@ fn cost_row((name, object): &Key, row: &stats::CostRow) -> CostRow {
         low_us,
         high_us,
         change: match row.class {
-            stats::Class::New if told => Change::New,
-            stats::Class::Up if told => Change::Up,
-            stats::Class::Down if told => Change::Down,
-            stats::Class::Gone if told => Change::Gone,
-            _ => Change::Unresolved,
+            stats::Class::Added if is_significant => Change::New,
+            stats::Class::Increased if is_significant => Change::Up,
+            stats::Class::Decreased if is_significant => Change::Down,
+            stats::Class::Removed if is_significant => Change::Gone,
+            _ => Change::Unexplained,
         },
     }
 }
@@ -362,19 +362,19 @@ fn total_change(total: &stats::cost::Change) -> Change {
     match total.delta_interval_us {
         Some(interval) if interval.low > 0.0 => Change::Up,
         Some(interval) if interval.high < 0.0 => Change::Down,
-        _ => Change::Unresolved,
+        _ => Change::Unexplained,
     }
 }
 
 /// The median, over unchanged functions, of the change that would have gone undetected.
-fn median_resolvable(judged: &stats::CostDifference) -> f64 {
+fn median_detectable_us(judged: &stats::CostDifference) -> f64 {
     let mut limits: Vec<f64> = judged
         .rows
         .iter()
         .filter_map(|row| match row.class {
-            stats::Class::Same { resolvable_us } if resolvable_us.is_finite() => {
-                Some(resolvable_us)
-            }
+            stats::Class::Unchanged {
+                detectable_us: resolvable_us,
+            } if resolvable_us.is_finite() => Some(resolvable_us),
             _ => None,
         })
         .collect();

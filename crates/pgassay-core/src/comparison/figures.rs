@@ -43,12 +43,12 @@ pub(super) fn figures<'a>(
                 trial.server_cpu_us_per_tx().map(|us| us / units),
             ];
             let mut steps = [LATENCY_STEP; METRICS];
-            steps[TPS] = step_of_rate(trial, clients);
+            steps[TPS] = rate_resolution(trial, clients);
             // The kernel reports nanoseconds, from idle to idle.
             steps[SERVER_CPU] = 0.0;
             Ok(Figures {
                 block: trial.block,
-                boot: trial.boot,
+                boot: trial.server_start,
                 values,
                 steps,
             })
@@ -64,7 +64,7 @@ const CREDIT_STEP_US: f64 = 2.0;
 /// With credited transactions it is that of the clock. In older results, a transaction that ends in the
 /// window counts fully: clients with regular transactions run in lockstep with each other and with the
 /// window, so that each can gain or lose one transaction, the same in every trial.
-fn step_of_rate(trial: &Trial, clients: u32) -> f64 {
+fn rate_resolution(trial: &Trial, clients: u32) -> f64 {
     if trial.credited_transactions.is_some() {
         return CREDIT_STEP_US / trial.window_us.max(1.0);
     }

@@ -14,7 +14,7 @@ mod pairing;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::counters::{CountedDifference, CountedFigure};
+use crate::counters::{CounterDifference, CounterFigure};
 
 pub use assess::{Assessment, assess};
 
@@ -56,7 +56,7 @@ pub struct PointSummary {
     pub client_limited: f64,
     /// Counters per transaction; empty if none were read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub counted: Vec<CountedFigure>,
+    pub counters: Vec<CounterFigure>,
 }
 
 /// A variant compared with the baseline under one condition.
@@ -70,7 +70,7 @@ pub struct Comparison {
     pub verdict: Verdict,
     /// Why the comparison is inconclusive; `None` if it is conclusive, and in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inconclusive: Option<Inconclusive>,
+    pub inconclusive_reason: Option<Inconclusive>,
     /// The basis of the intervals; `None` for a single pair, and in results of older versions, whose
     /// intervals were corrected only for the variants of one condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,7 +94,7 @@ pub struct Comparison {
     pub cost: Option<CostDifference>,
     /// Counters per transaction on both sides; empty if none were read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub counted: Vec<CountedDifference>,
+    pub counters: Vec<CounterDifference>,
     /// Breakdown of the difference in response time; `None` without exact totals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ledger: Option<LedgerDifference>,
@@ -109,9 +109,9 @@ pub enum Verdict {
     /// The interval lies below 1 and not entirely within the margin.
     Slower,
     /// Equivalent: the whole interval lies within the margin.
-    Same,
+    Equivalent,
     /// Inconclusive: the interval contains 1 and extends beyond the margin. More pairs are needed.
-    Unresolved,
+    Unexplained,
 }
 
 /// Why a comparison is inconclusive.
@@ -138,10 +138,10 @@ pub struct Basis {
     pub units: u32,
     /// Number of server starts among the pairs. With pairs as units, the verdict holds for these server
     /// starts only.
-    pub boots: u32,
+    pub server_starts: u32,
     /// Number of comparisons that share the error rate: the probability of any false `faster` or `slower`
     /// among them is at most 5%, and so is that of any false `same`.
-    pub family: u32,
+    pub comparisons: u32,
 }
 
 /// Unit of analysis: what varies independently.
@@ -151,7 +151,7 @@ pub enum UnitOfAnalysis {
     /// Pairs of trials, one per block.
     Pair,
     /// Server starts, each with the mean of its pairs.
-    Boot,
+    ServerStart,
 }
 
 /// The ratio of variant to baseline, from pairs.
@@ -165,16 +165,16 @@ pub struct Ratio {
     pub high: f64,
     /// Confidence level of the interval: the level of the verdict, corrected for all comparisons of the
     /// study.
-    pub level: f64,
+    pub confidence_level: f64,
     /// Standard deviation of the pairs' ratios, relative to the ratio (0.01 is 1%).
     pub pair_sd: f64,
     /// The minimum detectable effect (MDE): the effect that another run like this one detects with 80%
     /// power, at the level of this comparison (0.01 is 1%); `None` for a single pair.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detectable: Option<f64>,
+    pub minimum_detectable_effect: Option<f64>,
     /// Range of the MDE: its values at both ends of the 80% interval of the standard deviation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detectable_range: Option<[f64; 2]>,
+    pub minimum_detectable_effect_range: Option<[f64; 2]>,
     /// How far each end of the interval was moved because the pairs vary by less than the resolution of
     /// the figures (0.01 is 1%); 0 if rounding is part of their noise.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -203,9 +203,9 @@ pub struct CostDifference {
     /// compared with an unstripped one. Their functions that have a name on one side only share one row;
     /// phases and subsystems are not marked if such an object has a considerable share of the samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unevenly_named: Vec<String>,
+    pub objects_with_unequal_symbols: Vec<String>,
     /// Differences of a function below this are not distinguishable from noise.
-    pub resolvable_us: f64,
+    pub minimum_detectable_us: f64,
     /// Throughput of the profiled trials relative to the timed ones: the profiling overhead.
     pub profiled_tps_ratio: f64,
 }
@@ -245,7 +245,7 @@ pub enum Change {
     /// Removed: absent under the variant.
     Gone,
     /// Not distinguishable from noise.
-    Unresolved,
+    Unexplained,
 }
 
 #[expect(

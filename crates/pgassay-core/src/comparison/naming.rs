@@ -31,14 +31,14 @@ pub(super) struct Naming {
 
 /// Number of samples of an object.
 #[derive(Default, Clone, Copy)]
-struct Seen {
+struct SampleCounts {
     all: u64,
     unnamed: u64,
 }
 
 impl Naming {
     /// Builds the naming from both profiles.
-    pub(super) fn of(a: &Profile, b: &Profile) -> Self {
+    pub(super) fn from_profiles(a: &Profile, b: &Profile) -> Self {
         let sides = [objects(a), objects(b)];
         let uneven: BTreeSet<String> = sides[0]
             .iter()
@@ -55,7 +55,7 @@ impl Naming {
                 .collect()
         };
         let shared = names(a).intersection(&names(b)).cloned().collect();
-        let matters = |side: &BTreeMap<String, Seen>| {
+        let matters = |side: &BTreeMap<String, SampleCounts>| {
             let all: u64 = side.values().map(|seen| seen.all).sum();
             let of_uneven = side.iter().filter(|(object, _)| uneven.contains(*object));
             let of_uneven: u64 = of_uneven.map(|(_, seen)| seen.all).sum();
@@ -83,7 +83,7 @@ impl Naming {
     }
 
     /// Objects with more names on one side than on the other.
-    pub(super) fn uneven(&self) -> Vec<String> {
+    pub(super) fn partly_named(&self) -> Vec<String> {
         self.uneven.iter().cloned().collect()
     }
 }
@@ -94,8 +94,8 @@ fn leaves(profile: &Profile) -> impl Iterator<Item = (&Frame, u64)> {
     nodes.filter_map(|node| Some((profile.frames.get(node.frame as usize)?, node.total())))
 }
 
-fn objects(profile: &Profile) -> BTreeMap<String, Seen> {
-    let mut objects: BTreeMap<String, Seen> = BTreeMap::new();
+fn objects(profile: &Profile) -> BTreeMap<String, SampleCounts> {
+    let mut objects: BTreeMap<String, SampleCounts> = BTreeMap::new();
     for (leaf, samples) in leaves(profile) {
         let seen = objects.entry(leaf.object.clone()).or_default();
         seen.all += samples;
@@ -104,7 +104,7 @@ fn objects(profile: &Profile) -> BTreeMap<String, Seen> {
     objects
 }
 
-fn differ(a: &Seen, b: &Seen) -> bool {
+fn differ(a: &SampleCounts, b: &SampleCounts) -> bool {
     let (all_a, all_b) = (a.all as f64, b.all as f64);
     let difference = (a.unnamed as f64 / all_a - b.unnamed as f64 / all_b).abs();
     let share = (a.unnamed + b.unnamed) as f64 / (all_a + all_b);

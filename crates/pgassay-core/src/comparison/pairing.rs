@@ -1,6 +1,6 @@
 //! Forms pairs from the figures of trials, and computes the verdicts of all comparisons of a study.
 //!
-//! There is one pair per block and comparison. Verdicts come from `pgassay_stats::family`: the
+//! There is one pair per block and comparison. Verdicts come from `pgassay_stats::comparisons`: the
 //! probability of any false `faster` or `slower` in the whole study is at most 5%, and so is that of any
 //! false `same`.
 
@@ -16,7 +16,7 @@ const ALPHA: f64 = 0.05;
 const POWER: f64 = 0.8;
 
 /// A comparison of a variant with the baseline, before its verdict.
-struct Draft<'a> {
+struct PendingComparison<'a> {
     condition: usize,
     variant: usize,
     sides: [&'a [Figures]; 2],
@@ -32,14 +32,14 @@ struct Pairs {
 
 /// Compares every variant with the baseline under every condition, as one family. `by_condition` has
 /// the figures of each variant.
-pub(super) fn compared(blocks: u32, by_condition: &[Vec<Vec<Figures>>]) -> Vec<Comparison> {
+pub(super) fn compare_all(blocks: u32, by_condition: &[Vec<Vec<Figures>>]) -> Vec<Comparison> {
     let mut drafts = Vec::new();
     for (condition, variants) in by_condition.iter().enumerate() {
         let Some((baseline, others)) = variants.split_first() else {
             continue;
         };
         for (index, figures) in others.iter().enumerate() {
-            let draft = Draft {
+            let draft = PendingComparison {
                 condition,
                 variant: index + 1,
                 sides: [baseline, figures],
@@ -51,14 +51,19 @@ pub(super) fn compared(blocks: u32, by_condition: &[Vec<Vec<Figures>>]) -> Vec<C
     }
     let rates: Vec<&stats::Comparison> = drafts.iter().map(|(_, rate)| rate).collect();
     let direction = stats::Direction::HigherIsBetter;
-    let judged = stats::judge(&rates, direction, stats::Band::default(), ALPHA);
+    let judged = stats::judge(
+        &rates,
+        direction,
+        stats::EquivalenceMargin::default(),
+        ALPHA,
+    );
     let family = rates.iter().filter(|it| it.estimate().is_some()).count() as u32;
     let both = drafts.iter().zip(judged);
     both.filter_map(|((draft, rate), judged)| draft.comparison(rate, judged, family))
         .collect()
 }
 
-impl Draft<'_> {
+impl PendingComparison<'_> {
     fn pairs(&self, metric: usize) -> Pairs {
         let mut found = Pairs {
             figures: Vec::new(),
@@ -96,7 +101,7 @@ impl Draft<'_> {
             condition: self.condition,
             variant: self.variant,
             verdict: verdict(judged.verdict),
-            inconclusive: judged.inconclusive.map(inconclusive),
+            inconclusive_reason: judged.inconclusive.map(inconclusive),
             basis: estimate.map(|it| basis(it, family)),
             tps: ratio(TPS)?,
             latency_mean: ratio(1)?,
@@ -105,7 +110,7 @@ impl Draft<'_> {
             latency_p99: ratio(4)?,
             server_cpu: ratio(SERVER_CPU),
             cost: None,
-            counted: Vec::new(),
+            counters: Vec::new(),
             ledger: None,
         })
     }
@@ -114,11 +119,11 @@ impl Draft<'_> {
 impl Pairs {
     /// `None` without pairs, or if figures have no ratio (a cost of 0).
     fn compare(&self, level: f64) -> Option<stats::Comparison> {
-        let background = stats::Background {
+        let background = stats::PairContext {
             boots: &self.boots,
             steps: self.steps,
         };
-        stats::compare_within(&self.figures, background, level).ok()
+        stats::compare_in_context(&self.figures, background, level).ok()
     }
 }
 
@@ -140,10 +145,10 @@ fn ratio(pairs: &Pairs, level: f64, factors: Option<DetectableFactors>) -> Optio
             ratio,
             low: ratio,
             high: ratio,
-            level,
+            confidence_level: level,
             pair_sd: 0.0,
-            detectable: None,
-            detectable_range: None,
+            minimum_detectable_effect: None,
+            minimum_detectable_effect_range: None,
             widened: 0.0,
             ranks_disagree: false,
             by_pair,
@@ -154,10 +159,11 @@ fn ratio(pairs: &Pairs, level: f64, factors: Option<DetectableFactors>) -> Optio
                 ratio: estimate.ratio,
                 low: estimate.interval.low,
                 high: estimate.interval.high,
-                level,
+                confidence_level: level,
                 pair_sd: estimate.pair_sd_log,
-                detectable: detectable.map(|it| it.effect_log + estimate.widened_log),
-                detectable_range: detectable
+                minimum_detectable_effect: detectable
+                    .map(|it| it.effect_log + estimate.widened_log),
+                minimum_detectable_effect_range: detectable
                     .map(|it| [it.low_log, it.high_log].map(|log| log + estimate.widened_log)),
                 widened: estimate.widened_log,
                 ranks_disagree: estimate.rank.agreement == stats::RankAgreement::Disagrees,
@@ -171,11 +177,11 @@ fn basis(estimate: &stats::Estimate, family: u32) -> Basis {
     Basis {
         unit: match estimate.unit {
             stats::Unit::Pair => UnitOfAnalysis::Pair,
-            stats::Unit::Boot => UnitOfAnalysis::Boot,
+            stats::Unit::ServerStart => UnitOfAnalysis::ServerStart,
         },
         units: estimate.units as u32,
-        boots: estimate.boots as u32,
-        family,
+        server_starts: estimate.boots as u32,
+        comparisons: family,
     }
 }
 
@@ -183,8 +189,8 @@ fn verdict(verdict: stats::Verdict) -> Verdict {
     match verdict {
         stats::Verdict::Faster => Verdict::Faster,
         stats::Verdict::Slower => Verdict::Slower,
-        stats::Verdict::Same => Verdict::Same,
-        stats::Verdict::Unresolved => Verdict::Unresolved,
+        stats::Verdict::Equivalent => Verdict::Equivalent,
+        stats::Verdict::Unexplained => Verdict::Unexplained,
     }
 }
 

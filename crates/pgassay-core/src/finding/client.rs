@@ -5,7 +5,7 @@
 
 use super::Source;
 use super::evidence::{CLIENT, Evidence};
-use super::measure::{Measure, Signature};
+use super::measure::{Evaluation, Signature};
 
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
@@ -37,7 +37,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
 /// With fewer waits per transaction than this, round trips do not matter.
 const ROUND_TRIPS_MIN: f64 = 4.5;
 
-fn round_trips(e: &Evidence) -> Measure {
+fn round_trips(e: &Evidence) -> Evaluation {
     let trips = e.counter("backends.voluntary_switches");
     let waited = e.blocked(&[CLIENT]);
     let network = e.phases(&["network"]);
@@ -47,7 +47,7 @@ fn round_trips(e: &Evidence) -> Measure {
     let others: f64 = e.blocked.values().sum::<f64>() - waited;
     let many = trips.is_some_and(|count| count >= ROUND_TRIPS_MIN);
     let large = e.of_response(away) >= 0.35 || e.of_cpu(network) >= 0.35;
-    Measure::of(away + network)
+    Evaluation::of(away + network)
         .when(many && large)
         .counter("waits of a backend (voluntary context switches)", trips)
         .waits("server waiting for the client", waited)
@@ -64,8 +64,8 @@ fn round_trips(e: &Evidence) -> Measure {
         )
 }
 
-fn client_limited(e: &Evidence) -> Measure {
-    Measure::of(e.client_cpu_us)
+fn client_limited(e: &Evidence) -> Evaluation {
+    Evaluation::of(e.client_cpu_us)
         .when(e.client_limited >= 0.5)
         .share(
             Source::Clocks,
@@ -75,7 +75,11 @@ fn client_limited(e: &Evidence) -> Measure {
         .context(|it| {
             it.clock("load generator CPU time", e.client_cpu_us)
                 .clock("server CPU time", e.cpu_us)
-                .share(Source::Counters, "of CPU capacity in use", e.busy())
+                .share(
+                    Source::Counters,
+                    "of CPU capacity in use",
+                    e.cpu_utilization(),
+                )
         })
         .remedy(
             "Give the load generator more threads ([length] threads, -j) or a machine of its own, \
@@ -84,7 +88,7 @@ fn client_limited(e: &Evidence) -> Measure {
         )
 }
 
-fn connection_churn(e: &Evidence) -> Measure {
+fn connection_churn(e: &Evidence) -> Evaluation {
     let begin_or_end = [
         "InitPostgres",
         "BackendInitialize",
@@ -96,15 +100,15 @@ fn connection_churn(e: &Evidence) -> Measure {
         "shmem_exit",
     ];
     // Parallel workers also start and end processes, but not for a client.
-    let of_workers = e.path(&[
+    let of_workers = e.in_nested_functions(&[
         &["BackgroundWorkerMain", "StartBackgroundWorker"],
         &begin_or_end,
     ]);
-    let us = e.with(&begin_or_end) - of_workers;
+    let us = e.in_functions(&begin_or_end) - of_workers;
     let sessions = e.counter("pg_stat_database.sessions");
     // Sessions are counted from 14 on; a count takes precedence over stacks.
     let many = sessions.map_or(e.of_cpu(us) >= 0.15, |count| count >= 0.3);
-    Measure::of(us)
+    Evaluation::of(us)
         .when(many)
         .stacks("starting and ending server processes", us)
         .counter("sessions started", sessions)
@@ -115,16 +119,16 @@ fn connection_churn(e: &Evidence) -> Measure {
         )
 }
 
-fn tls(e: &Evidence) -> Measure {
-    let us = e.with(&[
+fn tls(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
         "be_tls_read",
         "be_tls_write",
         "be_tls_open_server",
         "libssl",
         "libcrypto",
     ]);
-    let handshakes = e.with(&["be_tls_open_server"]);
-    Measure::of(us)
+    let handshakes = e.in_functions(&["be_tls_open_server"]);
+    Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.1)
         .stacks("TLS", us)
         .stacks("of which handshakes", handshakes)

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::evidence::Evidence;
-use super::measure::{Measure, Signature};
+use super::measure::{Evaluation, Signature};
 use super::side::{Side, interval};
-use super::{Confidence, Finding, SecondStage, TriedFix, signatures};
+use super::{Confidence, Finding, RemedyTrial, TriedFix, signatures};
 use crate::comparison::{Comparison, Verdict};
 use crate::observation::Observation;
 use crate::run::Run;
@@ -24,7 +24,7 @@ const LEFT_MAX: f64 = 0.7;
 const FOLLOWS_SLACK: f64 = 1.5;
 
 /// States of the machine: they change with everything else, and do not cause a difference.
-const OF_THE_MACHINE: [&str; 3] = ["cpu-saturation", "client-limited", "throttled"];
+const MACHINE_STATES: [&str; 3] = ["cpu-saturation", "client-limited", "throttled"];
 
 /// All findings of a run, strongest first.
 pub fn diagnose(run: &Run) -> Vec<Finding> {
@@ -36,7 +36,7 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
                 continue;
             };
             let at = (Some(condition), Some(variant));
-            findings.extend(of_point(&evidence, at));
+            findings.extend(findings_of_point(&evidence, at));
             sides.insert(variant, Side::new(run, evidence, condition, variant));
         }
         for comparison in run
@@ -46,7 +46,7 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
         {
             if let (Some(baseline), Some(variant)) = (sides.get(&0), sides.get(&comparison.variant))
             {
-                findings.extend(between(comparison, baseline, variant));
+                findings.extend(compare_sides(comparison, baseline, variant));
             }
         }
     }
@@ -57,9 +57,9 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
 /// Updates the findings whose suggested fixes the second stage has run, under the conditions in
 /// which they were run: `Confirmed` if throughput rose and the cause shrank, `Hint` if the fix made
 /// no difference or made it worse.
-pub fn confirm(run: &mut Run, stage: &SecondStage) {
-    if let Some(tried) = &run.remedies {
-        judge(
+pub fn confirm(run: &mut Run, stage: &RemedyTrial) {
+    if let Some(tried) = &run.fix_trials {
+        apply_fix_results(
             &mut run.findings,
             stage,
             &tried.comparisons,
@@ -69,9 +69,9 @@ pub fn confirm(run: &mut Run, stage: &SecondStage) {
 }
 
 /// The same, given the comparisons and the findings of the second stage.
-pub(super) fn judge(
+pub(super) fn apply_fix_results(
     findings: &mut [Finding],
-    stage: &SecondStage,
+    stage: &RemedyTrial,
     comparisons: &[Comparison],
     found: &[Finding],
 ) {
@@ -87,7 +87,7 @@ pub(super) fn judge(
             let at = (it.condition, it.variant);
             at == (Some(comparison.condition), Some(comparison.variant))
                 && it.id == *id
-                && it.confidence == Confidence::Moved
+                && it.confidence == Confidence::Correlated
                 && it.difference_us < Some(0.0)
         });
         let fix = TriedFix {
@@ -101,15 +101,15 @@ pub(super) fn judge(
                 && (it.condition, it.variant) == (Some(condition), Some(stage.variant))
         });
         for finding in its_own {
-            finding.tried = Some(fix.clone());
+            finding.fix_result = Some(fix.clone());
             match comparison.verdict {
                 Verdict::Faster if shrank => finding.confidence = Confidence::Confirmed,
-                Verdict::Same | Verdict::Slower => {
+                Verdict::Equivalent | Verdict::Slower => {
                     finding.confidence = Confidence::Hint;
                     let words = "throughput did not rise with the suggested fix";
-                    finding.against.push(words.to_owned());
+                    finding.evidence_against.push(words.to_owned());
                 }
-                Verdict::Faster | Verdict::Unresolved => {}
+                Verdict::Faster | Verdict::Unexplained => {}
             }
         }
     }
@@ -121,7 +121,7 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
     let Some(evidence) = Evidence::of_observation(observation) else {
         return Vec::new();
     };
-    let mut findings = of_point(&evidence, (None, None));
+    let mut findings = findings_of_point(&evidence, (None, None));
     sort(&mut findings);
     findings
 }
@@ -129,7 +129,7 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
 /// Sorts by confidence, then by weight. Among findings that moved with a verdict, service time comes
 /// before queueing, which moves with it.
 pub(super) fn sort(findings: &mut [Finding]) {
-    let is_derived = |it: &Finding| it.confidence == Confidence::Moved && it.queueing;
+    let is_derived = |it: &Finding| it.confidence == Confidence::Correlated && it.queueing;
     findings.sort_by(|a, b| {
         let sure = b.confidence.cmp(&a.confidence);
         sure.then(is_derived(a).cmp(&is_derived(b)))
@@ -138,9 +138,9 @@ pub(super) fn sort(findings: &mut [Finding]) {
     });
 }
 
-type Place = (Option<usize>, Option<usize>);
+type PointIndex = (Option<usize>, Option<usize>);
 
-pub(super) fn of_point(evidence: &Evidence, at: Place) -> Vec<Finding> {
+pub(super) fn findings_of_point(evidence: &Evidence, at: PointIndex) -> Vec<Finding> {
     signatures()
         .filter_map(|signature| {
             let measure = (signature.measure)(evidence);
@@ -157,10 +157,10 @@ pub(super) fn of_point(evidence: &Evidence, at: Place) -> Vec<Finding> {
 
 fn finding(
     signature: &Signature,
-    measure: Measure,
+    measure: Evaluation,
     confidence: Confidence,
     whole_us: f64,
-    (condition, variant): Place,
+    (condition, variant): PointIndex,
 ) -> Finding {
     Finding {
         id: signature.id.to_owned(),
@@ -176,25 +176,29 @@ fn finding(
             0.0
         },
         queueing: measure.is_queueing(),
-        follows: None,
-        tried: None,
+        explained_by: None,
+        fix_result: None,
         weight_us: measure.weight_us,
-        facts: measure.facts,
-        against: measure.against,
-        remedy: measure.remedy,
+        evidence: measure.facts,
+        evidence_against: measure.against,
+        suggested_fix: measure.remedy,
         manual: signature.manual.to_owned(),
-        variants: measure.variants,
+        fix_variants: measure.variants,
     }
 }
 
 /// The signatures whose weight differs between variant and baseline. Sets which queueing follows from
 /// which service time.
-pub(super) fn between(comparison: &Comparison, baseline: &Side, variant: &Side) -> Vec<Finding> {
+pub(super) fn compare_sides(
+    comparison: &Comparison,
+    baseline: &Side,
+    variant: &Side,
+) -> Vec<Finding> {
     let mut findings: Vec<Finding> = signatures()
-        .filter(|it| !OF_THE_MACHINE.contains(&it.id))
-        .filter_map(|signature| changed(comparison, signature, baseline, variant))
+        .filter(|it| !MACHINE_STATES.contains(&it.id))
+        .filter_map(|signature| finding_of_change(comparison, signature, baseline, variant))
         .collect();
-    let moved = |it: &&Finding| it.confidence == Confidence::Moved;
+    let moved = |it: &&Finding| it.confidence == Confidence::Correlated;
     let services: Vec<(String, f64)> = findings
         .iter()
         .filter(moved)
@@ -212,8 +216,9 @@ pub(super) fn between(comparison: &Comparison, baseline: &Side, variant: &Side) 
         let largest = services
             .iter()
             .max_by(|a, b| a.1.abs().total_cmp(&b.1.abs()));
-        if queue.confidence == Confidence::Moved && queue_us.abs() <= reach * service_us.abs() {
-            queue.follows = largest.map(|(id, _)| id.clone());
+        if queue.confidence == Confidence::Correlated && queue_us.abs() <= reach * service_us.abs()
+        {
+            queue.explained_by = largest.map(|(id, _)| id.clone());
         }
     }
     findings
@@ -225,7 +230,7 @@ pub(super) fn between(comparison: &Comparison, baseline: &Side, variant: &Side) 
 /// It has moved with the verdict if the verdict is clear, the weight changed in the same direction
 /// with an interval that excludes 0, and the change accounts for a good part of the difference in
 /// response time, in CPU time, or in response time without queueing.
-fn changed(
+fn finding_of_change(
     comparison: &Comparison,
     signature: &Signature,
     baseline: &Side,
@@ -259,12 +264,12 @@ fn changed(
     let went_with_it = match comparison.verdict {
         Verdict::Slower => difference_us > 0.0,
         Verdict::Faster => difference_us < 0.0,
-        Verdict::Same | Verdict::Unresolved => false,
+        Verdict::Equivalent | Verdict::Unexplained => false,
     };
     let interval_us = interval(signature, baseline, variant);
     let is_beyond_noise = interval_us.is_some_and(|[low, high]| low > 0.0 || high < 0.0);
     let confidence = if went_with_it && accounts && is_less && is_beyond_noise {
-        Confidence::Moved
+        Confidence::Correlated
     } else {
         heavier.confidence()
     };
@@ -275,7 +280,7 @@ fn changed(
     finding.difference_us = Some(difference_us);
     finding.difference_interval_us = interval_us;
     // The comparison has already tried it.
-    finding.variants.clear();
+    finding.fix_variants.clear();
     Some(finding)
 }
 
@@ -299,14 +304,14 @@ mod tests {
     }
 
     fn ids(evidence: &Evidence) -> Vec<String> {
-        of_point(evidence, (None, None))
+        findings_of_point(evidence, (None, None))
             .into_iter()
             .map(|finding| finding.id)
             .collect()
     }
 
     #[test]
-    fn signatures_have_names_of_their_own_and_nothing_is_found_in_nothing() {
+    fn signature_ids_are_unique_and_empty_evidence_matches_none() {
         let all: Vec<&str> = signatures().map(|it| it.id).collect();
         let distinct: BTreeSet<&str> = all.iter().copied().collect();
         assert_eq!(all.len(), distinct.len());
@@ -315,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn every_signature_says_what_to_do_and_where_to_read() {
+    fn every_signature_has_a_fix_and_a_reference() {
         for signature in signatures() {
             let measure = (signature.measure)(&Evidence::default());
             assert!(
@@ -328,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn page_images_where_they_are_off_are_those_of_new_pages() {
+    fn page_images_with_full_page_writes_off_are_not_a_finding() {
         let counters = [("pg_stat_wal.wal_fpi", 1.0), ("wal.insert_bytes", 8000.0)];
         let mut evidence = evidence(
             &[("XLogInsert", 50), ("ExecutePlan", 50)],
@@ -342,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_studys_own_reset_is_no_churn_of_the_catalog() {
+    fn a_reset_is_not_catalog_churn() {
         // Each commit checks whether there is something to do; relcache entries are rebuilt.
         let reset = [
             ("PreCommit_on_commit_actions", 1),
@@ -359,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_alone_are_a_hint_and_the_protocol_measures_nothing() {
+    fn stacks_alone_are_a_hint() {
         let stacks = [
             (
                 "PostgresMain;exec_simple_query;pg_parse_query;raw_parser",
@@ -372,19 +377,22 @@ mod tests {
             ("PostgresMain;exec_simple_query;PortalRun;ExecutePlan", 50),
         ];
         let simple = evidence(&stacks, Protocol::Simple);
-        let found = of_point(&simple, (None, None));
+        let found = findings_of_point(&simple, (None, None));
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].id, "parse-and-plan");
         assert_eq!(found[0].confidence, Confidence::Hint);
         assert!((found[0].weight_us - 50.0).abs() < 1e-9);
-        assert_eq!(found[0].variants[0].name, "protocol=prepared");
+        assert_eq!(found[0].fix_variants[0].name, "protocol=prepared");
         let unknown = Evidence {
             protocol: None,
             ..simple
         };
-        let found = of_point(&unknown, (None, None));
+        let found = findings_of_point(&unknown, (None, None));
         assert_eq!(found[0].confidence, Confidence::Hint);
-        assert!(found[0].variants.is_empty(), "a live server has no study");
+        assert!(
+            found[0].fix_variants.is_empty(),
+            "a live server has no study"
+        );
         assert_eq!(
             ids(&evidence(&stacks, Protocol::Prepared)),
             ["custom-plans"]

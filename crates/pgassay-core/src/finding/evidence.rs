@@ -42,7 +42,7 @@ pub struct Evidence {
     /// Share of the trials in which the load generator was the bottleneck.
     pub client_limited: f64,
     /// Share of the machine that other programs used.
-    pub foreign: f64,
+    pub other_programs: f64,
     /// Transactions per second.
     pub tps: f64,
     /// The machine's clock source; empty if unknown.
@@ -73,7 +73,7 @@ impl Evidence {
             .iter()
             .position(|it| it.condition == condition && it.variant == variant)?;
         let point = &run.plan.points[place];
-        let mut settings = run.settings_of(point.server)?.clone();
+        let mut settings = run.effective_settings(point.server)?.clone();
         settings.extend(point.session.clone());
         let stacks = run.profiles.get(place);
         let version = run.servers.get(point.server).map(|it| it.version.as_str());
@@ -84,7 +84,7 @@ impl Evidence {
         let trials = || {
             let is_its = |it: &&Trial| {
                 let place = (it.condition, it.variant);
-                place == (condition, variant) && it.kind != TrialKind::Counted
+                place == (condition, variant) && it.kind != TrialKind::HardwareCounters
             };
             run.trials.iter().filter(is_its)
         };
@@ -94,14 +94,14 @@ impl Evidence {
         if !ledger.is_none_or(adds_up) {
             return None;
         }
-        let foreign: f64 = trials().map(|trial| trial.foreign).sum();
+        let foreign: f64 = trials().map(|trial| trial.other_programs).sum();
         let scripts: Vec<&str> = point.scripts.iter().map(|it| it.text.as_str()).collect();
         let evidence = Self {
             major: major(version.unwrap_or_default()),
             clients: f64::from(run.plan.conditions[condition].clients),
             protocol: Some(point.protocol),
             settings,
-            foreign: foreign / trials().count().max(1) as f64,
+            other_programs: foreign / trials().count().max(1) as f64,
             scripts: scripts.join("\n").to_lowercase(),
             clock_source: clock.map_or_else(String::new, |check| check.value.clone()),
             stacks: stacks.map_or_else(Stacks::default, |profile| Stacks::new(profile, cpu_us)),
@@ -122,7 +122,8 @@ impl Evidence {
             rows.iter().filter(|it| wanted(it)).map(|it| it.us).sum()
         };
         let is_queue = |row: &Row| {
-            row.part == Part::RunQueue || row.part == Part::Blocked && row.nature == Nature::Queue
+            row.part == Part::RunQueue
+                || row.part == Part::Blocked && row.nature == Nature::Queueing
         };
         Self {
             response_us: sum(&|row| row.part != Part::Between),
@@ -134,7 +135,7 @@ impl Evidence {
     }
 
     fn of_summary(summary: &PointSummary) -> Self {
-        let counters = counters::per_transaction(&summary.counted);
+        let counters = counters::per_transaction(&summary.counters);
         Self {
             response_us: summary.latency_mean_us,
             latency_p50_us: summary.latency_p50_us,
@@ -205,13 +206,13 @@ impl Evidence {
     }
 
     /// CPU time of stacks that contain any of these functions.
-    pub fn with(&self, functions: &[&str]) -> f64 {
-        self.stacks.with(functions)
+    pub fn in_functions(&self, functions: &[&str]) -> f64 {
+        self.stacks.in_functions(functions)
     }
 
     /// CPU time of stacks that contain a function of each list, in this order, outermost first.
-    pub fn path(&self, lists: &[&[&str]]) -> f64 {
-        self.stacks.path(lists)
+    pub fn in_nested_functions(&self, lists: &[&[&str]]) -> f64 {
+        self.stacks.in_nested_functions(lists)
     }
 
     /// CPU time in these phases.
@@ -230,7 +231,7 @@ impl Evidence {
     }
 
     /// The first of these counters that was read: names of views differ between versions.
-    pub fn either(&self, names: &[&str]) -> Option<f64> {
+    pub fn first_counter(&self, names: &[&str]) -> Option<f64> {
         names.iter().find_map(|name| self.counter(name))
     }
 
@@ -245,7 +246,7 @@ impl Evidence {
     }
 
     /// CPU utilization of the machine, 0 to 1; `None` if unknown.
-    pub fn busy(&self) -> Option<f64> {
+    pub fn cpu_utilization(&self) -> Option<f64> {
         let at = |name| self.counter(name);
         let busy_us = at("machine.busy_us")?;
         let all = [
@@ -320,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_numbers_and_what_is_not_known_is_neither_old_nor_new() {
+    fn an_unknown_version_is_neither_old_nor_new() {
         assert_eq!(
             [major("9.6.24"), major("10.23"), major("18beta1"), major("")],
             [9, 10, 18, 0]
@@ -330,14 +331,17 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_is_busy_by_what_was_counted() {
+    fn utilization_comes_from_machine_counters() {
         let counters = [("machine.busy_us", 30.0), ("machine.idle_us", 10.0)];
         let evidence = Evidence {
             counters: counters.map(|(name, us)| (name.to_owned(), us)).into(),
             ..Evidence::default()
         };
-        assert_eq!(evidence.busy(), Some(0.75));
-        assert_eq!(Evidence::default().busy(), None);
-        assert_eq!(evidence.either(&["nosuch", "machine.idle_us"]), Some(10.0));
+        assert_eq!(evidence.cpu_utilization(), Some(0.75));
+        assert_eq!(Evidence::default().cpu_utilization(), None);
+        assert_eq!(
+            evidence.first_counter(&["nosuch", "machine.idle_us"]),
+            Some(10.0)
+        );
     }
 }

@@ -5,7 +5,7 @@
 //! `storage/ipc/procarray.c` (snapshots scale since 14).
 
 use super::evidence::Evidence;
-use super::measure::{Measure, Signature};
+use super::measure::{Evaluation, Signature};
 use super::remedy::RemedyVariant;
 
 pub(super) const SIGNATURES: &[Signature] = &[
@@ -115,8 +115,8 @@ const TRANSACTION_WAITS: [&str; 4] = [
 /// to learn whether an equal key stays has the same wait event. Stacks distinguish the two; without
 /// stacks, the waits of a load that only inserts are taken as waits for keys.
 fn share_of_rows(e: &Evidence) -> f64 {
-    let rows = e.path(&[&ROW_LOCKERS, &TRANSACTION_WAITS]);
-    let keys = e.path(&[&KEY_CHECKS, &TRANSACTION_WAITS]);
+    let rows = e.in_nested_functions(&[&ROW_LOCKERS, &TRANSACTION_WAITS]);
+    let keys = e.in_nested_functions(&[&KEY_CHECKS, &TRANSACTION_WAITS]);
     if rows + keys > 0.0 {
         return rows / (rows + keys);
     }
@@ -126,14 +126,15 @@ fn share_of_rows(e: &Evidence) -> f64 {
     if only_inserts { 0.0 } else { 1.0 }
 }
 
-fn hot_row(e: &Evidence) -> Measure {
+fn hot_row(e: &Evidence) -> Evaluation {
     let of_rows = share_of_rows(e);
     let waited = e.blocked(&["Lock tuple"]) + of_rows * e.blocked(&["Lock transactionid"]);
-    let us = e.path(&[&ROW_LOCKERS, &TRANSACTION_WAITS]) + e.with(&["heap_acquire_tuplock"]);
+    let us = e.in_nested_functions(&[&ROW_LOCKERS, &TRANSACTION_WAITS])
+        + e.in_functions(&["heap_acquire_tuplock"]);
     let spread = e.latency_p99_us / e.latency_p50_us.max(1.0);
     // Without wait events, only stacks and the latency tail show it.
     let unseen = e.blocked.is_empty() && e.of_cpu(us) >= 0.05 && spread >= 4.0;
-    Measure::of(waited.max(us))
+    Evaluation::of(waited.max(us))
         .queueing(waited)
         .when(e.of_response(waited) >= 0.1 || unseen)
         .waits("Lock transactionid and Lock tuple", waited)
@@ -149,9 +150,9 @@ fn hot_row(e: &Evidence) -> Measure {
         )
 }
 
-fn sequence(e: &Evidence) -> Measure {
-    let us = e.with(&["nextval_internal"]);
-    let logged = e.path(&[
+fn sequence(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&["nextval_internal"]);
+    let logged = e.in_nested_functions(&[
         &["nextval_internal"],
         &[
             "XLogInsert",
@@ -161,7 +162,7 @@ fn sequence(e: &Evidence) -> Measure {
     ]);
     let waited = e.blocked(&["LWLock BufferContent", "LWLock buffer_content"]);
     let is_hot = e.of_cpu(us) >= 0.05 && e.of_response(waited) >= 0.05;
-    Measure::of(us + waited)
+    Evaluation::of(us + waited)
         .queueing(waited)
         .when(is_hot || e.of_cpu(us) >= 0.4)
         .stacks("nextval", us)
@@ -179,15 +180,17 @@ fn sequence(e: &Evidence) -> Measure {
         )
 }
 
-fn hot_page(e: &Evidence) -> Measure {
+fn hot_page(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&["LWLock BufferContent", "LWLock buffer_content"]);
-    let index = e.with(&["_bt_doinsert", "_bt_insertonpg"]);
-    Measure::of(waited)
+    let index = e.in_functions(&["_bt_doinsert", "_bt_insertonpg"]);
+    Evaluation::of(waited)
         .queueing(waited)
-        .when(e.of_response(waited) >= 0.05 && e.of_cpu(e.with(&["nextval_internal"])) < 0.05)
+        .when(
+            e.of_response(waited) >= 0.05 && e.of_cpu(e.in_functions(&["nextval_internal"])) < 0.05,
+        )
         .waits("LWLock BufferContent", waited)
         .stacks("inserting into B-tree indexes", index)
-        .stacks("updating rows", e.with(&["heap_update"]))
+        .stacks("updating rows", e.in_functions(&["heap_update"]))
         .remedy(
             "Partition by hash, spread the key, lower fillfactor so that rows lie on more pages, \
              or drop unused indexes. Many backends write to one page: the rightmost leaf of an \
@@ -195,9 +198,9 @@ fn hot_page(e: &Evidence) -> Measure {
         )
 }
 
-fn lock_manager(e: &Evidence) -> Measure {
+fn lock_manager(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&["LWLock LockManager", "LWLock lock_manager"]);
-    let us = e.with(&["LockAcquireExtended", "LockReleaseAll", "LockRelease"]);
+    let us = e.in_functions(&["LockAcquireExtended", "LockReleaseAll", "LockRelease"]);
     let unseen = e.blocked.is_empty() && e.of_cpu(us) >= 0.25;
     let by_setting = e.since(18);
     let remedy = if by_setting {
@@ -210,7 +213,7 @@ fn lock_manager(e: &Evidence) -> Measure {
          tables, partitions and indexes use the shared lock table. 18 has as many slots as \
          max_locks_per_transaction."
     };
-    Measure::of(waited + us)
+    Evaluation::of(waited + us)
         .queueing(waited)
         .when(e.of_response(waited) >= 0.05 || unseen)
         .waits("LWLock LockManager", waited)
@@ -227,10 +230,10 @@ fn lock_manager(e: &Evidence) -> Measure {
         })
 }
 
-fn strong_lock(e: &Evidence) -> Measure {
-    let us = e.with(&["FastPathTransferRelationLocks"]);
+fn strong_lock(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&["FastPathTransferRelationLocks"]);
     let waited = e.blocked(&["LWLock LockFastPath", "LWLock lock_fastpath", "LWLock proc"]);
-    Measure::of(us + waited)
+    Evaluation::of(us + waited)
         .queueing(waited)
         .when(e.of_cpu(us) >= 0.01)
         .stacks("FastPathTransferRelationLocks", us)
@@ -242,7 +245,7 @@ fn strong_lock(e: &Evidence) -> Measure {
         )
 }
 
-fn relation_lock(e: &Evidence) -> Measure {
+fn relation_lock(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&[
         "Lock relation",
         "Lock object",
@@ -250,7 +253,7 @@ fn relation_lock(e: &Evidence) -> Measure {
         "Lock advisory",
         "Lock userlock",
     ]);
-    Measure::of(waited)
+    Evaluation::of(waited)
         .queueing(waited)
         .when(e.of_response(waited) >= 0.05)
         .waits("Lock relation, object or advisory", waited)
@@ -273,11 +276,11 @@ fn relation_lock(e: &Evidence) -> Measure {
         )
 }
 
-fn snapshots(e: &Evidence) -> Measure {
-    let us = e.with(&["GetSnapshotData"]);
+fn snapshots(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&["GetSnapshotData"]);
     let waited = e.blocked(&["LWLock ProcArray"]);
     let enough = if e.until(13) { 0.06 } else { 0.12 };
-    Measure::of(us + waited)
+    Evaluation::of(us + waited)
         .queueing(waited)
         .when(e.of_cpu(us) >= enough || e.of_response(waited) >= 0.05)
         .stacks("GetSnapshotData", us)
@@ -294,8 +297,8 @@ fn snapshots(e: &Evidence) -> Measure {
         .variant(e.until(13).then(|| RemedyVariant::version("18")))
 }
 
-fn subtransactions(e: &Evidence) -> Measure {
-    let us = e.with(&[
+fn subtransactions(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
         "SubTransGetTopmostTransaction",
         "SubTransGetParent",
         "SubTransSetParent",
@@ -312,7 +315,7 @@ fn subtransactions(e: &Evidence) -> Measure {
         "LWLock subtrans",
     ]);
     let nested = e.scripts.contains("savepoint") || e.scripts.contains("exception");
-    Measure::of(us + waited)
+    Evaluation::of(us + waited)
         .queueing(waited)
         .when(e.of_cpu(us) >= 0.02 || e.of_response(waited) >= 0.05 || lookups >= LOOKUPS_MIN)
         .stacks("looking up parents of subtransactions", us)
@@ -331,8 +334,8 @@ fn subtransactions(e: &Evidence) -> Measure {
         )
 }
 
-fn multixacts(e: &Evidence) -> Measure {
-    let us = e.with(&[
+fn multixacts(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
         "GetMultiXactIdMembers",
         "MultiXactIdExpand",
         "MultiXactIdCreate",
@@ -355,7 +358,7 @@ fn multixacts(e: &Evidence) -> Measure {
         "LWLock MultiXactMemberBuffer",
         "LWLock MultiXactOffsetBuffer",
     ]);
-    Measure::of(us + waited)
+    Evaluation::of(us + waited)
         .queueing(waited)
         .when(e.of_cpu(us) >= 0.03 || e.of_response(waited) >= 0.05)
         .stacks("creating and reading MultiXacts", us)
@@ -368,8 +371,8 @@ fn multixacts(e: &Evidence) -> Measure {
         )
 }
 
-fn transaction_status(e: &Evidence) -> Measure {
-    let us = e.with(&["TransactionIdGetStatus", "TransactionLogFetch"]);
+fn transaction_status(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&["TransactionIdGetStatus", "TransactionLogFetch"]);
     let missed: f64 = [
         "pg_stat_slru(Xact).blks_read",
         "pg_stat_slru(transaction).blks_read",
@@ -383,7 +386,7 @@ fn transaction_status(e: &Evidence) -> Measure {
         "LWLock CLogControl",
         "LWLock clog",
     ]);
-    Measure::of(us + waited)
+    Evaluation::of(us + waited)
         .queueing(waited)
         .when(e.of_cpu(us) >= 0.08 || missed >= 0.1 || e.of_response(waited) >= 0.05)
         .stacks("looking up transaction status", us)
@@ -395,24 +398,27 @@ fn transaction_status(e: &Evidence) -> Measure {
         )
 }
 
-fn buffer_pin(e: &Evidence) -> Measure {
+fn buffer_pin(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&["BufferPin BufferPin", "buffer pin"]);
-    Measure::of(waited)
+    Evaluation::of(waited)
         .queueing(waited)
         .when(e.of_response(waited) >= 0.02)
         .waits("BufferPin", waited)
-        .stacks("LockBufferForCleanup", e.with(&["LockBufferForCleanup"]))
+        .stacks(
+            "LockBufferForCleanup",
+            e.in_functions(&["LockBufferForCleanup"]),
+        )
         .remedy(
             "Fetch cursors to the end, or close them: VACUUM or recovery waits for a page that a \
              cursor keeps pinned.",
         )
 }
 
-fn spinlocks(e: &Evidence) -> Measure {
-    let us = e.with(&["s_lock", "perform_spin_delay"]);
+fn spinlocks(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&["s_lock", "perform_spin_delay"]);
     let waited = e.blocked(&["Timeout SpinDelay", "spinlock delay"]);
     // Spinning takes CPU time, but it is waiting.
-    Measure::of(us + waited)
+    Evaluation::of(us + waited)
         .queueing(us + waited)
         .when(e.of_cpu(us) >= 0.03 || e.of_response(waited) >= 0.03)
         .stacks("s_lock", us)

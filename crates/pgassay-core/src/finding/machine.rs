@@ -5,7 +5,7 @@
 
 use super::Source;
 use super::evidence::Evidence;
-use super::measure::{Measure, Signature};
+use super::measure::{Evaluation, Signature};
 use super::remedy::RemedyVariant;
 
 pub(super) const SIGNATURES: &[Signature] = &[
@@ -48,14 +48,16 @@ pub(super) const SIGNATURES: &[Signature] = &[
 ];
 
 /// CPUs count as saturated from this utilization on.
-const FULL: f64 = 0.9;
+const SATURATED: f64 = 0.9;
 /// Other programs may be the cause from this share of the machine on.
-const FOREIGN: f64 = 0.1;
+const OTHER_PROGRAMS_MIN: f64 = 0.1;
 
-fn cpu_saturation(e: &Evidence) -> Measure {
-    let busy = e.busy();
-    let is_full = busy.map_or(e.of_response(e.run_queue_us) >= 0.3, |share| share >= FULL);
-    Measure::of(e.run_queue_us)
+fn cpu_saturation(e: &Evidence) -> Evaluation {
+    let busy = e.cpu_utilization();
+    let is_full = busy.map_or(e.of_response(e.run_queue_us) >= 0.3, |share| {
+        share >= SATURATED
+    });
+    Evaluation::of(e.run_queue_us)
         .queueing(e.run_queue_us)
         .when(is_full && e.of_response(e.run_queue_us) >= 0.15)
         .clock("run-queue wait of backends", e.run_queue_us)
@@ -65,7 +67,7 @@ fn cpu_saturation(e: &Evidence) -> Measure {
             it.counter("preemptions (involuntary context switches)", switches)
         })
         .against(
-            e.foreign >= FOREIGN,
+            e.other_programs >= OTHER_PROGRAMS_MIN,
             "other programs used 10% or more of the machine at the same time",
         )
         .remedy(
@@ -75,8 +77,8 @@ fn cpu_saturation(e: &Evidence) -> Measure {
         )
 }
 
-fn logging(e: &Evidence) -> Measure {
-    let us = e.with(&[
+fn logging(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
         "EmitErrorReport",
         "write_pipe_chunks",
         "send_message_to_server_log",
@@ -89,8 +91,8 @@ fn logging(e: &Evidence) -> Measure {
     let logger_us = e.counter("background(logger).cpu_us");
     // The logger is one process: its share of one CPU at this transaction rate.
     let logger_busy = logger_us.map(|us| us * e.tps / 1e6);
-    let csv = e.with(&["write_csvlog", "appendCSVLiteral"]);
-    let json = e.with(&["write_jsonlog", "escape_json"]);
+    let csv = e.in_functions(&["write_csvlog", "appendCSVLiteral"]);
+    let json = e.in_functions(&["write_jsonlog", "escape_json"]);
     let asked: Vec<(&str, &str)> = [
         ("log_statement", "none"),
         ("log_duration", "off"),
@@ -102,7 +104,7 @@ fn logging(e: &Evidence) -> Measure {
     .into_iter()
     .filter(|(name, off)| e.setting(name).is_some_and(|value| value != *off))
     .collect();
-    Measure::of(us + waited + logger_us.unwrap_or(0.0))
+    Evaluation::of(us + waited + logger_us.unwrap_or(0.0))
         .when(
             lines.is_none_or(|count| count >= 0.1)
                 && (e.of_cpu(us) >= 0.08 || e.of_response(waited) >= 0.05),
@@ -128,19 +130,19 @@ fn logging(e: &Evidence) -> Measure {
         .variant((!asked.is_empty()).then(|| RemedyVariant::session(&asked)))
 }
 
-fn slow_clock(e: &Evidence) -> Measure {
-    let us = e.with(&["read_hpet", "acpi_pm_read", "hpet_readl"]);
+fn slow_clock(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&["read_hpet", "acpi_pm_read", "hpet_readl"]);
     let slow = ["hpet", "acpi_pm"]
         .iter()
         .any(|name| e.clock_source.contains(name));
-    let asked = e.with(&[
+    let asked = e.in_functions(&[
         "clock_gettime",
         "__vdso_clock_gettime",
         "GetCurrentTimestamp",
         "InstrStartNode",
         "InstrStopNode",
     ]);
-    Measure::of(us.max(asked))
+    Evaluation::of(us.max(asked))
         .when(e.of_cpu(us) >= 0.02 || (slow && e.of_cpu(asked) >= 0.03))
         .stacks("reading a slow clock", us)
         .stacks("reading the time", asked)
@@ -155,8 +157,8 @@ fn slow_clock(e: &Evidence) -> Measure {
         )
 }
 
-fn statistics(e: &Evidence) -> Measure {
-    let statements = e.with(&[
+fn statistics(e: &Evidence) -> Evaluation {
+    let statements = e.in_functions(&[
         "pgss_store",
         "pgss_planner",
         "pgss_ExecutorEnd",
@@ -165,8 +167,8 @@ fn statistics(e: &Evidence) -> Measure {
         "pgss_ProcessUtility",
     ]);
     // The other hooks contain the query itself.
-    let own = e.with(&["pgss_store"]);
-    let reports = e.with(&[
+    let own = e.in_functions(&["pgss_store"]);
+    let reports = e.in_functions(&[
         "pgstat_report_stat",
         "pgstat_report_activity",
         "pgstat_send_tabstat",
@@ -176,7 +178,7 @@ fn statistics(e: &Evidence) -> Measure {
     ]);
     let us = own + reports;
     let with_statements = statements > 0.0;
-    Measure::of(us)
+    Evaluation::of(us)
         .when(e.of_cpu(own) >= 0.03 || e.of_cpu(us) >= 0.12)
         .stacks("pg_stat_statements", own)
         .stacks("reporting activity and counters", reports)
@@ -222,15 +224,15 @@ const OWN_MEMORY: [&str; 30] = [
     "LookupTupleHashEntry",
 ];
 
-fn page_faults(e: &Evidence) -> Measure {
-    let all = e.with(&FAULTS);
+fn page_faults(e: &Evidence) -> Evaluation {
+    let all = e.in_functions(&FAULTS);
     // Huge pages help shared memory only: private memory, such as a sort's, still faults.
     let own = e
-        .path(&[&FAULTS, &ANONYMOUS])
-        .max(e.path(&[&OWN_MEMORY, &FAULTS]));
+        .in_nested_functions(&[&FAULTS, &ANONYMOUS])
+        .max(e.in_nested_functions(&[&OWN_MEMORY, &FAULTS]));
     let us = (all - own).max(0.0);
     let faults = e.counter("backends.minor_faults");
-    Measure::of(us)
+    Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.08 && faults.is_none_or(|count| count >= 0.5))
         .stacks("page faults on shared memory and files", us)
         .context(|it| it.stacks("page faults on private memory", own))
@@ -246,7 +248,7 @@ fn page_faults(e: &Evidence) -> Measure {
         )
 }
 
-fn throttled(e: &Evidence) -> Measure {
+fn throttled(e: &Evidence) -> Evaluation {
     let all: f64 = [
         "machine.busy_us",
         "machine.idle_us",
@@ -259,7 +261,7 @@ fn throttled(e: &Evidence) -> Measure {
     let steal = e.counter("machine.steal_us").unwrap_or(0.0);
     let quota = e.counter("cgroup.throttled_us").unwrap_or(0.0);
     let stolen = if all > 0.0 { steal / all } else { 0.0 };
-    Measure::of(steal + quota)
+    Evaluation::of(steal + quota)
         .when(stolen >= 0.05 || e.of_response(quota) >= 0.05)
         .share(Source::Counters, "CPU steal", Some(stolen))
         .micros("throttled by the CPU quota (cgroup)", Some(quota))

@@ -13,12 +13,12 @@ pub struct Signature {
     /// The section of PostgreSQL's manual to read.
     pub manual: &'static str,
     /// Measures its weight.
-    pub measure: fn(&Evidence) -> Measure,
+    pub measure: fn(&Evidence) -> Evaluation,
 }
 
 /// A signature's weight at a point, and the evidence for it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Measure {
+pub struct Evaluation {
     /// Time per transaction that the cause accounts for.
     pub weight_us: f64,
     /// The part of it that is waiting for others' work to end.
@@ -35,7 +35,7 @@ pub struct Measure {
     pub variants: Vec<RemedyVariant>,
 }
 
-impl Measure {
+impl Evaluation {
     /// A cause with this weight, in µs per transaction.
     pub(super) fn of(weight_us: f64) -> Self {
         Self {
@@ -200,8 +200,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_sources_make_it_likely_and_a_doubt_a_hint_again() {
-        let one = Measure::of(5.0).stacks("a", 3.0).stacks("b", 2.0);
+    fn two_sources_are_likely_and_counter_evidence_makes_a_hint() {
+        let one = Evaluation::of(5.0).stacks("a", 3.0).stacks("b", 2.0);
         assert_eq!(one.confidence(), Confidence::Hint);
         let two = one.counter("c", Some(1.0));
         assert_eq!(two.confidence(), Confidence::Likely);
@@ -209,19 +209,22 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_or_a_fact_for_context_is_no_second_source() {
-        let one = || Measure::of(5.0).stacks("a", 3.0);
-        let told = one().condition(true, "version 18");
-        assert_eq!(told.confidence(), Confidence::Hint);
-        let beside = one().context(|it| it.clock("99th percentile", 9.0));
-        assert_eq!(beside.facts.len(), 2);
-        assert_eq!(beside.confidence(), Confidence::Hint);
-        assert_eq!(beside.waits("b", 1.0).confidence(), Confidence::Likely);
+    fn conditions_and_context_are_not_a_second_source() {
+        let one = || Evaluation::of(5.0).stacks("a", 3.0);
+        let conditional = one().condition(true, "version 18");
+        assert_eq!(conditional.confidence(), Confidence::Hint);
+        let with_context = one().context(|it| it.clock("99th percentile", 9.0));
+        assert_eq!(with_context.facts.len(), 2);
+        assert_eq!(with_context.confidence(), Confidence::Hint);
+        assert_eq!(
+            with_context.waits("b", 1.0).confidence(),
+            Confidence::Likely
+        );
     }
 
     #[test]
-    fn what_was_not_seen_is_no_fact() {
-        let none = Measure::of(0.0)
+    fn absent_figures_are_not_facts() {
+        let none = Evaluation::of(0.0)
             .stacks("a", 0.0)
             .waits("b", 0.0)
             .counter("c", None)

@@ -6,9 +6,9 @@
 //! signature that matched a point, or one whose weight changed between two points.
 //!
 //! Confidence follows one rule, not the judgment of a signature's author:
-//! - [`Confidence::Confirmed`]: its suggested fix was run ([`second_stage`]), throughput rose, and
+//! - [`Confidence::Confirmed`]: its suggested fix was run ([`remedy_trial`]), throughput rose, and
 //!   the cause shrank with an interval that excludes 0. Only an experiment proves a cause.
-//! - [`Confidence::Moved`]: two variants differ in this cause with an interval that excludes 0, the
+//! - [`Confidence::Correlated`]: two variants differ in this cause with an interval that excludes 0, the
 //!   verdict is clear and in the same direction, and the cause accounts for a good part of the
 //!   difference. That is a correlation: a queue grows with the service time that it waits for.
 //! - [`Confidence::Likely`]: at least two independent sources measured it (stacks, waits, counters,
@@ -29,14 +29,14 @@ mod locks;
 mod lookalikes;
 mod machine;
 mod measure;
+#[cfg(test)]
+mod regressions;
 mod remedy;
-mod second_stage;
+mod remedy_trial;
 mod side;
 mod stacks;
 mod statements;
 mod storage;
-#[cfg(test)]
-mod symptoms;
 mod wal;
 
 use schemars::JsonSchema;
@@ -44,9 +44,9 @@ use serde::{Deserialize, Serialize};
 
 pub use diagnosis::{confirm, diagnose, diagnose_observation};
 pub use evidence::Evidence;
-pub use measure::{Measure, Signature};
+pub use measure::{Evaluation, Signature};
 pub use remedy::RemedyVariant;
-pub use second_stage::{SecondStage, second_stage};
+pub use remedy_trial::{RemedyTrial, remedy_trial};
 
 /// A known cause of lost time, where it was seen, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -82,22 +82,22 @@ pub struct Finding {
     pub queueing: bool,
     /// In a comparison: the signature whose change in service time explains this queueing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub follows: Option<String>,
+    pub explained_by: Option<String>,
     /// The result of running its suggested fix, if it was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tried: Option<TriedFix>,
+    pub fix_result: Option<TriedFix>,
     /// The evidence.
-    pub facts: Vec<Fact>,
+    pub evidence: Vec<Fact>,
     /// The evidence against it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub against: Vec<String>,
+    pub evidence_against: Vec<String>,
     /// The suggested fix.
-    pub remedy: String,
+    pub suggested_fix: String,
     /// The section of PostgreSQL's manual to read.
     pub manual: String,
     /// Suggested fixes that can be run as variants of the same study. Only that proves a cause.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub variants: Vec<RemedyVariant>,
+    pub fix_variants: Vec<RemedyVariant>,
 }
 
 /// Confidence in a finding; see the module.
@@ -111,9 +111,9 @@ pub enum Confidence {
     /// Independent sources agree.
     Likely,
     /// It changed in the direction of the verdict.
-    Moved,
+    Correlated,
     /// Its suggested fix was run and helped. In results of older versions, with a `difference_us`,
-    /// it means `Moved`.
+    /// it means `Correlated`.
     Confirmed,
 }
 

@@ -9,7 +9,7 @@ use pgassay_stats as stats;
 
 use super::evidence::Evidence;
 use super::measure::Signature;
-use crate::counters::{Counted, per_transaction};
+use crate::counters::{PointCounters, per_transaction};
 use crate::ledger::{self, Measured};
 use crate::run::Run;
 use crate::trial::{Trial, TrialKind};
@@ -79,7 +79,7 @@ fn blocks(
         .filter_map(|(number, rows)| {
             let of_block = || trials.iter().copied().filter(|it| it.block == number);
             let cpu_us = cpu_us(of_block())?;
-            let counted = Counted::new(of_block()).figures();
+            let counted = PointCounters::new(of_block()).figures();
             let mut counters = whole.counters.clone();
             for (name, value) in per_transaction(&counted) {
                 counters.insert(name.to_owned(), value);

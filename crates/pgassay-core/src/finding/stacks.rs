@@ -110,12 +110,12 @@ impl Stacks {
     }
 
     /// Time of stacks that contain any of these functions; each stack counts once.
-    pub fn with(&self, names: &[&str]) -> f64 {
-        self.path(&[names])
+    pub fn in_functions(&self, names: &[&str]) -> f64 {
+        self.in_nested_functions(&[names])
     }
 
     /// Time of stacks that contain a function of each list, in this order, outermost first.
-    pub fn path(&self, lists: &[&[&str]]) -> f64 {
+    pub fn in_nested_functions(&self, lists: &[&[&str]]) -> f64 {
         let lists: Vec<Vec<bool>> = lists.iter().map(|names| self.flags(names)).collect();
         // How many of the lists the path to each node has matched so far.
         let mut met = vec![0; self.nodes.len()];
@@ -198,15 +198,24 @@ pub(super) mod tests {
             100.0,
         );
         let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
-        close(stacks.with(&["XLogInsert"]), 40.0);
-        close(stacks.with(&["XLogInsert", "nextval_internal"]), 40.0);
-        close(stacks.path(&[&["nextval_internal"], &["XLogInsert"]]), 30.0);
-        close(stacks.path(&[&["XLogInsert"], &["nextval_internal"]]), 0.0);
-        close(stacks.phases(&["plan", "parse"]), 60.0);
-        close(stacks.with(&["postgres"]), 100.0);
-        close(stacks.with(&["absent"]), 0.0);
+        close(stacks.in_functions(&["XLogInsert"]), 40.0);
         close(
-            Stacks::new(&Profile::default(), 5.0).with(&["postgres"]),
+            stacks.in_functions(&["XLogInsert", "nextval_internal"]),
+            40.0,
+        );
+        close(
+            stacks.in_nested_functions(&[&["nextval_internal"], &["XLogInsert"]]),
+            30.0,
+        );
+        close(
+            stacks.in_nested_functions(&[&["XLogInsert"], &["nextval_internal"]]),
+            0.0,
+        );
+        close(stacks.phases(&["plan", "parse"]), 60.0);
+        close(stacks.in_functions(&["postgres"]), 100.0);
+        close(stacks.in_functions(&["absent"]), 0.0);
+        close(
+            Stacks::new(&Profile::default(), 5.0).in_functions(&["postgres"]),
             0.0,
         );
     }

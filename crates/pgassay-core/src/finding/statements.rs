@@ -5,7 +5,7 @@
 //! from 18), `jit/`.
 
 use super::evidence::Evidence;
-use super::measure::{Measure, Signature};
+use super::measure::{Evaluation, Signature};
 use super::remedy::RemedyVariant;
 use crate::study::Protocol;
 
@@ -75,13 +75,13 @@ fn of_statement(e: &Evidence) -> f64 {
     e.cpu_us - e.phases(&["network"])
 }
 
-fn parse_and_plan(e: &Evidence) -> Measure {
+fn parse_and_plan(e: &Evidence) -> Evaluation {
     let us = e.phases(&BEFORE_EXECUTION);
     let protocol = match e.protocol {
         Some(Protocol::Simple) => "each statement is sent as text (simple protocol)",
         _ => "each statement is parsed again (extended protocol, unnamed statement)",
     };
-    Measure::of(us)
+    Evaluation::of(us)
         .when(us >= 0.3 * of_statement(e) && e.protocol != Some(Protocol::Prepared))
         .stacks("parse", e.phases(&["parse"]))
         .stacks("analyze and rewrite", e.phases(&["analyze", "rewrite"]))
@@ -98,11 +98,12 @@ fn parse_and_plan(e: &Evidence) -> Measure {
         )
 }
 
-fn custom_plans(e: &Evidence) -> Measure {
+fn custom_plans(e: &Evidence) -> Evaluation {
     let us = e.phases(&["plan"]);
-    let inside = e.path(&[&["GetCachedPlan"], &["pg_plan_queries", "BuildCachedPlan"]]);
+    let inside =
+        e.in_nested_functions(&[&["GetCachedPlan"], &["pg_plan_queries", "BuildCachedPlan"]]);
     let forced = e.setting("plan_cache_mode") == Some("force_generic_plan");
-    Measure::of(us)
+    Evaluation::of(us)
         .when(us >= 0.25 * of_statement(e) && e.protocol == Some(Protocol::Prepared))
         .stacks("planning of prepared statements", us)
         .stacks("of which inside GetCachedPlan", inside)
@@ -122,7 +123,7 @@ fn custom_plans(e: &Evidence) -> Measure {
         )
 }
 
-fn sql_function(e: &Evidence) -> Measure {
+fn sql_function(e: &Evidence) -> Evaluation {
     let planned: &[&str] = &[
         "pg_plan_query",
         "pg_parse_query",
@@ -131,8 +132,8 @@ fn sql_function(e: &Evidence) -> Measure {
         "pg_analyze_and_rewrite_withcb",
         "standard_planner",
     ];
-    let us = e.path(&[&["fmgr_sql", "init_sql_fcache"], planned]);
-    Measure::of(us)
+    let us = e.in_nested_functions(&[&["fmgr_sql", "init_sql_fcache"], planned]);
+    Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.1 && e.until(17))
         .stacks("parsing and planning inside an SQL function", us)
         .condition(e.until(17), "before 18, SQL functions do not cache plans")
@@ -144,10 +145,10 @@ fn sql_function(e: &Evidence) -> Measure {
         .variant(Some(RemedyVariant::version("18")))
 }
 
-fn cached_plan_locks(e: &Evidence) -> Measure {
-    let us = e.with(&["AcquireExecutorLocks"]);
+fn cached_plan_locks(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&["AcquireExecutorLocks"]);
     let waited = e.blocked(&["LWLock LockManager", "LWLock lock_manager"]);
-    Measure::of(us)
+    Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.15)
         .stacks("AcquireExecutorLocks", us)
         .waits("LWLock LockManager", waited)
@@ -166,9 +167,9 @@ fn cached_plan_locks(e: &Evidence) -> Measure {
         )
 }
 
-fn partition_routing(e: &Evidence) -> Measure {
-    let setup = e.with(&["ExecSetupPartitionTupleRouting", "find_all_inheritors"]);
-    let find = e.with(&["ExecFindPartition"]);
+fn partition_routing(e: &Evidence) -> Evaluation {
+    let setup = e.in_functions(&["ExecSetupPartitionTupleRouting", "find_all_inheritors"]);
+    let find = e.in_functions(&["ExecFindPartition"]);
     let is_old = e.until(11);
     let us = if is_old {
         setup.max(find)
@@ -184,13 +185,16 @@ fn partition_routing(e: &Evidence) -> Measure {
         "Check whether the partition key is an expensive expression, or insert into the leaf \
          partition. Routing itself is cheap since 12."
     };
-    Measure::of(us)
+    Evaluation::of(us)
         .when(e.of_cpu(us) >= if is_old { 0.15 } else { 0.25 })
         .stacks(
             "ExecSetupPartitionTupleRouting",
-            e.with(&["ExecSetupPartitionTupleRouting"]),
+            e.in_functions(&["ExecSetupPartitionTupleRouting"]),
         )
-        .stacks("find_all_inheritors", e.with(&["find_all_inheritors"]))
+        .stacks(
+            "find_all_inheritors",
+            e.in_functions(&["find_all_inheritors"]),
+        )
         .stacks("ExecFindPartition", find)
         .context(|it| {
             let waited = e.blocked(&["LWLock LockManager", "LWLock lock_manager"]);
@@ -204,8 +208,8 @@ fn partition_routing(e: &Evidence) -> Measure {
         .variant(is_old.then(|| RemedyVariant::version("18")))
 }
 
-fn jit(e: &Evidence) -> Measure {
-    let us = e.with(&[
+fn jit(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
         "llvmjit",
         "libLLVM",
         "libLLVM-14",
@@ -221,7 +225,7 @@ fn jit(e: &Evidence) -> Measure {
     // A long query compiles once and runs the compiled code for all the rest.
     let is_long = e.response_us > 1e6;
     let enough = if is_long { 0.25 } else { 0.05 };
-    Measure::of(us)
+    Evaluation::of(us)
         .when(e.of_cpu(us) >= enough)
         .stacks("compiling and optimizing with LLVM", us)
         .condition(e.since(12), "jit is on by default since 12")
@@ -240,8 +244,8 @@ const WORKER_START_US: f64 = 4000.0;
 /// The default of `max_parallel_workers_per_gather`; launched workers are counted from 18 on.
 const DEFAULT_WORKERS: f64 = 2.0;
 
-fn parallel_start(e: &Evidence) -> Measure {
-    let us = e.with(&[
+fn parallel_start(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
         "LaunchParallelWorkers",
         "InitializeParallelDSM",
         "ReinitializeParallelDSM",
@@ -268,7 +272,7 @@ fn parallel_start(e: &Evidence) -> Measure {
     let useful_us = (workers_us - workers * WORKER_START_US).max(0.0);
     let waited = waited + (gathered - workers_us / workers).max(0.0);
     let us = us + waited;
-    Measure::of(us)
+    Evaluation::of(us)
         .when(us > useful_us && e.of_response(us) >= 0.1 && e.response_us < 100_000.0)
         .stacks("starting and ending parallel workers", us - waited)
         .waits("waiting for parallel workers to start and end", waited)
@@ -288,7 +292,7 @@ fn parallel_start(e: &Evidence) -> Measure {
         )])))
 }
 
-fn catalog_churn(e: &Evidence) -> Measure {
+fn catalog_churn(e: &Evidence) -> Evaluation {
     let ddl: &[&str] = &[
         "DefineRelation",
         "DefineIndex",
@@ -308,10 +312,10 @@ fn catalog_churn(e: &Evidence) -> Measure {
         "InvalidateSystemCaches",
         "SIGetDataEntries",
     ];
-    let (made, missed) = (e.with(ddl), e.with(rebuilt));
-    let us = e.with(&[ddl, rebuilt].concat());
+    let (made, missed) = (e.in_functions(ddl), e.in_functions(rebuilt));
+    let us = e.in_functions(&[ddl, rebuilt].concat());
     let temporary = e.scripts.contains("create temp") || e.scripts.contains("create table");
-    Measure::of(us)
+    Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.15 && e.of_cpu(made) >= 0.02)
         .stacks("creating and dropping tables", made)
         .stacks("invalidating and refilling catalog caches", missed)
@@ -330,8 +334,8 @@ fn catalog_churn(e: &Evidence) -> Measure {
         )
 }
 
-fn foreign_keys(e: &Evidence) -> Measure {
-    let us = e.with(&[
+fn foreign_keys(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
         "RI_FKey_check_ins",
         "RI_FKey_check_upd",
         "RI_FKey_check",
@@ -340,7 +344,7 @@ fn foreign_keys(e: &Evidence) -> Measure {
         "ri_restrict",
         "ri_PerformCheck",
     ]);
-    Measure::of(us)
+    Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.15)
         .stacks("foreign key checks", us)
         .remedy(

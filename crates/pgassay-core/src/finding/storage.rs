@@ -5,7 +5,7 @@
 
 use super::Source;
 use super::evidence::Evidence;
-use super::measure::{Measure, Signature};
+use super::measure::{Evaluation, Signature};
 use super::remedy::RemedyVariant;
 
 pub(super) const SIGNATURES: &[Signature] = &[
@@ -98,19 +98,19 @@ fn megabytes(value: &str) -> Option<u64> {
     }
 }
 
-fn data_reads(e: &Evidence) -> Measure {
+fn data_reads(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&[
         "data file read",
         "IO DataFileRead",
         "IO DataFilePrefetch",
         "IO AioIoCompletion",
     ]);
-    let us = e.with(&READS);
+    let us = e.in_functions(&READS);
     let read = e.counter("pg_stat_database.blks_read");
     let hit = e.counter("pg_stat_database.blks_hit").unwrap_or(0.0);
     let missed = read.map(|read| read / (read + hit).max(f64::MIN_POSITIVE));
     let often = read.is_some_and(|count| count >= 0.2) && missed.is_some_and(|share| share >= 0.05);
-    Measure::of(waited + us)
+    Evaluation::of(waited + us)
         .when(often && (e.of_response(waited) >= 0.1 || e.of_cpu(us) >= 0.05))
         .waits("DataFileRead", waited)
         .stacks("reading blocks", us)
@@ -132,18 +132,18 @@ fn data_reads(e: &Evidence) -> Measure {
         .variant(larger_shared_buffers(e))
 }
 
-fn buffer_mapping(e: &Evidence) -> Measure {
+fn buffer_mapping(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&[
         "LWLock BufferMapping",
         "LWLock buffer_mapping",
         "LWLock BufMapping",
     ]);
-    Measure::of(waited)
+    Evaluation::of(waited)
         .queueing(waited)
         .when(e.of_response(waited) >= 0.05)
         .waits("LWLock BufferMapping", waited)
         .counter("blocks read", e.counter("pg_stat_database.blks_read"))
-        .stacks("BufferAlloc", e.with(&["BufferAlloc"]))
+        .stacks("BufferAlloc", e.in_functions(&["BufferAlloc"]))
         .remedy(
             "Raise shared_buffers, or add an index so that queries need fewer blocks. Blocks enter \
              and leave shared buffers under the locks of 128 partitions of the mapping table.",
@@ -151,14 +151,14 @@ fn buffer_mapping(e: &Evidence) -> Measure {
         .variant(larger_shared_buffers(e))
 }
 
-fn backend_writes(e: &Evidence) -> Measure {
+fn backend_writes(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&["data file write", "IO DataFileWrite", "IO DataFileFlush"]);
-    let us = e.with(&["FlushBuffer", "FlushUnlockedBuffer"]);
-    let written = e.either(&[
+    let us = e.in_functions(&["FlushBuffer", "FlushUnlockedBuffer"]);
+    let written = e.first_counter(&[
         "pg_stat_bgwriter.buffers_backend",
         "pg_stat_io(client backend, relation).writes",
     ]);
-    Measure::of(waited + us)
+    Evaluation::of(waited + us)
         .when(e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.1)
         .waits("DataFileWrite", waited)
         .stacks("FlushBuffer", us)
@@ -171,9 +171,9 @@ fn backend_writes(e: &Evidence) -> Measure {
         .variant(larger_shared_buffers(e))
 }
 
-fn relation_extension(e: &Evidence) -> Measure {
+fn relation_extension(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&["Lock extend", "LWLock RelationMapping", "IO DataFileExtend"]);
-    let us = e.with(&[
+    let us = e.in_functions(&[
         "RelationAddExtraBlocks",
         "RelationAddBlocks",
         "ExtendBufferedRelBy",
@@ -183,7 +183,7 @@ fn relation_extension(e: &Evidence) -> Measure {
         "mdzeroextend",
     ]);
     let extended = e.counter("pg_stat_io(client backend, relation).extends");
-    Measure::of(waited + us)
+    Evaluation::of(waited + us)
         .queueing(e.blocked(&["Lock extend", "LWLock RelationMapping"]))
         .when(e.of_response(waited) >= 0.05 || e.of_cpu(us) >= 0.1)
         .waits("Lock extend", waited)
@@ -201,10 +201,10 @@ fn relation_extension(e: &Evidence) -> Measure {
         .variant(e.until(15).then(|| RemedyVariant::version("18")))
 }
 
-fn temporary_files(e: &Evidence) -> Measure {
+fn temporary_files(e: &Evidence) -> Evaluation {
     let bytes = e.counter("pg_stat_database.temp_bytes");
     let files = e.counter("pg_stat_database.temp_files");
-    let us = e.with(&[
+    let us = e.in_functions(&[
         "BufFileWrite",
         "BufFileRead",
         "BufFileReadExact",
@@ -227,7 +227,7 @@ fn temporary_files(e: &Evidence) -> Measure {
     // Data takes more room in memory than in a file.
     let largest = bytes.unwrap_or(0.0) / files.unwrap_or(1.0).max(1.0);
     let wanted_mb = (largest * 4.0 / 1e6).clamp(64.0, 512.0) as u64;
-    Measure::of(us + waited)
+    Evaluation::of(us + waited)
         .when(spilled || e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.05)
         .bytes("temporary file bytes", bytes)
         .counter("temporary files", files)
@@ -244,15 +244,15 @@ fn temporary_files(e: &Evidence) -> Measure {
         )])))
 }
 
-fn checksums(e: &Evidence) -> Measure {
-    let us = e.with(&[
+fn checksums(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
         "pg_checksum_page",
         "pg_checksum_block",
         "PageSetChecksumCopy",
         "PageIsVerified",
         "PageIsVerifiedExtended",
     ]);
-    Measure::of(us)
+    Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.03)
         .stacks("verifying and setting page checksums", us)
         .condition(e.since(18), "initdb enables checksums by default since 18")
@@ -265,14 +265,14 @@ fn checksums(e: &Evidence) -> Measure {
         .variant(larger_shared_buffers(e))
 }
 
-fn pruning(e: &Evidence) -> Measure {
-    let us = e.with(&[
+fn pruning(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
         "heap_page_prune_opt",
         "heap_page_prune",
         "heap_page_prune_and_freeze",
     ]);
     let updated = e.counter("pg_stat_database.tup_updated");
-    Measure::of(us)
+    Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.12)
         .stacks("pruning pages", us)
         .counter("rows updated", updated)
@@ -283,11 +283,11 @@ fn pruning(e: &Evidence) -> Measure {
         )
 }
 
-fn autovacuum(e: &Evidence) -> Measure {
+fn autovacuum(e: &Evidence) -> Evaluation {
     let us = e
         .counter("background(autovacuum worker).cpu_us")
         .unwrap_or(0.0);
-    Measure::of(us)
+    Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.1)
         .micros("CPU time of autovacuum workers", Some(us))
         .condition(e.is_on("autovacuum") != Some(false), "autovacuum is on")

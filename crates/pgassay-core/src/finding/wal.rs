@@ -5,7 +5,7 @@
 
 use super::Source;
 use super::evidence::Evidence;
-use super::measure::{Measure, Signature};
+use super::measure::{Evaluation, Signature};
 use super::remedy::RemedyVariant;
 
 pub(super) const SIGNATURES: &[Signature] = &[
@@ -41,12 +41,12 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
 ];
 
-fn commit_sync(e: &Evidence) -> Measure {
+fn commit_sync(e: &Evidence) -> Evaluation {
     let synced = e.blocked(&["WAL sync", "IO WALSync", "IO WalSync"]);
     let waited = e.blocked(&["LWLock WALWrite", "WAL write", "IO WALWrite", "IO WalWrite"]);
-    let us = e.with(&["issue_xlog_fsync"]);
+    let us = e.in_functions(&["issue_xlog_fsync"]);
     let is_off = e.setting("synchronous_commit") == Some("off");
-    let syncs = e.either(&[
+    let syncs = e.first_counter(&[
         "pg_stat_wal.wal_sync",
         "pg_stat_io(client backend, wal).fsyncs",
         "disk.flushes",
@@ -57,7 +57,7 @@ fn commit_sync(e: &Evidence) -> Measure {
         && e.of_response(e.response_us - e.cpu_us - e.run_queue_us) >= 0.5;
     // Waiting for another backend's WAL write is waiting for the same disk: service, not queueing.
     let weight_us = synced + waited + us;
-    Measure::of(weight_us)
+    Evaluation::of(weight_us)
         .when((e.of_response(synced + waited) >= 0.2 || unseen) && !is_off)
         .waits("WAL sync", synced)
         .waits("waiting for another backend's WAL write", waited)
@@ -94,19 +94,19 @@ fn images_share(
     measured.unwrap_or(whole_blocks.min(beyond_records)) / bytes
 }
 
-fn full_page_images(e: &Evidence) -> Measure {
+fn full_page_images(e: &Evidence) -> Evaluation {
     let images = e.counter("pg_stat_wal.wal_fpi");
     let records = e.counter("pg_stat_wal.wal_records");
     let bytes = e.counter("wal.insert_bytes");
     let measured = e.counter("pg_stat_wal.wal_fpi_bytes");
     let of_images = images_share(images, records, bytes, measured);
-    let us = e.with(&["XLogInsert", "XLogRecordAssemble", "XLogInsertRecord"]);
+    let us = e.in_functions(&["XLogInsert", "XLogRecordAssemble", "XLogInsertRecord"]);
     // With full_page_writes=off new pages still write images, but checkpoints do not cause them.
     let is_off = matches!(
         e.setting("full_page_writes"),
         Some("off" | "false" | "no" | "0")
     );
-    Measure::of(us)
+    Evaluation::of(us)
         .when(!is_off && images.is_some_and(|count| count >= 0.05) && of_images >= 0.4)
         .counter("full-page images", images)
         .bytes("full-page images", measured)
@@ -129,10 +129,10 @@ fn full_page_images(e: &Evidence) -> Measure {
         .variant(Some(RemedyVariant::session(&[("wal_compression", "on")])))
 }
 
-fn wal_insertion(e: &Evidence) -> Measure {
+fn wal_insertion(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&["LWLock WALInsert", "LWLock wal_insert"]);
-    let us = e.with(&["WALInsertLockAcquire", "WaitXLogInsertionsToFinish"]);
-    Measure::of(waited + us)
+    let us = e.in_functions(&["WALInsertLockAcquire", "WaitXLogInsertionsToFinish"]);
+    Evaluation::of(waited + us)
         .queueing(waited)
         .when(e.of_response(waited) >= 0.05 || e.of_cpu(us) >= 0.05)
         .waits("LWLock WALInsert", waited)
@@ -144,11 +144,11 @@ fn wal_insertion(e: &Evidence) -> Measure {
         )
 }
 
-fn wal_buffers(e: &Evidence) -> Measure {
+fn wal_buffers(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&["LWLock WALBufMapping", "LWLock WALBufMappingLock"]);
     let full = e.counter("pg_stat_wal.wal_buffers_full");
-    let us = e.with(&["AdvanceXLInsertBuffer"]);
-    Measure::of(waited + us)
+    let us = e.in_functions(&["AdvanceXLInsertBuffer"]);
+    Evaluation::of(waited + us)
         .queueing(waited)
         .when(e.of_response(waited) >= 0.03 || full.is_some_and(|count| count >= 0.05))
         .waits("LWLock WALBufMapping", waited)
@@ -161,9 +161,9 @@ fn wal_buffers(e: &Evidence) -> Measure {
         .variant(Some(RemedyVariant::settings(&[("wal_buffers", "64MB")])))
 }
 
-fn synchronous_replication(e: &Evidence) -> Measure {
+fn synchronous_replication(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&["IPC SyncRep", "synchronous replication", "IPC SYNC_REP"]);
-    Measure::of(waited)
+    Evaluation::of(waited)
         .when(e.of_response(waited) >= 0.05)
         .waits("SyncRep", waited)
         .share(

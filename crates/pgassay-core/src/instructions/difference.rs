@@ -44,7 +44,7 @@ pub struct Difference {
     /// The margin that a significant difference exceeds, in instructions per transaction: the larger of
     /// the two spreads times a factor that depends on the numbers of rounds and comparisons. With too few
     /// rounds for a verdict, and in files of earlier versions, the sum of the two spreads.
-    pub repeatability: f64,
+    pub margin: f64,
     /// Number of comparisons that share the error rate of 1%; 0 in files of earlier versions, which had no
     /// such error rate.
     #[serde(default)]
@@ -108,7 +108,7 @@ impl Difference {
             verdict,
             per_transaction,
             ratio: variant.cost() / baseline.cost(),
-            repeatability: margin.unwrap_or(spreads[0] + spreads[1]),
+            margin: margin.unwrap_or(spreads[0] + spreads[1]),
             comparisons,
             transactions,
             instructions: down * baseline.instructions + up * variant.instructions,

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_rounds_need_less_and_more_comparisons_more() {
+    fn factors_decrease_with_rounds_and_increase_with_comparisons() {
         for comparisons in [1, 2, 3, 10, 104, 5_000] {
             let factors: Vec<f64> = (3..15).filter_map(|it| factor(it, comparisons)).collect();
             assert_eq!(factors.len(), 12);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_rounds_still_leave_half_an_instruction_in_doubt() {
+    fn the_margin_is_at_least_half_an_instruction() {
         assert_eq!(margin([0.0, 0.0], 3, 1), Some(0.5));
         assert_eq!(margin([0.0, 0.0], 2, 1), None);
     }

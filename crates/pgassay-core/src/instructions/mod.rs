@@ -38,7 +38,7 @@ pub struct Counts {
     pub machine: Machine,
     /// Parts of the study that counting ignores, each a sentence fragment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<String>,
+    pub ignored: Vec<String>,
     /// The counts of each condition.
     pub conditions: Vec<ConditionCount>,
 }
@@ -294,11 +294,11 @@ impl VariantCount {
     }
 
     /// System calls per transaction, without clock reads, which are system calls only under valgrind.
-    pub fn system_calls_each(&self) -> f64 {
+    pub fn system_calls_per_transaction(&self) -> f64 {
         let clocks = self
             .system_calls_by_name
             .iter()
-            .filter(|row| is_clock(&row.name));
+            .filter(|row| is_clock_function(&row.name));
         let clocks: i64 = clocks.map(|row| row.count).sum();
         self.per_transaction(self.system_calls - clocks)
     }
@@ -312,7 +312,7 @@ impl VariantCount {
 /// Whether this function makes a system call only under valgrind.
 ///
 /// Outside valgrind, clocks are read through the vDSO without a system call; valgrind hides the vDSO.
-pub fn is_clock(name: &str) -> bool {
+pub fn is_clock_function(name: &str) -> bool {
     matches!(name, "gettimeofday" | "clock_gettime" | "time" | "getcpu")
 }
 

@@ -44,7 +44,7 @@ pub struct ClientParts {
     /// Between transactions.
     pub between_us: f64,
     /// Sleeping inside a transaction, as its script requests.
-    pub asleep_us: f64,
+    pub sleep_us: f64,
     /// On CPU.
     pub cpu_us: f64,
     /// Run-queue wait of its threads.
@@ -53,7 +53,7 @@ pub struct ClientParts {
     /// `None` if the load generator did not record it.
     pub ready_run_queue_us: Option<f64>,
     /// Time a ready client waited while its thread served others; `None` if it was not measured.
-    pub turn_us: Option<f64>,
+    pub thread_busy_us: Option<f64>,
 }
 
 impl ClientParts {
@@ -67,21 +67,22 @@ impl ClientParts {
     /// counts once.
     pub fn accounted_us(&self) -> f64 {
         let cpu_us = (self.cpu_us - self.between_us).max(0.0);
-        let turn_us = self.turn_us.unwrap_or(0.0);
-        self.between_us + self.asleep_us + cpu_us + self.waited_for_cpu_us() + turn_us
+        let turn_us = self.thread_busy_us.unwrap_or(0.0);
+        self.between_us + self.sleep_us + cpu_us + self.waited_for_cpu_us() + turn_us
     }
 }
 
-/// The rest of the server's wait for its client if `turn_us` was measured.
-const WIRE: &str = "network and wake-up";
-/// The same if `turn_us` was not measured.
-const WIRE_AND_TURN: &str = "network, wake-up, client thread";
+/// The rest of the server's wait for its client if `thread_busy_us` was measured.
+const NETWORK_REMAINDER: &str = "network and wake-up";
+/// The same if `thread_busy_us` was not measured.
+const NETWORK_AND_THREAD_REMAINDER: &str = "network, wake-up, client thread";
 /// Both names in results of older versions.
 const OLD_REMAINDERS: [&str; 2] = ["wire and wake-up", "wire, wake-up, client's turn"];
 
 /// Whether a row is a remainder, so that no source measures it.
 pub fn is_remainder(mechanism: &str) -> bool {
-    matches!(mechanism, WIRE | WIRE_AND_TURN) || OLD_REMAINDERS.contains(&mechanism)
+    matches!(mechanism, NETWORK_REMAINDER | NETWORK_AND_THREAD_REMAINDER)
+        || OLD_REMAINDERS.contains(&mechanism)
 }
 
 /// Key of a row on CPU.
@@ -132,9 +133,9 @@ pub fn name_locks(weights: &mut BlockedWeights, events: &BlockedWeights) {
         if samples <= 0.0 {
             continue;
         }
-        let untold = |key: &BlockedKey, _: &mut f64| key.reason.mechanism == kind;
-        let untold: Vec<(BlockedKey, f64)> = weights.extract_if(.., untold).collect();
-        for (key, weight) in untold {
+        let unnamed = |key: &BlockedKey, _: &mut f64| key.reason.mechanism == kind;
+        let unnamed: Vec<(BlockedKey, f64)> = weights.extract_if(.., unnamed).collect();
+        for (key, weight) in unnamed {
             for (reason, of_reason) in &of_kind {
                 let named = BlockedKey {
                     phase: key.phase.clone(),
@@ -151,7 +152,7 @@ pub fn rows(exact: &Exact, on_cpu: &CpuWeights, blocked: &BlockedWeights) -> Vec
     let mut rows = cpu_rows(exact.on_cpu_us, on_cpu);
     rows.push(row(
         Part::RunQueue,
-        Nature::Queue,
+        Nature::Queueing,
         "run queue",
         exact.run_queue_us,
     ));
@@ -174,18 +175,18 @@ fn row(part: Part, nature: Nature, mechanism: &str, us: f64) -> Row {
 fn cpu_rows(on_cpu_us: f64, weights: &CpuWeights) -> Vec<Row> {
     let all: f64 = weights.values().map(|[all, _]| all).sum();
     if all <= 0.0 {
-        return vec![row(Part::OnCpu, Nature::Demand, "CPU", on_cpu_us)];
+        return vec![row(Part::OnCpu, Nature::Service, "CPU", on_cpu_us)];
     }
     let cpu_row = |(key, [own, system]): (&CpuKey, &[f64; 2])| {
         let part = if key.is_unresolved {
-            Part::Unresolved
+            Part::Unexplained
         } else {
             Part::OnCpu
         };
         Row {
             phase: key.phase.clone(),
             system_us: system / all * on_cpu_us,
-            ..row(part, Nature::Demand, &key.mechanism, own / all * on_cpu_us)
+            ..row(part, Nature::Service, &key.mechanism, own / all * on_cpu_us)
         }
     };
     weights.iter().map(cpu_row).collect()
@@ -196,7 +197,7 @@ fn blocked_rows(blocked_us: f64, weights: &BlockedWeights, exact: &Exact) -> Vec
     let (for_client, all) = client_weight(weights);
     // The client measures these exactly, so the server must have waited at least as long.
     let known_us = client
-        .map_or(0.0, |it| it.between_us + it.asleep_us)
+        .map_or(0.0, |it| it.between_us + it.sleep_us)
         .min(blocked_us);
     let client_us = server_waits_for_client_us(exact, weights)
         .unwrap_or(0.0)
@@ -205,11 +206,11 @@ fn blocked_rows(blocked_us: f64, weights: &BlockedWeights, exact: &Exact) -> Vec
     let other_us = blocked_us - client_us;
     let other = all - for_client;
     if other <= 0.0 {
-        let not_told = Reason::of_event("", "");
+        let unknown = Reason::of_event("", "");
         rows.push(row(
-            not_told.part,
-            not_told.nature,
-            &not_told.mechanism,
+            unknown.part,
+            unknown.nature,
+            &unknown.mechanism,
             other_us,
         ));
         return rows;
@@ -258,13 +259,13 @@ fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
         taken
     };
     let between = take(parts.between_us);
-    let asleep = take(parts.asleep_us);
+    let asleep = take(parts.sleep_us);
     let cpu = take(parts.cpu_us - parts.between_us);
     let run_queue = take(parts.waited_for_cpu_us());
-    let turn = take(parts.turn_us.unwrap_or(0.0));
-    let remainder = match parts.turn_us {
-        Some(_) => WIRE,
-        None => WIRE_AND_TURN,
+    let turn = take(parts.thread_busy_us.unwrap_or(0.0));
+    let remainder = match parts.thread_busy_us {
+        Some(_) => NETWORK_REMAINDER,
+        None => NETWORK_AND_THREAD_REMAINDER,
     };
     vec![
         row(
@@ -274,10 +275,15 @@ fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
             between,
         ),
         row(Part::Client, Nature::Think, "client sleep", asleep),
-        row(Part::Client, Nature::Demand, "client CPU", cpu),
-        row(Part::Client, Nature::Queue, "client run queue", run_queue),
-        row(Part::Client, Nature::Queue, "client thread busy", turn),
-        row(Part::Client, Nature::Queue, remainder, left_us),
+        row(Part::Client, Nature::Service, "client CPU", cpu),
+        row(
+            Part::Client,
+            Nature::Queueing,
+            "client run queue",
+            run_queue,
+        ),
+        row(Part::Client, Nature::Queueing, "client thread busy", turn),
+        row(Part::Client, Nature::Queueing, remainder, left_us),
     ]
 }
 
@@ -316,10 +322,10 @@ mod tests {
         fn exact()(whole_us in time(), on_cpu_us in time(), run_queue_us in time(),
                    client in proptest::option::of([time(), time(), time(), time()]),
                    idle_us in proptest::option::of(time()), measured in any::<bool>()) -> Exact {
-            let client = client.map(|[between_us, asleep_us, cpu_us, run_queue_us]| ClientParts {
-                between_us, asleep_us, cpu_us, run_queue_us,
+            let client = client.map(|[between_us, sleep_us, cpu_us, run_queue_us]| ClientParts {
+                between_us, sleep_us, cpu_us, run_queue_us,
                 ready_run_queue_us: measured.then_some(run_queue_us * 3.0),
-                turn_us: measured.then_some(cpu_us * 2.0),
+                thread_busy_us: measured.then_some(cpu_us * 2.0),
             });
             Exact { whole_us, on_cpu_us, run_queue_us, idle_us, client }
         }
@@ -356,7 +362,7 @@ mod tests {
             idle_us: None,
             client: Some(ClientParts {
                 between_us: 5.0,
-                asleep_us: 0.0,
+                sleep_us: 0.0,
                 cpu_us: 12.0,
                 run_queue_us: 3.0,
                 ..ClientParts::default()
@@ -392,7 +398,7 @@ mod tests {
                 cpu_us: 8.0,
                 run_queue_us: thread_us,
                 ready_run_queue_us,
-                turn_us,
+                thread_busy_us: turn_us,
                 ..ClientParts::default()
             }),
         };
@@ -406,12 +412,12 @@ mod tests {
         assert!((us(&counted, "client run queue") - waited_us).abs() < 1e-9);
         assert!((us(&counted, "client thread busy") - 400.0).abs() < 1e-9);
         let left_us = 1900.0 - 50.0 - 8.0 - waited_us - 400.0;
-        assert!((us(&counted, WIRE) - left_us).abs() < 1e-9);
+        assert!((us(&counted, NETWORK_REMAINDER) - left_us).abs() < 1e-9);
         // If these were not recorded, the name of the remainder says that it includes them.
         let not_counted = exact(None, None);
         assert!((us(&not_counted, "client run queue") - thread_us).abs() < 1e-9);
-        assert!(us(&not_counted, WIRE_AND_TURN) > waited_us);
-        assert!(is_remainder(WIRE) && is_remainder(WIRE_AND_TURN));
+        assert!(us(&not_counted, NETWORK_AND_THREAD_REMAINDER) > waited_us);
+        assert!(is_remainder(NETWORK_REMAINDER) && is_remainder(NETWORK_AND_THREAD_REMAINDER));
         assert!(OLD_REMAINDERS.into_iter().all(is_remainder));
     }
 }

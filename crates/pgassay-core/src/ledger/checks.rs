@@ -14,9 +14,9 @@
 
 use super::account::Exact;
 use super::consistency::{CheckName, ConsistencyCheck};
-use super::trials::{Block, Measured, counted, of_kind};
+use super::trials::{Block, Measured, exact_totals, of_kind};
 use super::{COVERAGE_ERROR_MAX, Divider, LedgerChecks, Part, Row, SAMPLES_ERROR_MAX};
-use crate::trial::{LatencyError, SecondReadings, Trial, TrialKind};
+use crate::trial::{CrossCheckReadings, LatencyError, Trial, TrialKind};
 
 /// Share of the machine's time, beyond CPU steal, that no process may account for.
 const MACHINE_ERROR_MAX: f64 = 0.05;
@@ -79,17 +79,17 @@ impl Sums {
     fn of(measured: &Measured<'_>, kind: TrialKind) -> Result<Self, LatencyError> {
         let mut sums = Self::default();
         for trial in of_kind(measured, kind) {
-            let server = counted(trial).unwrap_or_default();
+            let server = exact_totals(trial).unwrap_or_default();
             sums.trials += 1.0;
             sums.transactions += trial.transactions as f64;
-            sums.credited += trial.credited();
+            sums.credited += trial.credited_or_counted();
             sums.all += trial.transactions_total as f64;
             sums.recorded += trial.latency.histogram()?.len() as f64;
             sums.window_us += trial.window_us;
             sums.backends_us += f64::from(server.processes) * trial.window_us;
             sums.on_cpu_us += server.on_cpu_us;
             sums.run_queue_us += server.run_queue_us;
-            sums.client_us += trial.client.whole_us();
+            sums.client_us += trial.client.total_us();
             sums.client_cpu_us += trial.client.cpu_us;
         }
         Ok(sums)
@@ -103,9 +103,13 @@ pub(super) fn consistency(
 ) -> Result<Vec<ConsistencyCheck>, LatencyError> {
     let timed = Sums::of(side.measured, TrialKind::Timed)?;
     let profiled = Sums::of(side.measured, TrialKind::Profiled)?;
-    let is_divided = !matches!(side.blocked_by, Divider::Nothing | Divider::AskedStates);
+    let is_divided = !matches!(side.blocked_by, Divider::Nothing | Divider::ActivityStates);
     let mut all = vec![
-        ConsistencyCheck::new(CheckName::Division, f64::from(u8::from(!is_divided)), 0.0),
+        ConsistencyCheck::new(
+            CheckName::Attribution,
+            f64::from(u8::from(!is_divided)),
+            0.0,
+        ),
         coverage(side, checks),
         ConsistencyCheck::compare(CheckName::Count, timed.transactions, timed.recorded, 0.01),
         ConsistencyCheck::new(
@@ -150,9 +154,9 @@ fn coverage(side: &Side<'_>, checks: &LedgerChecks) -> ConsistencyCheck {
 }
 
 /// The sum of a second reading over the timed trials; `None` if any lacks it.
-fn second(measured: &Measured<'_>, of: fn(&SecondReadings) -> Option<f64>) -> Option<f64> {
+fn second(measured: &Measured<'_>, of: fn(&CrossCheckReadings) -> Option<f64>) -> Option<f64> {
     let readings = of_kind(measured, TrialKind::Timed);
-    let readings = readings.map(|trial| trial.second.as_ref().and_then(of));
+    let readings = readings.map(|trial| trial.cross_checks.as_ref().and_then(of));
     readings.sum::<Option<f64>>().filter(|sum| *sum > 0.0)
 }
 
@@ -195,11 +199,14 @@ fn machine(
     };
     let (mut used_us, mut background_us) = (0.0, 0.0);
     for trial in of_kind(measured, TrialKind::Timed) {
-        let of_machine = trial.second.and_then(|it| it.machine_us).unwrap_or(0.0);
-        used_us += of_machine * (trial.busy - trial.foreign);
+        let of_machine = trial
+            .cross_checks
+            .and_then(|it| it.machine_us)
+            .unwrap_or(0.0);
+        used_us += of_machine * (trial.cpu_utilization - trial.other_programs);
         let roles = trial.background.iter();
         background_us += roles.map(|it| it.cpu.on_cpu_us).sum::<f64>();
-        background_us += trial.second.map_or(0.0, |it| it.reading_us);
+        background_us += trial.cross_checks.map_or(0.0, |it| it.reading_us);
     }
     let named_us = timed.on_cpu_us + client_us + background_us;
     Some(check((used_us - named_us) / machine_us))
@@ -251,7 +258,7 @@ fn of_profiled(
     let on_cpu_us = |it: &Sums| it.on_cpu_us;
     per_transaction(CheckName::ProfiledCpu, on_cpu_us, PROFILED_ERROR_MAX);
     let quality = measured.profile.map(|it| it.quality).unwrap_or_default();
-    let observed_ns = quality.observed_ns.saturating_sub(quality.unseen_ns) as f64;
+    let observed_ns = quality.observed_ns.saturating_sub(quality.unknown_state_ns) as f64;
     if observed_ns <= 0.0 || quality.switched_cpu_ns == 0 {
         return all;
     }
@@ -306,7 +313,7 @@ fn server_clock(side: &Side<'_>) -> Option<ConsistencyCheck> {
     let active_us = active_ms * 1e3 / all;
     let blocked_us = part_us(side.rows, &[Part::Blocked]);
     let used_us = part_us(side.rows, &[Part::OnCpu, Part::RunQueue, Part::Running]);
-    let most_us = blocked_us + used_us + part_us(side.rows, &[Part::Unresolved]);
+    let most_us = blocked_us + used_us + part_us(side.rows, &[Part::Unexplained]);
     let whole_us: f64 = side.rows.iter().map(|row| row.us).sum();
     let outside_us = (active_us - most_us).max(0.0) - (blocked_us - active_us).max(0.0);
     Some(ConsistencyCheck::new(
@@ -316,12 +323,12 @@ fn server_clock(side: &Side<'_>) -> Option<ConsistencyCheck> {
     ))
 }
 
-/// One-sided if `turn_us` was not measured: it can be nearly all of the time.
+/// One-sided if `thread_busy_us` was not measured: it can be nearly all of the time.
 fn client_account(side: &Side<'_>) -> Option<ConsistencyCheck> {
     let client = |it: &Exact| it.client.map(|client| client.accounted_us());
     let accounted = side.blocks.iter().map(|it| client(&it.exact));
     let accounted_us = mean(accounted.collect::<Option<Vec<f64>>>()?.into_iter())?;
-    let has_turn = side.has_turn();
+    let has_turn = side.measures_thread_busy();
     let whole_us = over(side.blocks, |it| it.exact.whole_us);
     let left_us = side.server_waits_us? - accounted_us;
     let error = if has_turn { left_us } else { left_us.min(0.0) } / whole_us;
@@ -335,8 +342,12 @@ fn client_account(side: &Side<'_>) -> Option<ConsistencyCheck> {
 
 impl Side<'_> {
     /// Whether the load generator measured how long ready clients waited for their thread.
-    pub fn has_turn(&self) -> bool {
-        let has_turn = |it: &Block| it.exact.client.is_some_and(|it| it.turn_us.is_some());
+    pub fn measures_thread_busy(&self) -> bool {
+        let has_turn = |it: &Block| {
+            it.exact
+                .client
+                .is_some_and(|it| it.thread_busy_us.is_some())
+        };
         !self.blocks.is_empty() && self.blocks.iter().all(has_turn)
     }
 
@@ -427,7 +438,7 @@ impl Guards {
         ];
         // The clients' wait for the server includes the run queue. That is a second source only if
         // all the clients' own parts are measured, so that the remainder cannot absorb an error.
-        let by_clients = side.has_turn() && has(&[CheckName::ClientAccount]);
+        let by_clients = side.measures_thread_busy() && has(&[CheckName::ClientAccount]);
         Self {
             on_cpu: has(&on_cpu),
             run_queue: by_clients || has(&[CheckName::SwitchesRunQueue]),

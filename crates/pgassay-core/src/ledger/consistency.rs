@@ -20,7 +20,7 @@ const BOUND_OF_SOURCE: f64 = 0.45;
 #[serde(rename_all = "snake_case")]
 pub enum CheckName {
     /// Whether measured stacks or wait events divide the blocked time. The error is 0 or 1.
-    Division,
+    Attribution,
     /// Response time by rows against mean latency by the clients' clock.
     Coverage,
     /// Transactions counted against latencies recorded.
@@ -60,9 +60,9 @@ pub enum CheckName {
     /// Share of timed trials in which the load generator was the bottleneck.
     ClientLimited,
     /// Time with an unknown reason, as a share of the difference.
-    Unresolved,
+    UnexplainedTime,
     /// Distance of the ends of the 95% CI of the explained share from 1.
-    Unexplained,
+    ExplainedShare,
     /// Rows whose total has only one source at this tier, as a share of the difference.
     Sources,
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use pgassay_stats as stats;
 
 use super::consistency::{CheckName, CheckSide, ConsistencyCheck};
-use super::trials::{BlockRows, Detailed, Measured, detailed};
+use super::trials::{BlockRows, LedgerWithBlocks, Measured, ledger_with_blocks};
 use super::{
     ExplainedShare, LedgerDifference, LedgerRow, Nature, Part, Row, UNEXPLAINED_SHARE_MAX,
     UNRESOLVED_SHARE_MAX, is_explained,
@@ -49,13 +49,13 @@ pub fn difference(
     a: &Measured<'_>,
     b: &Measured<'_>,
 ) -> Result<Option<LedgerDifference>, LatencyError> {
-    let (Some(a), Some(b)) = (detailed(a)?, detailed(b)?) else {
+    let (Some(a), Some(b)) = (ledger_with_blocks(a)?, ledger_with_blocks(b)?) else {
         return Ok(None);
     };
     Ok(of_ledgers(&a, &b))
 }
 
-fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
+fn of_ledgers(a: &LedgerWithBlocks, b: &LedgerWithBlocks) -> Option<LedgerDifference> {
     let blocks = common(&a.blocks, &b.blocks);
     if blocks.is_empty() {
         return None;
@@ -71,24 +71,24 @@ fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
     for (figures, trimmed_us) in explained.iter_mut().zip(trimmed(&a.blocks, &b.blocks)) {
         *figures = [figures[0] + trimmed_us[0], figures[1] + trimmed_us[1]];
     }
-    let response = single("response time", &in_response);
-    let between = single(
+    let response = untested_row("response time", &in_response);
+    let between = untested_row(
         "between transactions",
         &sum(&|row| row.part == Part::Between),
     );
-    let groups = judged(&pairs(&blocks, Account::of_group), stats::Correction::Holm);
-    let rows = judged(
+    let groups = tested_rows(&pairs(&blocks, Account::of_group), stats::Correction::Holm);
+    let rows = tested_rows(
         &pairs(&blocks, Account::of_row),
         stats::Correction::BenjaminiHochberg,
     );
-    let unresolved = rows.iter().filter(|row| row.part == Part::Unresolved);
+    let unresolved = rows.iter().filter(|row| row.part == Part::Unexplained);
     let unresolved_us: f64 = unresolved.map(|row| row.cost.difference_us.abs()).sum();
     let mut difference = LedgerDifference {
         response,
-        between,
+        between_transactions: between,
         groups,
         rows,
-        unresolved_us,
+        unexplained_us: unresolved_us,
         explained: false,
         explained_share: explained_share(&in_response, &explained),
         checks: Vec::new(),
@@ -100,8 +100,12 @@ fn of_ledgers(a: &Detailed, b: &Detailed) -> Option<LedgerDifference> {
 }
 
 /// The checks of both sides, and those of the difference.
-fn checks(difference: &LedgerDifference, a: &Detailed, b: &Detailed) -> Vec<ConsistencyCheck> {
-    let of_side = |side: CheckSide, it: &Detailed| {
+fn checks(
+    difference: &LedgerDifference,
+    a: &LedgerWithBlocks,
+    b: &LedgerWithBlocks,
+) -> Vec<ConsistencyCheck> {
+    let of_side = |side: CheckSide, it: &LedgerWithBlocks| {
         let checks = it.ledger.consistency.clone().into_iter();
         checks.map(move |check| ConsistencyCheck {
             side: Some(side),
@@ -112,7 +116,7 @@ fn checks(difference: &LedgerDifference, a: &Detailed, b: &Detailed) -> Vec<Cons
         .chain(of_side(CheckSide::Variant, b))
         .collect();
     let whole_us = difference.response.difference_us.abs();
-    let unresolved = difference.unresolved_us / whole_us;
+    let unresolved = difference.unexplained_us / whole_us;
     let interval = difference.explained_share.and_then(|it| it.interval);
     let farthest = interval.map_or(f64::INFINITY, |[low, high]| {
         if (high - 1.0).abs() > (low - 1.0).abs() {
@@ -134,8 +138,8 @@ fn checks(difference: &LedgerDifference, a: &Detailed, b: &Detailed) -> Vec<Cons
     .map(|(part, _)| part_us(part).abs())
     .sum();
     checks.extend([
-        ConsistencyCheck::new(CheckName::Unresolved, unresolved, UNRESOLVED_SHARE_MAX),
-        ConsistencyCheck::new(CheckName::Unexplained, farthest, UNEXPLAINED_SHARE_MAX),
+        ConsistencyCheck::new(CheckName::UnexplainedTime, unresolved, UNRESOLVED_SHARE_MAX),
+        ConsistencyCheck::new(CheckName::ExplainedShare, farthest, UNEXPLAINED_SHARE_MAX),
         ConsistencyCheck::new(
             CheckName::Sources,
             single_source_us / whole_us,
@@ -226,7 +230,7 @@ fn pairs(blocks: &[(&[Row], &[Row])], account: fn(&Row) -> Account) -> Pairs {
     pairs
 }
 
-fn judged(pairs: &Pairs, correction: stats::Correction) -> Vec<LedgerRow> {
+fn tested_rows(pairs: &Pairs, correction: stats::Correction) -> Vec<LedgerRow> {
     let means: Vec<Option<stats::Mean>> = pairs.values().map(|it| mean(it)).collect();
     let p_values: Vec<f64> = means
         .iter()
@@ -253,7 +257,7 @@ fn judged(pairs: &Pairs, correction: stats::Correction) -> Vec<LedgerRow> {
     rows
 }
 
-fn single(name: &str, figures: &[[f64; 2]]) -> CostRow {
+fn untested_row(name: &str, figures: &[[f64; 2]]) -> CostRow {
     let p_value = mean(figures).map_or(1.0, |mean| mean.p_value);
     cost_row(name, figures, p_value)
 }
@@ -269,9 +273,10 @@ fn cost_row(name: &str, figures: &[[f64; 2]], p_adjusted: f64) -> CostRow {
     let difference_us = variant_us - baseline_us;
     let interval = mean(figures).and_then(|mean| mean.interval);
     let (low_us, high_us) = interval.map_or((difference_us, difference_us), |it| (it.low, it.high));
-    let told = interval.is_some() && p_adjusted <= ALPHA && (low_us > 0.0 || high_us < 0.0);
+    let is_significant =
+        interval.is_some() && p_adjusted <= ALPHA && (low_us > 0.0 || high_us < 0.0);
     let change = match () {
-        () if !told => Change::Unresolved,
+        () if !is_significant => Change::Unexplained,
         () if baseline_us < ABSENT_BELOW_SHARE * variant_us => Change::New,
         () if variant_us < ABSENT_BELOW_SHARE * baseline_us => Change::Gone,
         () if difference_us > 0.0 => Change::Up,

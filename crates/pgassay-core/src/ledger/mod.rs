@@ -7,8 +7,8 @@
 //! (Little, "A proof for the queuing formula L = λW", 1961; a closed loop with one backend per
 //! client). So:
 //!
-//! - the rows of a [`Ledger`] add up to `response_us + between_us`;
-//! - the rows of a [`LedgerDifference`], without `between transactions`, add up to the difference of
+//! - the rows of a [`Ledger`] add up to `response_us + between_transactions_us`;
+//! - the rows of a [`LedgerDifference`], without `between_transactions transactions`, add up to the difference of
 //!   the response times: an accounting, not a regression.
 //!
 //! # What is exact and what is sampled
@@ -18,7 +18,7 @@
 //! machine, so a share of samples is never taken as a share of time. The time in which the server
 //! waits for its client is divided by the client's own totals.
 //!
-//! Time without a known name is kept in rows of [`Part::Unresolved`]. The rest of the wait for the
+//! Time without a known name is kept in rows of [`Part::ExplainedShare`]. The rest of the wait for the
 //! client that the client does not account for is *unexplained* too: a remainder contains every error
 //! of the other rows. The CPU time of background processes is listed separately from the sum, since
 //! no transaction waits for it.
@@ -76,7 +76,7 @@ pub enum Part {
     /// Between transactions of the client.
     Between,
     /// Blocked or on CPU for an unknown reason.
-    Unresolved,
+    Unexplained,
 }
 
 /// Whether a row is service, queueing or think time.
@@ -86,9 +86,9 @@ pub enum Part {
 #[serde(rename_all = "snake_case")]
 pub enum Nature {
     /// Service: work of a CPU or a device. A saving at the bottleneck also shortens others' queueing.
-    Demand,
+    Service,
     /// Queueing: waiting for others' work to end, as for a CPU, a lock or a pipe.
-    Queue,
+    Queueing,
     /// Think time, as requested by `\sleep` or a schedule.
     Think,
     /// Unknown.
@@ -125,11 +125,11 @@ pub enum Divider {
     Nothing,
     /// Samples of session states in `pg_stat_activity` only. No totals of CPU time or blocked time are
     /// known, so shares of samples stand for shares of time.
-    AskedStates,
+    ActivityStates,
     /// Wait events sampled from `pg_stat_activity`.
-    AskedWaitEvents,
+    ActivityWaitEvents,
     /// Wait events read from the backends' memory.
-    WaitEvents,
+    MemoryWaitEvents,
     /// Stacks of blocked backends.
     Stacks,
 }
@@ -144,7 +144,7 @@ pub struct Ledger {
     /// Mean response time: the sum of the rows without [`Part::Between`].
     pub response_us: f64,
     /// Mean time between transactions.
-    pub between_us: f64,
+    pub between_transactions_us: f64,
     /// The rows, longest first.
     pub rows: Vec<Row>,
     /// CPU time of background processes, per transaction; not part of the sum.
@@ -210,7 +210,7 @@ pub struct LedgerChecks {
 /// stacks divide the on-CPU time, 3 if stacks also divide the blocked time.
 pub fn tier(cpu_by_stacks: bool, blocked_by: Divider) -> u8 {
     match (cpu_by_stacks, blocked_by) {
-        (_, Divider::AskedStates) => 0,
+        (_, Divider::ActivityStates) => 0,
         (_, Divider::Stacks) => 3,
         (true, _) => 2,
         (false, _) => 1,
@@ -221,7 +221,7 @@ pub fn tier(cpu_by_stacks: bool, blocked_by: Divider) -> u8 {
 /// remainder of the wait for the client do not.
 pub fn is_explained(part: Part, phase: &str, mechanism: &str) -> bool {
     match part {
-        Part::Unresolved | Part::Running => false,
+        Part::Unexplained | Part::Running => false,
         Part::OnCpu => !phase.is_empty(),
         Part::Client => !account::is_remainder(mechanism),
         Part::RunQueue | Part::Blocked | Part::Between => true,
@@ -246,15 +246,15 @@ pub struct LedgerDifference {
     /// Response time of both sides: the sum of `groups`, and of `rows`.
     pub response: CostRow,
     /// Time between transactions.
-    pub between: CostRow,
+    pub between_transactions: CostRow,
     /// The summarized account: phases on CPU, the run queue, reasons of blocking and the client's
     /// parts; largest difference first.
     pub groups: Vec<LedgerRow>,
     /// Phases × mechanisms, largest difference first.
     pub rows: Vec<LedgerRow>,
-    /// Unexplained time: the sum of the absolute differences of the rows of [`Part::Unresolved`],
+    /// Unexplained time: the sum of the absolute differences of the rows of [`Part::ExplainedShare`],
     /// so that opposite differences do not cancel.
-    pub unresolved_us: f64,
+    pub unexplained_us: f64,
     /// Whether the rows explain the difference: it exceeds the noise, and every check passed.
     pub explained: bool,
     /// The share of the difference in rows that explain their time (see [`is_explained`]); `None`
@@ -307,12 +307,12 @@ impl Row {
 impl LedgerDifference {
     /// Whether the response times differ by more than the noise.
     pub fn differs(&self) -> bool {
-        self.response.change != Change::Unresolved
+        self.response.change != Change::Unexplained
     }
 
     /// Whether little enough of the difference is unexplained.
-    pub fn is_resolved(&self) -> bool {
-        self.unresolved_us <= UNRESOLVED_SHARE_MAX * self.response.difference_us.abs()
+    pub fn is_mostly_explained(&self) -> bool {
+        self.unexplained_us <= UNRESOLVED_SHARE_MAX * self.response.difference_us.abs()
     }
 }
 

@@ -16,7 +16,7 @@ use crate::subsystem::FrameName;
 /// Why a backend was blocked.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reason {
-    /// [`Part::Blocked`], [`Part::Client`], [`Part::Running`] or [`Part::Unresolved`].
+    /// [`Part::Blocked`], [`Part::Client`], [`Part::Running`] or [`Part::ExplainedShare`].
     pub part: Part,
     /// Service of a device, or queueing.
     pub nature: Nature,
@@ -25,7 +25,7 @@ pub struct Reason {
 }
 
 /// What a function in a blocked stack implies.
-enum Says {
+enum WaitRule {
     /// The whole reason.
     Is(Nature, &'static str),
     /// It waits for a lock of this `wait_event_type`; the event names the lock.
@@ -37,35 +37,35 @@ enum Says {
     Client,
 }
 
-use Nature::{Demand, Queue, Think};
-use Says::{Client, Event, Is, Lock};
+use Nature::{Queueing, Service, Think};
+use WaitRule::{Client, Event, Is, Lock};
 
 /// The first match wins, so specific entries come before general ones: waiting for a lock before
 /// writing the file that the lock protects.
 #[rustfmt::skip]
-const STACKS: &[(Says, &[&str])] = &[
-    (Is(Queue, "logging pipe"), &["write_pipe_chunks", "pipe_write", "anon_pipe_write", "pipe_wait_writable"]),
+const STACKS: &[(WaitRule, &[&str])] = &[
+    (Is(Queueing, "logging pipe"), &["write_pipe_chunks", "pipe_write", "anon_pipe_write", "pipe_wait_writable"]),
     (Lock("LWLock"), &["LWLockAcquire", "LWLockAcquireOrWait", "LWLockWaitForVar", "LWLockAcquireCommon"]),
     (Lock("Lock"), &["ProcSleep", "WaitOnLock"]),
-    (Is(Queue, "buffer pin"), &["LockBufferForCleanup", "ProcWaitForSignal"]),
-    (Is(Queue, "synchronous replication"), &["SyncRepWaitForLSN"]),
+    (Is(Queueing, "buffer pin"), &["LockBufferForCleanup", "ProcWaitForSignal"]),
+    (Is(Queueing, "synchronous replication"), &["SyncRepWaitForLSN"]),
     (Client, &["secure_read", "pq_recvbuf", "ReadCommand", "SocketBackend"]),
-    (Is(Queue, "client not reading"), &["secure_write", "internal_flush", "internal_flush_buffer"]),
-    (Is(Demand, "WAL sync"), &["issue_xlog_fsync"]),
-    (Is(Demand, "WAL write"), &["XLogWrite", "XLogFileInit", "XLogFileInitInternal", "XLogBackgroundFlush"]),
-    (Is(Demand, "SLRU read and write"), &["SlruPhysicalReadPage", "SlruPhysicalWritePage"]),
-    (Is(Demand, "temporary file"), &["BufFileRead", "BufFileWrite", "BufFileReadCommon", "BufFileLoadBuffer", "BufFileDumpBuffer"]),
-    (Is(Demand, "data file write"), &["mdwrite", "mdwritev", "mdextend", "mdzeroextend", "mdwriteback"]),
-    (Is(Demand, "data file sync"), &["mdimmedsync", "mdsyncfiletag", "register_dirty_segment"]),
-    (Is(Demand, "data file read"), &["mdread", "mdreadv", "mdprefetch", "pgaio_wref_wait", "WaitReadBuffers", "WaitIO"]),
+    (Is(Queueing, "client not reading"), &["secure_write", "internal_flush", "internal_flush_buffer"]),
+    (Is(Service, "WAL sync"), &["issue_xlog_fsync"]),
+    (Is(Service, "WAL write"), &["XLogWrite", "XLogFileInit", "XLogFileInitInternal", "XLogBackgroundFlush"]),
+    (Is(Service, "SLRU read and write"), &["SlruPhysicalReadPage", "SlruPhysicalWritePage"]),
+    (Is(Service, "temporary file"), &["BufFileRead", "BufFileWrite", "BufFileReadCommon", "BufFileLoadBuffer", "BufFileDumpBuffer"]),
+    (Is(Service, "data file write"), &["mdwrite", "mdwritev", "mdextend", "mdzeroextend", "mdwriteback"]),
+    (Is(Service, "data file sync"), &["mdimmedsync", "mdsyncfiletag", "register_dirty_segment"]),
+    (Is(Service, "data file read"), &["mdread", "mdreadv", "mdprefetch", "pgaio_wref_wait", "WaitReadBuffers", "WaitIO"]),
     (Event("IPC", "BgworkerStartup"), &["WaitForBackgroundWorkerStartup", "WaitForParallelWorkersToAttach"]),
     (Event("IPC", "BgworkerShutdown"), &["WaitForBackgroundWorkerShutdown"]),
     (Event("IPC", "ParallelFinish"), &["WaitForParallelWorkersToFinish"]),
     (Event("IPC", "MessageQueueReceive"), &["shm_mq_receive_bytes"]),
     (Event("IPC", "MessageQueueSend"), &["shm_mq_send_bytes"]),
     (Is(Think, "sleep"), &["pg_sleep", "vacuum_delay_point"]),
-    (Is(Queue, "spinlock delay"), &["perform_spin_delay", "s_lock"]),
-    (Is(Demand, "page fault"), &["asm_exc_page_fault", "exc_page_fault", "page_fault", "do_page_fault"]),
+    (Is(Queueing, "spinlock delay"), &["perform_spin_delay", "s_lock"]),
+    (Is(Service, "page fault"), &["asm_exc_page_fault", "exc_page_fault", "page_fault", "do_page_fault"]),
     // Compilers inline `gather_readnext` into its caller, which also runs the leader's own part.
     (Event("IPC", "ExecuteGather"), &["gather_readnext", "ExecGather"]),
 ];
@@ -107,10 +107,10 @@ impl Reason {
             Some(Is(nature, mechanism)) => Self::blocked(*nature, mechanism),
             Some(Client) => Self::client(),
             Some(Event(class, name)) if matches!(kind, "" | "not known") => {
-                Self::blocked(Queue, &format!("{class} {name}"))
+                Self::blocked(Queueing, &format!("{class} {name}"))
             }
             Some(Lock(class)) if kind.starts_with(class) => Self::of_event(kind, event),
-            Some(Lock(class)) => Self::blocked(Queue, class),
+            Some(Lock(class)) => Self::blocked(Queueing, class),
             Some(Event(..)) | None => Self::of_event(kind, event),
         }
     }
@@ -119,30 +119,30 @@ impl Reason {
     pub fn of_event(kind: &str, event: &str) -> Self {
         match kind {
             "Client" if event == "ClientRead" => Self::client(),
-            "Client" if event == "ClientWrite" => Self::blocked(Queue, "client not reading"),
+            "Client" if event == "ClientWrite" => Self::blocked(Queueing, "client not reading"),
             "IO" => {
                 let known = FILES
                     .iter()
                     .find(|(_, starts)| starts.iter().any(|start| event.starts_with(start)));
                 let own = || format!("IO {event}");
                 Self::blocked(
-                    Demand,
+                    Service,
                     &known.map_or_else(own, |(name, _)| (*name).to_owned()),
                 )
             }
             "Timeout" => Self::blocked(Think, &format!("Timeout {event}")),
-            "BufferPin" => Self::blocked(Queue, "buffer pin"),
+            "BufferPin" => Self::blocked(Queueing, "buffer pin"),
             // 9.6 distinguishes two types of lightweight locks.
             "LWLockNamed" | "LWLockTranche" | "LWLock" => {
                 let name = event.strip_suffix("Lock").unwrap_or(event);
-                Self::blocked(Queue, &format!("LWLock {name}"))
+                Self::blocked(Queueing, &format!("LWLock {name}"))
             }
             "" | "not known" => Self {
-                part: Part::Unresolved,
+                part: Part::Unexplained,
                 nature: Nature::Unknown,
                 mechanism: "blocked, reason unknown".to_owned(),
             },
-            _ => Self::blocked(Queue, &format!("{kind} {event}")),
+            _ => Self::blocked(Queueing, &format!("{kind} {event}")),
         }
     }
 
@@ -150,7 +150,7 @@ impl Reason {
     pub fn client() -> Self {
         Self {
             part: Part::Client,
-            nature: Queue,
+            nature: Queueing,
             mechanism: "client".to_owned(),
         }
     }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_no_look_has_met_waits_for_its_workers_all_the_same() {
+    fn a_leader_without_samples_waits_for_its_workers() {
         let end = "DestroyParallelContext;WaitForParallelWorkersToExit;\
                    WaitForBackgroundWorkerShutdown;WaitLatch;epoll_wait";
         assert_eq!(of(end, "", ""), "IPC BgworkerShutdown");
@@ -234,16 +234,16 @@ mod tests {
     }
 
     #[test]
-    fn events_alone_serve_without_stacks() {
+    fn events_name_waits_without_stacks() {
         let of = |kind, event| Reason::of_event(kind, event);
         assert_eq!(of("Client", "ClientRead").part, Part::Client);
         for event in ["WALSync", "WalSync"] {
             assert_eq!(of("IO", event).mechanism, "WAL sync");
-            assert_eq!(of("IO", event).nature, Nature::Demand);
+            assert_eq!(of("IO", event).nature, Nature::Service);
         }
         assert_eq!(of("IO", "RelationMapRead").mechanism, "IO RelationMapRead");
-        assert_eq!(of("Lock", "tuple").nature, Nature::Queue);
-        assert_eq!(of("", "").part, Part::Unresolved);
+        assert_eq!(of("Lock", "tuple").nature, Nature::Queueing);
+        assert_eq!(of("", "").part, Part::Unexplained);
         assert_eq!(of("Timeout", "PgSleep").nature, Nature::Think);
     }
 }

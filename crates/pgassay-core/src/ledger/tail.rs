@@ -94,10 +94,10 @@ pub(super) fn tail(measured: &Measured<'_>) -> Result<Option<Tail>, LatencyError
         );
         rows.add(reason, figures);
     };
-    let run_queue = is(Part::RunQueue, Nature::Queue, "run queue");
+    let run_queue = is(Part::RunQueue, Nature::Queueing, "run queue");
     add(run_queue, all.run_queue_ns, tail.run_queue_ns);
-    let unseen = is(Part::Unresolved, Nature::Unknown, "not observed");
-    add(unseen, all.unseen_ns, tail.unseen_ns);
+    let unseen = is(Part::Unexplained, Nature::Unknown, "not observed");
+    add(unseen, all.unknown_state_ns, tail.unknown_state_ns);
     for blocked in &profile.blocked {
         let key = key_in_profile(profile, blocked);
         add(key.reason, blocked.in_transactions_ns, blocked.in_tail_ns);
@@ -135,16 +135,16 @@ fn cpu_shares(profile: &Profile, major: &str) -> Vec<(Reason, (f64, f64))> {
     let sum = |of: fn(&Node) -> u64| profile.nodes.iter().map(of).sum::<u64>() as f64;
     let (all, tail) = (sum(|node| node.in_transactions), sum(|node| node.in_tail));
     if tail < TAIL_SAMPLES_MIN {
-        return vec![(is(Part::OnCpu, Nature::Demand, "CPU"), (1.0, 1.0))];
+        return vec![(is(Part::OnCpu, Nature::Service, "CPU"), (1.0, 1.0))];
     }
     let symbols = Symbols::for_major(major);
     sampled
         .map(|(index, node)| {
             let key = cpu_key(&symbols, &profile.stack(index));
             let reason = if key.is_unresolved {
-                is(Part::Unresolved, Nature::Demand, &key.mechanism)
+                is(Part::Unexplained, Nature::Service, &key.mechanism)
             } else {
-                is(Part::OnCpu, Nature::Demand, &key.phase)
+                is(Part::OnCpu, Nature::Service, &key.phase)
             };
             let shares = (
                 node.in_transactions as f64 / all,
@@ -230,7 +230,7 @@ mod tests {
             covered_ns: on_cpu_ns + 200 + 100 + blocked_ns,
             on_cpu_ns,
             run_queue_ns: 200,
-            unseen_ns: 100,
+            unknown_state_ns: 100,
         }
     }
 
@@ -281,7 +281,7 @@ mod tests {
         let names: Vec<&str> = tail.rows.iter().map(|row| &row.mechanism[..]).collect();
         assert_eq!(names, ["Lock tuple", "CPU", "run queue", "not observed"]);
         assert!((tail.rows[0].tail_us - 9000.0 * 16.0 / 18.0).abs() < 1e-6);
-        assert_eq!(tail.rows[3].part, Part::Unresolved);
+        assert_eq!(tail.rows[3].part, Part::Unexplained);
         assert_eq!((tail.p99_low_us, tail.p99_high_us), (1500.0, 2000.0));
         // The latency of two of two hundred transactions without profiling.
         assert!((tail.timed_us - 8000.0).abs() < 8.0, "{tail:?}");

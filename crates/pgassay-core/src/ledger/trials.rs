@@ -20,7 +20,7 @@ use super::tail::tail;
 use super::{BackgroundRow, Divider, Ledger, Part, Row};
 use crate::observation::WaitSource;
 use crate::profile::{BlockedStack, Frame, Profile};
-use crate::subsystem::{Credit, FrameName, Phase, Subsystem, Symbols};
+use crate::subsystem::{Attribution, FrameName, Phase, Subsystem, Symbols};
 use crate::trial::{CpuTotals, LatencyError, Trial, TrialKind};
 
 /// All measurements of one point.
@@ -66,7 +66,7 @@ pub(super) struct BlockRows {
 }
 
 /// A ledger, and the rows of the blocks that it averages.
-pub(super) struct Detailed {
+pub(super) struct LedgerWithBlocks {
     pub ledger: Ledger,
     pub blocks: Vec<BlockRows>,
     pub guards: Guards,
@@ -78,7 +78,7 @@ pub(super) struct Detailed {
 /// # Errors
 /// A damaged latency histogram.
 pub fn ledger(measured: &Measured<'_>) -> Result<Option<Ledger>, LatencyError> {
-    Ok(detailed(measured)?.map(|it| it.ledger))
+    Ok(ledger_with_blocks(measured)?.map(|it| it.ledger))
 }
 
 /// The rows of each block by block number; the ledger's rows are their mean.
@@ -88,11 +88,13 @@ pub fn ledger(measured: &Measured<'_>) -> Result<Option<Ledger>, LatencyError> {
 pub(crate) fn rows_by_block(
     measured: &Measured<'_>,
 ) -> Result<BTreeMap<u32, Vec<Row>>, LatencyError> {
-    let blocks = detailed(measured)?.map_or_else(Vec::new, |it| it.blocks);
+    let blocks = ledger_with_blocks(measured)?.map_or_else(Vec::new, |it| it.blocks);
     Ok(blocks.into_iter().map(|it| (it.number, it.rows)).collect())
 }
 
-pub(super) fn detailed(measured: &Measured<'_>) -> Result<Option<Detailed>, LatencyError> {
+pub(super) fn ledger_with_blocks(
+    measured: &Measured<'_>,
+) -> Result<Option<LedgerWithBlocks>, LatencyError> {
     let exact = blocks(measured)?;
     if exact.is_empty() {
         return Ok(None);
@@ -124,7 +126,7 @@ pub(super) fn detailed(measured: &Measured<'_>) -> Result<Option<Detailed>, Late
         condition: measured.condition,
         variant: measured.variant,
         response_us: sum_us - between_us,
-        between_us,
+        between_transactions_us: between_us,
         checks,
         consistency,
         rows,
@@ -133,7 +135,7 @@ pub(super) fn detailed(measured: &Measured<'_>) -> Result<Option<Detailed>, Late
         tail: tail(measured)?,
         cpu_by_stacks: !dividers.cpu.pooled.is_empty(),
     };
-    Ok(Some(Detailed {
+    Ok(Some(LedgerWithBlocks {
         ledger,
         blocks,
         guards,
@@ -150,9 +152,9 @@ pub(super) fn of_kind<'a>(
 
 fn blocks(measured: &Measured<'_>) -> Result<Vec<Block>, LatencyError> {
     let mut by_number: BTreeMap<u32, Vec<&Trial>> = BTreeMap::new();
-    let is_asked = is_asked(measured);
+    let is_asked = only_activity_samples(measured);
     for trial in of_kind(measured, TrialKind::Timed) {
-        let is_counted = counted(trial).is_some();
+        let is_counted = exact_totals(trial).is_some();
         if is_counted || is_asked {
             by_number.entry(trial.block).or_default().push(trial);
         }
@@ -171,17 +173,17 @@ fn blocks(measured: &Measured<'_>) -> Result<Vec<Block>, LatencyError> {
 }
 
 /// A trial's exact totals, if it has any.
-pub(super) fn counted(trial: &Trial) -> Option<CpuTotals> {
+pub(super) fn exact_totals(trial: &Trial) -> Option<CpuTotals> {
     let is_counted = |it: &CpuTotals| it.processes > 0 && it.on_cpu_us > 0.0;
     trial.server.filter(is_counted)
 }
 
 /// Whether samples of `pg_stat_activity` are all that is known of the backends.
-fn is_asked(measured: &Measured<'_>) -> bool {
+fn only_activity_samples(measured: &Measured<'_>) -> bool {
     let of_timed = || of_kind(measured, TrialKind::Timed);
     let mut asked = of_kind(measured, TrialKind::Profiled).filter_map(|trial| trial.waits.as_ref());
     of_timed().all(|trial| trial.server.is_none())
-        && asked.any(|it| it.source == WaitSource::PgStatActivity && it.looks() > 0)
+        && asked.any(|it| it.source == WaitSource::PgStatActivity && it.samples() > 0)
 }
 
 /// The part of the whole outside of statements, by the server's clock of the time inside statements
@@ -202,17 +204,17 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
     let of_server = |of: fn(&CpuTotals) -> f64| {
         trials
             .iter()
-            .filter_map(|it| counted(it))
+            .filter_map(|it| exact_totals(it))
             .map(|it| of(&it))
             .sum::<f64>()
     };
     // A client has one backend, visible or not.
-    let backends = |trial: &Trial| match counted(trial) {
+    let backends = |trial: &Trial| match exact_totals(trial) {
         Some(server) => f64::from(server.processes),
-        None => trial.client.whole_us() / trial.window_us,
+        None => trial.client.total_us() / trial.window_us,
     };
     let backends_us = trials.iter().map(|trial| backends(trial) * trial.window_us);
-    let in_window = sum(Trial::credited);
+    let in_window = sum(Trial::credited_or_counted);
     let ended = sum(|trial| trial.transactions as f64);
     let optional = |of: fn(&Trial) -> Option<f64>| -> Option<f64> {
         let parts: Option<Vec<f64>> = trials.iter().map(|trial| of(trial)).collect();
@@ -235,12 +237,12 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
             run_queue_us: of_server(|it| it.run_queue_us) / all,
             idle_us: None,
             client: Some(ClientParts {
-                between_us: sum(|trial| trial.client.between_us) / in_window,
-                asleep_us: sum(|trial| trial.client.asleep_us) / in_window,
+                between_us: sum(|trial| trial.client.between_transactions_us) / in_window,
+                sleep_us: sum(|trial| trial.client.sleep_us) / in_window,
                 cpu_us: sum(|trial| trial.client.cpu_us) / all,
                 run_queue_us: sum(|trial| trial.client.run_queue_us) / all,
-                ready_run_queue_us: optional(|trial| trial.client.ready_run_queue_us),
-                turn_us: optional(|trial| trial.client.turn_us),
+                ready_run_queue_us: optional(|trial| trial.client.client_run_queue_us),
+                thread_busy_us: optional(|trial| trial.client.thread_busy_us),
             }),
         },
         backends: trials.iter().map(|trial| backends(trial)).sum::<f64>() / trials.len() as f64,
@@ -297,7 +299,7 @@ impl Dividers {
 
     fn blocked_of(&self, block: &Block) -> &BlockedWeights {
         // Samples over a connection are few: those of one block may have caught no statement.
-        let is_asked = self.blocked_by == Divider::AskedStates;
+        let is_asked = self.blocked_by == Divider::ActivityStates;
         let blocked = self.blocked.blocks.get(&block.number);
         let blocked = blocked.filter(|_| !is_asked);
         blocked.unwrap_or(&self.blocked.pooled)
@@ -332,12 +334,12 @@ fn names<'a>(stack: &[&'a Frame]) -> Vec<FrameName<'a>> {
 /// The key of an on-CPU stack.
 pub(super) fn cpu_key(symbols: &Symbols, stack: &[&Frame]) -> CpuKey {
     let names = names(stack);
-    let subsystem = Credit::of(symbols, &names).subsystem;
+    let subsystem = Attribution::of(symbols, &names).subsystem;
     let no_stack = names.iter().all(|name| name.object.is_empty());
     CpuKey {
         phase: Phase::of(&names).to_string(),
         mechanism: subsystem.to_string(),
-        is_unresolved: subsystem == Subsystem::Unresolved || no_stack,
+        is_unresolved: subsystem == Subsystem::Unexplained || no_stack,
     }
 }
 
@@ -358,7 +360,7 @@ pub(crate) fn blocked_key(stack: &[&Frame], kind: &str, event: &str) -> BlockedK
 pub(super) fn key_in_profile(profile: &Profile, blocked: &BlockedStack) -> BlockedKey {
     let node = blocked.node.map(|node| profile.stack(node));
     let stack = node.unwrap_or_default();
-    blocked_key(&stack, &blocked.wait_kind, &blocked.wait_name)
+    blocked_key(&stack, &blocked.wait_event_type, &blocked.wait_event)
 }
 
 /// Weights that divide on-CPU time, over all blocks.
@@ -411,7 +413,7 @@ fn blocked_by_events(measured: &Measured<'_>) -> (ByBlock<BlockedWeights>, Divid
     let mut weights = no_blocked();
     let mut divider = Divider::Nothing;
     // If the on-CPU total is known, samples of active sessions do not divide it: they miss too many.
-    let is_asked = is_asked(measured);
+    let is_asked = only_activity_samples(measured);
     for trial in of_kind(measured, TrialKind::Profiled) {
         let Some(waits) = &trial.waits else { continue };
         if is_asked && waits.runnable_samples > 0 {
@@ -428,7 +430,7 @@ fn blocked_by_events(measured: &Measured<'_>) -> (ByBlock<BlockedWeights>, Divid
         }
     }
     if is_asked {
-        divider = Divider::AskedStates;
+        divider = Divider::ActivityStates;
     }
     (weights, divider)
 }

@@ -10,7 +10,7 @@ use pgassay_stats as stats;
 
 use super::interval::Value;
 use super::{Figure, Percentile};
-use crate::counters::{Counted, CountedFigure};
+use crate::counters::{CounterFigure, PointCounters};
 use crate::profile::{Node, Profile};
 use crate::trial::{Trial, TrialKind};
 
@@ -70,11 +70,11 @@ pub(super) fn of_counter(
     trials: &[Trial],
     condition: usize,
     variant: usize,
-    counter: &CountedFigure,
+    counter: &CounterFigure,
 ) -> Value {
     let point = counter.per_transaction;
     let is_its = |it: &&Trial| (it.condition, it.variant) == (condition, variant);
-    let figures = Counted::new(trials.iter().filter(is_its)).per_trial(&counter.name);
+    let figures = PointCounters::new(trials.iter().filter(is_its)).per_trial(&counter.name);
     let mean = stats::mean_difference(&figures, LEVEL).ok();
     match mean.and_then(|mean| mean.interval) {
         Some(it) => Value::within(point, [it.low.max(0.0), it.high]),
@@ -125,7 +125,7 @@ fn nodes_under(profile: &Profile, function: &str) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::Counted;
+    use crate::counters::PointCounters;
     use crate::profile::{Frame, ProfileBuilder};
     use crate::trial::tests::trial;
 
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_counter_is_exact_where_every_trial_counts_alike() {
         let of = |trials: &[Trial]| {
-            let figures = Counted::new(trials.iter()).figures();
+            let figures = PointCounters::new(trials.iter()).figures();
             of_counter(trials, 0, 0, &figures[0])
         };
         let mut alike = trials(&[100, 100]);

@@ -165,7 +165,7 @@ impl Measured<'_> {
         }
         let units = self.plan.point(condition, variant).per_transaction() as f64;
         let counted = |name: &str| {
-            let mut counters = point.counted.iter();
+            let mut counters = point.counters.iter();
             let found = counters.find(|counter| counter.name == name)?;
             Some(of_counter(self.trials, condition, variant, found))
         };
@@ -255,10 +255,10 @@ impl Measured<'_> {
             .iter()
             .map(|row| ReferenceFigure {
                 name: row.name.clone(),
-                was: row.was,
-                is: self.mean(&row.is),
-                was_ratio: None,
-                is_ratio: None,
+                published: row.was,
+                measured: self.mean(&row.is),
+                published_ratio: None,
+                measured_ratio: None,
             })
             .collect();
         let base = reference.base.as_ref();
@@ -269,8 +269,11 @@ impl Measured<'_> {
             // Only ratios of the same figure are meaningful: not values per day over values per second.
             let alike = reference.row.iter().map(|row| figure_of(&row.is) == figure);
             for (row, _) in rows.iter_mut().zip(alike).filter(|(_, alike)| *alike) {
-                row.was_ratio = row.was.zip(base.was).map(|(it, base)| it / base);
-                row.is_ratio = row.is.zip(base.is).map(|(it, base)| it / base);
+                row.published_ratio = row
+                    .published
+                    .zip(base.published)
+                    .map(|(it, base)| it / base);
+                row.measured_ratio = row.measured.zip(base.measured).map(|(it, base)| it / base);
             }
         }
         ReferenceTable { rows }
@@ -372,7 +375,7 @@ mod tests {
             difference_us: f64::midpoint(low_us, high_us),
             low_us,
             high_us,
-            change: Change::Unresolved,
+            change: Change::Unexplained,
         }
     }
 

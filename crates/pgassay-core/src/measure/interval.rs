@@ -91,7 +91,7 @@ pub(super) fn outcome(left: Value, relation: &Relation, right: Value) -> Outcome
         Relation::LessOrEqual => (left.high <= right.low, left.low > right.high),
         Relation::More => (left.low > right.high, left.high <= right.low),
         Relation::MoreOrEqual => (left.low >= right.high, left.high < right.low),
-        Relation::About(share) => {
+        Relation::Within(share) => {
             let ratio = left.combined('/', right);
             let (least, most) = (1.0 - share, 1.0 + share);
             let is_inside = ratio.low >= least && ratio.high <= most;
@@ -130,8 +130,8 @@ mod tests {
     }
 
     #[test]
-    fn nearness_needs_the_whole_interval_inside_or_outside() {
-        let near = Relation::About(0.2);
+    fn within_needs_the_whole_interval_inside_or_outside() {
+        let near = Relation::Within(0.2);
         let one = Value::exact(1.0);
         assert_eq!(outcome(within(1.0, 0.9, 1.1), &near, one), Outcome::Met);
         let reaching = within(1.0, 0.7, 1.1);

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use evaluate::{Readings, read};
 pub use explained::is_explained;
-pub use parse::{MeasureError, check_names};
+pub use parse::{ExpressionError, check_names};
 
 use crate::plan::Condition;
 
@@ -47,7 +47,7 @@ pub(crate) enum Figure {
     CpuUs,
     /// `share(FUNCTION)`: percentage of the server's CPU time in it and its callees.
     Share(String),
-    /// `counted(COUNTER)`: a counter per transaction.
+    /// `counters(COUNTER)`: a counter per transaction.
     Counted(String),
     /// `per_second(COUNTER)`: a counter per second.
     PerSecond(String),
@@ -112,7 +112,7 @@ pub(crate) enum Relation {
     More,
     MoreOrEqual,
     /// Within this share of the right side.
-    About(f64),
+    Within(f64),
     /// By name.
     Is(String),
 }
@@ -231,17 +231,17 @@ pub struct ReferenceFigure {
     pub name: String,
     /// The source's figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub was: Option<f64>,
+    pub published: Option<f64>,
     /// The measured figure; the geometric mean under several conditions. `None` if nothing was
     /// measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub is: Option<f64>,
+    pub measured: Option<f64>,
     /// `was` over that of the base row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub was_ratio: Option<f64>,
+    pub published_ratio: Option<f64>,
     /// `is` over that of the base row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub is_ratio: Option<f64>,
+    pub measured_ratio: Option<f64>,
 }
 
 /// Inclusive CPU shares of a function that the study watches.
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expectations_of_older_versions_open_with_what_they_said() {
+    fn expectations_of_older_versions_load() {
         let old = r#"{"that": "t", "check": "a.tps > 1", "met": false, "readings": [
             {"condition": 0, "left": "2", "right": "1", "met": true},
             {"condition": 1, "left": "0.5", "right": "1", "met": false}]}"#;
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn one_condition_decides_against_and_any_open_one_leaves_it_open() {
+    fn one_missed_condition_decides_and_an_inconclusive_one_is_inconclusive() {
         use Outcome::{Inconclusive, Met, NotMet};
         let of = |outcomes: &[Outcome]| Outcome::of_all(outcomes.iter().copied());
         assert_eq!(of(&[]), None);

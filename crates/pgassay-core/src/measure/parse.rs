@@ -5,22 +5,22 @@ use std::fmt;
 use thiserror::Error;
 
 use super::{Check, Expression, Figure, Percentile, RatioFigure, Relation, Where};
-use crate::study::{Study, StudyError, StudySource, near};
+use crate::study::{Study, StudyError, StudySource, most_similar};
 
 /// An error in an expression, with what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
-pub struct MeasureError(pub(crate) String);
+pub struct ExpressionError(pub(crate) String);
 
-fn error<T>(words: impl Into<String>) -> Result<T, MeasureError> {
-    Err(MeasureError(words.into()))
+fn error<T>(words: impl Into<String>) -> Result<T, ExpressionError> {
+    Err(ExpressionError(words.into()))
 }
 
 const FIGURES: &str = "tps_ratio, latency_ratio, p95_ratio, p99_ratio, cpu_ratio, tps, rate, per_day, \
 latency_ms, p50_ms, p95_ms, p99_ms, cpu_us, share(FUNCTION), counted(COUNTER), per_second(COUNTER), leading";
 
 /// Parses a check.
-pub(crate) fn check(text: &str) -> Result<Check, MeasureError> {
+pub(crate) fn check(text: &str) -> Result<Check, ExpressionError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
     let left = parser.sum()?;
@@ -54,11 +54,11 @@ pub(crate) fn check(text: &str) -> Result<Check, MeasureError> {
         Some(Token::Sign("<=")) => Relation::LessOrEqual,
         Some(Token::Sign(">")) => Relation::More,
         Some(Token::Sign(">=")) => Relation::MoreOrEqual,
-        Some(Token::Sign("~")) => Relation::About(0.0),
+        Some(Token::Sign("~")) => Relation::Within(0.0),
         _ => return error("a check must compare: `a.tps_ratio > 1.2` or `a.tps ~ 100 within 20%`"),
     };
     let right = parser.sum()?;
-    let relation = if relation == Relation::About(0.0) {
+    let relation = if relation == Relation::Within(0.0) {
         parser.within()?
     } else {
         relation
@@ -73,7 +73,7 @@ pub(crate) fn check(text: &str) -> Result<Check, MeasureError> {
 }
 
 /// Parses an expression and its conditions.
-pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), MeasureError> {
+pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), ExpressionError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
     let found = parser.sum()?;
@@ -82,7 +82,7 @@ pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), Measure
 }
 
 /// Parses a variant and the conditions under which it is compared with the baseline.
-pub(crate) fn comparison(text: &str) -> Result<(String, Vec<Where>), MeasureError> {
+pub(crate) fn comparison(text: &str) -> Result<(String, Vec<Where>), ExpressionError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
     let Some(Token::Word(variant)) = parser.next() else {
@@ -92,7 +92,7 @@ pub(crate) fn comparison(text: &str) -> Result<(String, Vec<Where>), MeasureErro
     Ok((variant, conditions))
 }
 
-fn split_where(text: &str) -> Result<(&str, Vec<Where>), MeasureError> {
+fn split_where(text: &str) -> Result<(&str, Vec<Where>), ExpressionError> {
     match text.split_once(" where ") {
         None => Ok((text, Vec::new())),
         Some((text, conditions)) => Ok((text, wheres(conditions)?)),
@@ -100,7 +100,7 @@ fn split_where(text: &str) -> Result<(&str, Vec<Where>), MeasureError> {
 }
 
 /// `script = plain and clients = 1|8`.
-fn wheres(text: &str) -> Result<Vec<Where>, MeasureError> {
+fn wheres(text: &str) -> Result<Vec<Where>, ExpressionError> {
     let one = |part: &str| {
         let Some((name, values)) = part.split_once('=') else {
             return error(format!(
@@ -149,7 +149,7 @@ struct Parser {
 }
 
 impl Parser {
-    fn new(text: &str) -> Result<Self, MeasureError> {
+    fn new(text: &str) -> Result<Self, ExpressionError> {
         let mut tokens = Vec::new();
         let mut rest = text.trim_start();
         while let Some(first) = rest.chars().next() {
@@ -208,7 +208,7 @@ impl Parser {
         found
     }
 
-    fn end(&self) -> Result<(), MeasureError> {
+    fn end(&self) -> Result<(), ExpressionError> {
         match self.tokens.get(self.at) {
             None => Ok(()),
             Some(token) => error(format!("unexpected `{token}` after the expression")),
@@ -216,19 +216,19 @@ impl Parser {
     }
 
     /// `within 20%`.
-    fn within(&mut self) -> Result<Relation, MeasureError> {
+    fn within(&mut self) -> Result<Relation, ExpressionError> {
         let words = [self.next(), self.next(), self.next()];
         match words {
             [
                 Some(Token::Word(word)),
                 Some(Token::Number(share)),
                 Some(Token::Sign("%")),
-            ] if word == "within" => Ok(Relation::About(share / 100.0)),
+            ] if word == "within" => Ok(Relation::Within(share / 100.0)),
             _ => error("expected a tolerance after `~ …`, such as `within 20%`"),
         }
     }
 
-    fn sum(&mut self) -> Result<Expression, MeasureError> {
+    fn sum(&mut self) -> Result<Expression, ExpressionError> {
         let mut left = self.product()?;
         loop {
             let sign = match (self.takes("+"), self.takes("-")) {
@@ -240,7 +240,7 @@ impl Parser {
         }
     }
 
-    fn product(&mut self) -> Result<Expression, MeasureError> {
+    fn product(&mut self) -> Result<Expression, ExpressionError> {
         let mut left = self.factor()?;
         loop {
             let sign = match (self.takes("*"), self.takes("/")) {
@@ -252,7 +252,7 @@ impl Parser {
         }
     }
 
-    fn factor(&mut self) -> Result<Expression, MeasureError> {
+    fn factor(&mut self) -> Result<Expression, ExpressionError> {
         match self.next() {
             Some(Token::Number(value)) => Ok(Expression::Number(value)),
             Some(Token::Sign("(")) => {
@@ -283,7 +283,7 @@ impl Parser {
         }
     }
 
-    fn figure(&mut self) -> Result<Figure, MeasureError> {
+    fn figure(&mut self) -> Result<Figure, ExpressionError> {
         let Some(Token::Word(name)) = self.next() else {
             return error(format!(
                 "expected a figure after `VARIANT.`: one of {FIGURES}"
@@ -312,7 +312,7 @@ impl Parser {
     }
 
     /// A name in parentheses; names of counters contain a dot.
-    fn argument(&mut self) -> Result<String, MeasureError> {
+    fn argument(&mut self) -> Result<String, ExpressionError> {
         let mut name = String::new();
         if !self.takes("(") {
             return error("expected a name in parentheses");
@@ -332,27 +332,27 @@ impl Parser {
 pub fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError> {
     for (index, expected) in study.expect.iter().enumerate() {
         let path = ["expect", &index.to_string(), "check"];
-        let told = |error: MeasureError| source.error_at(&path, error.to_string());
-        let check = check(&expected.check).map_err(told)?;
+        let at_path = |error: ExpressionError| source.error_at(&path, error.to_string());
+        let check = check(&expected.check).map_err(at_path)?;
         for side in [Some(&check.left), check.right.as_ref()]
             .into_iter()
             .flatten()
         {
-            known(side, study).map_err(told)?;
+            check_expression_names(side, study).map_err(at_path)?;
         }
-        known_conditions(&check.conditions, study).map_err(told)?;
+        known_conditions(&check.conditions, study).map_err(at_path)?;
     }
     let rows = study.reference.iter().flat_map(|it| &it.row);
     for (index, row) in rows.enumerate() {
         let path = ["reference", "row", &index.to_string(), "is"];
-        let told = |error: MeasureError| source.error_at(&path, error.to_string());
-        let (found, conditions) = expression(&row.is).map_err(told)?;
-        known(&found, study).map_err(told)?;
-        known_conditions(&conditions, study).map_err(told)?;
+        let at_path = |error: ExpressionError| source.error_at(&path, error.to_string());
+        let (found, conditions) = expression(&row.is).map_err(at_path)?;
+        check_expression_names(&found, study).map_err(at_path)?;
+        known_conditions(&conditions, study).map_err(at_path)?;
     }
     if let Some(text) = &study.explain {
-        let told = |error: MeasureError| source.error_at(&["explain"], error.to_string());
-        known_comparison(text, study).map_err(told)?;
+        let at_path = |error: ExpressionError| source.error_at(&["explain"], error.to_string());
+        known_comparison(text, study).map_err(at_path)?;
     }
     let Some(reference) = &study.reference else {
         return Ok(());
@@ -367,13 +367,13 @@ pub fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError
     }
 }
 
-fn known(expression: &Expression, study: &Study) -> Result<(), MeasureError> {
+fn check_expression_names(expression: &Expression, study: &Study) -> Result<(), ExpressionError> {
     match expression {
         Expression::Number(_) => Ok(()),
         Expression::Condition(name) => known_condition(name, study),
         Expression::Binary(left, _, right) => {
-            known(left, study)?;
-            known(right, study)
+            check_expression_names(left, study)?;
+            check_expression_names(right, study)
         }
         Expression::Figure { variant, at, .. } => {
             known_variant(variant, study)?;
@@ -382,7 +382,7 @@ fn known(expression: &Expression, study: &Study) -> Result<(), MeasureError> {
     }
 }
 
-fn known_comparison(text: &str, study: &Study) -> Result<(), MeasureError> {
+fn known_comparison(text: &str, study: &Study) -> Result<(), ExpressionError> {
     let (variant, conditions) = comparison(text)?;
     known_variant(&variant, study)?;
     if study.variant.first().is_some_and(|it| it.name == variant) {
@@ -393,18 +393,18 @@ fn known_comparison(text: &str, study: &Study) -> Result<(), MeasureError> {
     known_conditions(&conditions, study)
 }
 
-fn known_variant(name: &str, study: &Study) -> Result<(), MeasureError> {
+fn known_variant(name: &str, study: &Study) -> Result<(), ExpressionError> {
     let names = || study.variant.iter().map(|it| it.name.as_str());
     known_name("variant", name, names)
 }
 
-fn known_conditions(conditions: &[Where], study: &Study) -> Result<(), MeasureError> {
+fn known_conditions(conditions: &[Where], study: &Study) -> Result<(), ExpressionError> {
     conditions
         .iter()
         .try_for_each(|it| known_condition(&it.name, study))
 }
 
-fn known_condition(name: &str, study: &Study) -> Result<(), MeasureError> {
+fn known_condition(name: &str, study: &Study) -> Result<(), ExpressionError> {
     let lists = &study.conditions;
     let fixed = ["clients", "script", "version", "protocol", "network"];
     let named = lists.settings.keys().chain(lists.session.keys());
@@ -421,12 +421,12 @@ fn known_name<'a, I: Iterator<Item = &'a str>>(
     what: &str,
     name: &str,
     known: impl Fn() -> I,
-) -> Result<(), MeasureError> {
+) -> Result<(), ExpressionError> {
     if known().any(|it| it == name) {
         return Ok(());
     }
     let list: Vec<&str> = known().collect();
-    let hint = near(name, known())
+    let hint = most_similar(name, known())
         .map(|it| format!("; did you mean \"{it}\"?"))
         .unwrap_or_default();
     error(format!(
@@ -470,7 +470,7 @@ mod tests {
         let Check {
             relation, right, ..
         } = found.unwrap();
-        assert_eq!(relation, Relation::About(0.2));
+        assert_eq!(relation, Relation::Within(0.2));
         let Some(Expression::Binary(left, '/', _)) = right else {
             panic!("a quotient: {right:?}")
         };
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_what_is_expected() {
+    fn parse_errors_say_what_is_expected() {
         for (text, words) in [
             (
                 "a.tpps > 1",

@@ -36,7 +36,7 @@ impl Observation {
     pub fn divided_by(&self) -> (bool, Divider) {
         let blocked_by = match &self.waits {
             _ if self.seen_blocked().is_some() => Divider::Stacks,
-            _ if self.backends.is_none() => Divider::AskedStates,
+            _ if self.backends.is_none() => Divider::ActivityStates,
             Some(waits) if waits.blocked_samples > 0 => waits.source.into(),
             _ => Divider::Nothing,
         };
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_only_its_stack_tells_is_named_as_looks_met_its_kind() {
+    fn a_lock_known_from_its_stack_is_named_by_samples_of_its_type() {
         let mut observation = observation();
         let mut builder = ProfileBuilder::new(1);
         let frame = |symbol: &str| Frame {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_add_up_to_the_time_that_the_backends_were_there() {
+    fn rows_add_up_to_the_time_of_the_backends() {
         let mut observation = observation();
         for events in [
             vec![],
@@ -110,7 +110,7 @@ mod tests {
                 event("LWLock", "WALWrite", 1),
             ],
         ] {
-            let told = !events.is_empty();
+            let has_events = !events.is_empty();
             observation.waits = Some(Waits {
                 blocked_samples: events.iter().map(|it| it.samples).sum(),
                 events,
@@ -119,16 +119,16 @@ mod tests {
             let rows = observation.ledger();
             let sum: f64 = rows.iter().map(|row| row.us).sum();
             assert!((sum - observation.backends_present_us).abs() < 1e-6);
-            let unresolved = rows.iter().any(|row| row.part == Part::Unresolved);
-            assert_eq!(unresolved, !told, "{rows:?}");
+            let has_unexplained = rows.iter().any(|row| row.part == Part::Unexplained);
+            assert_eq!(has_unexplained, !has_events, "{rows:?}");
             // On-CPU time is explained in either case.
             let share = explained_share(&rows);
-            let untold = 1.0 - observation.blocked_us() / observation.backends_present_us;
-            let expected = if told { 1.0 } else { untold };
+            let unexplained = 1.0 - observation.blocked_us() / observation.backends_present_us;
+            let expected = if has_events { 1.0 } else { unexplained };
             assert!((share - expected).abs() < 1e-9, "{share}");
             let (cpu_by_stacks, blocked_by) = observation.divided_by();
             assert_eq!(tier(cpu_by_stacks, blocked_by), 2);
-            assert_eq!(blocked_by == Divider::WaitEvents, told);
+            assert_eq!(blocked_by == Divider::MemoryWaitEvents, has_events);
             let plan = rows.iter().find(|row| row.phase == "plan");
             assert!(plan.is_some_and(|row| (row.us - 200.0).abs() < 1e-6));
         }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_server_elsewhere_shares_of_looks_stand_for_shares_of_time_in_the_lowest_tier() {
+    fn for_a_remote_server_shares_of_samples_stand_for_shares_of_time() {
         let mut observation = observation();
         observation.profile = None;
         observation.backends = None;

@@ -5,7 +5,7 @@
 //! times of [`Observation::functions`] each add up to it. The rows of [`Observation::blocked`] are rows
 //! of [`Observation::ledger`] and add up to [`Observation::blocked_us`].
 //!
-//! Invariant: data that is not available is `None` or listed in `limits`; it is never estimated.
+//! Invariant: data that is not available is `None` or listed in `limitation`; it is never estimated.
 
 mod ledger;
 mod rows;
@@ -31,7 +31,7 @@ pub struct Observation {
     /// Name and version of this format.
     pub schema: String,
     /// Version of pgassay.
-    pub pgassay: String,
+    pub pgassay_version: String,
     /// Start time, in microseconds since 1970.
     pub started_us: i64,
     /// Length of the window.
@@ -63,7 +63,7 @@ pub struct Observation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<Check>,
     /// Limitations of this profile.
-    pub limits: Vec<Check>,
+    pub limitations: Vec<Check>,
     /// Findings, strongest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
@@ -77,7 +77,7 @@ pub struct Subject {
     pub postmaster_pid: Option<u32>,
     /// Address of a server that is not on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
+    pub address: Option<String>,
     /// The profiled backend; `None` if all were profiled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_pid: Option<u32>,
@@ -162,7 +162,7 @@ impl Observation {
                 (self.backends_present_us - used_us).max(0.0)
             }
             (None, Some(waits)) => {
-                let share = waits.blocked_samples as f64 / waits.looks().max(1) as f64;
+                let share = waits.blocked_samples as f64 / waits.samples().max(1) as f64;
                 self.backends_present_us * share
             }
             (None, None) => 0.0,

@@ -167,13 +167,13 @@ pub(super) mod tests {
         );
         Observation {
             schema: SCHEMA.to_owned(),
-            pgassay: String::new(),
+            pgassay_version: String::new(),
             started_us: 0,
             window_us: 2e6,
             frequency_hz: 99,
             subject: Subject {
                 postmaster_pid: Some(1),
-                place: None,
+                address: None,
                 backend_pid: None,
                 major: Some("18".to_owned()),
             },
@@ -189,7 +189,7 @@ pub(super) mod tests {
             profile: Some(builder.finish()),
             waits: None,
             tier: None,
-            limits: Vec::new(),
+            limitations: Vec::new(),
             findings: Vec::new(),
         }
     }

@@ -28,8 +28,8 @@ pub enum WaitSource {
 impl From<WaitSource> for Divider {
     fn from(source: WaitSource) -> Self {
         match source {
-            WaitSource::Memory => Self::WaitEvents,
-            WaitSource::PgStatActivity => Self::AskedWaitEvents,
+            WaitSource::Memory => Self::MemoryWaitEvents,
+            WaitSource::PgStatActivity => Self::ActivityWaitEvents,
         }
     }
 }
@@ -54,7 +54,7 @@ pub struct Waits {
 
 impl Waits {
     /// Samples that returned the state of a backend.
-    pub fn looks(&self) -> u64 {
+    pub fn samples(&self) -> u64 {
         self.blocked_samples + self.runnable_samples
     }
 }
@@ -100,7 +100,7 @@ impl Observation {
         let is_blocked = |row: &ledger::Row| match row.part {
             Part::Blocked | Part::Client => true,
             // Unexplained on-CPU time is not blocked time.
-            Part::Unresolved => row.nature != Nature::Demand,
+            Part::Unexplained => row.nature != Nature::Service,
             _ => false,
         };
         let groups = ledger::groups(&self.ledger()).into_iter();
@@ -180,7 +180,7 @@ mod tests {
     /// By stacks, a fifth of the blocked time is a wait for a lock, which wait samples name. It is only
     /// one in twenty of the samples, since samples miss short waits.
     #[test]
-    fn one_wait_has_one_figure_in_the_ledger_and_among_the_blocked() {
+    fn a_wait_has_the_same_figure_in_both_tables() {
         let mut observation = observation();
         let mut builder = ProfileBuilder::new(1);
         let stack = |names: &[&str]| -> Vec<Frame> {

@@ -86,14 +86,14 @@ pub(super) fn combinations(
         .and_then(|quick| quick.network.as_ref())
         .unwrap_or(&conditions.network);
     let mut all = vec![Combination::default()];
-    vary(&mut all, "script", scripts, String::clone, |at, value| {
+    expand_by_list(&mut all, "script", scripts, String::clone, |at, value| {
         at.script = Some(value.clone());
     });
-    vary(&mut all, "version", versions, String::clone, |at, value| {
+    expand_by_list(&mut all, "version", versions, String::clone, |at, value| {
         at.version = Some(value.clone());
     });
     let protocol = |protocol: &Protocol| protocol.as_str().to_owned();
-    vary(
+    expand_by_list(
         &mut all,
         "protocol",
         &conditions.protocol,
@@ -102,7 +102,7 @@ pub(super) fn combinations(
             at.protocol = Some(*value);
         },
     );
-    vary(
+    expand_by_list(
         &mut all,
         "network",
         networks,
@@ -111,31 +111,31 @@ pub(super) fn combinations(
             at.network = Some(*value);
         },
     );
-    vary_named(&mut all, source, study)?;
+    expand_by_named_lists(&mut all, source, study)?;
     // Every title includes the number of clients, so the label does not.
-    vary(&mut all, "", clients, u32::to_string, |at, value| {
+    expand_by_list(&mut all, "", clients, u32::to_string, |at, value| {
         at.clients = *value;
     });
     Ok(all)
 }
 
 /// Sets a named value in a combination.
-type Set = fn(&mut Combination, &str, &Scalar);
+type SetValue = fn(&mut Combination, &str, &Scalar);
 
 /// Combines the lists that have user-defined names.
-fn vary_named(
+fn expand_by_named_lists(
     all: &mut Vec<Combination>,
     source: &StudySource,
     study: &Study,
 ) -> Result<(), StudyError> {
     let conditions = &study.conditions;
-    let set_setting: Set = |at, name, value| {
+    let set_setting: SetValue = |at, name, value| {
         at.settings.insert(name.to_owned(), value.clone());
     };
-    let set_session: Set = |at, name, value| {
+    let set_session: SetValue = |at, name, value| {
         at.session.insert(name.to_owned(), value.clone());
     };
-    let set_parameter: Set = |at, name, value| {
+    let set_parameter: SetValue = |at, name, value| {
         at.parameters.insert(name.to_owned(), value.to_string());
     };
     let tables = [
@@ -150,7 +150,7 @@ fn vary_named(
                 let message = format!("the list for `{name}` is empty; add at least one value");
                 return Err(source.error_at(&path, message));
             }
-            vary(all, name, values, Scalar::to_string, |at, value| {
+            expand_by_list(all, name, values, Scalar::to_string, |at, value| {
                 set(at, name, value);
             });
         }
@@ -159,7 +159,7 @@ fn vary_named(
 }
 
 /// Replaces each combination with one per value; an empty list changes nothing.
-fn vary<T>(
+fn expand_by_list<T>(
     all: &mut Vec<Combination>,
     name: &str,
     values: &[T],

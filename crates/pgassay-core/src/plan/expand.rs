@@ -80,12 +80,12 @@ impl Expansion<'_> {
         variant: &Variant,
         at: &Combination,
     ) -> Result<Point, StudyError> {
-        self.refuse_both(index, variant, at)?;
+        self.reject_keys_set_twice(index, variant, at)?;
         let values = self.values(variant, at);
         let driver = variant.driver.unwrap_or_default();
         let network = variant.network.or(at.network).unwrap_or_default();
         let (server, database) = match driver {
-            DriverKind::Postgres => self.place(index, variant, at, &values, network)?,
+            DriverKind::Postgres => self.add_server(index, variant, at, &values, network)?,
             DriverKind::Redis if variant.dsn.is_some() => {
                 return Err(self.source.error_at(
                     &["variant", &index.to_string(), "dsn"],
@@ -140,11 +140,17 @@ impl Expansion<'_> {
         let mut session = BTreeMap::new();
         for (name, value) in &at.session {
             let path = ["conditions", "session", name];
-            session.insert(name.clone(), self.filled(value.as_str(), values, &path)?);
+            session.insert(
+                name.clone(),
+                self.fill_parameters(value.as_str(), values, &path)?,
+            );
         }
         for (name, value) in &variant.session {
             let path = ["variant", &index.to_string(), "session", name];
-            session.insert(name.clone(), self.filled(value.as_str(), values, &path)?);
+            session.insert(
+                name.clone(),
+                self.fill_parameters(value.as_str(), values, &path)?,
+            );
         }
         Ok(session)
     }
@@ -170,7 +176,7 @@ impl Expansion<'_> {
             };
             let path = sql.path(key);
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            sql.text = self.filled(text, values, &path)?;
+            sql.text = self.fill_parameters(text, values, &path)?;
             if !sql.text.trim().is_empty() {
                 all.push(sql);
             }
@@ -192,7 +198,7 @@ impl Expansion<'_> {
     }
 
     /// Rejects keys that both the variant and the conditions set.
-    fn refuse_both(
+    fn reject_keys_set_twice(
         &self,
         index: usize,
         variant: &Variant,
@@ -237,7 +243,7 @@ impl Expansion<'_> {
         values
     }
 
-    pub(super) fn filled(
+    pub(super) fn fill_parameters(
         &self,
         text: &str,
         values: &BTreeMap<String, String>,
@@ -291,7 +297,11 @@ impl Expansion<'_> {
                 name: script.name.clone(),
                 file: script.file.clone(),
                 weight: script.weight,
-                text: self.filled(text, values, &["script", &index.to_string(), "text"])?,
+                text: self.fill_parameters(
+                    text,
+                    values,
+                    &["script", &index.to_string(), "text"],
+                )?,
             })
         };
         chosen.into_iter().map(fill).collect()

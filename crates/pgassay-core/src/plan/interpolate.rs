@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// An undefined name in `${…}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Unknown {
+pub(super) struct UndefinedName {
     pub name: String,
     /// The line of the text that uses the name, from 1.
     pub line: usize,
@@ -16,7 +16,7 @@ pub(super) struct Unknown {
 pub(super) fn interpolate(
     text: &str,
     values: &BTreeMap<String, String>,
-) -> Result<String, Unknown> {
+) -> Result<String, UndefinedName> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("${") {
@@ -28,7 +28,7 @@ pub(super) fn interpolate(
             continue;
         };
         let value_of = |name: &str| {
-            values.get(name).ok_or_else(|| Unknown {
+            values.get(name).ok_or_else(|| UndefinedName {
                 name: name.to_owned(),
                 line: text[..text.len() - after.len()].matches('\n').count() + 1,
             })
@@ -105,7 +105,7 @@ mod tests {
         let error = interpolate("a\nb ${row}", &values()).unwrap_err();
         assert_eq!(
             error,
-            Unknown {
+            UndefinedName {
                 name: "row".to_owned(),
                 line: 2
             }

@@ -27,7 +27,7 @@ use pgassay_stats::random::stream_seed;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::study::{DriverKind, Maintenance, Network, Protocol, Span};
+use crate::study::{DriverKind, HumanDuration, Maintenance, Network, Protocol};
 
 pub use expand::plan;
 
@@ -35,7 +35,7 @@ pub use expand::plan;
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
     /// Measurement time, instead of the study's.
-    pub length: Option<Span>,
+    pub length: Option<HumanDuration>,
     /// Whether to use the study's quick settings.
     pub quick: bool,
     /// Pairs per comparison.
@@ -173,7 +173,7 @@ impl Condition {
 /// One variant under one condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
-    /// Index into [`Plan::variants`].
+    /// Index into [`Plan::fix_variants`].
     pub variant: usize,
     /// Index into [`Plan::conditions`].
     pub condition: usize,
@@ -268,7 +268,7 @@ pub struct Schedule {
     pub seed: u64,
     /// Blocks per server start; 0 means one server start for the whole run.
     #[serde(default)]
-    pub blocks_per_boot: u32,
+    pub blocks_per_server_start: u32,
     /// When the servers that pgassay starts run checkpoints and vacuum.
     #[serde(default)]
     pub maintenance: Maintenance,
@@ -278,7 +278,7 @@ pub struct Schedule {
 const RESTART_US: u64 = 1_000_000;
 
 /// Number of blocks with trials for hardware counters: two figures are enough for a standard deviation.
-pub(crate) const COUNTED_BLOCKS: u32 = 2;
+pub(crate) const HARDWARE_COUNTER_BLOCKS: u32 = 2;
 
 /// The trials of one condition in one block.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -293,19 +293,19 @@ pub struct Round {
     /// Variants in the order of their profiled trials.
     pub profiled: Vec<usize>,
     /// Variants in the order of their trials for hardware counters; empty in blocks without such trials.
-    pub counted: Vec<usize>,
+    pub hardware_counters: Vec<usize>,
 }
 
 impl Schedule {
     /// Number of trials per point, over all blocks.
-    pub(crate) fn trials_of_point(&self) -> u64 {
+    pub(crate) fn trials_per_point(&self) -> u64 {
         let of_block = u64::from(2 + self.profiled);
-        u64::from(self.blocks) * of_block + u64::from(self.counted_blocks())
+        u64::from(self.blocks) * of_block + u64::from(self.hardware_counter_blocks())
     }
 
     /// The blocks of each server start, in order.
-    pub fn boots(&self) -> Vec<Range<u32>> {
-        let each = match self.blocks_per_boot {
+    pub fn server_starts(&self) -> Vec<Range<u32>> {
+        let each = match self.blocks_per_server_start {
             0 => self.blocks.max(1),
             blocks => blocks,
         };
@@ -316,11 +316,11 @@ impl Schedule {
     }
 
     /// Number of blocks with trials for hardware counters; 0 without profiling.
-    fn counted_blocks(&self) -> u32 {
+    fn hardware_counter_blocks(&self) -> u32 {
         if self.profiled == 0 {
             return 0;
         }
-        COUNTED_BLOCKS.min(self.blocks)
+        HARDWARE_COUNTER_BLOCKS.min(self.blocks)
     }
 }
 
@@ -340,14 +340,14 @@ impl Plan {
                 let timed = block_order(variants, schedule.seed, stream(condition + 1));
                 let each = || timed.iter().take(variants).rev().copied();
                 let profiled = variants * schedule.profiled as usize;
-                let is_counted = block < schedule.counted_blocks();
+                let is_counted = block < schedule.hardware_counter_blocks();
                 let mut warm_up = block_order(variants, schedule.seed, of_warm_up(condition));
                 warm_up.truncate(variants);
                 Round {
                     condition,
                     warm_up,
                     profiled: each().cycle().take(profiled).collect(),
-                    counted: each().filter(|_| is_counted).collect(),
+                    hardware_counters: each().filter(|_| is_counted).collect(),
                     timed,
                 }
             })
@@ -386,11 +386,11 @@ impl Plan {
 
     /// Number of trials, including those for hardware counters.
     pub fn trials(&self) -> u64 {
-        self.points.len() as u64 * self.schedule.trials_of_point()
+        self.points.len() as u64 * self.schedule.trials_per_point()
     }
 
     /// Total time inside trials, over all blocks, µs.
-    pub fn measuring_us(&self) -> u64 {
+    pub fn measurement_us(&self) -> u64 {
         self.trials() * self.schedule.trial_us
     }
 
@@ -401,7 +401,7 @@ impl Plan {
         let warm_up = blocks * self.points.len() as u64 * 6 * self.schedule.warm_up_window_us;
         let settle = self.trials() * self.schedule.settle_us;
         let own = self.servers.iter().filter(|it| it.dsn.is_none()).count() as u64;
-        let restarts = (self.schedule.boots().len() as u64).saturating_sub(1) * own;
-        self.measuring_us() + warm_up + settle + restarts * RESTART_US
+        let restarts = (self.schedule.server_starts().len() as u64).saturating_sub(1) * own;
+        self.measurement_us() + warm_up + settle + restarts * RESTART_US
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Overrides;
-use crate::study::{Script, Study, StudyError, StudySource, Variant, near};
+use crate::study::{Script, Study, StudyError, StudySource, Variant, most_similar};
 
 pub(super) fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError> {
     let scripts = study.script.iter().map(|script| script.name.as_str());
@@ -107,7 +107,7 @@ pub(super) fn unknown_name<'a>(
         path,
         format!("there is no {what} \"{name}\"; known: {}", list.join(", ")),
     );
-    error.hint = near(name, known).map(|near| format!("did you mean \"{near}\"?"));
+    error.hint = most_similar(name, known).map(|near| format!("did you mean \"{near}\"?"));
     error
 }
 

@@ -66,10 +66,10 @@ pub(super) fn schedule(
         warm_up_cap_us: WARM_UP_CAP_US,
         threads: length.threads,
         seed: overrides.seed,
-        blocks_per_boot: length.restart_every,
+        blocks_per_server_start: length.restart_every,
         maintenance: study.maintenance,
     };
-    let trials = points as u64 * schedule.trials_of_point();
+    let trials = points as u64 * schedule.trials_per_point();
     // Round to whole milliseconds for readability.
     let trial_us = (total / trials / 1000 * 1000).max(TRIAL_US_MIN);
     Ok(Schedule {

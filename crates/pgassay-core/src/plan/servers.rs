@@ -10,19 +10,19 @@ use crate::study::{Network, Scalar, StudyError, Variant};
 /// Used if `server.version` is not set.
 const DEFAULT_VERSION: &str = "18";
 /// Accepts any version: the newest in the given directory.
-const NEWEST_THERE: &str = "latest";
+const NEWEST_AVAILABLE: &str = "latest";
 /// The database that exists on every server.
-const FIRST_DATABASE: &str = "postgres";
+const DEFAULT_DATABASE: &str = "postgres";
 
 /// Which PostgreSQL to use: a version, a directory of binaries, or an external server.
 #[derive(Clone, Default)]
-pub(super) struct Chosen {
+pub(super) struct ServerSource {
     version: Option<String>,
     binaries: Option<String>,
     pub(super) dsn: Option<String>,
 }
 
-impl Chosen {
+impl ServerSource {
     fn new(version: Option<&String>, binaries: Option<&String>, dsn: Option<&String>) -> Self {
         Self {
             version: version.cloned(),
@@ -45,7 +45,7 @@ pub(super) struct Servers {
 impl Servers {
     /// Indexes of the server with these binaries and settings and of its database with this setup, which
     /// are added if necessary.
-    fn place(&mut self, wanted: &ServerPlan, setup: Vec<PlannedSql>) -> (usize, usize) {
+    fn find_or_add(&mut self, wanted: &ServerPlan, setup: Vec<PlannedSql>) -> (usize, usize) {
         let alike = |plan: &ServerPlan| {
             (&plan.version, &plan.binaries, &plan.dsn, &plan.settings)
                 == (
@@ -69,7 +69,7 @@ impl Servers {
         let found = databases.iter().position(|known| known.setup == setup);
         let database = found.unwrap_or_else(|| {
             let name = match databases.len() {
-                0 if wanted.dsn.is_none() => FIRST_DATABASE.to_owned(),
+                0 if wanted.dsn.is_none() => DEFAULT_DATABASE.to_owned(),
                 number => format!("data_{}", number + 1),
             };
             databases.push(DatabasePlan { name, setup });
@@ -81,7 +81,7 @@ impl Servers {
 
 impl Expansion<'_> {
     /// Indexes of the server and of the database that a point needs.
-    pub(super) fn place(
+    pub(super) fn add_server(
         &mut self,
         index: usize,
         variant: &Variant,
@@ -90,8 +90,8 @@ impl Expansion<'_> {
         network: Network,
     ) -> Result<(usize, usize), StudyError> {
         let chosen = self.chosen(variant, at);
-        if self.names_dsn(variant, at) {
-            self.refuse_beside_dsn(index, variant, at)?;
+        if self.uses_external_server(variant, at) {
+            self.reject_conflicts_with_dsn(index, variant, at)?;
         }
         let wanted = ServerPlan {
             version: chosen.version,
@@ -107,28 +107,31 @@ impl Expansion<'_> {
             connections: 0,
         };
         let setup = self.sql(index, variant, "setup", values)?;
-        Ok(self.servers.place(&wanted, setup))
+        Ok(self.servers.find_or_add(&wanted, setup))
     }
 
     /// The first of variant, condition, command line and study that sets anything decides version,
     /// binaries and DSN together. Binaries without a version can be of any version.
-    pub(super) fn chosen(&self, variant: &Variant, at: &Combination) -> Chosen {
+    pub(super) fn chosen(&self, variant: &Variant, at: &Combination) -> ServerSource {
         let (shared, over) = (&self.study.server, self.overrides);
         let of_variant = (&variant.version, &variant.binaries, &variant.dsn);
         let of_study = (&shared.version, &shared.binaries, &shared.dsn);
         let of = |(version, binaries, dsn): (&Option<_>, &Option<_>, &Option<_>)| {
-            Chosen::new(version.as_ref(), binaries.as_ref(), dsn.as_ref())
+            ServerSource::new(version.as_ref(), binaries.as_ref(), dsn.as_ref())
         };
         let over = (over.versions.first(), &over.binaries, &over.dsn);
         let choices = [
             of(of_variant),
-            Chosen::new(at.version.as_ref(), None, None),
-            Chosen::new(over.0, over.1.as_ref(), over.2.as_ref()),
+            ServerSource::new(at.version.as_ref(), None, None),
+            ServerSource::new(over.0, over.1.as_ref(), over.2.as_ref()),
             of(of_study),
         ];
-        let mut chosen = choices.into_iter().find(Chosen::is_any).unwrap_or_default();
+        let mut chosen = choices
+            .into_iter()
+            .find(ServerSource::is_any)
+            .unwrap_or_default();
         if chosen.version.is_none() && chosen.dsn.is_none() {
-            let of_binaries = chosen.binaries.as_ref().map(|_| NEWEST_THERE);
+            let of_binaries = chosen.binaries.as_ref().map(|_| NEWEST_AVAILABLE);
             chosen.version = Some(of_binaries.unwrap_or(DEFAULT_VERSION).to_owned());
         }
         chosen
@@ -152,7 +155,10 @@ impl Expansion<'_> {
         for (place, given) in sources {
             for (name, value) in given {
                 let path: Vec<&str> = place.iter().copied().chain([name.as_str()]).collect();
-                settings.insert(name.clone(), self.filled(value.as_str(), values, &path)?);
+                settings.insert(
+                    name.clone(),
+                    self.fill_parameters(value.as_str(), values, &path)?,
+                );
             }
         }
         Ok(settings)
@@ -174,10 +180,13 @@ impl Expansion<'_> {
         for (place, given) in sources {
             for (name, value) in given {
                 let path: Vec<&str> = place.iter().copied().chain([name.as_str()]).collect();
-                if let Some(reason) = refusal(name) {
+                if let Some(reason) = check_environment_name(name) {
                     return Err(self.source.error_at(&path, format!("`{name}` {reason}")));
                 }
-                environment.insert(name.clone(), self.filled(value.as_str(), values, &path)?);
+                environment.insert(
+                    name.clone(),
+                    self.fill_parameters(value.as_str(), values, &path)?,
+                );
             }
         }
         Ok(environment)
@@ -185,7 +194,7 @@ impl Expansion<'_> {
 }
 
 /// Why this name is not allowed as an environment variable of a server.
-fn refusal(name: &str) -> Option<&'static str> {
+fn check_environment_name(name: &str) -> Option<&'static str> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.starts_with(|c: char| c.is_ascii_digit()) || name.is_empty() || !name.chars().all(fits)
     {

@@ -15,7 +15,7 @@ pub(super) fn yield_of(
 ) -> Result<Option<Yield>, StudyError> {
     let mut all = Vec::new();
     for script in scripts {
-        all.push(of_script(expansion, script.index, values)?);
+        all.push(yield_of_script(expansion, script.index, values)?);
     }
     let Some(first) = all.first().cloned() else {
         return Ok(None);
@@ -32,7 +32,7 @@ pub(super) fn yield_of(
     }
 }
 
-fn of_script(
+fn yield_of_script(
     expansion: &Expansion<'_>,
     index: usize,
     values: &BTreeMap<String, String>,
@@ -47,7 +47,7 @@ fn of_script(
         let message = "`gives` must name exactly one unit, for example gives = { values = 10_000 }";
         return Err(expansion.source.error_at(&path[..3], message));
     }
-    let text = expansion.filled(amount.as_str(), values, &path)?;
+    let text = expansion.fill_parameters(amount.as_str(), values, &path)?;
     match text.replace('_', "").parse() {
         Ok(per_transaction) if per_transaction > 0 => Ok(Some(Yield {
             unit: unit.clone(),

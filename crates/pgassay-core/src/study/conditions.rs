@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Network, Protocol, Scalar, Span};
+use super::{HumanDuration, Network, Protocol, Scalar};
 
 /// The conditions to compare variants in. Each combination of the lists is one condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -91,10 +91,10 @@ pub struct Quick {
 pub struct Length {
     /// Measurement time with `--quick`.
     #[serde(default = "default_quick")]
-    pub quick: Span,
+    pub quick: HumanDuration,
     /// Measurement time without `--quick`.
     #[serde(default = "default_full")]
-    pub full: Span,
+    pub full: HumanDuration,
     /// Pairs (blocks) per comparison, at least 2. Many pairs of short trials are better than few pairs
     /// of long ones, as long as each trial reaches a steady state.
     #[serde(default = "default_pairs")]
@@ -148,12 +148,12 @@ pub enum MaintenanceTime {
     AsConfigured,
 }
 
-fn default_quick() -> Span {
-    Span::from_secs(20)
+fn default_quick() -> HumanDuration {
+    HumanDuration::from_secs(20)
 }
 
-fn default_full() -> Span {
-    Span::from_secs(60)
+fn default_full() -> HumanDuration {
+    HumanDuration::from_secs(60)
 }
 
 fn default_pairs() -> u32 {

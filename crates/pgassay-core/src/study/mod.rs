@@ -24,9 +24,9 @@ pub use conditions::{Conditions, Length, Maintenance, MaintenanceTime, Quick};
 pub use network::Network;
 pub use reading::{Expectation, Reference, ReferenceRow};
 pub use scalar::Scalar;
-pub(crate) use source::near;
+pub(crate) use source::most_similar;
 pub use source::{Location, StudyError, StudySource};
-pub use span::Span;
+pub use span::HumanDuration;
 
 /// A study file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

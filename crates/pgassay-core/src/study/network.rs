@@ -9,7 +9,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
-use super::Span;
+use super::HumanDuration;
 
 /// The network between clients and server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Network {
     /// direction. A delay of 0 measures the relay's own cost.
     Relay {
         /// Delay added to a round trip.
-        delay: Span,
+        delay: HumanDuration,
     },
 }
 
@@ -123,7 +123,7 @@ impl JsonSchema for Network {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let delay = generator.subschema_for::<Span>();
+        let delay = generator.subschema_for::<HumanDuration>();
         json_schema!({
             "description": "The network between clients and server: a Unix-domain socket, TCP over loopback, TLS over loopback, or TCP through a relay that adds this delay to each round trip.",
             "oneOf": [
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn all_three_ways_are_read_and_named() {
+    fn all_networks_are_parsed_and_displayed() {
         for (text, title) in [
             ("\"unix\"", "unix"),
             ("\"tcp\"", "tcp"),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_way_is_refused_with_what_is() {
+    fn an_unknown_network_is_rejected_with_the_valid_ones() {
         for text in ["\"udp\"", "{ delay = 1 }", "{ speed = \"1ms\" }", "{}"] {
             assert!(read(text).is_err(), "{text}");
         }

@@ -57,7 +57,7 @@ impl StudySource {
     pub fn parse(&self) -> Result<Study, StudyError> {
         toml::from_str::<Study>(&self.text).map_err(|error| {
             let message = error.message().trim().replace('\n', "; ");
-            let hint = near_known_key(&message);
+            let hint = suggest_known_key(&message);
             StudyError {
                 file: self.file.clone(),
                 location: error.span().map(|span| self.location(span.start)),
@@ -72,7 +72,9 @@ impl StudySource {
     pub fn error_at(&self, path: &[&str], message: impl Into<String>) -> StudyError {
         StudyError {
             file: self.file.clone(),
-            location: self.found_at(path).map(|(offset, _)| self.location(offset)),
+            location: self
+                .offset_at(path)
+                .map(|(offset, _)| self.location(offset)),
             message: message.into(),
             hint: None,
         }
@@ -80,7 +82,7 @@ impl StudySource {
 
     /// The line of the file that holds line `line` (from 1) of the string at `path`.
     pub fn line_in_text(&self, path: &[&str], line: usize) -> Option<usize> {
-        let (offset, is_whole_path) = self.found_at(path)?;
+        let (offset, is_whole_path) = self.offset_at(path)?;
         if !is_whole_path {
             // A script in a separate file has no lines in this one.
             return None;
@@ -111,7 +113,7 @@ impl StudySource {
 
     /// Offset of the value at `path`, or of the deepest part of the path that exists, and whether
     /// the whole path exists.
-    fn found_at(&self, path: &[&str]) -> Option<(usize, bool)> {
+    fn offset_at(&self, path: &[&str]) -> Option<(usize, bool)> {
         let (span, is_whole_path) = self.span_of(path)?;
         Some((span.start, is_whole_path))
     }
@@ -122,7 +124,7 @@ impl StudySource {
         let mut found = document.get_ref().get(*first)?;
         let mut is_whole_path = true;
         for step in rest {
-            let Some(next) = descend(found, step) else {
+            let Some(next) = child(found, step) else {
                 is_whole_path = false;
                 break;
             };
@@ -132,10 +134,7 @@ impl StudySource {
     }
 }
 
-fn descend<'a, 'i>(
-    value: &'a Spanned<DeValue<'i>>,
-    step: &str,
-) -> Option<&'a Spanned<DeValue<'i>>> {
+fn child<'a, 'i>(value: &'a Spanned<DeValue<'i>>, step: &str) -> Option<&'a Spanned<DeValue<'i>>> {
     match step.parse::<usize>() {
         Ok(index) if value.get_ref().is_array() => value.get_ref().get(index),
         _ => value.get_ref().get(step),
@@ -143,17 +142,20 @@ fn descend<'a, 'i>(
 }
 
 /// Serde's message lists the accepted keys; suggests the most similar one.
-fn near_known_key(message: &str) -> Option<String> {
+fn suggest_known_key(message: &str) -> Option<String> {
     let rest = message
         .strip_prefix("unknown field `")
         .or_else(|| message.strip_prefix("unknown variant `"))?;
     let (unknown, expected) = rest.split_once('`')?;
     let known = expected.split('`').skip(1).step_by(2);
-    near(unknown, known).map(|name| format!("did you mean \"{name}\"?"))
+    most_similar(unknown, known).map(|name| format!("did you mean \"{name}\"?"))
 }
 
 /// The candidate most similar to a mistyped word, if any is similar enough.
-pub(crate) fn near<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn most_similar<'a>(
+    word: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
     candidates
         .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
         .filter(|(likeness, _)| *likeness > 0.75)
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_an_error_with_line_and_near_name() {
+    fn an_unknown_key_is_an_error_with_line_and_suggestion() {
         let error = source(&format!("{MINIMAL}protocoll = \"simple\"\n"))
             .parse()
             .unwrap_err();
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_protocol_names_the_near_one() {
+    fn an_unknown_protocol_suggests_a_similar_one() {
         let text = source(&format!("{MINIMAL}protocol = \"prepard\"\n"))
             .parse()
             .unwrap_err()
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_toml_names_its_line() {
+    fn invalid_toml_is_an_error_with_its_line() {
         let text = source("question = \"?\"\nx y")
             .parse()
             .unwrap_err()

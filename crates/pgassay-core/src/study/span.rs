@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// A duration; never negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(Duration);
+pub struct HumanDuration(Duration);
 
 /// PostgreSQL's time units (`src/backend/utils/misc/guc.c`, `time_unit_conversion_table`), and `m` for
 /// minutes. A number without a unit is rejected: any default would be a guess.
@@ -25,7 +25,7 @@ const UNITS: [(&str, f64); 7] = [
     ("d", 86_400.0),
 ];
 
-impl Span {
+impl HumanDuration {
     /// A duration of whole seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Self(Duration::from_secs(secs))
@@ -37,13 +37,13 @@ impl Span {
     }
 }
 
-impl From<Duration> for Span {
+impl From<Duration> for HumanDuration {
     fn from(duration: Duration) -> Self {
         Self(duration)
     }
 }
 
-impl FromStr for Span {
+impl FromStr for HumanDuration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -67,7 +67,7 @@ impl FromStr for Span {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = self.0.as_micros();
         for (unit, size) in [
@@ -84,20 +84,20 @@ impl fmt::Display for Span {
     }
 }
 
-impl Serialize for Span {
+impl Serialize for HumanDuration {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for HumanDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(D::Error::custom)
     }
 }
 
-impl JsonSchema for Span {
+impl JsonSchema for HumanDuration {
     fn schema_name() -> Cow<'static, str> {
         "Span".into()
     }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_are_those_of_postgresql() {
+    fn postgresql_units_are_parsed() {
         for (text, micros) in [
             ("200ms", 200_000),
             ("1.5s", 1_500_000),
@@ -120,7 +120,10 @@ mod tests {
             ("2m", 120_000_000),
         ] {
             assert_eq!(
-                text.parse::<Span>().unwrap().duration().as_micros(),
+                text.parse::<HumanDuration>()
+                    .unwrap()
+                    .duration()
+                    .as_micros(),
                 micros,
                 "{text}"
             );
@@ -128,15 +131,15 @@ mod tests {
     }
 
     #[test]
-    fn a_number_without_a_unit_is_refused() {
-        let message = "10".parse::<Span>().unwrap_err();
+    fn a_number_without_a_unit_is_rejected() {
+        let message = "10".parse::<HumanDuration>().unwrap_err();
         assert!(message.contains("a number and a unit"), "{message}");
     }
 
     #[test]
-    fn it_prints_in_the_largest_unit_that_is_exact() {
+    fn durations_are_displayed_in_the_largest_exact_unit() {
         for text in ["1us", "200ms", "90s", "2min", "1h"] {
-            assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<HumanDuration>().unwrap().to_string(), text);
         }
     }
 }

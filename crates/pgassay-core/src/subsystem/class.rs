@@ -73,13 +73,13 @@ pub enum Subsystem {
     /// Replication and backup.
     Replication,
     /// Other parts of PostgreSQL.
-    Rest,
+    Other,
     /// The kernel, without a PostgreSQL function in the stack.
     Kernel,
     /// Libraries, without a PostgreSQL function in the stack.
     Libc,
     /// Nothing in the stack has a name.
-    Unresolved,
+    Unexplained,
 }
 
 impl Subsystem {
@@ -113,10 +113,10 @@ impl Subsystem {
             Self::Statistics => "statistics",
             Self::ProtocolLoop => "protocol loop",
             Self::Replication => "replication",
-            Self::Rest => "rest",
+            Self::Other => "rest",
             Self::Kernel => "kernel",
             Self::Libc => "libc",
-            Self::Unresolved => "unresolved",
+            Self::Unexplained => "unresolved",
         }
     }
 }
@@ -234,7 +234,7 @@ const NAMES: &[(Subsystem, &[&str])] = &[
 ];
 
 /// A path without its `src/backend/`, `src/include/` or `src/` prefix.
-fn inside(path: &str) -> &str {
+fn relative_path(path: &str) -> &str {
     let path = path.strip_prefix("src/").unwrap_or(path);
     path.strip_prefix("backend/")
         .or_else(|| path.strip_prefix("include/"))
@@ -260,14 +260,14 @@ pub(super) fn class_of_function(symbol: &str, path: &str) -> Class {
 
 /// The class of a source file.
 pub(super) fn class_of_path(path: &str) -> Class {
-    let inside = inside(path);
+    let inside = relative_path(path);
     let starts = |(_, beginnings): &&(Class, &[&str])| {
         beginnings.iter().any(|start| inside.starts_with(start))
     };
     PATHS
         .iter()
         .find(starts)
-        .map_or(Is(S::Rest), |(class, _)| *class)
+        .map_or(Is(S::Other), |(class, _)| *class)
 }
 
 /// The likely class of a name that is not in the table.
@@ -280,7 +280,7 @@ pub(super) fn class_of_name(symbol: &str) -> Option<Subsystem> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::symbols::{Home, Symbols};
+    use super::super::symbols::{SourceFile, Symbols};
     use super::*;
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
         for (class, symbols) in table {
             for symbol in *symbols {
                 let home = Symbols::for_major("15").path(symbol, None);
-                let Some(Home::At(path)) = home else {
+                let Some(SourceFile::At(path)) = home else {
                     panic!("{symbol}: {home:?}")
                 };
                 assert_eq!(class_of_path(path), Is(*class), "{symbol} in {path}");
@@ -366,18 +366,18 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_meets_a_file() {
+    fn every_rule_matches_a_file() {
         let paths = Symbols::known_paths();
         for (_, beginnings) in PATHS {
             for start in *beginnings {
-                let meets = |path: &&str| inside(path).starts_with(start);
+                let meets = |path: &&str| relative_path(path).starts_with(start);
                 assert!(paths.iter().any(meets), "no path starts with {start}");
             }
         }
         // The rest is DDL, settings and the postmaster, none of which is a hot path.
         let rest = paths
             .iter()
-            .filter(|path| class_of_path(path) == Is(S::Rest))
+            .filter(|path| class_of_path(path) == Is(S::Other))
             .count();
         assert!(rest * 8 < paths.len(), "{rest} of {}", paths.len());
     }
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn general_helpers_belong_to_their_caller() {
+    fn helpers_are_attributed_to_their_caller() {
         assert_eq!(class_of_path("src/port/snprintf.c"), Caller);
         assert_eq!(class_of_path("src/common/string.c"), Caller);
         assert_eq!(
@@ -415,12 +415,12 @@ mod tests {
         );
         assert_eq!(
             class_of_path("src/backend/postmaster/postmaster.c"),
-            Is(S::Rest)
+            Is(S::Other)
         );
     }
 
     #[test]
-    fn unknown_names_are_guessed_or_not_at_all() {
+    fn unknown_names_are_classified_by_prefix() {
         assert_eq!(
             class_of_name("pgstat_lock_entry_shared"),
             Some(S::Statistics)

@@ -22,7 +22,7 @@ pub struct FrameName<'a> {
 
 /// The subsystem of a stack, and what code outside PostgreSQL was doing for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Credit {
+pub struct Attribution {
     /// The subsystem.
     pub subsystem: Subsystem,
     /// The tag; `None` if the leaf is a named function of PostgreSQL.
@@ -59,13 +59,13 @@ impl FrameName<'_> {
 }
 
 impl Subsystem {
-    /// The subsystem of a stack, outermost frame first; see [`Credit::of`].
+    /// The subsystem of a stack, outermost frame first; see [`Attribution::of`].
     pub fn of(symbols: &Symbols, frames: &[FrameName<'_>]) -> Self {
-        Credit::of(symbols, frames).subsystem
+        Attribution::of(symbols, frames).subsystem
     }
 }
 
-impl Credit {
+impl Attribution {
     /// Attributes a stack, outermost frame first.
     pub fn of(symbols: &Symbols, frames: &[FrameName<'_>]) -> Self {
         let last_own = frames
@@ -112,7 +112,7 @@ fn without_postgresql(outside: &[FrameName<'_>]) -> Subsystem {
     match outside.last() {
         Some(leaf) if leaf.owner() == Owner::Kernel => Subsystem::Kernel,
         Some(leaf) if leaf.symbol.is_some() || !leaf.object.is_empty() => Subsystem::Libc,
-        _ => Subsystem::Unresolved,
+        _ => Subsystem::Unexplained,
     }
 }
 
@@ -127,9 +127,9 @@ fn own_subsystem(symbols: &Symbols, own: &[&FrameName<'_>]) -> Subsystem {
         }
     }
     if any_name {
-        Subsystem::Rest
+        Subsystem::Other
     } else {
-        Subsystem::Unresolved
+        Subsystem::Unexplained
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
     }
 
     fn credit(major: &str, frames: &'static str) -> (Subsystem, Option<Tag>) {
-        let found = Credit::of(&Symbols::for_major(major), &stack(frames));
+        let found = Attribution::of(&Symbols::for_major(major), &stack(frames));
         (found.subsystem, found.tag)
     }
 
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn general_helpers_pass_the_credit_on() {
+    fn helpers_are_attributed_to_their_caller() {
         assert_eq!(
             credit("15", "main;elog_start;errmsg;pg_vsnprintf;dopr").0,
             Subsystem::Logging
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn static_functions_of_a_stripped_server_belong_to_their_named_caller() {
+    fn unnamed_functions_are_attributed_to_their_named_caller() {
         assert_eq!(
             credit("15", "main;PostgresMain;standard_planner;?;?"),
             (Subsystem::Plan, Some(Tag::Unnamed))
@@ -304,19 +304,19 @@ mod tests {
         );
         assert_eq!(
             credit("15", "?;?"),
-            (Subsystem::Unresolved, Some(Tag::Unnamed))
+            (Subsystem::Unexplained, Some(Tag::Unnamed))
         );
         assert_eq!(
-            Credit::of(&Symbols::for_major("15"), &[]),
-            Credit {
-                subsystem: Subsystem::Unresolved,
+            Attribution::of(&Symbols::for_major("15"), &[]),
+            Attribution {
+                subsystem: Subsystem::Unexplained,
                 tag: None
             }
         );
     }
 
     #[test]
-    fn stacks_without_postgresql_say_so() {
+    fn stacks_without_postgresql_are_kernel_or_libc() {
         assert_eq!(
             credit("15", "ret_from_fork@k;do_exit@k"),
             (Subsystem::Kernel, Some(Tag::Fork))
@@ -333,7 +333,7 @@ mod tests {
         let symbols = Symbols::for_major("15");
         assert!(matches!(
             symbols.path("r_mark_regions", None),
-            Some(super::super::Home::OneOf(_))
+            Some(super::super::SourceFile::OneOf(_))
         ));
         assert_eq!(
             credit("15", "main;PortalRun;german_UTF_8_stem;r_mark_regions").0,
@@ -343,7 +343,7 @@ mod tests {
             .path("main", None)
             .expect("several files define main");
         assert!(all.paths().len() > 1);
-        assert_eq!(credit("15", "main").0, Subsystem::Rest);
+        assert_eq!(credit("15", "main").0, Subsystem::Other);
     }
 
     /// Stacks recorded with perf on an embedded 18.6 and on Debian's stripped 15.
@@ -410,7 +410,7 @@ mod tests {
             (
                 DEBIAN,
                 "InitPostgres;ApplySetting;asm_exc_page_fault@k;exc_page_fault@k;handle_mm_fault@k",
-                Subsystem::Rest,
+                Subsystem::Other,
                 Some(Tag::PageFault),
             ),
         ] {
@@ -438,6 +438,6 @@ mod tests {
             credit("15", "main;ExecutorRun_hook_of@pgaudit.so").0,
             Subsystem::Execute
         );
-        assert_eq!(credit("15", "zzz@pgaudit.so").0, Subsystem::Rest);
+        assert_eq!(credit("15", "zzz@pgaudit.so").0, Subsystem::Other);
     }
 }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn made_names_are_known_by_their_maker() {
+    fn generated_names_map_to_the_generating_file() {
         assert_eq!(path("base_yyparse"), Some("src/backend/parser/gram.y"));
         assert_eq!(path("core_yylex"), Some("src/backend/parser/scan.l"));
         assert_eq!(

@@ -7,7 +7,7 @@
 //!
 //! Invariants: no I/O (the tables are embedded in the program and unpacked at first use); every stack
 //! has exactly one subsystem and one phase, so that sums are complete; stacks without any known name are
-//! [`Subsystem::Unresolved`], never dropped.
+//! [`Subsystem::ExplainedShare`], never dropped.
 //! Sources: the functions of 9.6 to 19 (see `data/README.md`); backend stacks recorded with perf.
 
 mod class;
@@ -20,8 +20,8 @@ mod tag;
 mod wait_event;
 
 pub use class::Subsystem;
-pub use credit::{Credit, FrameName};
+pub use credit::{Attribution, FrameName};
 pub use phase::Phase;
-pub use symbols::{Home, Symbols};
+pub use symbols::{SourceFile, Symbols};
 pub use tag::Tag;
 pub use wait_event::{WaitEvent, wait_event, wait_number};

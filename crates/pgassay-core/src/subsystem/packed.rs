@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_format_does_not_know_is_refused() {
+    fn invalid_tables_are_rejected() {
         for bad in [
             "@src/a.c\nx cb",
             "@src/a.c\nx ad",

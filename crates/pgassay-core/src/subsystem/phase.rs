@@ -53,7 +53,7 @@ enum Anchor {
     /// This phase, regardless of the frames inside.
     Is(Phase),
     /// This phase, unless an anchor inside determines another one.
-    Room(Phase),
+    Container(Phase),
 }
 
 impl Phase {
@@ -82,7 +82,7 @@ impl Phase {
         for frame in frames.iter().filter(|frame| !frame.kernel) {
             match frame.symbol.and_then(|symbol| anchor(stem(symbol))) {
                 Some(Anchor::Is(phase)) => return phase,
-                Some(Anchor::Room(phase)) => default = phase,
+                Some(Anchor::Container(phase)) => default = phase,
                 None => {}
             }
         }
@@ -112,17 +112,17 @@ impl fmt::Display for Phase {
 /// The anchors, by their function names in 9.6 to 18.
 #[rustfmt::skip]
 const ANCHORS: &[(Anchor, &[&str])] = &[
-    (Anchor::Room(Phase::Other), &["exec_simple_query"]),
-    (Anchor::Room(Phase::Parse), &["exec_parse_message", "StorePreparedStatement", "CreateCachedPlan",
+    (Anchor::Container(Phase::Other), &["exec_simple_query"]),
+    (Anchor::Container(Phase::Parse), &["exec_parse_message", "StorePreparedStatement", "CreateCachedPlan",
         "CompleteCachedPlan", "SaveCachedPlan"]),
     // GetCachedPlan analyzes and plans again if a cached plan is no longer valid. The other functions
     // identify code that the compiler inlined into PostgresMain.
-    (Anchor::Room(Phase::Bind), &["exec_bind_message", "exec_describe_statement_message",
+    (Anchor::Container(Phase::Bind), &["exec_bind_message", "exec_describe_statement_message",
         "exec_describe_portal_message", "GetCachedPlan", "CreatePortal", "PortalDefineQuery",
         "FetchPreparedStatement", "OidInputFunctionCall", "OidReceiveFunctionCall", "getTypeInputInfo",
         "getTypeBinaryInputInfo", "SendRowDescriptionMessage"]),
-    (Anchor::Room(Phase::Execute), &["exec_execute_message"]),
-    (Anchor::Room(Phase::Analyze), &["pg_analyze_and_rewrite", "pg_analyze_and_rewrite_params",
+    (Anchor::Container(Phase::Execute), &["exec_execute_message"]),
+    (Anchor::Container(Phase::Analyze), &["pg_analyze_and_rewrite", "pg_analyze_and_rewrite_params",
         "pg_analyze_and_rewrite_fixedparams", "pg_analyze_and_rewrite_varparams",
         "pg_analyze_and_rewrite_withcb"]),
     (Anchor::Is(Phase::Parse), &["pg_parse_query", "raw_parser"]),
@@ -174,7 +174,7 @@ mod tests {
     const SERVER: &str = "_start;main;PostmasterMain;ServerLoop;BackendRun;PostgresMain";
 
     #[test]
-    fn the_outermost_anchor_names_the_phase() {
+    fn the_outermost_anchor_determines_the_phase() {
         for (frames, phase) in [
             (
                 "exec_simple_query;pg_parse_query;raw_parser;base_yyparse;core_yylex",
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn exported_functions_serve_where_static_ones_have_no_name() {
+    fn exported_functions_are_anchors_on_stripped_servers() {
         for (frames, phase) in [
             ("pg_plan_queries;standard_planner", Phase::Plan),
             ("CommitTransactionCommand;CommitTransaction", Phase::Commit),

@@ -20,14 +20,14 @@ static TABLE: LazyLock<FunctionTable<'static>> = LazyLock::new(|| {
 
 /// Where a function is defined.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Home {
+pub enum SourceFile {
     /// In this source file.
     At(&'static str),
     /// A static function that several files define, if it is unknown which one is meant.
     OneOf(Vec<&'static str>),
 }
 
-impl Home {
+impl SourceFile {
     /// All candidate files.
     pub fn paths(&self) -> &[&'static str] {
         match self {
@@ -71,7 +71,7 @@ impl Symbols {
     ///
     /// `file_hint` is the base name of an ELF FILE symbol (`lock.c`), which disambiguates static functions
     /// that several files define. Generated names are recognized by prefix.
-    pub fn path(&self, symbol: &str, file_hint: Option<&str>) -> Option<Home> {
+    pub fn path(&self, symbol: &str, file_hint: Option<&str>) -> Option<SourceFile> {
         let name = stem(symbol);
         let from = self.table.rows.partition_point(|row| row.symbol < name);
         let mut paths: Vec<&'static str> = self.table.rows[from..]
@@ -83,12 +83,12 @@ impl Symbols {
         if let Some(hint) = file_hint
             && let Some(named) = paths.iter().find(|path| base_name(path) == base_name(hint))
         {
-            return Some(Home::At(named));
+            return Some(SourceFile::At(named));
         }
         match paths.len() {
-            0 => macros::path(name).map(Home::At),
-            1 => paths.pop().map(Home::At),
-            _ => Some(Home::OneOf(paths)),
+            0 => macros::path(name).map(SourceFile::At),
+            1 => paths.pop().map(SourceFile::At),
+            _ => Some(SourceFile::OneOf(paths)),
         }
     }
 }
@@ -133,13 +133,13 @@ fn major_number(major: &str) -> u32 {
 mod tests {
     use super::*;
 
-    fn at(major: &str, symbol: &str) -> Option<Home> {
+    fn at(major: &str, symbol: &str) -> Option<SourceFile> {
         Symbols::for_major(major).path(symbol, None)
     }
 
     #[test]
     fn functions_move_between_versions() {
-        let found = |path| Some(Home::At(path));
+        let found = |path| Some(SourceFile::At(path));
         assert_eq!(
             at("17", "WaitEventSetWait"),
             found("src/backend/storage/ipc/latch.c")
@@ -173,7 +173,7 @@ mod tests {
         ] {
             assert_eq!(
                 at("16", symbol),
-                Some(Home::At("src/backend/optimizer/plan/planner.c")),
+                Some(SourceFile::At("src/backend/optimizer/plan/planner.c")),
                 "{symbol}"
             );
         }
@@ -182,28 +182,28 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_settles_names_that_several_files_define() {
+    fn a_file_hint_disambiguates_static_functions() {
         let symbols = Symbols::for_major("15");
-        let Some(Home::OneOf(paths)) = symbols.path("r_mark_regions", None) else {
+        let Some(SourceFile::OneOf(paths)) = symbols.path("r_mark_regions", None) else {
             panic!()
         };
         assert!(paths.len() > 5);
         let hinted = symbols.path("r_mark_regions", Some("stem_UTF_8_german.c"));
         assert_eq!(
             hinted,
-            Some(Home::At(
+            Some(SourceFile::At(
                 "src/backend/snowball/libstemmer/stem_UTF_8_german.c"
             ))
         );
         // A hint that matches none of them has no effect.
         assert_eq!(
             symbols.path("r_mark_regions", Some("other.c")),
-            Some(Home::OneOf(paths))
+            Some(SourceFile::OneOf(paths))
         );
     }
 
     #[test]
-    fn unknown_versions_are_served_by_their_neighbours() {
+    fn unknown_versions_use_the_nearest_known_one() {
         for (asked, served) in [
             ("8.4", "9.6"),
             ("9.6.24", "9.6"),

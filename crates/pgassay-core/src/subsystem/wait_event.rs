@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_the_names_of_their_version() {
+    fn numbers_map_to_the_names_of_their_version() {
         assert_eq!(named("18", 0x0600_0000), Some(("Client", "ClientRead")));
         assert_eq!(named("18", 0x0100_0001), Some(("LWLock", "ShmemIndex")));
         assert_eq!(named("10", 0x0100_0001), Some(("LWLock", "ShmemIndexLock")));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_back_to_numbers() {
+    fn names_map_to_numbers() {
         assert_eq!(wait_number("18", "Client", "ClientRead"), Some(0x0600_0000));
         assert_eq!(wait_number("9.6", "Client", "ClientRead"), None);
         let advisory = wait_number("9.6", "Lock", "advisory").unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_guessed() {
+    fn unknown_numbers_have_no_name() {
         assert_eq!(named("18", 0x0100_00ff), Some(("LWLock", "extension")));
         assert_eq!(named("18", 0x0700_0003), Some(("Extension", "extension")));
         assert_eq!(named("18", 0x0a00_ffff), None);

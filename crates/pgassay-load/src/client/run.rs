@@ -11,7 +11,7 @@ use super::{Abort, Stage, TOKEN_PREPARE, TOKEN_ROLLBACK};
 use crate::capture::Captured;
 use crate::command_times::CommandTimes;
 use crate::config::DebugSink;
-use crate::error::{AbortCause, Place};
+use crate::error::{AbortCause, ScriptLocation};
 use crate::program::Program;
 
 /// A client's progress in a run.
@@ -127,7 +127,7 @@ impl Run {
             Stage::Aborted => "after it was aborted".into(),
             Stage::RollingBack => "in the ROLLBACK of a failed transaction".into(),
             Stage::Reply | Stage::Asleep { .. } => {
-                let place = self.place(program, self.command, 0);
+                let place = self.script_location(program, self.command, 0);
                 format!(
                     "in command {} ({}) of script \"{}\", line {}: {}",
                     place.command, place.word, place.script, place.line, place.text
@@ -143,12 +143,17 @@ impl Run {
     }
 
     /// Returns the position in the script if the client is waiting for a reply.
-    pub fn whereabouts(&self, program: &Program) -> Option<Box<Place>> {
+    pub fn current_location(&self, program: &Program) -> Option<Box<ScriptLocation>> {
         (self.stage == Stage::Reply)
-            .then(|| Box::new(self.place(program, self.command, self.query)))
+            .then(|| Box::new(self.script_location(program, self.command, self.query)))
     }
 
-    pub(super) fn place(&self, program: &Program, command: usize, query: u32) -> Place {
+    pub(super) fn script_location(
+        &self,
+        program: &Program,
+        command: usize,
+        query: u32,
+    ) -> ScriptLocation {
         let script = &program.parts[self.script].script;
         let found = script.commands().get(command);
         let (mut sent, mut statement) = (None, None);
@@ -165,7 +170,7 @@ impl Run {
                 Protocol::Prepared => {}
             }
         }
-        Place {
+        ScriptLocation {
             client: self.id,
             script: script.name().into(),
             script_index: self.script,
@@ -182,7 +187,10 @@ impl Run {
     }
 
     pub(super) fn abort(&self, program: &Program, cause: impl Into<AbortCause>) -> Abort {
-        Box::new((self.place(program, self.command, self.query), cause.into()))
+        Box::new((
+            self.script_location(program, self.command, self.query),
+            cause.into(),
+        ))
     }
 
     pub(super) fn capture<'p>(&self, program: &'p Program) -> Option<&'p Capture> {
@@ -199,7 +207,7 @@ impl Run {
 
     /// Handles an event.
     #[inline]
-    pub(super) fn note(&mut self, event: Event<'_>, program: &Program) {
+    pub(super) fn handle_event(&mut self, event: Event<'_>, program: &Program) {
         match event {
             Event::Complete { token, .. } => {
                 self.query += 1;
@@ -213,12 +221,12 @@ impl Run {
                 }
             }
             Event::Ready { .. } => {}
-            other => self.note_rare(other, program),
+            other => self.handle_rare_event(other, program),
         }
     }
 
     #[cold]
-    pub(super) fn note_rare(&mut self, event: Event<'_>, program: &Program) {
+    pub(super) fn handle_rare_event(&mut self, event: Event<'_>, program: &Program) {
         let noted = match event {
             Event::Row { row, .. } => self.captured.row(&row),
             Event::Described { columns, .. } => match self.capture(program) {

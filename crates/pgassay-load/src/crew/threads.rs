@@ -7,7 +7,7 @@ use crate::clock;
 use crate::driver::{self, Driver as _, Io};
 use crate::error::LoadError;
 use crate::measurement::ThreadUsage;
-use crate::worker::{Account, Shared, Worker};
+use crate::worker::{DelayAccount, Shared, Worker};
 
 /// Coordinates the threads' start.
 pub(super) struct Start {
@@ -54,7 +54,7 @@ fn run_one(
     shared: &Shared<'_>,
     start: &Start,
 ) -> Result<(ThreadUsage, u32), LoadError> {
-    precise_timers();
+    disable_timer_slack();
     if start.wants_uring
         && let Err(error) = worker.driver.begin_uring()
         && let Ok(mut refusal) = start.refusal.lock()
@@ -82,7 +82,7 @@ fn run_one(
             && shared.conduct.rate_per_s.is_none()
             && shared.connector.is_none();
         let read = Box::new(clock::thread_run_queue_reader());
-        Box::new(Account::new(
+        Box::new(DelayAccount::new(
             worker.clients.len(),
             worker.driver.harvests(),
             is_alone,
@@ -113,7 +113,7 @@ fn run_one(
 }
 
 /// Disables timer slack: by default the kernel may wake a sleeper 50 µs late.
-fn precise_timers() {
+fn disable_timer_slack() {
     // SAFETY: the call only changes the calling thread's timer slack.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_usize) };
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use super::{Arrival, Connection, Driver, Harvests, checked, raw_receive, send_now, shut_down};
+use super::{Arrival, BatchTraits, Connection, Driver, checked, raw_receive, send_now, shut_down};
 use crate::clock;
 
 /// How many ready connections one wait reports.
@@ -299,8 +299,8 @@ impl Driver for EpollDriver {
         Ok(None)
     }
 
-    fn harvests(&self) -> Harvests {
-        Harvests {
+    fn harvests(&self) -> BatchTraits {
+        BatchTraits {
             max: EVENTS_MAX as usize,
             work_ns: WAIT_WORK_NS,
         }

@@ -38,13 +38,13 @@ fn with_clients(is_uring: bool, count: usize) -> (Option<Io>, Vec<UnixStream>) {
     (Some(driver), theirs)
 }
 
-fn soon() -> u64 {
+fn one_second_from_now() -> u64 {
     monotonic_ns() + 2_000_000_000
 }
 
 /// Reads everything from a client until its end; returns the data and the error at the end, if any.
 fn read_to_end(driver: &mut Io, client: usize) -> (Vec<u8>, Option<io::Error>) {
-    let (mut read, deadline_ns) = (Vec::new(), soon());
+    let (mut read, deadline_ns) = (Vec::new(), one_second_from_now());
     while monotonic_ns() < deadline_ns {
         driver.wait(deadline_ns).unwrap();
         while let Some(arrival) = driver.next().unwrap() {
@@ -61,7 +61,7 @@ fn read_to_end(driver: &mut Io, client: usize) -> (Vec<u8>, Option<io::Error>) {
 }
 
 #[test]
-fn reads_and_the_end() {
+fn reads_until_the_connection_ends() {
     on_both(|mut driver, mut theirs| {
         theirs.write_all(b"abcdef").unwrap();
         drop(theirs);
@@ -71,7 +71,7 @@ fn reads_and_the_end() {
 }
 
 #[test]
-fn more_than_a_buffer() {
+fn reads_more_than_one_buffer() {
     on_both(|mut driver, mut theirs| {
         let message: Vec<u8> = (0..300_000_u32).map(|i| (i % 251) as u8).collect();
         let sent = message.clone();
@@ -82,7 +82,7 @@ fn more_than_a_buffer() {
 }
 
 #[test]
-fn a_blocked_send_goes_on_while_bytes_are_read() {
+fn blocked_send_continues_while_reading() {
     on_both(|mut driver, mut theirs| {
         let message: Vec<u8> = (0..4 << 20).map(|i: u32| (i % 253) as u8).collect();
         let mut sent = driver.send(0, &message).unwrap();
@@ -96,7 +96,7 @@ fn a_blocked_send_goes_on_while_bytes_are_read() {
         });
         let mut read: Vec<u8> = Vec::new();
         while sent < message.len() || read.is_empty() {
-            driver.wait(soon()).unwrap();
+            driver.wait(one_second_from_now()).unwrap();
             while let Some(arrival) = driver.next().unwrap() {
                 match arrival {
                     Arrival::Bytes { count, .. } => read.extend(driver.received(0, count)),
@@ -134,7 +134,7 @@ fn short_sends_into_a_full_socket() {
             (read, theirs)
         });
         while !blocked.is_empty() {
-            driver.wait(soon()).unwrap();
+            driver.wait(one_second_from_now()).unwrap();
             while let Some(arrival) = driver.next().unwrap() {
                 assert!(matches!(arrival, Arrival::Writable { client: 0 }));
                 let sent = driver.send(0, &blocked).unwrap();
@@ -160,7 +160,7 @@ fn several_sends_between_waits_keep_their_order() {
 }
 
 #[test]
-fn a_send_that_fails_shows_as_the_end_after_the_last_words() {
+fn failed_send_ends_connection_after_last_message() {
     on_both(|mut driver, mut theirs| {
         theirs.write_all(b"goodbye").unwrap();
         drop(theirs);
@@ -173,7 +173,7 @@ fn a_send_that_fails_shows_as_the_end_after_the_last_words() {
 }
 
 #[test]
-fn a_closed_connection_says_goodbye_and_is_heard_no_more() {
+fn closed_connection_sends_rest_and_causes_no_arrivals() {
     on_both(|mut driver, mut theirs| {
         driver.wait(0).unwrap();
         driver.send(0, b"X").unwrap();
@@ -202,7 +202,7 @@ fn connections_are_replaced_many_times() {
                 theirs[client].write_all(b"stale").unwrap();
             }
             if round % 3 > 1 {
-                driver.wait(soon()).unwrap();
+                driver.wait(one_second_from_now()).unwrap();
             }
             let (ours, new) = UnixStream::pair().unwrap();
             driver.replace(client, ours.into()).unwrap();
@@ -211,7 +211,7 @@ fn connections_are_replaced_many_times() {
             theirs[client].write_all(text.as_bytes()).unwrap();
             let mut read: Vec<u8> = Vec::new();
             while read.is_empty() {
-                driver.wait(soon()).unwrap();
+                driver.wait(one_second_from_now()).unwrap();
                 while let Some(arrival) = driver.next().unwrap() {
                     match arrival {
                         Arrival::Bytes { client: of, count } if of == client => {
@@ -244,7 +244,7 @@ fn waits_end_in_time() {
 
 /// What arrives while drivers are switched is not lost, wherever it was buffered.
 #[test]
-fn nothing_is_lost_between_two_drivers() {
+fn switching_drivers_loses_nothing() {
     let (Some(mut driver), mut theirs) = with_clients(true, 1) else {
         return;
     };
@@ -265,7 +265,7 @@ fn nothing_is_lost_between_two_drivers() {
         }
         if round % 4 == 3 {
             while read.len() < expected.len() {
-                driver.wait(soon()).unwrap();
+                driver.wait(one_second_from_now()).unwrap();
                 while let Some(arrival) = driver.next().unwrap() {
                     let Arrival::Bytes { client: 0, count } = arrival else {
                         panic!("{arrival:?}");

@@ -28,7 +28,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use super::{Arrival, Connection, Driver, Harvests, shut_down};
+use super::{Arrival, BatchTraits, Connection, Driver, shut_down};
 use crate::clock;
 use arena::{Arena, SEND_BYTES};
 pub(crate) use refusal::{explain, probe};
@@ -43,7 +43,7 @@ const QUIESCE_NS: u64 = 5_000_000_000;
 const TICK_NS: u64 = 20_000_000;
 /// A woken thread sees one completion, and gets the others that were ready in its next waits, 20 at
 /// a time (`IO_LOCAL_TW_DEFAULT_MAX`, Linux 6.14).
-const HARVEST_MAX: usize = 1;
+const BATCH_MAX: usize = 1;
 /// Waits also send and receive, which takes 100 µs with many clients.
 const WAIT_WORK_NS: u64 = 1_000_000;
 /// How many consecutive times the kernel may report a lack of resources.
@@ -195,7 +195,7 @@ impl UringDriver {
 
     /// Removes and returns all connections, after ending everything in flight.
     pub fn take_connections(&mut self) -> io::Result<Vec<Option<Connection>>> {
-        self.quiesce()?;
+        self.end_in_flight()?;
         let mut early = std::mem::take(&mut self.early);
         let rest = self.completions.drain(self.taken..);
         for done in rest.filter(|done| done.kind == RECEIVE && done.result > 0) {
@@ -216,7 +216,7 @@ impl UringDriver {
     }
 
     /// Ends everything in flight.
-    fn quiesce(&mut self) -> io::Result<()> {
+    fn end_in_flight(&mut self) -> io::Result<()> {
         self.lent = None;
         self.early_lent = None;
         let is_busy = |slot: &Slot| slot.is_receiving || slot.is_waiting_for_room;
@@ -506,9 +506,9 @@ impl Driver for UringDriver {
         Ok(None)
     }
 
-    fn harvests(&self) -> Harvests {
-        Harvests {
-            max: HARVEST_MAX,
+    fn harvests(&self) -> BatchTraits {
+        BatchTraits {
+            max: BATCH_MAX,
             work_ns: WAIT_WORK_NS,
         }
     }
@@ -556,7 +556,7 @@ impl Driver for UringDriver {
 
 impl Drop for UringDriver {
     fn drop(&mut self) {
-        if self.quiesce().is_err() {
+        if self.end_in_flight().is_err() {
             // The kernel may still write to it.
             self.arena.leak();
         }

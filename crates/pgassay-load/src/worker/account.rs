@@ -21,7 +21,7 @@
 //! [`GAP_NS`] without a clock reading; the next reading includes any wait in shorter ones. A thread
 //! with a single client reads it twice per run.
 
-use crate::driver::Harvests;
+use crate::driver::BatchTraits;
 use crate::recorder::Recorder;
 
 /// Shorter intervals contain no delay worth a system call.
@@ -31,10 +31,10 @@ const GAP_NS: u64 = 20_000;
 pub(crate) type ReadDelay = Box<dyn FnMut() -> Option<u64> + Send>;
 
 /// A thread's account of its clients' delays.
-pub(crate) struct Account {
+pub(crate) struct DelayAccount {
     read: ReadDelay,
-    clients: Vec<Asked>,
-    harvests: Harvests,
+    clients: Vec<LastRequest>,
+    harvests: BatchTraits,
     /// Clients found so far in the last batch.
     found: usize,
     /// Whether there is a single client: all delay is its own, so batches need not be examined.
@@ -48,7 +48,7 @@ pub(crate) struct Account {
     wait_ns: u64,
     delay_at_wait_ns: u64,
     /// The last batch: its number, its time, and the run-queue wait then.
-    harvest: u64,
+    batch: u64,
     harvest_ns: u64,
     delay_at_harvest_ns: u64,
     /// The clients of the last batch may have been ready since the run-queue wait had this value.
@@ -62,21 +62,21 @@ pub(crate) struct Account {
 
 /// A client's last request.
 #[derive(Clone, Copy, Default)]
-struct Asked {
+struct LastRequest {
     delay_ns: u64,
     /// The last batch that found the client.
-    harvest: u64,
+    batch: u64,
 }
 
-impl Account {
+impl DelayAccount {
     /// Creates an account for this many clients. `is_alone` means that only replies wake the
     /// thread.
-    pub fn new(clients: usize, harvests: Harvests, is_alone: bool, mut read: ReadDelay) -> Self {
+    pub fn new(clients: usize, harvests: BatchTraits, is_alone: bool, mut read: ReadDelay) -> Self {
         let first = read();
         let delay_ns = first.unwrap_or(0);
         Self {
             read,
-            clients: vec![Asked::default(); clients],
+            clients: vec![LastRequest::default(); clients],
             harvests,
             found: 0,
             is_of_one: is_alone && clients == 1,
@@ -85,7 +85,7 @@ impl Account {
             stamp_ns: 0,
             wait_ns: 0,
             delay_at_wait_ns: delay_ns,
-            harvest: 0,
+            batch: 0,
             harvest_ns: 0,
             delay_at_harvest_ns: delay_ns,
             delay_since_ns: delay_ns,
@@ -108,13 +108,13 @@ impl Account {
 
     /// Records that a client's request is being sent.
     #[inline]
-    pub fn asked(&mut self, client: usize) {
+    pub fn request_sent(&mut self, client: usize) {
         self.clients[client].delay_ns = self.delay_ns;
     }
 
     /// Records that the thread is about to wait for arrivals.
     #[inline]
-    pub fn waits(&mut self, now_ns: u64) {
+    pub fn wait_begins(&mut self, now_ns: u64) {
         if self.is_of_one {
             return;
         }
@@ -125,7 +125,7 @@ impl Account {
 
     /// Records that the wait for arrivals returned.
     #[inline]
-    pub fn harvested(&mut self, now_ns: u64, recorder: &Recorder) {
+    pub fn batch_arrived(&mut self, now_ns: u64, recorder: &Recorder) {
         if self.is_of_one {
             self.book_one(now_ns, recorder);
             return;
@@ -139,20 +139,20 @@ impl Account {
             self.delay_since_ns = self.delay_at_harvest_ns;
         }
         self.found = 0;
-        self.harvest += 1;
+        self.batch += 1;
         self.harvest_ns = now_ns;
         self.delay_at_harvest_ns = self.delay_ns;
     }
 
     /// Records that the thread is about to read bytes of a waiting client.
     #[inline]
-    pub fn reads(&mut self, client: usize, now_ns: u64, recorder: &Recorder) {
+    pub fn read_begins(&mut self, client: usize, now_ns: u64, recorder: &Recorder) {
         if self.is_of_one {
             return;
         }
         self.stamp(now_ns);
         let asked = &mut self.clients[client];
-        let is_new = std::mem::replace(&mut asked.harvest, self.harvest) != self.harvest;
+        let is_new = std::mem::replace(&mut asked.batch, self.batch) != self.batch;
         self.found += usize::from(is_new);
         if !is_new || !recorder.is_in_window(now_ns) {
             return;
@@ -163,7 +163,7 @@ impl Account {
     }
 
     /// Records the end of the run.
-    pub fn ends(&mut self, recorder: &Recorder) {
+    pub fn run_ended(&mut self, recorder: &Recorder) {
         if self.is_of_one {
             self.book_one(recorder.window_end_ns, recorder);
         }
@@ -208,19 +208,23 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-    const HARVESTS: Harvests = Harvests {
+    const HARVESTS: BatchTraits = BatchTraits {
         max: 256,
         work_ns: 10_000,
     };
 
     /// Returns an account for some clients whose thread's delay the test sets.
-    fn account(clients: usize) -> (Account, Recorder, Arc<AtomicU64>) {
+    fn account(clients: usize) -> (DelayAccount, Recorder, Arc<AtomicU64>) {
         let delay = Arc::new(AtomicU64::new(0));
         let told = Arc::clone(&delay);
         let read = Box::new(move || Some(told.load(Ordering::Relaxed)));
         let mut recorder = Recorder::new(1, clients);
         recorder.reset(0, u64::MAX);
-        (Account::new(clients, HARVESTS, true, read), recorder, delay)
+        (
+            DelayAccount::new(clients, HARVESTS, true, read),
+            recorder,
+            delay,
+        )
     }
 
     /// One thread, 64 clients: every client that is ready waits for the thread's CPU, and then for
@@ -228,65 +232,65 @@ mod tests {
     #[test]
     fn every_ready_client_waits_for_the_threads_processor() {
         let (mut account, recorder, delay) = account(64);
-        (0..64).for_each(|client| account.asked(client));
-        account.waits(MS);
+        (0..64).for_each(|client| account.request_sent(client));
+        account.wait_begins(MS);
         delay.store(3 * MS, Ordering::Relaxed);
         // It slept for 1 ms and waited for a CPU for 3 ms.
-        account.harvested(5 * MS, &recorder);
+        account.batch_arrived(5 * MS, &recorder);
         for client in 0..64 {
-            account.reads(client, 5 * MS + client as u64 * 1_000, &recorder);
-            account.asked(client);
+            account.read_begins(client, 5 * MS + client as u64 * 1_000, &recorder);
+            account.request_sent(client);
         }
         assert_eq!(account.run_queue_ns(), Some(64 * 3 * MS));
         assert_eq!(account.turn_ns(), (0..64).sum::<u64>() * 1_000);
     }
 
     #[test]
-    fn a_delay_in_the_middle_of_a_harvest_is_no_turn() {
+    fn delay_within_a_wait_batch_is_run_queue_wait() {
         let (mut account, recorder, delay) = account(4);
-        (0..4).for_each(|client| account.asked(client));
-        account.waits(0);
-        account.harvested(1_000, &recorder);
+        (0..4).for_each(|client| account.request_sent(client));
+        account.wait_begins(0);
+        account.batch_arrived(1_000, &recorder);
         for (client, now_ns) in [(0, 2_000), (1, 3_000)] {
-            account.reads(client, now_ns, &recorder);
-            account.asked(client);
+            account.read_begins(client, now_ns, &recorder);
+            account.request_sent(client);
         }
         delay.store(2 * MS, Ordering::Relaxed);
         for (client, now_ns) in [(2, 2 * MS + 4_000), (3, 2 * MS + 5_000)] {
-            account.reads(client, now_ns, &recorder);
-            account.asked(client);
+            account.read_begins(client, now_ns, &recorder);
+            account.request_sent(client);
         }
         assert_eq!(account.run_queue_ns(), Some(2 * 2 * MS));
         assert_eq!(account.turn_ns(), 1_000 + 2_000 + 3_000 + 4_000);
         // Replies that are available immediately had arrived before: the first two waited through
         // it too.
-        account.waits(2 * MS + 6_000);
-        account.harvested(2 * MS + 7_000, &recorder);
-        (0..4).for_each(|client| account.reads(client, 2 * MS + 7_000, &recorder));
+        account.wait_begins(2 * MS + 6_000);
+        account.batch_arrived(2 * MS + 7_000, &recorder);
+        (0..4).for_each(|client| account.read_begins(client, 2 * MS + 7_000, &recorder));
         assert_eq!(account.run_queue_ns(), Some(4 * 2 * MS));
     }
 
     #[test]
     fn no_client_waited_through_a_delay_before_its_thread_slept() {
         let (mut account, recorder, delay) = account(2);
-        (0..2).for_each(|client| account.asked(client));
+        (0..2).for_each(|client| account.request_sent(client));
         delay.store(5 * MS, Ordering::Relaxed);
-        account.waits(6 * MS);
-        account.harvested(7 * MS, &recorder);
-        (0..2).for_each(|client| account.reads(client, 7 * MS, &recorder));
+        account.wait_begins(6 * MS);
+        account.batch_arrived(7 * MS, &recorder);
+        (0..2).for_each(|client| account.read_begins(client, 7 * MS, &recorder));
         assert_eq!((account.run_queue_ns(), account.turn_ns()), (Some(0), 0));
     }
 
     #[test]
-    fn what_a_harvest_leaves_over_waited_as_long() {
+    fn leftover_arrivals_include_the_earlier_wait() {
         let (mut account, recorder, delay) = account(512);
-        (0..512).for_each(|client| account.asked(client));
-        account.waits(0);
+        (0..512).for_each(|client| account.request_sent(client));
+        account.wait_begins(0);
         delay.store(3 * MS, Ordering::Relaxed);
         for harvest in [0..256, 256..512] {
-            account.harvested(4 * MS, &recorder);
-            harvest.for_each(|client| account.reads(client, 4 * MS, &recorder));
-            account.waits(4 * MS);
+            account.batch_arrived(4 * MS, &recorder);
+            harvest.for_each(|client| account.read_begins(client, 4 * MS, &recorder));
+            account.wait_begins(4 * MS);
         }
         assert_eq!(account.run_queue_ns(), Some(512 * 3 * MS));
     }
@@ -297,15 +301,15 @@ mod tests {
         recorder.reset(10 * MS, 20 * MS);
         for now_ms in 1..25 {
             delay.store(now_ms * 1_000, Ordering::Relaxed);
-            account.harvested(now_ms * MS, &recorder);
+            account.batch_arrived(now_ms * MS, &recorder);
         }
-        account.ends(&recorder);
+        account.run_ended(&recorder);
         assert_eq!(account.run_queue_ns(), Some(10_000));
     }
 
     #[test]
-    fn nothing_is_said_of_a_run_queue_that_the_kernel_does_not_tell() {
-        let account = Account::new(3, HARVESTS, false, Box::new(|| None));
+    fn run_queue_wait_is_none_if_not_reported() {
+        let account = DelayAccount::new(3, HARVESTS, false, Box::new(|| None));
         assert_eq!((account.run_queue_ns(), account.turn_ns()), (None, 0));
     }
 }

@@ -13,7 +13,7 @@ use pgassay_wire::{Login, Session};
 use super::*;
 use crate::client::Run;
 use crate::conduct::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
-use crate::config::{CrewConfig, WeightedScript};
+use crate::config::{ClientPoolConfig, WeightedScript};
 
 mod rates;
 
@@ -163,7 +163,7 @@ impl Driver for Mock {
 struct Bench {
     worker: Worker<Mock>,
     program: Program,
-    conduct: Conduct,
+    conduct: ClientOptions,
     starts: Vec<u64>,
 }
 
@@ -184,10 +184,10 @@ impl Bench {
         let names = Arc::new(names);
         let target = Target::unix("/nowhere", 1, "me", "me");
         let first = Arc::clone(&scripts[0].script);
-        let config = CrewConfig {
+        let config = ClientPoolConfig {
             scripts,
             protocol,
-            ..CrewConfig::new(target, first, Arc::clone(&names))
+            ..ClientPoolConfig::new(target, first, Arc::clone(&names))
         };
         let program = Program::new(&config).unwrap();
         let seeding = Seeding::new(1, clients, 1, false);
@@ -211,7 +211,7 @@ impl Bench {
         Self {
             worker,
             program,
-            conduct: Conduct::default(),
+            conduct: ClientOptions::default(),
             starts: Vec::new(),
         }
     }
@@ -294,7 +294,7 @@ fn a_count_bounds_each_client() {
 }
 
 #[test]
-fn sleeping_is_told_apart() {
+fn sleep_is_accounted_separately() {
     let mut bench = Bench::new(1, Protocol::Simple, &[("\\sleep 3 us\nselect 1;", 1)]);
     bench.run(1..u64::MAX, Some(5), false).unwrap();
     assert_eq!(bench.booked(), [5 * SERVICE_NS, 5 * 3_000, 0]);
@@ -344,7 +344,7 @@ fn conditionals_take_their_branch() {
 }
 
 #[test]
-fn scripts_without_sql_let_others_have_their_turn() {
+fn scripts_without_sql_yield_to_other_clients() {
     let scripts = [("\\set a 1", 1), ("select 1;", 1)];
     let mut bench = Bench::new(4, Protocol::Simple, &scripts);
     bench.run(1..u64::MAX, Some(100), false).unwrap();
@@ -363,7 +363,7 @@ fn pipelines_wait_once() {
 }
 
 #[test]
-fn what_a_script_may_not_do() {
+fn invalid_scripts_are_rejected() {
     for (protocol, script, expected) in [
         (
             Protocol::Simple,
@@ -433,7 +433,7 @@ fn a_reply_that_does_not_come_is_an_error() {
         transactions_per_client: None,
         stop: &stop,
         failed: AtomicBool::new(false),
-        conduct: &Conduct::default(),
+        conduct: &ClientOptions::default(),
         connector: None,
         starts: &[],
         straddling: AtomicUsize::new(0),
@@ -449,13 +449,13 @@ fn a_reply_that_does_not_come_is_an_error() {
 }
 
 /// Transactions; tries and whether they are retried; aborted clients.
-type Told = (Vec<Transaction>, Vec<(u32, bool)>, Vec<u32>);
+type Observed = (Vec<Transaction>, Vec<(u32, bool)>, Vec<u32>);
 
 /// Keeps everything it observes.
 #[derive(Clone, Default)]
-struct Kept(Arc<std::sync::Mutex<Told>>);
+struct Recording(Arc<std::sync::Mutex<Observed>>);
 
-impl Observer for Kept {
+impl Observer for Recording {
     fn transaction(&mut self, transaction: &Transaction) {
         self.0.lock().unwrap().0.push(*transaction);
     }
@@ -470,8 +470,8 @@ impl Observer for Kept {
     }
 }
 
-fn observed(bench: &mut Bench) -> Kept {
-    let kept = Kept::default();
+fn observed(bench: &mut Bench) -> Recording {
+    let kept = Recording::default();
     bench.worker.observer = Some(Box::new(kept.clone()));
     kept
 }
@@ -524,7 +524,7 @@ fn latency_counts_from_the_schedule() {
 }
 
 #[test]
-fn what_is_late_is_skipped_and_what_is_unserved_is_counted() {
+fn late_transactions_are_skipped_and_unserved_counted() {
     let mut bench = Bench::new(1, Protocol::Simple, &[("SELECT 1;", 1)]);
     let kept = observed(&mut bench);
     // Twice the server's capacity.
@@ -552,7 +552,7 @@ fn what_is_late_is_skipped_and_what_is_unserved_is_counted() {
 }
 
 #[test]
-fn a_lost_client_leaves_the_others_alone() {
+fn aborted_client_does_not_affect_others() {
     let text = "\\if :client_id = 1\n\\set x 1/0\n\\endif\nSELECT 1;\n";
     let mut bench = Bench::new(3, Protocol::Simple, &[(text, 1)]);
     for client in &mut bench.worker.clients {
@@ -572,7 +572,7 @@ fn a_lost_client_leaves_the_others_alone() {
 }
 
 #[test]
-fn a_connection_that_ends_after_its_client_did_is_no_loss() {
+fn connection_lost_after_client_finished_is_ignored() {
     let text = "\\if :client_id = 1\n\\sleep 5 us\n\\endif\nSELECT 1;\n";
     let mut bench = Bench::new(2, Protocol::Simple, &[(text, 1)]);
     for client in &mut bench.worker.clients {

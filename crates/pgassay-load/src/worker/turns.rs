@@ -34,7 +34,7 @@ impl<D: Driver> Worker<D> {
         shared: &Shared<'_>,
     ) -> Result<(), LoadError> {
         match self.begin_one(index, now_ns, shared)? {
-            Some(step) => self.perform(index, step, shared),
+            Some(step) => self.perform_steps(index, step, shared),
             None => Ok(()),
         }
     }
@@ -48,7 +48,8 @@ impl<D: Driver> Worker<D> {
         shared: &Shared<'_>,
     ) -> Result<Option<Step>, LoadError> {
         let run = &mut self.clients[index].run;
-        let is_over = (now_ns >= shared.end_ns.load(Ordering::Relaxed) && is_past_end(run, shared))
+        let is_over = (now_ns >= shared.end_ns.load(Ordering::Relaxed)
+            && finish_last_transaction(run, shared))
             || shared
                 .transactions_per_client
                 .is_some_and(|limit| run.ended >= limit);
@@ -173,7 +174,7 @@ impl<D: Driver> Worker<D> {
 
     /// Performs a client's steps until it has to wait.
     #[inline]
-    pub(super) fn perform(
+    pub(super) fn perform_steps(
         &mut self,
         index: usize,
         step: Step,
@@ -192,7 +193,7 @@ impl<D: Driver> Worker<D> {
                     }
                     run.asked_ns = self.now_ns;
                     if let Some(account) = &mut self.account {
-                        account.asked(index);
+                        account.request_sent(index);
                     }
                     if let Some(hook) = &shared.program.before_request {
                         let backend = self.clients[index].session.backend();
@@ -328,7 +329,7 @@ impl<D: Driver> Worker<D> {
             }
             self.sleepers.pop();
             let woken = self.wake(index, due_ns, shared);
-            self.contain(index, woken, shared)?;
+            self.handle_result(index, woken, shared)?;
         }
         Ok(())
     }
@@ -342,8 +343,10 @@ impl<D: Driver> Worker<D> {
                 self.recorder
                     .book(Doing::Sleep, client.run.since_ns, now_ns);
                 client.run.since_ns = now_ns;
-                let step = client.go_on(shared.program).map_err(aborted)?;
-                self.perform(index, step, shared)
+                let step = client
+                    .advance_to_next_command(shared.program)
+                    .map_err(aborted)?;
+                self.perform_steps(index, step, shared)
             }
             Stage::Throttled { .. } => {
                 self.recorder.woken(due_ns, now_ns);
@@ -355,7 +358,7 @@ impl<D: Driver> Worker<D> {
                     return Ok(());
                 }
                 match self.start(index, now_ns, shared)? {
-                    Some(step) => self.perform(index, step, shared),
+                    Some(step) => self.perform_steps(index, step, shared),
                     None => Ok(()),
                 }
             }
@@ -406,7 +409,7 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Gives up connection attempts that take too long.
-    pub(super) fn hurry(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
+    pub(super) fn expire_attempts(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
         let Some(connector) = shared.connector else {
             return Ok(());
         };
@@ -423,7 +426,7 @@ impl<D: Driver> Worker<D> {
                 waited: connector.limit,
             };
             let done = self.try_next(index, Failure::Unreachable, error, shared);
-            self.contain(index, done, shared)?;
+            self.handle_result(index, done, shared)?;
         }
         Ok(())
     }
@@ -438,7 +441,7 @@ impl<D: Driver> Worker<D> {
         shared: &Shared<'_>,
     ) -> Result<(), LoadError> {
         let attempts = self.clients[index].run.attempts.as_mut();
-        if attempts.is_some_and(|attempts| attempts.after(failure)) {
+        if attempts.is_some_and(|attempts| attempts.advance_after(failure)) {
             return self.connect(index, shared);
         }
         self.clients[index].run.attempts = None;
@@ -472,7 +475,7 @@ impl<D: Driver> Worker<D> {
             client.run.scheduled_ns = now_ns;
         }
         let step = client.begin(now_ns, shared.program).map_err(aborted)?;
-        self.perform(index, step, shared)
+        self.perform_steps(index, step, shared)
     }
 
     /// Closes a connection after its transaction.
@@ -491,7 +494,7 @@ impl<D: Driver> Worker<D> {
 
     /// Aborts the client on an error; returns the error if it ends the run.
     #[inline]
-    pub(super) fn contain(
+    pub(super) fn handle_result(
         &mut self,
         index: usize,
         done: Result<(), LoadError>,
@@ -499,12 +502,12 @@ impl<D: Driver> Worker<D> {
     ) -> Result<(), LoadError> {
         match done {
             Ok(()) => Ok(()),
-            Err(error) => self.give_up(index, error, shared),
+            Err(error) => self.abort_client(index, error, shared),
         }
     }
 
     #[cold]
-    fn give_up(
+    fn abort_client(
         &mut self,
         index: usize,
         error: LoadError,
@@ -526,7 +529,7 @@ impl<D: Driver> Worker<D> {
         self.close(index);
         let now_ns = self.driver.now_ns();
         let run = &mut self.clients[index].run;
-        is_past_end(run, shared);
+        finish_last_transaction(run, shared);
         self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
         run.since_ns = now_ns;
         run.stage = Stage::Aborted;
@@ -538,7 +541,7 @@ impl<D: Driver> Worker<D> {
 /// Records that a client's last transaction of the run has ended; returns whether the client may
 /// stop, because no other client's last transaction still needs the load.
 #[cold]
-fn is_past_end(run: &mut Run, shared: &Shared<'_>) -> bool {
+fn finish_last_transaction(run: &mut Run, shared: &Shared<'_>) -> bool {
     if run.progress == Progress::Running {
         run.progress = Progress::PastEnd;
         let left = shared.straddling.load(Ordering::Relaxed).min(1);

@@ -16,10 +16,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pgassay_load::{
-    Conduct, Crew, CrewConfig, IoChoice, Limits, LoadError, Measurement, OnAbort, Window,
+    ClientOptions, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement, OnAbort,
+    Window,
 };
 use pgassay_script::{Names, Options, Protocol, Script};
-use pgassay_wire::conninfo::{FileText, Request, Surroundings, Target};
+use pgassay_wire::conninfo::{Environment, FileText, Request, Target};
 use pgassay_wire::{TlsError, WireError};
 
 /// The driver that the enclosing module name selects. If the kernel refuses `io_uring`, it is epoll
@@ -35,7 +36,7 @@ fn io() -> IoChoice {
 /// An environment with files only.
 struct Files;
 
-impl Surroundings for Files {
+impl Environment for Files {
     fn variable(&self, _: &str) -> Option<String> {
         None
     }
@@ -62,14 +63,14 @@ fn target(text: &str) -> Target {
         .unwrap()
 }
 
-fn config(text: &str, clients: u32, conduct: Conduct) -> CrewConfig {
+fn config(text: &str, clients: u32, conduct: ClientOptions) -> ClientPoolConfig {
     let mut names = Names::new();
     let options = Options {
         protocol: Protocol::Extended,
         ..Options::default()
     };
     let script = Script::parse("test", "select 1;", &options, &mut names).unwrap();
-    CrewConfig {
+    ClientPoolConfig {
         clients,
         protocol: Protocol::Extended,
         limits: Limits {
@@ -79,12 +80,12 @@ fn config(text: &str, clients: u32, conduct: Conduct) -> CrewConfig {
         },
         io: io(),
         conduct,
-        ..CrewConfig::new(target(text), Arc::new(script), Arc::new(names))
+        ..ClientPoolConfig::new(target(text), Arc::new(script), Arc::new(names))
     }
 }
 
 /// Connects and runs briefly.
-fn run(config: &CrewConfig) -> Result<Measurement, LoadError> {
+fn run(config: &ClientPoolConfig) -> Result<Measurement, LoadError> {
     run_for(
         config,
         &Window::Timed {
@@ -94,10 +95,10 @@ fn run(config: &CrewConfig) -> Result<Measurement, LoadError> {
     )
 }
 
-fn run_for(config: &CrewConfig, window: &Window) -> Result<Measurement, LoadError> {
+fn run_for(config: &ClientPoolConfig, window: &Window) -> Result<Measurement, LoadError> {
     let begin = Instant::now();
     let stop = Arc::new(AtomicBool::new(false));
-    let ran = Crew::connect(config, &stop).and_then(|mut crew| crew.run(window));
+    let ran = ClientPool::connect(config, &stop).and_then(|mut crew| crew.run(window));
     assert!(begin.elapsed() < Duration::from_secs(15), "{ran:?}");
     ran
 }
@@ -219,14 +220,14 @@ fn a_server_without_tls() {
         let config = config(
             &text(port, &format!("sslmode={mode}")),
             2,
-            Conduct::default(),
+            ClientOptions::default(),
         );
         assert!(run(&config).unwrap().transactions > 10, "{mode}");
     }
     let error = run(&config(
         &text(port, "sslmode=require"),
         2,
-        Conduct::default(),
+        ClientOptions::default(),
     ))
     .unwrap_err();
     let LoadError::Wire { error, .. } = &error else {
@@ -239,7 +240,7 @@ fn a_server_without_tls() {
 }
 
 #[test]
-fn bytes_behind_the_answer_to_the_request_for_tls() {
+fn extra_bytes_after_tls_response_are_rejected() {
     let port = server(|stream, _| {
         is_asking_for_tls(stream)?;
         stream.write_all(&[b"S", &welcome(&[])[..]].concat())?;
@@ -248,7 +249,7 @@ fn bytes_behind_the_answer_to_the_request_for_tls() {
     let error = run(&config(
         &text(port, "sslmode=require"),
         1,
-        Conduct::default(),
+        ClientOptions::default(),
     ))
     .unwrap_err();
     assert!(
@@ -260,7 +261,7 @@ fn bytes_behind_the_answer_to_the_request_for_tls() {
 }
 
 #[test]
-fn what_prefer_does_after_tls_failed() {
+fn sslmode_prefer_falls_back_after_tls_failure() {
     // An error, an invalid answer, and a failed handshake; afterwards clients continue without TLS.
     for answer in [&fatal("XX000")[..], b"?", b"S"] {
         let asked = Arc::new(AtomicUsize::new(0));
@@ -279,9 +280,9 @@ fn what_prefer_does_after_tls_failed() {
             serve(stream, usize::MAX)
         });
         for reconnects in [false, true] {
-            let conduct = Conduct {
+            let conduct = ClientOptions {
                 reconnects,
-                ..Conduct::default()
+                ..ClientOptions::default()
             };
             let measured = run(&config(&text(port, "sslmode=prefer"), 3, conduct)).unwrap();
             assert!(measured.transactions > 0);
@@ -290,14 +291,14 @@ fn what_prefer_does_after_tls_failed() {
         let error = run(&config(
             &text(port, "sslmode=require"),
             1,
-            Conduct::default(),
+            ClientOptions::default(),
         ));
         assert!(matches!(error, Err(LoadError::Wire { .. })), "{error:?}");
     }
 }
 
 #[test]
-fn a_host_that_cannot_now_and_one_that_is_not_wanted() {
+fn starting_and_unsuitable_hosts_are_skipped() {
     let starting = server(|stream, _| {
         is_asking_for_tls(stream)?;
         write(stream, &fatal("57P03"), 3)
@@ -320,9 +321,9 @@ fn a_host_that_cannot_now_and_one_that_is_not_wanted() {
     );
     for (kind, works) in [("any", true), ("primary", true), ("prefer-standby", true)] {
         for reconnects in [false, true] {
-            let conduct = Conduct {
+            let conduct = ClientOptions {
                 reconnects,
-                ..Conduct::default()
+                ..ClientOptions::default()
             };
             let text = format!("{text} target_session_attrs={kind}");
             let ran = run(&config(&text, 4, conduct));
@@ -337,7 +338,7 @@ fn a_host_that_cannot_now_and_one_that_is_not_wanted() {
     let text = format!(
         "host=127.0.0.1,127.0.0.1 port={refusing},{primary} user=me dbname=me sslmode=disable"
     );
-    let error = run(&config(&text, 2, Conduct::default())).unwrap_err();
+    let error = run(&config(&text, 2, ClientOptions::default())).unwrap_err();
     assert!(
         matches!(&error, LoadError::Refused { error, .. } if error.sqlstate == "28P01"),
         "{error}"
@@ -345,7 +346,7 @@ fn a_host_that_cannot_now_and_one_that_is_not_wanted() {
 }
 
 #[test]
-fn a_silent_host_is_left_in_time() {
+fn silent_host_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server(|stream, _| {
         is_asking_for_tls(stream)?;
@@ -358,7 +359,7 @@ fn a_silent_host_is_left_in_time() {
         silent.local_addr().unwrap().port()
     );
     assert!(
-        run(&config(&text, 3, Conduct::default()))
+        run(&config(&text, 3, ClientOptions::default()))
             .unwrap()
             .transactions
             > 0
@@ -373,9 +374,9 @@ fn connections_that_break_while_they_are_opened() {
             stream.write_all(&welcome(&[])[..cut])
         });
         for reconnects in [false, true] {
-            let conduct = Conduct {
+            let conduct = ClientOptions {
                 reconnects,
-                ..Conduct::default()
+                ..ClientOptions::default()
             };
             let error = run(&config(&text(port, "sslmode=disable"), 2, conduct)).unwrap_err();
             assert!(matches!(error, LoadError::Lost { .. }), "{cut}: {error}");
@@ -390,9 +391,9 @@ fn one_connection_of_several_drops() {
         write(stream, &welcome(&[]), 64)?;
         serve(stream, if index == 1 { 5 } else { usize::MAX })
     });
-    let conduct = Conduct {
+    let conduct = ClientOptions {
         on_abort: OnAbort::EndClient,
-        ..Conduct::default()
+        ..ClientOptions::default()
     };
     let measured = run(&config(&text(port, "sslmode=disable"), 4, conduct)).unwrap();
     assert_eq!(measured.aborted, 1);
@@ -400,7 +401,7 @@ fn one_connection_of_several_drops() {
 }
 
 #[test]
-fn a_server_that_restarts_is_met_again_by_clients_that_reconnect() {
+fn reconnecting_clients_survive_a_server_restart() {
     // The first server ends in the middle of a reply and closes all connections.
     let lives = Arc::new(Mutex::new(Vec::<TcpStream>::new()));
     let shared = Arc::clone(&lives);
@@ -415,10 +416,10 @@ fn a_server_that_restarts_is_met_again_by_clients_that_reconnect() {
         }
         serve(stream, usize::MAX)
     });
-    let conduct = Conduct {
+    let conduct = ClientOptions {
         reconnects: true,
         on_abort: OnAbort::EndClient,
-        ..Conduct::default()
+        ..ClientOptions::default()
     };
     let config = config(&text(port, "sslmode=disable"), 3, conduct);
     let first = run(&config).unwrap();
@@ -465,9 +466,9 @@ fn real_tls() {
         ("user=plain sslmode=prefer".into(), false),
         ("user=plain sslmode=prefer".into(), true),
     ] {
-        let conduct = Conduct {
+        let conduct = ClientOptions {
             reconnects,
-            ..Conduct::default()
+            ..ClientOptions::default()
         };
         let window = Window::Counted {
             transactions_per_client: 10,
@@ -486,10 +487,10 @@ fn real_tls() {
     let long = format!("select repeat('x', 300000), '{}';", "y".repeat(400_000));
     let script = Script::parse("long", &long, &Options::default(), &mut names).unwrap();
     let target = target(&text(&format!("{secretive} sslmode=require")));
-    let config = CrewConfig {
+    let config = ClientPoolConfig {
         clients: 2,
         io: io(),
-        ..CrewConfig::new(target, Arc::new(script), Arc::new(names))
+        ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
     };
     assert!(run(&config).unwrap().transactions > 0);
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pgassay_load::{
-    AbortCause, Crew, CrewConfig, IoChoice, Limits, LoadError, Measurement, Window,
+    AbortCause, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement, Window,
 };
 use pgassay_script::{Names, Options, Protocol, Refusal, Script};
 use pgassay_wire::conninfo::Target;
@@ -125,7 +125,7 @@ fn run(
     };
     let script = Arc::new(Script::parse("test", script, &options, &mut names).unwrap());
     let target = Target::unix(directory.path().to_str().unwrap(), 1, "me", "me");
-    let config = CrewConfig {
+    let config = ClientPoolConfig {
         clients,
         protocol,
         limits: Limits {
@@ -134,9 +134,9 @@ fn run(
             stop: Duration::from_millis(300),
         },
         io: io(),
-        ..CrewConfig::new(target, script, Arc::new(names))
+        ..ClientPoolConfig::new(target, script, Arc::new(names))
     };
-    let mut crew = Crew::connect(&config, stop)?;
+    let mut crew = ClientPool::connect(&config, stop)?;
     assert_eq!(crew.backend_pids(), vec![77; clients as usize]);
     crew.run(&Window::Timed {
         settle: Duration::from_millis(10),
@@ -144,7 +144,7 @@ fn run(
     })
 }
 
-fn unstopped() -> Arc<AtomicBool> {
+fn never_stop() -> Arc<AtomicBool> {
     Arc::new(AtomicBool::new(false))
 }
 
@@ -154,7 +154,7 @@ fn replies_cut_everywhere() {
         2,
         Protocol::Simple,
         "select 1;",
-        &unstopped(),
+        &never_stop(),
         |mut peer, _| {
             let mut cut = 0;
             while peer.request().is_some() {
@@ -181,7 +181,7 @@ fn replies_of_more_than_one_buffer() {
         2,
         Protocol::Simple,
         "select 1;",
-        &unstopped(),
+        &never_stop(),
         move |mut peer, _| {
             while peer.request().is_some() {
                 let mut reply = row();
@@ -200,7 +200,7 @@ fn notices_and_parameters_in_between() {
         2,
         Protocol::Prepared,
         "select 1;",
-        &unstopped(),
+        &never_stop(),
         |mut peer, _| {
             while let Some(request) = peer.request() {
                 let aside = [
@@ -244,7 +244,7 @@ fn what_libpq_sends_is_sent() {
             "BDEBDES",
         ),
     ] {
-        let measured = run(1, protocol, script, &unstopped(), move |mut peer, _| {
+        let measured = run(1, protocol, script, &never_stop(), move |mut peer, _| {
             while let Some(request) = peer.request() {
                 if request == "PS" {
                     peer.send(&[message(b'1', b""), message(b'Z', b"I")]);
@@ -275,7 +275,7 @@ fn an_error_in_the_middle_of_a_pipeline() {
             1,
             Protocol::Extended,
             script,
-            &unstopped(),
+            &never_stop(),
             move |mut peer, _| {
                 while peer.request().is_some() {
                     let text = [b"SERROR\0C", sqlstate.as_bytes(), b"\0Mno\0\0"].concat();
@@ -322,7 +322,7 @@ fn a_copy_is_refused() {
             2,
             protocol,
             "copy t from stdin;",
-            &unstopped(),
+            &never_stop(),
             |mut peer, _| {
                 if peer.request().is_some_and(|request| request != "Q") {
                     peer.send(&[message(b'1', b""), message(b'2', b""), message(b'n', b"")]);
@@ -347,12 +347,12 @@ fn a_copy_is_refused() {
 }
 
 #[test]
-fn a_lost_connection_is_named_with_the_last_words() {
+fn lost_connection_reports_last_server_message() {
     let error = run(
         3,
         Protocol::Simple,
         "select 1;",
-        &unstopped(),
+        &never_stop(),
         |mut peer, index| {
             let mut left = 20;
             while peer.request().is_some() {
@@ -381,7 +381,7 @@ fn a_lost_connection_is_named_with_the_last_words() {
         3,
         Protocol::Simple,
         "select 1;",
-        &unstopped(),
+        &never_stop(),
         |mut peer, index| {
             while peer.request().is_some() {
                 if index == 2 {
@@ -408,12 +408,12 @@ fn a_lost_connection_is_named_with_the_last_words() {
 }
 
 #[test]
-fn nonsense_is_an_error() {
+fn invalid_reply_is_an_error() {
     let error = run(
         1,
         Protocol::Simple,
         "select 1;",
-        &unstopped(),
+        &never_stop(),
         |mut peer, _| {
             peer.request();
             peer.send(&[b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()]);
@@ -428,13 +428,13 @@ fn nonsense_is_an_error() {
 }
 
 #[test]
-fn silence_is_bounded() {
+fn missing_reply_times_out() {
     let begin = Instant::now();
     let error = run(
         2,
         Protocol::Simple,
         "select 1;",
-        &unstopped(),
+        &never_stop(),
         |mut peer, index| {
             while peer.request().is_some() {
                 if index == 0 {
@@ -452,7 +452,7 @@ fn silence_is_bounded() {
 
 #[test]
 fn the_stop_flag_ends_a_run_that_hangs() {
-    let stop = unstopped();
+    let stop = never_stop();
     let (setter, begin) = (Arc::clone(&stop), Instant::now());
     let measured = run(
         2,
@@ -491,22 +491,22 @@ fn the_stop_flag_ends_connecting() {
     let script = Script::parse("test", "select 1;", &Options::default(), &mut names).unwrap();
     let target = |directory: &str| Target::unix(directory, 1, "me", "me");
     let here = target(directory.path().to_str().unwrap());
-    let mut config = CrewConfig::new(here, Arc::new(script), Arc::new(names));
+    let mut config = ClientPoolConfig::new(here, Arc::new(script), Arc::new(names));
     let begin = Instant::now();
-    let error = Crew::connect(&config, &stop).err().unwrap();
+    let error = ClientPool::connect(&config, &stop).err().unwrap();
     assert!(matches!(error, LoadError::Stopped), "{error}");
     assert!(begin.elapsed() < Duration::from_millis(500));
 
     stop.store(false, Ordering::Relaxed);
     config.limits.connect = Duration::from_millis(200);
-    let error = Crew::connect(&config, &stop).err().unwrap();
+    let error = ClientPool::connect(&config, &stop).err().unwrap();
     assert!(
         matches!(&error, LoadError::Unanswered { client: 0, .. }),
         "{error}"
     );
 
     config.target = target("/nowhere at all");
-    let error = Crew::connect(&config, &stop).err().unwrap();
+    let error = ClientPool::connect(&config, &stop).err().unwrap();
     assert!(matches!(&error, LoadError::Connect { .. }), "{error}");
     assert!(
         error.to_string().contains("/nowhere at all/.s.PGSQL.1"),
@@ -538,7 +538,7 @@ fn two_thousand_clients_on_one_thread() {
         CLIENTS,
         Protocol::Prepared,
         "select 1;",
-        &unstopped(),
+        &never_stop(),
         |mut peer, _| {
             while let Some(types) = peer.request() {
                 if types.contains('P') {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use pgassay_load::{Crew, CrewConfig, IoChoice, Window};
+use pgassay_load::{ClientPool, ClientPoolConfig, IoChoice, Window};
 use pgassay_script::{Names, Options, Script};
 use pgassay_wire::conninfo::Target;
 
@@ -40,11 +40,11 @@ fn two_variants_that_differ_by_3_percent_do_not_have_the_same_rate() {
     let script = Script::parse("sleep", &text, &Options::default(), &mut names).unwrap();
     let directory = server.socket_directory();
     let target = Target::unix(directory.to_str().unwrap(), 5432, "tester", "postgres");
-    let config = CrewConfig {
+    let config = ClientPoolConfig {
         io: io(),
-        ..CrewConfig::new(target, Arc::new(script), Arc::new(names))
+        ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
     };
-    let mut crew = Crew::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
+    let mut crew = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
     let (mut errors, mut credits) = (Vec::new(), Vec::new());
     for trial in 0..TRIALS {
         crew.spread_starts(SLEEP, trial);

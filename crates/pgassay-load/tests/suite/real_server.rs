@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pgassay_load::{
-    Crew, CrewConfig, FailedTry, IoChoice, LoadError, Measurement, Observer, Transaction,
-    WeightedScript, Window,
+    ClientPool, ClientPoolConfig, FailedTry, IoChoice, LoadError, Measurement, Observer,
+    Transaction, WeightedScript, Window,
 };
 use pgassay_script::{Names, Options, Protocol, Script};
 use pgassay_wire::conninfo::{NoSurroundings, Request, Target};
@@ -29,7 +29,7 @@ fn io() -> IoChoice {
 
 const MODES: [Protocol; 3] = [Protocol::Simple, Protocol::Extended, Protocol::Prepared];
 
-fn config(server: &support::Server, protocol: Protocol, scripts: &[&str]) -> CrewConfig {
+fn config(server: &support::Server, protocol: Protocol, scripts: &[&str]) -> ClientPoolConfig {
     let mut names = Names::new();
     let options = Options {
         protocol,
@@ -45,18 +45,18 @@ fn config(server: &support::Server, protocol: Protocol, scripts: &[&str]) -> Cre
     let directory = server.socket_directory();
     let target = Target::unix(directory.to_str().unwrap(), 5432, "tester", "postgres");
     let first = Arc::clone(&scripts[0].script);
-    CrewConfig {
+    ClientPoolConfig {
         clients: 4,
         threads: 2,
         protocol,
         scripts,
         io: io(),
-        ..CrewConfig::new(target, first, Arc::new(names))
+        ..ClientPoolConfig::new(target, first, Arc::new(names))
     }
 }
 
-fn connect(config: &CrewConfig) -> Crew {
-    Crew::connect(config, &Arc::new(AtomicBool::new(false))).unwrap()
+fn connect(config: &ClientPoolConfig) -> ClientPool {
+    ClientPool::connect(config, &Arc::new(AtomicBool::new(false))).unwrap()
 }
 
 fn timed(settle_ms: u64, measure_ms: u64) -> Window {
@@ -374,13 +374,13 @@ fn a_server_that_dies_is_an_error() {
 }
 
 #[test]
-fn the_stop_flag_is_heeded() {
+fn stop_flag_ends_a_run() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
     let stop = Arc::new(AtomicBool::new(false));
     let config = config(&server, Protocol::Prepared, &["select 1;\n"]);
-    let mut crew = Crew::connect(&config, &stop).unwrap();
+    let mut crew = ClientPool::connect(&config, &stop).unwrap();
     let measured = std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(200));
@@ -446,34 +446,34 @@ fn tcp_passwords_and_several_hosts() {
 
     let stop = Arc::new(AtomicBool::new(false));
     config.target = request(&format!("postgres://:wrong@127.0.0.1:{port}/"));
-    let error = Crew::connect(&config, &stop).err().unwrap();
+    let error = ClientPool::connect(&config, &stop).err().unwrap();
     assert!(error.to_string().contains("28P01"), "{error}");
     config.target = request("postgres://:secret@127.0.0.1:1/");
-    let error = Crew::connect(&config, &stop).err().unwrap();
+    let error = ClientPool::connect(&config, &stop).err().unwrap();
     assert!(matches!(&error, LoadError::Connect { .. }), "{error}");
     assert!(error.to_string().contains("port 1"), "{error}");
 }
 
 #[test]
-fn refusals_are_named() {
+fn connection_refusals_are_reported() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
     let mut crowd = config(&server, Protocol::Simple, &["select 1;\n"]);
     crowd.clients = 400;
     let stop = Arc::new(AtomicBool::new(false));
-    let error = Crew::connect(&crowd, &stop).err().unwrap();
+    let error = ClientPool::connect(&crowd, &stop).err().unwrap();
     assert!(
         matches!(&error, LoadError::Refused { error, .. } if error.sqlstate == "53300"),
         "{error}"
     );
     crowd.clients = 1;
     crowd.target.database = "nowhere".into();
-    let error = Crew::connect(&crowd, &stop).err().unwrap();
+    let error = ClientPool::connect(&crowd, &stop).err().unwrap();
     assert!(error.to_string().contains("3D000"), "{error}");
     crowd.clients = 0;
     assert!(matches!(
-        Crew::connect(&crowd, &stop),
+        ClientPool::connect(&crowd, &stop),
         Err(LoadError::Config { .. })
     ));
 }
@@ -483,7 +483,7 @@ fn a_hook_sees_every_request_and_its_backend() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
-    let config = CrewConfig {
+    let config = ClientPoolConfig {
         clients: 1,
         threads: 1,
         ..config(&server, Protocol::Prepared, &["select 1;\nselect 2;\n"])
@@ -498,9 +498,9 @@ fn a_hook_sees_every_request_and_its_backend() {
 }
 
 /// Counts transactions by client.
-struct Tellers(Arc<Mutex<Vec<u64>>>);
+struct CountingObserver(Arc<Mutex<Vec<u64>>>);
 
-impl Observer for Tellers {
+impl Observer for CountingObserver {
     fn transaction(&mut self, transaction: &Transaction) {
         assert!(transaction.begin_ns < transaction.end_ns);
         self.0.lock().unwrap()[transaction.client as usize] += 1;
@@ -520,7 +520,7 @@ fn a_run_is_observed_and_the_next_one_is_not() {
         let told = Arc::clone(&told);
         told.lock().unwrap().fill(0);
         crew.observe(|thread| {
-            let observer = || Box::new(Tellers(Arc::clone(&told))) as Box<dyn Observer>;
+            let observer = || Box::new(CountingObserver(Arc::clone(&told))) as Box<dyn Observer>;
             (thread < threads_told).then(observer)
         });
         crew.run(&counted(7)).unwrap();
@@ -536,7 +536,7 @@ fn a_run_is_observed_and_the_next_one_is_not() {
 
 /// Time in transactions, between them and asleep adds up to clients × window in every case.
 #[test]
-fn the_clients_time_closes() {
+fn client_time_adds_up() {
     let Some(server) = support::Server::trusting() else {
         return;
     };

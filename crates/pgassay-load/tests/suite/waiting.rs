@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pgassay_load::{
-    Crew, CrewConfig, FailedTry, IoChoice, LoadError, Measurement, Observer, Transaction, Window,
+    ClientPool, ClientPoolConfig, FailedTry, IoChoice, LoadError, Measurement, Observer,
+    Transaction, Window,
 };
 use pgassay_script::{Names, Options, Script};
 use pgassay_wire::conninfo::Target;
@@ -170,7 +171,7 @@ fn hog(is_over: &AtomicBool) {
 
 /// Runs the load on one thread next to the hog; returns the measurement and the clients' delay in
 /// µs.
-fn run_beside_a_hog(processor: usize) -> (Measurement, f64) {
+fn run_next_to_hog(processor: usize) -> (Measurement, f64) {
     let directory = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(directory.path().join(".s.PGSQL.1")).unwrap();
     let (stamps, ends) = (Stamps::default(), Ends::default());
@@ -186,12 +187,12 @@ fn run_beside_a_hog(processor: usize) -> (Measurement, f64) {
             let text = "select :client_id;";
             let script = Script::parse("test", text, &Options::default(), &mut names).unwrap();
             let target = Target::unix(directory.path().to_str().unwrap(), 1, "me", "me");
-            let config = CrewConfig {
+            let config = ClientPoolConfig {
                 clients: CLIENTS,
                 io: io(),
-                ..CrewConfig::new(target, Arc::new(script), Arc::new(names))
+                ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
             };
-            let mut crew = Crew::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
+            let mut crew = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
             crew.keep_account(true);
             crew.observe(|_| Some(Box::new(ends.clone())));
             let measured = crew.run(&Window::Timed {
@@ -233,7 +234,7 @@ fn a_hog_beside_64_clients_of_one_thread_is_seen_64_times() {
     };
     let mut seen = Vec::new();
     for _ in 0..TRIES {
-        let (measured, waited_us) = run_beside_a_hog(*processor);
+        let (measured, waited_us) = run_next_to_hog(*processor);
         let (Some(turn_us), Some(run_queue_us)) =
             (measured.time.turn_us, measured.time.ready_run_queue_us)
         else {

@@ -56,7 +56,7 @@ fn a_round_trip_takes_at_least_the_delay_and_keeps_its_bytes() {
 
 /// Requests in flight do not wait for each other: this is what makes a pipeline fast.
 #[test]
-fn what_is_under_way_is_not_waited_for() {
+fn requests_in_flight_do_not_wait_for_each_other() {
     let (address, server) = echo();
     let relay = Relay::start(address, Duration::from_millis(40)).unwrap();
     let mut socket = client(&relay);
@@ -78,7 +78,7 @@ fn what_is_under_way_is_not_waited_for() {
 }
 
 #[test]
-fn megabytes_pass_in_order_both_ways_and_the_end_comes_last() {
+fn megabytes_arrive_in_order_in_both_directions_before_the_end() {
     let (address, server) = echo();
     let relay = Relay::start(address, Duration::from_millis(1)).unwrap();
     let socket = client(&relay);
@@ -99,7 +99,7 @@ fn megabytes_pass_in_order_both_ways_and_the_end_comes_last() {
 }
 
 #[test]
-fn a_client_of_a_server_that_is_not_there_is_let_go() {
+fn the_connection_closes_if_the_server_is_unreachable() {
     let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .unwrap()
         .local_addr()
@@ -111,7 +111,7 @@ fn a_client_of_a_server_that_is_not_there_is_let_go() {
 }
 
 #[test]
-fn its_own_cost_is_measured() {
+fn round_trips_measures_the_overhead_of_the_relay() {
     let found = crate::round_trips(Duration::from_millis(2)).unwrap();
     assert!(
         found.direct_us > 0.0 && found.relayed_us >= 2000.0,

@@ -22,7 +22,7 @@ pub(super) fn text(profile: &Profile) -> String {
 }
 
 /// Stacks of instruction counts. A path that executed fewer instructions in the longer run is left out.
-pub(super) fn counted(tree: &CallTree) -> String {
+pub(super) fn instruction_counts(tree: &CallTree) -> String {
     let paths = tree.paths.iter().enumerate();
     let stacks = paths.filter_map(|(at, path)| {
         let instructions = u64::try_from(path.instructions).ok().filter(|it| *it > 0)?;

@@ -53,7 +53,7 @@ pub enum Stacks {
 }
 
 /// Stacks with the weight of a sample.
-struct Weighed<'a> {
+struct WeightedStacks<'a> {
     stacks: Stacks,
     profile: Cow<'a, Profile>,
     us_per_sample: f64,
@@ -65,7 +65,7 @@ struct Weighed<'a> {
     value: &'static str,
 }
 
-impl<'a> Weighed<'a> {
+impl<'a> WeightedStacks<'a> {
     fn of(observation: &'a Observation, stacks: Stacks) -> Option<Self> {
         Some(match stacks {
             Stacks::OnCpu => Self {
@@ -93,7 +93,7 @@ impl<'a> Weighed<'a> {
 
 /// The file's content; `None` if there are no stacks to export.
 pub fn export(observation: &Observation, stacks: Stacks, format: ExportFormat) -> Option<Vec<u8>> {
-    let weighed = Weighed::of(observation, stacks)?;
+    let weighed = WeightedStacks::of(observation, stacks)?;
     Some(match format {
         ExportFormat::Folded => folded::text(&weighed.profile).into_bytes(),
         ExportFormat::Speedscope => speedscope::json(observation, &weighed).into_bytes(),
@@ -105,9 +105,13 @@ pub fn export(observation: &Observation, stacks: Stacks, format: ExportFormat) -
 
 /// Instruction counts by call path, as folded stacks or in the layout of `perf report`; `None` for the
 /// other formats, which have a time axis. A stack weighs its instructions in all counted transactions.
-pub fn export_counted(tree: &CallTree, title: &str, format: ExportFormat) -> Option<Vec<u8>> {
+pub fn export_instruction_counts(
+    tree: &CallTree,
+    title: &str,
+    format: ExportFormat,
+) -> Option<Vec<u8>> {
     Some(match format {
-        ExportFormat::Folded => folded::counted(tree).into_bytes(),
+        ExportFormat::Folded => folded::instruction_counts(tree).into_bytes(),
         ExportFormat::Perf => perf_text::counted(tree, title).into_bytes(),
         ExportFormat::Speedscope | ExportFormat::Pprof | ExportFormat::Firefox => return None,
     })

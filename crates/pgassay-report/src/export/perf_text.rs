@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use pgassay_core::instructions::CallTree;
 use pgassay_core::observation::Observation;
 
-use super::Weighed;
+use super::WeightedStacks;
 
 /// `perf report`'s default limit for call chains.
 const BELOW_SHARE: f64 = 0.005;
@@ -56,7 +56,7 @@ impl Branch {
 }
 
 /// The text of samples.
-pub(super) fn text(observation: &Observation, weighed: &Weighed<'_>) -> String {
+pub(super) fn text(observation: &Observation, weighed: &WeightedStacks<'_>) -> String {
     let profile = &*weighed.profile;
     let mut head = String::new();
     // Writing to a String cannot fail.
@@ -96,7 +96,7 @@ pub(super) fn text(observation: &Observation, weighed: &Weighed<'_>) -> String {
             (stack.collect(), samples as f64 * weighed.us_per_sample)
         })
         .collect();
-    laid_out(&Account {
+    render(&Account {
         head,
         functions,
         whole: whole_us,
@@ -135,7 +135,7 @@ pub(super) fn counted(tree: &CallTree, title: &str) -> String {
         }
         stacks.push((stack, cost));
     }
-    laid_out(&Account {
+    render(&Account {
         head,
         functions,
         whole: tree.instructions() as f64,
@@ -143,7 +143,7 @@ pub(super) fn counted(tree: &CallTree, title: &str) -> String {
     })
 }
 
-fn laid_out(account: &Account) -> String {
+fn render(account: &Account) -> String {
     let below = BELOW_SHARE * 100.0;
     let mut out = account.head.clone();
     _ = writeln!(out, "# Entries and calls below {below}% are omitted.\n#");

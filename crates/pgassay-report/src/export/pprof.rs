@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use pgassay_core::observation::Observation;
 use pgassay_core::profile::Profile;
 
-use super::Weighed;
+use super::WeightedStacks;
 
 /// Strings by number; 0 is the empty string, as the format requires.
 struct Strings {
@@ -77,7 +77,7 @@ impl Message {
 }
 
 /// The file's content.
-pub(super) fn message(observation: &Observation, weighed: &Weighed<'_>) -> Vec<u8> {
+pub(super) fn message(observation: &Observation, weighed: &WeightedStacks<'_>) -> Vec<u8> {
     let profile = &*weighed.profile;
     let mut strings = Strings::new();
     let mut out = Message::default();
@@ -98,7 +98,7 @@ pub(super) fn message(observation: &Observation, weighed: &Weighed<'_>) -> Vec<u
     let comment = strings.number(&format!(
         "{}; pgassay {}",
         super::title(observation),
-        observation.pgassay
+        observation.pgassay_version
     ));
     for text in &strings.all {
         out.bytes(6, text.as_bytes()); // string_table

@@ -6,10 +6,10 @@
 use pgassay_core::observation::Observation;
 use serde_json::{Value, json};
 
-use super::Weighed;
+use super::WeightedStacks;
 
 /// The file's content.
-pub(super) fn json(observation: &Observation, weighed: &Weighed<'_>) -> String {
+pub(super) fn json(observation: &Observation, weighed: &WeightedStacks<'_>) -> String {
     let (profile, us_per_sample) = (&*weighed.profile, weighed.us_per_sample);
     let frames: Vec<Value> = profile
         .frames
@@ -23,7 +23,7 @@ pub(super) fn json(observation: &Observation, weighed: &Weighed<'_>) -> String {
     json!({
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": title,
-        "exporter": format!("pgassay {}", observation.pgassay),
+        "exporter": format!("pgassay {}", observation.pgassay_version),
         "activeProfileIndex": 0,
         "shared": { "frames": frames },
         "profiles": [{

@@ -10,7 +10,7 @@ use crate::{number, sentence};
 
 /// The section; empty without statistics.
 pub(super) fn section(run: &Run) -> Markup {
-    let counted = run.points.iter().any(|point| !point.counted.is_empty());
+    let counted = run.points.iter().any(|point| !point.counters.is_empty());
     html! {
         @if counted {
             section #statistics {
@@ -53,10 +53,10 @@ fn differences(run: &Run, comparison: &Comparison) -> Markup {
                     @let unit = counters::unit(&row.name);
                     tr {
                         td { (title(&row.name)) }
-                        td.n { (number::counted(row.baseline, unit)) }
-                        td.n { (number::counted(row.variant, unit)) }
-                        td.n { (number::signed_counted(row.difference, unit)) }
-                        td.n.faint { (number::counted((row.high - row.low) / 2.0, unit)) }
+                        td.n { (number::counter_value(row.baseline, unit)) }
+                        td.n { (number::counter_value(row.variant, unit)) }
+                        td.n { (number::signed_counter_value(row.difference, unit)) }
+                        td.n.faint { (number::counter_value((row.high - row.low) / 2.0, unit)) }
                     }
                 }
             }
@@ -78,7 +78,7 @@ fn figures(run: &Run) -> Markup {
     let mut names: Vec<&str> = run
         .points
         .iter()
-        .flat_map(|point| &point.counted)
+        .flat_map(|point| &point.counters)
         .filter(|it| it.per_transaction > 0.0)
         .map(|it| it.name.as_str())
         .collect();
@@ -110,13 +110,13 @@ fn figures(run: &Run) -> Markup {
 /// A counter's value with the standard deviation over trials, if there is one.
 fn figure(run: &Run, condition: usize, variant: usize, name: &str) -> Markup {
     let found = point(run, condition, variant)
-        .and_then(|point| point.counted.iter().find(|it| it.name == name));
+        .and_then(|point| point.counters.iter().find(|it| it.name == name));
     let unit = counters::unit(name);
     html! {
         @if let Some(it) = found {
-            (number::counted(it.per_transaction, unit))
+            (number::counter_value(it.per_transaction, unit))
             @if it.spread > 0.0 {
-                " " span.faint { "SD " (number::counted(it.spread, unit)) }
+                " " span.faint { "SD " (number::counter_value(it.spread, unit)) }
             }
         }
     }

@@ -8,8 +8,8 @@ use super::tables;
 
 use crate::{number, sentence};
 
-/// The section; empty without findings. `place` names the point or comparison of a finding.
-pub(super) fn section(findings: &[Finding], place: impl Fn(&Finding) -> String) -> Markup {
+/// The section; empty without findings. `address` names the point or comparison of a finding.
+pub(super) fn section(findings: &[Finding], position: impl Fn(&Finding) -> String) -> Markup {
     let mut ids: Vec<&str> = Vec::new();
     for finding in findings {
         if !ids.contains(&finding.id.as_str()) {
@@ -29,7 +29,7 @@ pub(super) fn section(findings: &[Finding], place: impl Fn(&Finding) -> String) 
                 }
                 @for (number, id) in ids.iter().enumerate() {
                     @let same: Vec<&Finding> = findings.iter().filter(|it| it.id == *id).collect();
-                    (one(findings, &same, number < 3, &place))
+                    (one(findings, &same, number < 3, &position))
                 }
             }
         }
@@ -37,9 +37,9 @@ pub(super) fn section(findings: &[Finding], place: impl Fn(&Finding) -> String) 
 }
 
 /// The results of the suggested fixes that were run.
-pub(super) fn remedies(run: &Run) -> Markup {
+pub(super) fn fixes_tried(run: &Run) -> Markup {
     html! {
-        @if let Some(tried) = &run.remedies {
+        @if let Some(tried) = &run.fix_trials {
             section #fixes {
                 h2 { "Suggested fixes tried" }
                 p.faint {
@@ -57,7 +57,7 @@ fn one(
     findings: &[Finding],
     same: &[&Finding],
     open: bool,
-    place: &impl Fn(&Finding) -> String,
+    position: &impl Fn(&Finding) -> String,
 ) -> Markup {
     let Some(first) = same.first() else {
         return html! {};
@@ -78,24 +78,24 @@ fn one(
                 tbody {
                     @for finding in same {
                         tr {
-                            td { (place(finding)) }
+                            td { (position(finding)) }
                             td { (sentence::confidence_word(finding)) }
                             td.n { (sentence::weight(finding)) }
                             td.n { (number::percent(finding.share)) }
                             td {
-                                @if let Some(tried) = sentence::tried(finding) { (tried) "; " }
+                                @if let Some(tried) = sentence::fix_result(finding) { (tried) "; " }
                                 (sentence::facts(finding, usize::MAX))
                             }
-                            td { (finding.against.join("; ")) }
+                            td { (finding.evidence_against.join("; ")) }
                         }
                     }
                 }
             } }
             @if let Some(cause) = sentence::cause_of(findings, first) { p { (cause) } }
-            p { "Suggested fix: " (first.remedy) }
+            p { "Suggested fix: " (first.suggested_fix) }
             @let tries: Vec<&str> = same
                 .iter()
-                .flat_map(|it| &it.variants)
+                .flat_map(|it| &it.fix_variants)
                 .map(|it| it.name.as_str())
                 .collect();
             p.faint {

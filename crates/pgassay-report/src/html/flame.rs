@@ -77,7 +77,7 @@ pub(super) fn section(run: &Run) -> Markup {
 }
 
 /// The trees of instruction counts without a run.
-pub(super) fn counted(costs: &InstructionCosts) -> Markup {
+pub(super) fn instruction_counts(costs: &InstructionCosts) -> Markup {
     let mut forest = Forest::default();
     let below = forest.frame(&named(BELOW_NAME));
     let variants: Vec<&str> = costs
@@ -92,7 +92,7 @@ pub(super) fn counted(costs: &InstructionCosts) -> Markup {
                 .collect()
         })
         .unwrap_or_default();
-    let conditions = forest.counted(costs, &variants, below);
+    let conditions = forest.instruction_counts(costs, &variants, below);
     let data = has_trees(costs).then(|| forest.data(&variants, &conditions, [0, 1]));
     let lead = html! {
         "Width is instructions per transaction; callers are above their callees. "
@@ -189,24 +189,22 @@ fn data(run: &Run) -> Option<Value> {
             let resolvable_us: Vec<f64> = (0..variants)
                 .map(|variant| {
                     let cost = comparison(run, condition, variant).and_then(|it| it.cost.as_ref());
-                    cost.map_or(0.0, |cost| cost.resolvable_us)
+                    cost.map_or(0.0, |cost| cost.minimum_detectable_us)
                 })
                 .collect();
             let branches = pruned(&branches, below);
             let title = condition_title(run, condition);
-            drawn(&title, &branches, &resolvable_us, MICROS)
+            tree_json(&title, &branches, &resolvable_us, MICROS)
         })
         .collect();
     let variants: Vec<&str> = run.plan.variants.iter().map(String::as_str).collect();
     if let Some(costs) = &run.instructions {
-        conditions.extend(forest.counted(costs, &variants, below));
+        conditions.extend(forest.instruction_counts(costs, &variants, below));
     }
     let has_tree = |it: &Value| it["parents"].as_array().is_some_and(|it| !it.is_empty());
     let first = conditions.iter().position(has_tree)?;
     let start = match explained(run) {
-        Some(telling) if has_tree(&conditions[telling.condition]) => {
-            [telling.condition, telling.variant]
-        }
+        Some(shown) if has_tree(&conditions[shown.condition]) => [shown.condition, shown.variant],
         _ => [first, 1],
     };
     Some(forest.data(&variants, &conditions, start))
@@ -234,7 +232,7 @@ fn observed_data(observation: &Observation) -> Option<Value> {
         let ns_per_sample = observation.basis().of(us_per_sample) * NS_PER_US;
         tree.grow(&mut forest, profile, (0, 1), ns_per_sample);
         let branches = pruned(&tree.branches, below);
-        conditions.push(drawn(title, &branches, &[0.0], unit));
+        conditions.push(tree_json(title, &branches, &[0.0], unit));
     }
     if conditions.is_empty() {
         return None;
@@ -284,7 +282,12 @@ impl Forest {
     }
 
     /// Every condition's tree of instruction counts, for variants of these names.
-    fn counted(&mut self, costs: &InstructionCosts, variants: &[&str], below: usize) -> Vec<Value> {
+    fn instruction_counts(
+        &mut self,
+        costs: &InstructionCosts,
+        variants: &[&str],
+        below: usize,
+    ) -> Vec<Value> {
         let conditions = costs.counts.conditions.iter();
         conditions
             .map(|condition| {
@@ -293,10 +296,10 @@ impl Forest {
                 for (at, name) in variants.iter().enumerate() {
                     let found = condition.variants.iter().find(|it| it.name == *name);
                     if let Some(paths) = found.and_then(|it| it.tree.as_ref()) {
-                        tree.grow_counted(self, paths, (at, variants.len()));
+                        tree.add_instruction_counts(self, paths, (at, variants.len()));
                     }
                     if let Some(difference) = costs.difference(&condition.title, name) {
-                        resolvable[at] = difference.repeatability;
+                        resolvable[at] = difference.margin;
                     }
                 }
                 let branches = pruned(&tree.branches, below);
@@ -304,7 +307,7 @@ impl Forest {
                     "" => "instruction counts".to_owned(),
                     title => format!("{title}, instruction counts"),
                 };
-                drawn(&title, &branches, &resolvable, INSTRUCTIONS)
+                tree_json(&title, &branches, &resolvable, INSTRUCTIONS)
             })
             .collect()
     }
@@ -335,7 +338,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// Adds a variant's profile; `variants` is the number of all variants.
+    /// Adds a variant's profile; `fix_variants` is the number of all variants.
     fn grow(
         &mut self,
         forest: &mut Forest,
@@ -350,14 +353,14 @@ impl Tree {
             let parent = node.parent.and_then(|it| places.get(it as usize).copied());
             let frame = profile.frames.get(node.frame as usize);
             let frame = forest.frame(frame.unwrap_or(&unknown));
-            let place = self.place(parent, frame, variants);
-            self.branches[place].own[variant] += node.total() as f64 * ns_per_sample;
-            places.push(place);
+            let position = self.place(parent, frame, variants);
+            self.branches[position].own[variant] += node.total() as f64 * ns_per_sample;
+            places.push(position);
         }
     }
 
-    /// Adds a variant's call paths; `variants` is the number of all variants.
-    fn grow_counted(
+    /// Adds a variant's call paths; `fix_variants` is the number of all variants.
+    fn add_instruction_counts(
         &mut self,
         forest: &mut Forest,
         paths: &CallTree,
@@ -371,9 +374,9 @@ impl Tree {
                 object: function.map_or_else(String::new, |it| it.object.clone()),
                 ..named(function.map_or("?", |it| &it.name))
             });
-            let place = self.place(parent, frame, variants);
-            self.branches[place].own[variant] += paths.per_transaction(path.instructions);
-            places.push(place);
+            let position = self.place(parent, frame, variants);
+            self.branches[position].own[variant] += paths.per_transaction(path.instructions);
+            places.push(position);
         }
     }
 
@@ -390,7 +393,7 @@ impl Tree {
 }
 
 /// A condition's tree as the script expects it, with each variant's noise limit.
-fn drawn(title: &str, branches: &[Branch], resolvable: &[f64], unit: Unit<'_>) -> Value {
+fn tree_json(title: &str, branches: &[Branch], resolvable: &[f64], unit: Unit<'_>) -> Value {
     // −1 for a root: the script adds a node above all roots.
     let parents: Vec<i64> = branches
         .iter()
@@ -494,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_is_summed_under_its_caller_and_no_cost_is_lost() {
+    fn small_subtrees_are_summed_under_their_caller() {
         let branches = [
             branch(None, 1, [900.0, 1000.0]),
             branch(Some(0), 2, [99.8, 0.0]),

@@ -8,7 +8,9 @@ use pgassay_core::comparison::{Comparison, Verdict};
 use pgassay_core::run::Run;
 
 use super::scale::{Scale, percent, tick_label};
-use crate::outline::{BAND, Group, baseline_name, clients, comparison, groups, variant_name};
+use crate::outline::{
+    EQUIVALENCE_MARGIN, Group, baseline_name, clients, comparison, groups, variant_name,
+};
 use crate::{number, reliability, sentence};
 
 /// The section; the caller leaves it out if nothing was compared.
@@ -55,7 +57,10 @@ fn scale(run: &Run) -> Scale {
         .comparisons
         .iter()
         .flat_map(|it| [it.tps.low, it.tps.high]);
-    let (mut low, mut high) = (1.0 / (1.0 + 2.0 * BAND), 1.0 + 2.0 * BAND);
+    let (mut low, mut high) = (
+        1.0 / (1.0 + 2.0 * EQUIVALENCE_MARGIN),
+        1.0 + 2.0 * EQUIVALENCE_MARGIN,
+    );
     for end in ends.filter(|end| end.is_finite() && *end > 0.0) {
         low = low.min(end);
         high = high.max(end);
@@ -86,8 +91,11 @@ fn row(run: &Run, comparison: &Comparison, scale: Scale, first: bool) -> Markup 
 fn strip(comparison: &Comparison, scale: Scale) -> Markup {
     let at = |value: f64| percent(scale.place(value));
     let tps = &comparison.tps;
-    let (band_low, band_high) = (scale.place(1.0 - BAND), scale.place(1.0 + BAND));
-    let hollow = comparison.verdict == Verdict::Unresolved;
+    let (band_low, band_high) = (
+        scale.place(1.0 - EQUIVALENCE_MARGIN),
+        scale.place(1.0 + EQUIVALENCE_MARGIN),
+    );
+    let hollow = comparison.verdict == Verdict::Unexplained;
     html! {
         svg height="26" aria-hidden="true" class=(sentence::verdict_word(comparison.verdict)) {
             rect.band x=(percent(band_low)) width=(percent(band_high - band_low)) height="26" {}
@@ -134,7 +142,7 @@ fn axis(scale: Scale) -> Markup {
 /// Remarks below the plot.
 fn remarks(run: &Run) -> Markup {
     html! {
-        @if let Some(needed) = sentence::needed(run) {
+        @if let Some(needed) = sentence::pairs_for_verdicts(run) {
             p {
                 b { "Inconclusive" } ": the interval contains ×1 and extends beyond ±2%. " (needed)
             }

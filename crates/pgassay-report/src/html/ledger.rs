@@ -20,12 +20,12 @@ const ROWS_MAX: usize = 25;
 /// The section; empty if no point has a ledger.
 pub(super) fn section(run: &Run) -> Markup {
     let open = explained_ledger(run);
-    let mut told: Vec<(&Comparison, &LedgerDifference)> = run
+    let mut accounts: Vec<(&Comparison, &LedgerDifference)> = run
         .comparisons
         .iter()
         .filter_map(|it| it.ledger.as_ref().map(|ledger| (it, ledger)))
         .collect();
-    told.sort_by_key(|(comparison, _)| open != Some(*comparison));
+    accounts.sort_by_key(|(comparison, _)| open != Some(*comparison));
     html! {
         @if !run.ledgers.is_empty() {
             section #ledger {
@@ -38,7 +38,7 @@ pub(super) fn section(run: &Run) -> Markup {
                 }
                 p.faint { (tier_of_run(run, &run.ledgers.iter().collect::<Vec<_>>())) "." }
                 (bars(run))
-                @for (comparison, difference) in told {
+                @for (comparison, difference) in accounts {
                     (account(run, comparison, difference, open == Some(comparison)))
                 }
                 @if run.comparisons.iter().all(|it| it.ledger.is_none()) {
@@ -66,7 +66,7 @@ fn kind(part: Part) -> Option<usize> {
         Part::RunQueue => Some(1),
         Part::Blocked => Some(2),
         Part::Client => Some(3),
-        Part::Unresolved => Some(4),
+        Part::Unexplained => Some(4),
         Part::Between => None,
     }
 }
@@ -101,7 +101,7 @@ fn bars_of(run: &Run, condition: usize) -> Markup {
         @for ledger in ledgers {
             div.row {
                 span.name { (variant_name(run, ledger.variant)) }
-                svg height="22" role="img" aria-label=(spoken(ledger)) {
+                svg height="22" role="img" aria-label=(aria_label(ledger)) {
                     @for (class, title, from_us, us) in segments(ledger) {
                         rect class={ "part-" (class) } x=(percent(scale.place(from_us))) y="3"
                             height="16" width=(percent(scale.place(us))) {
@@ -138,7 +138,7 @@ fn segments(ledger: &Ledger) -> Vec<(&'static str, String, f64, f64)> {
 }
 
 /// The bar as text, for screen readers.
-fn spoken(ledger: &Ledger) -> String {
+fn aria_label(ledger: &Ledger) -> String {
     let part = |part: Part, name: &str| {
         let us = ledger.part_us(part);
         (us > 0.0).then(|| format!("{name} {} µs", number::micros(us)))
@@ -149,7 +149,7 @@ fn spoken(ledger: &Ledger) -> String {
         part(Part::RunQueue, "run queue"),
         part(Part::Blocked, "blocked"),
         part(Part::Client, "client"),
-        part(Part::Unresolved, "unexplained"),
+        part(Part::Unexplained, "unexplained"),
     ]
     .into_iter()
     .flatten()

@@ -32,7 +32,7 @@ fn plan(run: &Run) -> Markup {
             @if let Some(source) = &run.study.source { dt { "source" } dd { (source) } }
             dt { "when" }
             dd { (number::moment(run.started_us)) ", " (number::duration(took_us)) " in total" }
-            dt { "program" } dd { "pgassay " (run.pgassay) ", result format " (run.schema) }
+            dt { "program" } dd { "pgassay " (run.pgassay_version) ", result format " (run.schema) }
             dt { "seed" }
             dd { (schedule.seed) " (the same seed gives the same order and the same random numbers)" }
             dt { "blocks" }
@@ -129,8 +129,8 @@ fn checks(run: &Run) -> Markup {
                     @for check in &run.checks {
                         tr {
                             td { (check.name) } td { (check.value) }
-                            td.caution { (check.limits.as_deref().unwrap_or_default()) }
-                            td { @if let Some(mend) = &check.mend { code { (mend) } } }
+                            td.caution { (check.limitation.as_deref().unwrap_or_default()) }
+                            td { @if let Some(fix) = &check.fix { code { (fix) } } }
                         }
                     }
                 }

@@ -42,15 +42,15 @@ impl Scale {
 
     /// The position of a value: 0 at the lower end, 1 at the upper, clamped to them.
     pub(super) fn place(self, value: f64) -> f64 {
-        let place = if self.log {
+        let position = if self.log {
             (value / self.low).ln() / (self.high / self.low).ln()
         } else {
             (value - self.low) / (self.high - self.low)
         };
-        if place.is_nan() {
+        if position.is_nan() {
             0.0
         } else {
-            place.clamp(0.0, 1.0)
+            position.clamp(0.0, 1.0)
         }
     }
 
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn places_run_from_end_to_end_and_never_beyond() {
         let scale = Scale::log(0.5, 2.0);
-        for (value, place) in [(0.5, 0.0), (1.0, 0.5), (2.0, 1.0), (9.0, 1.0), (-1.0, 0.0)] {
-            assert!((scale.place(value) - place).abs() < 1e-12, "{value}");
+        for (value, position) in [(0.5, 0.0), (1.0, 0.5), (2.0, 1.0), (9.0, 1.0), (-1.0, 0.0)] {
+            assert!((scale.place(value) - position).abs() < 1e-12, "{value}");
         }
         assert!((Scale::linear(0.0, 4.0).place(1.0) - 0.25).abs() < 1e-12);
         assert!(Scale::linear(f64::NAN, 1.0).place(f64::NAN).abs() < 1e-12);

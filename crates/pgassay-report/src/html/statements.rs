@@ -9,7 +9,7 @@ use pgassay_core::statement::{ScriptStatements, StatementLatency};
 use super::scale::{Scale, px, tick_label};
 use crate::number;
 use crate::outline::condition_title;
-use crate::statement::{name, sentence, told};
+use crate::statement::{name, sentence, shown};
 
 const WIDTH: f64 = 380.0;
 const HEIGHT: f64 = 200.0;
@@ -20,9 +20,9 @@ const BOTTOM: f64 = 38.0;
 
 /// The section; empty if no transaction has several statements, or none was timed.
 pub(super) fn section(run: &Run) -> Markup {
-    let told = told(run);
+    let shown = shown(run);
     html! {
-        @if let Some(first) = told.first() {
+        @if let Some(first) = shown.first() {
             section #statements {
                 h2 { "Latency of each statement" }
                 p.lead {
@@ -32,8 +32,8 @@ pub(super) fn section(run: &Run) -> Markup {
                     "the server is asked to send that result at once. The shaded area extends from the "
                     "median to the 99th percentile. Other conditions are in " code { "run.json" } "."
                 }
-                div.charts { @for it in &told { (chart(run, it)) } }
-                @for it in &told { (table(run, it)) }
+                div.charts { @for it in &shown { (chart(run, it)) } }
+                @for it in &shown { (table(run, it)) }
             }
         }
     }

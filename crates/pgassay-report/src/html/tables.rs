@@ -129,7 +129,7 @@ pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
         div.scroll { table.functions {
             caption {
                 "By function, self time only, µs per transaction. Differences below "
-                (number::micros(cost.resolvable_us)) " µs are within noise."
+                (number::micros(cost.minimum_detectable_us)) " µs are within noise."
                 @if let Some(note) = reliability::naming(cost) { " " (note) }
             }
             thead { tr {
@@ -158,7 +158,7 @@ fn function(row: &CostRow, largest_us: f64) -> Markup {
     let class = match row.change {
         Change::New | Change::Up => "up",
         Change::Down | Change::Gone => "down",
-        Change::Unresolved => "noise",
+        Change::Unexplained => "noise",
     };
     html! {
         tr {

@@ -13,14 +13,14 @@ const ROWS_MAX: usize = 12;
 
 /// The table of the ledgers with a tail, and why the others have none.
 pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
-    let told: Vec<(&Ledger, &Tail)> = ledgers
+    let tails: Vec<(&Ledger, &Tail)> = ledgers
         .iter()
         .filter_map(|ledger| Some((*ledger, ledger.tail.as_ref()?)))
         .collect();
-    let names = names(&told);
+    let names = names(&tails);
     let (shown, rest) = names.split_at(names.len().min(ROWS_MAX));
     html! {
-        @if !told.is_empty() {
+        @if !tails.is_empty() {
             div.scroll { table.tail {
                 caption {
                     "Transactions beyond their trial's p99 compared with all, µs per transaction, in "
@@ -29,7 +29,7 @@ pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
                 thead {
                     tr {
                         th {}
-                        @for (ledger, _) in &told {
+                        @for (ledger, _) in &tails {
                             th.n colspan="2" scope="colgroup" {
                                 (variant_name(run, ledger.variant)) ", "
                                 (condition_title(run, ledger.condition))
@@ -38,17 +38,17 @@ pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
                     }
                     tr {
                         th scope="col" { "row" }
-                        @for (_, tail) in &told {
+                        @for (_, tail) in &tails {
                             th.n scope="col" { "all" } th.n scope="col" { "beyond " (p99(tail)) }
                         }
                     }
                 }
                 tbody {
-                    @for name in shown { (row(name, &told, |it| row_name(it) == *name)) }
+                    @for name in shown { (row(name, &tails, |it| row_name(it) == *name)) }
                     @if !rest.is_empty() {
-                        (row(&format!("{} more", rest.len()), &told, |it| rest.contains(&row_name(it))))
+                        (row(&format!("{} more", rest.len()), &tails, |it| rest.contains(&row_name(it))))
                     }
-                    (row("mean latency", &told, |_| true))
+                    (row("mean latency", &tails, |_| true))
                 }
             } }
         }
@@ -64,8 +64,8 @@ pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
 }
 
 /// The names of all rows, the longest in any tail first.
-fn names(told: &[(&Ledger, &Tail)]) -> Vec<String> {
-    let mut rows: Vec<&TailRow> = told.iter().flat_map(|(_, tail)| &tail.rows).collect();
+fn names(tails: &[(&Ledger, &Tail)]) -> Vec<String> {
+    let mut rows: Vec<&TailRow> = tails.iter().flat_map(|(_, tail)| &tail.rows).collect();
     rows.sort_by(|a, b| b.tail_us.total_cmp(&a.tail_us));
     let mut names: Vec<String> = Vec::new();
     for row in rows {
@@ -78,7 +78,7 @@ fn names(told: &[(&Ledger, &Tail)]) -> Vec<String> {
 }
 
 /// The sums of the rows for which `is_meant` holds.
-fn row(name: &str, told: &[(&Ledger, &Tail)], is_meant: impl Fn(&TailRow) -> bool) -> Markup {
+fn row(name: &str, tails: &[(&Ledger, &Tail)], is_meant: impl Fn(&TailRow) -> bool) -> Markup {
     let sum = |tail: &Tail, of: fn(&TailRow) -> f64| -> f64 {
         let meant = tail.rows.iter().filter(|it| is_meant(it));
         meant.map(of).sum()
@@ -86,7 +86,7 @@ fn row(name: &str, told: &[(&Ledger, &Tail)], is_meant: impl Fn(&TailRow) -> boo
     html! {
         tr {
             td { (name) }
-            @for (_, tail) in told {
+            @for (_, tail) in tails {
                 td.n.faint { (number::micros(sum(tail, |it| it.all_us))) }
                 td.n { (number::micros(sum(tail, |it| it.tail_us))) }
             }

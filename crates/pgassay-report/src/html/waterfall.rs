@@ -57,7 +57,7 @@ impl From<&CostRow> for Part {
             difference: row.difference_us,
             interval: Some([row.low_us, row.high_us]),
             plus_minus: plus_minus_us(row),
-            resolved: row.change != Change::Unresolved,
+            resolved: row.change != Change::Unexplained,
         }
     }
 }
@@ -115,8 +115,8 @@ pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[Part]) -> Vec<Step> 
         step(format!("within noise ({})", noise.len()), sum, None, false);
     }
     // Whatever the rows miss of the exact total is a step of its own.
-    let told: f64 = parts.iter().map(|part| part.difference).sum();
-    let missing = variant - baseline - told;
+    let sum_of_parts: f64 = parts.iter().map(|part| part.difference).sum();
+    let missing = variant - baseline - sum_of_parts;
     if missing.abs() >= 0.005 {
         step("not allocated".to_owned(), missing, None, false);
     }
@@ -263,7 +263,7 @@ mod tests {
             row_of("bind", 0.0, 2.0, Change::New),
             row_of("parse", 5.0, 0.0, Change::Gone),
             row_of("plan", 9.0, 0.0, Change::Gone),
-            row_of("commit", 1.0, 1.05, Change::Unresolved),
+            row_of("commit", 1.0, 1.05, Change::Unexplained),
         ];
         let steps = steps([15.0, 3.05], &rows.each_ref().map(Part::from));
         let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rows_leave_out_is_a_step_of_its_own() {
+    fn unallocated_cost_is_a_separate_step() {
         let rows = [row_of("plan", 9.0, 0.0, Change::Gone)];
         let steps = steps([15.0, 5.0], &rows.each_ref().map(Part::from));
         assert_eq!(steps[1].name, "not allocated");

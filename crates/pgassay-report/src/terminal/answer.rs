@@ -3,7 +3,7 @@
 use pgassay_core::comparison::{Comparison, Verdict};
 use pgassay_core::run::Run;
 
-use super::table::{Ink, Side, Table, cell, inked, name, wrap};
+use super::table::{Side, Table, TextStyle, cell, inked, name, wrap};
 use super::{Style, clients, heading};
 use crate::outline::{Unit, baseline_name, comparison, groups, variant_name};
 use crate::{number, reliability, sentence};
@@ -25,7 +25,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     let table = fitting.unwrap_or(&forms[3]);
     let mut out = heading("ANSWER", &explanation, style);
     out.push_str(&table.render(style.color));
-    out.push_str(&unresolved(run, style));
+    out.push_str(&footer(run, style));
     out
 }
 
@@ -61,7 +61,7 @@ fn table(run: &Run, noise: Noise) -> Table {
                         ink(comparison.verdict),
                     ),
                     cell(format!("{} {}", unit.rate(), ratio(comparison))),
-                    inked(pairs(comparison, noise), Ink::Faint),
+                    inked(pairs(comparison, noise), TextStyle::Faint),
                 ]);
             }
         }
@@ -70,12 +70,12 @@ fn table(run: &Run, noise: Noise) -> Table {
 }
 
 /// The color of a verdict.
-fn ink(verdict: Verdict) -> Ink {
+fn ink(verdict: Verdict) -> TextStyle {
     match verdict {
-        Verdict::Faster => Ink::Good,
-        Verdict::Slower => Ink::Bad,
-        Verdict::Same => Ink::Strong,
-        Verdict::Unresolved => Ink::Caution,
+        Verdict::Faster => TextStyle::Good,
+        Verdict::Slower => TextStyle::Bad,
+        Verdict::Equivalent => TextStyle::Strong,
+        Verdict::Unexplained => TextStyle::Caution,
     }
 }
 
@@ -117,9 +117,9 @@ fn pairs(comparison: &Comparison, noise: Noise) -> String {
 
 /// The lines below the table: how many pairs inconclusive comparisons need, the footnotes, and what the
 /// verdicts rest on.
-fn unresolved(run: &Run, style: Style) -> String {
+fn footer(run: &Run, style: Style) -> String {
     let mut out = String::new();
-    if let Some(needed) = sentence::needed(run) {
+    if let Some(needed) = sentence::pairs_for_verdicts(run) {
         let text =
             format!("inconclusive: the interval contains ×1 and extends beyond ±2%. {needed}");
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));

@@ -4,11 +4,11 @@
 use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow};
 use pgassay_core::run::Run;
 
-use super::table::{Cell, Ink, Side, Table, bar, cell, cut, inked, paint, visible, wrap};
+use super::table::{Cell, Side, Table, TextStyle, bar, cell, cut, inked, paint, visible, wrap};
 use super::{Style, heading};
 use crate::outline::{
-    Unit, baseline_name, coarse_rows, comparison, condition_title, explained, most_telling,
-    plus_minus, top_rows, unresolved_us, variant_name,
+    Unit, baseline_name, coarse_rows, comparison, condition_title, explained, most_informative,
+    plus_minus, top_rows, variant_name, within_noise_us,
 };
 use crate::{number, reliability, sentence};
 
@@ -26,24 +26,24 @@ const MARKS_FROM: usize = 80;
 
 /// The section; empty if no comparison has an account of costs.
 pub(super) fn section(run: &Run, style: Style) -> String {
-    let Some(telling) = explained(run) else {
+    let Some(main_comparison) = explained(run) else {
         return String::new();
     };
-    let Some(cost) = &telling.cost else {
+    let Some(cost) = &main_comparison.cost else {
         return String::new();
     };
     let title = format!(
         "{} vs {}, {}",
-        variant_name(run, telling.variant),
+        variant_name(run, main_comparison.variant),
         baseline_name(run),
-        condition_title(run, telling.condition)
+        condition_title(run, main_comparison.condition)
     );
     let mut out = heading(
         "COST",
         &format!("server CPU time in µs per {}: {title}", Unit::of(run).one()),
         style,
     );
-    let mut table = table(run, telling, cost, style);
+    let mut table = table(run, main_comparison, cost, style);
     if table.width() > style.columns() {
         table.remove_column(BAR_COLUMN);
     }
@@ -51,8 +51,8 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         table.remove_column(MARK_COLUMN);
     }
     out.push_str(&table.render(style.color));
-    out.push_str(&below_noise(cost, style));
-    out.push_str(&others(run, telling, style));
+    out.push_str(&noise_limit(cost, style));
+    out.push_str(&others(run, main_comparison, style));
     out
 }
 
@@ -75,7 +75,7 @@ fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style
     ];
     table.row(
         titles
-            .map(|title| inked(cut(title, title_width), Ink::Faint))
+            .map(|title| inked(cut(title, title_width), TextStyle::Faint))
             .to_vec(),
     );
     if kind != "function" {
@@ -84,7 +84,7 @@ fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style
         table.row(total);
         table.row(vec![
             cell(""),
-            inked("function (self)", Ink::Faint),
+            inked("function (self)", TextStyle::Faint),
             cell(""),
             cell(""),
             cell(""),
@@ -119,7 +119,7 @@ fn rows(table: &mut Table, rows: &[CostRow], count: usize, kind: &str, style: St
     let [baseline_us, variant_us, difference_us] = top.rest_us;
     table.row(vec![
         cell(""),
-        inked(more(top.left_out, kind), Ink::Faint),
+        inked(more(top.left_out, kind), TextStyle::Faint),
         cell(number::micros(baseline_us)),
         cell(number::micros(variant_us)),
         cell(number::signed_micros(difference_us)),
@@ -142,9 +142,9 @@ fn more(number: usize, kind: &str) -> String {
 /// One row; its bar is relative to the largest difference of the list.
 fn row(mark: &str, name: &str, row: &CostRow, largest_us: f64, style: Style) -> Vec<Cell> {
     let ink = match row.change {
-        Change::New | Change::Up => Ink::Bad,
-        Change::Down | Change::Gone => Ink::Good,
-        Change::Unresolved => Ink::Faint,
+        Change::New | Change::Up => TextStyle::Bad,
+        Change::Down | Change::Gone => TextStyle::Good,
+        Change::Unexplained => TextStyle::Faint,
     };
     let share = if largest_us > 0.0 {
         row.difference_us.abs() / largest_us
@@ -157,21 +157,25 @@ fn row(mark: &str, name: &str, row: &CostRow, largest_us: f64, style: Style) -> 
         cell(number::micros(row.baseline_us)),
         cell(number::micros(row.variant_us)),
         cell(number::signed_micros(row.difference_us)),
-        inked(plus_minus(row), Ink::Faint),
+        inked(plus_minus(row), TextStyle::Faint),
         inked(
             bar(share, BAR_WIDTH),
-            if ink == Ink::Faint { Ink::Faint } else { ink },
+            if ink == TextStyle::Faint {
+                TextStyle::Faint
+            } else {
+                ink
+            },
         ),
     ]
 }
 
 /// The noise limit of function differences, and why some rows have no marks.
-fn below_noise(cost: &CostDifference, style: Style) -> String {
+fn noise_limit(cost: &CostDifference, style: Style) -> String {
     let resolved = cost
         .functions
         .iter()
-        .any(|row| row.change != Change::Unresolved);
-    let limit = number::micros(cost.resolvable_us);
+        .any(|row| row.change != Change::Unexplained);
+    let limit = number::micros(cost.minimum_detectable_us);
     let text = if resolved {
         format!("Function differences below {limit} µs are within noise.")
     } else {
@@ -180,7 +184,7 @@ fn below_noise(cost: &CostDifference, style: Style) -> String {
     let text = [text].into_iter().chain(reliability::naming(cost));
     let text = text.collect::<Vec<_>>().join(" ");
     let text = wrap(&text, style.columns(), "  ", "  ");
-    paint(text.trim_end(), Ink::Faint, style.color) + "\n"
+    paint(text.trim_end(), TextStyle::Faint, style.color) + "\n"
 }
 
 /// One line for every other variant, under the condition shown in full or else the most informative.
@@ -189,7 +193,7 @@ fn others(run: &Run, told: &Comparison, style: Style) -> String {
     for variant in (1..run.plan.variants.len()).filter(|variant| *variant != told.variant) {
         let same = comparison(run, told.condition, variant).filter(|it| it.cost.is_some());
         let any = || {
-            most_telling(
+            most_informative(
                 run,
                 run.comparisons.iter().filter(|it| it.variant == variant),
             )
@@ -219,14 +223,14 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
             )
         })
         .collect();
-    let unresolved = unresolved_us(coarse);
-    let beyond = top.rest_us[2] - unresolved;
+    let within_noise = within_noise_us(coarse);
+    let beyond = top.rest_us[2] - within_noise;
     if number::signed_micros(beyond) != "0.00" {
         parts.push(format!("other\u{a0}{}", number::signed_micros(beyond)));
     }
     parts.push(format!(
         "within\u{a0}noise\u{a0}{}",
-        number::signed_micros(unresolved)
+        number::signed_micros(within_noise)
     ));
     let text = format!(
         "{}, {}: {} ±{} µs/{}: {}",

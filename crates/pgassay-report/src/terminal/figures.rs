@@ -3,7 +3,7 @@
 use pgassay_core::comparison::PointSummary;
 use pgassay_core::run::Run;
 
-use super::table::{Ink, Side, Table, cell, inked, name};
+use super::table::{Side, Table, TextStyle, cell, inked, name};
 use super::{Style, clients, heading};
 use crate::number;
 use crate::outline::{Unit, groups, per_transaction, point, variant_name};
@@ -66,7 +66,7 @@ fn table(run: &Run) -> Table {
         "server CPU",
         "× floor",
     ];
-    table.row(titles.map(|title| inked(title, Ink::Faint)).to_vec());
+    table.row(titles.map(|title| inked(title, TextStyle::Faint)).to_vec());
     for group in groups(run) {
         let shown = |it: &PointSummary| group.conditions.contains(&it.condition);
         if !group.label.is_empty() && run.points.iter().any(shown) {

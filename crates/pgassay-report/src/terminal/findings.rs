@@ -3,7 +3,7 @@
 use pgassay_core::finding::{Confidence, Finding};
 use pgassay_core::run::Run;
 
-use super::table::{Ink, paint, wrap};
+use super::table::{TextStyle, paint, wrap};
 use super::{Style, answer, heading};
 use crate::{number, sentence};
 
@@ -14,14 +14,14 @@ const INDENT: &str = "              ";
 
 /// The section of a run; empty without findings.
 pub(super) fn section(run: &Run, style: Style) -> String {
-    told(&run.findings, style, |finding| {
+    list(&run.findings, style, |finding| {
         sentence::place(run, finding)
     })
 }
 
 /// The results of the suggested fixes that were run.
-pub(super) fn remedies(run: &Run, style: Style) -> String {
-    let Some(tried) = &run.remedies else {
+pub(super) fn fixes_tried(run: &Run, style: Style) -> String {
+    let Some(tried) = &run.fix_trials else {
         return String::new();
     };
     let explanation = "suggested fixes, benchmarked as additional variants of the same study";
@@ -35,10 +35,10 @@ pub(super) fn remedies(run: &Run, style: Style) -> String {
 
 /// The section of a live server.
 pub(super) fn observed(findings: &[Finding], style: Style) -> String {
-    told(findings, style, |_| String::new())
+    list(findings, style, |_| String::new())
 }
 
-fn told(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) -> String {
+fn list(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) -> String {
     let mut strongest: Vec<&Finding> = Vec::new();
     for finding in findings {
         if !strongest.iter().any(|it| it.id == finding.id) {
@@ -63,7 +63,7 @@ fn told(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) 
         let titles: Vec<&str> = rest.iter().map(|it| it.title.as_str()).collect();
         let text = format!("Also: {}. See the HTML report.", titles.join("; "));
         let text = wrap(&text, style.columns(), "  ", "  ");
-        out.push_str(&paint(text.trim_end(), Ink::Faint, style.color));
+        out.push_str(&paint(text.trim_end(), TextStyle::Faint, style.color));
         out.push('\n');
     }
     out
@@ -72,16 +72,16 @@ fn told(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) 
 fn suggested(finding: &Finding) -> String {
     format!(
         "Suggested fix: {}",
-        sentence::first_sentences(&finding.remedy)
+        sentence::first_sentences(&finding.suggested_fix)
     )
 }
 
 fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style) -> String {
     let word = sentence::confidence_word(finding);
     let ink = match finding.confidence {
-        Confidence::Confirmed => Ink::Strong,
-        Confidence::Moved | Confidence::Likely => Ink::Caution,
-        Confidence::Hint => Ink::Faint,
+        Confidence::Confirmed => TextStyle::Strong,
+        Confidence::Correlated | Confidence::Likely => TextStyle::Caution,
+        Confidence::Hint => TextStyle::Faint,
     };
     let more = match elsewhere {
         0 => String::new(),
@@ -97,10 +97,10 @@ fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style
     let text = wrap(&title, style.columns(), &first, INDENT);
     let mut out = text.replacen(word, &paint(word, ink, style.color), 1);
     let mut facts = sentence::facts(finding, FACTS_MAX);
-    if let Some(tried) = sentence::tried(finding) {
+    if let Some(tried) = sentence::fix_result(finding) {
         facts = format!("{tried}; {facts}");
     }
-    if let Some(against) = finding.against.first() {
+    if let Some(against) = finding.evidence_against.first() {
         facts = format!("{facts}; but {against}");
     }
     let columns = style.columns();
@@ -134,14 +134,14 @@ mod tests {
             width: 100,
         };
         let text = observed(&[finding(CAUSE), finding(QUEUE)], style);
-        let told = "Queueing that follows from \"Each commit waits for the disk\": fix that first.";
-        assert!(text.contains(told), "{text}");
+        let list = "Queueing that follows from \"Each commit waits for the disk\": fix that first.";
+        assert!(text.contains(list), "{text}");
         assert!(!text.contains("Spread the counter"), "{text}");
         assert_eq!(text.matches("correlated").count(), 2, "{text}");
     }
 
     #[test]
-    fn what_an_older_version_called_confirmed_without_a_fix_has_moved() {
+    fn confirmed_without_a_fix_in_older_results_is_correlated() {
         let old = CAUSE.replace("moved", "confirmed");
         assert_eq!(sentence::confidence_word(&finding(&old)), "correlated");
         let own = old.replace("\"difference_us\": 900.0,", "");

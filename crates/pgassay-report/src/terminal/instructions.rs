@@ -3,9 +3,9 @@
 use pgassay_core::instructions::{VariantDifference, Verdict};
 use pgassay_core::run::Run;
 
-use super::table::{Ink, Side, Table, cell, inked, name, wrap};
+use super::table::{Side, Table, TextStyle, cell, inked, name, wrap};
 use super::{Style, heading};
-use crate::instructions::{Row, change, doubt, figure, how, rows, signed};
+use crate::instructions::{Row, change, figure, method_sentence, no_verdict_reason, rows, signed};
 use crate::number;
 
 /// The page shows the other differences.
@@ -28,7 +28,11 @@ pub(super) fn section(run: &Run, style: Style) -> String {
             number::count(timed.clients.into(), "client")
         )
     });
-    let mut out = heading("INSTRUCTIONS", &format!("{}{timed}", how(costs)), style);
+    let mut out = heading(
+        "INSTRUCTIONS",
+        &format!("{}{timed}", method_sentence(costs)),
+        style,
+    );
     let mut table = table(&rows);
     for column in MAY_GO {
         if table.width() > style.columns() {
@@ -36,14 +40,14 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         }
     }
     out.push_str(&table.render(style.color));
-    let told = costs
+    let shown = costs
         .differences
         .iter()
         .filter(|it| it.difference.verdict == Verdict::Differs);
-    for told in told.take(EXPLAINED_MAX) {
-        out.push_str(&wrap(&explained(told), style.columns(), "  ", "    "));
+    for shown in shown.take(EXPLAINED_MAX) {
+        out.push_str(&wrap(&explained(shown), style.columns(), "  ", "    "));
     }
-    for what in &costs.counts.left_out {
+    for what in &costs.counts.ignored {
         out.push_str(&wrap(
             &format!("Left out: {what}."),
             style.columns(),
@@ -71,7 +75,7 @@ fn table(rows: &[Row<'_>]) -> Table {
         "ratio",
         "tps",
     ];
-    table.row(titles.map(|title| inked(title, Ink::Faint)).to_vec());
+    table.row(titles.map(|title| inked(title, TextStyle::Faint)).to_vec());
     for row in rows {
         if row.difference.is_none() && !row.condition.is_empty() {
             table.across(cell(row.condition));
@@ -87,11 +91,13 @@ fn table(rows: &[Row<'_>]) -> Table {
             name(&row.count.name),
             cell(figure(row.count.cost())),
             of(|it| signed(it.per_transaction)),
-            of(|it| figure(it.repeatability)),
+            of(|it| figure(it.margin)),
             of(|it| change(it.ratio)),
             inked(
-                row.difference.and_then(doubt).unwrap_or_default(),
-                Ink::Faint,
+                row.difference
+                    .and_then(no_verdict_reason)
+                    .unwrap_or_default(),
+                TextStyle::Faint,
             ),
             cell(
                 row.timed
@@ -106,8 +112,8 @@ fn table(rows: &[Row<'_>]) -> Table {
 }
 
 /// `b vs a: +160.4: check_log_duration +86.0, …`.
-fn explained(told: &VariantDifference) -> String {
-    let difference = &told.difference;
+fn explained(shown: &VariantDifference) -> String {
+    let difference = &shown.difference;
     let per = |sum: i64| signed(difference.per_transaction_of(sum));
     let functions = difference.functions.iter();
     let mut parts: Vec<String> = functions
@@ -117,14 +123,14 @@ fn explained(told: &VariantDifference) -> String {
         .collect();
     let rest: i64 = functions.skip(FUNCTIONS).map(|row| row.instructions).sum();
     parts.push(format!("other\u{a0}{}", per(rest)));
-    let condition = match told.condition.as_str() {
+    let condition = match shown.condition.as_str() {
         "" => String::new(),
         title => format!(", {title}"),
     };
     format!(
         "{} vs {}{condition}: {}: {}",
-        told.variant,
-        told.baseline,
+        shown.variant,
+        shown.baseline,
         signed(difference.per_transaction),
         parts.join(", ")
     )

@@ -4,7 +4,7 @@ use pgassay_core::comparison::{Change, Comparison, CostRow};
 use pgassay_core::ledger::{Ledger, LedgerDifference, LedgerRow};
 use pgassay_core::run::Run;
 
-use super::table::{Cell, Ink, Side, Table, bar, cell, cut, inked, paint, visible, wrap};
+use super::table::{Cell, Side, Table, TextStyle, bar, cell, cut, inked, paint, visible, wrap};
 use super::{Style, heading};
 use crate::ledger::{
     background, checks, explanation, group_name, ledger, nature_word, tier_of_run,
@@ -24,44 +24,54 @@ const BAR_COLUMN: usize = 6;
 
 /// The section; empty if no comparison has a ledger.
 pub(super) fn section(run: &Run, style: Style) -> String {
-    let Some(telling) = explained_ledger(run) else {
+    let Some(main_comparison) = explained_ledger(run) else {
         return String::new();
     };
-    let Some(difference) = &telling.ledger else {
+    let Some(difference) = &main_comparison.ledger else {
         return String::new();
     };
     let title = format!(
         "where the response time goes, µs per transaction: {} vs {}, {}",
-        variant_name(run, telling.variant),
+        variant_name(run, main_comparison.variant),
         baseline_name(run),
-        condition_title(run, telling.condition)
+        condition_title(run, main_comparison.condition)
     );
     let mut out = heading("LEDGER", &title, style);
-    let ledgers = [0, telling.variant].map(|variant| ledger(run, telling.condition, variant));
+    let ledgers =
+        [0, main_comparison.variant].map(|variant| ledger(run, main_comparison.condition, variant));
     let shown: Vec<&Ledger> = ledgers.into_iter().flatten().collect();
     let tier = wrap(&tier_of_run(run, &shown), style.columns(), "  ", "    ");
-    out.push_str(&(paint(tier.trim_end(), Ink::Faint, style.color) + "\n"));
-    let mut table = table(run, telling, difference, style);
+    out.push_str(&(paint(tier.trim_end(), TextStyle::Faint, style.color) + "\n"));
+    let mut table = table(run, main_comparison, difference, style);
     if table.width() > style.columns() {
         table.remove_column(BAR_COLUMN);
     }
     out.push_str(&table.render(style.color));
-    out.push_str(&notes(run, telling, difference, style));
-    out.push_str(&others(run, telling, style));
+    out.push_str(&notes(run, main_comparison, difference, style));
+    out.push_str(&others(run, main_comparison, style));
     out
 }
 
-fn table(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: Style) -> Table {
+fn table(
+    run: &Run,
+    main_comparison: &Comparison,
+    difference: &LedgerDifference,
+    style: Style,
+) -> Table {
     let mut sides = vec![Side::Left, Side::Left];
     sides.extend([Side::Right; 4]);
     sides.push(Side::Left);
     let mut table = Table::new(&sides);
     let width = if style.columns() < 90 { 10 } else { 14 };
-    let names = [baseline_name(run), variant_name(run, telling.variant)].map(visible);
+    let names = [
+        baseline_name(run),
+        variant_name(run, main_comparison.variant),
+    ]
+    .map(visible);
     let titles = ["", "", &names[0], &names[1], "difference", "±", ""];
     table.row(
         titles
-            .map(|title| inked(cut(title, width), Ink::Faint))
+            .map(|title| inked(cut(title, width), TextStyle::Faint))
             .to_vec(),
     );
     let (shown, rest) = split(&difference.groups);
@@ -78,7 +88,7 @@ fn table(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: 
         table.row(sum(rest));
     }
     table.row(line("", "response time", &difference.response, 0.0));
-    let between = &difference.between;
+    let between = &difference.between_transactions;
     if number::micros(between.baseline_us.max(between.variant_us)) != "0.00" {
         table.row(line(
             "",
@@ -105,7 +115,7 @@ fn sum(rows: &[LedgerRow]) -> Vec<Cell> {
     let sum = |of: fn(&CostRow) -> f64| rows.iter().map(|row| of(&row.cost)).sum::<f64>();
     vec![
         cell(""),
-        inked(format!("{} more rows", rows.len()), Ink::Faint),
+        inked(format!("{} more rows", rows.len()), TextStyle::Faint),
         cell(number::micros(sum(|row| row.baseline_us))),
         cell(number::micros(sum(|row| row.variant_us))),
         cell(number::signed_micros(sum(|row| row.difference_us))),
@@ -116,30 +126,35 @@ fn sum(rows: &[LedgerRow]) -> Vec<Cell> {
 
 fn line(mark: &str, name: &str, row: &CostRow, largest_us: f64) -> Vec<Cell> {
     let ink = match row.change {
-        Change::New | Change::Up => Ink::Bad,
-        Change::Down | Change::Gone => Ink::Good,
-        Change::Unresolved => Ink::Faint,
+        Change::New | Change::Up => TextStyle::Bad,
+        Change::Down | Change::Gone => TextStyle::Good,
+        Change::Unexplained => TextStyle::Faint,
     };
     let share = match largest_us {
         0.0 => 0.0,
         largest_us => row.difference_us.abs() / largest_us,
     };
     vec![
-        inked(mark, Ink::Faint),
+        inked(mark, TextStyle::Faint),
         cell(name),
         cell(number::micros(row.baseline_us)),
         cell(number::micros(row.variant_us)),
         inked(number::signed_micros(row.difference_us), ink),
-        inked(plus_minus(row), Ink::Faint),
+        inked(plus_minus(row), TextStyle::Faint),
         inked(bar(share, BAR_WIDTH), ink),
     ]
 }
 
 /// Whether the rows explain the difference, the checks, background processes and the tail.
-fn notes(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: Style) -> String {
+fn notes(
+    run: &Run,
+    main_comparison: &Comparison,
+    difference: &LedgerDifference,
+    style: Style,
+) -> String {
     let mut lines = vec![explanation(difference)];
-    for variant in [0, telling.variant] {
-        let Some(ledger) = ledger(run, telling.condition, variant) else {
+    for variant in [0, main_comparison.variant] {
+        let Some(ledger) = ledger(run, main_comparison.condition, variant) else {
             continue;
         };
         let beside = background(ledger);
@@ -150,8 +165,8 @@ fn notes(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: 
         };
         lines.push(checks(run, ledger) + &beside);
     }
-    for variant in [0, telling.variant] {
-        let Some(ledger) = ledger(run, telling.condition, variant) else {
+    for variant in [0, main_comparison.variant] {
+        let Some(ledger) = ledger(run, main_comparison.condition, variant) else {
             continue;
         };
         lines.extend(tail::line(run, ledger));
@@ -160,7 +175,7 @@ fn notes(run: &Run, telling: &Comparison, difference: &LedgerDifference, style: 
         .iter()
         .map(|line| wrap(line, style.columns(), "  ", "    "));
     let text: String = lines.collect();
-    paint(text.trim_end(), Ink::Faint, style.color) + "\n"
+    paint(text.trim_end(), TextStyle::Faint, style.color) + "\n"
 }
 
 /// One line for each of the other comparisons, at most [`LINES`].
@@ -210,7 +225,7 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     parts.push(format!("other\u{a0}{}", number::signed_micros(rest_us)));
     parts.push(format!(
         "unexplained\u{a0}{}",
-        number::micros(difference.unresolved_us)
+        number::micros(difference.unexplained_us)
     ));
     let text = format!(
         "{}, {}: {} ±{} µs: {}",

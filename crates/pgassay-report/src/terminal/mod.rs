@@ -6,9 +6,9 @@
 //! page has the details.
 
 mod answer;
-mod belief;
 mod cost;
 mod counted;
+mod expectations;
 mod figures;
 mod findings;
 mod instructions;
@@ -23,7 +23,7 @@ pub use observation::observation_text;
 use pgassay_core::run::Run;
 
 use crate::{calibration, outline, sentence};
-use table::{Ink, paint, wrap};
+use table::{TextStyle, paint, wrap};
 
 /// How to write for a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,17 +56,17 @@ pub fn terminal(run: &Run, style: &Style) -> String {
     let sections = [
         opening(run, *style),
         answer::section(run, *style),
-        belief::reference(run, *style),
-        belief::expectations(run, *style),
+        expectations::reference(run, *style),
+        expectations::expectations(run, *style),
         figures::section(run, *style),
         cost::section(run, *style),
         instructions::section(run, *style),
         ledger::section(run, *style),
         statements::section(run, *style),
-        belief::watched(run, *style),
+        expectations::watched(run, *style),
         counted::section(run, *style),
         findings::section(run, *style),
-        findings::remedies(run, *style),
+        findings::fixes_tried(run, *style),
         notes::section(run, *style),
     ];
     let written: Vec<String> = sections.into_iter().filter(|it| !it.is_empty()).collect();
@@ -78,7 +78,7 @@ fn opening(run: &Run, style: Style) -> String {
     let width = style.columns();
     let mut out = String::new();
     for line in wrap(&run.study.question, width, "", "").lines() {
-        out.push_str(&paint(line, Ink::Strong, style.color));
+        out.push_str(&paint(line, TextStyle::Strong, style.color));
         out.push('\n');
     }
     for answer in sentence::answers(run) {
@@ -99,7 +99,7 @@ fn opening(run: &Run, style: Style) -> String {
     ];
     for text in context.into_iter().flatten() {
         for line in wrap(&text, width, "  ", "  ").lines() {
-            out.push_str(&paint(line, Ink::Faint, style.color));
+            out.push_str(&paint(line, TextStyle::Faint, style.color));
             out.push('\n');
         }
     }
@@ -110,14 +110,14 @@ fn opening(run: &Run, style: Style) -> String {
 fn heading(title: &str, explanation: &str, style: Style) -> String {
     let text = wrap(explanation, style.columns(), &format!("{title}  "), "  ");
     let explanation = text.strip_prefix(title).unwrap_or(&text).trim_end();
-    let mut out = paint(title, Ink::Strong, style.color);
+    let mut out = paint(title, TextStyle::Strong, style.color);
     for (at, line) in explanation.split('\n').enumerate() {
         let line = if at == 0 {
             line.to_owned()
         } else {
             format!("\n{line}")
         };
-        out.push_str(&paint(&line, Ink::Faint, style.color));
+        out.push_str(&paint(&line, TextStyle::Faint, style.color));
     }
     out + "\n"
 }

@@ -2,7 +2,7 @@
 
 use pgassay_core::run::{Run, WarningKind};
 
-use super::table::{Ink, paint, wrap};
+use super::table::{TextStyle, paint, wrap};
 use super::{Style, heading};
 use crate::sentence;
 
@@ -13,10 +13,10 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     if let Some(quality) = sentence::profile_quality(run) {
         out.push_str(&wrap(&quality, width, "  profile   ", "            "));
     }
-    if let Some(watching) = sentence::cost_of_watching(run) {
+    if let Some(watching) = sentence::profiling_overhead(run) {
         out.push_str(&wrap(&watching, width, "  overhead  ", "            "));
     }
-    if let Some(cut) = sentence::cut_by_ends(run) {
+    if let Some(cut) = sentence::cut_off_transactions(run) {
         out.push_str(&wrap(&cut, width, "  length    ", "            "));
     }
     if let Some(entries) = sentence::log_entries(run) {
@@ -32,11 +32,11 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     }
     let mut warnings = String::new();
     // The caller's own warning is more specific, if there is one.
-    let told = run
+    let has_warning = run
         .warnings
         .iter()
         .any(|it| it.kind == WarningKind::Incomplete);
-    if !run.complete && !told {
+    if !run.complete && !has_warning {
         warnings.push_str(&warning(
             "The run ended before all trials were completed.",
             style,
@@ -49,11 +49,8 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         let Some(limit) = sentence::limit(check) else {
             continue;
         };
-        let mend = check
-            .mend
-            .as_ref()
-            .map(|mend| format!("; to fix it: {mend}"));
-        let text = limit + &mend.unwrap_or_default();
+        let fix = check.fix.as_ref().map(|fix| format!("; to fix it: {fix}"));
+        let text = limit + &fix.unwrap_or_default();
         warnings.push_str(&warning(&text, style));
     }
     out.push_str(&warnings);
@@ -66,5 +63,5 @@ pub(super) fn section(run: &Run, style: Style) -> String {
 /// A warning, marked with `!` so that it stands out without color.
 fn warning(text: &str, style: Style) -> String {
     let text = wrap(text, style.columns(), "  ! ", "    ");
-    paint(text.trim_end(), Ink::Caution, style.color) + "\n"
+    paint(text.trim_end(), TextStyle::Caution, style.color) + "\n"
 }

@@ -3,7 +3,7 @@
 use pgassay_core::ledger::{explained_share, groups};
 use pgassay_core::observation::{Observation, Row};
 
-use super::table::{Cell, Ink, Side, Table, bar, cell, inked, name, paint, wrap};
+use super::table::{Cell, Side, Table, TextStyle, bar, cell, inked, name, paint, wrap};
 use super::{Style, findings, heading};
 use crate::ledger::{group_name, nature_word, tier};
 use crate::{number, sentence};
@@ -47,12 +47,16 @@ pub fn observation_text(observation: &Observation, style: &Style) -> String {
 }
 
 fn opening(observation: &Observation, style: Style) -> String {
-    let title = paint(&sentence::observed(observation), Ink::Strong, style.color);
-    let text = sentence::how_observed(observation);
+    let title = paint(
+        &sentence::observed(observation),
+        TextStyle::Strong,
+        style.color,
+    );
+    let text = sentence::observation_conditions(observation);
     let how = wrap(&text, style.columns(), "  ", "  ");
     format!(
         "{title}\n{}\n",
-        paint(how.trim_end(), Ink::Faint, style.color)
+        paint(how.trim_end(), TextStyle::Faint, style.color)
     )
 }
 
@@ -90,7 +94,7 @@ fn ledger(observation: &Observation, style: Style) -> String {
     let mut table = Table::new(&[Side::Left, Side::Left, Side::Right, Side::Right, Side::Left]);
     for row in shown {
         table.row(vec![
-            inked(nature_word(row.nature), Ink::Faint),
+            inked(nature_word(row.nature), TextStyle::Faint),
             cell(group_name(row.part, &row.mechanism)),
             cell(number::micros(observation.basis().of(row.us))),
             share(row.us, whole_us),
@@ -101,7 +105,7 @@ fn ledger(observation: &Observation, style: Style) -> String {
     if rest_us > 0.0 {
         table.row(vec![
             cell(""),
-            inked("other", Ink::Faint),
+            inked("other", TextStyle::Faint),
             cell(number::micros(observation.basis().of(rest_us))),
             share(rest_us, whole_us),
             cell(""),
@@ -117,7 +121,7 @@ fn ledger(observation: &Observation, style: Style) -> String {
         observation.tier.as_ref(),
     );
     let tier = wrap(&tier, style.columns(), "  ", "    ");
-    let tier = paint(tier.trim_end(), Ink::Faint, style.color);
+    let tier = paint(tier.trim_end(), TextStyle::Faint, style.color);
     heading("LEDGER", &why, style) + &tier + "\n" + &table.render(style.color)
 }
 
@@ -170,7 +174,7 @@ fn division(
     if !rest.is_empty() {
         let rest_us: f64 = rest.iter().map(|row| row.self_us).sum();
         table.row(vec![
-            inked(number::count(rest.len() as u64, "other"), Ink::Faint),
+            inked(number::count(rest.len() as u64, "other"), TextStyle::Faint),
             cell(number::micros(observation.basis().of(rest_us))),
             share(rest_us, whole_us),
             cell(""),
@@ -201,7 +205,12 @@ fn functions(observation: &Observation, style: Style) -> String {
         Side::Left,
     ]);
     let headings = ["self", "", "with callees", "samples", "function", ""];
-    table.row(headings.iter().map(|it| inked(*it, Ink::Faint)).collect());
+    table.row(
+        headings
+            .iter()
+            .map(|it| inked(*it, TextStyle::Faint))
+            .collect(),
+    );
     let large = rows
         .iter()
         .filter(|row| row.self_us >= whole_us * BELOW_SHARE);
@@ -221,7 +230,7 @@ fn functions(observation: &Observation, style: Style) -> String {
             cell(number::micros(observation.basis().of(row.children_us))),
             cell(number::whole(row.samples as f64)),
             cell(&row.name),
-            inked(object, Ink::Faint),
+            inked(object, TextStyle::Faint),
         ]);
     }
     let why = format!(
@@ -261,13 +270,13 @@ fn notes(observation: &Observation, style: Style) -> String {
         let text = sentence::waits_quality(waits, observation.window_us);
         out.push_str(&wrap(&text, width, "  waits     ", "            "));
     }
-    for check in &observation.limits {
+    for check in &observation.limitations {
         let Some(limit) = sentence::limit(check) else {
             continue;
         };
-        let mend = check.mend.as_ref().map(|it| format!("; to fix it: {it}"));
-        let text = wrap(&(limit + &mend.unwrap_or_default()), width, "  ! ", "    ");
-        out.push_str(&(paint(text.trim_end(), Ink::Caution, style.color) + "\n"));
+        let fix = check.fix.as_ref().map(|it| format!("; to fix it: {it}"));
+        let text = wrap(&(limit + &fix.unwrap_or_default()), width, "  ! ", "    ");
+        out.push_str(&(paint(text.trim_end(), TextStyle::Caution, style.color) + "\n"));
     }
     if out.is_empty() {
         return out;

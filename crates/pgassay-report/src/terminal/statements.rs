@@ -5,15 +5,15 @@ use pgassay_core::run::Run;
 use super::table::{visible, wrap};
 use super::{Style, heading};
 use crate::outline::condition_title;
-use crate::statement::{name, sentence, told};
+use crate::statement::{name, sentence, shown};
 
 /// Variants that get a line; the page has a table for each.
 const LINES: usize = 5;
 
 /// The section; empty if no transaction has several statements, or none was timed.
 pub(super) fn section(run: &Run, style: Style) -> String {
-    let told = told(run);
-    let Some(first) = told.first() else {
+    let shown = shown(run);
+    let Some(first) = shown.first() else {
         return String::new();
     };
     let title = format!(
@@ -21,12 +21,12 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         condition_title(run, first.condition)
     );
     let mut out = heading("STATEMENTS", &title, style);
-    for it in told.iter().take(LINES) {
+    for it in shown.iter().take(LINES) {
         let text = visible(&format!("{}: {}", name(run, it), sentence(it)));
         out.push_str(&wrap(&text, style.columns(), "  ", "    "));
     }
-    if told.len() > LINES {
-        let text = format!("See the HTML report for {} more.", told.len() - LINES);
+    if shown.len() > LINES {
+        let text = format!("See the HTML report for {} more.", shown.len() - LINES);
         out.push_str(&wrap(&text, style.columns(), "  ", "    "));
     }
     out

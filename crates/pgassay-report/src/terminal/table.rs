@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr;
 
 /// The role of a piece of text, which determines its color. The text is complete without color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ink {
+pub(super) enum TextStyle {
     Plain,
     Strong,
     Faint,
@@ -16,7 +16,7 @@ pub(super) enum Ink {
     Caution,
 }
 
-impl Ink {
+impl TextStyle {
     /// The parameters of the ANSI sequence (ECMA-48, SGR); the eight basic colors follow the user's theme.
     fn code(self) -> Option<&'static str> {
         match self {
@@ -31,7 +31,7 @@ impl Ink {
 }
 
 /// The text in its color, or unchanged if colors are off.
-pub(super) fn paint(text: &str, ink: Ink, color: bool) -> String {
+pub(super) fn paint(text: &str, ink: TextStyle, color: bool) -> String {
     match ink.code() {
         Some(code) if color && !text.is_empty() => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
         _ => text.to_owned(),
@@ -41,16 +41,16 @@ pub(super) fn paint(text: &str, ink: Ink, color: bool) -> String {
 #[derive(Debug, Clone)]
 pub(super) struct Cell {
     text: String,
-    ink: Ink,
+    ink: TextStyle,
 }
 
 /// A cell in the terminal's default color.
 pub(super) fn cell(text: impl Into<String>) -> Cell {
-    inked(text, Ink::Plain)
+    inked(text, TextStyle::Plain)
 }
 
 /// A cell in a color.
-pub(super) fn inked(text: impl Into<String>, ink: Ink) -> Cell {
+pub(super) fn inked(text: impl Into<String>, ink: TextStyle) -> Cell {
     Cell {
         text: visible(&text.into()),
         ink,
@@ -251,10 +251,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_whatever_the_script_and_colour() {
+    fn columns_line_up_in_any_script_and_color() {
         let mut table = Table::new(&[Side::Left, Side::Right]);
         table.row(vec![cell("简单"), cell("1")]);
-        table.row(vec![inked("ab", Ink::Good), cell("22")]);
+        table.row(vec![inked("ab", TextStyle::Good), cell("22")]);
         assert_eq!(table.render(false), "  简单   1\n  ab    22\n");
         assert_eq!(
             table.render(true),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_command_the_terminal() {
+    fn names_cannot_send_terminal_commands() {
         assert_eq!(visible("a\u{1b}[2Jb"), "a\u{fffd}[2Jb");
     }
 

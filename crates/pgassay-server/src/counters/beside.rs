@@ -9,7 +9,7 @@ use crate::server::Server;
 
 /// The sources of statistics outside a server's views.
 #[derive(Debug, Clone)]
-pub struct Beside<'a> {
+pub struct ServerProcesses<'a> {
     /// The backends of the load.
     pub backends: &'a [Pid],
     /// The server's background processes.
@@ -20,7 +20,7 @@ pub struct Beside<'a> {
     pub log_files: Option<Vec<PathBuf>>,
 }
 
-impl<'a> Beside<'a> {
+impl<'a> ServerProcesses<'a> {
     /// For a server started by pgassay.
     pub fn of_server(server: &Server, backends: &'a [Pid]) -> Self {
         Self {

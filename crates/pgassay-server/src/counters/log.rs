@@ -17,7 +17,7 @@ use super::numbered::{CsvEntry, Numbered};
 /// The logger may lag behind, so a reading waits until its files do not grow for this time, …
 const QUIET: Duration = Duration::from_millis(3);
 /// … or at most for this time.
-const PATIENCE: Duration = Duration::from_millis(500);
+const QUIET_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Read size.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -49,7 +49,7 @@ impl LogSizes {
 
     /// The sizes after all pending writes.
     pub fn settled(files: &[PathBuf]) -> Self {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + QUIET_TIMEOUT;
         let mut last = Self::of(files);
         // Without the collector, the processes write to standard error themselves, so it is
         // complete.

@@ -15,7 +15,7 @@
 //!
 //! So before each [`read_views`] every backend of the load must execute [`flush_statement`] after
 //! being idle for [`flush_wait`]. The reader has one connection, to `template1`, whose own counters
-//! are excluded. [`read_beside`] would count those statements, so call it after them at the
+//! are excluded. [`read_kernel_statistics`] would count those statements, so call it after them at the
 //! beginning and before them at the end.
 //!
 //! On an external server, `pg_stat_database` is read only for our own databases; counters of the
@@ -24,7 +24,7 @@
 //! [`flush_statement`]: CounterReader::flush_statement
 //! [`flush_wait`]: CounterReader::flush_wait
 //! [`read_views`]: CounterReader::read_views
-//! [`read_beside`]: CounterReader::read_beside
+//! [`read_kernel_statistics`]: CounterReader::read_beside
 
 mod beside;
 mod kernel;
@@ -38,7 +38,7 @@ use std::time::Duration;
 use crate::connection::Connection;
 use crate::error::ServerError;
 use crate::server::Server;
-pub use beside::Beside;
+pub use beside::ServerProcesses;
 use log::LogSizes;
 use views::Views;
 
@@ -112,7 +112,11 @@ impl CounterReader {
 
     /// Reads everything that requires no statement: the kernel statistics of the backends, the
     /// background processes and the machine, and the log's size. Omits what cannot be read.
-    pub fn read_beside(&self, beside: &Beside<'_>, reading: &mut CounterReading) {
+    pub fn read_kernel_statistics(
+        &self,
+        beside: &ServerProcesses<'_>,
+        reading: &mut CounterReading,
+    ) {
         beside.kernel().read(&mut reading.values);
         reading.log = beside.log_files.as_deref().map(LogSizes::settled);
     }

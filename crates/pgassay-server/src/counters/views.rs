@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::connection::{Connection, ConnectionError};
-use pgassay_wire::Answer;
+use pgassay_wire::QueryResult;
 
 /// A view and its row names.
 struct View {
@@ -133,7 +133,7 @@ impl Views {
     }
 }
 
-fn add(view: &View, answer: &Answer, values: &mut BTreeMap<String, f64>) {
+fn add(view: &View, answer: &QueryResult, values: &mut BTreeMap<String, f64>) {
     for row in &answer.rows {
         let key: Vec<&str> = row[..view.keys]
             .iter()
@@ -162,8 +162,8 @@ fn add(view: &View, answer: &Answer, values: &mut BTreeMap<String, f64>) {
 mod tests {
     use super::*;
 
-    fn answer(columns: &[&str], rows: &[&[Option<&str>]]) -> Answer {
-        Answer {
+    fn answer(columns: &[&str], rows: &[&[Option<&str>]]) -> QueryResult {
+        QueryResult {
             columns: columns.iter().map(|name| (*name).to_owned()).collect(),
             rows: rows
                 .iter()

@@ -19,7 +19,7 @@ impl Server {
     /// Restarts with changes to the configuration, as [`Server::restart_with`], and with the data
     /// as they were at the first call of this function. The copy is next to the data directory and
     /// is removed with it.
-    pub fn restart_afresh(
+    pub fn restart_with_initial_data(
         &mut self,
         change: impl FnOnce(&mut ServerConfig),
     ) -> Result<(), ServerError> {

@@ -12,7 +12,7 @@ impl Server {
     /// Truncates the log if it is larger than `bytes_max`, including the collector's files in the
     /// data directory: a server that logs every statement can fill a disk quickly. Both writers
     /// append, so they continue at the beginning of the file.
-    pub fn empty_log_beyond(&self, bytes_max: u64) -> Result<(), ServerError> {
+    pub fn truncate_log_above(&self, bytes_max: u64) -> Result<(), ServerError> {
         let data = self.data_dir();
         let files: Vec<PathBuf> = self.log_files();
         let size = |path: &PathBuf| std::fs::symlink_metadata(path).map_or(0, |file| file.len());

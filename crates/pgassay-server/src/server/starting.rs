@@ -12,7 +12,7 @@ use crate::processes;
 /// `cannot_connect_now`: the server is still starting.
 const STARTING: &str = "57P03";
 /// The first release whose postmaster writes its state to `postmaster.pid`.
-const TELLS_STATE_SINCE: u16 = 10;
+const STATE_IN_PID_FILE_SINCE: u16 = 10;
 /// Its line, from 0; see `LOCK_FILE_LINE_PM_STATUS` in `src/include/utils/pidfile.h`.
 const STATE_LINE: usize = 7;
 /// Time limit for the end of the backend that we connected to.
@@ -46,7 +46,7 @@ impl Server {
 
     /// Why the server does not accept connections yet; `None` if it does.
     fn why_not_ready(&self) -> Result<Option<String>, ServerError> {
-        if self.installation.version.series().major() >= TELLS_STATE_SINCE {
+        if self.installation.version.series().major() >= STATE_IN_PID_FILE_SINCE {
             let file = os::read_no_link(&self.data_dir().join("postmaster.pid"));
             let state = file
                 .ok()

@@ -46,9 +46,9 @@ fn false_marks(blocks: usize) -> f64 {
     let group_of: Vec<usize> = (0..FUNCTIONS).map(|function| function % 20).collect();
     let (mut stream, runs) = (SplitMix64::new(20), 120);
     let is_marked = |row: &CostRow| {
-        let told = !matches!(row.class, Class::Same { .. } | Class::Descriptive);
+        let is_significant = !matches!(row.class, Class::Unchanged { .. } | Class::Descriptive);
         let interval = row.change.delta_interval_us;
-        told && interval.is_some_and(|it| !it.contains(0.0))
+        is_significant && interval.is_some_and(|it| !it.contains(0.0))
     };
     let marked = (0..runs)
         .filter(|_| {
@@ -64,19 +64,19 @@ fn false_marks(blocks: usize) -> f64 {
 // kind of noise they are 0.2 and 0.45.
 
 #[test]
-fn bursts_of_a_function_are_no_change_with_six_blocks() {
+fn bursts_are_not_a_change_with_six_blocks() {
     let share = false_marks(6);
     assert!(share <= 0.09, "{share}");
 }
 
 #[test]
-fn bursts_of_a_function_are_no_change_with_three_blocks() {
+fn bursts_are_not_a_change_with_three_blocks() {
     let share = false_marks(3);
     assert!(share <= 0.09, "{share}");
 }
 
 #[test]
-fn a_burst_in_one_block_is_no_change_however_large() {
+fn a_burst_in_one_block_is_never_a_change() {
     let trial = TrialTotals {
         on_cpu_us: 1e6,
         transactions: 10_000,
@@ -113,9 +113,9 @@ fn a_burst_in_one_block_is_no_change_however_large() {
     });
     let found = cost_difference(&table, Correction::BenjaminiHochberg, 0.05).unwrap();
     assert!(
-        matches!(found.rows[12].class, Class::Same { .. }),
+        matches!(found.rows[12].class, Class::Unchanged { .. }),
         "{:?}",
         found.rows[12]
     );
-    assert_eq!(found.rows[13].class, Class::New);
+    assert_eq!(found.rows[13].class, Class::Added);
 }

@@ -38,19 +38,19 @@ pub(super) struct Row<'a> {
 }
 
 /// A change with the result of its test and the degrees of freedom of its standard error.
-pub(super) struct Tested {
+pub(super) struct TestedChange {
     pub(super) change: Change,
     pub(super) p_value: f64,
     pub(super) df: f64,
 }
 
 impl Row<'_> {
-    /// Tests the row and builds its intervals at `level`.
-    pub(super) fn test(&self, level: f64) -> Tested {
+    /// Tests the row and builds its intervals at `confidence_level`.
+    pub(super) fn test(&self, level: f64) -> TestedChange {
         if self.count_a.min(self.count_b) < EXACT_BELOW {
-            self.exact(level)
+            self.test_exactly(level)
         } else {
-            self.large(level)
+            self.test_by_logarithms(level)
         }
     }
 
@@ -91,7 +91,7 @@ impl Row<'_> {
         )
     }
 
-    fn large(&self, level: f64) -> Tested {
+    fn test_by_logarithms(&self, level: f64) -> TestedChange {
         let (cost_a, cost_b) = self.costs();
         let log_ratio = (cost_b / cost_a).ln();
         let (variance, df) = self.over_kinds(|noise| self.weighted_variance(1.0, 1.0, noise));
@@ -114,7 +114,7 @@ impl Row<'_> {
             .iter()
             .map(|it| it.probability * of_kind(it))
             .sum();
-        Tested {
+        TestedChange {
             change: Change {
                 delta_us,
                 std_err_us: Some(variance_us.sqrt()),
@@ -131,7 +131,7 @@ impl Row<'_> {
         }
     }
 
-    fn exact(&self, level: f64) -> Tested {
+    fn test_exactly(&self, level: f64) -> TestedChange {
         let (cost_a, cost_b) = self.costs();
         let delta_us = cost_b - cost_a;
         let (low_a, high_a) = self.side_interval(self.a, self.count_a, level);
@@ -139,7 +139,7 @@ impl Row<'_> {
         let low = delta_us - (cost_b - low_b).hypot(high_a - cost_a);
         let high = delta_us + (high_b - cost_b).hypot(cost_a - low_a);
         let quantile = t_quantile(f64::midpoint(1.0, level), f64::INFINITY);
-        Tested {
+        TestedChange {
             change: Change {
                 delta_us,
                 std_err_us: Some((high - low) / (2.0 * quantile)),

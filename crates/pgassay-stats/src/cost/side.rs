@@ -155,7 +155,7 @@ pub(super) fn check_rows(table: &CostTable) -> Result<(), StatsError> {
 
 /// Whether the difference of neighboring trials has the sign of the overall difference in at least three
 /// quarters of the blocks. A burst in one block changes the overall difference, but no other block.
-pub(super) fn most_blocks_agree(a: &Side, b: &Side, row: &RowCounts) -> bool {
+pub(super) fn has_consistent_sign(a: &Side, b: &Side, row: &RowCounts) -> bool {
     let blocks = a.trials().min(b.trials());
     let delta =
         |trial: usize| b.cost_in_trial(trial, row.b[trial]) - a.cost_in_trial(trial, row.a[trial]);

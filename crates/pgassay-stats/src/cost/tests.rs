@@ -54,7 +54,7 @@ fn rows_add_up_to_the_exact_total() {
 }
 
 #[test]
-fn classes_are_those_of_a_careful_reader() {
+fn rows_are_classified_as_a_reader_would() {
     let table = two_by_two(&[
         ([500, 500], [250, 250]), // half of a total that is half as large: 40 → 20 µs
         ([0, 0], [100, 98]),
@@ -68,10 +68,18 @@ fn classes_are_those_of_a_careful_reader() {
     let classes: Vec<Class> = found.rows.iter().map(|row| row.class).collect();
     assert_eq!(
         classes[..4],
-        [Class::Down, Class::New, Class::Gone, Class::Up]
+        [
+            Class::Decreased,
+            Class::Added,
+            Class::Removed,
+            Class::Increased
+        ]
     );
     for class in &classes[4..] {
-        let Class::Same { resolvable_us } = class else {
+        let Class::Unchanged {
+            detectable_us: resolvable_us,
+        } = class
+        else {
             panic!("{classes:?}")
         };
         assert!(
@@ -135,7 +143,7 @@ fn one_trial_is_descriptive() {
 }
 
 #[test]
-fn rows_that_do_not_fit_are_refused() {
+fn inconsistent_rows_are_rejected() {
     let mut table = two_by_two(&[([1, 1], [1, 1]), ([1, 1], [1, 501])]);
     assert!(matches!(
         cost_difference(&table, Correction::Holm, 0.05),
@@ -327,7 +335,7 @@ fn discoveries(world: &World, judge: impl Fn(&CostTable) -> Vec<bool>) -> (f64, 
 }
 
 fn is_claimed(row: &CostRow) -> bool {
-    !matches!(row.class, Class::Same { .. } | Class::Descriptive)
+    !matches!(row.class, Class::Unchanged { .. } | Class::Descriptive)
 }
 
 /// The share of true changes that a test with known cv and α would detect.
@@ -471,15 +479,18 @@ fn a_cost_that_only_moved_is_found() {
     }
     let group_of: Vec<usize> = (0..32).map(|row| row / 8).collect();
     let found = grouped_cost_difference(&table, &group_of, 4, 0.05).unwrap();
-    assert!(matches!(found.groups.rows[0].class, Class::Same { .. }));
+    assert!(matches!(
+        found.groups.rows[0].class,
+        Class::Unchanged { .. }
+    ));
     assert_eq!(
         (found.rows.rows[0].class, found.rows.rows[1].class),
-        (Class::Gone, Class::New)
+        (Class::Removed, Class::Added)
     );
 }
 
 #[test]
-fn what_is_resolvable_is_what_is_found() {
+fn effects_of_the_reported_size_are_detected() {
     // An effect as large as the reported bound is detected in about four of five runs.
     let world = World {
         functions: 60,
@@ -493,7 +504,10 @@ fn what_is_resolvable_is_what_is_found() {
     for _ in 0..20 {
         let table = world.draw(&mut stream, |_| 1.0);
         let found = cost_difference(&table, Correction::Holm, 0.05).unwrap();
-        if let Class::Same { resolvable_us } = found.rows[target].class {
+        if let Class::Unchanged {
+            detectable_us: resolvable_us,
+        } = found.rows[target].class
+        {
             bound_us += resolvable_us / 20.0;
         }
     }

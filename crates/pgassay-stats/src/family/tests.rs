@@ -1,7 +1,7 @@
 //! Error rates of whole studies, and each reason for an inconclusive verdict.
 
 use super::*;
-use crate::pairs::{Background, Pair, compare, compare_within};
+use crate::pairs::{Pair, PairContext, compare, compare_in_context};
 use crate::random::SplitMix64;
 use crate::sampling::normal;
 
@@ -21,7 +21,12 @@ fn drawn(stream: &mut SplitMix64, truth: f64, sd: f64, pairs: usize) -> Comparis
 
 fn judge_all(comparisons: &[Comparison]) -> Vec<Judged> {
     let all: Vec<&Comparison> = comparisons.iter().collect();
-    judge(&all, Direction::HigherIsBetter, Band::default(), 0.05)
+    judge(
+        &all,
+        Direction::HigherIsBetter,
+        EquivalenceMargin::default(),
+        0.05,
+    )
 }
 
 fn is_sign(verdict: Verdict) -> bool {
@@ -29,7 +34,7 @@ fn is_sign(verdict: Verdict) -> bool {
 }
 
 #[test]
-fn a_study_of_27_null_conditions_rarely_has_a_false_word() {
+fn a_study_of_27_null_conditions_rarely_has_a_false_verdict() {
     let mut stream = SplitMix64::new(27);
     let (studies, mut new, mut old) = (1_000, 0, 0);
     for _ in 0..studies {
@@ -40,7 +45,7 @@ fn a_study_of_27_null_conditions_rarely_has_a_false_word() {
             is_sign(Verdict::of(
                 interval,
                 Direction::HigherIsBetter,
-                Band::default(),
+                EquivalenceMargin::default(),
             ))
         };
         old += u32::from(study.iter().any(alone));
@@ -55,7 +60,7 @@ fn a_study_of_27_null_conditions_rarely_has_a_false_word() {
 }
 
 #[test]
-fn conditions_outside_of_the_margin_are_rarely_called_the_same() {
+fn conditions_outside_the_margin_are_rarely_called_equivalent() {
     // Just outside, the hardest case: nine that differ by 2.01%, and nine that do not differ.
     let mut stream = SplitMix64::new(18);
     let (studies, mut wrong) = (1_000, 0);
@@ -65,7 +70,11 @@ fn conditions_outside_of_the_margin_are_rarely_called_the_same() {
             .map(|index| drawn(&mut stream, truth(index), 0.01, 12))
             .collect();
         let judged = judge_all(&study);
-        wrong += u32::from(judged[..9].iter().any(|it| it.verdict == Verdict::Same));
+        wrong += u32::from(
+            judged[..9]
+                .iter()
+                .any(|it| it.verdict == Verdict::Equivalent),
+        );
     }
     let share = f64::from(wrong) / f64::from(studies);
     assert!(share <= 0.055, "{share}");
@@ -92,7 +101,7 @@ fn large_effects_are_found_among_many_conditions() {
 }
 
 #[test]
-fn words_and_intervals_agree() {
+fn verdicts_and_intervals_agree() {
     let mut stream = SplitMix64::new(81);
     for _ in 0..200 {
         let study: Vec<Comparison> = (0..9)
@@ -101,15 +110,16 @@ fn words_and_intervals_agree() {
         for (judged, comparison) in judge_all(&study).iter().zip(&study) {
             let estimate = comparison.estimate().unwrap();
             let at = estimate.interval_at(judged.level);
-            let inside = at.low >= Band::default().low() && at.high <= Band::default().high();
+            let inside = at.low >= EquivalenceMargin::default().low()
+                && at.high <= EquivalenceMargin::default().high();
             match judged.verdict {
                 Verdict::Faster => assert!(at.low > 1.0),
                 Verdict::Slower => assert!(at.high < 1.0),
-                Verdict::Same => assert!(inside),
-                Verdict::Unresolved if judged.inconclusive == Some(Inconclusive::Noise) => {
+                Verdict::Equivalent => assert!(inside),
+                Verdict::Unexplained if judged.inconclusive == Some(Inconclusive::Noise) => {
                     assert!(at.contains(1.0) && !inside, "{judged:?} {estimate:?}");
                 }
-                Verdict::Unresolved => {}
+                Verdict::Unexplained => {}
             }
         }
     }
@@ -128,30 +138,30 @@ fn a_verdict_that_its_rank_test_contradicts_is_inconclusive() {
     };
     assert_eq!(
         (judged.verdict, judged.inconclusive),
-        (Verdict::Unresolved, Some(Inconclusive::RanksDisagree))
+        (Verdict::Unexplained, Some(Inconclusive::RanksDisagree))
     );
 }
 
 #[test]
 fn equal_counts_of_unequal_variants_are_inconclusive() {
     // 30.0 against 30.1 ms: each trial counts ten transactions of one client.
-    let background = Background {
+    let background = PairContext {
         boots: &[],
         steps: [0.1, 0.1],
     };
-    let equal = compare_within(&pairs_of(&[0.0; 6]), background, 0.95).unwrap();
+    let equal = compare_in_context(&pairs_of(&[0.0; 6]), background, 0.95).unwrap();
     let [judged] = judge_all(std::slice::from_ref(&equal))[..] else {
         unreachable!()
     };
     assert_eq!(
         (judged.verdict, judged.inconclusive),
-        (Verdict::Unresolved, Some(Inconclusive::BelowResolution))
+        (Verdict::Unexplained, Some(Inconclusive::BelowResolution))
     );
     assert!(equal.estimate().unwrap().interval.contains(30.0 / 30.1));
 }
 
 #[test]
-fn one_pair_is_no_part_of_the_family() {
+fn a_single_pair_is_not_part_of_the_family() {
     let mut stream = SplitMix64::new(1);
     let mut study = vec![drawn(&mut stream, 0.3, 0.03, 6)];
     let alone = judge_all(&study)[0];

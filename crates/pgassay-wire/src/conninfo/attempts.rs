@@ -129,7 +129,7 @@ impl Attempts {
             has_switched: false,
             is_second_round: false,
         };
-        attempts.go_to(attempts.first);
+        attempts.start_endpoint(attempts.first);
         attempts
     }
 
@@ -139,16 +139,18 @@ impl Attempts {
     }
 
     /// Chooses the next attempt after a failure; returns `false` if there is none.
-    pub fn after(&mut self, failure: Failure) -> bool {
+    pub fn advance_after(&mut self, failure: Failure) -> bool {
         match failure {
             Failure::Other => false,
-            Failure::Unreachable => self.go_on(false),
-            Failure::Unwanted => self.go_on(true),
-            Failure::Refused { for_now } => self.switch() || (for_now && self.go_on(true)),
+            Failure::Unreachable => self.advance_to_next_address(false),
+            Failure::Unwanted => self.advance_to_next_address(true),
+            Failure::Refused { for_now } => {
+                self.toggle_tls() || (for_now && self.advance_to_next_address(true))
+            }
         }
     }
 
-    fn go_to(&mut self, endpoint: usize) {
+    fn start_endpoint(&mut self, endpoint: usize) {
         // Unix sockets never use TLS, whatever the mode requires.
         let with_tls = !self.is_local.get(endpoint).copied().unwrap_or(true)
             && !matches!(self.mode, SslMode::Disable | SslMode::Allow);
@@ -166,7 +168,7 @@ impl Attempts {
     }
 
     /// Moves to the next address, or the first address of the next host.
-    fn go_on(&mut self, skips_host: bool) -> bool {
+    fn advance_to_next_address(&mut self, skips_host: bool) -> bool {
         let count = self.hosts.len();
         let mut next = self.current.endpoint;
         let host = self.hosts.get(next).copied();
@@ -183,12 +185,12 @@ impl Attempts {
                 break;
             }
         }
-        self.go_to(next);
+        self.start_endpoint(next);
         true
     }
 
     /// Retries the same address with the opposite choice of TLS.
-    fn switch(&mut self) -> bool {
+    fn toggle_tls(&mut self) -> bool {
         let may_switch = matches!(self.mode, SslMode::Allow | SslMode::Prefer)
             && !self
                 .is_local
@@ -268,7 +270,7 @@ mod tests {
 
     /// Returns the attempts if all fail in the same way: the endpoint, `s` with TLS, `!` if the
     /// type of server matters.
-    fn course(mut attempts: Attempts, failure: Failure) -> String {
+    fn describe_attempts(mut attempts: Attempts, failure: Failure) -> String {
         let mut seen = Vec::new();
         loop {
             let Attempt {
@@ -284,14 +286,14 @@ mod tests {
             };
             seen.push(format!("{endpoint}{tls}{any}"));
             assert!(seen.len() < 50, "{seen:?}");
-            if !attempts.after(failure) {
+            if !attempts.advance_after(failure) {
                 return seen.join(" ");
             }
         }
     }
 
     #[test]
-    fn what_follows_a_failure() {
+    fn next_attempt_after_a_failure() {
         use SessionAttributes::{Any, PreferStandby, Standby};
         use SslMode::{Allow, Disable, Prefer, Require};
 
@@ -331,7 +333,7 @@ mod tests {
                 "0! 1! 0 1",
             ),
         ] {
-            let course = course(attempts(mode, wanted, addresses), failure);
+            let course = describe_attempts(attempts(mode, wanted, addresses), failure);
             assert_eq!(
                 course, expected,
                 "{mode:?} {wanted:?} {addresses:?} {failure:?}"
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_host_may_be_first() {
+    fn attempts_can_start_at_a_later_host() {
         let endpoints: Vec<_> = [0, 1, 1, 2]
             .map(|host| Endpoint {
                 address: Address::Unix {
@@ -353,7 +355,7 @@ mod tests {
             .into();
         let from = |first| {
             let attempts = Attempts::new(&Target::default(), &endpoints, first);
-            course(attempts, Failure::Unreachable)
+            describe_attempts(attempts, Failure::Unreachable)
         };
         assert_eq!(from(0), "0 1 2 3");
         assert_eq!(from(2), "1 2 3 0");

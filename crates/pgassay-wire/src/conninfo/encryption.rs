@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::resolve::Options;
 use super::target::{ChannelBinding, SslMode};
-use super::{ConninfoError, FileText, Surroundings};
+use super::{ConninfoError, Environment, FileText};
 use crate::tls::{Files, TlsSettings, Versions};
 
 /// Permission bits that a key file must not have: all of group and world. A key file owned by root
@@ -45,14 +45,14 @@ pub(super) fn ssl_mode(options: &Options) -> Result<SslMode, ConninfoError> {
     if is_system && mode != SslMode::VerifyFull {
         return Err(ConninfoError::WeakMode {
             mode: shown(),
-            beside: "sslrootcert=system",
+            conflicting_option: "sslrootcert=system",
             instead: "use \"verify-full\"",
         });
     }
     if is_direct(options)? && mode < SslMode::Require {
         return Err(ConninfoError::WeakMode {
             mode: shown(),
-            beside: "sslnegotiation=direct",
+            conflicting_option: "sslnegotiation=direct",
             instead: "use \"require\", \"verify-ca\", or \"verify-full\"",
         });
     }
@@ -80,7 +80,7 @@ pub(super) fn channel_binding(options: &Options) -> Result<ChannelBinding, Conni
 /// Returns the TLS settings. `is_needed` is whether any connection may request TLS.
 pub(super) fn settings(
     options: &Options,
-    surroundings: &dyn Surroundings,
+    surroundings: &dyn Environment,
     mode: SslMode,
     is_needed: bool,
 ) -> Result<Option<TlsSettings>, ConninfoError> {
@@ -97,7 +97,7 @@ pub(super) fn settings(
             });
         }
     };
-    let shows_certificate = shows_certificate(options)?;
+    let shows_certificate = sends_certificate(options)?;
     if let Some(value) = options.get("sslcrldir") {
         return Err(ConninfoError::Unsupported {
             option: "sslcrldir",
@@ -118,7 +118,7 @@ pub(super) fn settings(
     Ok(Some(settings))
 }
 
-fn shows_certificate(options: &Options) -> Result<bool, ConninfoError> {
+fn sends_certificate(options: &Options) -> Result<bool, ConninfoError> {
     if options.get("sslcertmode") == Some("require") {
         return Err(ConninfoError::Unsupported {
             option: "sslcertmode",
@@ -172,7 +172,7 @@ fn versions(options: &Options) -> Result<Versions, ConninfoError> {
 
 struct Reader<'a> {
     options: &'a Options,
-    surroundings: &'a dyn Surroundings,
+    surroundings: &'a dyn Environment,
 }
 
 impl Reader<'_> {

@@ -42,12 +42,12 @@ pub enum ConninfoError {
         reason: &'static str,
     },
     /// The option requires a stronger `sslmode`.
-    #[error("weak sslmode \"{mode}\" may not be used with {beside} ({instead})")]
+    #[error("weak sslmode \"{mode}\" may not be used with {conflicting_option} ({instead})")]
     WeakMode {
         /// The mode.
         mode: String,
         /// The option that conflicts with it.
-        beside: &'static str,
+        conflicting_option: &'static str,
         /// What to use instead.
         instead: &'static str,
     },

@@ -4,7 +4,7 @@
 
 /// How an option is handled.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum Support {
     /// It is implemented.
     Taken,
     /// It affects an unsupported feature, such as GSSAPI, and has no effect.
@@ -17,10 +17,10 @@ pub(super) enum Use {
 pub(super) struct Keyword {
     pub name: &'static str,
     pub variable: Option<&'static str>,
-    pub used: Use,
+    pub used: Support,
 }
 
-const fn keyword(name: &'static str, variable: &'static str, used: Use) -> Keyword {
+const fn keyword(name: &'static str, variable: &'static str, used: Support) -> Keyword {
     let variable = if variable.is_empty() {
         None
     } else {
@@ -33,7 +33,7 @@ const fn keyword(name: &'static str, variable: &'static str, used: Use) -> Keywo
     }
 }
 
-use Use::{Idle, Refused, Taken};
+use Support::{Idle, Refused, Taken};
 
 /// Every option of libpq.
 #[rustfmt::skip]
@@ -103,7 +103,7 @@ pub(super) fn find(name: &str) -> Option<&'static Keyword> {
 }
 
 /// Whether an option's value must not be displayed.
-pub(super) fn is_secret(name: &str) -> bool {
+pub(super) fn has_secret_value(name: &str) -> bool {
     matches!(
         name,
         "password"

@@ -6,7 +6,7 @@
 //! parameters from the service file, the environment, `.pgpass`, and libpq's defaults, in this
 //! order.
 //!
-//! The caller reads environment variables and files by implementing [`Surroundings`].
+//! The caller reads environment variables and files by implementing [`Environment`].
 //!
 //! Source: `src/interfaces/libpq/fe-connect.c` of PostgreSQL 15 and 18 (`conninfo_parse`,
 //! `conninfo_uri_parse_options`, `conninfo_add_defaults`, `parseServiceInfo`, `passwordFromFile`).
@@ -28,10 +28,10 @@ use std::path::{Path, PathBuf};
 pub use attempts::{Attempt, Attempts, Endpoint, Failure};
 pub use error::ConninfoError;
 pub use methods::Methods;
-pub use secrets::{Secrets, without_secrets};
+pub use secrets::{Secrets, split_secrets};
 pub use target::{Address, ChannelBinding, Host, SessionAttributes, SslMode, Target};
 
-/// A file that [`Surroundings`] has read.
+/// A file that [`Environment`] has read.
 #[derive(Clone, Debug, Default)]
 pub struct FileText {
     /// Its content.
@@ -43,7 +43,7 @@ pub struct FileText {
 }
 
 /// The process's environment: variables, user and files.
-pub trait Surroundings {
+pub trait Environment {
     /// Returns an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
     /// Returns the operating system's user name.
@@ -70,7 +70,7 @@ pub trait Surroundings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoSurroundings;
 
-impl Surroundings for NoSurroundings {
+impl Environment for NoSurroundings {
     fn variable(&self, _name: &str) -> Option<String> {
         None
     }
@@ -153,7 +153,7 @@ impl Request {
     ///
     /// # Errors
     /// Invalid or unsupported values, or an unreadable service file.
-    pub fn resolve(&self, surroundings: &dyn Surroundings) -> Result<Target, ConninfoError> {
+    pub fn resolve(&self, surroundings: &dyn Environment) -> Result<Target, ConninfoError> {
         resolve::resolve(self, surroundings)
     }
 
@@ -172,7 +172,7 @@ impl std::fmt::Debug for Request {
         let shown = self.options.iter().map(|(name, value)| {
             (
                 name,
-                if keywords::is_secret(name) {
+                if keywords::has_secret_value(name) {
                     "***"
                 } else {
                     value.as_str()

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::keywords::{KEYWORDS, SETTINGS, Use};
+use super::keywords::{KEYWORDS, SETTINGS, Support};
 use super::methods::Methods;
 use super::target::{Address, Host, SessionAttributes, SslMode, Target};
-use super::{ConninfoError, Request, Surroundings, encryption, files};
+use super::{ConninfoError, Environment, Request, encryption, files};
 use crate::password::Password;
 
 const DEFAULT_PORT: &str = "5432";
@@ -71,7 +71,7 @@ impl Options {
 
 pub(super) fn resolve(
     request: &Request,
-    surroundings: &dyn Surroundings,
+    surroundings: &dyn Environment,
 ) -> Result<Target, ConninfoError> {
     let mut options = Options(BTreeMap::new());
     for (name, value) in &request.options {
@@ -93,7 +93,7 @@ pub(super) fn resolve(
     {
         options.default("sslmode", "require".into());
     }
-    refuse(&options)?;
+    reject_unsupported(&options)?;
     let user = options
         .get("user")
         .map(str::to_owned)
@@ -132,10 +132,7 @@ pub(super) fn resolve(
 }
 
 /// Adds a service's options, if a service is specified.
-fn add_service(
-    options: &mut Options,
-    surroundings: &dyn Surroundings,
-) -> Result<(), ConninfoError> {
+fn add_service(options: &mut Options, surroundings: &dyn Environment) -> Result<(), ConninfoError> {
     let named = options.get("service").map(str::to_owned);
     let Some(name) = named.or_else(|| surroundings.variable("PGSERVICE")) else {
         return Ok(());
@@ -165,7 +162,7 @@ fn add_service(
 }
 
 /// Rejects options that promise something that is not implemented.
-fn refuse(options: &Options) -> Result<(), ConninfoError> {
+fn reject_unsupported(options: &Options) -> Result<(), ConninfoError> {
     let unsupported = |option, value: &str, reason| {
         Err(ConninfoError::Unsupported {
             option,
@@ -175,10 +172,10 @@ fn refuse(options: &Options) -> Result<(), ConninfoError> {
     };
     for keyword in KEYWORDS
         .iter()
-        .filter(|keyword| keyword.used == Use::Refused)
+        .filter(|keyword| keyword.used == Support::Refused)
     {
         if options.get(keyword.name).is_some() {
-            let shown = if super::keywords::is_secret(keyword.name) {
+            let shown = if super::keywords::has_secret_value(keyword.name) {
                 "***"
             } else {
                 "…"
@@ -219,7 +216,7 @@ fn session_attributes(options: &Options) -> Result<SessionAttributes, ConninfoEr
 fn settings(
     options: &Options,
     request: &Request,
-    surroundings: &dyn Surroundings,
+    surroundings: &dyn Environment,
 ) -> Vec<(String, String)> {
     let mut settings = Vec::new();
     let mut add = |name: &str, value: Option<&str>| {
@@ -257,7 +254,7 @@ fn list(value: Option<&str>) -> Vec<&str> {
 fn add_hosts(
     target: &mut Target,
     options: &Options,
-    surroundings: &dyn Surroundings,
+    surroundings: &dyn Environment,
 ) -> Result<(), ConninfoError> {
     let names = list(options.get("host"));
     let addresses = list(options.get("hostaddr"));
@@ -355,7 +352,7 @@ fn address_of(
 fn password_file(
     target: &mut Target,
     options: &Options,
-    surroundings: &dyn Surroundings,
+    surroundings: &dyn Environment,
 ) -> Option<String> {
     if options.get("password").is_some() {
         return None;

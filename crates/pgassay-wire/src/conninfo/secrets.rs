@@ -13,9 +13,9 @@ pub struct Secrets(Vec<(String, Password)>);
 ///
 /// # Errors
 /// A syntax error or an unknown option, as for [`Request::database`].
-pub fn without_secrets(text: &str) -> Result<(String, Secrets), ConninfoError> {
+pub fn split_secrets(text: &str) -> Result<(String, Secrets), ConninfoError> {
     let options = Request::new().database(text)?.options;
-    let is_secret = |(name, _): &(String, String)| keywords::is_secret(name);
+    let is_secret = |(name, _): &(String, String)| keywords::has_secret_value(name);
     let (secret, open): (Vec<_>, Vec<_>) = options.into_iter().partition(is_secret);
     if secret.is_empty() {
         return Ok((text.to_owned(), Secrets::default()));
@@ -43,7 +43,7 @@ impl Request {
     /// Adds the secrets of a connection string that was [split](without_secrets).
     ///
     /// # Errors
-    /// None if [`without_secrets`] returned none.
+    /// None if [`split_secrets`] returned none.
     pub fn secrets(mut self, secrets: &Secrets) -> Result<Self, ConninfoError> {
         for (name, value) in &secrets.0 {
             self.store(name, value.reveal())?;
@@ -63,14 +63,14 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_shown_and_the_secrets_are_the_whole_again() {
+    fn splitting_off_secrets_is_lossless() {
         for text in [
             "host=/tmp user='a b' password='s3cret' dbname=x",
             r"password = 'quo\'te \\ s3cret' host=h user=''",
             "postgresql://user:s3cret@h:5433,g/db?sslmode=require&application_name=a%20b",
             "postgres:///db?host=/run&password=s3cret",
         ] {
-            let (shown, secrets) = without_secrets(text).unwrap();
+            let (shown, secrets) = split_secrets(text).unwrap();
             assert!(
                 !shown.contains("s3cret") && !shown.contains("password"),
                 "{shown}"
@@ -84,13 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn a_string_without_secrets_stays_as_it_is_written() {
+    fn string_without_secrets_is_unchanged() {
         for text in ["", "host = h", "postgresql://user@h/db"] {
             assert_eq!(
-                without_secrets(text).unwrap(),
+                split_secrets(text).unwrap(),
                 (text.to_owned(), Secrets::default())
             );
         }
-        assert!(without_secrets("password=s3cret nonsense=1").is_err());
+        assert!(split_secrets("password=s3cret nonsense=1").is_err());
     }
 }

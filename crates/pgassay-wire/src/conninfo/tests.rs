@@ -12,7 +12,7 @@ struct Fake {
     files: HashMap<&'static str, (&'static str, u32)>,
 }
 
-impl Surroundings for Fake {
+impl Environment for Fake {
     fn variable(&self, name: &str) -> Option<String> {
         self.variables.get(name).map(|&value| value.into())
     }
@@ -126,7 +126,7 @@ fn strings_and_uris() {
 }
 
 #[test]
-fn errors_name_what_is_wrong() {
+fn errors_are_specific() {
     let table = [
         ("user=a host", "\"=\""),
         ("user='a", "closing quote"),
@@ -181,7 +181,7 @@ fn errors_name_what_is_wrong() {
 }
 
 #[test]
-fn later_wins_then_service_then_environment() {
+fn later_options_win_then_service_then_environment() {
     let fake = Fake {
         variables: HashMap::from([
             ("PGHOST", "env-host"),
@@ -297,7 +297,7 @@ fn passwords_from_the_file() {
 }
 
 #[test]
-fn nothing_shows_a_password() {
+fn passwords_are_never_displayed() {
     let request = Request::new().conninfo("password=sesame host=a").unwrap();
     let target = request.resolve(&Fake::default()).unwrap();
     let login = target.login(&target.hosts[0], &crate::SaltCache::default());

@@ -36,7 +36,7 @@ pub enum TlsError {
     ErrorAnswer,
     /// The server sent an invalid answer to the TLS request.
     #[error("received invalid response to SSL negotiation: {}", .byte.escape_ascii())]
-    Answer {
+    QueryResult {
         /// The answer.
         byte: u8,
     },
@@ -54,11 +54,11 @@ pub enum TlsError {
     #[error("direct SSL connection was established without ALPN protocol negotiation extension")]
     NoAlpn,
     /// The handshake failed, or the server's certificate is not trusted.
-    #[error("SSL error: {}", told(.0))]
+    #[error("SSL error: {}", describe(.0))]
     Handshake(Box<rustls::Error>),
     /// The connection failed after the handshake. A server that rejects the client's certificate
     /// reports it only then.
-    #[error("SSL error: {}", told(.0))]
+    #[error("SSL error: {}", describe(.0))]
     Connection(Box<rustls::Error>),
 }
 
@@ -70,7 +70,7 @@ impl TlsError {
     }
 }
 
-fn told(error: &rustls::Error) -> String {
+fn describe(error: &rustls::Error) -> String {
     use rustls::{CertificateError, Error};
 
     match error {

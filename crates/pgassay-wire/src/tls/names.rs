@@ -50,7 +50,7 @@ pub(super) fn is_other_host(error: &rustls::OtherError) -> bool {
 pub(super) fn check(certificate: &[u8], host: &str) -> Result<(), OtherHost> {
     let mut names = Vec::new();
     if let Ok(certificate) = Certificate::from_der(certificate)
-        && is_of(&certificate, host, &mut names)
+        && host_matches(&certificate, host, &mut names)
     {
         return Ok(());
     }
@@ -60,7 +60,7 @@ pub(super) fn check(certificate: &[u8], host: &str) -> Result<(), OtherHost> {
     })
 }
 
-fn is_of(certificate: &Certificate, host: &str, names: &mut Vec<String>) -> bool {
+fn host_matches(certificate: &Certificate, host: &str, names: &mut Vec<String>) -> bool {
     let body = certificate.tbs_certificate();
     let address: Option<IpAddr> = host.parse().ok();
     let mut common_name_counts = true;
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn names_match_as_libpq_matches_them() {
+    fn names_match_as_in_libpq() {
         // From src/test/ssl/t/001_ssltests.pl.
         for (common_name, names, host, fits) in [
             ("common.example", &[][..], "common.example", true),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mismatch_says_whose_certificate_it_is() {
+    fn mismatch_reports_certificate_names() {
         let words = |names: &[&str]| {
             check(&certificate("c", names), "h")
                 .unwrap_err()

@@ -22,7 +22,7 @@ const SSL_REQUEST: &[u8] = &[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 pub(crate) struct Protection {
     stage: Stage,
     /// Encrypted output, and how many of its bytes were written.
-    sealed: Vec<u8>,
+    encrypted: Vec<u8>,
     sealed_sent: usize,
     /// Decrypted input, and how much of it was used.
     opened: Vec<u8>,
@@ -31,9 +31,9 @@ pub(crate) struct Protection {
 
 enum Stage {
     /// A request for TLS was sent to the server.
-    Asked(Box<TlsLogin>),
+    Requested(Box<TlsLogin>),
     /// The handshake, and encrypted data after it.
-    Speaking {
+    Established {
         connection: Box<ClientConnection>,
         /// Whether the handshake is complete.
         is_settled: bool,
@@ -46,13 +46,16 @@ impl Protection {
     pub fn start(login: &TlsLogin) -> Result<Self, TlsError> {
         let TlsLogin { settings, host, .. } = login;
         let (stage, sealed) = if settings.is_direct {
-            (speak(settings, host)?, Vec::new())
+            (start_handshake(settings, host)?, Vec::new())
         } else {
-            (Stage::Asked(Box::new(login.clone())), SSL_REQUEST.to_vec())
+            (
+                Stage::Requested(Box::new(login.clone())),
+                SSL_REQUEST.to_vec(),
+            )
         };
         Ok(Self {
             stage,
-            sealed,
+            encrypted: sealed,
             sealed_sent: 0,
             opened: Vec::new(),
             opened_used: 0,
@@ -62,13 +65,13 @@ impl Protection {
     /// Returns the bytes to write: the request or the handshake, and then the session's encrypted
     /// output.
     pub fn output(&mut self, core: &mut Core) -> &[u8] {
-        let Stage::Speaking {
+        let Stage::Established {
             connection,
             is_settled,
             ..
         } = &mut self.stage
         else {
-            return &self.sealed[self.sealed_sent..];
+            return &self.encrypted[self.sealed_sent..];
         };
         if *is_settled && core.sent < core.out.len() {
             // There is no limit, so all of it is accepted at once.
@@ -78,17 +81,17 @@ impl Protection {
             core.sent = 0;
         }
         while connection.wants_write() {
-            let written = connection.write_tls(&mut self.sealed);
+            let written = connection.write_tls(&mut self.encrypted);
             debug_assert!(written.is_ok(), "writing to a vector cannot fail");
         }
-        &self.sealed[self.sealed_sent..]
+        &self.encrypted[self.sealed_sent..]
     }
 
     /// Reports how many bytes of the output were written.
     pub fn sent(&mut self, count_bytes: usize) {
         self.sealed_sent += count_bytes;
-        if self.sealed_sent >= self.sealed.len() {
-            self.sealed.clear();
+        if self.sealed_sent >= self.encrypted.len() {
+            self.encrypted.clear();
             self.sealed_sent = 0;
         }
     }
@@ -96,12 +99,12 @@ impl Protection {
     /// Whether the answer to the request is outstanding; [`Self::answered`] must then handle the
     /// input.
     pub fn is_asking(&self) -> bool {
-        matches!(self.stage, Stage::Asked(_))
+        matches!(self.stage, Stage::Requested(_))
     }
 
     /// Handles the server's answer; returns `false` if the connection continues without TLS.
     pub fn answered(&mut self, input: &mut &[u8]) -> Result<bool, TlsError> {
-        let Stage::Asked(login) = &self.stage else {
+        let Stage::Requested(login) = &self.stage else {
             return Ok(true);
         };
         let Some((&answer, rest)) = input.split_first() else {
@@ -111,13 +114,13 @@ impl Protection {
         match answer {
             b'S' if !rest.is_empty() => Err(TlsError::Injected),
             b'S' => {
-                self.stage = speak(&login.settings, &login.host)?;
+                self.stage = start_handshake(&login.settings, &login.host)?;
                 Ok(true)
             }
             b'N' if login.is_required => Err(TlsError::Refused),
             b'N' => Ok(false),
             b'E' => Err(TlsError::ErrorAnswer),
-            byte => Err(TlsError::Answer { byte }),
+            byte => Err(TlsError::QueryResult { byte }),
         }
     }
 
@@ -140,7 +143,7 @@ impl Protection {
 
     /// Decrypts all of the input.
     fn open(&mut self, core: &mut Core, input: &mut &[u8]) -> Result<(), TlsError> {
-        let Stage::Speaking {
+        let Stage::Established {
             connection,
             is_settled,
             needs_alpn,
@@ -169,7 +172,7 @@ impl Protection {
                 *input = &[];
             }
             if !*is_settled && !connection.is_handshaking() {
-                settle(connection, *needs_alpn, core)?;
+                finish_handshake(connection, *needs_alpn, core)?;
                 *is_settled = true;
             }
         }
@@ -178,7 +181,7 @@ impl Protection {
 }
 
 /// Handles the result of the handshake.
-fn settle(
+fn finish_handshake(
     connection: &ClientConnection,
     needs_alpn: bool,
     core: &mut Core,
@@ -191,13 +194,13 @@ fn settle(
         .first()
         .and_then(|der| certificate::end_point_hash(der));
     if let Some(starting) = &mut core.starting {
-        starting.authentication.protect(hash);
+        starting.authentication.enable_channel_binding(hash);
     }
     Ok(())
 }
 
-fn speak(settings: &TlsSettings, host: &str) -> Result<Stage, TlsError> {
-    Ok(Stage::Speaking {
+fn start_handshake(settings: &TlsSettings, host: &str) -> Result<Stage, TlsError> {
+    Ok(Stage::Established {
         connection: Box::new(settings.connection(host)?),
         is_settled: false,
         needs_alpn: settings.is_direct,

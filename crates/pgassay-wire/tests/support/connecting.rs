@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use pgassay_wire::conninfo::{Address, Endpoint, FileText, Request, Surroundings, Target};
+use pgassay_wire::conninfo::{Address, Endpoint, Environment, FileText, Request, Target};
 use pgassay_wire::{Exchange, ExchangeError};
 
 /// The limit of every wait.
@@ -27,12 +27,12 @@ pub const WHO: &str = "select concat_ws(' ', coalesce(host(inet_server_addr()), 
 
 /// A program's environment variables and home directory.
 #[derive(Clone)]
-pub struct Around {
+pub struct ProcessEnvironment {
     pub variables: Vec<(String, String)>,
     pub home: PathBuf,
 }
 
-impl Surroundings for Around {
+impl Environment for ProcessEnvironment {
     fn variable(&self, name: &str) -> Option<String> {
         let found = self.variables.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.clone())
@@ -111,7 +111,10 @@ fn open(endpoint: &Endpoint, limit: Duration) -> io::Result<Box<dyn Stream>> {
 }
 
 /// Connects with pgassay.
-pub fn connect(text: &str, around: &Around) -> Result<Exchange<Box<dyn Stream>>, String> {
+pub fn connect(
+    text: &str,
+    around: &ProcessEnvironment,
+) -> Result<Exchange<Box<dyn Stream>>, String> {
     let request = Request::new().fallback_application_name("psql");
     let request = request.database(text).map_err(|error| error.to_string())?;
     let target = request.resolve(around).map_err(|error| error.to_string())?;
@@ -129,14 +132,14 @@ pub fn connect(text: &str, around: &Around) -> Result<Exchange<Box<dyn Stream>>,
 }
 
 /// Returns where pgassay connects, or its error.
-pub fn ours(text: &str, around: &Around) -> Result<String, String> {
+pub fn ours(text: &str, around: &ProcessEnvironment) -> Result<String, String> {
     let mut exchange = connect(text, around)?;
     let who = exchange.value(WHO).map_err(|error| error.to_string())?;
     Ok(who.unwrap_or_default())
 }
 
 /// Returns where psql connects, or its error.
-pub fn psqls(text: &str, around: &Around) -> Result<String, String> {
+pub fn psql_result(text: &str, around: &ProcessEnvironment) -> Result<String, String> {
     let output = Command::new(psql_program().unwrap())
         .args(["-X", "-A", "-t", "-w", "-c", WHO, "-d", text])
         .env_clear()
@@ -186,8 +189,8 @@ pub fn psql_major(test: &str) -> Option<u32> {
 }
 
 /// Connects with both, asserts that the results agree, and returns pgassay's.
-pub fn compare(text: &str, around: &Around) -> Result<String, String> {
-    let (ours, psqls) = (ours(text, around), psqls(text, around));
+pub fn compare(text: &str, around: &ProcessEnvironment) -> Result<String, String> {
+    let (ours, psqls) = (ours(text, around), psql_result(text, around));
     let is_same = match (&ours, &psqls) {
         (Ok(ours), Ok(psqls)) => ours == psqls,
         (ours, psqls) => ours.is_err() && psqls.is_err(),

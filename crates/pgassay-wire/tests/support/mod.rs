@@ -48,7 +48,7 @@ impl Server {
     pub fn pair(version: &str) -> Option<(Self, Self)> {
         let bin = pgassay_server::testing::installation(version)?.bin_dir;
         let hba = "local all all trust\nhost all all 127.0.0.1/32 trust\n";
-        let primary = initialised(&bin, hba, &[]);
+        let primary = initialized(&bin, hba, &[]);
         let standby = empty_directory();
         let copied = Command::new("cp")
             .arg("-a")
@@ -64,7 +64,7 @@ impl Server {
 
     fn start_at(hba: &str, listen: &str, port: u16, files: &[PathBuf]) -> Option<Self> {
         let bin = bin_directory()?;
-        Some(Self::run(&bin, initialised(&bin, hba, files), listen, port))
+        Some(Self::run(&bin, initialized(&bin, hba, files), listen, port))
     }
 
     fn run(bin: &Path, directory: tempfile::TempDir, listen: &str, port: u16) -> Self {
@@ -205,7 +205,7 @@ fn empty_directory() -> tempfile::TempDir {
 
 /// Creates a directory with a new cluster, with these lines in `pg_hba.conf`. The first three files
 /// become certificate, key and authority.
-fn initialised(bin: &Path, hba: &str, files: &[PathBuf]) -> tempfile::TempDir {
+fn initialized(bin: &Path, hba: &str, files: &[PathBuf]) -> tempfile::TempDir {
     let directory = empty_directory();
     let data = directory.path().join("data");
     std::fs::create_dir(&data).unwrap();

@@ -21,16 +21,16 @@ pub fn doctor(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     for check in checks {
-        let mark = if check.limits.is_some() {
+        let mark = if check.limitation.is_some() {
             "limits"
         } else {
             "ok"
         };
         writeln!(out, "{mark:6}  {}: {}", check.name, check.value)?;
-        if let Some(limits) = &check.limits {
+        if let Some(limits) = &check.limitation {
             writeln!(out, "        {limits}")?;
         }
-        if let Some(mend) = &check.mend {
+        if let Some(mend) = &check.fix {
             writeln!(out, "        to fix it: {mend}")?;
         }
     }

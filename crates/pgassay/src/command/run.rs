@@ -17,7 +17,7 @@ use pgassay_core::run::{Run, SCHEMA, Warning, WarningKind};
 use pgassay_core::trial::{Trial, TrialKind};
 use pgassay_store::Store;
 
-use crate::catalogue::Found;
+use crate::catalog::FoundStudy;
 use crate::cli::{ColorWhen, RunArgs};
 use crate::command::count::{Countable, countable};
 use crate::command::study::{self, Planned, planned};
@@ -38,7 +38,7 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     let all = planned(&args.study, &args.choice)?;
     if args.counted {
         // Fail before the trials rather than after them.
-        counting::refuse(&all.plan, &all.found)?;
+        counting::check_countable(&all.plan, &all.found)?;
         counting::Valgrind::find()?;
     }
     let store = results::open(&args.results)?;
@@ -72,7 +72,7 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     if args.try_remedies && ended_early.is_none() {
         remedies::attempt(&mut run, &found, args, &interrupt, &store)?;
     }
-    let directory = keep(&run, logs, &store)?;
+    let directory = save(&run, logs, &store)?;
     if args.json {
         out.write_all(pgassay_report::json(&run).as_bytes())?;
     } else {
@@ -123,7 +123,7 @@ fn runnable(
 /// Counts the instructions of each variant, as `pgassay count` does.
 fn counted_costs(
     args: &RunArgs,
-    found: &Found,
+    found: &FoundStudy,
     timed: &Plan,
     interrupt: &Interrupt,
     progress: &mut Progress,
@@ -158,7 +158,7 @@ fn counted_costs(
 type Logs = Vec<(String, Vec<u8>)>;
 
 pub fn assemble(
-    found: &Found,
+    found: &FoundStudy,
     plan: Plan,
     outcome: Outcome,
     store: &Store,
@@ -178,14 +178,14 @@ pub fn assemble(
         &outcome.profiles,
     );
     // The plan does not know whether the processor has hardware counters.
-    let is_planned = |trial: &&Trial| trial.kind != TrialKind::Counted;
+    let is_planned = |trial: &&Trial| trial.kind != TrialKind::HardwareCounters;
     let ended = outcome.trials.iter().filter(is_planned).count();
     let planned_trials = plan.trials_per_block() * plan.schedule.blocks;
     let mut run = Run {
         schema: SCHEMA.to_owned(),
         id: store.new_id(outcome.span_us.0, &found.name)?,
         study_name: found.name.clone(),
-        pgassay: env!("CARGO_PKG_VERSION").to_owned(),
+        pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
         started_us: outcome.span_us.0,
         ended_us: outcome.span_us.1,
         complete: ended == planned_trials as usize,
@@ -203,10 +203,10 @@ pub fn assemble(
         ledgers: assessment.ledgers,
         findings: Vec::new(),
         instructions: None,
-        remedies: None,
+        fix_trials: None,
         expectations: readings.expectations,
         reference: readings.reference,
-        watched: readings.watched,
+        watched_functions: readings.watched,
         calibration: calibration(store),
     };
     run.findings = diagnose(&run);
@@ -237,7 +237,7 @@ fn calibration(store: &Store) -> Option<CalibrationSummary> {
         .ok()?
 }
 
-fn keep(run: &Run, (text, mut files): (String, Logs), store: &Store) -> Result<std::path::PathBuf> {
+fn save(run: &Run, (text, mut files): (String, Logs), store: &Store) -> Result<std::path::PathBuf> {
     files.push((
         "report.html".to_owned(),
         pgassay_report::html(run).into_bytes(),

@@ -6,7 +6,7 @@ use anyhow::Result;
 use pgassay_core::plan::Plan;
 use serde_json::json;
 
-use crate::catalogue;
+use crate::catalog;
 use crate::cli::{ChoiceArgs, JsonArgs};
 use crate::command::study::planned;
 
@@ -27,8 +27,8 @@ fn length(plan: &Plan) -> String {
 /// Prints each study's name, question, and duration after setup.
 pub fn studies(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
     let mut all = Vec::new();
-    for (name, _) in catalogue::STUDIES {
-        let study = catalogue::find(name)?.study;
+    for (name, _) in catalog::STUDIES {
+        let study = catalog::find(name)?.study;
         let plan = |quick: bool| -> Result<Plan> {
             let choice = ChoiceArgs {
                 quick,

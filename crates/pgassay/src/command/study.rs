@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
 use pgassay_core::plan::{Overrides, Plan, plan};
-use pgassay_core::study::Span;
+use pgassay_core::study::HumanDuration;
 use pgassay_server::VersionRequest;
-use pgassay_wire::conninfo::without_secrets;
+use pgassay_wire::conninfo::split_secrets;
 
-use crate::catalogue::{self, Found};
+use crate::catalog::{self, FoundStudy};
 use crate::cli::{ChoiceArgs, StudyCommand};
 use crate::laboratory::scripts;
-use crate::places;
+use crate::study_errors;
 
 /// Runs one of the subcommands.
 pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
@@ -45,7 +45,7 @@ pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
             }
         }
         StudyCommand::Show { study } => {
-            out.write_all(catalogue::find(study)?.source.text.as_bytes())?;
+            out.write_all(catalog::find(study)?.source.text.as_bytes())?;
         }
         StudyCommand::Schema => out.write_all(pgassay_report::study_schema().as_bytes())?,
     }
@@ -54,7 +54,7 @@ pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
 
 /// A study and its plan.
 pub struct Planned {
-    pub found: Found,
+    pub found: FoundStudy,
     pub plan: Plan,
     /// Notes on its scripts for the user, without duplicates.
     pub notes: BTreeSet<String>,
@@ -62,7 +62,7 @@ pub struct Planned {
 
 /// Finds a study and plans it. Parses every script and every version, so errors surface here.
 pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
-    let mut found = catalogue::find(name)?;
+    let mut found = catalog::find(name)?;
     if let Some(dsn) = &choice.dsn {
         found
             .learn(dsn)
@@ -71,7 +71,7 @@ pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
     let plan = plan(&found.study, &found.source, &overrides(&found, choice)?)?;
     for version in plan.servers.iter().filter_map(|it| it.version.as_ref()) {
         VersionRequest::parse(version)
-            .map_err(|error| places::at_version(&found, version, &error.to_string()))?;
+            .map_err(|error| study_errors::at_version(&found, version, &error.to_string()))?;
     }
     let mut notes = BTreeSet::new();
     for point in &plan.points {
@@ -81,7 +81,7 @@ pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
 }
 
 /// The overrides that the command line specifies.
-pub fn overrides(found: &Found, choice: &ChoiceArgs) -> Result<Overrides> {
+pub fn overrides(found: &FoundStudy, choice: &ChoiceArgs) -> Result<Overrides> {
     let mut parameters = BTreeMap::new();
     for parameter in &choice.parameters {
         let Some((name, value)) = parameter.split_once('=') else {
@@ -107,7 +107,7 @@ pub fn overrides(found: &Found, choice: &ChoiceArgs) -> Result<Overrides> {
 
 /// A connection string without its secrets.
 fn shown(dsn: &str) -> Result<String> {
-    Ok(without_secrets(dsn)?.0)
+    Ok(split_secrets(dsn)?.0)
 }
 
 /// A seed that differs between runs.
@@ -162,11 +162,11 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
     writeln!(
         out,
         "measuring time {}; about {} including warm-up, after setup",
-        seconds(plan.measuring_us()),
+        seconds(plan.measurement_us()),
         seconds(plan.estimated_us())
     )?;
     if plan.servers.iter().any(|server| server.dsn.is_none()) {
-        let restarts = match schedule.blocks_per_boot {
+        let restarts = match schedule.blocks_per_server_start {
             0 => "never".to_owned(),
             1 => "after every block".to_owned(),
             blocks => format!("after every {blocks} blocks"),
@@ -199,15 +199,15 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
                 plan.conditions[round.condition].title(),
                 names(&round.timed),
                 also("profiled", &round.profiled),
-                also("hardware counters", &round.counted),
+                also("hardware counters", &round.hardware_counters),
             )?;
         }
     }
     Ok(())
 }
 
-fn span(us: u64) -> Span {
-    Span::from(Duration::from_micros(us))
+fn span(us: u64) -> HumanDuration {
+    HumanDuration::from(Duration::from_micros(us))
 }
 
 fn seconds(us: u64) -> String {

@@ -13,7 +13,7 @@ use pgassay_core::plan::{Plan, Point};
 use pgassay_core::study::DriverKind;
 use pgassay_server::{CounterReader, CounterReading, Pid};
 
-use super::crews::Clients;
+use super::client_pools::Clients;
 use super::host::Host;
 use super::servers::Servers;
 
@@ -21,7 +21,7 @@ use super::servers::Servers;
 const SLOW_BLOCKS: u32 = 2;
 
 /// The statistics readers of a plan's servers.
-pub struct Counters<'a> {
+pub struct Statistics<'a> {
     plan: &'a Plan,
     servers: &'a Servers,
     /// In the plan's order; each holds a connection.
@@ -29,16 +29,16 @@ pub struct Counters<'a> {
 }
 
 /// Whether the backends of each variant have reported all their statistics.
-pub struct Settled(Vec<bool>);
+pub struct ReportedStats(Vec<bool>);
 
 /// A trial whose statistics are read, from its start.
-pub struct Begun {
+pub struct StartReading {
     server: usize,
     reading: CounterReading,
     backends: Vec<Pid>,
 }
 
-impl<'a> Counters<'a> {
+impl<'a> Statistics<'a> {
     /// Connects to every server.
     pub fn open(plan: &'a Plan, servers: &'a Servers) -> Result<Self> {
         let reader = |(index, host): (usize, &dyn Host)| host.counters(servers.databases(index));
@@ -51,8 +51,8 @@ impl<'a> Counters<'a> {
     }
 
     /// The state at the start of a round: new connections have unreported statistics from warm-up.
-    pub fn round(&self) -> Settled {
-        Settled(vec![false; self.plan.variants.len()])
+    pub fn round(&self) -> ReportedStats {
+        ReportedStats(vec![false; self.plan.variants.len()])
     }
 
     /// Reads statistics before a trial; `None` if they are not read for this trial.
@@ -61,8 +61,8 @@ impl<'a> Counters<'a> {
         place: (u32, u32),
         point: &Point,
         crews: &mut [Clients],
-        settled: &mut Settled,
-    ) -> Result<Option<Begun>> {
+        settled: &mut ReportedStats,
+    ) -> Result<Option<StartReading>> {
         // Connections that last for one transaction cannot be asked to report their statistics.
         if point.driver != DriverKind::Postgres || point.reconnects {
             return Ok(None);
@@ -96,10 +96,10 @@ impl<'a> Counters<'a> {
         let backends = crews[point.variant].backend_pids();
         let mut reading = CounterReading::default();
         reader.read_views(&mut reading)?;
-        if let Some(beside) = self.servers.host(point.server).beside(&backends) {
-            reader.read_beside(&beside, &mut reading);
+        if let Some(beside) = self.servers.host(point.server).kernel_sources(&backends) {
+            reader.read_kernel_statistics(&beside, &mut reading);
         }
-        Ok(Some(Begun {
+        Ok(Some(StartReading {
             server: point.server,
             reading,
             backends,
@@ -107,14 +107,18 @@ impl<'a> Counters<'a> {
     }
 
     /// Reads statistics after a trial and returns the difference, without pgassay's own statements.
-    pub fn end(&self, begun: &Begun, crew: &mut Clients) -> Result<BTreeMap<String, f64>> {
+    pub fn end(&self, begun: &StartReading, pool: &mut Clients) -> Result<BTreeMap<String, f64>> {
         let mut reader = self.readers[begun.server].borrow_mut();
         let mut now = CounterReading::default();
-        if let Some(beside) = self.servers.host(begun.server).beside(&begun.backends) {
-            reader.read_beside(&beside, &mut now);
+        if let Some(beside) = self
+            .servers
+            .host(begun.server)
+            .kernel_sources(&begun.backends)
+        {
+            reader.read_kernel_statistics(&beside, &mut now);
         }
         std::thread::sleep(reader.flush_wait());
-        let asked = crew.ask(reader.flush_statement())?;
+        let asked = pool.ask(reader.flush_statement())?;
         reader.read_views(&mut now)?;
         let mut counted = now.since(&begun.reading);
         // Each of these statements was a transaction.

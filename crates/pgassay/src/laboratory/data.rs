@@ -8,9 +8,9 @@ use pgassay_core::study::StudySource;
 use pgassay_server::{Connection, ConnectionError};
 
 use super::host::Host;
-use super::servers::Place;
+use super::servers::Database;
 use crate::interrupt::Interrupt;
-use crate::places::at_line;
+use crate::study_errors::at_line;
 
 /// How long the backend that reset the data may take to exit; under valgrind it writes a file first.
 const EXIT_PATIENCE: Duration = Duration::from_secs(10);
@@ -90,7 +90,7 @@ fn failed(
 
 /// Restores the state before a trial: runs the load's reset SQL and truncates a large log.
 pub fn reset(
-    place: &Place<'_>,
+    place: &Database<'_>,
     resets: &[PlannedSql],
     source: &StudySource,
     interrupt: &Interrupt,

@@ -8,7 +8,7 @@ use pgassay_core::run::ServerFacts;
 use pgassay_core::study::Network;
 use pgassay_profile::LiveServer;
 use pgassay_server::{
-    Beside, BuildFacts, Connection, CounterReader, Installation, Pid, Server, Source,
+    BuildFacts, Connection, CounterReader, Installation, Pid, Server, ServerProcesses, Source,
 };
 use pgassay_wire::conninfo::{NoSurroundings, Request, Target};
 
@@ -59,7 +59,7 @@ pub trait Host {
     fn counters(&self, databases: &[String]) -> Result<CounterReader>;
 
     /// Its processes and files for kernel statistics; `None` as for [`Host::live`].
-    fn beside<'a>(&self, backends: &'a [Pid]) -> Option<Beside<'a>>;
+    fn kernel_sources<'a>(&self, backends: &'a [Pid]) -> Option<ServerProcesses<'a>>;
 
     /// Truncates a large log; no effect on an external server.
     fn trim_log(&self) -> Result<()>;
@@ -150,12 +150,12 @@ impl Host for Server {
         Ok(CounterReader::open(self)?)
     }
 
-    fn beside<'a>(&self, backends: &'a [Pid]) -> Option<Beside<'a>> {
-        Some(Beside::of_server(self, backends))
+    fn kernel_sources<'a>(&self, backends: &'a [Pid]) -> Option<ServerProcesses<'a>> {
+        Some(ServerProcesses::of_server(self, backends))
     }
 
     fn trim_log(&self) -> Result<()> {
-        Ok(self.empty_log_beyond(LOG_BYTES_MAX)?)
+        Ok(self.truncate_log_above(LOG_BYTES_MAX)?)
     }
 
     fn log_tail(&self) -> Option<String> {

@@ -12,7 +12,7 @@ use crate::progress::Progress;
 const FILES_SPARE: u64 = 256;
 
 /// Raises the limit on open files so that all connections of a plan can be open at once.
-pub fn make_room(plan: &Plan) -> Result<()> {
+pub fn raise_open_files(plan: &Plan) -> Result<()> {
     let idle = plan
         .servers
         .iter()

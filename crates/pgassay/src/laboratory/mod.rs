@@ -4,12 +4,12 @@
 //! running, but nothing is left on them. If a run ends early for whatever reason, completed trials
 //! are returned and nothing is left running. The laboratory does not compute verdicts.
 
+mod client_pools;
 mod counters;
 pub mod counting;
-mod crews;
 mod data;
-mod foreign;
-mod foreign_facts;
+mod external_facts;
+mod external_server;
 mod host;
 mod idle;
 mod probes;
@@ -25,7 +25,7 @@ pub mod waits;
 mod warm_up;
 mod watch;
 
-pub use watch::{Watched, add_blocked, add_samples};
+pub use watch::{ProfiledTrial, add_blocked, add_samples};
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -39,16 +39,16 @@ use pgassay_core::statement::ScriptStatements;
 use pgassay_core::study::StudySource;
 use pgassay_core::trial::Trial;
 
-use crate::catalogue::Found;
+use crate::catalog::FoundStudy;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use counters::Counters;
+use counters::Statistics;
 use probes::Probes;
 use redis::Redis;
-use rounds::{Bench, Harvest};
+use rounds::{RawResults, TrialRunner};
 use servers::Servers;
-use upkeep::Upkeep;
+use upkeep::MaintenanceRunner;
 
 /// The measurements of a plan.
 pub struct Outcome {
@@ -75,7 +75,7 @@ pub struct Outcome {
 /// If no trial could be completed. After the first trial, errors are in the outcome.
 pub fn run(
     plan: &Plan,
-    found: &Found,
+    found: &FoundStudy,
     args: &ServerArgs,
     interrupt: &Interrupt,
     progress: &mut Progress,
@@ -83,11 +83,11 @@ pub fn run(
     let mut servers = Servers::start(plan, found, args, interrupt, progress)?;
     let redis = Redis::start(plan)?;
     let mut warnings = servers.warnings.clone();
-    let mut harvest = Harvest::new(plan);
+    let mut harvest = RawResults::new(plan);
     let began_us = now_us();
     let mut result = Ok(());
     for (boot, blocks) in (0..).zip(boots(plan)) {
-        let site = Site {
+        let site = ServerStarts {
             plan,
             source: &found.source,
             redis: &redis,
@@ -141,37 +141,37 @@ fn boots(plan: &Plan) -> Vec<Range<u32>> {
     if plan.servers.iter().all(|server| server.dsn.is_some()) {
         return std::iter::once(0..plan.schedule.blocks).collect();
     }
-    plan.schedule.boots()
+    plan.schedule.server_starts()
 }
 
 /// What all server starts have in common.
-struct Site<'a> {
+struct ServerStarts<'a> {
     plan: &'a Plan,
     source: &'a StudySource,
     redis: &'a Redis,
     interrupt: &'a Interrupt,
 }
 
-impl Site<'_> {
+impl ServerStarts<'_> {
     /// Runs the blocks of one server start. Opens new probes and counters, because these refer to
     /// server processes.
     fn serve(
         &self,
         servers: &Servers,
         (boot, blocks): (u32, Range<u32>),
-        harvest: &mut Harvest,
+        harvest: &mut RawResults,
         warnings: &mut Vec<Warning>,
         progress: &mut Progress,
     ) -> Result<()> {
         let probes = Probes::open(servers, &self.plan.schedule, warnings)?;
-        let bench = Bench {
+        let bench = TrialRunner {
             plan: self.plan,
             source: self.source,
             servers,
             redis: self.redis,
             boot,
-            upkeep: Upkeep::new(self.plan, servers),
-            counters: Counters::open(self.plan, servers)?,
+            upkeep: MaintenanceRunner::new(self.plan, servers),
+            counters: Statistics::open(self.plan, servers)?,
             probes: &probes,
             interrupt: self.interrupt,
         };
@@ -179,7 +179,7 @@ impl Site<'_> {
     }
 }
 
-fn warn_of_unsteady(plan: &Plan, harvest: &Harvest, warnings: &mut Vec<Warning>) {
+fn warn_of_unsteady(plan: &Plan, harvest: &RawResults, warnings: &mut Vec<Warning>) {
     let points: BTreeSet<_> = harvest.unsteady.iter().copied().collect();
     for (condition, variant) in points {
         let times = harvest

@@ -76,7 +76,7 @@ impl Probes {
             }
             for (probed, host) in probes.servers.iter_mut().zip(servers.iter()) {
                 let Some(live) = &probed.live else {
-                    let asked = exchange(host).and_then(WaitProbe::elsewhere);
+                    let asked = exchange(host).and_then(WaitProbe::remote);
                     let unasked = |error: &anyhow::Error| {
                         warn(warnings, format!("no wait data: {error:#}"));
                     };
@@ -85,8 +85,8 @@ impl Probes {
                 };
                 let (probe, refusal) = WaitProbe::of(live, Some(|| exchange(host)));
                 if let Some(refusal) = &refusal {
-                    let limits = refusal.limits.as_deref().unwrap_or_default();
-                    let mend = refusal.mend.iter().map(|it| format!("; to fix it: {it}"));
+                    let limits = refusal.limitation.as_deref().unwrap_or_default();
+                    let mend = refusal.fix.iter().map(|it| format!("; to fix it: {it}"));
                     warn(warnings, limits.to_owned() + &mend.collect::<String>());
                 }
                 if let (Some(sampler), Some(WaitProbe::Memory(reader))) = (&probes.sampler, &probe)

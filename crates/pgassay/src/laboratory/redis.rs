@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use pgassay_core::plan::{Plan, Point};
 use pgassay_core::study::DriverKind;
-use pgassay_load::RedisCrew;
+use pgassay_load::RedisClientPool;
 
-use super::crews::Clients;
+use super::client_pools::Clients;
 use crate::interrupt::Interrupt;
 
 /// The program, looked up on `PATH`.
@@ -58,8 +58,8 @@ impl Redis {
             bail!("a variant with the Redis driver needs a script");
         };
         let script = (script.name.as_str(), script.text.as_str());
-        let crew = RedisCrew::connect(&address, clients, script, interrupt.flag())?;
-        Ok(Clients::Redis(Box::new(crew), pid))
+        let pool = RedisClientPool::connect(&address, clients, script, interrupt.flag())?;
+        Ok(Clients::Redis(Box::new(pool), pid))
     }
 }
 

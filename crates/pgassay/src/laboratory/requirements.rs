@@ -6,10 +6,10 @@ use anyhow::{Result, bail};
 use pgassay_core::plan::Plan;
 use pgassay_core::study::{DriverKind, Requires, Variant};
 
-use super::foreign::Foreign;
+use super::external_server::ExternalServer;
 use super::redis::PROGRAM;
 use super::servers;
-use crate::catalogue::Found;
+use crate::catalog::FoundStudy;
 use crate::cli::ServerArgs;
 use crate::progress::Progress;
 
@@ -24,7 +24,7 @@ pub struct Unmet {
 /// Variants whose requirements are not met. It is an error if the baseline is one of them.
 pub fn unmet(
     plan: &Plan,
-    found: &Found,
+    found: &FoundStudy,
     args: &ServerArgs,
     progress: &mut Progress,
 ) -> Result<Vec<Unmet>> {
@@ -52,7 +52,7 @@ fn missing(
     plan: &Plan,
     number: usize,
     variant: &Variant,
-    found: &Found,
+    found: &FoundStudy,
     args: &ServerArgs,
     progress: &mut Progress,
 ) -> Result<Option<String>> {
@@ -81,7 +81,7 @@ fn missing(
     let points = plan.points.iter().filter(|point| point.variant == number);
     for server in points.map(|point| &plan.servers[point.server]) {
         if let Some(dsn) = &server.dsn {
-            let foreign = Foreign::attach(dsn, found, progress)?;
+            let foreign = ExternalServer::attach(dsn, found, progress)?;
             if let Some(lacking) = lacking(foreign, &required)? {
                 return Ok(Some(lacking));
             }
@@ -112,7 +112,7 @@ fn missing(
 }
 
 /// What an external server lacks.
-fn lacking(mut foreign: Foreign, required: &Requires) -> Result<Option<String>> {
+fn lacking(mut foreign: ExternalServer, required: &Requires) -> Result<Option<String>> {
     if let Some(extension) = &required.extension
         && !foreign.has_extension(extension)?
     {

@@ -7,22 +7,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use pgassay_core::plan::{Plan, Point, Round};
 use pgassay_core::profile::Profile;
-use pgassay_core::study::{DriverKind, Span, StudySource};
-use pgassay_core::trial::{ClientTotals, CpuTotals, Latency, SecondReadings, Trial, TrialKind};
+use pgassay_core::study::{DriverKind, HumanDuration, StudySource};
+use pgassay_core::trial::{ClientTotals, CpuTotals, CrossCheckReadings, Latency, Trial, TrialKind};
 use pgassay_load::{Measurement, ThreadUsage, Timing, Window};
-use pgassay_profile::{CountedEvent, EventCounter, FamilyCpu};
+use pgassay_profile::{CountedEvent, EventCounter, ProcessTreeCpu};
 
-use super::counters::Counters;
-use super::crews::{self, Clients, Size};
+use super::client_pools::{self, Clients, Size};
+use super::counters::Statistics;
 use super::data::reset;
 use super::probes::{Probes, WAITS_HZ};
 use super::redis::Redis;
 use super::servers::Servers;
 use super::statements::Statements;
-use super::upkeep::Upkeep;
+use super::upkeep::MaintenanceRunner;
 use super::waits::{WaitSampler, WaitThread};
 use super::warm_up::warm_up;
-use super::watch::{Passed, Profiles, Reading, Watched};
+use super::watch::{Passed, ProfiledTrial, Profiles, Reading};
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
@@ -37,7 +37,7 @@ const TRIES: u32 = 3;
 const LONGER: u32 = 4;
 
 /// Runs the trials between two server starts.
-pub struct Bench<'a> {
+pub struct TrialRunner<'a> {
     pub plan: &'a Plan,
     /// The study's text, to locate errors.
     pub source: &'a StudySource,
@@ -46,15 +46,15 @@ pub struct Bench<'a> {
     /// Number of this server start, from 0.
     pub boot: u32,
     /// Runs checkpoints and vacuum when the study specifies.
-    pub upkeep: Upkeep<'a>,
+    pub upkeep: MaintenanceRunner<'a>,
     /// Reads server and kernel statistics.
-    pub counters: Counters<'a>,
+    pub counters: Statistics<'a>,
     pub probes: &'a Probes,
     pub interrupt: &'a Interrupt,
 }
 
 /// The measurements so far.
-pub struct Harvest {
+pub struct RawResults {
     /// Every trial, in the order they ran.
     pub trials: Vec<Trial>,
     /// The profile of each point.
@@ -68,7 +68,7 @@ pub struct Harvest {
 /// Factor for the warm-up cap after a server start, because caches must be filled again.
 const FIRST_WARM_UP: u32 = 5;
 
-impl Harvest {
+impl RawResults {
     /// An empty result.
     pub fn new(plan: &Plan) -> Self {
         Self {
@@ -85,12 +85,12 @@ impl Harvest {
     }
 }
 
-impl Bench<'_> {
+impl TrialRunner<'_> {
     /// Runs blocks. After an error or Ctrl-C, `harvest` holds the completed trials.
     pub fn run(
         &self,
         blocks: Range<u32>,
-        harvest: &mut Harvest,
+        harvest: &mut RawResults,
         progress: &mut Progress,
     ) -> Result<()> {
         let total = self.trials();
@@ -132,7 +132,7 @@ impl Bench<'_> {
         block: u32,
         round: &Round,
         warm_up_cap: u32,
-        harvest: &mut Harvest,
+        harvest: &mut RawResults,
         done: &mut dyn FnMut(u64),
     ) -> Result<()> {
         let mut ready: Vec<Option<(Clients, Timing)>> = Vec::new();
@@ -141,19 +141,19 @@ impl Bench<'_> {
         schedule.warm_up_cap_us *= u64::from(warm_up_cap);
         for &variant in &round.warm_up {
             let point = self.plan.point(round.condition, variant);
-            let mut crew = self.connect(block, point)?;
-            let pids = self.backend_pids(&crew, point);
-            let warmed_up = warm_up(&mut crew, &pids, &schedule, self.source, point);
-            let warmed_up = self.blamed(warmed_up, point)?;
+            let mut pool = self.connect(block, point)?;
+            let pids = self.backend_pids(&pool, point);
+            let warmed_up = warm_up(&mut pool, &pids, &schedule, self.source, point);
+            let warmed_up = self.with_server_cause(warmed_up, point)?;
             if !warmed_up.is_steady {
                 harvest.unsteady.push((round.condition, variant));
             }
-            ready[variant] = Some((crew, warmed_up.trial));
+            ready[variant] = Some((pool, warmed_up.trial));
         }
         // The warm-up order contains every variant, so none is missing.
         let (mut crews, windows): (Vec<_>, Vec<_>) = ready.into_iter().flatten().unzip();
         let mut settled = self.counters.round();
-        let place_of = |position, kind, variant: usize| Place {
+        let place_of = |position, kind, variant: usize| TrialSlot {
             block,
             boot: self.boot,
             condition: round.condition,
@@ -178,19 +178,19 @@ impl Bench<'_> {
             let begun = self
                 .counters
                 .begin((block, position), point, &mut crews, &mut settled);
-            let begun = self.blamed(begun, point)?;
-            let crew = &mut crews[variant];
-            let mut trial = self.trial(place, crew, harvest)?;
+            let begun = self.with_server_cause(begun, point)?;
+            let pool = &mut crews[variant];
+            let mut trial = self.trial(place, pool, harvest)?;
             if let Some(begun) = begun {
-                trial.counters = self.blamed(self.counters.end(&begun, crew), point)?;
+                trial.counters = self.with_server_cause(self.counters.end(&begun, pool), point)?;
             }
             harvest.trials.push(trial);
             done(harvest.trials.len() as u64);
         }
         let before = (round.timed.len() + round.profiled.len()) as u32;
-        for (position, variant) in (before..).zip(round.counted.iter().copied()) {
+        for (position, variant) in (before..).zip(round.hardware_counters.iter().copied()) {
             self.interrupt.check()?;
-            let place = place_of(position, TrialKind::Counted, variant);
+            let place = place_of(position, TrialKind::HardwareCounters, variant);
             if let Some(trial) = self.counted(place, &mut crews[variant], harvest)? {
                 harvest.trials.push(trial);
                 done(harvest.trials.len() as u64);
@@ -203,19 +203,19 @@ impl Bench<'_> {
     /// and the checks of every result report.
     fn counted(
         &self,
-        place: Place,
-        crew: &mut Clients,
-        harvest: &mut Harvest,
+        place: TrialSlot,
+        pool: &mut Clients,
+        harvest: &mut RawResults,
     ) -> Result<Option<Trial>> {
         let point = self.plan.point(place.condition, place.variant);
-        if !crew.are_of_postgres() || self.backend_pids(crew, point).is_empty() {
+        if !pool.are_of_postgres() || self.backend_pids(pool, point).is_empty() {
             return Ok(None);
         }
         self.reset(point)?;
-        let Ok(events) = EventCounter::open(&CountedEvent::HARDWARE, &crew.server_pids()) else {
+        let Ok(events) = EventCounter::open(&CountedEvent::HARDWARE, &pool.server_pids()) else {
             return Ok(None);
         };
-        let mut trial = self.trial(place, crew, harvest)?;
+        let mut trial = self.trial(place, pool, harvest)?;
         let Ok(executed) = events.read() else {
             return Ok(None);
         };
@@ -238,13 +238,15 @@ impl Bench<'_> {
             return self.redis.connect(point, clients, self.interrupt);
         }
         let place = self.servers.place(point);
-        let crew = crews::connect(point, size, &place, self.source, self.interrupt);
-        Ok(Clients::Postgres(Box::new(self.blamed(crew, point)?)))
+        let pool = client_pools::connect(point, size, &place, self.source, self.interrupt);
+        Ok(Clients::Postgres(Box::new(
+            self.with_server_cause(pool, point)?,
+        )))
     }
 
     /// Replaces an error by the death of the point's server if that is the cause; otherwise adds the
     /// variant's name.
-    fn blamed<T>(&self, result: Result<T>, point: &Point) -> Result<T> {
+    fn with_server_cause<T>(&self, result: Result<T>, point: &Point) -> Result<T> {
         let Err(error) = result else { return result };
         if error.is::<Interrupted>() {
             return Err(error);
@@ -267,29 +269,34 @@ impl Bench<'_> {
 
     /// The local processes that serve the clients. Empty if each serves only one transaction: then
     /// only the CPU time of exited children is known.
-    fn backend_pids(&self, crew: &Clients, point: &Point) -> Vec<u32> {
+    fn backend_pids(&self, pool: &Clients, point: &Point) -> Vec<u32> {
         let probed = self.probes.servers.get(point.server);
-        let is_elsewhere = crew.are_of_postgres() && probed.is_none_or(|it| it.live.is_none());
+        let is_elsewhere = pool.are_of_postgres() && probed.is_none_or(|it| it.live.is_none());
         if point.reconnects || is_elsewhere {
             return Vec::new();
         }
-        crew.server_pids()
+        pool.server_pids()
     }
 
-    fn trial(&self, place: Place, crew: &mut Clients, harvest: &mut Harvest) -> Result<Trial> {
-        let Place {
+    fn trial(
+        &self,
+        place: TrialSlot,
+        pool: &mut Clients,
+        harvest: &mut RawResults,
+    ) -> Result<Trial> {
+        let TrialSlot {
             condition,
             variant,
             kind,
             ..
         } = place;
         let point = self.plan.point(condition, variant);
-        let backend_pids = self.backend_pids(crew, point);
+        let backend_pids = self.backend_pids(pool, point);
         let mut server_pids = self.servers.pids();
         server_pids.extend(&backend_pids);
         // The probes observe only PostgreSQL.
         let servers = self.probes.servers.get(point.server);
-        let probed = servers.filter(|_| crew.are_of_postgres() && !point.reconnects);
+        let probed = servers.filter(|_| pool.are_of_postgres() && !point.reconnects);
         let live = probed.and_then(|probed| probed.live.as_ref());
         let major = live.and_then(|live| live.major.as_deref());
         let is_profiled = kind == TrialKind::Profiled && probed.is_some();
@@ -302,34 +309,34 @@ impl Bench<'_> {
         let probe = probed.and_then(|it| it.waits.clone());
         let waits = probe.filter(|_| is_profiled).map(|probe| {
             // Not `backend_pids`: pg_stat_activity of a remote server lists PIDs of its own machine.
-            let asked_pids = crew.server_pids();
+            let asked_pids = pool.server_pids();
             WaitThread::start(WaitSampler::new(probe, WAITS_HZ), asked_pids)
         });
         let parent = servers.and_then(|it| it.live.as_ref());
         let parent = parent.map(|live| live.postmaster_pid);
         let parent = parent.filter(|_| point.reconnects);
-        let ended_before = parent.map(FamilyCpu::read).transpose()?;
+        let ended_before = parent.map(ProcessTreeCpu::read).transpose()?;
         // Timing statements costs the clients a little, so timed trials go without.
-        crew.time_statements(kind == TrialKind::Profiled);
-        let keeper = sampler.and_then(|_| crew.keep_transactions());
+        pool.time_statements(kind == TrialKind::Profiled);
+        let keeper = sampler.and_then(|_| pool.keep_transactions());
         let started_us = unix_us();
         let upkeep = self.upkeep.within_trial(point.server)?;
-        let measured = self.blamed(self.measure(crew, point, place), point);
+        let measured = self.with_server_cause(self.measure(pool, point, place), point);
         upkeep.finish()?;
-        crew.forget_transactions();
+        pool.forget_transactions();
         let instants = measured.as_ref().ok().map(|it| &it.instants);
         let window = instants.map(|it| it.window_begin_ns..it.window_end_ns);
         let waits = waits.map(|waits| waits.stop(major, window.as_ref()));
         let mut passed = before.passed(live, &backend_pids, &server_pids)?;
         if let (Some(pid), Some(before)) = (parent, ended_before) {
             passed.server = Some(CpuTotals {
-                on_cpu_us: FamilyCpu::read(pid)?.since_ns(before) as f64 / 1e3,
+                on_cpu_us: ProcessTreeCpu::read(pid)?.since_ns(before) as f64 / 1e3,
                 ..CpuTotals::default()
             });
         }
         if let Some(sampler) = sampler {
             let samples = sampler.stop()?;
-            let watched = Watched {
+            let watched = ProfiledTrial {
                 samples: &samples,
                 backend_pids: &backend_pids,
                 major: major.unwrap_or_default(),
@@ -352,15 +359,15 @@ impl Bench<'_> {
         })
     }
 
-    fn measure(&self, crew: &mut Clients, point: &Point, place: Place) -> Result<Measurement> {
+    fn measure(&self, pool: &mut Clients, point: &Point, place: TrialSlot) -> Result<Measurement> {
         let Timing {
             spread,
             settle,
             mut measure,
         } = place.window;
-        crew.spread_starts(spread, place.seed(self.plan.schedule.seed));
+        pool.spread_starts(spread, place.seed(self.plan.schedule.seed));
         for _ in 0..TRIES {
-            let measured = crew.run(&Window::Timed { settle, measure }, self.source, point)?;
+            let measured = pool.run(&Window::Timed { settle, measure }, self.source, point)?;
             self.interrupt.check()?;
             if measured.transactions > 0 {
                 return Ok(measured);
@@ -368,7 +375,7 @@ impl Bench<'_> {
             // The machine was busy, or transactions have become slower since warm-up.
             measure *= LONGER;
         }
-        let trial = Span::from(measure / LONGER);
+        let trial = HumanDuration::from(measure / LONGER);
         bail!(
             "no transaction ended within a trial of {trial}; increase --length or reduce --pairs"
         );
@@ -377,7 +384,7 @@ impl Bench<'_> {
 
 /// The position of a trial in the plan.
 #[derive(Clone, Copy)]
-struct Place {
+struct TrialSlot {
     block: u32,
     boot: u32,
     condition: usize,
@@ -388,7 +395,7 @@ struct Place {
     window: Timing,
 }
 
-impl Place {
+impl TrialSlot {
     /// The seed for the clients' start times, different for each trial of a run.
     fn seed(&self, of_run: u64) -> u64 {
         let condition = self.condition as u64;
@@ -397,12 +404,12 @@ impl Place {
     }
 }
 
-fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: Passed) -> Trial {
+fn trial_of(place: TrialSlot, started_us: i64, measured: &Measurement, passed: Passed) -> Trial {
     let sum =
         |field: fn(&ThreadUsage) -> u64| measured.threads.iter().map(field).sum::<u64>() as f64;
     Trial {
         block: place.block,
-        boot: place.boot,
+        server_start: place.boot,
         condition: place.condition,
         variant: place.variant,
         position: place.position,
@@ -418,20 +425,20 @@ fn trial_of(place: Place, started_us: i64, measured: &Measurement, passed: Passe
             cpu_us: sum(|thread| thread.cpu_us),
             run_queue_us: sum(|thread| thread.run_queue_wait_us.unwrap_or(0)),
             in_transaction_us: measured.time.in_transaction_us as f64,
-            between_us: measured.time.between_us as f64,
-            asleep_us: measured.time.asleep_us as f64,
-            turn_us: measured.time.turn_us.map(|us| us as f64),
-            ready_run_queue_us: measured.time.ready_run_queue_us.map(|us| us as f64),
+            between_transactions_us: measured.time.between_us as f64,
+            sleep_us: measured.time.asleep_us as f64,
+            thread_busy_us: measured.time.turn_us.map(|us| us as f64),
+            client_run_queue_us: measured.time.ready_run_queue_us.map(|us| us as f64),
             client_limited: client_limited(measured, &passed),
         },
         steal: passed.steal,
-        foreign: passed.foreign,
+        other_programs: passed.foreign,
         unaccounted: Some(passed.unaccounted),
         counters: BTreeMap::new(),
-        busy: passed.busy,
+        cpu_utilization: passed.busy,
         background: passed.background,
         waits: None,
-        second: Some(SecondReadings {
+        cross_checks: Some(CrossCheckReadings {
             run_us: run_us(&measured.threads),
             ..passed.second
         }),

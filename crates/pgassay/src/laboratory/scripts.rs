@@ -8,7 +8,7 @@ use pgassay_core::study::{DriverKind, Protocol, StudySource};
 use pgassay_load::WeightedScript;
 use pgassay_script::{Names, Options, Script};
 
-use crate::places::at_line;
+use crate::study_errors::at_line;
 
 /// Parsed scripts and the table of their variable names.
 pub struct Scripts {

@@ -14,15 +14,15 @@ use pgassay_server::{
 };
 
 use super::data;
-use super::foreign::Foreign;
+use super::external_server::ExternalServer;
 use super::host::Host;
 use super::idle;
 use super::upkeep;
-use crate::catalogue::Found;
+use crate::catalog::FoundStudy;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
-use crate::places;
 use crate::progress::Progress;
+use crate::study_errors;
 
 /// PostgreSQL's own default of `max_connections`.
 const MAX_CONNECTIONS_DEFAULT: u32 = 100;
@@ -49,7 +49,7 @@ impl Servers {
     /// server is left running and nothing is left on external servers.
     pub fn start(
         plan: &Plan,
-        found: &Found,
+        found: &FoundStudy,
         args: &ServerArgs,
         interrupt: &Interrupt,
         progress: &mut Progress,
@@ -63,7 +63,7 @@ impl Servers {
             facts: Vec::new(),
             warnings: Vec::new(),
         };
-        idle::make_room(plan)?;
+        idle::raise_open_files(plan)?;
         for wanted in &plan.servers {
             let (host, names) = match &wanted.dsn {
                 Some(dsn) => all.attach(dsn, wanted, found, interrupt, progress)?,
@@ -103,16 +103,16 @@ impl Servers {
     fn start_own(
         &mut self,
         wanted: &ServerPlan,
-        found: &Found,
+        found: &FoundStudy,
         args: &ServerArgs,
         interrupt: &Interrupt,
         progress: &mut Progress,
     ) -> Result<Filled> {
-        let wanted = &upkeep::settled(wanted, self.maintenance);
+        let wanted = &upkeep::with_maintenance_off(wanted, self.maintenance);
         let server = start_one(wanted, found, args, interrupt, progress)?;
         if let Source::Installed { note } = &server.installation().source {
             self.warnings.push(Warning {
-                kind: WarningKind::Installed,
+                kind: WarningKind::InstalledVersionUsed,
                 message: note.clone(),
             });
         }
@@ -127,12 +127,12 @@ impl Servers {
         &mut self,
         dsn: &str,
         wanted: &ServerPlan,
-        found: &Found,
+        found: &FoundStudy,
         interrupt: &Interrupt,
         progress: &mut Progress,
     ) -> Result<Filled> {
         interrupt.check()?;
-        let mut foreign = Foreign::attach(dsn, found, progress)?;
+        let mut foreign = ExternalServer::attach(dsn, found, progress)?;
         foreign.check_room(wanted.connections)?;
         for warning in foreign.warnings(wanted.settings.iter())? {
             progress.note(&warning.message);
@@ -191,14 +191,14 @@ impl Servers {
     }
 
     /// Where a point's data are and how its clients connect.
-    pub fn place(&self, point: &Point) -> Place<'_> {
+    pub fn place(&self, point: &Point) -> Database<'_> {
         let host = self.running[point.server].as_ref();
         let address = match (point.network, point.network.delay()) {
             (Network::Unix, _) => None,
             (_, None) => host.tcp_address(),
             (_, Some(delay)) => self.relay(point.server, delay).map(Relay::address),
         };
-        Place {
+        Database {
             host,
             database: &self.databases[point.server][point.database],
             address,
@@ -258,7 +258,7 @@ impl Servers {
 
 /// Where a point's data are and how clients connect.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct Database<'a> {
     pub host: &'a dyn Host,
     pub database: &'a str,
     /// The TCP address to connect to; `None` for the server's Unix socket.
@@ -268,7 +268,7 @@ pub struct Place<'a> {
 /// Finds, starts and fills one server. After an error, it is stopped and removed.
 pub fn start_one(
     wanted: &ServerPlan,
-    found: &Found,
+    found: &FoundStudy,
     args: &ServerArgs,
     interrupt: &Interrupt,
     progress: &mut Progress,
@@ -288,10 +288,10 @@ pub fn start_one(
 }
 
 /// Adds the location in the study to an error that a setting caused.
-pub fn at_setting(found: &Found, error: ServerError) -> anyhow::Error {
+pub fn at_setting(found: &FoundStudy, error: ServerError) -> anyhow::Error {
     match &error {
         ServerError::SettingRefused { name, .. } | ServerError::Setting { name, .. } => {
-            places::at_setting(found, name, &error.to_string())
+            study_errors::at_setting(found, name, &error.to_string())
         }
         _ => error.into(),
     }
@@ -300,13 +300,13 @@ pub fn at_setting(found: &Found, error: ServerError) -> anyhow::Error {
 /// Finds the installation for a server, and downloads it if necessary.
 pub fn find(
     wanted: &ServerPlan,
-    found: &Found,
+    found: &FoundStudy,
     args: &ServerArgs,
     progress: &mut Progress,
 ) -> Result<Installation> {
     let version = wanted.version.as_deref().unwrap_or_default();
     installation(version, wanted, args, progress)
-        .map_err(|error| places::at_version(found, version, &error.to_string()))
+        .map_err(|error| study_errors::at_version(found, version, &error.to_string()))
 }
 
 fn installation(
@@ -323,13 +323,13 @@ fn installation(
     finder.offline = args.offline;
     finder.mirror = args.mirror.clone().or(finder.mirror);
     finder.named_dir = wanted.binaries.as_ref().map(Into::into);
-    let installation = finder.find(&request, &mut |step| progress.stage(&said(&step)))?;
+    let installation = finder.find(&request, &mut |step| progress.stage(&describe_step(&step)))?;
     Ok(installation)
 }
 
 /// The finder's current step, without details that change often, because each change prints a line
 /// if stderr is not a terminal.
-fn said(step: &Fetching) -> String {
+fn describe_step(step: &Fetching) -> String {
     match step {
         Fetching::Asking { request, .. } => format!("looking for PostgreSQL {request}"),
         Fetching::Fetching { version, .. } => format!("downloading PostgreSQL {version}"),

@@ -90,7 +90,7 @@ mod tests {
     use pgassay_script::{Names, Options, Script};
 
     #[test]
-    fn what_waits_for_the_server_is_told_and_whether_in_a_pipeline() {
+    fn commands_that_wait_for_the_server_are_listed() {
         let text = "\\set x 1\nselect 1;\n\\startpipeline\nselect 2;\nselect 3;\n\\endpipeline\nselect 4;\n";
         let mut names = Names::new();
         let script = Script::parse("s", text, &Options::default(), &mut names).unwrap();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pgassay_core::transactions::{TransactionTimes, Transactions};
-use pgassay_load::{Crew, FailedTry, LoadError, Measurement, Observer, Outcome, Transaction};
+use pgassay_load::{ClientPool, FailedTry, LoadError, Measurement, Observer, Outcome, Transaction};
 use pgassay_profile::{Blocked, Samples, Span, SpanAccount};
 
 /// Maximum number of transactions recorded per trial, over all threads: 24 MiB.
@@ -19,7 +19,7 @@ const TAIL_PERCENTILE: f64 = 99.0;
 
 /// A successful transaction.
 #[derive(Clone, Copy)]
-struct Kept {
+struct RecordedTransaction {
     client: u32,
     begin_ns: u64,
     end_ns: u64,
@@ -27,29 +27,29 @@ struct Kept {
 
 /// The transactions of all threads.
 #[derive(Default)]
-struct Shelf {
-    kept: Mutex<Vec<Kept>>,
+struct SharedTransactions {
+    kept: Mutex<Vec<RecordedTransaction>>,
     dropped: AtomicU64,
 }
 
 /// Records the transactions of a client pool.
-pub struct TransactionKeeper {
-    shelf: Arc<Shelf>,
+pub struct TransactionRecorder {
+    shelf: Arc<SharedTransactions>,
 }
 
 /// Records the transactions of one thread.
 struct ThreadKeeper {
-    kept: Vec<Kept>,
+    kept: Vec<RecordedTransaction>,
     dropped: u64,
-    shelf: Arc<Shelf>,
+    shelf: Arc<SharedTransactions>,
 }
 
-impl TransactionKeeper {
+impl TransactionRecorder {
     /// Starts recording, until the pool's observer is removed.
-    pub fn start(crew: &mut Crew) -> Self {
-        let shelf = Arc::<Shelf>::default();
-        let room = KEPT_MAX / crew.threads().max(1);
-        crew.observe(|_| {
+    pub fn start(pool: &mut ClientPool) -> Self {
+        let shelf = Arc::<SharedTransactions>::default();
+        let room = KEPT_MAX / pool.threads().max(1);
+        pool.observe(|_| {
             Some(Box::new(ThreadKeeper {
                 // Allocated up front, because growing would delay the clients. Untouched pages
                 // take no memory.
@@ -77,7 +77,7 @@ impl TransactionKeeper {
         let p99_ns = measured.latency_ns.value_at_percentile(TAIL_PERCENTILE);
         let in_window = || kept.iter().filter(|it| window.contains(&it.end_ns));
         let in_tail = || in_window().filter(|it| it.latency_ns() > p99_ns);
-        let spans = |it: &Kept| it.span(pids);
+        let spans = |it: &RecordedTransaction| it.span(pids);
         let slices = off_cpu.whole().iter();
         let slices_ns = slices.map(|slice| {
             let end_ns = slice.end_ns.min(window.end);
@@ -117,7 +117,10 @@ pub struct Account {
     pub samples_in_tail: BTreeMap<u32, u64>,
 }
 
-fn times<'a>(kept: impl Iterator<Item = &'a Kept>, account: &SpanAccount) -> TransactionTimes {
+fn times<'a>(
+    kept: impl Iterator<Item = &'a RecordedTransaction>,
+    account: &SpanAccount,
+) -> TransactionTimes {
     let (transactions, latency_ns) = kept.fold((0, 0), |(count, sum_ns), it| {
         (count + 1, sum_ns + it.latency_ns())
     });
@@ -128,11 +131,11 @@ fn times<'a>(kept: impl Iterator<Item = &'a Kept>, account: &SpanAccount) -> Tra
         covered_ns: account.covered_ns,
         on_cpu_ns: account.on_cpu_ns,
         run_queue_ns: account.run_queue_ns,
-        unseen_ns: account.unseen_ns,
+        unknown_state_ns: account.unseen_ns,
     }
 }
 
-impl Kept {
+impl RecordedTransaction {
     fn latency_ns(&self) -> u64 {
         self.end_ns - self.begin_ns
     }
@@ -156,7 +159,7 @@ impl Observer for ThreadKeeper {
             self.dropped += 1;
             return;
         }
-        self.kept.push(Kept {
+        self.kept.push(RecordedTransaction {
             client: transaction.client,
             begin_ns: transaction.scheduled_ns,
             end_ns: transaction.end_ns,

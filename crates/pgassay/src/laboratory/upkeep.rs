@@ -44,8 +44,8 @@ const VACUUM_ALL: &str = "select format('vacuum analyze %I.%I', schemaname, reln
      from pg_stat_user_tables s join pg_class c on c.oid = s.relid where c.relpersistence <> 't'";
 
 /// A server's plan with the settings that prevent automatic checkpoints and autovacuum.
-pub fn settled(wanted: &ServerPlan, maintenance: Maintenance) -> ServerPlan {
-    let decides = Decided::of(wanted, maintenance);
+pub fn with_maintenance_off(wanted: &ServerPlan, maintenance: Maintenance) -> ServerPlan {
+    let decides = Planned::of(wanted, maintenance);
     let mut settings: BTreeMap<String, String> = wanted.settings.clone();
     let ours = [
         (OF_CHECKPOINTS[0], decides.checkpoint),
@@ -63,12 +63,12 @@ pub fn settled(wanted: &ServerPlan, maintenance: Maintenance) -> ServerPlan {
 
 /// When to run one server's checkpoints and vacuum; `None` if the study or the server decides.
 #[derive(Clone, Copy)]
-struct Decided {
+struct Planned {
     checkpoint: Option<MaintenanceTime>,
     vacuum: Option<MaintenanceTime>,
 }
 
-impl Decided {
+impl Planned {
     fn of(wanted: &ServerPlan, maintenance: Maintenance) -> Self {
         let is_free = |name: &str| {
             !wanted
@@ -89,17 +89,17 @@ impl Decided {
 }
 
 /// Maintenance of a plan's servers.
-pub struct Upkeep<'a> {
+pub struct MaintenanceRunner<'a> {
     servers: &'a Servers,
     /// In the plan's order of servers.
-    decided: Vec<Decided>,
+    decided: Vec<Planned>,
 }
 
-impl<'a> Upkeep<'a> {
+impl<'a> MaintenanceRunner<'a> {
     /// Decides what to run on each server of a plan.
     pub fn new(plan: &Plan, servers: &'a Servers) -> Self {
         let maintenance = plan.schedule.maintenance;
-        let decided = plan.servers.iter().map(|it| Decided::of(it, maintenance));
+        let decided = plan.servers.iter().map(|it| Planned::of(it, maintenance));
         Self {
             servers,
             decided: decided.collect(),
@@ -219,23 +219,27 @@ mod tests {
     #[test]
     fn a_checkpoint_or_autovacuum_falls_into_no_trial_unless_the_study_says_so() {
         let maintenance = Maintenance::default();
-        let quiet = settled(&server(&[], None), maintenance).settings;
+        let quiet = with_maintenance_off(&server(&[], None), maintenance).settings;
         assert_eq!(quiet["autovacuum"], "off");
         assert_eq!(quiet["checkpoint_timeout"], "1d");
 
-        let own = settled(&server(&[("Max_Wal_Size", "1GB")], None), maintenance).settings;
+        let own =
+            with_maintenance_off(&server(&[("Max_Wal_Size", "1GB")], None), maintenance).settings;
         assert_eq!(own.get("checkpoint_timeout"), None, "the study decides");
         assert_eq!(own["autovacuum"], "off", "the study does not set it");
 
         let theirs = server(&[], Some("host=db"));
-        assert_eq!(settled(&theirs, maintenance).settings, theirs.settings);
+        assert_eq!(
+            with_maintenance_off(&theirs, maintenance).settings,
+            theirs.settings
+        );
 
         let as_configured = Maintenance {
             checkpoint: MaintenanceTime::AsConfigured,
             vacuum: MaintenanceTime::AsConfigured,
         };
         assert!(
-            settled(&server(&[], None), as_configured)
+            with_maintenance_off(&server(&[], None), as_configured)
                 .settings
                 .is_empty()
         );

@@ -17,11 +17,11 @@ use pgassay_profile::{
 use pgassay_wire::Exchange;
 
 use crate::connector::Stream;
-use crate::surroundings::monotonic_ns;
+use crate::system_env::monotonic_ns;
 
 /// Maximum queries of `pg_stat_activity` per second; each costs the server a few tenths of a
 /// millisecond.
-pub const ASKED_HZ: u32 = 20;
+pub const ACTIVITY_HZ: u32 = 20;
 
 /// The source of wait samples.
 #[derive(Clone)]
@@ -43,17 +43,17 @@ impl WaitProbe {
             Ok(reader) => return (Some(Self::Memory(reader)), None),
             Err(refusal) => refusal,
         };
-        let asking = connect.map(|mut connect| Self::asking(connect()?, true));
-        let check = refused(&refusal, asking.as_ref());
-        (asking.and_then(Result::ok), Some(check))
+        let of_activity = connect.map(|mut connect| Self::of_activity(connect()?, true));
+        let check = refused(&refusal, of_activity.as_ref());
+        (of_activity.and_then(Result::ok), Some(check))
     }
 
     /// The probe for a server whose processes are not visible from here.
-    pub fn elsewhere(exchange: Exchange<Stream>) -> Result<Self> {
-        Self::asking(exchange, false)
+    pub fn remote(exchange: Exchange<Stream>) -> Result<Self> {
+        Self::of_activity(exchange, false)
     }
 
-    fn asking(exchange: Exchange<Stream>, sees_processes: bool) -> Result<Self> {
+    fn of_activity(exchange: Exchange<Stream>, sees_processes: bool) -> Result<Self> {
         let activity = Activity::open(exchange, sees_processes)?;
         Ok(Self::Server(Arc::new(Mutex::new(activity))))
     }
@@ -112,13 +112,13 @@ enum Log {
 }
 
 impl WaitSampler {
-    /// A sampler without samples. Queries of the server are limited to [`ASKED_HZ`].
+    /// A sampler without samples. Queries of the server are limited to [`ACTIVITY_HZ`].
     pub fn new(probe: WaitProbe, frequency_hz: u32) -> Self {
         let (log, hz) = match probe {
             WaitProbe::Memory(reader) => (Log::Memory(reader, WaitLog::default()), frequency_hz),
             WaitProbe::Server(activity) => (
                 Log::Server(activity, WaitLog::default()),
-                frequency_hz.min(ASKED_HZ),
+                frequency_hz.min(ACTIVITY_HZ),
             ),
         };
         Self {
@@ -158,12 +158,12 @@ impl WaitSampler {
             Log::Memory(_, log) => (WaitSource::Memory, log.named(name)),
             Log::Server(_, log) => (WaitSource::PgStatActivity, log),
         };
-        seen(source, log, self.cpu_us)
+        waits_of(source, log, self.cpu_us)
     }
 }
 
 /// Converts a log of samples, with the CPU time that sampling took.
-pub fn seen(source: WaitSource, log: WaitLog<NamedWait>, sampling_cpu_us: f64) -> Waits {
+pub fn waits_of(source: WaitSource, log: WaitLog<NamedWait>, sampling_cpu_us: f64) -> Waits {
     let blocked_samples = log.blocked.values().sum();
     let events = log.blocked.into_iter().map(|(wait, samples)| WaitCount {
         kind: wait.kind,
@@ -221,7 +221,7 @@ fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
         Some(Ok(_)) => (
             "pg_stat_activity",
             format!(
-                "{limits}; pgassay samples pg_stat_activity {ASKED_HZ} times per second instead, \
+                "{limits}; pgassay samples pg_stat_activity {ACTIVITY_HZ} times per second instead, \
                  which costs the server more and shows less of short waits"
             ),
         ),
@@ -229,15 +229,15 @@ fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
     Check {
         name: "waits".to_owned(),
         value: value.to_owned(),
-        limits: Some(limits),
-        mend,
+        limitation: Some(limits),
+        fix: mend,
     }
 }
 
 /// A sampler that runs in a separate thread during a trial.
 pub struct WaitThread {
     over: Arc<AtomicBool>,
-    thread: JoinHandle<(WaitSampler, Vec<Stretch>)>,
+    thread: JoinHandle<(WaitSampler, Vec<WaitInterval>)>,
 }
 
 /// How soon the thread notices that it must stop, and the precision with which samples are assigned
@@ -245,13 +245,13 @@ pub struct WaitThread {
 const STRETCH: Duration = Duration::from_millis(10);
 
 /// The samples between two times on `CLOCK_MONOTONIC`.
-struct Stretch {
+struct WaitInterval {
     time_ns: Range<u64>,
-    looks: Looks,
+    looks: WaitSamples,
 }
 
 /// The samples of a [`Log`] without their source.
-enum Looks {
+enum WaitSamples {
     Memory(WaitLog<u32>),
     Server(WaitLog<NamedWait>),
 }
@@ -268,7 +268,7 @@ impl WaitThread {
             while !until.load(Ordering::Relaxed) {
                 let begin_ns = monotonic_ns();
                 sampler.sample(&pids, Instant::now() + length);
-                stretches.push(Stretch {
+                stretches.push(WaitInterval {
                     time_ns: begin_ns..monotonic_ns(),
                     looks: sampler.log.take(),
                 });
@@ -287,7 +287,7 @@ impl WaitThread {
     pub fn stop(self, major: Option<&str>, window: Option<&Range<u64>>) -> Waits {
         self.over.store(true, Ordering::Relaxed);
         let (mut sampler, mut stretches) = self.thread.join().expect("sampling does not panic");
-        let is_within = |it: &Stretch| {
+        let is_within = |it: &WaitInterval| {
             window.is_some_and(|window| {
                 window.start <= it.time_ns.start && it.time_ns.end <= window.end
             })
@@ -304,18 +304,18 @@ impl WaitThread {
 
 impl Log {
     /// Takes the samples so far and leaves the log empty.
-    fn take(&mut self) -> Looks {
+    fn take(&mut self) -> WaitSamples {
         match self {
-            Self::Memory(_, log) => Looks::Memory(std::mem::take(log)),
-            Self::Server(_, log) => Looks::Server(std::mem::take(log)),
+            Self::Memory(_, log) => WaitSamples::Memory(std::mem::take(log)),
+            Self::Server(_, log) => WaitSamples::Server(std::mem::take(log)),
         }
     }
 
     /// Adds samples that [`Log::take`] returned.
-    fn put_back(&mut self, looks: Looks) {
+    fn put_back(&mut self, looks: WaitSamples) {
         match (self, looks) {
-            (Self::Memory(_, log), Looks::Memory(taken)) => log.add(taken),
-            (Self::Server(_, log), Looks::Server(taken)) => log.add(taken),
+            (Self::Memory(_, log), WaitSamples::Memory(taken)) => log.add(taken),
+            (Self::Server(_, log), WaitSamples::Server(taken)) => log.add(taken),
             _ => unreachable!("the samples come from this log"),
         }
     }

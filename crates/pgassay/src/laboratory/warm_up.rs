@@ -7,20 +7,20 @@ use pgassay_core::plan::{Point, Schedule};
 use pgassay_core::study::StudySource;
 use pgassay_load::{Timing, Window};
 
-use super::crews::Clients;
+use super::client_pools::Clients;
 use crate::exit::Interrupted;
 
 /// Throughput is stable if the last window is no more than this factor above the better and no more
 /// than this factor below the worse of the two windows before it. A backend that fills its caches
 /// gets faster; one whose table grows or whose buffers fill with dirty pages gets slower; noise goes
 /// both ways.
-const STILL_MOVING: f64 = 1.05;
+const STABLE_FACTOR: f64 = 1.05;
 
 /// A filling cache may raise throughput too slowly for three windows to show it. So the bytes that
 /// backends read are compared over this many windows with as many before them.
 const READ_WINDOWS: usize = 4;
 /// The caches are filled if reads per transaction are at least this share of those before,
-const STILL_READ: f64 = 0.9;
+const READS_STABLE: f64 = 0.9;
 /// or if transactions hardly read at all: one 8 kB block per hundred transactions.
 const READ_BYTES_MAX: f64 = 82.0;
 
@@ -76,7 +76,7 @@ pub fn warm_up(
             transactions: measured.transactions_total as f64,
             read_bytes: read_bytes(pids),
         });
-        if is_steady(&history) && has_read(&history) {
+        if is_steady(&history) && reads_are_stable(&history) {
             found.is_steady = true;
             break;
         }
@@ -91,11 +91,11 @@ fn is_steady(history: &[Seen]) -> bool {
     };
     let [first, second, last] = [first, second, last].map(|it| it.transactions);
     let (best, worst) = (first.max(second), first.min(second));
-    best > 0.0 && last <= STILL_MOVING * best && last >= worst / STILL_MOVING
+    best > 0.0 && last <= STABLE_FACTOR * best && last >= worst / STABLE_FACTOR
 }
 
 /// Whether reads per transaction have stopped falling. True if they are unknown.
-fn has_read(history: &[Seen]) -> bool {
+fn reads_are_stable(history: &[Seen]) -> bool {
     // Bytes per transaction between the ends of two windows.
     let per_transaction = |from: usize, to: usize| -> Option<f64> {
         let bytes = history[to].read_bytes? - history[from].read_bytes?;
@@ -116,7 +116,7 @@ fn has_read(history: &[Seen]) -> bool {
     };
     let middle = first + READ_WINDOWS;
     let both = per_transaction(first, middle).zip(per_transaction(middle, last));
-    both.is_some_and(|(before, since)| since >= STILL_READ * before)
+    both.is_some_and(|(before, since)| since >= READS_STABLE * before)
 }
 
 /// Sum of `rchar` of these processes (`/proc/PID/io`, see proc(5)): reads of files by any system
@@ -133,7 +133,7 @@ fn read_bytes(pids: &[u32]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Seen, has_read, read_bytes};
+    use super::{Seen, read_bytes, reads_are_stable};
 
     fn is_steady(transactions: &[f64]) -> bool {
         let seen = transactions.iter().map(|transactions| Seen {
@@ -160,12 +160,12 @@ mod tests {
     fn a_cache_that_still_fills_does_not_pass_as_warm() {
         // Time constant of 20 windows: each reads 5% less than the one before.
         let filling: Vec<Seen> = reading((0..).map(|at| 4_000.0 * 0.95f64.powi(at)).take(120));
-        assert!((2..60).all(|windows| !has_read(&filling[..windows])));
-        assert!(has_read(&filling), "hardly any block is read");
+        assert!((2..60).all(|windows| !reads_are_stable(&filling[..windows])));
+        assert!(reads_are_stable(&filling), "hardly any block is read");
         // Data larger than the cache: reads stay constant, which takes some windows to detect.
         let larger = reading(std::iter::repeat_n(4_000.0, 12));
-        assert!(!has_read(&larger[..5]) && has_read(&larger));
-        assert!(has_read(&reading(std::iter::repeat_n(0.0, 2))));
+        assert!(!reads_are_stable(&larger[..5]) && reads_are_stable(&larger));
+        assert!(reads_are_stable(&reading(std::iter::repeat_n(0.0, 2))));
         let unknown = vec![
             Seen {
                 transactions: 1.0,
@@ -173,11 +173,11 @@ mod tests {
             };
             3
         ];
-        assert!(has_read(&unknown));
+        assert!(reads_are_stable(&unknown));
     }
 
     #[test]
-    fn what_a_process_has_read_is_known() {
+    fn bytes_read_by_a_process_are_known() {
         let own = [std::process::id()];
         let before = read_bytes(&own).expect("own /proc/self/io");
         assert!(

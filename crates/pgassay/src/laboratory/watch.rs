@@ -8,10 +8,10 @@ use pgassay_core::observation::Background;
 use pgassay_core::plan::Plan;
 use pgassay_core::profile::{Frame, Profile, ProfileBuilder, Quality};
 use pgassay_core::subsystem::wait_event;
-use pgassay_core::trial::{CpuTotals, SecondReadings};
+use pgassay_core::trial::{CpuTotals, CrossCheckReadings};
 use pgassay_profile::{
-    Blocked, CpuLog, CpuTotals as ProcessTotals, FamiliesCpu, FamilyCpu, LiveServer, MachineCpu,
-    OffCpu, ProcessOffCpu, Role, Samples, Selection, Span, own_cpu_ns, process_cpu_ns,
+    Blocked, CpuLog, CpuTotals as ProcessTotals, LiveServer, MachineCpu, OffCpu, ProcessOffCpu,
+    ProcessTreeCpu, ProcessTreesCpu, Role, Samples, Selection, Span, own_cpu_ns, process_cpu_ns,
 };
 
 use super::transactions::Account;
@@ -20,11 +20,11 @@ use super::transactions::Account;
 pub struct Reading {
     backends: ProcessTotals,
     /// All processes of the machine, to separate other programs from pgassay and its servers.
-    families: FamiliesCpu,
+    families: ProcessTreesCpu,
     /// The server's processes by role.
     roles: CpuLog,
     /// Totals of server processes that have exited.
-    ended: Option<FamilyCpu>,
+    ended: Option<ProcessTreeCpu>,
     machine: MachineCpu,
     /// The backends' CPU clocks, if readable.
     clocks: BTreeMap<u32, u64>,
@@ -53,7 +53,7 @@ pub struct Passed {
     /// Totals of the server's background processes.
     pub background: Vec<Background>,
     /// Independent readings for consistency checks.
-    pub second: SecondReadings,
+    pub second: CrossCheckReadings,
 }
 
 impl Reading {
@@ -111,7 +111,7 @@ impl Reading {
             busy: machine.busy_ns() as f64 / capacity_ns,
             idle: (machine.idle_ns + machine.io_wait_ns) as f64 / capacity_ns,
             background: background(&self.roles, ended_ns),
-            second: SecondReadings {
+            second: CrossCheckReadings {
                 backends_clock_us: clocks_us(&self.clocks, &clocks(backend_pids)),
                 client_process_us: Some(own_ns.saturating_sub(self.own_ns) as f64 / 1e3),
                 reading_us: read_ns as f64 / 1e3,
@@ -125,12 +125,12 @@ impl Reading {
 fn totals(
     backend_pids: &[u32],
     server_pids: &[u32],
-) -> Result<(ProcessTotals, FamiliesCpu, MachineCpu)> {
+) -> Result<(ProcessTotals, ProcessTreesCpu, MachineCpu)> {
     let own_pid = [std::process::id()];
     let ours: Vec<u32> = server_pids.iter().chain(&own_pid).copied().collect();
     Ok((
         ProcessTotals::read(backend_pids),
-        FamiliesCpu::read(&ours).context("cannot list the processes")?,
+        ProcessTreesCpu::read(&ours).context("cannot list the processes")?,
         MachineCpu::read().context("cannot read /proc/stat")?,
     ))
 }
@@ -147,8 +147,8 @@ fn clocks_us(before: &BTreeMap<u32, u64>, after: &BTreeMap<u32, u64>) -> Option<
     (!used_ns.is_empty()).then(|| used_ns.iter().sum::<f64>() / 1e3)
 }
 
-fn ended(server: Option<&LiveServer>) -> Option<FamilyCpu> {
-    FamilyCpu::of_ended_children(server?.postmaster_pid).ok()
+fn ended(server: Option<&LiveServer>) -> Option<ProcessTreeCpu> {
+    ProcessTreeCpu::of_ended_children(server?.postmaster_pid).ok()
 }
 
 /// CPU totals of background processes. Other clients' backends are excluded. For exited processes,
@@ -179,7 +179,7 @@ fn background(roles: &CpuLog, ended_ns: u64) -> Vec<Background> {
 }
 
 /// The samples of one profiled trial.
-pub struct Watched<'a> {
+pub struct ProfiledTrial<'a> {
     pub samples: &'a Samples,
     /// The trial's backends.
     pub backend_pids: &'a [u32],
@@ -189,7 +189,7 @@ pub struct Watched<'a> {
     pub window: Option<Range<u64>>,
 }
 
-impl<'a> Watched<'a> {
+impl<'a> ProfiledTrial<'a> {
     /// Where backends were blocked within the window. Outside it, backends only wait for their
     /// client.
     fn blocked(&self, off_cpu: &OffCpu) -> Vec<Blocked> {
@@ -251,7 +251,13 @@ impl Profiles {
     }
 
     /// Adds one profiled trial's samples of its backends.
-    pub fn add(&mut self, condition: usize, variant: usize, block: u32, watched: &Watched<'_>) {
+    pub fn add(
+        &mut self,
+        condition: usize,
+        variant: usize,
+        block: u32,
+        watched: &ProfiledTrial<'_>,
+    ) {
         let builder = &mut self.builders[condition * self.variants + variant];
         let samples = watched.samples;
         let selection = samples.backends(watched.backend_pids);
@@ -268,7 +274,7 @@ impl Profiles {
         &mut self,
         condition: usize,
         variant: usize,
-        watched: &Watched<'_>,
+        watched: &ProfiledTrial<'_>,
         account: &Account,
     ) {
         let builder = &mut self.builders[condition * self.variants + variant];
@@ -324,7 +330,7 @@ pub fn add_samples(
 }
 
 /// Adds where the backends were blocked, if context switches were traced.
-pub fn add_blocked(builder: &mut ProfileBuilder, block: usize, watched: &Watched<'_>) {
+pub fn add_blocked(builder: &mut ProfileBuilder, block: usize, watched: &ProfiledTrial<'_>) {
     let samples = watched.samples;
     let Some(off_cpu) = &samples.off_cpu else {
         return;
@@ -332,7 +338,7 @@ pub fn add_blocked(builder: &mut ProfileBuilder, block: usize, watched: &Watched
     for process in off_cpu.backends(watched.backend_pids) {
         builder.add_quality(&Quality {
             observed_ns: process.present_ns,
-            unseen_ns: process.unseen_ns,
+            unknown_state_ns: process.unseen_ns,
             ..switched(off_cpu, process)
         });
     }

@@ -10,7 +10,7 @@ use pgassay_server::{Connection, Server, ServerConfig, testing};
 
 use super::cases::{Case, Length};
 use super::drivers::{Driver, Holds, pin};
-use super::support::{Finished, Place};
+use super::support::{Finished, Scratch};
 
 /// The row must increase by d within this share of d plus this many µs.
 pub const WITHIN_SHARE: f64 = 0.1;
@@ -67,7 +67,7 @@ pub struct Landing {
 
 pub struct Laboratory {
     server: Server,
-    place: Place,
+    scratch: Scratch,
     version: String,
     log: Driver,
     hog: Option<Driver>,
@@ -76,8 +76,8 @@ pub struct Laboratory {
 impl Laboratory {
     /// `None` if the version is not available here.
     pub fn open(version: &str) -> Option<Self> {
-        let place = Place::new();
-        let log_dir = place.path().join("log");
+        let scratch = Scratch::new();
+        let log_dir = scratch.path().join("log");
         fs::create_dir(&log_dir).expect("a directory");
         let log = Driver::slow_log_reader(&log_dir.join("pipe"));
         let mut config = ServerConfig {
@@ -104,7 +104,7 @@ impl Laboratory {
         let server = testing::server_with(version, &config)?;
         Some(Self {
             server,
-            place,
+            scratch,
             version: version.to_owned(),
             log,
             hog: None,
@@ -126,7 +126,7 @@ impl Laboratory {
     }
 
     fn hogs_pipe(&self) -> PathBuf {
-        self.place.path().join("hog")
+        self.scratch.path().join("hog")
     }
 
     /// Compares a variant with the injection to one without.
@@ -167,8 +167,8 @@ impl Laboratory {
     }
 
     fn run(&self, case: Case, study: &str) -> Run {
-        let path = self.place.study(study);
-        let mut command = self.place.command();
+        let path = self.scratch.study(study);
+        let mut command = self.scratch.command();
         command.arg("run").arg(path).arg("--json");
         if case == Case::Client {
             self.keep_server_to(SERVERS_CPU);
@@ -255,7 +255,7 @@ fn landing(case: Case, clients: u32, held: &Held, run: &Run) -> Landing {
             named.half_width_us += of_group.half_width_us;
             continue;
         }
-        if group.cost.change != Change::Unresolved {
+        if group.cost.change != Change::Unexplained {
             marked.push(group.cost.name.clone());
         }
         if other.0.is_empty() || of_group.beyond_us() > other.1.beyond_us() {
@@ -273,7 +273,7 @@ fn landing(case: Case, clients: u32, held: &Held, run: &Run) -> Landing {
         others_share: run
             .trials
             .iter()
-            .map(|it| it.foreign + it.steal)
+            .map(|it| it.other_programs + it.steal)
             .sum::<f64>()
             / run.trials.len().max(1) as f64,
         ledger,

@@ -22,10 +22,10 @@ support::timing_tests! {
     a_sleep_in_the_statement_lands_in_its_row,
     a_row_lock_that_another_session_holds_lands_in_its_row,
     a_lock_of_a_session_that_is_idle_in_its_transaction_lands_in_its_row,
-    a_relay_that_delays_lands_on_the_wire,
+    a_delaying_relay_lands_in_the_network_row,
     work_of_a_function_lands_in_execution,
     a_log_that_nobody_reads_lands_in_the_logging_pipe,
-    a_client_whose_processor_is_taken_lands_in_its_run_queue,
+    a_descheduled_client_lands_in_its_run_queue,
     waiting_before_and_after_the_load_is_no_part_of_a_transaction,
 }
 
@@ -57,7 +57,7 @@ fn is_as_injected(case: Case, landing: &Landing) -> bool {
 
 /// Injects with one client; retries because other load may disturb it.
 fn lands(case: Case, version: &str) {
-    if !support::look::sampling_is_permitted() {
+    if !support::profiling::sampling_is_permitted() {
         return;
     }
     let Some(mut laboratory) = Laboratory::open(version) else {
@@ -94,7 +94,7 @@ fn a_lock_of_a_session_that_is_idle_in_its_transaction_lands_in_its_row() {
     lands(Case::IdleHolder, "10");
 }
 
-fn a_relay_that_delays_lands_on_the_wire() {
+fn a_delaying_relay_lands_in_the_network_row() {
     lands(Case::Relay, "18");
 }
 
@@ -106,14 +106,14 @@ fn a_log_that_nobody_reads_lands_in_the_logging_pipe() {
     lands(Case::LogPipe, "10");
 }
 
-fn a_client_whose_processor_is_taken_lands_in_its_run_queue() {
+fn a_descheduled_client_lands_in_its_run_queue() {
     lands(Case::Client, "18");
 }
 
 /// Before the load starts and after a client's last transaction, its backend only waits for it.
 /// Regression: this was counted, and of a 20 ms sleep with 64 clients 4 ms appeared as network time.
 fn waiting_before_and_after_the_load_is_no_part_of_a_transaction() {
-    if !support::look::sampling_is_permitted() {
+    if !support::profiling::sampling_is_permitted() {
         return;
     }
     let Some(laboratory) = Laboratory::open("18") else {
@@ -141,7 +141,7 @@ fn waiting_before_and_after_the_load_is_no_part_of_a_transaction() {
 
 #[test]
 #[ignore = "takes half an hour; benchmarks/injections runs it"]
-fn every_injection_lands_in_its_row() {
+fn the_ledger_finds_every_injection() {
     let missed = table::run(&table::Options::from_environment());
     assert!(
         missed.is_empty(),

@@ -15,7 +15,7 @@ use pgassay_core::run::Run;
 use pgassay_server::{Server, testing};
 
 use super::laboratory::BURN;
-use super::support::{Finished, Place};
+use super::support::{Finished, Scratch};
 
 /// More clients than a small machine has CPUs, with CPU-bound queries. With one client, the rate
 /// depends mostly on wake-ups between CPUs, which vary with the placement of its two processes.
@@ -83,7 +83,7 @@ impl Power {
 
 struct Bench {
     server: Server,
-    place: Place,
+    scratch: Scratch,
 }
 
 /// Tests all effects and prints the results; `None` without a server.
@@ -94,7 +94,7 @@ pub fn run(options: &Options) -> Option<Vec<Power>> {
         .insert("autovacuum".to_owned(), "off".to_owned());
     let bench = Bench {
         server: testing::server_with("18", &config)?,
-        place: Place::new(),
+        scratch: Scratch::new(),
     };
     let mut connection = bench.server.connect().expect("connect");
     for statement in [BURN].into_iter().chain(ITEMS) {
@@ -147,9 +147,9 @@ fn with(loops: u64) -> u64 {
 impl Bench {
     /// The response time with these loops, in µs, measured by `pgassay bench`.
     fn response_us(&self, loops: u64) -> f64 {
-        let path: PathBuf = self.place.path().join("bench.sql");
+        let path: PathBuf = self.scratch.path().join("bench.sql");
         fs::write(&path, script(&with(loops).to_string())).expect("the script is written");
-        let mut command = self.place.command();
+        let mut command = self.scratch.command();
         command.args(["bench", "-n", "-T", "1", "-M", "prepared", "-c"]);
         command.arg(CLIENTS.to_string()).arg("-f").arg(path);
         command.arg(self.server.conninfo());
@@ -249,7 +249,7 @@ impl Bench {
         );
         let seed = seed.to_string();
         let arguments = ["--json", "--no-profile", "--seed", &seed];
-        let finished = self.place.run(&study, &arguments);
+        let finished = self.scratch.run(&study, &arguments);
         assert_eq!(finished.code, Some(0), "{finished:?}");
         let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
         let comparison = &run.comparisons[0];

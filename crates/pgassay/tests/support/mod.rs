@@ -3,7 +3,7 @@
 // Each test program uses only part of it.
 #![allow(dead_code)]
 
-pub mod look;
+pub mod profiling;
 pub mod quiet;
 pub mod refusal;
 
@@ -58,22 +58,22 @@ pairs = 2
 "#;
 
 /// A scratch directory, writable by the user that servers run as.
-pub struct Place {
+pub struct Scratch {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl Scratch {
     pub fn new() -> Self {
         let directory = tempfile::Builder::new()
             .prefix("assay")
             .tempdir_in("/tmp")
             .expect("a scratch directory");
-        let place = Self { directory };
-        for path in [place.path().to_owned(), place.servers()] {
+        let scratch = Self { directory };
+        for path in [scratch.path().to_owned(), scratch.servers()] {
             fs::create_dir_all(&path).expect("a directory");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("its mode");
         }
-        place
+        scratch
     }
 
     pub fn path(&self) -> &Path {
@@ -215,7 +215,7 @@ impl Finished {
     }
 
     /// The error message.
-    pub fn complaint(&self) -> &str {
+    pub fn error_message(&self) -> &str {
         self.stderr
             .lines()
             .find(|line| line.starts_with("pgassay: "))

@@ -7,11 +7,11 @@ use std::process::{Command, Output, Stdio};
 use crate::server::Server;
 
 /// A directory with scripts, and pgassay under the name pgbench.
-pub struct Place {
+pub struct Scratch {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl Scratch {
     pub fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("pgbench");

@@ -9,7 +9,7 @@ mod system;
 
 use std::collections::BTreeMap;
 
-use super::diagnosis::of_point;
+use super::diagnosis::findings_of_point;
 use super::evidence::Evidence;
 use super::signatures;
 use super::stacks::{Stacks, tests::profile};
@@ -19,7 +19,7 @@ struct Case {
     id: &'static str,
     /// Describes the healthy load, in the words of docs/findings.md.
     lookalike: &'static str,
-    sick: Evidence,
+    affected: Evidence,
     healthy: Evidence,
 }
 
@@ -80,7 +80,7 @@ fn case(id: &'static str, lookalike: &'static str, sick: Evidence, healthy: Evid
     Case {
         id,
         lookalike,
-        sick,
+        affected: sick,
         healthy,
     }
 }
@@ -356,12 +356,12 @@ fn cases() -> Vec<Case> {
 }
 
 pub(super) fn is_found(id: &str, evidence: &Evidence) -> bool {
-    let found = of_point(evidence, (None, None));
+    let found = findings_of_point(evidence, (None, None));
     found.iter().any(|finding| finding.id == id)
 }
 
 #[test]
-fn every_signature_has_a_healthy_look_alike_in_which_it_is_not_found() {
+fn every_signature_is_absent_from_its_healthy_look_alike() {
     let cases = cases();
     let mut wrong = Vec::new();
     for signature in signatures() {
@@ -370,7 +370,7 @@ fn every_signature_has_a_healthy_look_alike_in_which_it_is_not_found() {
             wrong.push(format!("{}: no look-alike", signature.id));
         }
         for case in of_it {
-            if !is_found(case.id, &case.sick) {
+            if !is_found(case.id, &case.affected) {
                 wrong.push(format!("{}: not found in the affected load", case.id));
             }
             if is_found(case.id, &case.healthy) {
@@ -387,7 +387,7 @@ fn every_signature_has_a_healthy_look_alike_in_which_it_is_not_found() {
 }
 
 #[test]
-fn the_page_of_findings_lists_every_signature_and_its_look_alike() {
+fn findings_md_lists_every_signature_and_its_look_alike() {
     let page = include_str!("../../../../../docs/findings.md");
     let mut missing = Vec::new();
     for case in cases() {

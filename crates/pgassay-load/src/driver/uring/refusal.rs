@@ -12,15 +12,15 @@ use crate::clock;
 use crate::driver::{Arrival, Connection, Driver};
 
 /// How long a byte may take from one end of a socket to the other.
-const PATIENCE_NS: u64 = 1_000_000_000;
+const PROBE_LIMIT_NS: u64 = 1_000_000_000;
 
 /// Tries `io_uring` on the calling thread; the error explains why it is unavailable.
 pub(crate) fn probe() -> Result<(), String> {
-    talk().map_err(|error| explain(&error))
+    exchange_bytes().map_err(|error| explain(&error))
 }
 
 /// Sends a byte through the driver and receives another.
-fn talk() -> io::Result<()> {
+fn exchange_bytes() -> io::Result<()> {
     let (ours, mut theirs) = UnixStream::pair()?;
     theirs.set_nonblocking(true)?;
     let mut driver = UringDriver::new(1)?;
@@ -33,7 +33,7 @@ fn talk() -> io::Result<()> {
     let mut heard = [0];
     theirs.read_exact(&mut heard)?;
     theirs.write_all(b"!")?;
-    driver.wait(clock::monotonic_ns() + PATIENCE_NS)?;
+    driver.wait(clock::monotonic_ns() + PROBE_LIMIT_NS)?;
     match driver.next()? {
         Some(Arrival::Bytes {
             client: 0,

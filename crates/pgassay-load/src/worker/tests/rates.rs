@@ -22,7 +22,7 @@ fn a_window_counts_what_ends_in_it() {
 }
 
 #[test]
-fn a_rate_does_not_depend_on_where_the_window_cuts() {
+fn rate_is_independent_of_window_phase() {
     for offset_ns in [0, 1, 250, 999] {
         let mut bench = Bench::new(3, Protocol::Simple, &[("select 1;", 1)]);
         // 8.5 transactions per client, of which 8 or 9 end in the window.
@@ -37,7 +37,7 @@ fn a_rate_does_not_depend_on_where_the_window_cuts() {
 }
 
 #[test]
-fn clients_that_begin_apart_do_not_end_together() {
+fn spread_starts_spread_ends() {
     let mut bench = Bench::new(4, Protocol::Simple, &[("select 1;", 1)]);
     let kept = observed(&mut bench);
     bench.starts = vec![0, 250, 500, 750];
@@ -59,7 +59,7 @@ fn clients_that_begin_apart_do_not_end_together() {
 /// If the other clients were idle, the transactions that straddle the window's end would be faster
 /// and count too much.
 #[test]
-fn nobody_rests_before_the_windows_last_transactions_have_ended() {
+fn clients_run_until_straddling_transactions_end() {
     let text = "\\if :client_id = 1\n\\sleep 6 us\n\\endif\nSELECT 1;\n";
     for (starts, begun_after) in [(vec![], 0), (vec![0, 0], 6)] {
         let mut bench = Bench::new(2, Protocol::Simple, &[(text, 1)]);
@@ -85,7 +85,7 @@ fn nobody_rests_before_the_windows_last_transactions_have_ended() {
 }
 
 #[test]
-fn a_stop_releases_those_that_have_not_begun() {
+fn stop_ends_postponed_clients() {
     let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;", 1)]);
     bench.starts = vec![0, 60_000_000_000];
     assert_eq!(bench.run(1..u64::MAX, None, true).unwrap(), 0);

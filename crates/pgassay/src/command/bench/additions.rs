@@ -73,7 +73,7 @@ impl Report<'_> {
             ("schedule", &self.measurement.latency_ns),
             ("send", since_begin_ns),
         ] {
-            writeln!(out, "latency from {from} = {}", usual(latency_ns))?;
+            writeln!(out, "latency from {from} = {}", summary_line(latency_ns))?;
         }
         Ok(())
     }
@@ -83,9 +83,17 @@ impl Report<'_> {
         let Some(openings) = &self.measurement.openings else {
             return Ok(());
         };
-        writeln!(out, "connect = {}", usual(&openings.connect_ns))?;
-        writeln!(out, "authenticate = {}", usual(&openings.authenticate_ns))?;
-        writeln!(out, "first query = {}", usual(&openings.first_query_ns))
+        writeln!(out, "connect = {}", summary_line(&openings.connect_ns))?;
+        writeln!(
+            out,
+            "authenticate = {}",
+            summary_line(&openings.authenticate_ns)
+        )?;
+        writeln!(
+            out,
+            "first query = {}",
+            summary_line(&openings.first_query_ns)
+        )
     }
 
     fn write_fairness(&self, out: &mut String) -> std::fmt::Result {
@@ -276,7 +284,7 @@ fn at_percentile_ms(latency_ns: &Histogram<u64>, percentile: f64) -> f64 {
 }
 
 /// Mean and percentiles on one line.
-fn usual(latency_ns: &Histogram<u64>) -> String {
+fn summary_line(latency_ns: &Histogram<u64>) -> String {
     let at = |percentile| at_percentile_ms(latency_ns, percentile);
     format!(
         "avg {:.3}, p50 {:.3}, p99 {:.3}, max {:.3} ms",

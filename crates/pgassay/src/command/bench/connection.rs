@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use pgassay_wire::conninfo::{Address, Request, Target};
-use pgassay_wire::{Answer, Exchange, ExchangeError, Password, WireError};
+use pgassay_wire::{Exchange, ExchangeError, Password, QueryResult, WireError};
 
 use super::message::{self, Exit, fatal};
 use super::settings::Settings;
 use crate::connector::{ConnectError, Stream, connect};
-use crate::surroundings::{Real, ask_password};
+use crate::system_env::{Real, ask_password};
 
 /// The connection target from options and environment.
 pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
@@ -65,7 +65,7 @@ impl Setup {
             tried = open(target);
         }
         tried.map_err(|error| {
-            message::error(&error.words(|error| message::of_exchange(error, None)));
+            message::error(&error.describe(|error| message::of_exchange(error, None)));
             Exit(1)
         })
     }
@@ -81,7 +81,7 @@ impl Setup {
     /// Runs a statement and reports errors.
     pub fn execute(&mut self, sql: &str) -> Result<(), Exit> {
         let answered = self.exchange.query(sql);
-        self.tell_notices();
+        self.print_notices();
         match answered {
             Ok(_) => Ok(()),
             Err(error) => Err(failed(&error, sql)),
@@ -91,22 +91,22 @@ impl Setup {
     /// Runs a query, reports errors, and returns the first value of the result.
     pub fn value(&mut self, sql: &str) -> Result<Option<String>, Exit> {
         let answer = self.query(sql).map_err(|error| failed(&error, sql))?;
-        self.tell_notices();
+        self.print_notices();
         let first = answer.rows.into_iter().next();
         Ok(first.and_then(|row| row.into_iter().next()).flatten())
     }
 
     /// Prints notices of the server, as libpq does by default.
-    fn tell_notices(&mut self) {
+    fn print_notices(&mut self) {
         for notice in self.exchange.take_notices() {
-            message::say(&message::of_server(&notice, None));
+            message::write_stderr(&message::of_server(&notice, None));
         }
     }
 
     /// Runs a statement; reports an error, but ignores it.
     pub fn try_execute(&mut self, sql: &str) {
         let answered = self.exchange.query(sql);
-        self.tell_notices();
+        self.print_notices();
         if let Err(error) = answered {
             message::error(&message::of_exchange(&error, Some(sql)));
             message::detail("(ignoring this error and continuing anyway)");
@@ -114,7 +114,7 @@ impl Setup {
     }
 
     /// Runs a statement and returns its result.
-    pub fn query(&mut self, sql: &str) -> Result<Answer, ExchangeError> {
+    pub fn query(&mut self, sql: &str) -> Result<QueryResult, ExchangeError> {
         Ok(self.exchange.query(sql)?.pop().unwrap_or_default())
     }
 

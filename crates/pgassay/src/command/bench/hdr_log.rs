@@ -18,7 +18,7 @@ use pgassay_load::{Measurement, Outcome, Transaction};
 use pgassay_script::Script;
 
 use super::message::{Exit, fatal};
-use crate::connector::plain;
+use crate::connector::os_error_text;
 
 const NS_PER_MS: f64 = 1e6;
 
@@ -85,7 +85,7 @@ impl HdrLog {
         let file = File::create(path).map_err(|error| {
             fatal(&format!(
                 "could not open histogram log \"{path}\": {}",
-                plain(&error)
+                os_error_text(&error)
             ))
         })?;
         Ok(Self {

@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::time::Instant;
 
 use super::connection::{self, Setup};
-use super::message::{Exit, fatal, say};
+use super::message::{Exit, fatal, write_stderr};
 use super::settings::{PartitionMethod, Settings};
 use pgassay_script::Compat;
 
@@ -21,7 +21,7 @@ const SCALE_OF_BIGINT: i32 = 20_000;
 /// Progress interval with `-q`.
 const QUIET_S: f64 = 5.0;
 /// Progress interval without `-q`, in rows.
-const TOLD_ROWS: i64 = 100_000;
+const PROGRESS_ROWS: i64 = 100_000;
 /// Approximate size of the messages in which rows are sent.
 const MESSAGE_BYTES: usize = 32 << 10;
 /// `COPY … FREEZE` is useful since this version, because it sets the visibility map.
@@ -50,7 +50,7 @@ pub fn initialize(settings: &Settings, application: &str) -> Result<(), Exit> {
         total_s += elapsed_s;
         took.push(format!("{name} {elapsed_s:.2} s"));
     }
-    say(&format!("done in {total_s:.2} s ({}).\n", took.join(", ")));
+    write_stderr(&format!("done in {total_s:.2} s ({}).\n", took.join(", ")));
     initialization.setup.close();
     Ok(())
 }
@@ -59,7 +59,7 @@ impl Initialization<'_> {
     fn step(&mut self, step: char) -> Result<Option<&'static str>, Exit> {
         Ok(Some(match step {
             'd' => {
-                say("dropping old tables...\n");
+                write_stderr("dropping old tables...\n");
                 self.execute(
                     "drop table if exists pgbench_accounts, pgbench_branches, pgbench_history, \
                      pgbench_tellers",
@@ -79,7 +79,7 @@ impl Initialization<'_> {
                 "server-side generate"
             }
             'v' => {
-                say("vacuuming...\n");
+                write_stderr("vacuuming...\n");
                 for table in ["branches", "tellers", "accounts", "history"] {
                     self.execute(&format!("vacuum analyze pgbench_{table}"))?;
                 }
@@ -102,7 +102,7 @@ impl Initialization<'_> {
     }
 
     fn create_tables(&mut self) -> Result<(), Exit> {
-        say("creating tables...\n");
+        write_stderr("creating tables...\n");
         let settings = self.settings;
         let unlogged = unlogged(self.tables_are_unlogged());
         let aid = if settings.scale >= SCALE_OF_BIGINT {
@@ -166,7 +166,7 @@ impl Initialization<'_> {
     fn create_partitions(&mut self, method: PartitionMethod) -> Result<(), Exit> {
         let count = i64::from(self.settings.partitions);
         let unlogged = unlogged(self.settings.unlogged);
-        say(&format!("creating {count} partitions...\n"));
+        write_stderr(&format!("creating {count} partitions...\n"));
         let size = (ACCOUNTS * i64::from(self.settings.scale) + count - 1) / count;
         for number in 1..=count {
             let values = match method {
@@ -202,7 +202,7 @@ impl Initialization<'_> {
 
     /// In one transaction with the truncation, so that the server can skip WAL.
     fn generate_here(&mut self) -> Result<(), Exit> {
-        say("generating data (client-side)...\n");
+        write_stderr("generating data (client-side)...\n");
         self.execute("begin")?;
         self.truncate()?;
         self.copy("pgbench_branches", BRANCHES, |out, row| {
@@ -257,7 +257,7 @@ impl Initialization<'_> {
     }
 
     fn generate_there(&mut self) -> Result<(), Exit> {
-        say("generating data (server-side)...\n");
+        write_stderr("generating data (server-side)...\n");
         let scale = i64::from(self.settings.scale);
         self.execute("begin")?;
         self.truncate()?;
@@ -280,7 +280,7 @@ impl Initialization<'_> {
     }
 
     fn create_primary_keys(&mut self) -> Result<(), Exit> {
-        say("creating primary keys...\n");
+        write_stderr("creating primary keys...\n");
         let tablespace = match &self.settings.index_tablespace {
             Some(name) => format!(" using index tablespace {}", quoted(name)),
             None => String::new(),
@@ -294,7 +294,7 @@ impl Initialization<'_> {
     }
 
     fn create_foreign_keys(&mut self) -> Result<(), Exit> {
-        say("creating foreign keys...\n");
+        write_stderr("creating foreign keys...\n");
         for (table, key, other) in [
             ("tellers", "bid", "branches"),
             ("accounts", "bid", "branches"),
@@ -376,7 +376,7 @@ impl Progress {
                     self.tell(row, elapsed_s);
                 }
             }
-        } else if row % TOLD_ROWS == 0 {
+        } else if row % PROGRESS_ROWS == 0 {
             self.tell(row, self.begin.elapsed().as_secs_f64());
         }
     }
@@ -390,7 +390,7 @@ impl Progress {
             self.of
         );
         let blanks = " ".repeat(self.width.saturating_sub(line.len()));
-        say(&format!("{line}{blanks}{}", self.line_end));
+        write_stderr(&format!("{line}{blanks}{}", self.line_end));
         self.width = line.len();
     }
 
@@ -400,9 +400,9 @@ impl Progress {
             return;
         }
         if self.clears {
-            say(&format!("{:width$}\r", "", width = self.width));
+            write_stderr(&format!("{:width$}\r", "", width = self.width));
         } else {
-            say("\n");
+            write_stderr("\n");
         }
     }
 }

@@ -37,12 +37,12 @@ pub fn is_debugging() -> bool {
 }
 
 /// Writes to stderr and ignores errors.
-pub fn say(text: &str) {
+pub fn write_stderr(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 fn line(label: &str, text: &str) {
-    say(&format!(
+    write_stderr(&format!(
         "{}: {label}{}\n",
         program(),
         text.trim_end_matches('\n')

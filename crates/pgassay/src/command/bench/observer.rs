@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::sync::Arc;
 
 use pgassay_load::{
-    AbortCause, FailedTry, FailureKind, LoadError, Observer, Outcome, Place, Transaction,
+    AbortCause, FailedTry, FailureKind, LoadError, Observer, Outcome, ScriptLocation, Transaction,
 };
 use pgassay_script::{EvalError, Refusal, Rng};
 
@@ -115,7 +115,7 @@ impl Observer for Watcher {
     }
 
     fn aborted(&mut self, client: u32, error: &LoadError) {
-        tell_abort(client, error);
+        report_abort(client, error);
     }
 
     fn finished(&mut self) {
@@ -127,8 +127,7 @@ impl Observer for Watcher {
             if let Some(every_s) = settings.aggregate_s
                 && log.interval_begin_us > 0
             {
-                let now_us =
-                    crate::surroundings::monotonic_ns() / 1000 + self.common.epoch_shift_us;
+                let now_us = crate::system_env::monotonic_ns() / 1000 + self.common.epoch_shift_us;
                 let _ = log.close_intervals(now_us, every_s, settings);
             }
             let _ = log.file.flush();
@@ -255,7 +254,7 @@ const CLOSED: &str = "server closed the connection unexpectedly\n\tThis probably
      terminated abnormally\n\tbefore or while processing the request.";
 
 /// Reports why a client aborted, as pgbench does.
-fn tell_abort(client: u32, error: &LoadError) {
+fn report_abort(client: u32, error: &LoadError) {
     match error {
         LoadError::Aborted { place, cause } => tell_cause(client, place, cause),
         LoadError::Refused { .. } | LoadError::Connect { .. } => {
@@ -273,7 +272,7 @@ fn tell_abort(client: u32, error: &LoadError) {
             let why = match (last, source) {
                 // Warnings were already reported on arrival.
                 (Some(last), _) if last.is_fatal() => message::of_server(last, None),
-                (_, Some(source)) => connector::plain(source),
+                (_, Some(source)) => connector::os_error_text(source),
                 _ => CLOSED.into(),
             };
             let at = match place {
@@ -289,8 +288,8 @@ fn tell_abort(client: u32, error: &LoadError) {
     }
 }
 
-fn tell_cause(client: u32, place: &Place, cause: &AbortCause) {
-    let Place {
+fn tell_cause(client: u32, place: &ScriptLocation, cause: &AbortCause) {
+    let ScriptLocation {
         command,
         query,
         word,

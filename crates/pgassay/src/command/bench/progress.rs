@@ -5,13 +5,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use super::figures::Figures;
-use super::message::say;
+use super::message::write_stderr;
 use super::observer::Common;
 use super::settings::Settings;
-use crate::surroundings::monotonic_ns;
+use crate::system_env::monotonic_ns;
 
 /// Prints progress until the other end of the channel is dropped.
-pub fn tell(common: &Common, every_s: u32, done: &Receiver<()>) {
+pub fn report_progress(common: &Common, every_s: u32, done: &Receiver<()>) {
     let begin_ns = monotonic_ns();
     let every_ns = u64::from(every_s) * 1_000_000_000;
     let (mut last, mut last_ns, mut next_ns) = (Figures::default(), begin_ns, begin_ns + every_ns);
@@ -29,7 +29,7 @@ pub fn tell(common: &Common, every_s: u32, done: &Receiver<()>) {
             format!("{:.1}", (now_ns - begin_ns) as f64 / 1e9)
         };
         let run_s = (now_ns - last_ns) as f64 / 1e9;
-        say(&line(&common.settings, &at_s, run_s, &now, &last));
+        write_stderr(&line(&common.settings, &at_s, run_s, &now, &last));
         (last, last_ns) = (now, now_ns);
         while next_ns <= now_ns {
             next_ns += every_ns;

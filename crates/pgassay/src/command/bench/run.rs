@@ -6,8 +6,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use pgassay_load::{
-    Conduct, Crew, CrewConfig, Limits, LoadError, Measurement, Observer, OnAbort, WeightedScript,
-    Window,
+    ClientOptions, ClientPool, ClientPoolConfig, Limits, LoadError, Measurement, Observer, OnAbort,
+    WeightedScript, Window,
 };
 use pgassay_script::{Compat, Names, Options, Script};
 use pgassay_wire::conninfo::Target;
@@ -23,10 +23,10 @@ use super::{progress, shell};
 use crate::connector;
 use crate::exit::{INTERRUPTED, PARTIAL};
 use crate::interrupt::Interrupt;
-use crate::surroundings::{epoch_shift_us, monotonic_ns};
+use crate::system_env::{epoch_shift_us, monotonic_ns};
 
 /// pgbench waits for a server without a timeout; ten years stand for that.
-const FOR_EVER: Duration = Duration::from_hours(10 * 365 * 24);
+const NO_TIMEOUT: Duration = Duration::from_hours(10 * 365 * 24);
 /// How long running transactions may take to end after Ctrl-C.
 const STOP: Duration = Duration::from_secs(2);
 const LOG_PREFIX: &str = "pgbench_log";
@@ -54,7 +54,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     }
     trace_parameters(&setup, settings, &target.database);
     let tables = if settings.uses_builtin {
-        look_at_tables(&mut setup, settings, &target.database)?
+        inspect_tables(&mut setup, settings, &target.database)?
     } else {
         Tables {
             scale: settings.scale,
@@ -80,11 +80,11 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     });
     let config = configure(settings, &scripts, target, tables.scale, &common)?;
     let begin_ns = monotonic_ns();
-    let mut crew =
-        Crew::connect(&config, interrupt.flag()).map_err(|error| not_connected(&error))?;
+    let mut pool =
+        ClientPool::connect(&config, interrupt.flag()).map_err(|error| not_connected(&error))?;
     let connecting_us = (monotonic_ns() - begin_ns) / 1000;
-    let measurement = measure(&mut crew, settings, &common)?;
-    crew.close();
+    let measurement = measure(&mut pool, settings, &common)?;
+    pool.close();
     if let Some(log) = &common.hdr_log {
         log.write(&scripts.weighted, &measurement)?;
     }
@@ -153,15 +153,16 @@ fn parse(settings: &Settings) -> Result<Scripts, Exit> {
     })
 }
 
-fn look_at_tables(setup: &mut Setup, settings: &Settings, database: &str) -> Result<Tables, Exit> {
+fn inspect_tables(setup: &mut Setup, settings: &Settings, database: &str) -> Result<Tables, Exit> {
     const COUNT: &str = "select count(*) from pgbench_branches";
     let hint = || {
         message::hint(&format!(
             "Perhaps you need to do initialization (\"pgbench -i\") in database \"{database}\"."
         ));
     };
-    let first =
-        |answer: &pgassay_wire::Answer, column: usize| answer.rows.first()?.get(column)?.clone();
+    let first = |answer: &pgassay_wire::QueryResult, column: usize| {
+        answer.rows.first()?.get(column)?.clone()
+    };
     let counted = setup.query(COUNT).map_err(|error| {
         let exit = fatal(&format!(
             "could not count number of branches: {}",
@@ -227,7 +228,7 @@ fn vacuum(setup: &mut Setup, settings: &Settings) {
     if settings.no_vacuum {
         return;
     }
-    message::say("starting vacuum...");
+    message::write_stderr("starting vacuum...");
     for sql in [
         "vacuum pgbench_branches",
         "vacuum pgbench_tellers",
@@ -235,11 +236,11 @@ fn vacuum(setup: &mut Setup, settings: &Settings) {
     ] {
         setup.try_execute(sql);
     }
-    message::say("end.\n");
+    message::write_stderr("end.\n");
     if settings.vacuum_all {
-        message::say("starting vacuum pgbench_accounts...");
+        message::write_stderr("starting vacuum pgbench_accounts...");
         setup.try_execute("vacuum analyze pgbench_accounts");
-        message::say("end.\n");
+        message::write_stderr("end.\n");
     }
 }
 
@@ -249,7 +250,7 @@ fn configure(
     target: Target,
     scale: i32,
     common: &Arc<Common>,
-) -> Result<CrewConfig, Exit> {
+) -> Result<ClientPoolConfig, Exit> {
     let weighted = scripts
         .weighted
         .iter()
@@ -257,7 +258,7 @@ fn configure(
             script: Arc::clone(script),
             weight: u64::from(*weight),
         });
-    Ok(CrewConfig {
+    Ok(ClientPoolConfig {
         target,
         clients: settings.clients.unsigned_abs(),
         threads: settings.threads.unsigned_abs(),
@@ -267,10 +268,12 @@ fn configure(
         seed: settings.seed,
         scale: i64::from(scale),
         variables: settings.variables.clone(),
-        debug: Some(Arc::new(|line: &str| message::say(&format!("{line}\n")))),
+        debug: Some(Arc::new(|line: &str| {
+            message::write_stderr(&format!("{line}\n"))
+        })),
         limits: Limits {
-            connect: FOR_EVER,
-            reply: FOR_EVER,
+            connect: NO_TIMEOUT,
+            reply: NO_TIMEOUT,
             stop: STOP,
         },
         conduct: conduct(settings, common)?,
@@ -278,14 +281,14 @@ fn configure(
     })
 }
 
-fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<Conduct, Exit> {
+fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<ClientOptions, Exit> {
     let files = logs(settings)?;
     let observing = Arc::clone(common);
     let observer = move |thread: usize, sample| -> Box<dyn Observer> {
         let file = files.get(thread).and_then(|file| file.try_clone().ok());
         Box::new(Watcher::new(&observing, thread, sample, file))
     };
-    Ok(Conduct {
+    Ok(ClientOptions {
         rate_per_s: settings.rate_per_s,
         latency_limit: settings.latency_limit_us.map(Duration::from_micros),
         tries_max: settings.tries_max,
@@ -299,7 +302,7 @@ fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<Conduct, Exit> {
         times_commands: settings.per_command,
         shell: Some(Arc::new(shell::run)),
         notices: Some(Arc::new(|notice: &pgassay_wire::ServerError| {
-            message::say(&message::of_server(notice, None));
+            message::write_stderr(&message::of_server(notice, None));
         })),
         trace: message::is_debugging()
             .then(|| -> pgassay_load::DebugSink { Arc::new(|line: &str| message::debug(line)) }),
@@ -323,7 +326,7 @@ fn logs(settings: &Settings) -> Result<Vec<File>, Exit> {
         File::create(&path).map_err(|error| {
             fatal(&format!(
                 "could not open logfile \"{path}\": {}",
-                connector::plain(&error)
+                connector::os_error_text(&error)
             ))
         })
     };
@@ -346,7 +349,7 @@ fn not_connected(error: &LoadError) -> Exit {
 }
 
 fn measure(
-    crew: &mut Crew,
+    pool: &mut ClientPool,
     settings: &Settings,
     common: &Arc<Common>,
 ) -> Result<Measurement, Exit> {
@@ -362,9 +365,9 @@ fn measure(
     let (running, done) = mpsc::channel();
     let ran = std::thread::scope(|scope| {
         if let Some(every_s) = settings.progress_s {
-            scope.spawn(move || progress::tell(common, every_s, &done));
+            scope.spawn(move || progress::report_progress(common, every_s, &done));
         }
-        let ran = crew.run(&window);
+        let ran = pool.run(&window);
         drop(running);
         ran
     });

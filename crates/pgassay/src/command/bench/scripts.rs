@@ -8,7 +8,7 @@ use std::io::Read;
 use pgassay_script::{BUILTINS, Builtin, Names, Options, Script, split_weight};
 
 use super::message::{self, Exit, fatal};
-use crate::connector::plain;
+use crate::connector::os_error_text;
 
 /// Lists the built-in scripts.
 pub fn list_builtins() {
@@ -17,7 +17,7 @@ pub fn list_builtins() {
         let _ = writeln!(text, "  {:>13}: {}", builtin.name, builtin.title);
     }
     text.push('\n');
-    message::say(&text);
+    message::write_stderr(&text);
 }
 
 /// The built-in script with this name or unique prefix.
@@ -33,7 +33,7 @@ pub fn find_builtin(name: &str) -> Result<&'static Builtin, Exit> {
 pub fn show_script(name: &str) -> Exit {
     match find_builtin(name) {
         Ok(builtin) => {
-            message::say(&format!(
+            message::write_stderr(&format!(
                 "-- {}: {}\n{}\n",
                 builtin.name, builtin.title, builtin.text
             ));
@@ -55,19 +55,24 @@ pub fn read_script(name: &str) -> Result<Vec<u8>, Exit> {
         std::io::stdin()
             .lock()
             .read_to_end(&mut text)
-            .map_err(|error| fatal(&format!("could not read file \"-\": {}", plain(&error))))?;
+            .map_err(|error| {
+                fatal(&format!(
+                    "could not read file \"-\": {}",
+                    os_error_text(&error)
+                ))
+            })?;
         return Ok(text);
     }
     let mut file = std::fs::File::open(name).map_err(|error| {
         fatal(&format!(
             "could not open file \"{name}\": {}",
-            plain(&error)
+            os_error_text(&error)
         ))
     })?;
     file.read_to_end(&mut text).map_err(|error| {
         fatal(&format!(
             "could not read file \"{name}\": {}",
-            plain(&error)
+            os_error_text(&error)
         ))
     })?;
     Ok(text)
@@ -78,7 +83,7 @@ pub fn parse(name: &str, text: &[u8], options: Options, names: &mut Names) -> Re
     Script::parse(name, text, &options, names).map_err(|error| {
         message::error(&error.headline());
         if let Some(excerpt) = error.excerpt() {
-            message::say(&format!("{excerpt}\n"));
+            message::write_stderr(&format!("{excerpt}\n"));
         }
         Exit(1)
     })

@@ -9,7 +9,7 @@ use super::number::{integer, leading_double, leading_integer};
 use super::options::{Found, Opt, Reader};
 use super::scripts::{find_builtin, list_builtins, parse, read_script, show_script, weight};
 use super::seed::seed;
-use crate::surroundings::open_files_max;
+use crate::system_env::open_files_max;
 
 /// The steps of `-I`.
 const INIT_STEPS: &str = "dtgGvpf";
@@ -178,7 +178,7 @@ impl Settings {
             match found {
                 Ok(found) => settings.take(&found)?,
                 Err(refusal) => {
-                    message::say(&format!("{}: {refusal}\n", message::program()));
+                    message::write_stderr(&format!("{}: {refusal}\n", message::program()));
                     return Err(try_help());
                 }
             }

@@ -11,7 +11,7 @@ use pgassay_core::calibration::{
 use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::StudySource;
 
-use crate::catalogue::Found;
+use crate::catalog::FoundStudy;
 use crate::cli::{ResultsArgs, ServerArgs};
 use crate::command::run::major_of;
 use crate::command::study::seed_of_now;
@@ -74,7 +74,7 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
     let machine = checks::machine();
     let mut calibration = Calibration {
         schema: SCHEMA.to_owned(),
-        pgassay: env!("CARGO_PKG_VERSION").to_owned(),
+        pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: machine.name,
         machine_key: machine.key,
         started_us: 0,
@@ -82,7 +82,7 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
         seed: args.seed.unwrap_or_else(seed_of_now),
         pairs: PAIRS,
         trial_us: TRIAL_US,
-        others: 0.0,
+        other_load: 0.0,
         comparisons: Vec::new(),
     };
     let planned = planned(args, calibration.seed)?;
@@ -107,7 +107,7 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
         serde_json::to_writer_pretty(&mut *out, &calibration)?;
         writeln!(out)?;
     } else {
-        let known = store.calibration(&calibration.machine_key, &calibration.pgassay)?;
+        let known = store.calibration(&calibration.machine_key, &calibration.pgassay_version)?;
         out.write_all(text(&calibration, known.as_ref()).as_bytes())?;
     }
     out.flush()?;
@@ -123,13 +123,13 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
 }
 
 /// The studies, with enough blocks for the requested number of comparisons.
-fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(Found, Plan)>> {
-    let studies = STUDIES.map(|(name, text)| -> Result<(Found, Plan)> {
+fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(FoundStudy, Plan)>> {
+    let studies = STUDIES.map(|(name, text)| -> Result<(FoundStudy, Plan)> {
         let source = StudySource {
             file: format!("{name}.toml"),
             text: text.to_owned(),
         };
-        let found = Found::new(name, source.clone(), source.parse()?)?;
+        let found = FoundStudy::new(name, source.clone(), source.parse()?)?;
         let mut overrides = Overrides {
             versions: vec![args.version.clone()],
             seed,
@@ -151,7 +151,7 @@ fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(Found, Plan)>> {
 /// Runs the studies one after the other. Returns the error that ended them early, if any.
 fn measure(
     args: &CalibrateArgs,
-    planned: &[(Found, Plan)],
+    planned: &[(FoundStudy, Plan)],
     calibration: &mut Calibration,
     interrupt: &Interrupt,
     progress: &mut Progress,
@@ -168,9 +168,9 @@ fn measure(
             calibration.started_us = began_us;
         }
         calibration.ended_us = ended_us;
-        let used = outcome.trials.iter().map(|it| it.foreign + it.steal);
+        let used = outcome.trials.iter().map(|it| it.other_programs + it.steal);
         let mean = used.sum::<f64>() / outcome.trials.len().max(1) as f64;
-        calibration.others = calibration.others.max(mean);
+        calibration.other_load = calibration.other_load.max(mean);
         let majors = outcome.servers.iter().map(|it| major_of(&it.version));
         let majors: Vec<String> = majors.collect();
         let found = comparisons(plan, &majors, &outcome.trials, PAIRS);
@@ -238,7 +238,7 @@ fn text(calibration: &Calibration, known: Option<&CalibrationSummary>) -> String
         out,
         "Machine: {}; other programs and CPU steal used {:.0}% of it. Seed {}. Later runs on this machine show this rate.",
         calibration.machine,
-        calibration.others * 100.0,
+        calibration.other_load * 100.0,
         calibration.seed,
     );
     out

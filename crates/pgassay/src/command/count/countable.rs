@@ -11,11 +11,11 @@ use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::{DriverKind, Network, Study};
 use pgassay_server::VersionRequest;
 
-use crate::catalogue::Found;
+use crate::catalog::FoundStudy;
 use crate::cli::ServerArgs;
 use crate::laboratory::{counting, requirements, scripts};
-use crate::places;
 use crate::progress::Progress;
+use crate::study_errors;
 
 /// A plan with one client, and what it omits from the study.
 pub struct Countable {
@@ -26,7 +26,7 @@ pub struct Countable {
 
 /// Plans instruction counting for a study. `clients` are the client counts that a timed run uses.
 pub fn countable(
-    found: &Found,
+    found: &FoundStudy,
     clients: &[u32],
     overrides: Overrides,
     args: &ServerArgs,
@@ -49,7 +49,7 @@ pub fn countable(
     only_postgresql(found, &mut overrides, &mut left_out)?;
     without_reconnecting(&mut study, &mut overrides, &mut left_out)?;
     let mut counted = plan(&study, &found.source, &overrides)?;
-    counting::refuse(&counted, found)?;
+    counting::check_countable(&counted, found)?;
     let unmet = requirements::unmet(&counted, found, args, progress)?;
     if !unmet.is_empty() {
         let is_met = |name: &&String| !unmet.iter().any(|unmet| unmet.variant == **name);
@@ -63,7 +63,7 @@ pub fn countable(
     }
     for version in counted.servers.iter().filter_map(|it| it.version.as_ref()) {
         VersionRequest::parse(version)
-            .map_err(|error| places::at_version(found, version, &error.to_string()))?;
+            .map_err(|error| study_errors::at_version(found, version, &error.to_string()))?;
     }
     for point in &counted.points {
         scripts::parse(point, &found.source)?;
@@ -162,7 +162,7 @@ fn without_reconnecting(
 
 /// Drops variants that do not run on PostgreSQL.
 fn only_postgresql(
-    found: &Found,
+    found: &FoundStudy,
     overrides: &mut Overrides,
     left_out: &mut Vec<String>,
 ) -> Result<()> {

@@ -21,7 +21,7 @@ pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl Write)
         };
         let title = format!("{}, PostgreSQL {}", variant.name, variant.build.version);
         let content =
-            pgassay_report::export_counted(tree, &title, export.format).ok_or_else(|| {
+            pgassay_report::export_instruction_counts(tree, &title, export.format).ok_or_else(|| {
                 anyhow!(
                     "instruction counts can be exported only as folded or perf; the other formats need times"
                 )
@@ -29,7 +29,7 @@ pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl Write)
         is_taken |= write_to(&export.file, &content, out)?;
     }
     if let Some(file) = &args.html {
-        let page = pgassay_report::counted_html(counted, env!("CARGO_PKG_VERSION"));
+        let page = pgassay_report::instruction_counts_html(counted, env!("CARGO_PKG_VERSION"));
         is_taken |= write_to(file, page.as_bytes(), out)?;
     }
     Ok(is_taken)

@@ -19,8 +19,8 @@ use serde_json::json;
 pub use args::CountArgs;
 pub use countable::{Countable, countable};
 
-use crate::catalogue::{self, Found};
-use crate::exit::{CANNOT_TELL, Gate, REGRESSION};
+use crate::catalog::{self, FoundStudy};
+use crate::exit::{Gate, NOT_COMPARABLE, REGRESSION};
 use crate::interrupt::Interrupt;
 use crate::laboratory::counting::{self, Options};
 use crate::progress::Progress;
@@ -57,7 +57,7 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
 
 fn counted_now(args: &CountArgs, earlier: Option<&Counts>) -> Result<Counts> {
     let found = match &args.study {
-        Some(name) => catalogue::find(name)?,
+        Some(name) => catalog::find(name)?,
         None => quick::study(args)?,
     };
     let interrupt = Interrupt::watch()?;
@@ -67,7 +67,7 @@ fn counted_now(args: &CountArgs, earlier: Option<&Counts>) -> Result<Counts> {
 
 fn counted(
     args: &CountArgs,
-    found: &Found,
+    found: &FoundStudy,
     earlier: Option<&Counts>,
     interrupt: &Interrupt,
     progress: &mut Progress,
@@ -98,7 +98,7 @@ fn counted(
     counting::count(&plan, found, &args.servers, &options, interrupt, progress)
 }
 
-fn overrides(args: &CountArgs, found: &Found) -> Result<Overrides> {
+fn overrides(args: &CountArgs, found: &FoundStudy) -> Result<Overrides> {
     let mut parameters = BTreeMap::new();
     for parameter in &args.parameters {
         let Some((name, value)) = parameter.split_once('=') else {
@@ -191,7 +191,7 @@ fn gate(comparisons: &[Comparison]) -> Result<()> {
     if !unknown.is_empty() {
         let reason = format!("cannot be compared: {}", unknown.join("; "));
         return Err(Gate {
-            code: CANNOT_TELL,
+            code: NOT_COMPARABLE,
             reason,
         }
         .into());

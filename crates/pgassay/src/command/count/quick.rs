@@ -11,7 +11,7 @@ use pgassay_script::{Builtin, Names, Options};
 use pgassay_server::VersionRequest;
 
 use super::CountArgs;
-use crate::catalogue::Found;
+use crate::catalog::FoundStudy;
 
 /// pgbench's tables at scale 1, as `pgbench -i -I dtGvp` creates them.
 const PGBENCH_TABLES: &str = "
@@ -32,7 +32,7 @@ vacuum analyze pgbench_history;
 ";
 
 /// The study that the flags describe.
-pub fn study(args: &CountArgs) -> Result<Found> {
+pub fn study(args: &CountArgs) -> Result<FoundStudy> {
     let (name, file, text) = script(args)?;
     let protocol = args.protocol.unwrap_or_default();
     let settings = settings(&args.set)?;
@@ -80,7 +80,7 @@ pub fn study(args: &CountArgs) -> Result<Found> {
         file,
         text: String::new(),
     };
-    Found::new(&name, source, study)
+    FoundStudy::new(&name, source, study)
 }
 
 /// The SQL that fills the database.

@@ -8,8 +8,8 @@ use pgassay_wire::Exchange;
 use pgassay_wire::conninfo::Request;
 
 use crate::connector::{Stream, connect};
-use crate::here::{self, number};
-use crate::surroundings::Real;
+use crate::local_server::{self, number};
+use crate::system_env::Real;
 
 /// Timeout for connecting and for each query; all queries sent here are cheap.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ pub struct Connection {
 }
 
 /// A connection to a server whose processes are not visible from here.
-pub struct Elsewhere {
+pub struct RemoteServer {
     pub exchange: Exchange<Stream>,
     /// The server's address.
     pub place: String,
@@ -36,20 +36,20 @@ pub enum Reached {
     /// A server on this machine.
     Here(Connection),
     /// A server on another machine or in another container.
-    Elsewhere(Elsewhere),
+    RemoteServer(RemoteServer),
 }
 
 impl Reached {
     /// Connects, and finds the server's processes on this machine.
     pub fn open(conninfo: &str) -> Result<Self> {
         let (mut exchange, place) = exchange(conninfo)?;
-        Ok(match here::find(&mut exchange) {
+        Ok(match local_server::find(&mut exchange) {
             Ok((server, own_pid)) => Self::Here(Connection {
                 exchange,
                 server,
                 own_pid,
             }),
-            Err(why) => Self::Elsewhere(Elsewhere {
+            Err(why) => Self::RemoteServer(RemoteServer {
                 exchange,
                 place,
                 why,

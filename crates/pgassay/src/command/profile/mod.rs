@@ -1,8 +1,8 @@
 //! `pgassay profile`: profiles a running server without a study.
 
-mod asking;
 mod connection;
-mod watching;
+mod local;
+mod remote;
 
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::cli::{ColorWhen, ProfileArgs};
 use crate::interrupt::Interrupt;
 use crate::style;
 use connection::{Connection, Reached};
-use watching::{Subject, Watch};
+use local::{ProfilingSession, Subject};
 
 /// Profiles the server, prints the result and writes the requested files.
 pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
@@ -26,15 +26,15 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     let reached = args.dsn.as_deref().map(Reached::open).transpose()?;
     let interrupt = Interrupt::watch()?;
     let observation = match reached {
-        Some(Reached::Elsewhere(server)) if args.pid.is_some() => {
+        Some(Reached::RemoteServer(server)) if args.pid.is_some() => {
             return Err(server.why.context(format!(
                 "the server at {} (--dsn) runs on another machine or in another container, so \
                  --pid cannot be one of its processes",
                 server.place
             )));
         }
-        Some(Reached::Elsewhere(server)) => {
-            asking::observe(server, args.duration.duration(), &interrupt)?
+        Some(Reached::RemoteServer(server)) => {
+            remote::observe(server, args.duration.duration(), &interrupt)?
         }
         Some(Reached::Here(connection)) => watch(args, Some(connection))?.observe(&interrupt)?,
         None => watch(args, None)?.observe(&interrupt)?,
@@ -53,8 +53,8 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
 }
 
 /// The profiling session that the flags describe, for a server on this machine.
-fn watch(args: &ProfileArgs, connection: Option<Connection>) -> Result<Watch> {
-    Ok(Watch {
+fn watch(args: &ProfileArgs, connection: Option<Connection>) -> Result<ProfilingSession> {
+    Ok(ProfilingSession {
         subject: subject(args.pid, connection.as_ref())?,
         duration: args.duration.duration(),
         frequency_hz: args.frequency,
@@ -115,8 +115,10 @@ fn write_files(
 
 /// Why there are no stacks.
 fn why(observation: &Observation) -> String {
-    let limits = observation.limits.iter();
-    let limits: Vec<String> = limits.filter_map(|check| check.limits.clone()).collect();
+    let limits = observation.limitations.iter();
+    let limits: Vec<String> = limits
+        .filter_map(|check| check.limitation.clone())
+        .collect();
     if observation.profile.is_some() || limits.is_empty() {
         "no backend was on a CPU when sampled".to_owned()
     } else {

@@ -1,12 +1,12 @@
-//! `--try-remedies`: the second stage of a run, which benchmarks the suggested fixes as variants.
+//! `--try-fix_trials`: the second stage of a run, which benchmarks the suggested fixes as variants.
 
 use anyhow::Result;
-use pgassay_core::finding::{confirm, second_stage};
+use pgassay_core::finding::{confirm, remedy_trial};
 use pgassay_core::run::{Run, Warning, WarningKind};
 use pgassay_store::Store;
 
 use super::assemble;
-use crate::catalogue::Found;
+use crate::catalog::FoundStudy;
 use crate::cli::RunArgs;
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
@@ -20,13 +20,13 @@ use crate::progress::Progress;
 /// If the second stage's trials cannot be assessed. Ctrl-C ends the stage without an error.
 pub fn attempt(
     run: &mut Run,
-    found: &Found,
+    found: &FoundStudy,
     args: &RunArgs,
     interrupt: &Interrupt,
     store: &Store,
 ) -> Result<()> {
     let mut progress = Progress::on_stderr();
-    let Some(stage) = second_stage(run) else {
+    let Some(stage) = remedy_trial(run) else {
         let message = if run.findings.is_empty() {
             "no suggested fix was tried: there are no findings"
         } else {
@@ -63,14 +63,14 @@ pub fn attempt(
         "Do the suggested fixes help \"{}\"?",
         stage.plan.variants[0]
     );
-    run.remedies = Some(Box::new(tried));
+    run.fix_trials = Some(Box::new(tried));
     confirm(run, &stage);
     Ok(())
 }
 
 fn warn(run: &mut Run, message: String) {
     run.warnings.push(Warning {
-        kind: WarningKind::Remedies,
+        kind: WarningKind::Fixes,
         message,
     });
 }

@@ -8,7 +8,7 @@ use pgassay_core::trial::{Trial, TrialKind};
 
 /// Shares of the machine's CPU time above which a warning is shown.
 const STEAL_NOTICEABLE: f64 = 0.02;
-const FOREIGN_NOTICEABLE: f64 = 0.05;
+const OTHER_LOAD_NOTICEABLE: f64 = 0.05;
 /// A point is client-limited if the load generator was the bottleneck in this share of its trials.
 const CLIENT_LIMITED_NOTICEABLE: f64 = 0.5;
 /// Below this share of user stacks unwound to the process entry point, a warning is shown.
@@ -56,20 +56,27 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
             ),
         );
     }
-    let for_answer = || run.trials.iter().filter(|it| it.kind != TrialKind::Counted);
+    let for_answer = || {
+        run.trials
+            .iter()
+            .filter(|it| it.kind != TrialKind::HardwareCounters)
+    };
     let mean = |share: fn(&Trial) -> f64| {
         for_answer().map(share).sum::<f64>() / for_answer().count().max(1) as f64
     };
-    let (steal, foreign) = (mean(|trial| trial.steal), mean(|trial| trial.foreign));
+    let (steal, foreign) = (
+        mean(|trial| trial.steal),
+        mean(|trial| trial.other_programs),
+    );
     if steal > STEAL_NOTICEABLE {
         warn(
             WarningKind::Steal,
             format!("CPU steal: {:.0}% (noisy neighbors)", steal * 100.0),
         );
     }
-    if foreign > FOREIGN_NOTICEABLE {
+    if foreign > OTHER_LOAD_NOTICEABLE {
         warn(
-            WarningKind::ForeignLoad,
+            WarningKind::OtherLoad,
             format!(
                 "other programs used about {:.0}% of the machine's CPU time",
                 foreign * 100.0
@@ -131,7 +138,7 @@ fn warn_of_state(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
     }
     if !names.is_empty() {
         warn(
-            WarningKind::StateChanges,
+            WarningKind::NoReset,
             format!(
                 "trials do not start from the same state: the study has no `reset`, but these variants write data: {}",
                 names.into_iter().collect::<Vec<_>>().join(", "),

@@ -24,7 +24,7 @@ pub enum Grade {
     /// Distorts what it times.
     Slow,
     /// Too slow to read for every row, block or statement.
-    Dear,
+    TooSlow,
 }
 
 impl Grade {
@@ -34,7 +34,7 @@ impl Grade {
             ns if ns <= FINE_NS => Self::Fine,
             ns if ns <= BEARABLE_NS => Self::Bearable,
             ns if ns <= DEAR_NS => Self::Slow,
-            _ => Self::Dear,
+            _ => Self::TooSlow,
         }
     }
 
@@ -44,7 +44,7 @@ impl Grade {
             Self::Fine => "fine",
             Self::Bearable => "bearable",
             Self::Slow => "slow",
-            Self::Dear => "dear",
+            Self::TooSlow => "dear",
         }
     }
 
@@ -61,7 +61,7 @@ impl Grade {
                 "slow: EXPLAIN ANALYZE overstates the time of nodes with many rows; use TIMING OFF \
                  for these queries, and measure before leaving track_io_timing on"
             }
-            Self::Dear => {
+            Self::TooSlow => {
                 "too slow: turn off track_io_timing and auto_explain.log_timing, and use EXPLAIN \
                  (ANALYZE, TIMING OFF)"
             }
@@ -108,7 +108,7 @@ pub fn uses(monotonic_ns: f64, day_ns: f64) -> [Use; 4] {
 }
 
 /// Why clock reads are slow here and how to fix it; `None` if they are fast enough.
-pub fn mend(source: &ClockSource, grade: Grade) -> Option<String> {
+pub fn suggest_fix(source: &ClockSource, grade: Grade) -> Option<String> {
     if matches!(grade, Grade::Fine | Grade::Bearable) {
         return None;
     }
@@ -151,13 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_of_the_cpus_counter_is_fine_and_one_of_a_device_is_not() {
+    fn grades_follow_the_cost_of_a_read() {
         for (ns, grade) in [
             (25.0, Grade::Fine),
             (80.0, Grade::Bearable),
             (240.0, Grade::Slow),
-            (680.0, Grade::Dear),
-            (1600.0, Grade::Dear),
+            (680.0, Grade::TooSlow),
+            (1600.0, Grade::TooSlow),
         ] {
             assert_eq!(Grade::of(ns), grade, "{ns}");
         }
@@ -165,19 +165,19 @@ mod tests {
 
     #[test]
     fn a_better_source_is_named_only_where_the_kernel_offers_it() {
-        let tsc = mend(&source("hpet", "tsc hpet acpi_pm"), Grade::Dear).unwrap();
+        let tsc = suggest_fix(&source("hpet", "tsc hpet acpi_pm"), Grade::TooSlow).unwrap();
         assert!(tsc.starts_with("echo tsc | sudo tee "), "{tsc}");
-        let none = mend(&source("hpet", "hpet acpi_pm"), Grade::Dear).unwrap();
+        let none = suggest_fix(&source("hpet", "hpet acpi_pm"), Grade::TooSlow).unwrap();
         assert!(none.contains("dmesg") && !none.contains("echo"), "{none}");
-        let sandbox = mend(&source("tsc", "tsc hpet"), Grade::Slow).unwrap();
+        let sandbox = suggest_fix(&source("tsc", "tsc hpet"), Grade::Slow).unwrap();
         assert!(sandbox.contains("the best clock source"), "{sandbox}");
-        let kvm = mend(&source("kvm-clock", "kvm-clock tsc acpi_pm"), Grade::Slow).unwrap();
+        let kvm = suggest_fix(&source("kvm-clock", "kvm-clock tsc acpi_pm"), Grade::Slow).unwrap();
         assert!(kvm.starts_with("echo tsc | "), "{kvm}");
-        assert_eq!(mend(&source("tsc", "tsc hpet"), Grade::Fine), None);
+        assert_eq!(suggest_fix(&source("tsc", "tsc hpet"), Grade::Fine), None);
     }
 
     #[test]
-    fn what_readings_cost_follows_from_how_often_they_are_made() {
+    fn costs_follow_from_the_number_of_reads() {
         let uses = uses(33.0, 40.0);
         assert_eq!(uses[0].costs, "66 ms for a node of 1 million rows");
         assert_eq!(uses[1].costs, "66 ns for each");

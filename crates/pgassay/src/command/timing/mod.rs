@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use pgassay_core::study::Span;
+use pgassay_core::study::HumanDuration;
 use pgassay_profile::{Clock, ClockSource, ClockSteps};
 use serde_json::{Value, json};
 
-use meaning::{Grade, mend, uses};
+use meaning::{Grade, suggest_fix, uses};
 
 /// Flags of `pgassay timing`; the first two are `pg_test_timing`'s.
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ pub struct TimingArgs {
 fn duration(text: &str) -> Result<Duration, String> {
     let duration = match text.trim().parse::<u32>() {
         Ok(secs) => Duration::from_secs(secs.into()),
-        Err(_) => text.parse::<Span>()?.duration(),
+        Err(_) => text.parse::<HumanDuration>()?.duration(),
     };
     if duration < Duration::from_millis(1) {
         return Err("must be at least 1ms".to_owned());
@@ -134,7 +134,7 @@ fn print(timing: &Timing, args: &TimingArgs, out: &mut impl Write) -> Result<()>
     writeln!(
         out,
         "CLOCK_MONOTONIC read in a loop for {} on {} CPU{} in turn",
-        Span::from(args.duration),
+        HumanDuration::from(args.duration),
         steps.cpus,
         if steps.cpus == 1 { "" } else { "s" },
     )?;
@@ -182,8 +182,8 @@ fn print(timing: &Timing, args: &TimingArgs, out: &mut impl Write) -> Result<()>
     for one in costs {
         writeln!(out, "  {}: {}; {}", one.what, one.costs, one.when)?;
     }
-    if let Some(mend) = mend(&timing.source, timing.grade()) {
-        writeln!(out, "  to fix it: {mend}")?;
+    if let Some(suggest_fix) = suggest_fix(&timing.source, timing.grade()) {
+        writeln!(out, "  to fix it: {suggest_fix}")?;
     }
     Ok(())
 }
@@ -213,14 +213,14 @@ fn print_rows(
 /// Exact steps that occurred, up to the given running percentage.
 fn exact_up_to(steps: &ClockSteps, percent: f64) -> impl Iterator<Item = (u64, u64)> {
     let wanted = steps.counted() as f64 * percent / 100.0;
-    let mut told = 0;
+    let mut listed = 0;
     (0..)
         .zip(&steps.exact)
         .map(|(ns, &count)| (ns, count))
         .filter(|(_, count)| *count > 0)
         .take_while(move |(_, count)| {
-            let is_wanted = (told as f64) < wanted;
-            told += count;
+            let is_wanted = (listed as f64) < wanted;
+            listed += count;
             is_wanted
         })
 }
@@ -260,7 +260,7 @@ fn as_json(timing: &Timing, duration: Duration) -> Value {
         "reading_ns": clocks,
         "grade": timing.grade().name(),
         "meaning": timing.grade().sentence(),
-        "mend": mend(&timing.source, timing.grade()),
+        "mend": suggest_fix(&timing.source, timing.grade()),
     })
 }
 

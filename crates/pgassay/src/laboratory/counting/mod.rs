@@ -21,12 +21,12 @@
 //! Invariants: valgrind writes only to the server's own directory; figures cover only backends,
 //! identified by the PID that the server reports to its client.
 
-mod lockstep;
 mod machine;
 mod names;
 mod order;
 mod paths;
 mod segment;
+mod sleep_barrier;
 mod valgrind;
 
 use std::cell::RefCell;
@@ -44,15 +44,15 @@ use pgassay_server::Server;
 
 use self::names::Names;
 use self::order::Order;
-use self::segment::{Bench, larger};
+use self::segment::{Segment, larger};
 use self::valgrind::Detail;
 pub use self::valgrind::Valgrind;
-use super::servers::{self, Place};
-use crate::catalogue::Found;
+use super::servers::{self, Database};
+use crate::catalog::FoundStudy;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
-use crate::places;
 use crate::progress::Progress;
+use crate::study_errors;
 
 /// Under valgrind a server starts about twenty times slower.
 const START_TIMEOUT: Duration = Duration::from_mins(3);
@@ -65,7 +65,7 @@ const QUIET: [(&str, &str); 3] = [
 /// Segments that took longer than this are not made longer.
 const LINEAR_PATIENCE: Duration = Duration::from_secs(20);
 /// A variant uses the baseline's segments unless its transactions cost this many times more.
-const DEARER: u64 = 8;
+const COST_RATIO_MAX: u64 = 8;
 
 /// Options of [`count`].
 pub struct Options<'a> {
@@ -113,15 +113,15 @@ impl Counted {
 /// Counts every point of a plan.
 pub fn count(
     plan: &Plan,
-    found: &Found,
+    found: &FoundStudy,
     args: &ServerArgs,
     options: &Options<'_>,
     interrupt: &Interrupt,
     progress: &mut Progress,
 ) -> Result<Counts> {
     let valgrind = Valgrind::find()?;
-    refuse(plan, found)?;
-    let mut laboratory = Laboratory {
+    check_countable(plan, found)?;
+    let mut laboratory = Counter {
         plan,
         found,
         options,
@@ -139,13 +139,13 @@ pub fn count(
         question: found.study.question.clone(),
         seed: plan.schedule.seed,
         machine: machine::machine(&valgrind),
-        left_out: options.left_out.clone(),
+        ignored: options.left_out.clone(),
         conditions: laboratory.conditions()?,
     })
 }
 
 /// Returns an error if a plan contains something that cannot be counted.
-pub fn refuse(plan: &Plan, found: &Found) -> Result<()> {
+pub fn check_countable(plan: &Plan, found: &FoundStudy) -> Result<()> {
     refuse_dsn(plan, found)?;
     let idles = |point: &&PlannedPoint| plan.servers[point.server].idle_connections > 0;
     let names: BTreeSet<&str> = plan
@@ -171,14 +171,14 @@ pub fn refuse(plan: &Plan, found: &Found) -> Result<()> {
 }
 
 /// Returns an error if a plan contains an external server.
-fn refuse_dsn(plan: &Plan, found: &Found) -> Result<()> {
+fn refuse_dsn(plan: &Plan, found: &FoundStudy) -> Result<()> {
     let Some(dsn) = plan.servers.iter().find_map(|server| server.dsn.as_ref()) else {
         return Ok(());
     };
     let message = "cannot count instructions on an external server, because it would have to run under \
                    valgrind; choose other variants with --variant, or specify a version or `binaries` \
                    instead of `dsn`";
-    Err(places::at_dsn(found, dsn, message))
+    Err(study_errors::at_dsn(found, dsn, message))
 }
 
 /// Indexes of servers that can share a data directory.
@@ -201,9 +201,9 @@ fn clusters(servers: &[ServerPlan]) -> Vec<Vec<usize>> {
     clusters
 }
 
-struct Laboratory<'a> {
+struct Counter<'a> {
     plan: &'a Plan,
-    found: &'a Found,
+    found: &'a FoundStudy,
     options: &'a Options<'a>,
     interrupt: &'a Interrupt,
     valgrind: &'a Valgrind,
@@ -213,7 +213,7 @@ struct Laboratory<'a> {
     names: RefCell<Names>,
 }
 
-impl Laboratory<'_> {
+impl Counter<'_> {
     /// Runs all rounds on the servers that share one data directory.
     fn cluster(
         &mut self,
@@ -345,7 +345,7 @@ impl Laboratory<'_> {
         detail: Detail,
     ) -> Result<(), pgassay_server::ServerError> {
         let launcher = self.valgrind.launcher(server.own_dir(), detail);
-        server.restart_afresh(|config| {
+        server.restart_with_initial_data(|config| {
             config.launcher = launcher;
             config.start_timeout = START_TIMEOUT;
             config.environment.clone_from(&wanted.environment);
@@ -357,12 +357,12 @@ impl Laboratory<'_> {
         })
     }
 
-    fn bench<'b>(&'b self, index: usize, server: &'b Server) -> Bench<'b> {
+    fn bench<'b>(&'b self, index: usize, server: &'b Server) -> Segment<'b> {
         let planned = &self.plan.points[index];
-        Bench {
+        Segment {
             point: planned,
             server,
-            place: Place {
+            place: Database {
                 host: server,
                 database: &self.plan.servers[planned.server].databases[planned.database].name,
                 address: match planned.network {
@@ -406,7 +406,7 @@ impl Laboratory<'_> {
             let bench = self.bench(index, server);
             let unit = bench.unit()?;
             let first = match self.segments_of_baseline(index) {
-                Some(segments) if unit * DEARER >= segments[0] => segments,
+                Some(segments) if unit * COST_RATIO_MAX >= segments[0] => segments,
                 _ => of_unit(unit),
             };
             let segments = until_linear(&bench, first)?;
@@ -474,7 +474,7 @@ fn of_unit(unit: u64) -> [u64; 3] {
 }
 
 /// Runs a warm-up and three segments.
-fn once(bench: &Bench<'_>, segments: [u64; 3]) -> Result<Counted> {
+fn once(bench: &Segment<'_>, segments: [u64; 3]) -> Result<Counted> {
     bench.warm_up(segments[2])?;
     let files = [
         bench.segment(segments[0])?,
@@ -485,7 +485,7 @@ fn once(bench: &Bench<'_>, segments: [u64; 3]) -> Result<Counted> {
 }
 
 /// Lengthens the segments until the cost is linear or they take too long.
-fn until_linear(bench: &Bench<'_>, first: [u64; 3]) -> Result<[u64; 3]> {
+fn until_linear(bench: &Segment<'_>, first: [u64; 3]) -> Result<[u64; 3]> {
     let mut segments = first;
     loop {
         let start = Instant::now();

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_and_a_round_tell_the_order_and_every_point_is_in_it() {
+    fn seed_and_round_determine_the_order_of_all_points() {
         let of = |seed, round| {
             let mut order = order();
             order.permute(seed, round);

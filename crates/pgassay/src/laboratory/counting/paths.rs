@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use pgassay_count::call_tree;
 use pgassay_server::Server;
 
-use super::Laboratory;
+use super::Counter;
 
 /// The main loop of a backend; the frames above it are the same in every path.
 const ROOT: &str = "PostgresMain";
 
-impl Laboratory<'_> {
+impl Counter<'_> {
     /// Records the call paths of one point.
     pub(super) fn paths(&mut self, index: usize, server: &Server) -> Result<()> {
         let bench = self.bench(index, server);

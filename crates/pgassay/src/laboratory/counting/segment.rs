@@ -7,16 +7,16 @@ use anyhow::{Context, Result, bail};
 use pgassay_core::plan::Point;
 use pgassay_core::study::StudySource;
 use pgassay_count::OutFile;
-use pgassay_load::{Crew, Window};
+use pgassay_load::{ClientPool, Window};
 use pgassay_server::Server;
 
 use super::names::Names;
-use super::{lockstep, valgrind};
+use super::{sleep_barrier, valgrind};
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
-use crate::laboratory::crews::{self, Size};
+use crate::laboratory::client_pools::{self, Size};
 use crate::laboratory::data::reset;
-use crate::laboratory::servers::Place;
+use crate::laboratory::servers::Database;
 
 /// How long a backend may take to write its file and exit after its client has disconnected.
 const END_TIMEOUT: Duration = Duration::from_mins(1);
@@ -44,34 +44,34 @@ pub fn larger(unit: u64) -> Option<u64> {
 
 /// A point on a server that runs under valgrind.
 #[derive(Clone, Copy)]
-pub struct Bench<'a> {
+pub struct Segment<'a> {
     pub point: &'a Point,
     pub server: &'a Server,
-    pub place: Place<'a>,
+    pub place: Database<'a>,
     pub source: &'a StudySource,
     pub seed: u64,
     pub interrupt: &'a Interrupt,
     pub names: &'a RefCell<Names>,
 }
 
-impl Bench<'_> {
+impl Segment<'_> {
     /// Connects for the first time after server start. The first backend creates the cache file of
     /// catalog entries (`pg_internal.init`); all others read it, and execute other code.
     pub fn arrive(&self) -> Result<()> {
-        let crew = self.connect()?;
-        let pid = backend(&crew)?;
-        leave(crew, pid)
+        let pool = self.connect()?;
+        let pid = backend(&pool)?;
+        disconnect(pool, pid)
     }
 
     /// Runs as many transactions as a segment, so that everything a segment touches has been touched
     /// before.
     pub fn warm_up(&self, transactions: u64) -> Result<()> {
         reset(&self.place, &self.point.resets, self.source, self.interrupt)?;
-        let mut crew = self.connect()?;
-        let pid = backend(&crew)?;
-        self.run(&mut crew, FIRST)?;
-        self.run(&mut crew, transactions)?;
-        leave(crew, pid)
+        let mut pool = self.connect()?;
+        let pid = backend(&pool)?;
+        self.run(&mut pool, FIRST)?;
+        self.run(&mut pool, transactions)?;
+        disconnect(pool, pid)
     }
 
     /// Chooses the number of transactions in the shortest segment by their cost. By elapsed time, the
@@ -91,12 +91,12 @@ impl Bench<'_> {
     /// Runs a segment and reads the file that its backend wrote on exit.
     pub fn segment(&self, transactions: u64) -> Result<OutFile> {
         reset(&self.place, &self.point.resets, self.source, self.interrupt)?;
-        let mut crew = self.connect()?;
-        let pid = backend(&crew)?;
-        self.get_going(&mut crew, pid)?;
-        self.run(&mut crew, transactions)?;
-        lockstep::until_asleep(pid);
-        leave(crew, pid)?;
+        let mut pool = self.connect()?;
+        let pid = backend(&pool)?;
+        self.get_going(&mut pool, pid)?;
+        self.run(&mut pool, transactions)?;
+        sleep_barrier::until_asleep(pid);
+        disconnect(pool, pid)?;
         let file = self.read(pid)?;
         if i32::try_from(file.pid) != Ok(pid) {
             bail!(
@@ -114,35 +114,36 @@ impl Bench<'_> {
     /// they execute: tenths of a second on a busy machine. Logging a slow statement would cost 18
     /// thousand instructions in some segments only, so it is turned off meanwhile. All segments
     /// begin alike, so their differences do not contain this.
-    fn get_going(&self, crew: &mut Crew, pid: i32) -> Result<()> {
+    fn get_going(&self, pool: &mut ClientPool, pid: i32) -> Result<()> {
         for setting in BY_DURATION {
-            ask(crew, pid, &format!("set {setting} = -1"))?;
+            execute(pool, pid, &format!("set {setting} = -1"))?;
         }
-        self.run(crew, FIRST)?;
+        self.run(pool, FIRST)?;
         for setting in BY_DURATION {
-            ask(crew, pid, &format!("reset {setting}"))?;
+            execute(pool, pid, &format!("reset {setting}"))?;
         }
         Ok(())
     }
 
-    fn connect(&self) -> Result<Crew> {
+    fn connect(&self) -> Result<ClientPool> {
         let size = Size {
             clients: 1,
             threads: 1,
             seed: self.seed,
         };
-        let mut crew = crews::connect(self.point, size, &self.place, self.source, self.interrupt)?;
-        crew.before_requests(lockstep::hook());
-        Ok(crew)
+        let mut pool =
+            client_pools::connect(self.point, size, &self.place, self.source, self.interrupt)?;
+        pool.before_requests(sleep_barrier::hook());
+        Ok(pool)
     }
 
-    fn run(&self, crew: &mut Crew, transactions: u64) -> Result<()> {
+    fn run(&self, pool: &mut ClientPool, transactions: u64) -> Result<()> {
         let window = Window::Counted {
             transactions_per_client: transactions,
         };
-        let measured = crew
+        let measured = pool
             .run(&window)
-            .map_err(|error| crews::told(error, self.source, self.point))?;
+            .map_err(|error| client_pools::told(error, self.source, self.point))?;
         if measured.interrupted {
             return Err(Interrupted.into());
         }
@@ -171,23 +172,23 @@ impl Bench<'_> {
 }
 
 /// Executes a statement on a backend that is waiting for one, and waits until it waits again.
-fn ask(crew: &mut Crew, pid: i32, sql: &str) -> Result<()> {
-    lockstep::until_asleep(pid);
-    crew.ask(sql)?;
-    lockstep::until_asleep(pid);
+fn execute(pool: &mut ClientPool, pid: i32, sql: &str) -> Result<()> {
+    sleep_barrier::until_asleep(pid);
+    pool.ask(sql)?;
+    sleep_barrier::until_asleep(pid);
     Ok(())
 }
 
 /// The backend of a client pool with one client.
-fn backend(crew: &Crew) -> Result<i32> {
-    let pid = crew.backend_pids().first().copied();
+fn backend(pool: &ClientPool) -> Result<i32> {
+    let pid = pool.backend_pids().first().copied();
     pid.context("the server did not report its backend's PID")
 }
 
 /// Disconnects and waits until the server has reaped the backend. Otherwise the next backend has its
 /// data at other addresses, where libc's functions execute slightly different instructions.
-fn leave(crew: Crew, pid: i32) -> Result<()> {
-    crew.close();
+fn disconnect(pool: ClientPool, pid: i32) -> Result<()> {
+    pool.close();
     if !pgassay_server::wait_until_gone(pid, END_TIMEOUT) {
         let seconds = END_TIMEOUT.as_secs();
         bail!("backend {pid} still runs {seconds} s after its client disconnected");

@@ -1,4 +1,4 @@
-//! `xtask licences`: checks the license of every dependency against the list in `deny.toml`.
+//! `xtask licenses`: checks the license of every dependency against the list in `deny.toml`.
 //!
 //! The file has the format of `cargo-deny`, so `cargo deny check licenses` does the same if it is
 //! installed. Building it here would take longer than building pgassay.
@@ -114,12 +114,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn any_allowed_choice_is_enough_and_every_demand_counts() {
+    fn one_allowed_alternative_is_enough_and_every_requirement_counts() {
         let allowed = [
             Licensee::parse("MIT").unwrap(),
             Licensee::parse("Unicode-3.0").unwrap(),
         ];
-        let verdict = |licence: &str| permitted(&json!({ "license": licence }), &allowed).is_ok();
+        let verdict = |license: &str| permitted(&json!({ "license": license }), &allowed).is_ok();
         assert!(
             verdict("MIT")
                 && verdict("MIT/Apache-2.0")

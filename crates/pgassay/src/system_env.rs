@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use pgassay_wire::conninfo::{FileText, Surroundings};
+use pgassay_wire::conninfo::{Environment, FileText};
 
 /// Where distributions put the server's socket. PostgreSQL's own default is `/tmp`.
 const SOCKET_DIRECTORY: &str = "/var/run/postgresql";
@@ -13,7 +13,7 @@ const SOCKET_DIRECTORY: &str = "/var/run/postgresql";
 /// The real system environment.
 pub struct Real;
 
-impl Surroundings for Real {
+impl Environment for Real {
     fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
     }

@@ -6,17 +6,17 @@ use anyhow::{Result, anyhow};
 use pgassay_core::plan::Point;
 use pgassay_core::study::StudySource;
 use pgassay_load::{
-    Conduct, Crew, CrewConfig, IoChoice, Limits, LoadError, Measurement, RedisCrew, RedisError,
-    Window,
+    ClientOptions, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement,
+    RedisClientPool, RedisError, Window,
 };
 use pgassay_wire::conninfo::Target;
 
 use super::scripts::{self, Scripts};
-use super::servers::Place;
-use super::transactions::TransactionKeeper;
+use super::servers::Database;
+use super::transactions::TransactionRecorder;
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
-use crate::places::at_line;
+use crate::study_errors::at_line;
 
 /// Size of a client pool, and the seed of its random numbers.
 #[derive(Debug, Clone, Copy)]
@@ -30,9 +30,9 @@ pub struct Size {
 
 /// The connected clients of a point.
 pub enum Clients {
-    Postgres(Box<Crew>),
+    Postgres(Box<ClientPool>),
     /// With the PID of the Redis server if pgassay started it.
-    Redis(Box<RedisCrew>, Option<u32>),
+    Redis(Box<RedisClientPool>, Option<u32>),
 }
 
 impl Clients {
@@ -44,8 +44,8 @@ impl Clients {
         point: &Point,
     ) -> Result<Measurement> {
         match self {
-            Self::Postgres(crew) => crew.run(window).map_err(|error| told(error, source, point)),
-            Self::Redis(crew, _) => crew.run(window).map_err(|error| match error {
+            Self::Postgres(pool) => pool.run(window).map_err(|error| told(error, source, point)),
+            Self::Redis(pool, _) => pool.run(window).map_err(|error| match error {
                 RedisError::Stopped => Interrupted.into(),
                 other => anyhow!(other),
             }),
@@ -55,45 +55,45 @@ impl Clients {
     /// Spreads the clients' start times over this duration in later runs.
     pub fn spread_starts(&mut self, spread: Duration, seed: u64) {
         match self {
-            Self::Postgres(crew) => crew.spread_starts(spread, seed),
-            Self::Redis(crew, _) => crew.spread_starts(spread, seed),
+            Self::Postgres(pool) => pool.spread_starts(spread, seed),
+            Self::Redis(pool, _) => pool.spread_starts(spread, seed),
         }
     }
 
     /// Executes a statement on each connection, as [`Crew::ask`]. Returns the number of connections.
     pub fn ask(&mut self, sql: &str) -> Result<u32, LoadError> {
         match self {
-            Self::Postgres(crew) => crew.ask(sql),
+            Self::Postgres(pool) => pool.ask(sql),
             Self::Redis(..) => Ok(0),
         }
     }
 
     /// Turns timing of single statements on or off; has no effect if transactions have only one.
     pub fn time_statements(&mut self, is_wanted: bool) {
-        if let Self::Postgres(crew) = self {
-            crew.time_commands(is_wanted && crew.statements_max() > 1);
+        if let Self::Postgres(pool) = self {
+            pool.time_commands(is_wanted && pool.statements_max() > 1);
         }
     }
 
     /// Starts recording transactions; `None` for Redis.
-    pub fn keep_transactions(&mut self) -> Option<TransactionKeeper> {
+    pub fn keep_transactions(&mut self) -> Option<TransactionRecorder> {
         match self {
-            Self::Postgres(crew) => Some(TransactionKeeper::start(crew)),
+            Self::Postgres(pool) => Some(TransactionRecorder::start(pool)),
             Self::Redis(..) => None,
         }
     }
 
     /// Stops recording transactions, so that later runs have no overhead.
     pub fn forget_transactions(&mut self) {
-        if let Self::Postgres(crew) = self {
-            crew.observe(|_| None);
+        if let Self::Postgres(pool) = self {
+            pool.observe(|_| None);
         }
     }
 
     /// The PIDs of their backends; empty for Redis.
     pub fn backend_pids(&self) -> Vec<i32> {
         match self {
-            Self::Postgres(crew) => crew.backend_pids(),
+            Self::Postgres(pool) => pool.backend_pids(),
             Self::Redis(..) => Vec::new(),
         }
     }
@@ -101,8 +101,8 @@ impl Clients {
     /// The PIDs of the processes that serve them.
     pub fn server_pids(&self) -> Vec<u32> {
         match self {
-            Self::Postgres(crew) => {
-                let pids = crew.backend_pids().into_iter();
+            Self::Postgres(pool) => {
+                let pids = pool.backend_pids().into_iter();
                 pids.map(i32::cast_unsigned).collect()
             }
             Self::Redis(_, pid) => pid.iter().copied().collect(),
@@ -119,16 +119,16 @@ impl Clients {
 pub fn connect(
     point: &Point,
     size: Size,
-    place: &Place<'_>,
+    place: &Database<'_>,
     source: &StudySource,
     interrupt: &Interrupt,
-) -> Result<Crew> {
+) -> Result<ClientPool> {
     let Scripts {
         weighted,
         names,
         notes: _,
     } = scripts::parse(point, source)?;
-    let config = CrewConfig {
+    let config = ClientPoolConfig {
         target: target(place, point)?,
         clients: size.clients,
         threads: size.threads,
@@ -140,17 +140,17 @@ pub fn connect(
         variables: Vec::new(),
         debug: None,
         limits: Limits::default(),
-        conduct: Conduct {
+        conduct: ClientOptions {
             reconnects: point.reconnects,
-            ..Conduct::default()
+            ..ClientOptions::default()
         },
         // The same on all machines, to keep their results comparable.
         io: IoChoice::Epoll,
     };
-    let mut crew =
-        Crew::connect(&config, interrupt.flag()).map_err(|error| told(error, source, point))?;
-    crew.keep_account(true);
-    Ok(crew)
+    let mut pool = ClientPool::connect(&config, interrupt.flag())
+        .map_err(|error| told(error, source, point))?;
+    pool.keep_account(true);
+    Ok(pool)
 }
 
 /// Converts a load error: Ctrl-C becomes [`Interrupted`], script errors get their line in the study.
@@ -174,7 +174,7 @@ pub fn told(error: LoadError, source: &StudySource, point: &Point) -> anyhow::Er
     }
 }
 
-fn target(place: &Place<'_>, point: &Point) -> Result<Target> {
+fn target(place: &Database<'_>, point: &Point) -> Result<Target> {
     let mut target = place
         .host
         .target(place.database, point.network, place.address)?;

@@ -18,7 +18,7 @@ use super::connection::{self, Connection};
 use crate::checks;
 use crate::interrupt::Interrupt;
 use crate::laboratory::waits::{WaitProbe, WaitSampler};
-use crate::laboratory::{Watched, add_blocked, add_samples};
+use crate::laboratory::{ProfiledTrial, add_blocked, add_samples};
 
 /// How often the server's processes and their CPU totals are read. What a process uses between the
 /// last reading and its end is lost. A reading takes about 10 µs per process.
@@ -32,7 +32,7 @@ pub struct Subject {
 }
 
 /// The parameters of a profiling session.
-pub struct Watch {
+pub struct ProfilingSession {
     pub subject: Subject,
     pub duration: Duration,
     /// Samples per second of each busy CPU.
@@ -47,7 +47,7 @@ pub struct Watch {
     pub own_pids: Vec<u32>,
 }
 
-impl Watch {
+impl ProfilingSession {
     /// Profiles until the time is over, the user interrupts it, or the process exits.
     pub fn observe(mut self, interrupt: &Interrupt) -> Result<Observation> {
         let (sampler, refusal) = self.sampler()?;
@@ -85,13 +85,13 @@ impl Watch {
         let major = subject.server.major.as_deref().unwrap_or_default();
         let mut observation = Observation {
             schema: SCHEMA.to_owned(),
-            pgassay: env!("CARGO_PKG_VERSION").to_owned(),
+            pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
             started_us,
             window_us: log.window().as_secs_f64() * 1e6,
             frequency_hz: self.frequency_hz,
             subject: observation::Subject {
                 postmaster_pid: Some(subject.server.postmaster_pid),
-                place: None,
+                address: None,
                 backend_pid: subject.backend_pid,
                 major: subject.server.major.clone(),
             },
@@ -102,7 +102,7 @@ impl Watch {
             background: background(subject, &others),
             waits: waits.map(|waits| waits.finish(subject.server.major.as_deref())),
             tier: Some(self.tier()),
-            limits: limits(subject, samples.as_ref(), [refusal, no_waits], &log),
+            limitations: limits(subject, samples.as_ref(), [refusal, no_waits], &log),
             profile: samples.map(|samples| profile(&samples, &ours, major)),
             findings: Vec::new(),
         };
@@ -118,8 +118,8 @@ impl Watch {
             return tier;
         }
         Check {
-            limits: Some("context switches are traced only on request".to_owned()),
-            mend: Some("--off-cpu".to_owned()),
+            limitation: Some("context switches are traced only on request".to_owned()),
+            fix: Some("--off-cpu".to_owned()),
             ..tier
         }
     }
@@ -138,8 +138,8 @@ impl Watch {
                 let check = Check {
                     name: "stacks".to_owned(),
                     value: "none".to_owned(),
-                    limits: Some(format!("{}: {}", refusal.what, refusal.why)),
-                    mend: Some(refusal.commands.join("  or  ")),
+                    limitation: Some(format!("{}: {}", refusal.what, refusal.why)),
+                    fix: Some(refusal.commands.join("  or  ")),
                 };
                 Ok((None, Some(check)))
             }
@@ -147,8 +147,8 @@ impl Watch {
                 let check = Check {
                     name: "stacks".to_owned(),
                     value: "none".to_owned(),
-                    limits: Some(error.to_string()),
-                    mend: None,
+                    limitation: Some(error.to_string()),
+                    fix: None,
                 };
                 Ok((None, Some(check)))
             }
@@ -254,7 +254,7 @@ fn profile(samples: &Samples, ours: &[&LoggedProcess], major: &str) -> Profile {
     let selection = samples.select(|process| ours.iter().any(|it| it.pid == process.pid));
     add_samples(&mut builder, 0, samples, &selection);
     let backend_pids: Vec<u32> = ours.iter().map(|it| it.pid).collect();
-    let watched = Watched {
+    let watched = ProfiledTrial {
         samples,
         backend_pids: &backend_pids,
         major,
@@ -275,15 +275,15 @@ fn limits(
     limits.extend(of_samples.into_iter().map(|limit: Limit| Check {
         name: limit.condition.to_owned(),
         value: limit.effect.clone(),
-        limits: Some(limit.effect),
-        mend: limit.remedy,
+        limitation: Some(limit.effect),
+        fix: limit.remedy,
     }));
     let mut add = |name: &str, value: &str, effect: String| {
         limits.push(Check {
             name: name.to_owned(),
             value: value.to_owned(),
-            limits: Some(effect),
-            mend: None,
+            limitation: Some(effect),
+            fix: None,
         });
     };
     if subject.server.major.is_none() {

@@ -2,7 +2,7 @@
 //!
 //! Invariants: pgassay does not change its settings, restart it or stop it, and does not write to the
 //! user's databases. Data go to databases created for the run, named `pgassay_` and eight random
-//! hexadecimal digits, which are dropped with [`Foreign`]. The connection that creates them uses
+//! hexadecimal digits, which are dropped with [`ExternalServer`]. The connection that creates them uses
 //! this prefix as its `application_name`, so that another run can distinguish databases in use
 //! from leftovers of a killed run.
 
@@ -13,23 +13,23 @@ use anyhow::{Context, Result, anyhow, bail};
 use pgassay_core::run::{ServerFacts, Warning, WarningKind};
 use pgassay_core::study::Network;
 use pgassay_profile::LiveServer;
-use pgassay_server::{Beside, BuildFacts, Connection, CounterReader, Pid, Role};
+use pgassay_server::{BuildFacts, Connection, CounterReader, Pid, Role, ServerProcesses};
 use pgassay_wire::conninfo::{Address, Target};
 
-use super::foreign_facts::{self, Facts};
+use super::external_facts::{self, Facts};
 use super::host::{self, Host};
-use crate::catalogue::Found;
+use crate::catalog::FoundStudy;
 use crate::connector::connect;
-use crate::here;
-use crate::places::at_dsn;
+use crate::local_server;
 use crate::progress::Progress;
-use crate::surroundings::Real;
+use crate::study_errors::at_dsn;
+use crate::system_env::Real;
 
 /// Connection timeout, unless the user specifies `connect_timeout`.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// An external server.
-pub struct Foreign {
+pub struct ExternalServer {
     /// Its address, for messages.
     place: String,
     /// The host that accepted, if the connection string names several.
@@ -43,18 +43,18 @@ pub struct Foreign {
     made: Vec<String>,
 }
 
-impl Foreign {
+impl ExternalServer {
     /// Connects and reads the server's facts.
     ///
     /// # Errors
     /// If the server is not reachable, rejects the connection or cannot run a study. The error names
     /// the location in the study.
-    pub fn attach(dsn: &str, found: &Found, progress: &mut Progress) -> Result<Self> {
+    pub fn attach(dsn: &str, found: &FoundStudy, progress: &mut Progress) -> Result<Self> {
         progress.stage("connecting to the external server");
         Self::open(dsn, found, progress).map_err(|error| at_dsn(found, dsn, &format!("{error:#}")))
     }
 
-    fn open(dsn: &str, found: &Found, progress: &mut Progress) -> Result<Self> {
+    fn open(dsn: &str, found: &FoundStudy, progress: &mut Progress) -> Result<Self> {
         let request = found.request(dsn)?.fallback_application_name("pgassay");
         let mut target = request.resolve(&Real)?;
         for warning in &target.warnings {
@@ -68,7 +68,7 @@ impl Foreign {
         let is_local = is_local(&host.address);
         target.hosts = vec![host];
         let live = if is_local {
-            here::find(&mut exchange)
+            local_server::find(&mut exchange)
                 .map(|(live, _)| live)
                 .map_err(|error| format!("{error:#}"))
         } else {
@@ -112,7 +112,7 @@ impl Foreign {
         let mut warnings = Vec::new();
         let mut warn = |kind, message: String| warnings.push(Warning { kind, message });
         let place = &self.place;
-        let differ = foreign_facts::differ(&mut self.holder, wanted)?;
+        let differ = external_facts::differ(&mut self.holder, wanted)?;
         if !differ.is_empty() {
             let message = format!(
                 "settings of the external server at {place} differ from the study's: {}",
@@ -124,7 +124,7 @@ impl Foreign {
             let message = format!("CPU time of the server at {place} is not available: {why}");
             warn(WarningKind::NotObserved, message);
         }
-        let left = foreign_facts::left(&mut self.holder)?;
+        let left = external_facts::left(&mut self.holder)?;
         if !left.is_empty() {
             let message = format!(
                 "a killed run left databases on the server at {place}; remove them with: {}",
@@ -189,7 +189,7 @@ impl Foreign {
     }
 }
 
-impl Drop for Foreign {
+impl Drop for ExternalServer {
     fn drop(&mut self) {
         if let Err(error) = self.drop_databases() {
             tracing::warn!("{error:#}");
@@ -197,7 +197,7 @@ impl Drop for Foreign {
     }
 }
 
-impl Host for Foreign {
+impl Host for ExternalServer {
     fn make_database(&mut self, planned: &str) -> Result<String> {
         let name = format!("{}_{planned}", self.facts.key);
         // Registered before it is created, so that it is dropped after any failure.
@@ -276,12 +276,12 @@ impl Host for Foreign {
         ))
     }
 
-    fn beside<'a>(&self, backends: &'a [Pid]) -> Option<Beside<'a>> {
+    fn kernel_sources<'a>(&self, backends: &'a [Pid]) -> Option<ServerProcesses<'a>> {
         let pid = self.postmaster_pid()?;
-        Some(Beside {
+        Some(ServerProcesses {
             // The working directory of server processes is the data directory.
             data_dir: std::fs::read_link(format!("/proc/{pid}/cwd")).ok(),
-            ..Beside::of_postmaster(pid, backends)
+            ..ServerProcesses::of_postmaster(pid, backends)
         })
     }
 
@@ -309,7 +309,7 @@ impl Host for Foreign {
     }
 }
 
-impl Foreign {
+impl ExternalServer {
     fn postmaster_pid(&self) -> Option<Pid> {
         let live = self.live.as_ref().ok()?;
         Some(live.postmaster_pid.cast_signed())

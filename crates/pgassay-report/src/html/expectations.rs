@@ -5,12 +5,12 @@ use pgassay_core::measure::Outcome;
 use pgassay_core::run::Run;
 
 use crate::outline::{condition_title, variant_name};
-use crate::{belief, number};
+use crate::{expectations, number};
 
 /// The section; empty if the study has none of these.
 pub(super) fn section(run: &Run) -> Markup {
     html! {
-        @if run.reference.is_some() || !run.expectations.is_empty() || !run.watched.is_empty() {
+        @if run.reference.is_some() || !run.expectations.is_empty() || !run.watched_functions.is_empty() {
             section #expectations {
                 h2 { "Expected vs measured" }
                 (reference(run))
@@ -44,11 +44,11 @@ fn reference(run: &Run) -> Markup {
                 @for row in &found.rows {
                     tr {
                         td { (row.name) }
-                        td.n { (figure(row.was)) }
-                        td.n.faint { (ratio(row.was_ratio)) }
-                        td.n { (figure(row.is)) }
-                        td.n { (ratio(row.is_ratio)) }
-                        td.n.faint { (ratio(row.is.zip(row.was).map(|(is, was)| is / was))) }
+                        td.n { (figure(row.published)) }
+                        td.n.faint { (ratio(row.published_ratio)) }
+                        td.n { (figure(row.measured)) }
+                        td.n { (ratio(row.measured_ratio)) }
+                        td.n.faint { (ratio(row.measured.zip(row.published).map(|(is, was)| is / was))) }
                     }
                 }
             }
@@ -69,12 +69,12 @@ fn expectations(run: &Run) -> Markup {
                     @for it in &run.expectations {
                         tr {
                             td { @match it.outcome() {
-                                Some(Outcome::Met) => span.change.down { (belief::word(it)) },
-                                Some(Outcome::NotMet) => span.change.up { (belief::word(it)) },
-                                _ => span.change.noise { (belief::word(it)) },
+                                Some(Outcome::Met) => span.change.down { (expectations::word(it)) },
+                                Some(Outcome::NotMet) => span.change.up { (expectations::word(it)) },
+                                _ => span.change.noise { (expectations::word(it)) },
                             } }
                             td { (it.that) br; code.faint { (it.check) } }
-                            td { (belief::readings(run, it)) }
+                            td { (expectations::readings(run, it)) }
                         }
                     }
                 }
@@ -86,7 +86,10 @@ fn expectations(run: &Run) -> Markup {
 fn watched(run: &Run) -> Markup {
     let points = || run.plan.points.iter().enumerate();
     let has_any = |index: usize| {
-        let mut shares = run.watched.iter().filter_map(|it| *it.shares.get(index)?);
+        let mut shares = run
+            .watched_functions
+            .iter()
+            .filter_map(|it| *it.shares.get(index)?);
         shares.any(|share| share > 0.0)
     };
     html! {
@@ -98,14 +101,14 @@ fn watched(run: &Run) -> Markup {
                 }
                 thead { tr {
                     th scope="col" { "condition" } th scope="col" { "variant" }
-                    @for it in &run.watched { th.n scope="col" { code { (it.name) } } }
+                    @for it in &run.watched_functions { th.n scope="col" { code { (it.name) } } }
                 } }
                 tbody {
                     @for (index, point) in points().filter(|(index, _)| has_any(*index)) {
                         tr {
                             td { (condition_title(run, point.condition)) }
                             td { (variant_name(run, point.variant)) }
-                            @for it in &run.watched {
+                            @for it in &run.watched_functions {
                                 td.n { @match it.shares.get(index).copied().flatten() {
                                     Some(share) => (number::decimals(share, 1)),
                                     None => "–",

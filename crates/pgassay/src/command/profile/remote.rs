@@ -14,20 +14,20 @@ use pgassay_core::observation::{Observation, SCHEMA, Subject, WaitSource, Waits}
 use pgassay_core::run::Check;
 use pgassay_profile::{Access, Activity, WaitLog};
 
-use super::connection::{Elsewhere, transactions};
-use super::watching::unix_us;
+use super::connection::{RemoteServer, transactions};
+use super::local::unix_us;
 use crate::checks;
 use crate::command::run::major_of;
 use crate::interrupt::Interrupt;
-use crate::laboratory::waits::{ASKED_HZ, seen};
+use crate::laboratory::waits::{ACTIVITY_HZ, waits_of};
 
 /// Samples the server until the time is over or the user interrupts it.
 pub fn observe(
-    server: Elsewhere,
+    server: RemoteServer,
     duration: Duration,
     interrupt: &Interrupt,
 ) -> Result<Observation> {
-    let Elsewhere {
+    let RemoteServer {
         exchange,
         place,
         why,
@@ -41,17 +41,17 @@ pub fn observe(
     let asked = ask(&mut activity, duration, interrupt).with_context(unanswered)?;
     activity.exchange().query("rollback")?;
     let after = transactions(activity.exchange())?;
-    let waits = seen(WaitSource::PgStatActivity, asked.log, 0.0);
+    let waits = waits_of(WaitSource::PgStatActivity, asked.log, 0.0);
     let mut observation = Observation {
         schema: SCHEMA.to_owned(),
-        pgassay: env!("CARGO_PKG_VERSION").to_owned(),
+        pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
         started_us,
         window_us: micros(asked.window),
-        frequency_hz: ASKED_HZ,
-        limits: limits(&place, &format!("{why:#}"), &waits),
+        frequency_hz: ACTIVITY_HZ,
+        limitations: limits(&place, &format!("{why:#}"), &waits),
         subject: Subject {
             postmaster_pid: None,
-            place: Some(place),
+            address: Some(place),
             backend_pid: None,
             major,
         },
@@ -88,7 +88,7 @@ fn ask<S: std::io::Read + std::io::Write>(
     let begun = Instant::now();
     let mut looked = begun;
     while looked - begun < duration && interrupt.check().is_ok() {
-        let next = looked + Duration::from_secs(1) / ASKED_HZ;
+        let next = looked + Duration::from_secs(1) / ACTIVITY_HZ;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         let sessions = asked.log.ask_of_all(activity)?;
         let now = Instant::now();
@@ -104,23 +104,23 @@ fn limits(place: &str, why: &str, waits: &Waits) -> Vec<Check> {
     let mut limits = vec![Check {
         name: "server".to_owned(),
         value: "remote".to_owned(),
-        limits: Some(format!(
+        limitation: Some(format!(
             "the server at {place} runs on another machine or in another container ({why}): pgassay \
-             can only sample pg_stat_activity, {ASKED_HZ} times per second; there are no CPU totals \
+             can only sample pg_stat_activity, {ACTIVITY_HZ} times per second; there are no CPU totals \
              and no stacks, and shares of samples stand for shares of time"
         )),
-        mend: Some("run pgassay on the server's host".to_owned()),
+        fix: Some("run pgassay on the server's host".to_owned()),
     }];
     if waits.unreadable > 0 {
         limits.push(Check {
             name: "sessions".to_owned(),
             value: "some hidden".to_owned(),
-            limits: Some(
+            limitation: Some(
                 "no activity data for some sessions: they belong to other users, or \
                  track_activities is off"
                     .to_owned(),
             ),
-            mend: Some("grant pg_monitor to the user that pgassay connects as".to_owned()),
+            fix: Some("grant pg_monitor to the user that pgassay connects as".to_owned()),
         });
     }
     limits

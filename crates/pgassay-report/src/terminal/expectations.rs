@@ -3,10 +3,10 @@
 use pgassay_core::measure::{ExpectationOutcome, Outcome};
 use pgassay_core::run::Run;
 
-use super::table::{Ink, Side, Table, cell, inked, paint, wrap};
+use super::table::{Side, Table, TextStyle, cell, inked, paint, wrap};
 use super::{Style, heading};
 use crate::outline::{condition_title, variant_name};
-use crate::{belief, number};
+use crate::{expectations, number};
 
 /// The source's figures next to this run's; empty if the study names none.
 pub(super) fn reference(run: &Run, style: Style) -> String {
@@ -18,18 +18,18 @@ pub(super) fn reference(run: &Run, style: Style) -> String {
     sides.extend([Side::Right; 5]);
     let mut table = Table::new(&sides);
     let titles = ["", "source", "", "this run", "", "run ÷ source"];
-    table.row(titles.map(|title| inked(title, Ink::Faint)).to_vec());
+    table.row(titles.map(|title| inked(title, TextStyle::Faint)).to_vec());
     for row in &found.rows {
         let figure = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number::plain);
         let ratio = |value: Option<f64>| value.map_or_else(String::new, number::ratio);
-        let between = row.is.zip(row.was).map(|(is, was)| is / was);
+        let between = row.measured.zip(row.published).map(|(is, was)| is / was);
         table.row(vec![
             cell(&row.name),
-            cell(figure(row.was)),
-            inked(ratio(row.was_ratio), Ink::Faint),
-            cell(figure(row.is)),
-            cell(ratio(row.is_ratio)),
-            inked(ratio(between), Ink::Faint),
+            cell(figure(row.published)),
+            inked(ratio(row.published_ratio), TextStyle::Faint),
+            cell(figure(row.measured)),
+            cell(ratio(row.measured_ratio)),
+            inked(ratio(between), TextStyle::Faint),
         ]);
     }
     if !has_ratios {
@@ -63,13 +63,13 @@ pub(super) fn expectations(run: &Run, style: Style) -> String {
 
 fn expectation(run: &Run, it: &ExpectationOutcome, style: Style) -> String {
     let ink = match it.outcome() {
-        Some(Outcome::Met) => Ink::Good,
-        Some(Outcome::NotMet) => Ink::Bad,
-        Some(Outcome::Inconclusive) => Ink::Caution,
-        None => Ink::Faint,
+        Some(Outcome::Met) => TextStyle::Good,
+        Some(Outcome::NotMet) => TextStyle::Bad,
+        Some(Outcome::Inconclusive) => TextStyle::Caution,
+        None => TextStyle::Faint,
     };
-    let word = format!("{:<12}", belief::word(it));
-    let text = format!("{}: {}", it.that, belief::readings(run, it));
+    let word = format!("{:<12}", expectations::word(it));
+    let text = format!("{}: {}", it.that, expectations::readings(run, it));
     let indent = " ".repeat(word.len() + 4);
     let text = wrap(&text, style.columns(), "  ____________  ", &indent);
     text.replacen("____________", &paint(&word, ink, style.color), 1)
@@ -83,7 +83,10 @@ pub(super) fn watched(run: &Run, style: Style) -> String {
     for condition in 0..run.plan.conditions.len() {
         let points = (0..variants).map(|variant| (variant, condition * variants + variant));
         let share = |index: usize| {
-            let shares = run.watched.iter().filter_map(|it| *it.shares.get(index)?);
+            let shares = run
+                .watched_functions
+                .iter()
+                .filter_map(|it| *it.shares.get(index)?);
             shares.fold(0.0, f64::max)
         };
         let most = points.max_by(|a, b| share(a.1).total_cmp(&share(b.1)));
@@ -91,7 +94,7 @@ pub(super) fn watched(run: &Run, style: Style) -> String {
             continue;
         };
         let parts: Vec<String> = run
-            .watched
+            .watched_functions
             .iter()
             .filter_map(|it| Some((&it.name, (*it.shares.get(index)?)?)))
             .filter(|(_, share)| *share >= 0.05)

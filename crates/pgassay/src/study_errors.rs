@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use pgassay_core::study::{StudyError, StudySource};
 
-use crate::catalogue::Found;
+use crate::catalog::FoundStudy;
 
 /// An error at line `line` (1-based) of the text at `path`.
 pub fn at_line(source: &StudySource, path: &[&str], line: usize, message: &str) -> anyhow::Error {
@@ -16,7 +16,7 @@ pub fn at_line(source: &StudySource, path: &[&str], line: usize, message: &str) 
 }
 
 /// An error about a PostgreSQL version, without location if it came from the command line.
-pub fn at_version(found: &Found, version: &str, message: &str) -> anyhow::Error {
+pub fn at_version(found: &FoundStudy, version: &str, message: &str) -> anyhow::Error {
     let mut paths = Vec::new();
     for (index, variant) in found.study.variant.iter().enumerate() {
         if variant.version.as_deref() == Some(version) {
@@ -43,7 +43,7 @@ pub fn at_version(found: &Found, version: &str, message: &str) -> anyhow::Error 
 }
 
 /// An error about an external server, without location if it came from the command line.
-pub fn at_dsn(found: &Found, dsn: &str, message: &str) -> anyhow::Error {
+pub fn at_dsn(found: &FoundStudy, dsn: &str, message: &str) -> anyhow::Error {
     let is_it = |named: &Option<String>| named.as_deref() == Some(dsn);
     let mut paths = Vec::new();
     for (index, variant) in found.study.variant.iter().enumerate() {
@@ -62,7 +62,7 @@ pub fn at_dsn(found: &Found, dsn: &str, message: &str) -> anyhow::Error {
 }
 
 /// An error about a server setting.
-pub fn at_setting(found: &Found, name: &str, message: &str) -> anyhow::Error {
+pub fn at_setting(found: &FoundStudy, name: &str, message: &str) -> anyhow::Error {
     let mut paths = Vec::new();
     for (index, variant) in found.study.variant.iter().enumerate() {
         if variant.settings.contains_key(name) {
@@ -84,7 +84,7 @@ pub fn at_setting(found: &Found, name: &str, message: &str) -> anyhow::Error {
     at_first(found, &paths, message)
 }
 
-fn at_first(found: &Found, paths: &[Vec<String>], message: &str) -> anyhow::Error {
+fn at_first(found: &FoundStudy, paths: &[Vec<String>], message: &str) -> anyhow::Error {
     match paths.first() {
         Some(path) => {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use pgassay_core::study::{Study, StudySource};
 use pgassay_script::Builtin;
-use pgassay_wire::conninfo::{Request, Secrets, without_secrets};
+use pgassay_wire::conninfo::{Request, Secrets, split_secrets};
 
 /// The built-in studies, as `(name, text)`.
 pub const STUDIES: [(&str, &str); 17] = [
@@ -66,7 +66,7 @@ pub const STUDIES: [(&str, &str); 17] = [
 ];
 
 /// A study, ready to be planned.
-pub struct Found {
+pub struct FoundStudy {
     /// The built-in name, or the file name without extension.
     pub name: String,
     /// The text and the file it came from.
@@ -77,7 +77,7 @@ pub struct Found {
     secrets: BTreeMap<String, Secrets>,
 }
 
-impl Found {
+impl FoundStudy {
     /// Parses variant names from the command line; see [`listed`].
     pub fn variants(&self, values: &[String]) -> Vec<String> {
         let known = self.study.variant.iter().map(|it| it.name.as_str());
@@ -89,7 +89,7 @@ impl Found {
     /// # Errors
     /// If the string is invalid, or differs from another one only in its secrets.
     pub fn learn(&mut self, dsn: &str) -> Result<String> {
-        let (shown, secrets) = without_secrets(dsn)?;
+        let (shown, secrets) = split_secrets(dsn)?;
         let known = self.secrets.entry(shown.clone()).or_insert(secrets.clone());
         if *known != secrets {
             bail!("another `dsn` differs only in its password");
@@ -168,7 +168,7 @@ fn listed(values: &[String], known: &[&str]) -> Vec<String> {
 }
 
 /// Finds and reads a study.
-pub fn find(name: &str) -> Result<Found> {
+pub fn find(name: &str) -> Result<FoundStudy> {
     let source = source(name)?;
     let mut study = source.parse()?;
     let folder = Path::new(&source.file).parent().unwrap_or(Path::new("."));
@@ -205,7 +205,7 @@ pub fn find(name: &str) -> Result<Found> {
         .file_stem()
         .and_then(|stem| stem.to_str())
         .unwrap_or("study");
-    Found::new(name, source, study)
+    FoundStudy::new(name, source, study)
 }
 
 fn source(name: &str) -> Result<StudySource> {
@@ -235,9 +235,9 @@ fn source(name: &str) -> Result<StudySource> {
 mod tests {
     use pgassay_core::study::StudySource;
 
-    use super::{Found, listed};
+    use super::{FoundStudy, listed};
 
-    fn found(text: &str) -> anyhow::Result<Found> {
+    fn found(text: &str) -> anyhow::Result<FoundStudy> {
         let source = StudySource {
             file: "s.toml".to_owned(),
             text: format!(
@@ -245,7 +245,7 @@ mod tests {
             ),
         };
         let study = source.parse()?;
-        Found::new("s", source, study)
+        FoundStudy::new("s", source, study)
     }
 
     #[test]

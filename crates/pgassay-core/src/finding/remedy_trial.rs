@@ -16,7 +16,7 @@ const REMEDIES_MAX: usize = 3;
 
 /// The second plan, and the findings that it tests.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SecondStage {
+pub struct RemedyTrial {
     /// The plan; its baseline is the affected variant.
     pub plan: Plan,
     /// The variant of the first stage that is treated.
@@ -30,7 +30,7 @@ pub struct SecondStage {
 }
 
 /// The second stage of a run; `None` if no finding has a fix that can be run as a variant.
-pub fn second_stage(run: &Run) -> Option<SecondStage> {
+pub fn remedy_trial(run: &Run) -> Option<RemedyTrial> {
     let has_remedy = |finding: &&Finding| remedy_of(run, finding).is_some();
     let treatable: Vec<&Finding> = run.findings.iter().filter(has_remedy).collect();
     let treated = treatable.first()?.variant?;
@@ -50,7 +50,7 @@ pub fn second_stage(run: &Run) -> Option<SecondStage> {
         .filter_map(|finding| finding.condition)
         .collect();
     let remedies: Vec<&RemedyVariant> = chosen.iter().map(|(_, remedy)| *remedy).collect();
-    Some(SecondStage {
+    Some(RemedyTrial {
         plan: plan(&run.plan, treated, &wanted, &remedies),
         variant: treated,
         ids: chosen.iter().map(|(it, _)| it.id.clone()).collect(),
@@ -66,8 +66,8 @@ fn remedy_of<'a>(run: &Run, finding: &'a Finding) -> Option<&'a RemedyVariant> {
         return None;
     }
     let server = &run.plan.servers[point.server];
-    let settings = run.settings_of(point.server)?;
-    let mut remedies = finding.variants.iter();
+    let settings = run.effective_settings(point.server)?;
+    let mut remedies = finding.fix_variants.iter();
     remedies.find(|remedy| remedy.changes(point, server, settings))
 }
 
