@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::trial::{LatencyError, Trial, TrialKind};
 
 /// The value of [`Calibration::schema`] that this version writes.
-pub const SCHEMA: &str = "pgassay.calibration/1";
+pub const SCHEMA: &str = "pgassay.calibration/2";
 /// Confidence level of the interval of a share.
 const LEVEL: f64 = 0.95;
 

@@ -208,7 +208,7 @@ impl<'a> PointCounters<'a> {
     }
 
     /// Compares every counter with the baseline's; empty if either side has no counters.
-    pub fn against(&self, baseline: &Self) -> Vec<CounterDifference> {
+    pub fn compare_with(&self, baseline: &Self) -> Vec<CounterDifference> {
         if self.trials.is_empty() || baseline.trials.is_empty() {
             return Vec::new();
         }
@@ -225,7 +225,7 @@ impl<'a> PointCounters<'a> {
             let (low, high) = interval.map_or((difference, difference), |it| (it.low, it.high));
             let (of_a, of_b) = (baseline.figure(name), self.figure(name));
             let larger = of_a.per_transaction.max(of_b.per_transaction);
-            let worth_telling = difference.abs() > MIN_RELATIVE_DIFFERENCE * larger;
+            let is_large_enough = difference.abs() > MIN_RELATIVE_DIFFERENCE * larger;
             // With one trial on a side there is no interval, so nothing is certain.
             let is_certain = interval.is_some() && (low > 0.0 || high < 0.0);
             CounterDifference {
@@ -235,7 +235,7 @@ impl<'a> PointCounters<'a> {
                 difference,
                 low,
                 high,
-                differs: worth_telling && is_certain,
+                differs: is_large_enough && is_certain,
             }
         };
         names.iter().map(row).collect()
@@ -347,21 +347,21 @@ mod tests {
         let double = counted(&[(20.0, 10), (40.0, 20)]);
         let noisy = counted(&[(10.0, 10), (30.0, 20), (5.0, 10)]);
         let base = PointCounters::new(base.iter());
-        let rows = PointCounters::new(double.iter()).against(&base);
+        let rows = PointCounters::new(double.iter()).compare_with(&base);
         assert_eq!(
             rows.len(),
             1,
             "the machine's idle time does not count per transaction"
         );
         assert!(rows[0].differs && (rows[0].difference - 1.0).abs() < 1e-12);
-        assert!(!PointCounters::new(noisy.iter()).against(&base)[0].differs);
-        assert!(PointCounters::new([].iter()).against(&base).is_empty());
+        assert!(!PointCounters::new(noisy.iter()).compare_with(&base)[0].differs);
+        assert!(PointCounters::new([].iter()).compare_with(&base).is_empty());
     }
 
     #[test]
     fn a_single_trial_per_side_never_differs() {
         let (one, other) = (counted(&[(10.0, 10)]), counted(&[(90.0, 10)]));
-        let rows = PointCounters::new(other.iter()).against(&PointCounters::new(one.iter()));
+        let rows = PointCounters::new(other.iter()).compare_with(&PointCounters::new(one.iter()));
         assert!(!rows[0].differs);
     }
 

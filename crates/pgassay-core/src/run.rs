@@ -21,7 +21,7 @@ use crate::study::Study;
 use crate::trial::Trial;
 
 /// The value of [`Run::schema`] that this version writes.
-pub const SCHEMA: &str = "pgassay.run/1";
+pub const SCHEMA: &str = "pgassay.run/2";
 
 /// Everything about one run of a study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -182,7 +182,7 @@ pub enum WarningKind {
     /// expensive.
     OpenConnections,
     /// Considerable CPU steal (noisy neighbors).
-    Steal,
+    CpuSteal,
     /// Other programs used a considerable share of the machine.
     OtherLoad,
     /// CPU stacks could not be sampled, or not completely.

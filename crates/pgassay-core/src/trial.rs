@@ -13,7 +13,7 @@ use crate::observation::{Background, Waits};
 
 /// Why a trial was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum TrialKind {
     /// For verdicts: only exact counters are read.
     Timed,
@@ -68,7 +68,7 @@ pub struct Trial {
     /// Totals of the load generator.
     pub client: ClientTotals,
     /// CPU steal, as a share of the machine's CPU time, 0 to 1.
-    pub steal: f64,
+    pub cpu_steal: f64,
     /// Share of the machine's CPU time used by other programs than the server and the load generator, 0
     /// to 1.
     pub other_programs: f64,
@@ -253,7 +253,7 @@ pub(crate) mod tests {
             },
             server: Some(CpuTotals::default()),
             client: ClientTotals::default(),
-            steal: 0.0,
+            cpu_steal: 0.0,
             other_programs: 0.0,
             unaccounted: None,
             cpu_utilization: 0.0,

@@ -58,7 +58,7 @@ fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> 
             processes: 8,
         }),
         client: ClientTotals::default(),
-        steal: 0.0,
+        cpu_steal: 0.0,
         other_programs: 0.0,
         unaccounted: None,
         counters: [("log.lines".to_owned(), (transactions + 10) as f64)].into(),
@@ -137,7 +137,7 @@ fn no_difference_is_equivalent_and_noise_is_inconclusive() {
     }
     assert_eq!(
         assessed(&noisy, &[]).comparisons[0].verdict,
-        Verdict::Unexplained
+        Verdict::Inconclusive
     );
 }
 
@@ -219,8 +219,8 @@ fn costs_add_up_to_the_exact_totals_and_changes_are_named() {
             .find(|row| row.name == name)
             .map(|row| row.change)
     };
-    assert_eq!(change("base_yyparse"), Some(Change::Gone));
-    assert_eq!(change("RevalidateCachedQuery"), Some(Change::New));
+    assert_eq!(change("base_yyparse"), Some(Change::Removed));
+    assert_eq!(change("RevalidateCachedQuery"), Some(Change::Added));
     // 300 of 500 samples of 50 µs and 450 of 500 of 30 µs: the share increases by half, the cost decreases.
     let run = cost
         .functions
@@ -262,7 +262,7 @@ fn no_mark_with_an_interval_that_contains_0() {
         {
             let is_beyond_noise = row.low_us > 0.0 || row.high_us < 0.0;
             assert!(
-                is_beyond_noise || row.change == Change::Unexplained,
+                is_beyond_noise || row.change == Change::Inconclusive,
                 "{row:?}"
             );
         }
@@ -309,7 +309,7 @@ fn constant_trials(of_baseline: u64, of_variant: u64) -> Vec<Trial> {
 fn equal_counts_have_a_wide_interval_and_are_inconclusive() {
     // Eight clients, ten transactions each: 30.0 ms and 30.1 ms give the same count in every trial.
     let comparison = &assessed(&constant_trials(80, 80), &[]).comparisons[0];
-    assert_eq!(comparison.verdict, Verdict::Unexplained);
+    assert_eq!(comparison.verdict, Verdict::Inconclusive);
     assert_eq!(
         comparison.inconclusive_reason,
         Some(Inconclusive::BelowResolution)
@@ -317,7 +317,7 @@ fn equal_counts_have_a_wide_interval_and_are_inconclusive() {
     assert!(comparison.tps.low < 30.0 / 30.1 && comparison.tps.high > 1.0);
     // The counts give ×0.900 in every block, but the latencies ×0.916.
     let comparison = &assessed(&constant_trials(80, 72), &[]).comparisons[0];
-    assert_eq!(comparison.verdict, Verdict::Unexplained);
+    assert_eq!(comparison.verdict, Verdict::Inconclusive);
     assert!(comparison.tps.low < 0.9 && comparison.tps.high > 0.916);
     for ratio in [
         &comparison.tps,
@@ -359,7 +359,7 @@ fn a_verdict_that_its_rank_test_contradicts_is_inconclusive() {
     let assessment = assess(&plan, &["18".to_owned()], &trials, &[]).expect("it is whole");
     let comparison = &assessment.comparisons[0];
     assert!(comparison.tps.low > 1.0 && comparison.tps.ranks_disagree);
-    assert_eq!(comparison.verdict, Verdict::Unexplained);
+    assert_eq!(comparison.verdict, Verdict::Inconclusive);
     assert_eq!(
         comparison.inconclusive_reason,
         Some(Inconclusive::RanksDisagree)
@@ -453,11 +453,14 @@ fn a_stripped_and_an_unstripped_build_mark_nothing_added_or_removed() {
             .chain(&cost.phases)
             .chain(&cost.subsystems);
         for row in rows {
-            assert!(!matches!(row.change, Change::New | Change::Gone), "{row:?}");
+            assert!(
+                !matches!(row.change, Change::Added | Change::Removed),
+                "{row:?}"
+            );
         }
         for rows in [&cost.phases, &cost.subsystems] {
             assert!(
-                rows.iter().all(|row| row.change == Change::Unexplained),
+                rows.iter().all(|row| row.change == Change::Inconclusive),
                 "{rows:?}"
             );
         }

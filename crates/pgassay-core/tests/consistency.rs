@@ -140,7 +140,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             client_run_queue_us: Some(spends.client_run_queue * credited),
             client_limited: false,
         },
-        steal: 0.0,
+        cpu_steal: 0.0,
         other_programs: foreign,
         unaccounted: Some(0.01),
         cpu_utilization: used_us / machine_us + foreign + 0.01,

@@ -68,7 +68,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             client_run_queue_us: None,
             client_limited: false,
         },
-        steal: 0.0,
+        cpu_steal: 0.0,
         other_programs: 0.01,
         unaccounted: Some(0.01),
         cpu_utilization: 0.5,
@@ -430,7 +430,10 @@ fn a_row_that_grew_is_marked_and_drift_of_both_sides_is_not() {
     .expect("there are totals");
     let lead = &difference.groups[0];
     assert_eq!((lead.part, lead.cost.name.as_str()), (Part::OnCpu, "plan"));
-    assert_eq!(lead.cost.change, pgassay_core::comparison::Change::Up);
+    assert_eq!(
+        lead.cost.change,
+        pgassay_core::comparison::Change::Increased
+    );
     assert!((lead.cost.difference_us - 20.0).abs() < 0.1);
     let queue = difference
         .groups
@@ -439,7 +442,7 @@ fn a_row_that_grew_is_marked_and_drift_of_both_sides_is_not() {
     let queue = queue.expect("both sides have it");
     assert_eq!(
         queue.cost.change,
-        pgassay_core::comparison::Change::Unexplained
+        pgassay_core::comparison::Change::Inconclusive
     );
 }
 

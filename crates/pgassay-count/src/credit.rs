@@ -21,7 +21,7 @@ pub(crate) fn subsystems(tally: &Tally, major: &str) -> Vec<Subsystem> {
         .map(|index| {
             let function = &tally.functions[index];
             if is_unknown(function) {
-                return Subsystem::Unexplained;
+                return Subsystem::Unknown;
             }
             if is_library(function) {
                 return Subsystem::Libc;

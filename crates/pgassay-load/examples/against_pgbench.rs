@@ -34,8 +34,8 @@ fn main() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
-    let initialised = pgbench(&server, &["-i", "-q"]).status().unwrap();
-    assert!(initialised.success());
+    let initialized = pgbench(&server, &["-i", "-q"]).status().unwrap();
+    assert!(initialized.success());
     for clients in [1, 16, 64] {
         let mut ratios = (Vec::new(), Vec::new());
         for pair in 0..pairs {
@@ -126,14 +126,14 @@ fn run_ours(server: &support::Server, clients: u32, seconds: u64, mode: &str) ->
         protocol,
         ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
     };
-    let mut crew = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
+    let mut pool = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
     let measure = Duration::from_secs(seconds);
-    let measured = crew
+    let measured = pool
         .run(&Window::Timed {
             settle: Duration::ZERO,
             measure,
         })
         .unwrap();
-    crew.close();
+    pool.close();
     (measured.tps(), measured.client_cpu_us_per_transaction())
 }

@@ -42,14 +42,14 @@ fn main() {
         seed: 42,
         ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
     };
-    let mut crew = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
+    let mut pool = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
     let measure = Duration::from_secs_f64(seconds.parse().unwrap());
     let window = Window::Timed {
         settle: Duration::from_millis(200),
         measure,
     };
-    let measured = crew.run(&window).unwrap();
-    crew.close();
+    let measured = pool.run(&window).unwrap();
+    pool.close();
     println!(
         "tps {:.0} cpu_us {:.3} p50_us {:.1} p99_us {:.1} limited {} fairness {}..{}",
         measured.tps(),

@@ -11,7 +11,7 @@ use pgassay_script::{Capture, CommandKind, Protocol, Refusal, SqlCommand, Value}
 use pgassay_wire::conninfo::Failure;
 use pgassay_wire::{Event, Execution, Session, TransactionStatus, WireError};
 
-use crate::conduct::FailureKind;
+use crate::client_options::FailureKind;
 use crate::error::{AbortCause, LoadError, ScriptLocation};
 use crate::program::Program;
 pub(crate) use run::{Progress, Run};

@@ -76,7 +76,7 @@ pub(crate) struct CommandTimes {
     /// When the current command began.
     begin_ns: u64,
     /// By command of the current script: when a flushed statement was sent, or 0.
-    asked_ns: Vec<u64>,
+    requested_ns: Vec<u64>,
     /// Pipelined statements until the next flush.
     until_flush: u64,
     /// A generator of its own, so that flushes do not change the script's random numbers.
@@ -99,7 +99,7 @@ impl CommandTimes {
             clock,
             records: Arc::clone(records),
             begin_ns: 0,
-            asked_ns: vec![0; longest],
+            requested_ns: vec![0; longest],
             until_flush: 0,
             rng: Rng::from_seed(seed),
             flushes_first,
@@ -112,7 +112,7 @@ impl CommandTimes {
     /// Begins a transaction; `ended` transactions came before it.
     pub fn begin_transaction(&mut self, ended: u64) {
         self.is_first = self.flushes_first && ended == 0;
-        self.asked_ns.fill(0);
+        self.requested_ns.fill(0);
     }
 
     /// Draws the number of statements until the next flush: uniform between 1 and twice the mean.
@@ -140,19 +140,19 @@ impl CommandTimes {
             }
             self.draw();
         }
-        self.asked_ns[command] = self.begin_ns.max(1);
+        self.requested_ns[command] = self.begin_ns.max(1);
         true
     }
 
     /// Handles the completion of a statement; its time counts only if it was flushed.
     pub fn complete(&mut self, script: usize, command: usize) {
-        let Some(asked_ns) = self.asked_ns.get_mut(command) else {
+        let Some(requested_ns) = self.requested_ns.get_mut(command) else {
             return;
         };
-        let asked_ns = std::mem::take(asked_ns);
-        if asked_ns > 0 {
+        let requested_ns = std::mem::take(requested_ns);
+        if requested_ns > 0 {
             // The whole pipeline is sent at its end, which is the current command now.
-            let sent_ns = self.begin_ns.max(asked_ns);
+            let sent_ns = self.begin_ns.max(requested_ns);
             let elapsed_ns = (self.clock)().saturating_sub(sent_ns);
             let is_first = self.is_first;
             self.change(|records| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pgassay_script::{Names, Protocol, Script};
 use pgassay_wire::conninfo::Target;
 
-use crate::conduct::ClientOptions;
+use crate::client_options::ClientOptions;
 
 /// Receives the output lines of a script's `debug()`.
 pub type DebugSink = Arc<dyn Fn(&str) + Send + Sync>;
@@ -61,7 +61,7 @@ pub struct ClientPoolConfig {
     /// Time limits.
     pub limits: Limits,
     /// Pacing, retries and other client options.
-    pub conduct: ClientOptions,
+    pub options: ClientOptions,
     /// The I/O interface of the threads.
     pub io: IoChoice,
 }
@@ -81,7 +81,7 @@ impl ClientPoolConfig {
             variables: Vec::new(),
             debug: None,
             limits: Limits::default(),
-            conduct: ClientOptions::default(),
+            options: ClientOptions::default(),
             io: IoChoice::default(),
         }
     }

@@ -36,14 +36,14 @@
 //! same holds for spread starts ([`Crew::spread_starts`]) and the account of delays in the client
 //! threads ([`Crew::keep_account`]), which studies use and `pgassay bench` does not.
 
-mod asking;
+mod broadcast;
 mod capture;
 mod client;
+mod client_options;
+mod client_pool;
 mod clock;
 mod command_times;
-mod conduct;
 mod config;
-mod crew;
 mod driver;
 mod error;
 mod measurement;
@@ -56,14 +56,14 @@ mod socket;
 mod timing;
 mod worker;
 
-pub use conduct::{
+pub use client_options::{
     ClientOptions, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, Outcome,
     ShellSink, Transaction,
 };
+pub use client_pool::ClientPool;
 pub use config::{
     ClientPoolConfig, DebugSink, IoChoice, Limits, RequestHook, WeightedScript, Window,
 };
-pub use crew::ClientPool;
 pub use error::{AbortCause, LoadError, ScriptLocation};
 pub use hdrhistogram::Histogram;
 pub use measurement::{

@@ -236,11 +236,11 @@ pub struct ClientTime {
     pub between_us: u64,
     /// The part of the time in transactions during which a reply was available but the client
     /// thread was busy with other clients. `None` if not measured.
-    pub turn_us: Option<u64>,
+    pub thread_busy_us: Option<u64>,
     /// Another part of the time in transactions: a client was ready, but its thread waited for a
     /// CPU. This is an upper bound, and exact for replies that were available before the thread
     /// waited. `None` if not measured, or if the kernel does not report it.
-    pub ready_run_queue_us: Option<u64>,
+    pub client_run_queue_us: Option<u64>,
 }
 
 /// Resource usage of one client thread.

@@ -51,7 +51,7 @@ struct Opener<'a> {
     /// Each client's attempts, and when its current attempt began.
     attempts: Vec<(Attempts, u64)>,
     /// Clients that will try again because the server's connection queue was full.
-    queueing: Vec<usize>,
+    waiting_for_queue: Vec<usize>,
     /// Clients that are connected but not yet open.
     in_progress: usize,
 }
@@ -73,14 +73,14 @@ pub(crate) fn open(
         clients: Vec::with_capacity(wanted),
         progress: Vec::with_capacity(wanted),
         attempts: Vec::with_capacity(wanted),
-        queueing: Vec::new(),
+        waiting_for_queue: Vec::new(),
         in_progress: 0,
     };
     let limit_ns = opening.connector.limit.as_nanos() as u64;
     let mut progressed_ns = opener.driver.now_ns();
     loop {
         let mut pause_ns = TICK_NS;
-        for index in std::mem::take(&mut opener.queueing) {
+        for index in std::mem::take(&mut opener.waiting_for_queue) {
             opener.retry_connecting(index)?;
             pause_ns = RETRY_NS;
         }
@@ -178,7 +178,7 @@ impl Opener<'_> {
         *begun_ns = self.driver.now_ns();
         let Some((fd, session)) = self.opening.connector.begin(id, attempts)? else {
             self.driver.close(index);
-            self.queueing.push(index);
+            self.waiting_for_queue.push(index);
             return Ok(());
         };
         self.driver.replace(index, fd).map_err(cannot_watch)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgassay_script::{CommandKind, Names, Protocol, Rng, Script};
 
-use crate::conduct::{NoticeSink, ShellSink};
+use crate::client_options::{NoticeSink, ShellSink};
 use crate::config::{ClientPoolConfig, DebugSink, RequestHook};
 use crate::error::LoadError;
 
@@ -89,10 +89,10 @@ impl Program {
             names: Arc::clone(&config.names),
             debug: config.debug.clone(),
             before_request: None,
-            trace: config.conduct.trace.clone(),
-            shell: config.conduct.shell.clone(),
-            notices: config.conduct.notices.clone(),
-            continues_on_error: config.conduct.continues_on_error,
+            trace: config.options.trace.clone(),
+            shell: config.options.shell.clone(),
+            notices: config.options.notices.clone(),
+            continues_on_error: config.options.continues_on_error,
             has_sleep,
             total_weight,
         })

@@ -34,7 +34,7 @@ pub(crate) struct Ended {
     pub started_ns: u64,
     /// When its client started work on it; with a connection for each transaction, when connecting
     /// began.
-    pub turned_ns: u64,
+    pub claimed_ns: u64,
     pub end_ns: u64,
     pub failed: bool,
 }
@@ -156,7 +156,7 @@ impl Recorder {
         } else if ended.end_ns < self.window_begin_ns {
             self.settle_transactions += 1;
         }
-        if ended.turned_ns < self.window_begin_ns || ended.end_ns >= self.window_end_ns {
+        if ended.claimed_ns < self.window_begin_ns || ended.end_ns >= self.window_end_ns {
             self.credit_at_end(ended, is_measured);
         }
     }
@@ -170,8 +170,8 @@ impl Recorder {
         let inside_ns = ended
             .end_ns
             .min(self.window_end_ns)
-            .saturating_sub(ended.turned_ns.max(self.window_begin_ns));
-        let duration_ns = ended.end_ns.saturating_sub(ended.turned_ns).max(1);
+            .saturating_sub(ended.claimed_ns.max(self.window_begin_ns));
+        let duration_ns = ended.end_ns.saturating_sub(ended.claimed_ns).max(1);
         self.credit_at_ends += inside_ns as f64 / duration_ns as f64;
         self.credit_at_ends -= f64::from(u8::from(is_measured));
     }
@@ -218,7 +218,7 @@ mod tests {
             script: 0,
             begin_ns,
             started_ns: begin_ns,
-            turned_ns: begin_ns,
+            claimed_ns: begin_ns,
             end_ns,
             failed,
         }

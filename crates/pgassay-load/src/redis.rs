@@ -195,13 +195,13 @@ impl RedisClientPool {
 
     fn drive(&mut self, begin_ns: u64, counts: &mut Counts) -> Result<(), RedisError> {
         let lost = |source| RedisError::Lost { source };
-        let mut postponed: Vec<(u64, usize)> = (0..self.clients.len())
+        let mut unconnected: Vec<(u64, usize)> = (0..self.clients.len())
             .map(|client| {
                 let start_ns = self.starts.get(client).copied().unwrap_or(0);
                 (begin_ns + start_ns, client)
             })
             .collect();
-        postponed.sort_unstable_by(|one, other| other.cmp(one));
+        unconnected.sort_unstable_by(|one, other| other.cmp(one));
         self.clients.iter_mut().for_each(|it| it.transactions = 0);
         let mut open = self.clients.len();
         let mut heard_ns = clock::monotonic_ns();
@@ -209,13 +209,13 @@ impl RedisClientPool {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(RedisError::Stopped);
             }
-            while let Some((due_ns, client)) = postponed.last().copied()
+            while let Some((due_ns, client)) = unconnected.last().copied()
                 && due_ns <= clock::monotonic_ns()
             {
-                postponed.pop();
+                unconnected.pop();
                 self.begin(client, clock::monotonic_ns())?;
             }
-            let next_ns = postponed.last().map_or(u64::MAX, |(due_ns, _)| *due_ns);
+            let next_ns = unconnected.last().map_or(u64::MAX, |(due_ns, _)| *due_ns);
             self.driver
                 .wait(next_ns.min(clock::monotonic_ns() + STOP_NS))
                 .map_err(lost)?;
@@ -302,8 +302,8 @@ impl RedisClientPool {
                 in_transaction_us,
                 asleep_us: 0,
                 between_us: all_us.saturating_sub(in_transaction_us),
-                turn_us: None,
-                ready_run_queue_us: None,
+                thread_busy_us: None,
+                client_run_queue_us: None,
             },
             client_limited: is_client_limited(&threads),
             threads,
@@ -444,13 +444,13 @@ mod tests {
         });
         let stop = Arc::new(AtomicBool::new(false));
         let script = ("incr", "INCR k\nINCR k\n");
-        let mut crew = RedisClientPool::connect(&address, 1, script, &stop).unwrap();
+        let mut pool = RedisClientPool::connect(&address, 1, script, &stop).unwrap();
         let window = Window::Timed {
             settle: Duration::from_millis(5),
             measure: Duration::from_millis(50),
         };
-        crew.spread_starts(Duration::from_millis(2), 1);
-        let measured = crew.run(&window).unwrap();
+        pool.spread_starts(Duration::from_millis(2), 1);
+        let measured = pool.run(&window).unwrap();
         assert!(measured.transactions > 10);
         assert!(measured.transactions_total > measured.transactions);
         assert_eq!(measured.latency_ns.len(), measured.transactions);
@@ -460,7 +460,7 @@ mod tests {
         let credited = measured.credited_transactions;
         assert!((credited - measured.transactions as f64).abs() < 1.0);
         assert!(credited.fract() != 0.0, "{credited}");
-        drop(crew);
+        drop(pool);
         server.join().unwrap();
     }
 }

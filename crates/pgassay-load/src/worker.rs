@@ -6,7 +6,7 @@
 //! loop's own overhead counts as latency, as it would for a real client of this kind.
 
 mod account;
-mod turns;
+mod steps;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,7 +18,7 @@ use pgassay_script::Rng;
 pub(crate) use account::DelayAccount;
 
 use crate::client::{Abort, Client, Progress, Stage};
-use crate::conduct::{ClientOptions, Observer};
+use crate::client_options::{ClientOptions, Observer};
 use crate::config::Limits;
 use crate::driver::{Arrival, Driver};
 use crate::error::LoadError;
@@ -48,7 +48,7 @@ pub(crate) struct Shared<'a> {
     pub stop: &'a AtomicBool,
     /// Whether a thread failed, so that the others can end.
     pub failed: AtomicBool,
-    pub conduct: &'a ClientOptions,
+    pub options: &'a ClientOptions,
     /// Opens connections, if each transaction has its own.
     pub connector: Option<&'a Connector>,
     /// Each client's start in ns after the beginning of the run; empty if all begin together.
@@ -79,7 +79,7 @@ pub(crate) struct Worker<D> {
     active: usize,
     /// The time of the last wait.
     now_ns: u64,
-    patrolled_ns: u64,
+    timeouts_checked_ns: u64,
 }
 
 impl<D: Driver> Worker<D> {
@@ -96,7 +96,7 @@ impl<D: Driver> Worker<D> {
             runnable: VecDeque::with_capacity(clients.len()),
             active: 0,
             now_ns: 0,
-            patrolled_ns: 0,
+            timeouts_checked_ns: 0,
             clients,
         }
     }
@@ -107,7 +107,7 @@ impl<D: Driver> Worker<D> {
         self.active = self.clients.len();
         self.due_ns = begin_ns;
         self.now_ns = begin_ns;
-        self.patrolled_ns = begin_ns;
+        self.timeouts_checked_ns = begin_ns;
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
             run.ended = 0;
@@ -185,12 +185,14 @@ impl<D: Driver> Worker<D> {
         }
         self.recorder.window_end_ns = shared.end_ns.load(Ordering::Relaxed);
         let reply_ns = shared.limits.reply.as_nanos() as u64;
-        if self.now_ns.saturating_sub(self.patrolled_ns) >= TIMEOUT_CHECK_NS.min(reply_ns / 2) {
-            self.patrolled_ns = self.now_ns;
+        if self.now_ns.saturating_sub(self.timeouts_checked_ns)
+            >= TIMEOUT_CHECK_NS.min(reply_ns / 2)
+        {
+            self.timeouts_checked_ns = self.now_ns;
             self.expire_attempts(shared)?;
             let late = self.clients.iter().find(|client| {
                 matches!(client.run.stage, Stage::Reply | Stage::RollingBack)
-                    && self.now_ns.saturating_sub(client.run.asked_ns) > reply_ns
+                    && self.now_ns.saturating_sub(client.run.requested_ns) > reply_ns
             });
             if let Some(late) = late {
                 return Err(LoadError::Unanswered {

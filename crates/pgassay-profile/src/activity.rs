@@ -32,7 +32,7 @@ const QUESTION: &str =
     "select pid, state, wait_event_type, wait_event from pg_stat_get_activity(null)";
 
 /// A connection for sampling `pg_stat_activity`.
-pub struct Activity<S> {
+pub struct ActivitySampler<S> {
     exchange: Exchange<S>,
     sees_processes: bool,
     tells_of_clients: bool,
@@ -55,7 +55,7 @@ impl ProcState {
     }
 }
 
-impl<S: Read + Write> Activity<S> {
+impl<S: Read + Write> ActivitySampler<S> {
     /// Checks that the query works. `sees_processes`: the server's processes are in this machine's
     /// `/proc`.
     ///
@@ -102,8 +102,8 @@ impl<S: Read + Write> Activity<S> {
     }
 
     /// The state of every session with a database and every parallel worker, except our own: as
-    /// [`Activity::ask`], but with `None` for those without activity data.
-    pub(crate) fn ask_of_all(&mut self) -> Result<Sessions, ExchangeError> {
+    /// [`ActivitySampler::ask`], but with `None` for those without activity data.
+    pub(crate) fn query_all_sessions(&mut self) -> Result<Sessions, ExchangeError> {
         // Before 10 the view has no other processes.
         let kind = if self.tells_of_clients {
             "and coalesce(backend_type, 'client backend') in ('client backend', 'parallel worker')"

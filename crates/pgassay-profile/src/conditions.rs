@@ -47,7 +47,7 @@ pub struct Limit {
     /// Its effect on a measurement.
     pub effect: String,
     /// The command that fixes it; `None` if there is none.
-    pub remedy: Option<String>,
+    pub fix: Option<String>,
 }
 
 // Capability numbers; see include/uapi/linux/capability.h.
@@ -98,12 +98,12 @@ impl Conditions {
     /// The conditions that limit a measurement on this machine.
     pub fn limits(&self) -> Vec<Limit> {
         let mut limits = Vec::new();
-        let mut add = |condition, effect: String, remedy: Option<&str>| {
-            let remedy = remedy.map(str::to_owned);
+        let mut add = |condition, effect: String, fix: Option<&str>| {
+            let fix = fix.map(str::to_owned);
             limits.push(Limit {
                 condition,
                 effect,
-                remedy,
+                fix,
             });
         };
         if self.perf_event_paranoid.is_some_and(|p| p > 0) && !self.may_sample {
@@ -318,10 +318,10 @@ mod tests {
             ]
         );
         assert_eq!(
-            limits[0].remedy.as_deref(),
+            limits[0].fix.as_deref(),
             Some("sudo sysctl kernel.perf_event_paranoid=0")
         );
-        assert_eq!(limits[5].remedy, None, "no command fixes CPU steal");
+        assert_eq!(limits[5].fix, None, "no command fixes CPU steal");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //!   they are never shares of wall-clock time: on a saturated machine a sampling profiler is biased.
 //! - [`LiveServer`] finds an external server, and [`CpuLog`] keeps exact totals of its processes as
 //!   they start and end.
-//! - [`WaitReader`] reads wait events from a backend's memory, [`Activity`] queries the server if
+//! - [`WaitReader`] reads wait events from a backend's memory, [`ActivitySampler`] queries the server if
 //!   that is not permitted, and [`WaitLog`] counts them: they divide the blocked time and are never
 //!   shares of wall-clock time.
 //! - [`EventCounter`] reads hardware counters of processes.
@@ -17,7 +17,7 @@
 //! - [`ClockSteps`] and [`Clock`] measure the overhead of reading the clock.
 //!
 //! # Invariants
-//! Nothing here blocks the load. Only [`Activity`], and [`WaitReader::learn`] at the start, use a
+//! Nothing here blocks the load. Only [`ActivitySampler`], and [`WaitReader::learn`] at the start, use a
 //! connection to the server. A sampler that is open but not started costs a microsecond for each
 //! new process and mapping, and nothing else. Lost, truncated and unknown samples are counted and
 //! reported. A symbol names only addresses inside its own extent.
@@ -40,17 +40,16 @@ mod debug_file;
 mod error;
 mod event;
 mod event_counter;
-mod family_cpu;
 mod frames;
 mod kallsyms;
 mod live;
-mod look;
 mod maps;
 mod memory;
 mod object_file;
 mod object_functions;
 mod off_cpu;
 mod process;
+mod process_tree_cpu;
 mod procfs;
 mod record;
 mod ring;
@@ -62,6 +61,7 @@ mod slicer;
 mod slices;
 mod space;
 mod span;
+mod state_sample;
 mod switch_record;
 mod symbols;
 mod tally;
@@ -72,20 +72,20 @@ mod wait_log;
 mod wait_reader;
 mod wake;
 
-pub use activity::{Activity, NamedWait};
+pub use activity::{ActivitySampler, NamedWait};
 pub use clock::{Clock, ClockSource, ClockSteps, own_cpu_ns, process_cpu_ns};
 pub use conditions::{Conditions, Limit};
 pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu};
 pub use cpu_log::{CpuLog, LoggedProcess, RoleCpu};
 pub use error::{NotPermitted, SamplerError};
 pub use event_counter::{CountedEvent, EventCounter, EventCounterError};
-pub use family_cpu::{ProcessTreeCpu, ProcessTreesCpu};
 pub use frames::Frame;
 pub use live::{LiveError, LiveProcess, LiveServer};
 pub use object_functions::{FunctionAt, ObjectFunctions};
 pub use off_cpu::{
     Blocked, OffCpu, OffCpuCause, OffCpuConfig, OffCpuInterval, ProcessOffCpu, Slice,
 };
+pub use process_tree_cpu::{ProcessTreeCpu, ProcessTreesCpu};
 pub use role::Role;
 pub use sampler::{Sampler, SamplerConfig};
 pub use samples::{ProcessSamples, Quality, SampleMoment, Samples, Selection};

@@ -161,10 +161,10 @@ impl OffCpu {
 
     /// The limitations of these data, each with a fix if there is one.
     pub fn limits(&self) -> Vec<Limit> {
-        let limit = |condition, effect, remedy: Option<&str>| Limit {
+        let limit = |condition, effect, fix: Option<&str>| Limit {
             condition,
             effect,
-            remedy: remedy.map(str::to_owned),
+            fix: fix.map(str::to_owned),
         };
         let mut limits = Vec::new();
         if self.slices_dropped > 0 {
@@ -183,8 +183,8 @@ impl OffCpu {
         if !self.wake_ups {
             let effect =
                 "wake-ups were not recorded, so blocked time includes run-queue wait".to_owned();
-            let remedy = "run pgassay doctor to show the command that permits it";
-            limits.push(limit("wake_ups", effect, Some(remedy)));
+            let fix = "run pgassay doctor to show the command that permits it";
+            limits.push(limit("wake_ups", effect, Some(fix)));
         }
         let blocked_ns: u64 = self.processes.iter().map(ProcessOffCpu::blocked_ns).sum();
         let nowhere = |it: &&Blocked| it.stack.is_none();

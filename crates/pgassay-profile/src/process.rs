@@ -44,8 +44,8 @@ pub(crate) enum Owner<'a> {
 pub(crate) struct ProcessTable {
     postmasters: HashSet<u32>,
     servers: HashMap<u32, Process>,
-    foreign: HashSet<u32>,
-    ended_foreign: Vec<u32>,
+    other_programs: HashSet<u32>,
+    ended_others: Vec<u32>,
 }
 
 impl ProcessTable {
@@ -53,7 +53,7 @@ impl ProcessTable {
     /// wait for it.
     pub fn watch(&mut self, postmaster_pid: u32, spaces: &mut Spaces) {
         self.postmasters.insert(postmaster_pid);
-        self.foreign.clear();
+        self.other_programs.clear();
         self.owner(postmaster_pid, spaces);
     }
 
@@ -66,7 +66,7 @@ impl ProcessTable {
 
     /// Prepares for changes since the last window.
     pub fn begin_window(&mut self, spaces: &mut Spaces) {
-        self.foreign.clear();
+        self.other_programs.clear();
         self.servers
             .retain(|pid, _| std::path::Path::new(&format!("/proc/{pid}")).exists());
         let forget = spaces.len() > SPACES_MAX;
@@ -110,13 +110,13 @@ impl ProcessTable {
     /// The process of a sample, looked up if it is new.
     pub fn owner(&mut self, pid: u32, spaces: &mut Spaces) -> Owner<'_> {
         if !self.servers.contains_key(&pid) {
-            if self.foreign.contains(&pid) {
+            if self.other_programs.contains(&pid) {
                 return Owner::OtherProgram;
             }
             match self.find_postmaster(pid) {
                 Ancestry::Server(postmaster_pid) => self.adopt(pid, postmaster_pid),
                 Ancestry::OtherProgram => {
-                    self.foreign.insert(pid);
+                    self.other_programs.insert(pid);
                     return Owner::OtherProgram;
                 }
                 Ancestry::Ended => return Owner::Unknown,
@@ -132,7 +132,7 @@ impl ProcessTable {
 
     pub fn forked(&mut self, pid: u32, parent_pid: u32, spaces: &mut Spaces) {
         // PIDs are reused.
-        self.foreign.remove(&pid);
+        self.other_programs.remove(&pid);
         self.servers.remove(&pid);
         // Copied now, since the child may end before it is read.
         match self.owner(parent_pid, spaces) {
@@ -146,7 +146,7 @@ impl ProcessTable {
                 self.servers.insert(pid, child);
             }
             Owner::OtherProgram => {
-                self.foreign.insert(pid);
+                self.other_programs.insert(pid);
             }
             Owner::Unknown => {}
         }
@@ -156,15 +156,15 @@ impl ProcessTable {
     pub fn exited(&mut self, pid: u32) {
         match self.servers.get_mut(&pid) {
             Some(process) => process.has_ended = true,
-            None => self.ended_foreign.push(pid),
+            None => self.ended_others.push(pid),
         }
     }
 
     /// Removes the processes that have ended.
     pub fn remove_ended(&mut self) {
         self.servers.retain(|_, p| !p.has_ended);
-        for pid in self.ended_foreign.drain(..) {
-            self.foreign.remove(&pid);
+        for pid in self.ended_others.drain(..) {
+            self.other_programs.remove(&pid);
         }
     }
 

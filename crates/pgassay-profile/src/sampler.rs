@@ -173,7 +173,7 @@ impl Sampler {
             .send(order)
             .map_err(|_| SamplerError::ReaderEnded)?;
         self.wake
-            .rouse()
+            .wake()
             .map_err(|source| os("waking the reading thread", source))
     }
 }
@@ -183,7 +183,7 @@ impl Drop for Sampler {
         // The thread ends when the channel of commands is closed.
         let (closed, _) = channel();
         self.orders = closed;
-        if self.wake.rouse().is_ok()
+        if self.wake.wake().is_ok()
             && let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

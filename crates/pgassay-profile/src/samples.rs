@@ -37,7 +37,7 @@ pub struct Samples {
     /// Every process of the profiled servers that was sampled on a CPU.
     pub processes: Vec<ProcessSamples>,
     /// Samples of processes of other programs, including the load.
-    pub foreign: u64,
+    pub other_programs: u64,
     /// Samples of processes that ended before they could be identified.
     pub unattributed: u64,
     /// Records that did not fit into the ring buffer, most likely samples.
@@ -150,12 +150,12 @@ impl Samples {
     /// The limitations of these samples, each with a fix if there is one.
     pub fn limits(&self) -> Vec<Limit> {
         let mut limits = Vec::new();
-        let mut add = |condition, effect, remedy: Option<&str>| {
-            let remedy = remedy.map(str::to_owned);
+        let mut add = |condition, effect, fix: Option<&str>| {
+            let fix = fix.map(str::to_owned);
             limits.push(Limit {
                 condition,
                 effect,
-                remedy,
+                fix,
             });
         };
         let quality = self.select(|_| true).quality;
@@ -202,8 +202,8 @@ impl Samples {
         }
         if !self.kernel_named {
             let effect = "kernel functions have no names".to_owned();
-            let remedy = "sudo sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=0";
-            add("kernel_names", effect, Some(remedy));
+            let fix = "sudo sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=0";
+            add("kernel_names", effect, Some(fix));
         }
         for object in &self.unreadable_objects {
             add(
@@ -217,8 +217,8 @@ impl Samples {
                 "{unnamed} of {} samples are in unnamed functions of {object}, which is stripped",
                 quality.total
             );
-            let remedy = "install its debug symbols package, such as postgresql-NN-dbgsym";
-            add("stripped_object", effect, Some(remedy));
+            let fix = "install its debug symbols package, such as postgresql-NN-dbgsym";
+            add("stripped_object", effect, Some(fix));
         }
         limits.extend(self.off_cpu.iter().flat_map(OffCpu::limits));
         limits

@@ -8,8 +8,8 @@
 //! it, and the others' share of the time is counted as ambiguous.
 
 use crate::arch::{REGS_COUNT, user_regs};
-use crate::look::CodeLocation;
 use crate::space::SpaceId;
+use crate::state_sample::CodeLocation;
 use crate::timeline::SiteId;
 use std::collections::{BTreeMap, HashMap};
 

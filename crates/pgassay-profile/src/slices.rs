@@ -2,13 +2,13 @@
 
 use crate::arch::regs_at;
 use crate::cpu::ProcessCpu;
-use crate::look::{self, CodeLocation, StateSample};
 use crate::off_cpu::{Blocked, OffCpu, OffCpuCause, OffCpuInterval, ProcessOffCpu, Slice};
 use crate::process::Owner;
 use crate::record::{Record, Records};
 use crate::role::Role;
 use crate::samples::Quality;
 use crate::site::{SiteSummary, WaitSites};
+use crate::state_sample::{self, CodeLocation, StateSample};
 use crate::switch_record::{SchedEvent, SchedEventKind, SchedEvents};
 use crate::tally::Tally;
 use crate::timeline::{
@@ -155,7 +155,7 @@ impl Tally {
         if self.window.slices.sites.has_stack(site) {
             return;
         }
-        let Some(stack) = look::stack_at(pid, place, OUTSIDE_STACK_BYTES) else {
+        let Some(stack) = state_sample::stack_at(pid, place, OUTSIDE_STACK_BYTES) else {
             return;
         };
         // Unwinding may need registers that only a switch record has.

@@ -32,7 +32,7 @@ pub(crate) struct Window {
     /// Only of this window, so that memory does not grow from trial to trial.
     stacks: StackTable,
     period_ns: u64,
-    foreign: u64,
+    other_programs: u64,
     unattributed: u64,
     lost_records: u64,
     throttled: u64,
@@ -131,7 +131,7 @@ impl Tally {
         let process = match self.processes.owner(sample.pid, &mut self.spaces) {
             Owner::Server(process) => process,
             Owner::OtherProgram => {
-                self.window.foreign += 1;
+                self.window.other_programs += 1;
                 return;
             }
             Owner::Unknown => {
@@ -269,7 +269,7 @@ impl Tally {
                 .into_iter()
                 .map(ProcessCounts::finish)
                 .collect(),
-            foreign: window.foreign,
+            other_programs: window.other_programs,
             unattributed: window.unattributed,
             lost: window.lost_records,
             throttled: window.throttled,

@@ -5,7 +5,7 @@
 //! *blocked* time, whose exact total comes from the kernel, among wait events; they are never shares
 //! of wall-clock time.
 
-use crate::activity::{Activity, NamedWait, stayed_blocked, stayed_runnable};
+use crate::activity::{ActivitySampler, NamedWait, stayed_blocked, stayed_runnable};
 use crate::procfs::read_state;
 use crate::wait_reader::WaitReader;
 use pgassay_wire::ExchangeError;
@@ -95,7 +95,7 @@ impl WaitLog<NamedWait> {
     /// An error of the server or the connection; then all processes count as unreadable.
     pub fn ask<S: Read + Write>(
         &mut self,
-        activity: &mut Activity<S>,
+        activity: &mut ActivitySampler<S>,
         pids: &[u32],
     ) -> Result<(), ExchangeError> {
         self.sweeps += 1;
@@ -122,12 +122,12 @@ impl WaitLog<NamedWait> {
     ///
     /// # Errors
     /// An error of the server or the connection.
-    pub fn ask_of_all<S: Read + Write>(
+    pub fn query_all_sessions<S: Read + Write>(
         &mut self,
-        activity: &mut Activity<S>,
+        activity: &mut ActivitySampler<S>,
     ) -> Result<Vec<u32>, ExchangeError> {
         self.sweeps += 1;
-        let sessions = activity.ask_of_all()?;
+        let sessions = activity.query_all_sessions()?;
         let pids = sessions.keys().copied().collect();
         for told in sessions.into_values() {
             match told {

@@ -23,7 +23,7 @@ impl Wake {
     }
 
     /// Ends the current or the next wait.
-    pub fn rouse(&self) -> io::Result<()> {
+    pub fn wake(&self) -> io::Result<()> {
         let one = 1_u64.to_ne_bytes();
         // SAFETY: the buffer has the stated size.
         let written = unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_wake_before_the_wait_ends_it_at_once_and_only_once() {
         let wake = Wake::new().unwrap();
-        wake.rouse().unwrap();
+        wake.wake().unwrap();
         let began = Instant::now();
         wake.wait(&[], Some(Duration::from_secs(20))).unwrap();
         assert!(began.elapsed() < Duration::from_secs(10));

@@ -356,7 +356,7 @@ fn processes_of_other_programs_are_counted_separately() {
         return;
     };
     let samples = sample(&sampler, Duration::from_millis(400));
-    assert!(samples.foreign >= 10, "{samples:?}");
+    assert!(samples.other_programs >= 10, "{samples:?}");
     assert_eq!(samples.processes, []);
     drop(fixture);
 }
@@ -497,7 +497,7 @@ fn an_unprivileged_user_gets_its_tier_and_the_commands_for_the_next() {
     let paranoid = number("perf_event_paranoid").unwrap();
     let is_traceable = number("yama/ptrace_scope").unwrap_or(0) == 0;
     let (_dir, program) = program_for_anybody();
-    let told = |target: Option<u32>| {
+    let known = |target: Option<u32>| {
         let mut command = fixture_command(&program, "tier");
         command.env(
             "PGASSAY_FIXTURE_PID",
@@ -508,8 +508,8 @@ fn an_unprivileged_user_gets_its_tier_and_the_commands_for_the_next() {
         let line = text.lines().find_map(|line| line.strip_prefix("FIXTURE "));
         line.unwrap_or_else(|| panic!("{text}")).to_owned()
     };
-    let own = told(None);
-    let others = told(Some(std::process::id()));
+    let own = known(None);
+    let others = known(Some(std::process::id()));
     if paranoid > 0 {
         assert!(own.starts_with("T1 "), "{own}");
         assert!(own.contains("T2 CPU stacks cannot be sampled"), "{own}");

@@ -9,7 +9,7 @@ const EVENTS_MAX: i32 = 64;
 pub(crate) struct Poller {
     epoll: OwnedFd,
     events: Vec<libc::epoll_event>,
-    has_pwait2: bool,
+    has_epoll_pwait2: bool,
 }
 
 impl Poller {
@@ -22,7 +22,7 @@ impl Poller {
         Ok(Self {
             epoll,
             events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX as usize],
-            has_pwait2: true,
+            has_epoll_pwait2: true,
         })
     }
 
@@ -54,7 +54,7 @@ impl Poller {
 
     fn wait_for_events(&mut self, timeout_ns: u64) -> io::Result<usize> {
         let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
-        if self.has_pwait2 {
+        if self.has_epoll_pwait2 {
             let timeout = libc::timespec {
                 tv_sec: (timeout_ns / 1_000_000_000).cast_signed(),
                 tv_nsec: (timeout_ns % 1_000_000_000).cast_signed(),
@@ -75,7 +75,7 @@ impl Poller {
             match found {
                 // Kernels before 5.11 and some sandboxes lack it.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-                    self.has_pwait2 = false;
+                    self.has_epoll_pwait2 = false;
                 }
                 found => return found.map(|found| found as usize),
             }

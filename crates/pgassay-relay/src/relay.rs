@@ -214,14 +214,14 @@ impl RelayLoop {
         let mut passed = Forwarded::default();
         let one_way_ns = self.one_way_ns;
         self.connections.retain(|_, connection| {
-            let goes_on = connection.forward(&mut passed, buffer, one_way_ns);
-            if !goes_on {
+            let is_open = connection.forward(&mut passed, buffer, one_way_ns);
+            if !is_open {
                 for socket in &connection.sockets {
                     // The socket may be closed already.
                     socket.shutdown(Shutdown::Both).ok();
                 }
             }
-            goes_on
+            is_open
         });
         let shared = &self.shared;
         shared.pieces.fetch_add(passed.pieces, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use crate::number;
 use crate::outline::condition_title;
 
 /// Readings listed one by one.
-const TOLD_MAX: usize = 4;
+const READINGS_MAX: usize = 4;
 
 /// The word for an outcome.
 pub(crate) fn word(it: &ExpectationOutcome) -> &'static str {
@@ -29,11 +29,11 @@ pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
     let decisive: Vec<&Reading> = it.readings.iter().filter(of_outcome).collect();
     let mut parts: Vec<String> = decisive
         .iter()
-        .take(TOLD_MAX)
+        .take(READINGS_MAX)
         .map(|reading| one(run, reading))
         .collect();
-    if decisive.len() > TOLD_MAX {
-        parts.push(format!("{} more", decisive.len() - TOLD_MAX));
+    if decisive.len() > READINGS_MAX {
+        parts.push(format!("{} more", decisive.len() - READINGS_MAX));
     }
     let met = it.readings.iter().filter(|it| it.outcome() == Outcome::Met);
     if outcome != Outcome::Met {

@@ -220,7 +220,7 @@ fn client(checks: &LedgerChecks) -> Option<String> {
 }
 
 fn steal(checks: &LedgerChecks) -> Option<String> {
-    (checks.steal >= 0.005).then(|| format!("CPU steal {}", number::percent(checks.steal)))
+    (checks.cpu_steal >= 0.005).then(|| format!("CPU steal {}", number::percent(checks.cpu_steal)))
 }
 
 fn basis_of_blocked_time(divider: Divider) -> &'static str {

@@ -212,9 +212,9 @@ pub(crate) struct TopRows<'a> {
     pub rest_us: [f64; 3],
 }
 
-/// The `count` rows with the largest differences; rows within noise only if `keep_unresolved` is set.
+/// The `count` rows with the largest differences; rows within noise only if `keep_noise` is set.
 /// The other rows are summed, so that the parts still add up.
-pub(crate) fn top_rows(rows: &[CostRow], count: usize, keep_unresolved: bool) -> TopRows<'_> {
+pub(crate) fn top_rows(rows: &[CostRow], count: usize, keep_noise: bool) -> TopRows<'_> {
     let mut order: Vec<&CostRow> = rows.iter().collect();
     // Rows that combine others have names in parentheses and come last.
     let pooled = |row: &CostRow| row.name.starts_with('(');
@@ -222,7 +222,7 @@ pub(crate) fn top_rows(rows: &[CostRow], count: usize, keep_unresolved: bool) ->
         let size = b.difference_us.abs().total_cmp(&a.difference_us.abs());
         pooled(a).cmp(&pooled(b)).then(size)
     });
-    let wanted = |row: &&CostRow| keep_unresolved || row.change != Change::Unexplained;
+    let wanted = |row: &&CostRow| keep_noise || row.change != Change::Inconclusive;
     let (wanted, unwanted): (Vec<&CostRow>, Vec<&CostRow>) = order.into_iter().partition(wanted);
     let (shown, beyond) = wanted.split_at(wanted.len().min(count));
     let mut rest_us = [0.0; 3];
@@ -245,7 +245,7 @@ pub(crate) fn top_rows(rows: &[CostRow], count: usize, keep_unresolved: bool) ->
 /// Sum of the differences of the rows within noise, in µs per transaction.
 pub(crate) fn within_noise_us(rows: &[CostRow]) -> f64 {
     rows.iter()
-        .filter(|row| row.change == Change::Unexplained)
+        .filter(|row| row.change == Change::Inconclusive)
         .map(|row| row.difference_us)
         .sum()
 }

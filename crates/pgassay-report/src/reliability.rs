@@ -132,7 +132,7 @@ pub(crate) fn needs_pairs(comparison: &Comparison) -> bool {
         comparison.inconclusive_reason,
         Some(Inconclusive::RanksDisagree | Inconclusive::BelowResolution)
     );
-    comparison.verdict == Verdict::Unexplained && by_pairs
+    comparison.verdict == Verdict::Inconclusive && by_pairs
 }
 
 /// Why some rows have no marks: one side's binaries lack symbols that the other's have.

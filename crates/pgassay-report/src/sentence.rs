@@ -35,18 +35,18 @@ pub(crate) fn verdict_word(verdict: Verdict) -> &'static str {
         Verdict::Faster => "faster",
         Verdict::Slower => "slower",
         Verdict::Equivalent => "equivalent",
-        Verdict::Unexplained => "inconclusive",
+        Verdict::Inconclusive => "inconclusive",
     }
 }
 
 /// The mark of a row; empty if its difference is within noise.
 pub(crate) fn change_word(change: Change) -> &'static str {
     match change {
-        Change::New => "added",
-        Change::Up => "increased",
-        Change::Down => "decreased",
-        Change::Gone => "removed",
-        Change::Unexplained => "",
+        Change::Added => "added",
+        Change::Increased => "increased",
+        Change::Decreased => "decreased",
+        Change::Removed => "removed",
+        Change::Inconclusive => "",
     }
 }
 
@@ -94,7 +94,7 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
         Verdict::Equivalent => {
             format!("{name} is equivalent to {baseline} (±2%): throughput {figures}.")
         }
-        Verdict::Unexplained => {
+        Verdict::Inconclusive => {
             let why =
                 reliability::reason(comparison).unwrap_or_else(|| pairs_sentence("A verdict", tps));
             format!("{name} vs {baseline} is inconclusive: throughput {figures}. {why}")
@@ -109,7 +109,7 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
         Verdict::Faster,
         Verdict::Slower,
         Verdict::Equivalent,
-        Verdict::Unexplained,
+        Verdict::Inconclusive,
     ]
     .into_iter()
     .map(|verdict| {
@@ -131,8 +131,8 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
                 (Verdict::Slower, _) => "slower".to_owned(),
                 (Verdict::Equivalent, 0) => format!("equivalent to {baseline} (±2%)"),
                 (Verdict::Equivalent, _) => "equivalent (±2%)".to_owned(),
-                (Verdict::Unexplained, 0) => format!("inconclusive vs {baseline}"),
-                (Verdict::Unexplained, _) => "inconclusive".to_owned(),
+                (Verdict::Inconclusive, 0) => format!("inconclusive vs {baseline}"),
+                (Verdict::Inconclusive, _) => "inconclusive".to_owned(),
             };
             let place = match with[..] {
                 [_, _] if comparisons.len() == 2 => "in both conditions".to_owned(),
@@ -181,13 +181,13 @@ pub(crate) fn ratio_in_words(ratio: &Ratio) -> String {
 
 /// How many pairs would decide all inconclusive comparisons, if there are any.
 pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
-    let unresolved = || {
+    let undecided = || {
         run.comparisons
             .iter()
             .filter(|it| reliability::needs_pairs(it))
     };
-    let hardest = unresolved().max_by_key(|it| pairs_needed(&it.tps))?;
-    let subject = if unresolved().count() > 1 {
+    let hardest = undecided().max_by_key(|it| pairs_needed(&it.tps))?;
+    let subject = if undecided().count() > 1 {
         "Deciding all of them"
     } else {
         "A verdict"

@@ -11,8 +11,8 @@ use serde_json::Value;
 #[test]
 fn the_committed_schemas_are_current() {
     for (name, schema) in [
-        ("observation-1.json", observation_schema()),
-        ("run-1.json", run_schema()),
+        ("observation-2.json", observation_schema()),
+        ("run-2.json", run_schema()),
         ("study-1.json", study_schema()),
     ] {
         let path = format!("{}/../../docs/schema/{name}", env!("CARGO_MANIFEST_DIR"));

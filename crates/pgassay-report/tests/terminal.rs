@@ -187,7 +187,7 @@ fn a_contradicted_and_a_rounded_verdict_are_visible_everywhere() {
         .iter_mut()
         .zip([Inconclusive::RanksDisagree, Inconclusive::BelowResolution])
     {
-        comparison.verdict = Verdict::Unexplained;
+        comparison.verdict = Verdict::Inconclusive;
         comparison.inconclusive_reason = Some(reason);
         comparison.tps.ranks_disagree = reason == Inconclusive::RanksDisagree;
         comparison.tps.widened = 0.025;

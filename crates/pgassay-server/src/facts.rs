@@ -54,7 +54,7 @@ impl BuildFacts {
 
     /// The facts that a running server reports: `version()`, and the view `pg_config` if it is
     /// readable.
-    pub fn told(banner: String, configure: Option<String>, cflags: Option<String>) -> Self {
+    pub fn reported(banner: String, configure: Option<String>, cflags: Option<String>) -> Self {
         Self {
             compiler: compiler_of(&banner).map(str::to_owned),
             banner: Some(banner),
@@ -250,7 +250,7 @@ mod tests {
     fn unknown_facts_are_not_compared() {
         let whole = BuildFacts::of_image(NEW);
         let banner = whole.banner.clone().unwrap();
-        let silent = BuildFacts::told(banner, None, None);
+        let silent = BuildFacts::reported(banner, None, None);
         assert_eq!(silent.compiler, whole.compiler);
         assert_eq!(differ(&whole, &silent), None);
         assert_eq!(silent.has_feature("lz4"), None);

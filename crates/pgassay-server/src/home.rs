@@ -17,7 +17,7 @@ use crate::error::ServerError;
 use crate::keeper::Keeper;
 use crate::log::ServerLog;
 use crate::os::{self, Pid, Signal};
-use crate::place::ServerDir;
+use crate::server_dir::ServerDir;
 use crate::sweep::{self, DATA_LOCATION_FILE, wait_until};
 
 /// Maximum length of a socket's path (`sun_path` in `sys/un.h`, minus the final zero).

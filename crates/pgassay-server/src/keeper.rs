@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::os;
-use crate::place::ServerDir;
+use crate::server_dir::ServerDir;
 use crate::sweep::wait_until;
 
 const SCRIPT: &str = include_str!("keeper.sh");

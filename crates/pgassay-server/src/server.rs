@@ -4,7 +4,7 @@
 //! nobody else can reach, and no TCP unless requested. It ends when its `Server` is dropped, and
 //! when our process ends, however that ends (see `keeper`).
 
-mod kept;
+mod initial_data;
 mod large_log;
 mod starting;
 

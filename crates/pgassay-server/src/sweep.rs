@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::account::Account;
 use crate::os::{self, Pid, Signal};
-use crate::place::{self, ServerDir};
 use crate::processes;
+use crate::server_dir::{self, ServerDir};
 use crate::shared_memory::SharedMemory;
 
 /// Time limit of an immediate shutdown; then the processes are terminated or killed.
@@ -64,7 +64,7 @@ pub(crate) fn stale(parents: &[PathBuf], account: &Account) -> Vec<PathBuf> {
     let mut removed = Vec::new();
     for path in parents
         .iter()
-        .flat_map(|parent| place::server_dirs_in(parent))
+        .flat_map(|parent| server_dir::server_dirs_in(parent))
     {
         let elsewhere = std::fs::read_to_string(path.join(DATA_LOCATION_FILE))
             .ok()

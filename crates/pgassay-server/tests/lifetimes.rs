@@ -44,13 +44,13 @@ fn a_process_with_a_server() {
     // A connection that is busy must not keep the server from ending.
     let mut busy = server.connect().unwrap();
     std::thread::spawn(move || busy.query("select pg_sleep(600)"));
-    let told = format!(
+    let known = format!(
         "{}\n{}\n",
         server.data_dir().display(),
         server.postmaster_pid()
     );
     let file = std::env::temp_dir().join("told");
-    fs::write(file.with_extension("new"), told).unwrap();
+    fs::write(file.with_extension("new"), known).unwrap();
     fs::rename(file.with_extension("new"), file).unwrap();
     sleep(Duration::from_mins(2));
 }
@@ -74,13 +74,13 @@ impl Helper {
             data: PathBuf::new(),
             postmaster: 0,
         };
-        let told = directory.join("told");
+        let known = directory.join("told");
         eventually("the helper has a server", BOUND, || {
             assert_eq!(helper.child.try_wait().unwrap(), None);
-            told.exists()
+            known.exists()
         });
-        let text = fs::read_to_string(&told).unwrap();
-        fs::remove_file(&told).unwrap();
+        let text = fs::read_to_string(&known).unwrap();
+        fs::remove_file(&known).unwrap();
         let (data, postmaster) = text.trim().split_once('\n').unwrap();
         (helper.data, helper.postmaster) = (data.into(), postmaster.parse().unwrap());
         assert!(helper.data.starts_with(directory) && is_running(helper.postmaster));

@@ -35,7 +35,7 @@ fn sizes(server: &Server) -> BTreeMap<std::path::PathBuf, u64> {
         .collect()
 }
 
-fn said(server: &Server, word: &str) {
+fn log_statement(server: &Server, word: &str) {
     let sql = format!("select '{word}'");
     server.connect().unwrap().execute(&sql).unwrap();
     eventually(
@@ -52,14 +52,14 @@ fn a_large_log_is_truncated_and_continues() {
         let Some(server) = testing::server_with("18", &logging(settings)) else {
             return;
         };
-        said(&server, "before");
+        log_statement(&server, "before");
         server.truncate_log_above(BYTES).unwrap();
         assert!(
             server.log_tail(50).contains("before"),
             "a small log is kept"
         );
 
-        said(&server, &"x".repeat(2 * BYTES as usize));
+        log_statement(&server, &"x".repeat(2 * BYTES as usize));
         let before = sizes(&server);
         assert!(before.values().sum::<u64>() > BYTES, "{before:?}");
         server.truncate_log_above(BYTES).unwrap();
@@ -67,7 +67,7 @@ fn a_large_log_is_truncated_and_continues() {
         assert_eq!(after.values().sum::<u64>(), 0, "{after:?}");
         assert_eq!(before.len(), after.len());
 
-        said(&server, "after");
+        log_statement(&server, "after");
         let sum: u64 = sizes(&server).values().sum();
         assert!(
             (1..BYTES).contains(&sum),
@@ -94,14 +94,14 @@ fn an_entry_missing_from_a_numbered_log_is_counted() {
             reader.read_kernel_statistics(&ServerProcesses::of_server(&server, &[]), &mut reading);
             reading
         };
-        said(&server, "before");
+        log_statement(&server, "before");
         let before = read();
         let mut connection = server.connect().unwrap();
         for number in 0..50 {
             let sql = format!("select {number}, 'a\n\"b\",,'");
             connection.execute(&sql).unwrap();
         }
-        said(&server, "after");
+        log_statement(&server, "after");
         let counted = read().since(&before);
         assert!(counted["log.entries"] >= 51.0, "{counted:?}");
         assert!(counted["log.entries_lost"].abs() < 0.1, "{counted:?}");
@@ -149,7 +149,7 @@ fn a_symbolic_link_among_the_logs_gives_no_access_to_files_of_other_users() {
     std::fs::write(&precious, "kept").unwrap();
     let link = server.data_dir().join("log/link.log");
     std::os::unix::fs::symlink(&precious, &link).unwrap();
-    said(&server, &"x".repeat(2 * BYTES as usize));
+    log_statement(&server, &"x".repeat(2 * BYTES as usize));
     let refused = server.truncate_log_above(BYTES).unwrap_err().to_string();
     assert!(refused.contains("empty the log"), "{refused}");
     assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");

@@ -89,15 +89,15 @@ fn the_build_facts_in_the_executable_match_the_running_server() {
                 .unwrap()
                 .map(|text| text.trim().to_owned())
         };
-        let told = BuildFacts {
+        let known = BuildFacts {
             banner: fact("select version()"),
             configure: fact("select setting from pg_config where name = 'CONFIGURE'"),
             cflags: fact("select setting from pg_config where name = 'CFLAGS'"),
             compiler: fact("select substring(version() from 'compiled by (.*), \\d+-bit')"),
         };
-        assert!(told.compiler.is_some());
+        assert!(known.compiler.is_some());
         assert_eq!(
-            installation.build, told,
+            installation.build, known,
             "PostgreSQL {}",
             installation.version
         );

@@ -65,7 +65,7 @@ pub fn judge(
         .zip(steps)
         .map(|(comparison, (sign, equivalence))| match comparison {
             Comparison::Descriptive { .. } => Judged {
-                verdict: Verdict::Unexplained,
+                verdict: Verdict::Inconclusive,
                 inconclusive: Some(Inconclusive::OnePair),
                 level: 1.0 - sign.alpha,
                 sign_alpha: sign.alpha,
@@ -93,11 +93,11 @@ fn judged(estimate: &Estimate, sign: Step, equivalence: Step, direction: Directi
     } else if sign.claimed {
         (direction.verdict_for(estimate.ratio > 1.0), sign.alpha)
     } else {
-        (Verdict::Unexplained, sign.alpha.min(equivalence.alpha))
+        (Verdict::Inconclusive, sign.alpha.min(equivalence.alpha))
     };
     let inconclusive = if estimate.is_constant() {
         Some(Inconclusive::BelowResolution)
-    } else if word == Verdict::Unexplained {
+    } else if word == Verdict::Inconclusive {
         Some(if estimate.below_resolution() {
             Inconclusive::BelowResolution
         } else {
@@ -108,7 +108,7 @@ fn judged(estimate: &Estimate, sign: Step, equivalence: Step, direction: Directi
         (agreement == RankAgreement::Disagrees).then_some(Inconclusive::RanksDisagree)
     };
     Judged {
-        verdict: inconclusive.map_or(word, |_| Verdict::Unexplained),
+        verdict: inconclusive.map_or(word, |_| Verdict::Inconclusive),
         inconclusive,
         level: 1.0 - alpha,
         sign_alpha: sign.alpha,

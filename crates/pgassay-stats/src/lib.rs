@@ -24,7 +24,6 @@ pub mod dispersion;
 mod distribution;
 mod error;
 pub mod family;
-pub mod looks;
 mod means;
 pub mod multiplicity;
 pub mod order;
@@ -34,6 +33,7 @@ pub mod random;
 pub mod rank;
 #[cfg(test)]
 mod sampling;
+pub mod sequential;
 pub mod unit;
 pub mod verdict;
 
@@ -45,11 +45,11 @@ pub use dispersion::Dispersion;
 pub use distribution::share_interval;
 pub use error::StatsError;
 pub use family::{Inconclusive, Judged, judge};
-pub use looks::{InterimAnalysis, NextStep, SequentialPlan};
 pub use means::{Mean, mean_difference, standard_deviation, welch};
 pub use order::{block_order, pairs_in_block};
 pub use pairs::{Comparison, Estimate, Interval, Pair, PairContext, compare, compare_in_context};
 pub use power::Detectable;
 pub use rank::{RankAgreement, RankCheck};
+pub use sequential::{InterimAnalysis, NextStep, SequentialPlan};
 pub use unit::Unit;
 pub use verdict::{Direction, EquivalenceMargin, Verdict};

@@ -86,7 +86,7 @@ pub enum Verdict {
     /// real but too small to matter.
     Equivalent,
     /// Inconclusive: the interval contains 1 and extends beyond the margin. More pairs are needed.
-    Unexplained,
+    Inconclusive,
 }
 
 impl Verdict {
@@ -100,13 +100,13 @@ impl Verdict {
         } else if interval.high < 1.0 {
             direction.verdict_for(false)
         } else {
-            Self::Unexplained
+            Self::Inconclusive
         }
     }
 
     /// Whether this is any verdict other than inconclusive.
     pub fn is_conclusive(self) -> bool {
-        self != Self::Unexplained
+        self != Self::Inconclusive
     }
 }
 
@@ -131,8 +131,8 @@ mod tests {
             (0.99, 1.015, Verdict::Equivalent, Verdict::Equivalent),
             (1.001, 1.015, Verdict::Equivalent, Verdict::Equivalent),
             (1.01, 1.04, Verdict::Faster, Verdict::Slower),
-            (0.97, 1.04, Verdict::Unexplained, Verdict::Unexplained),
-            (0.999, 1.03, Verdict::Unexplained, Verdict::Unexplained),
+            (0.97, 1.04, Verdict::Inconclusive, Verdict::Inconclusive),
+            (0.999, 1.03, Verdict::Inconclusive, Verdict::Inconclusive),
         ];
         for (low, high, for_tps, for_latency) in table {
             let interval = interval(low, high);
@@ -158,12 +158,12 @@ mod tests {
         let tiny = interval(0.9999, 1.0001);
         assert_eq!(
             Verdict::of(&tiny, Direction::HigherIsBetter, EquivalenceMargin::none()),
-            Verdict::Unexplained
+            Verdict::Inconclusive
         );
         assert!(
             EquivalenceMargin::percent(-1.0).is_err()
                 && EquivalenceMargin::percent(f64::NAN).is_err()
         );
-        assert!(Verdict::Equivalent.is_conclusive() && !Verdict::Unexplained.is_conclusive());
+        assert!(Verdict::Equivalent.is_conclusive() && !Verdict::Inconclusive.is_conclusive());
     }
 }

@@ -41,7 +41,7 @@ fn summarize(comparisons: &[&Comparison]) -> String {
         Verdict::Faster,
         Verdict::Slower,
         Verdict::Equivalent,
-        Verdict::Unexplained,
+        Verdict::Inconclusive,
     ]
     .into_iter()
     .map(|verdict| {
@@ -68,6 +68,6 @@ pub(crate) fn word(verdict: Verdict) -> &'static str {
         Verdict::Faster => "faster",
         Verdict::Slower => "slower",
         Verdict::Equivalent => "equivalent",
-        Verdict::Unexplained => "inconclusive",
+        Verdict::Inconclusive => "inconclusive",
     }
 }

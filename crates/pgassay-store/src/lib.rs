@@ -18,6 +18,7 @@ mod id;
 mod index;
 mod lookup;
 mod save;
+mod upgrade;
 
 use std::fs;
 use std::path::{Path, PathBuf};

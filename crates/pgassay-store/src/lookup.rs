@@ -7,6 +7,7 @@ use pgassay_core::run::{Run, SCHEMA};
 use serde::Deserialize;
 
 use crate::error::StoreError;
+use crate::upgrade;
 use crate::{RUN_FILE, Store};
 
 /// Number of newest runs listed if a run is not found.
@@ -68,6 +69,9 @@ fn directory_at(path: &Path) -> Result<PathBuf, StoreError> {
     }
 }
 
+/// The older format that is still read.
+const UPGRADED_SCHEMA: &str = "pgassay.run/1";
+
 /// Reads `run.json` of a run's directory.
 pub(crate) fn read(directory: &Path) -> Result<Run, StoreError> {
     #[derive(Deserialize)]
@@ -84,10 +88,15 @@ pub(crate) fn read(directory: &Path) -> Result<Run, StoreError> {
     };
     // Check the format first: its error is clearer than one about the first unknown field.
     let form: Header = serde_json::from_slice(&text).map_err(|error| damaged(&error))?;
-    if form.schema != SCHEMA {
+    if form.schema == SCHEMA {
+        return serde_json::from_slice(&text).map_err(|error| damaged(&error));
+    }
+    if form.schema != UPGRADED_SCHEMA {
         return Err(unsupported_format(path, form.schema));
     }
-    serde_json::from_slice(&text).map_err(|error| damaged(&error))
+    let mut run = serde_json::from_slice(&text).map_err(|error| damaged(&error))?;
+    upgrade::to_version_2(&mut run);
+    serde_json::from_value(run).map_err(|error| damaged(&error))
 }
 
 fn unsupported_format(path: PathBuf, found: String) -> StoreError {

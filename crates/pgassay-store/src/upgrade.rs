@@ -17,7 +17,11 @@ const KEYS: &[(&str, &str, &str)] = &[
     ("comparisons/*", "inconclusive", "inconclusive_reason"),
     ("comparisons/*/basis", "boots", "server_starts"),
     ("comparisons/*/basis", "family", "comparisons"),
-    ("comparisons/*/cost", "resolvable_us", "minimum_detectable_us"),
+    (
+        "comparisons/*/cost",
+        "resolvable_us",
+        "minimum_detectable_us",
+    ),
     (
         "comparisons/*/cost",
         "unevenly_named",
@@ -31,7 +35,6 @@ const KEYS: &[(&str, &str, &str)] = &[
     ("findings/*", "remedy", "suggested_fix"),
     ("findings/*", "tried", "fix_result"),
     ("findings/*", "variants", "fix_variants"),
-    ("instructions/counts", "left_out", "ignored"),
     (
         "instructions/differences/*/difference",
         "repeatability",
@@ -39,12 +42,20 @@ const KEYS: &[(&str, &str, &str)] = &[
     ),
     ("ledgers/*", "between_us", "between_transactions_us"),
     ("ledgers/*/checks", "steal", "cpu_steal"),
-    ("plan/schedule", "blocks_per_boot", "blocks_per_server_start"),
+    (
+        "plan/schedule",
+        "blocks_per_boot",
+        "blocks_per_server_start",
+    ),
     ("points/*", "counted", "counters"),
     ("profiles/*/blocked/*", "wait_kind", "wait_event_type"),
     ("profiles/*/blocked/*", "wait_name", "wait_event"),
     ("profiles/*/quality", "unseen_ns", "unknown_state_ns"),
-    ("profiles/*/transactions/all", "unseen_ns", "unknown_state_ns"),
+    (
+        "profiles/*/transactions/all",
+        "unseen_ns",
+        "unknown_state_ns",
+    ),
     (
         "profiles/*/transactions/tail",
         "unseen_ns",
@@ -60,11 +71,7 @@ const KEYS: &[(&str, &str, &str)] = &[
     ("trials/*", "second", "cross_checks"),
     ("trials/*", "steal", "cpu_steal"),
     ("trials/*/client", "asleep_us", "sleep_us"),
-    (
-        "trials/*/client",
-        "between_us",
-        "between_transactions_us",
-    ),
+    ("trials/*/client", "between_us", "between_transactions_us"),
     (
         "trials/*/client",
         "ready_run_queue_us",
@@ -165,7 +172,7 @@ const VALUES: &[(&str, Renamed)] = &[
 ];
 
 /// Upgrades a run, and the run of suggested fixes inside it, in place.
-pub(crate) fn upgrade(run: &mut Value, schema: &str) {
+pub(crate) fn to_version_2(run: &mut Value) {
     for (path, old, new) in KEYS {
         visit(run, path, &mut |found| rename(found, old, new));
     }
@@ -178,10 +185,12 @@ pub(crate) fn upgrade(run: &mut Value, schema: &str) {
     for (path, renamed) in VALUES {
         visit(run, path, &mut |found| replace(found, renamed));
     }
-    visit(run, "schema", &mut |found| *found = Value::from(schema));
+    visit(run, "schema", &mut |found| {
+        *found = Value::from("pgassay.run/2")
+    });
     visit(run, "fix_trials", &mut |found| {
         if found.is_object() {
-            upgrade(found, schema);
+            to_version_2(found);
         }
     });
 }
@@ -214,10 +223,54 @@ fn rename(value: &mut Value, old: &str, new: &str) {
 }
 
 fn replace(value: &mut Value, renamed: Renamed) {
-    let found = renamed
-        .iter()
-        .find(|(old, _)| value.as_str() == Some(*old));
+    let found = renamed.iter().find(|(old, _)| value.as_str() == Some(*old));
     if let Some((_, new)) = found {
         *value = Value::from(*new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgassay_core::run::Run;
+
+    use super::*;
+
+    /// Written by the last version of pgassay with this format, and shortened.
+    const VERSION_1: &str = include_str!("../tests/fixture/run-1.json");
+
+    /// Every key of `left` is in `right`, at any depth, with an equal value.
+    fn assert_contained(left: &Value, right: &Value, path: &str) {
+        match (left, right) {
+            (Value::Object(left), Value::Object(right)) => {
+                for (key, value) in left {
+                    let found = right.get(key);
+                    // Absent, null and empty are the same to every reader.
+                    if let Some(found) = found {
+                        assert_contained(value, found, &format!("{path}/{key}"));
+                    } else {
+                        let is_empty = value.is_null() || *value == Value::Array(Vec::new());
+                        assert!(is_empty, "{path}/{key} is lost");
+                    }
+                }
+            }
+            (Value::Array(left), Value::Array(right)) => {
+                assert_eq!(left.len(), right.len(), "{path}");
+                for (index, (left, right)) in left.iter().zip(right).enumerate() {
+                    assert_contained(left, right, &format!("{path}/{index}"));
+                }
+            }
+            _ => assert_eq!(left, right, "{path}"),
+        }
+    }
+
+    #[test]
+    fn no_figure_of_version_1_is_lost() {
+        let mut upgraded: Value = serde_json::from_str(VERSION_1).unwrap();
+        to_version_2(&mut upgraded);
+        let run: Run = serde_json::from_value(upgraded.clone()).unwrap();
+        // Whatever still has its old name would be missing after a round trip.
+        let again = serde_json::to_value(&run).unwrap();
+        assert_contained(&upgraded, &again, "");
+        assert!(run.fix_trials.is_some() && !run.comparisons.is_empty());
     }
 }

@@ -135,14 +135,14 @@ fn damaged_and_newer_results_have_different_errors() {
         "{error}"
     );
 
-    fs::write(&file, text.replace("pgassay.run/1", "pgassay.run/2")).unwrap();
+    fs::write(&file, text.replace("pgassay.run/2", "pgassay.run/3")).unwrap();
     let message = store.load(ID).unwrap_err().to_string();
     assert!(
         message.contains("\"pgassay.run/2\"") && message.contains("newer version"),
         "{message}"
     );
 
-    fs::write(&file, text.replace("pgassay.run/1", "other/1")).unwrap();
+    fs::write(&file, text.replace("pgassay.run/2", "other/1")).unwrap();
     let message = store.load(ID).unwrap_err().to_string();
     assert!(message.contains("damaged"), "{message}");
 }
@@ -398,4 +398,20 @@ fn a_full_disk_is_named_and_leaves_nothing_behind() {
     let message = store.save(&run(ID), STUDY, &files).unwrap_err().to_string();
     assert!(message.contains("free disk space"), "{message}");
     assert_eq!(names(store.root()), [""; 0]);
+}
+
+/// Written by the last version of pgassay with this format, and shortened.
+const VERSION_1: &str = include_str!("fixture/run-1.json");
+
+#[test]
+fn a_run_of_schema_version_1_still_opens_and_is_listed() {
+    let (_root, store) = store();
+    let id = "20261123-040611-prepared-vs-simple";
+    let directory = store.root().join(id);
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("run.json"), VERSION_1).unwrap();
+    let (read, _) = store.load(id).unwrap();
+    assert_eq!(read.schema, "pgassay.run/2");
+    assert_eq!(read.fix_trials.as_ref().unwrap().schema, "pgassay.run/2");
+    assert_eq!(store.list().unwrap().len(), 1);
 }

@@ -88,7 +88,7 @@ pub(crate) struct Authentication {
     /// the server knows it too.
     has_finished: bool,
     /// Whether the server has accepted the client.
-    pub is_satisfied: bool,
+    pub is_accepted: bool,
 }
 
 impl Authentication {
@@ -103,7 +103,7 @@ impl Authentication {
             scram: None,
             is_bound: false,
             has_finished: false,
-            is_satisfied: false,
+            is_accepted: false,
         }
     }
 
@@ -116,9 +116,9 @@ impl Authentication {
     /// client.
     pub fn answer(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<bool, WireError> {
         let mut message = BytesMut::new();
-        self.is_satisfied = self.respond(body, &mut message)?;
+        self.is_accepted = self.respond(body, &mut message)?;
         out.extend_from_slice(&message);
-        Ok(self.is_satisfied)
+        Ok(self.is_accepted)
     }
 
     fn respond(&mut self, body: &[u8], out: &mut BytesMut) -> Result<bool, WireError> {

@@ -374,7 +374,7 @@ impl Session {
     /// Whether the server has accepted the client; it may still reject the database.
     pub fn is_authenticated(&self) -> bool {
         let starting = self.replies.core.starting.as_ref();
-        starting.is_none_or(|starting| starting.authentication.is_satisfied)
+        starting.is_none_or(|starting| starting.authentication.is_accepted)
     }
 
     /// Whether the connection uses TLS, once the session has started.

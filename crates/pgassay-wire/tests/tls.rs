@@ -12,7 +12,7 @@ mod support;
 use std::path::Path;
 
 use certificates::Certificates;
-use connecting::{Around, compare, connect, ours, psql_major};
+use connecting::{ProcessEnvironment, compare, connect, ours, psql_major};
 use support::Server;
 
 const HBA: &str = "\
@@ -91,8 +91,8 @@ impl TlsFixture {
         connect(&text, &self.around()).unwrap()
     }
 
-    fn around(&self) -> Around {
-        Around {
+    fn around(&self) -> ProcessEnvironment {
+        ProcessEnvironment {
             variables: vec![("PGPASSWORD".into(), "secret".into())],
             home: self.home.path().to_owned(),
         }
@@ -444,7 +444,7 @@ fn a_certificate_of_version_1_is_its_signers() {
     let Some(server) = Server::start_with(HBA, &given) else {
         return;
     };
-    let around = Around {
+    let around = ProcessEnvironment {
         variables: Vec::new(),
         home: files.path().to_owned(),
     };

@@ -78,17 +78,17 @@ pub struct FoundStudy {
 }
 
 impl FoundStudy {
-    /// Parses variant names from the command line; see [`listed`].
+    /// Parses variant names from the command line; see [`split_names`].
     pub fn variants(&self, values: &[String]) -> Vec<String> {
         let known = self.study.variant.iter().map(|it| it.name.as_str());
-        listed(values, &known.collect::<Vec<_>>())
+        split_names(values, &known.collect::<Vec<_>>())
     }
 
     /// Remembers the secrets of a connection string and returns the string without them.
     ///
     /// # Errors
     /// If the string is invalid, or differs from another one only in its secrets.
-    pub fn learn(&mut self, dsn: &str) -> Result<String> {
+    pub fn remember_secrets(&mut self, dsn: &str) -> Result<String> {
         let (shown, secrets) = split_secrets(dsn)?;
         let known = self.secrets.entry(shown.clone()).or_insert(secrets.clone());
         if *known != secrets {
@@ -119,20 +119,21 @@ impl FoundStudy {
         };
         for index in 0..found.study.variant.len() {
             if let Some(dsn) = found.study.variant[index].dsn.take() {
-                let shown = found.shown(&["variant", &index.to_string(), "dsn"], &dsn)?;
+                let shown =
+                    found.without_secrets_at(&["variant", &index.to_string(), "dsn"], &dsn)?;
                 found.study.variant[index].dsn = Some(shown);
             }
         }
         if let Some(dsn) = found.study.server.dsn.take() {
-            found.study.server.dsn = Some(found.shown(&["server", "dsn"], &dsn)?);
+            found.study.server.dsn = Some(found.without_secrets_at(&["server", "dsn"], &dsn)?);
         }
         Ok(found)
     }
 
     /// The connection string at `path` without its secrets. Removes them from the text, too.
-    fn shown(&mut self, path: &[&str], dsn: &str) -> Result<String> {
+    fn without_secrets_at(&mut self, path: &[&str], dsn: &str) -> Result<String> {
         let shown = self
-            .learn(dsn)
+            .remember_secrets(dsn)
             .map_err(|error| self.source.error_at(path, format!("`dsn`: {error}")))?;
         if shown != dsn {
             self.source.replace(path, &shown);
@@ -140,16 +141,16 @@ impl FoundStudy {
         Ok(shown)
     }
 
-    /// Parses script names from the command line; see [`listed`].
+    /// Parses script names from the command line; see [`split_names`].
     pub fn scripts(&self, values: &[String]) -> Vec<String> {
         let known = self.study.script.iter().map(|it| it.name.as_str());
-        listed(values, &known.collect::<Vec<_>>())
+        split_names(values, &known.collect::<Vec<_>>())
     }
 }
 
 /// Splits values into names at commas. Because a name may contain commas itself, the longest run of
 /// parts that is a known name is taken as one. Planning rejects unknown names.
-fn listed(values: &[String], known: &[&str]) -> Vec<String> {
+fn split_names(values: &[String], known: &[&str]) -> Vec<String> {
     let mut names = Vec::new();
     for value in values {
         let parts: Vec<&str> = value.split(',').collect();
@@ -235,7 +236,7 @@ fn source(name: &str) -> Result<StudySource> {
 mod tests {
     use pgassay_core::study::StudySource;
 
-    use super::{FoundStudy, listed};
+    use super::{FoundStudy, split_names};
 
     fn found(text: &str) -> anyhow::Result<FoundStudy> {
         let source = StudySource {
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_in_a_study_is_in_nothing_but_the_request() {
+    fn a_password_in_a_study_is_only_in_the_request() {
         let dsn = "postgresql://me:s3cret@h/db";
         let text =
             format!("[[variant]]\nname = \"v\"\ndsn = \"{dsn}\"\n[server]\ndsn = \"{dsn}\"\n");
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn two_passwords_of_one_server_are_told_apart_by_an_error() {
+    fn two_passwords_for_one_server_are_an_error() {
         let variant = |password| {
             format!("[[variant]]\nname = \"{password}\"\ndsn = \"host=h password={password}\"\n")
         };
@@ -284,7 +285,7 @@ mod tests {
         let known = ["a", "b", "a=1, b=2", "search_path=x, y, public"];
         let chosen = |values: &[&str]| {
             let values: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
-            listed(&values, &known)
+            split_names(&values, &known)
         };
         assert_eq!(chosen(&["a,b"]), ["a", "b"]);
         assert_eq!(chosen(&["a", "b"]), ["a", "b"]);

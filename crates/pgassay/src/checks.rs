@@ -16,7 +16,7 @@ pub fn all() -> Vec<Check> {
             name: name.to_owned(),
             value: value.unwrap_or_else(|| "unknown".to_owned()),
             limitation: limit.map(|limit| limit.effect.clone()),
-            fix: limit.and_then(|limit| limit.remedy.clone()),
+            fix: limit.and_then(|limit| limit.fix.clone()),
         }
     };
     let number = |value: Option<i64>| value.map(|value| value.to_string());

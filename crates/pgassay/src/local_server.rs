@@ -27,8 +27,8 @@ pub fn find(exchange: &mut Exchange<Stream>) -> Result<(LiveServer, u32)> {
         ));
     }
     // The data directory also holds the version, but usually belongs to another user.
-    let told = exchange.parameter("server_version").map(major_of);
-    server.major = server.major.or(told);
+    let server_version = exchange.parameter("server_version").map(major_of);
+    server.major = server.major.or(server_version);
     Ok((server, own_pid))
 }
 

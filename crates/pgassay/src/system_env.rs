@@ -11,9 +11,9 @@ use pgassay_wire::conninfo::{Environment, FileText};
 const SOCKET_DIRECTORY: &str = "/var/run/postgresql";
 
 /// The real system environment.
-pub struct Real;
+pub struct RealSystem;
 
-impl Environment for Real {
+impl Environment for RealSystem {
     fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
     }
@@ -39,7 +39,7 @@ impl Environment for Real {
         Ok(Some(FileText {
             text: String::from_utf8_lossy(&bytes).into_owned(),
             mode: metadata.mode() & 0o777,
-            is_of_root: metadata.uid() == 0,
+            is_owned_by_root: metadata.uid() == 0,
         }))
     }
 

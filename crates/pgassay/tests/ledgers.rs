@@ -96,7 +96,7 @@ fn closes(run: &Run) {
         // Idle time is reported in ticks of 10 ms; each end of a trial may be off by one.
         let timed = 2.0 * f64::from(run.plan.schedule.blocks);
         let ticks = 2.0 * 10_000.0 / run.plan.schedule.trial_us as f64 / timed.sqrt();
-        let limit = MACHINE + checks.steal + ticks;
+        let limit = MACHINE + checks.cpu_steal + ticks;
         assert!(machine_error.abs() < limit, "{name}: {checks:?}");
         let reasons = ledger.blocked_by;
         assert_ne!(reasons, Divider::Nothing, "{name}");
@@ -131,7 +131,7 @@ fn samples_agree(name: &str, run: &Run, ledger: &Ledger) {
         .trials
         .iter()
         .filter(profiled)
-        .map(|it| it.other_programs + it.steal)
+        .map(|it| it.other_programs + it.cpu_steal)
         .collect();
     let is_shared = of_others.iter().sum::<f64>() > OTHERS * of_others.len() as f64;
     let limit = if is_shared || is_virtual() {

@@ -44,7 +44,7 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
     let run: Run =
         serde_json::from_str(&fs::read_to_string(directory.join("run.json")).expect("run.json"))
             .expect("run.json is JSON");
-    assert!(run.complete && run.schema == "pgassay.run/1");
+    assert!(run.complete && run.schema == "pgassay.run/2");
     assert_eq!(run.plan.schedule.seed, 7);
     let of_kind = |kind| run.trials.iter().filter(|it| it.kind == kind).count();
     assert_eq!(

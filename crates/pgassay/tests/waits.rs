@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use pgassay_core::subsystem::{wait_event, wait_number};
 use pgassay_profile::{
-    Activity, KnownWaits, LiveServer, NamedWait, WaitError, WaitLog, WaitReader,
+    ActivitySampler, KnownWaits, LiveServer, NamedWait, WaitError, WaitLog, WaitReader,
 };
 use pgassay_server::{Server, testing};
 use pgassay_wire::Exchange;
@@ -207,12 +207,13 @@ fn wait(kind: &str, name: &str) -> NamedWait {
 
 /// The wait event of a blocked process as sampled from `pg_stat_activity`.
 fn asked(server: &Server, pid: u32) -> NamedWait {
-    let mut activity = Activity::open(connect(server), true).expect("pg_stat_activity is readable");
+    let mut activity =
+        ActivitySampler::open(connect(server), true).expect("pg_stat_activity is readable");
     let mut log = WaitLog::default();
     log.ask(&mut activity, &[pid]).expect("the query succeeds");
     assert_eq!((log.runnable, log.unreadable), (0, 0), "{log:?}");
-    let (wait, looks) = log.blocked.pop_first().expect("the process is blocked");
-    assert_eq!((looks, log.blocked.len()), (1, 0), "{log:?}");
+    let (wait, samples) = log.blocked.pop_first().expect("the process is blocked");
+    assert_eq!((samples, log.blocked.len()), (1, 0), "{log:?}");
     wait
 }
 
@@ -401,7 +402,8 @@ fn running_and_hidden_sessions_are_not_blocked() {
     settled(&mut first, busy_pid, "active");
     let ask = |user: &str| {
         let exchange = connect_as(&server, user);
-        let mut activity = Activity::open(exchange, true).expect("pg_stat_activity is readable");
+        let mut activity =
+            ActivitySampler::open(exchange, true).expect("pg_stat_activity is readable");
         let mut log = WaitLog::default();
         log.ask(&mut activity, &[busy_pid, 1])
             .expect("the query succeeds");

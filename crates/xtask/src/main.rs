@@ -19,7 +19,7 @@ usage:
       Writes the rows of a packed table to standard output.
   xtask tables --check
       Fails if packing the rows of a committed table does not reproduce the file.
-  xtask licences
+  xtask licenses
       Fails if deny.toml does not allow the license of a dependency.
 ";
 
@@ -54,7 +54,7 @@ fn run(arguments: &[&str]) -> Result<()> {
             print(&tables::dump_wait_events(&stored("wait-events.zlib")?)?)
         }
         ["tables", "--check"] => tables::check(),
-        ["licences"] => print(&format!("{}\n", licenses::check()?)),
+        ["licenses"] => print(&format!("{}\n", licenses::check()?)),
         _ => bail!("unknown arguments\n{USAGE}"),
     }
 }

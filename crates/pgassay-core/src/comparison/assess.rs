@@ -90,7 +90,7 @@ pub fn assess(
                 })
             };
             let counted = |variant: usize| counted(trials, condition, variant);
-            comparison.counters = counted(comparison.variant).against(&counted(0));
+            comparison.counters = counted(comparison.variant).compare_with(&counted(0));
             if let (Some(baseline), Some(variant)) = (side(0), side(comparison.variant)) {
                 comparison.cost = cost_difference(plan, &baseline, &variant);
             }

@@ -62,7 +62,7 @@ pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option
         if !naming.stacks_are_comparable {
             // Without the same names on both sides, the same stacks fall into different rows.
             for row in &mut named {
-                row.change = Change::Unexplained;
+                row.change = Change::Inconclusive;
             }
         }
         Some(named)
@@ -349,20 +349,20 @@ fn cost_row((name, object): &Key, row: &stats::CostRow) -> CostRow {
         low_us,
         high_us,
         change: match row.class {
-            stats::Class::Added if is_significant => Change::New,
-            stats::Class::Increased if is_significant => Change::Up,
-            stats::Class::Decreased if is_significant => Change::Down,
-            stats::Class::Removed if is_significant => Change::Gone,
-            _ => Change::Unexplained,
+            stats::Class::Added if is_significant => Change::Added,
+            stats::Class::Increased if is_significant => Change::Increased,
+            stats::Class::Decreased if is_significant => Change::Decreased,
+            stats::Class::Removed if is_significant => Change::Removed,
+            _ => Change::Inconclusive,
         },
     }
 }
 
 fn total_change(total: &stats::cost::Change) -> Change {
     match total.delta_interval_us {
-        Some(interval) if interval.low > 0.0 => Change::Up,
-        Some(interval) if interval.high < 0.0 => Change::Down,
-        _ => Change::Unexplained,
+        Some(interval) if interval.low > 0.0 => Change::Increased,
+        Some(interval) if interval.high < 0.0 => Change::Decreased,
+        _ => Change::Inconclusive,
     }
 }
 

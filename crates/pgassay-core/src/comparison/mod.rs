@@ -111,7 +111,7 @@ pub enum Verdict {
     /// Equivalent: the whole interval lies within the margin.
     Equivalent,
     /// Inconclusive: the interval contains 1 and extends beyond the margin. More pairs are needed.
-    Unexplained,
+    Inconclusive,
 }
 
 /// Why a comparison is inconclusive.
@@ -146,7 +146,7 @@ pub struct Basis {
 
 /// Unit of analysis: what varies independently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum UnitOfAnalysis {
     /// Pairs of trials, one per block.
     Pair,
@@ -237,15 +237,15 @@ pub struct CostRow {
 #[serde(rename_all = "lowercase")]
 pub enum Change {
     /// Added: absent under the baseline.
-    New,
+    Added,
     /// Increased.
-    Up,
+    Increased,
     /// Decreased.
-    Down,
+    Decreased,
     /// Removed: absent under the variant.
-    Gone,
+    Removed,
     /// Not distinguishable from noise.
-    Unexplained,
+    Inconclusive,
 }
 
 #[expect(

@@ -190,7 +190,7 @@ fn verdict(verdict: stats::Verdict) -> Verdict {
         stats::Verdict::Faster => Verdict::Faster,
         stats::Verdict::Slower => Verdict::Slower,
         stats::Verdict::Equivalent => Verdict::Equivalent,
-        stats::Verdict::Unexplained => Verdict::Unexplained,
+        stats::Verdict::Inconclusive => Verdict::Inconclusive,
     }
 }
 

@@ -109,7 +109,7 @@ pub(super) fn apply_fix_results(
                     let words = "throughput did not rise with the suggested fix";
                     finding.evidence_against.push(words.to_owned());
                 }
-                Verdict::Faster | Verdict::Unexplained => {}
+                Verdict::Faster | Verdict::Inconclusive => {}
             }
         }
     }
@@ -264,7 +264,7 @@ fn finding_of_change(
     let went_with_it = match comparison.verdict {
         Verdict::Slower => difference_us > 0.0,
         Verdict::Faster => difference_us < 0.0,
-        Verdict::Equivalent | Verdict::Unexplained => false,
+        Verdict::Equivalent | Verdict::Inconclusive => false,
     };
     let interval_us = interval(signature, baseline, variant);
     let is_beyond_noise = interval_us.is_some_and(|[low, high]| low > 0.0 || high < 0.0);

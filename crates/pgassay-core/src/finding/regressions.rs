@@ -172,7 +172,7 @@ fn a_comparison_alone_confirms_nothing_and_an_unclear_verdict_moves_nothing() {
         Verdict::Faster,
         Verdict::Slower,
         Verdict::Equivalent,
-        Verdict::Unexplained,
+        Verdict::Inconclusive,
     ] {
         let found = ranked(&slower(verdict), &baseline, &variant);
         let surest = found.iter().map(|it| it.confidence).max().unwrap();
@@ -209,9 +209,9 @@ fn finding_after_fix(verdict: Verdict, shrank: bool, condition: usize) -> Findin
     let mut findings = findings_of_point(&point, (Some(condition), Some(2)));
     findings.retain(|it| it.id == "commit-sync");
     let left = if shrank { 300.0 } else { 1200.0 };
-    let (sick, treated) = (side(1200.0, 0.0, LOW_NOISE), side(left, 0.0, OTHER_NOISE));
+    let (affected, treated) = (side(1200.0, 0.0, LOW_NOISE), side(left, 0.0, OTHER_NOISE));
     let comparison = slower(verdict);
-    let found = compare_sides(&comparison, &sick, &treated);
+    let found = compare_sides(&comparison, &affected, &treated);
     apply_fix_results(&mut findings, &stage(), &[comparison], &found);
     findings.remove(0)
 }
@@ -226,7 +226,7 @@ fn only_a_fix_that_helped_confirms_its_finding_under_its_condition() {
     for other in [
         finding_after_fix(Verdict::Faster, false, 5),
         finding_after_fix(Verdict::Faster, true, 4),
-        finding_after_fix(Verdict::Unexplained, true, 5),
+        finding_after_fix(Verdict::Inconclusive, true, 5),
     ] {
         assert_eq!(other.confidence, Confidence::Likely, "{other:?}");
     }

@@ -38,6 +38,7 @@ pub struct Counts {
     pub machine: Machine,
     /// Parts of the study that counting ignores, each a sentence fragment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "left_out")]
     pub ignored: Vec<String>,
     /// The counts of each condition.
     pub conditions: Vec<ConditionCount>,

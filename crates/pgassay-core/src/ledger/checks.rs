@@ -190,7 +190,7 @@ fn machine(
     timed: &Sums,
     checks: &LedgerChecks,
 ) -> Option<ConsistencyCheck> {
-    let bound = MACHINE_ERROR_MAX + checks.steal;
+    let bound = MACHINE_ERROR_MAX + checks.cpu_steal;
     let check = |error: f64| ConsistencyCheck::new(CheckName::Machine, error, bound);
     let machine_us = second(measured, |it| it.machine_us);
     let client_us = second(measured, |it| it.client_process_us);
@@ -383,7 +383,7 @@ impl Side<'_> {
             samples_chance: 2.0 / (quality.samples.max(1) as f64).sqrt(),
             profiled_tps_ratio: tps_ratio(&profiled, &timed),
             client_limited: of_timed(|trial| f64::from(u8::from(trial.client.client_limited))),
-            steal: of_timed(|trial| trial.steal),
+            cpu_steal: of_timed(|trial| trial.cpu_steal),
         }
     }
 }
@@ -397,9 +397,9 @@ impl Side<'_> {
 fn edge(blocks: &[Block]) -> f64 {
     let at_stake_us = |it: &Block| {
         if it.is_credited {
-            (it.cut_us - it.latency_us).max(0.0)
+            (it.length_at_instant_us - it.latency_us).max(0.0)
         } else {
-            it.cut_us
+            it.length_at_instant_us
         }
     };
     over(blocks, |it| at_stake_us(it) / it.window_us)

@@ -81,8 +81,8 @@ fn of_ledgers(a: &LedgerWithBlocks, b: &LedgerWithBlocks) -> Option<LedgerDiffer
         &pairs(&blocks, Account::of_row),
         stats::Correction::BenjaminiHochberg,
     );
-    let unresolved = rows.iter().filter(|row| row.part == Part::Unexplained);
-    let unresolved_us: f64 = unresolved.map(|row| row.cost.difference_us.abs()).sum();
+    let unexplained = rows.iter().filter(|row| row.part == Part::Unexplained);
+    let unresolved_us: f64 = unexplained.map(|row| row.cost.difference_us.abs()).sum();
     let mut difference = LedgerDifference {
         response,
         between_transactions: between,
@@ -116,7 +116,7 @@ fn checks(
         .chain(of_side(CheckSide::Variant, b))
         .collect();
     let whole_us = difference.response.difference_us.abs();
-    let unresolved = difference.unexplained_us / whole_us;
+    let unexplained = difference.unexplained_us / whole_us;
     let interval = difference.explained_share.and_then(|it| it.interval);
     let farthest = interval.map_or(f64::INFINITY, |[low, high]| {
         if (high - 1.0).abs() > (low - 1.0).abs() {
@@ -138,7 +138,11 @@ fn checks(
     .map(|(part, _)| part_us(part).abs())
     .sum();
     checks.extend([
-        ConsistencyCheck::new(CheckName::UnexplainedTime, unresolved, UNRESOLVED_SHARE_MAX),
+        ConsistencyCheck::new(
+            CheckName::UnexplainedTime,
+            unexplained,
+            UNRESOLVED_SHARE_MAX,
+        ),
         ConsistencyCheck::new(CheckName::ExplainedShare, farthest, UNEXPLAINED_SHARE_MAX),
         ConsistencyCheck::new(
             CheckName::Sources,
@@ -276,11 +280,11 @@ fn cost_row(name: &str, figures: &[[f64; 2]], p_adjusted: f64) -> CostRow {
     let is_significant =
         interval.is_some() && p_adjusted <= ALPHA && (low_us > 0.0 || high_us < 0.0);
     let change = match () {
-        () if !is_significant => Change::Unexplained,
-        () if baseline_us < ABSENT_BELOW_SHARE * variant_us => Change::New,
-        () if variant_us < ABSENT_BELOW_SHARE * baseline_us => Change::Gone,
-        () if difference_us > 0.0 => Change::Up,
-        () => Change::Down,
+        () if !is_significant => Change::Inconclusive,
+        () if baseline_us < ABSENT_BELOW_SHARE * variant_us => Change::Added,
+        () if variant_us < ABSENT_BELOW_SHARE * baseline_us => Change::Removed,
+        () if difference_us > 0.0 => Change::Increased,
+        () => Change::Decreased,
     };
     CostRow {
         name: name.to_owned(),

@@ -203,7 +203,7 @@ pub struct LedgerChecks {
     /// Share of the timed trials in which the load generator was the bottleneck.
     pub client_limited: f64,
     /// CPU steal: share of the machine's time that the hypervisor gave to others.
-    pub steal: f64,
+    pub cpu_steal: f64,
 }
 
 /// The tier of an account: 0 if only the server's views are available, 1 with exact totals, 2 if
@@ -307,7 +307,7 @@ impl Row {
 impl LedgerDifference {
     /// Whether the response times differ by more than the noise.
     pub fn differs(&self) -> bool {
-        self.response.change != Change::Unexplained
+        self.response.change != Change::Inconclusive
     }
 
     /// Whether little enough of the difference is unexplained.

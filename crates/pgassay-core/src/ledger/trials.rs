@@ -50,7 +50,7 @@ pub(super) struct Block {
     /// Mean of the latency histogram.
     pub latency_us: f64,
     /// Mean length of the transactions in progress at a random instant.
-    pub cut_us: f64,
+    pub length_at_instant_us: f64,
     /// Mean length of the windows.
     pub window_us: f64,
 }
@@ -249,7 +249,7 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
         is_credited: trials.iter().all(|it| it.credited_transactions.is_some()),
         throughput: in_window / window_us,
         latency_us: latency_us / ended,
-        cut_us: squares_us2 / latency_us.max(f64::MIN_POSITIVE),
+        length_at_instant_us: squares_us2 / latency_us.max(f64::MIN_POSITIVE),
         window_us: window_us / trials.len() as f64,
     })
 }
@@ -339,7 +339,7 @@ pub(super) fn cpu_key(symbols: &Symbols, stack: &[&Frame]) -> CpuKey {
     CpuKey {
         phase: Phase::of(&names).to_string(),
         mechanism: subsystem.to_string(),
-        is_unresolved: subsystem == Subsystem::Unexplained || no_stack,
+        is_unresolved: subsystem == Subsystem::Unknown || no_stack,
     }
 }
 

@@ -375,7 +375,7 @@ mod tests {
             difference_us: f64::midpoint(low_us, high_us),
             low_us,
             high_us,
-            change: Change::Unexplained,
+            change: Change::Inconclusive,
         }
     }
 

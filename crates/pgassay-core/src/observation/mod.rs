@@ -23,7 +23,7 @@ use crate::run::Check;
 use crate::trial::CpuTotals;
 
 /// The value of [`Observation::schema`] that this version writes.
-pub const SCHEMA: &str = "pgassay.observation/1";
+pub const SCHEMA: &str = "pgassay.observation/2";
 
 /// A profile of a live server over one window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

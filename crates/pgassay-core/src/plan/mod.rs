@@ -9,9 +9,9 @@
 //! Sources: Bulej et al., "Duet benchmarking" (ICPE 2020); Kalibera and Jones, "Rigorous benchmarking in
 //! reasonable time" (ISMM 2013).
 
-mod beside_dsn;
 mod combination;
 mod expand;
+mod external_server;
 mod interpolate;
 mod names;
 mod schedule;

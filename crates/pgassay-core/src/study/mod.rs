@@ -9,11 +9,11 @@
 //! with its own verdicts. One variant under one condition is a *point*.
 
 mod conditions;
+mod duration;
+mod expectations;
 mod network;
-mod reading;
 mod scalar;
 mod source;
-mod span;
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use conditions::{Conditions, Length, Maintenance, MaintenanceTime, Quick};
+pub use duration::HumanDuration;
+pub use expectations::{Expectation, Reference, ReferenceRow};
 pub use network::Network;
-pub use reading::{Expectation, Reference, ReferenceRow};
 pub use scalar::Scalar;
 pub(crate) use source::most_similar;
 pub use source::{Location, StudyError, StudySource};
-pub use span::HumanDuration;
 
 /// A study file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -79,7 +79,7 @@ pub enum Subsystem {
     /// Libraries, without a PostgreSQL function in the stack.
     Libc,
     /// Nothing in the stack has a name.
-    Unexplained,
+    Unknown,
 }
 
 impl Subsystem {
@@ -116,7 +116,7 @@ impl Subsystem {
             Self::Other => "rest",
             Self::Kernel => "kernel",
             Self::Libc => "libc",
-            Self::Unexplained => "unresolved",
+            Self::Unknown => "unresolved",
         }
     }
 }

@@ -10,8 +10,8 @@
 //! [`Subsystem::ExplainedShare`], never dropped.
 //! Sources: the functions of 9.6 to 19 (see `data/README.md`); backend stacks recorded with perf.
 
+mod attribution;
 mod class;
-mod credit;
 mod macros;
 pub mod packed;
 mod phase;
@@ -19,8 +19,8 @@ mod symbols;
 mod tag;
 mod wait_event;
 
+pub use attribution::{Attribution, FrameName};
 pub use class::Subsystem;
-pub use credit::{Attribution, FrameName};
 pub use phase::Phase;
 pub use symbols::{SourceFile, Symbols};
 pub use tag::Tag;

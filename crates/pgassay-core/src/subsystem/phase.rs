@@ -17,7 +17,7 @@
 
 use std::fmt;
 
-use super::credit::FrameName;
+use super::attribution::FrameName;
 use super::symbols::stem;
 
 /// A phase of statement processing.

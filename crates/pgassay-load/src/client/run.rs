@@ -38,7 +38,7 @@ pub(crate) struct Run {
     pub scheduled_ns: u64,
     /// When the client started work on it: when the transaction began or, with a connection for
     /// each transaction, when connecting began.
-    pub turned_ns: u64,
+    pub claimed_ns: u64,
     /// Tries of the current transaction.
     pub tries: u32,
     /// The command times, if commands are timed.
@@ -46,7 +46,7 @@ pub(crate) struct Run {
     /// Start of the current interval for time accounting.
     pub since_ns: u64,
     /// When the outstanding request was sent.
-    pub asked_ns: u64,
+    pub requested_ns: u64,
     /// When the connection for the current transaction was established, and when the server became
     /// ready. The latter is reset when the first reply arrives.
     pub connected_ns: u64,
@@ -92,11 +92,11 @@ impl Run {
             script: 0,
             begin_ns: 0,
             scheduled_ns: 0,
-            turned_ns: 0,
+            claimed_ns: 0,
             tries: 1,
             times: None,
             since_ns: 0,
-            asked_ns: 0,
+            requested_ns: 0,
             connected_ns: 0,
             first_query_since_ns: None,
             progress: Progress::Running,

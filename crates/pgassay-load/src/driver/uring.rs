@@ -20,7 +20,7 @@
 //! waiting for several completions and explicit batches; none was faster.
 
 mod arena;
-mod refusal;
+mod probe;
 mod sending;
 
 use std::io;
@@ -31,7 +31,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use super::{Arrival, BatchTraits, Connection, Driver, shut_down};
 use crate::clock;
 use arena::{Arena, SEND_BYTES};
-pub(crate) use refusal::{explain, probe};
+pub(crate) use probe::{explain, probe};
 
 /// Slots beyond one per client, for connections that are being closed.
 const SPARE_SLOTS: usize = 48;
@@ -237,10 +237,10 @@ impl UringDriver {
 
     /// Begins to receive, immediately or when data is available.
     #[inline]
-    fn receive(&mut self, slot: usize, is_patient: bool) -> io::Result<()> {
+    fn receive(&mut self, slot: usize, poll_first: bool) -> io::Result<()> {
         let (place, length) = self.arena.receiving(slot);
         let entry = opcode::Recv::new(types::Fixed(slot as u32), place, length)
-            .ioprio(if is_patient { POLL_FIRST } else { 0 })
+            .ioprio(if poll_first { POLL_FIRST } else { 0 })
             .build()
             .user_data((slot as u64) << KIND_BITS | RECEIVE);
         self.push(&entry)?;

@@ -71,7 +71,7 @@ fn trial(load: Load, way: Way, rng: &mut Rng, recorder: &mut Recorder) -> f64 {
                 script: 0,
                 begin_ns: now_ns,
                 started_ns: now_ns,
-                turned_ns: now_ns,
+                claimed_ns: now_ns,
                 end_ns,
                 failed: false,
             });

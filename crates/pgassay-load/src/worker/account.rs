@@ -216,8 +216,8 @@ mod tests {
     /// Returns an account for some clients whose thread's delay the test sets.
     fn account(clients: usize) -> (DelayAccount, Recorder, Arc<AtomicU64>) {
         let delay = Arc::new(AtomicU64::new(0));
-        let told = Arc::clone(&delay);
-        let read = Box::new(move || Some(told.load(Ordering::Relaxed)));
+        let known = Arc::clone(&delay);
+        let read = Box::new(move || Some(known.load(Ordering::Relaxed)));
         let mut recorder = Recorder::new(1, clients);
         recorder.reset(0, u64::MAX);
         (

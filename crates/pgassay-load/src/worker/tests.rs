@@ -12,7 +12,7 @@ use pgassay_wire::{Login, Session};
 
 use super::*;
 use crate::client::Run;
-use crate::conduct::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
+use crate::client_options::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
 use crate::config::{ClientPoolConfig, WeightedScript};
 
 mod rates;
@@ -163,7 +163,7 @@ impl Driver for Mock {
 struct Bench {
     worker: Worker<Mock>,
     program: Program,
-    conduct: ClientOptions,
+    options: ClientOptions,
     starts: Vec<u64>,
 }
 
@@ -211,7 +211,7 @@ impl Bench {
         Self {
             worker,
             program,
-            conduct: ClientOptions::default(),
+            options: ClientOptions::default(),
             starts: Vec::new(),
         }
     }
@@ -223,7 +223,7 @@ impl Bench {
         stop: bool,
     ) -> Result<u32, LoadError> {
         let stop = AtomicBool::new(stop);
-        let conduct = self.conduct.clone();
+        let options = self.options.clone();
         let shared = Shared {
             program: &self.program,
             limits: Limits::default(),
@@ -232,7 +232,7 @@ impl Bench {
             transactions_per_client: counted,
             stop: &stop,
             failed: AtomicBool::new(false),
-            conduct: &conduct,
+            options: &options,
             connector: None,
             starts: &self.starts,
             straddling: AtomicUsize::new(self.starts.len()),
@@ -433,7 +433,7 @@ fn a_reply_that_does_not_come_is_an_error() {
         transactions_per_client: None,
         stop: &stop,
         failed: AtomicBool::new(false),
-        conduct: &ClientOptions::default(),
+        options: &ClientOptions::default(),
         connector: None,
         starts: &[],
         straddling: AtomicUsize::new(0),
@@ -461,8 +461,8 @@ impl Observer for Recording {
     }
 
     fn failed_try(&mut self, failed: &FailedTry<'_>) {
-        let told = (failed.tries, failed.is_retried);
-        self.0.lock().unwrap().1.push(told);
+        let known = (failed.tries, failed.is_retried);
+        self.0.lock().unwrap().1.push(known);
     }
 
     fn aborted(&mut self, client: u32, _error: &LoadError) {
@@ -481,7 +481,7 @@ fn a_retry_draws_the_same_numbers() {
     let text = "\\set x random(1, 1000000000)\nSELECT :x;\n";
     let mut bench = Bench::new(1, Protocol::Simple, &[(text, 1)]);
     let kept = observed(&mut bench);
-    bench.conduct.tries_max = 3;
+    bench.options.tries_max = 3;
     bench.worker.driver.failing = vec![1, 3, 4, 5];
     bench.run(1..u64::MAX, Some(2), false).unwrap();
     let (transactions, tries, _) = &*kept.0.lock().unwrap();
@@ -531,7 +531,7 @@ fn late_transactions_are_skipped_and_unserved_counted() {
     bench.worker.pace = Some((Rng::from_seed(7), 0.6));
     bench.run(1..1_000_001, None, false).unwrap();
     assert!(bench.worker.recorder.unserved > 100);
-    bench.conduct.latency_limit = Some(std::time::Duration::from_micros(20));
+    bench.options.latency_limit = Some(std::time::Duration::from_micros(20));
     kept.0.lock().unwrap().0.clear();
     let begin_ns = bench.worker.driver.now_ns;
     bench
@@ -560,7 +560,7 @@ fn aborted_client_does_not_affect_others() {
         client.run.set_variable(Names::CLIENT_ID, id);
     }
     let kept = observed(&mut bench);
-    bench.conduct.on_abort = OnAbort::EndClient;
+    bench.options.on_abort = OnAbort::EndClient;
     bench.run(1..u64::MAX, Some(4), false).unwrap();
     let (transactions, _, aborted) = &*kept.0.lock().unwrap();
     assert_eq!((transactions.len(), &aborted[..]), (8, &[1][..]));
@@ -580,7 +580,7 @@ fn connection_lost_after_client_finished_is_ignored() {
         client.run.set_variable(Names::CLIENT_ID, id);
     }
     let kept = observed(&mut bench);
-    bench.conduct.on_abort = OnAbort::EndClient;
+    bench.options.on_abort = OnAbort::EndClient;
     bench.worker.driver.closing = Some(0);
     bench.run(1..u64::MAX, Some(1), false).unwrap();
     assert_eq!(bench.worker.driver.closing, None);

@@ -50,7 +50,7 @@ impl Environment for Files {
         Ok(std::fs::read_to_string(path).ok().map(|text| FileText {
             text,
             mode: 0o600,
-            is_of_root: false,
+            is_owned_by_root: false,
         }))
     }
 }
@@ -63,13 +63,13 @@ fn target(text: &str) -> Target {
         .unwrap()
 }
 
-fn config(text: &str, clients: u32, conduct: ClientOptions) -> ClientPoolConfig {
+fn config(text: &str, clients: u32, options: ClientOptions) -> ClientPoolConfig {
     let mut names = Names::new();
-    let options = Options {
+    let parse_options = Options {
         protocol: Protocol::Extended,
         ..Options::default()
     };
-    let script = Script::parse("test", "select 1;", &options, &mut names).unwrap();
+    let script = Script::parse("test", "select 1;", &parse_options, &mut names).unwrap();
     ClientPoolConfig {
         clients,
         protocol: Protocol::Extended,
@@ -79,7 +79,7 @@ fn config(text: &str, clients: u32, conduct: ClientOptions) -> ClientPoolConfig 
             stop: Duration::from_millis(300),
         },
         io: io(),
-        conduct,
+        options,
         ..ClientPoolConfig::new(target(text), Arc::new(script), Arc::new(names))
     }
 }
@@ -98,7 +98,7 @@ fn run(config: &ClientPoolConfig) -> Result<Measurement, LoadError> {
 fn run_for(config: &ClientPoolConfig, window: &Window) -> Result<Measurement, LoadError> {
     let begin = Instant::now();
     let stop = Arc::new(AtomicBool::new(false));
-    let ran = ClientPool::connect(config, &stop).and_then(|mut crew| crew.run(window));
+    let ran = ClientPool::connect(config, &stop).and_then(|mut pool| pool.run(window));
     assert!(begin.elapsed() < Duration::from_secs(15), "{ran:?}");
     ran
 }
@@ -115,12 +115,12 @@ fn fatal(sqlstate: &str) -> Vec<u8> {
 
 /// What the server sends when it accepts a client.
 fn welcome(settings: &[(&str, &str)]) -> Vec<u8> {
-    let told = settings
+    let known = settings
         .iter()
         .map(|(name, value)| message(b'S', format!("{name}\0{value}\0").as_bytes()));
     [
         message(b'R', &[0; 4]),
-        told.collect::<Vec<_>>().concat(),
+        known.collect::<Vec<_>>().concat(),
         message(b'K', &[0, 0, 0, 77, 0, 0, 0, 1]),
         message(b'Z', b"I"),
     ]
@@ -280,11 +280,11 @@ fn sslmode_prefer_falls_back_after_tls_failure() {
             serve(stream, usize::MAX)
         });
         for reconnects in [false, true] {
-            let conduct = ClientOptions {
+            let options = ClientOptions {
                 reconnects,
                 ..ClientOptions::default()
             };
-            let measured = run(&config(&text(port, "sslmode=prefer"), 3, conduct)).unwrap();
+            let measured = run(&config(&text(port, "sslmode=prefer"), 3, options)).unwrap();
             assert!(measured.transactions > 0);
             assert!(asked.load(Ordering::Relaxed) >= 3);
         }
@@ -306,11 +306,11 @@ fn starting_and_unsuitable_hosts_are_skipped() {
     let kind = |standby: &'static str| {
         server(move |stream, _| {
             is_asking_for_tls(stream)?;
-            let told = [
+            let known = [
                 ("in_hot_standby", standby),
                 ("default_transaction_read_only", "off"),
             ];
-            write(stream, &welcome(&told), 7)?;
+            write(stream, &welcome(&known), 7)?;
             serve(stream, usize::MAX)
         })
     };
@@ -321,12 +321,12 @@ fn starting_and_unsuitable_hosts_are_skipped() {
     );
     for (kind, works) in [("any", true), ("primary", true), ("prefer-standby", true)] {
         for reconnects in [false, true] {
-            let conduct = ClientOptions {
+            let options = ClientOptions {
                 reconnects,
                 ..ClientOptions::default()
             };
             let text = format!("{text} target_session_attrs={kind}");
-            let ran = run(&config(&text, 4, conduct));
+            let ran = run(&config(&text, 4, options));
             assert_eq!(ran.is_ok(), works, "{kind}: {ran:?}");
         }
     }
@@ -374,11 +374,11 @@ fn connections_that_break_while_they_are_opened() {
             stream.write_all(&welcome(&[])[..cut])
         });
         for reconnects in [false, true] {
-            let conduct = ClientOptions {
+            let options = ClientOptions {
                 reconnects,
                 ..ClientOptions::default()
             };
-            let error = run(&config(&text(port, "sslmode=disable"), 2, conduct)).unwrap_err();
+            let error = run(&config(&text(port, "sslmode=disable"), 2, options)).unwrap_err();
             assert!(matches!(error, LoadError::Lost { .. }), "{cut}: {error}");
         }
     }
@@ -391,11 +391,11 @@ fn one_connection_of_several_drops() {
         write(stream, &welcome(&[]), 64)?;
         serve(stream, if index == 1 { 5 } else { usize::MAX })
     });
-    let conduct = ClientOptions {
+    let options = ClientOptions {
         on_abort: OnAbort::EndClient,
         ..ClientOptions::default()
     };
-    let measured = run(&config(&text(port, "sslmode=disable"), 4, conduct)).unwrap();
+    let measured = run(&config(&text(port, "sslmode=disable"), 4, options)).unwrap();
     assert_eq!(measured.aborted, 1);
     assert!(measured.transactions > 50, "{}", measured.transactions);
 }
@@ -416,12 +416,12 @@ fn reconnecting_clients_survive_a_server_restart() {
         }
         serve(stream, usize::MAX)
     });
-    let conduct = ClientOptions {
+    let options = ClientOptions {
         reconnects: true,
         on_abort: OnAbort::EndClient,
         ..ClientOptions::default()
     };
-    let config = config(&text(port, "sslmode=disable"), 3, conduct);
+    let config = config(&text(port, "sslmode=disable"), 3, options);
     let first = run(&config).unwrap();
     assert!(first.aborted >= 1, "{first:?}");
     let second = run(&config).unwrap();
@@ -466,14 +466,14 @@ fn real_tls() {
         ("user=plain sslmode=prefer".into(), false),
         ("user=plain sslmode=prefer".into(), true),
     ] {
-        let conduct = ClientOptions {
+        let options = ClientOptions {
             reconnects,
             ..ClientOptions::default()
         };
         let window = Window::Counted {
             transactions_per_client: 10,
         };
-        let measured = run_for(&config(&text(&more), 4, conduct), &window).unwrap();
+        let measured = run_for(&config(&text(&more), 4, options), &window).unwrap();
         assert_eq!(measured.clients, [10; 4], "{more}");
         let time = measured.time;
         let sum = time.in_transaction_us + time.asleep_us + time.between_us;

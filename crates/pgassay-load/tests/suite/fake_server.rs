@@ -136,9 +136,9 @@ fn run(
         io: io(),
         ..ClientPoolConfig::new(target, script, Arc::new(names))
     };
-    let mut crew = ClientPool::connect(&config, stop)?;
-    assert_eq!(crew.backend_pids(), vec![77; clients as usize]);
-    crew.run(&Window::Timed {
+    let mut pool = ClientPool::connect(&config, stop)?;
+    assert_eq!(pool.backend_pids(), vec![77; clients as usize]);
+    pool.run(&Window::Timed {
         settle: Duration::from_millis(10),
         measure: Duration::from_millis(100),
     })

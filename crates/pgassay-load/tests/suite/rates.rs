@@ -44,11 +44,11 @@ fn two_variants_that_differ_by_3_percent_do_not_have_the_same_rate() {
         io: io(),
         ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
     };
-    let mut crew = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
+    let mut pool = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
     let (mut errors, mut credits) = (Vec::new(), Vec::new());
     for trial in 0..TRIALS {
-        crew.spread_starts(SLEEP, trial);
-        let measured = crew
+        pool.spread_starts(SLEEP, trial);
+        let measured = pool
             .run(&Window::Timed {
                 settle: 2 * SLEEP,
                 measure: MEASURE,

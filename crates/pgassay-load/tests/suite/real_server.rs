@@ -107,14 +107,14 @@ fn every_mode_counts_what_the_server_counts() {
                   insert into t values (:client_id, :a::int + 1);\n";
     let mut total = 0;
     for protocol in MODES {
-        let mut crew = connect(&config(&server, protocol, &[script]));
-        let mut pids = crew.backend_pids();
+        let mut pool = connect(&config(&server, protocol, &[script]));
+        let mut pids = pool.backend_pids();
         pids.sort_unstable();
         pids.dedup();
         assert_eq!(pids.len(), 4);
-        assert!(crew.server_parameter("server_version").is_some());
+        assert!(pool.server_parameter("server_version").is_some());
         for window in [timed(50, 200), timed(0, 100), counted(25)] {
-            let measured = crew.run(&window).unwrap();
+            let measured = pool.run(&window).unwrap();
             assert_closes(&measured, 4);
             assert!(measured.transactions > 0 && measured.failed_total == 0);
             if window == counted(25) {
@@ -132,7 +132,7 @@ fn every_mode_counts_what_the_server_counts() {
                         and backend_type = 'client backend' and pid <> pg_backend_pid()";
             assert_eq!(admin.value(busy).unwrap().unwrap(), "0");
         }
-        crew.close();
+        pool.close();
         let left = "select count(*) from pg_stat_activity where backend_type = 'client backend'";
         assert_eq!(admin.value(left).unwrap().unwrap(), "1");
     }
@@ -229,8 +229,8 @@ fn pipelines() {
         "begin;\n\\startpipeline\n{inserts}\\syncpipeline\n{inserts}\\endpipeline\ncommit;\n"
     );
     for protocol in [Protocol::Extended, Protocol::Prepared] {
-        let mut crew = connect(&config(&server, protocol, &[&script]));
-        let measured = crew.run(&timed(20, 100)).unwrap();
+        let mut pool = connect(&config(&server, protocol, &[&script]));
+        let measured = pool.run(&timed(20, 100)).unwrap();
         assert_closes(&measured, 4);
         let rows = admin.value("select count(*) from t").unwrap().unwrap();
         assert_eq!(rows, (measured.transactions_total * 40).to_string());
@@ -260,8 +260,8 @@ fn statements_of_tables_that_do_not_exist_yet() {
                   insert into mine values (1);\n\
                   select count(*) as n from mine \\gset\n\\startpipeline\n\
                   select :n;\nselect sum(a) from mine;\n\\endpipeline\n";
-    let mut crew = connect(&config(&server, Protocol::Prepared, &[script, script]));
-    let measured = crew.run(&counted(20)).unwrap();
+    let mut pool = connect(&config(&server, Protocol::Prepared, &[script, script]));
+    let measured = pool.run(&counted(20)).unwrap();
     assert_eq!(measured.transactions, 80);
     assert_eq!(
         measured
@@ -273,12 +273,12 @@ fn statements_of_tables_that_do_not_exist_yet() {
     );
 
     let script = "select * from nowhere;\n";
-    let mut crew = connect(&config(&server, Protocol::Prepared, &[script]));
-    let text = crew.run(&timed(0, 100)).unwrap_err().to_string();
+    let mut pool = connect(&config(&server, Protocol::Prepared, &[script]));
+    let text = pool.run(&timed(0, 100)).unwrap_err().to_string();
     for part in ["test.sql", "line 1", "42P01", "nowhere"] {
         assert!(text.contains(part), "{part} in {text}");
     }
-    assert!(matches!(crew.run(&timed(0, 1)), Err(LoadError::Spent)));
+    assert!(matches!(pool.run(&timed(0, 1)), Err(LoadError::Spent)));
 }
 
 #[test]
@@ -293,8 +293,8 @@ fn serialization_failures_are_counted_and_rolled_back() {
     let script = "begin isolation level repeatable read;\nselect a from t;\n\
                   \\sleep 1 ms\nupdate t set a = a + 1;\nend;\n";
     for protocol in MODES {
-        let mut crew = connect(&config(&server, protocol, &[script]));
-        let measured = crew.run(&timed(0, 300)).unwrap();
+        let mut pool = connect(&config(&server, protocol, &[script]));
+        let measured = pool.run(&timed(0, 300)).unwrap();
         assert_closes(&measured, 4);
         assert!(measured.failed > 0, "{protocol:?}");
         assert!(measured.transactions > 0);
@@ -310,8 +310,8 @@ fn an_open_transaction_at_the_end_is_refused() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
-    let mut crew = connect(&config(&server, Protocol::Simple, &["begin;\nselect 1;\n"]));
-    let text = crew.run(&timed(0, 100)).unwrap_err().to_string();
+    let mut pool = connect(&config(&server, Protocol::Simple, &["begin;\nselect 1;\n"]));
+    let text = pool.run(&timed(0, 100)).unwrap_err().to_string();
     assert!(
         text.contains("without completing the last transaction"),
         "{text}"
@@ -336,8 +336,8 @@ fn large_statements_and_results_pass() {
     // Both directions are full at the same time: sending must not keep the client from reading.
     let statement = format!("select repeat('y', 200000) || '{}';\n", "x".repeat(200_000));
     let script = format!("\\startpipeline\n{}\\endpipeline\n", statement.repeat(20));
-    let mut crew = connect(&config(&server, Protocol::Extended, &[&script]));
-    assert_eq!(crew.run(&counted(2)).unwrap().transactions, 8);
+    let mut pool = connect(&config(&server, Protocol::Extended, &[&script]));
+    assert_eq!(pool.run(&counted(2)).unwrap().transactions, 8);
 }
 
 #[test]
@@ -346,14 +346,14 @@ fn a_server_that_dies_is_an_error() {
         let Some(server) = support::Server::trusting() else {
             return;
         };
-        let mut crew = connect(&config(&server, Protocol::Prepared, &["select 1;\n"]));
-        crew.run(&timed(0, 50)).unwrap();
+        let mut pool = connect(&config(&server, Protocol::Prepared, &["select 1;\n"]));
+        pool.run(&timed(0, 50)).unwrap();
         let error = std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(200));
                 server.signal(signal);
             });
-            crew.run(&timed(0, 20_000)).unwrap_err()
+            pool.run(&timed(0, 20_000)).unwrap_err()
         });
         assert!(matches!(error, LoadError::Lost { .. }), "{error}");
         let text = error.to_string();
@@ -364,9 +364,9 @@ fn a_server_that_dies_is_an_error() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
-    let mut crew = connect(&config(&server, Protocol::Simple, &["select 1;\n"]));
+    let mut pool = connect(&config(&server, Protocol::Simple, &["select 1;\n"]));
     drop(server);
-    let error = crew.run(&timed(0, 1_000)).unwrap_err();
+    let error = pool.run(&timed(0, 1_000)).unwrap_err();
     assert!(
         matches!(error, LoadError::Lost { last: Some(_), .. }),
         "{error}"
@@ -380,13 +380,13 @@ fn stop_flag_ends_a_run() {
     };
     let stop = Arc::new(AtomicBool::new(false));
     let config = config(&server, Protocol::Prepared, &["select 1;\n"]);
-    let mut crew = ClientPool::connect(&config, &stop).unwrap();
+    let mut pool = ClientPool::connect(&config, &stop).unwrap();
     let measured = std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(200));
             stop.store(true, Ordering::Relaxed);
         });
-        crew.run(&timed(50, 20_000)).unwrap()
+        pool.run(&timed(50, 20_000)).unwrap()
     });
     assert!(measured.interrupted && measured.unfinished == 0);
     assert!(
@@ -397,7 +397,7 @@ fn stop_flag_ends_a_run() {
     assert_closes(&measured, 4);
     // All clients finished, so the connections are still usable.
     stop.store(false, Ordering::Relaxed);
-    assert_eq!(crew.run(&counted(3)).unwrap().transactions, 12);
+    assert_eq!(pool.run(&counted(3)).unwrap().transactions, 12);
 }
 
 #[test]
@@ -438,11 +438,11 @@ fn tcp_passwords_and_several_hosts() {
     config.clients = 30;
     // Nothing listens on port 1.
     config.target = request(&format!("postgres://:secret@127.0.0.1:1,localhost:{port}/"));
-    let mut crew = connect(&config);
-    let measured = crew.run(&timed(10, 100)).unwrap();
+    let mut pool = connect(&config);
+    let measured = pool.run(&timed(10, 100)).unwrap();
     assert_closes(&measured, 30);
     assert!(measured.transactions > 30);
-    crew.close();
+    pool.close();
 
     let stop = Arc::new(AtomicBool::new(false));
     config.target = request(&format!("postgres://:wrong@127.0.0.1:{port}/"));
@@ -488,12 +488,12 @@ fn a_hook_sees_every_request_and_its_backend() {
         threads: 1,
         ..config(&server, Protocol::Prepared, &["select 1;\nselect 2;\n"])
     };
-    let mut crew = connect(&config);
-    let pids = crew.backend_pids();
+    let mut pool = connect(&config);
+    let pids = pool.backend_pids();
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);
-    crew.before_requests(Arc::new(move |pid| sink.lock().unwrap().push(pid)));
-    crew.run(&counted(3)).unwrap();
+    pool.before_requests(Arc::new(move |pid| sink.lock().unwrap().push(pid)));
+    pool.run(&counted(3)).unwrap();
     assert_eq!(*seen.lock().unwrap(), vec![pids[0]; 6]);
 }
 
@@ -514,24 +514,24 @@ fn a_run_is_observed_and_the_next_one_is_not() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
-    let mut crew = connect(&config(&server, Protocol::Simple, &["select 1;\n"]));
-    let told = Arc::new(Mutex::new(vec![0; 4]));
+    let mut pool = connect(&config(&server, Protocol::Simple, &["select 1;\n"]));
+    let known = Arc::new(Mutex::new(vec![0; 4]));
     for threads_told in [2, 1, 0] {
-        let told = Arc::clone(&told);
-        told.lock().unwrap().fill(0);
-        crew.observe(|thread| {
-            let observer = || Box::new(CountingObserver(Arc::clone(&told))) as Box<dyn Observer>;
+        let known = Arc::clone(&known);
+        known.lock().unwrap().fill(0);
+        pool.observe(|thread| {
+            let observer = || Box::new(CountingObserver(Arc::clone(&known))) as Box<dyn Observer>;
             (thread < threads_told).then(observer)
         });
-        crew.run(&counted(7)).unwrap();
+        pool.run(&counted(7)).unwrap();
         // Two clients on each thread.
         let expected: Vec<u64> = (0..4)
             .map(|at| u64::from(at < 2 * threads_told) * 7)
             .collect();
-        assert_eq!(*told.lock().unwrap(), expected);
+        assert_eq!(*known.lock().unwrap(), expected);
     }
-    assert_eq!(crew.threads(), 2);
-    crew.close();
+    assert_eq!(pool.threads(), 2);
+    pool.close();
 }
 
 /// Time in transactions, between them and asleep adds up to clients × window in every case.
@@ -549,10 +549,10 @@ fn client_time_adds_up() {
     ] {
         let mut config = config(&server, Protocol::Prepared, &[script]);
         (config.clients, config.threads) = (clients, 1);
-        config.conduct.rate_per_s = rate_per_s;
-        let mut crew = connect(&config);
-        let measured = crew.run(&timed(50, 300)).unwrap();
-        crew.close();
+        config.options.rate_per_s = rate_per_s;
+        let mut pool = connect(&config);
+        let measured = pool.run(&timed(50, 300)).unwrap();
+        pool.close();
         assert_closes(&measured, u64::from(clients));
         let sleeps = script.contains("sleep");
         assert_eq!(measured.time.asleep_us > 0, sleeps, "{:?}", measured.time);
@@ -571,10 +571,10 @@ fn a_connection_for_each_transaction_is_timed_in_parts() {
         return;
     };
     let mut config = config(&server, Protocol::Prepared, &["select 1;\n"]);
-    config.conduct.reconnects = true;
-    let mut crew = connect(&config);
-    let measured = crew.run(&counted(10)).unwrap();
-    crew.close();
+    config.options.reconnects = true;
+    let mut pool = connect(&config);
+    let measured = pool.run(&counted(10)).unwrap();
+    pool.close();
     assert_eq!(measured.transactions, 40);
     assert_closes(&measured, 4);
     let openings = measured.openings.unwrap();

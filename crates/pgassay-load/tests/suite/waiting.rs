@@ -192,14 +192,14 @@ fn run_next_to_hog(processor: usize) -> (Measurement, f64) {
                 io: io(),
                 ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
             };
-            let mut crew = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
-            crew.keep_account(true);
-            crew.observe(|_| Some(Box::new(ends.clone())));
-            let measured = crew.run(&Window::Timed {
+            let mut pool = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
+            pool.keep_account(true);
+            pool.observe(|_| Some(Box::new(ends.clone())));
+            let measured = pool.run(&Window::Timed {
                 settle: Duration::from_millis(50),
                 measure: Duration::from_millis(1500),
             });
-            crew.close();
+            pool.close();
             measured.unwrap()
         });
         scope.spawn(|| {
@@ -235,9 +235,10 @@ fn a_hog_beside_64_clients_of_one_thread_is_seen_64_times() {
     let mut seen = Vec::new();
     for _ in 0..TRIES {
         let (measured, waited_us) = run_next_to_hog(*processor);
-        let (Some(turn_us), Some(run_queue_us)) =
-            (measured.time.turn_us, measured.time.ready_run_queue_us)
-        else {
+        let (Some(turn_us), Some(run_queue_us)) = (
+            measured.time.thread_busy_us,
+            measured.time.client_run_queue_us,
+        ) else {
             eprintln!("skipped: the kernel does not report run-queue wait");
             return;
         };

@@ -95,7 +95,7 @@ fn strip(comparison: &Comparison, scale: Scale) -> Markup {
         scale.place(1.0 - EQUIVALENCE_MARGIN),
         scale.place(1.0 + EQUIVALENCE_MARGIN),
     );
-    let hollow = comparison.verdict == Verdict::Unexplained;
+    let hollow = comparison.verdict == Verdict::Inconclusive;
     html! {
         svg height="26" aria-hidden="true" class=(sentence::verdict_word(comparison.verdict)) {
             rect.band x=(percent(band_low)) width=(percent(band_high - band_low)) height="26" {}

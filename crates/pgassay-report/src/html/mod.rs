@@ -7,7 +7,6 @@
 //! here. `maud` escapes every value; the only raw parts are this crate's own style sheet and script, and
 //! JSON in which no character can end its element.
 
-mod counted;
 mod curves;
 mod expectations;
 mod findings;
@@ -20,6 +19,7 @@ mod pairs;
 mod provenance;
 mod scale;
 mod statements;
+mod statistics;
 mod tables;
 mod tail;
 mod waterfall;
@@ -52,7 +52,7 @@ pub fn html(run: &Run) -> String {
         (curves::section(run))
         (flame::section(run))
         (pairs::section(run))
-        (counted::section(run))
+        (statistics::section(run))
         (tables::section(run))
         (provenance::section(run))
     };

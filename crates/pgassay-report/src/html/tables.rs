@@ -156,9 +156,9 @@ pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
 fn function(row: &CostRow, largest_us: f64) -> Markup {
     let share = (row.difference_us.abs() / largest_us * 100.0).clamp(0.0, 100.0);
     let class = match row.change {
-        Change::New | Change::Up => "up",
-        Change::Down | Change::Gone => "down",
-        Change::Unexplained => "noise",
+        Change::Added | Change::Increased => "up",
+        Change::Decreased | Change::Removed => "down",
+        Change::Inconclusive => "noise",
     };
     html! {
         tr {

@@ -57,7 +57,7 @@ impl From<&CostRow> for Part {
             difference: row.difference_us,
             interval: Some([row.low_us, row.high_us]),
             plus_minus: plus_minus_us(row),
-            resolved: row.change != Change::Unexplained,
+            resolved: row.change != Change::Inconclusive,
         }
     }
 }
@@ -260,10 +260,10 @@ mod tests {
     #[test]
     fn the_steps_lead_from_the_baseline_to_the_variant() {
         let rows = [
-            row_of("bind", 0.0, 2.0, Change::New),
-            row_of("parse", 5.0, 0.0, Change::Gone),
-            row_of("plan", 9.0, 0.0, Change::Gone),
-            row_of("commit", 1.0, 1.05, Change::Unexplained),
+            row_of("bind", 0.0, 2.0, Change::Added),
+            row_of("parse", 5.0, 0.0, Change::Removed),
+            row_of("plan", 9.0, 0.0, Change::Removed),
+            row_of("commit", 1.0, 1.05, Change::Inconclusive),
         ];
         let steps = steps([15.0, 3.05], &rows.each_ref().map(Part::from));
         let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn unallocated_cost_is_a_separate_step() {
-        let rows = [row_of("plan", 9.0, 0.0, Change::Gone)];
+        let rows = [row_of("plan", 9.0, 0.0, Change::Removed)];
         let steps = steps([15.0, 5.0], &rows.each_ref().map(Part::from));
         assert_eq!(steps[1].name, "not allocated");
         assert!((steps[1].to - 5.0).abs() < 1e-9 && !steps[1].resolved);

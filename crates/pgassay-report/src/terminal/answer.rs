@@ -75,7 +75,7 @@ fn ink(verdict: Verdict) -> TextStyle {
         Verdict::Faster => TextStyle::Good,
         Verdict::Slower => TextStyle::Bad,
         Verdict::Equivalent => TextStyle::Strong,
-        Verdict::Unexplained => TextStyle::Caution,
+        Verdict::Inconclusive => TextStyle::Caution,
     }
 }
 

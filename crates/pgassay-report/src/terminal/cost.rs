@@ -142,9 +142,9 @@ fn more(number: usize, kind: &str) -> String {
 /// One row; its bar is relative to the largest difference of the list.
 fn row(mark: &str, name: &str, row: &CostRow, largest_us: f64, style: Style) -> Vec<Cell> {
     let ink = match row.change {
-        Change::New | Change::Up => TextStyle::Bad,
-        Change::Down | Change::Gone => TextStyle::Good,
-        Change::Unexplained => TextStyle::Faint,
+        Change::Added | Change::Increased => TextStyle::Bad,
+        Change::Decreased | Change::Removed => TextStyle::Good,
+        Change::Inconclusive => TextStyle::Faint,
     };
     let share = if largest_us > 0.0 {
         row.difference_us.abs() / largest_us
@@ -174,7 +174,7 @@ fn noise_limit(cost: &CostDifference, style: Style) -> String {
     let resolved = cost
         .functions
         .iter()
-        .any(|row| row.change != Change::Unexplained);
+        .any(|row| row.change != Change::Inconclusive);
     let limit = number::micros(cost.minimum_detectable_us);
     let text = if resolved {
         format!("Function differences below {limit} µs are within noise.")
@@ -188,10 +188,10 @@ fn noise_limit(cost: &CostDifference, style: Style) -> String {
 }
 
 /// One line for every other variant, under the condition shown in full or else the most informative.
-fn others(run: &Run, told: &Comparison, style: Style) -> String {
+fn others(run: &Run, shown: &Comparison, style: Style) -> String {
     let mut lines = String::new();
-    for variant in (1..run.plan.variants.len()).filter(|variant| *variant != told.variant) {
-        let same = comparison(run, told.condition, variant).filter(|it| it.cost.is_some());
+    for variant in (1..run.plan.variants.len()).filter(|variant| *variant != shown.variant) {
+        let same = comparison(run, shown.condition, variant).filter(|it| it.cost.is_some());
         let any = || {
             most_informative(
                 run,

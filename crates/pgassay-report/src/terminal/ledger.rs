@@ -126,9 +126,9 @@ fn sum(rows: &[LedgerRow]) -> Vec<Cell> {
 
 fn line(mark: &str, name: &str, row: &CostRow, largest_us: f64) -> Vec<Cell> {
     let ink = match row.change {
-        Change::New | Change::Up => TextStyle::Bad,
-        Change::Down | Change::Gone => TextStyle::Good,
-        Change::Unexplained => TextStyle::Faint,
+        Change::Added | Change::Increased => TextStyle::Bad,
+        Change::Decreased | Change::Removed => TextStyle::Good,
+        Change::Inconclusive => TextStyle::Faint,
     };
     let share = match largest_us {
         0.0 => 0.0,
@@ -179,16 +179,16 @@ fn notes(
 }
 
 /// One line for each of the other comparisons, at most [`LINES`].
-fn others(run: &Run, told: &Comparison, style: Style) -> String {
+fn others(run: &Run, shown: &Comparison, style: Style) -> String {
     let mut others: Vec<&Comparison> = run
         .comparisons
         .iter()
         .filter(|it| {
-            it.ledger.is_some() && (it.condition, it.variant) != (told.condition, told.variant)
+            it.ledger.is_some() && (it.condition, it.variant) != (shown.condition, shown.variant)
         })
         .collect();
     // The same variant under other conditions comes before other variants.
-    others.sort_by_key(|it| it.variant != told.variant);
+    others.sort_by_key(|it| it.variant != shown.variant);
     let mut lines = String::new();
     for other in others.iter().take(LINES) {
         lines.push_str(&in_a_line(run, other, style));

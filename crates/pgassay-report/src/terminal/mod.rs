@@ -7,7 +7,6 @@
 
 mod answer;
 mod cost;
-mod counted;
 mod expectations;
 mod figures;
 mod findings;
@@ -16,6 +15,7 @@ mod ledger;
 mod notes;
 mod observation;
 mod statements;
+mod statistics;
 mod table;
 
 pub use observation::observation_text;
@@ -64,7 +64,7 @@ pub fn terminal(run: &Run, style: &Style) -> String {
         ledger::section(run, *style),
         statements::section(run, *style),
         expectations::watched(run, *style),
-        counted::section(run, *style),
+        statistics::section(run, *style),
         findings::section(run, *style),
         findings::fixes_tried(run, *style),
         notes::section(run, *style),

@@ -26,8 +26,8 @@
 //! [`read_views`]: CounterReader::read_views
 //! [`read_kernel_statistics`]: CounterReader::read_beside
 
-mod beside;
 mod kernel;
+mod kernel_statistics;
 mod log;
 mod numbered;
 mod views;
@@ -38,7 +38,7 @@ use std::time::Duration;
 use crate::connection::Connection;
 use crate::error::ServerError;
 use crate::server::Server;
-pub use beside::ServerProcesses;
+pub use kernel_statistics::ServerProcesses;
 use log::LogSizes;
 use views::Views;
 

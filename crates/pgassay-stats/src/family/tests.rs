@@ -116,10 +116,10 @@ fn verdicts_and_intervals_agree() {
                 Verdict::Faster => assert!(at.low > 1.0),
                 Verdict::Slower => assert!(at.high < 1.0),
                 Verdict::Equivalent => assert!(inside),
-                Verdict::Unexplained if judged.inconclusive == Some(Inconclusive::Noise) => {
+                Verdict::Inconclusive if judged.inconclusive == Some(Inconclusive::Noise) => {
                     assert!(at.contains(1.0) && !inside, "{judged:?} {estimate:?}");
                 }
-                Verdict::Unexplained => {}
+                Verdict::Inconclusive => {}
             }
         }
     }
@@ -138,7 +138,7 @@ fn a_verdict_that_its_rank_test_contradicts_is_inconclusive() {
     };
     assert_eq!(
         (judged.verdict, judged.inconclusive),
-        (Verdict::Unexplained, Some(Inconclusive::RanksDisagree))
+        (Verdict::Inconclusive, Some(Inconclusive::RanksDisagree))
     );
 }
 
@@ -155,7 +155,7 @@ fn equal_counts_of_unequal_variants_are_inconclusive() {
     };
     assert_eq!(
         (judged.verdict, judged.inconclusive),
-        (Verdict::Unexplained, Some(Inconclusive::BelowResolution))
+        (Verdict::Inconclusive, Some(Inconclusive::BelowResolution))
     );
     assert!(equal.estimate().unwrap().interval.contains(30.0 / 30.1));
 }

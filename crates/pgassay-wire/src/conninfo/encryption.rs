@@ -80,7 +80,7 @@ pub(super) fn channel_binding(options: &Options) -> Result<ChannelBinding, Conni
 /// Returns the TLS settings. `is_needed` is whether any connection may request TLS.
 pub(super) fn settings(
     options: &Options,
-    surroundings: &dyn Environment,
+    environment: &dyn Environment,
     mode: SslMode,
     is_needed: bool,
 ) -> Result<Option<TlsSettings>, ConninfoError> {
@@ -110,7 +110,7 @@ pub(super) fn settings(
     }
     let reader = Reader {
         options,
-        surroundings,
+        environment,
     };
     let files = reader.files(mode, shows_certificate);
     let checks_host = mode == SslMode::VerifyFull;
@@ -172,7 +172,7 @@ fn versions(options: &Options) -> Result<Versions, ConninfoError> {
 
 struct Reader<'a> {
     options: &'a Options,
-    surroundings: &'a dyn Environment,
+    environment: &'a dyn Environment,
 }
 
 impl Reader<'_> {
@@ -180,7 +180,7 @@ impl Reader<'_> {
     fn files(&self, mode: SslMode, shows_certificate: bool) -> Result<Files, String> {
         let mut files = Files::default();
         if self.options.get("sslrootcert") == Some("system") {
-            files.system_roots = Some(self.surroundings.system_roots());
+            files.system_roots = Some(self.environment.system_roots());
         } else {
             files.roots = self.roots(mode)?;
         }
@@ -196,11 +196,11 @@ impl Reader<'_> {
     /// Returns the file specified by an option, or the default file in `~/.postgresql`.
     fn path(&self, option: &str, default: &str) -> Option<PathBuf> {
         let given = self.options.get(option).map(PathBuf::from);
-        given.or_else(|| Some(self.surroundings.home()?.join(".postgresql").join(default)))
+        given.or_else(|| Some(self.environment.home()?.join(".postgresql").join(default)))
     }
 
     fn read(&self, path: &std::path::Path, what: &str) -> Result<Option<FileText>, String> {
-        let read = self.surroundings.read(path);
+        let read = self.environment.read(path);
         read.map_err(|error| format!("could not open {what} file \"{}\": {error}", path.display()))
     }
 
@@ -230,7 +230,7 @@ impl Reader<'_> {
     /// libpq ignores a missing revocation list.
     fn revoked(&self) -> Option<(String, String)> {
         let path = self.path("sslcrl", "root.crl")?;
-        let file = self.surroundings.read(&path).ok()??;
+        let file = self.environment.read(&path).ok()??;
         Some((path.display().to_string(), file.text))
     }
 
@@ -251,7 +251,7 @@ impl Reader<'_> {
         let key = self
             .read(&path, "private key")?
             .ok_or_else(|| absent(&shown))?;
-        let forbidden = if key.is_of_root {
+        let forbidden = if key.is_owned_by_root {
             FORBIDDEN_OF_ROOT
         } else {
             FORBIDDEN

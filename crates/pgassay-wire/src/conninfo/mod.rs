@@ -39,7 +39,7 @@ pub struct FileText {
     /// Its permission bits, as in `st_mode & 0o777`.
     pub mode: u32,
     /// Whether root owns it.
-    pub is_of_root: bool,
+    pub is_owned_by_root: bool,
 }
 
 /// The process's environment: variables, user and files.
@@ -153,8 +153,8 @@ impl Request {
     ///
     /// # Errors
     /// Invalid or unsupported values, or an unreadable service file.
-    pub fn resolve(&self, surroundings: &dyn Environment) -> Result<Target, ConninfoError> {
-        resolve::resolve(self, surroundings)
+    pub fn resolve(&self, environment: &dyn Environment) -> Result<Target, ConninfoError> {
+        resolve::resolve(self, environment)
     }
 
     fn store(&mut self, name: &str, value: &str) -> Result<(), ConninfoError> {

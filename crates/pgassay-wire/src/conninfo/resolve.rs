@@ -71,23 +71,20 @@ impl Options {
 
 pub(super) fn resolve(
     request: &Request,
-    surroundings: &dyn Environment,
+    environment: &dyn Environment,
 ) -> Result<Target, ConninfoError> {
     let mut options = Options(BTreeMap::new());
     for (name, value) in &request.options {
         options.default(name, value.clone());
     }
-    add_service(&mut options, surroundings)?;
+    add_service(&mut options, environment)?;
     for keyword in KEYWORDS {
-        if let Some(value) = keyword
-            .variable
-            .and_then(|name| surroundings.variable(name))
-        {
+        if let Some(value) = keyword.variable.and_then(|name| environment.variable(name)) {
             options.default(keyword.name, value);
         }
     }
     // Older than sslmode, but libpq still honors it.
-    if surroundings
+    if environment
         .variable("PGREQUIRESSL")
         .is_some_and(|value| value.starts_with('1'))
     {
@@ -97,7 +94,7 @@ pub(super) fn resolve(
     let user = options
         .get("user")
         .map(str::to_owned)
-        .or_else(|| surroundings.user())
+        .or_else(|| environment.user())
         .ok_or(ConninfoError::NoUser)?;
     let mut target = Target {
         database: options.get("dbname").unwrap_or(&user).to_owned(),
@@ -112,7 +109,7 @@ pub(super) fn resolve(
             &[("disable", false), ("random", true)],
             "disable or random",
         )?,
-        settings: settings(&options, request, surroundings),
+        settings: settings(&options, request, environment),
         connect_timeout_s: options
             .number("connect_timeout")?
             .filter(|&seconds| seconds > 0)
@@ -124,28 +121,28 @@ pub(super) fn resolve(
         tcp_user_timeout_ms: options.number("tcp_user_timeout")?.unwrap_or(0),
         ..Target::default()
     };
-    add_hosts(&mut target, &options, surroundings)?;
+    add_hosts(&mut target, &options, environment)?;
     let is_tcp = |host: &Host| matches!(host.address, Address::Tcp { .. });
     let uses_tls = target.ssl_mode != SslMode::Disable && target.hosts.iter().any(is_tcp);
-    target.tls = encryption::settings(&options, surroundings, target.ssl_mode, uses_tls)?;
+    target.tls = encryption::settings(&options, environment, target.ssl_mode, uses_tls)?;
     Ok(target)
 }
 
 /// Adds a service's options, if a service is specified.
-fn add_service(options: &mut Options, surroundings: &dyn Environment) -> Result<(), ConninfoError> {
+fn add_service(options: &mut Options, environment: &dyn Environment) -> Result<(), ConninfoError> {
     let named = options.get("service").map(str::to_owned);
-    let Some(name) = named.or_else(|| surroundings.variable("PGSERVICE")) else {
+    let Some(name) = named.or_else(|| environment.variable("PGSERVICE")) else {
         return Ok(());
     };
     let explicit = options.get("servicefile").map(PathBuf::from);
     let user_file = explicit
-        .or_else(|| surroundings.variable("PGSERVICEFILE").map(PathBuf::from))
-        .or_else(|| Some(surroundings.home()?.join(".pg_service.conf")));
-    let system = surroundings.variable("PGSYSCONFDIR");
+        .or_else(|| environment.variable("PGSERVICEFILE").map(PathBuf::from))
+        .or_else(|| Some(environment.home()?.join(".pg_service.conf")));
+    let system = environment.variable("PGSYSCONFDIR");
     let system_file = system.map(|directory| PathBuf::from(directory).join("pg_service.conf"));
     for path in [user_file, system_file].into_iter().flatten() {
         let shown = path.display().to_string();
-        let read = surroundings.read(&path);
+        let read = environment.read(&path);
         let file = read.map_err(|source| ConninfoError::Unreadable {
             path: shown.clone(),
             source,
@@ -216,7 +213,7 @@ fn session_attributes(options: &Options) -> Result<SessionAttributes, ConninfoEr
 fn settings(
     options: &Options,
     request: &Request,
-    surroundings: &dyn Environment,
+    environment: &dyn Environment,
 ) -> Vec<(String, String)> {
     let mut settings = Vec::new();
     let mut add = |name: &str, value: Option<&str>| {
@@ -232,7 +229,7 @@ fn settings(
     );
     add("client_encoding", options.get("client_encoding"));
     for (variable, setting) in SETTINGS {
-        let value = surroundings.variable(variable);
+        let value = environment.variable(variable);
         // The word "default" selects the server's own setting.
         add(
             setting,
@@ -254,7 +251,7 @@ fn list(value: Option<&str>) -> Vec<&str> {
 fn add_hosts(
     target: &mut Target,
     options: &Options,
-    surroundings: &dyn Environment,
+    environment: &dyn Environment,
 ) -> Result<(), ConninfoError> {
     let names = list(options.get("host"));
     let addresses = list(options.get("hostaddr"));
@@ -273,13 +270,13 @@ fn add_hosts(
     if ports.len() > 1 && ports.len() != count {
         return wrong("port", ports.len(), count);
     }
-    let password_file = password_file(target, options, surroundings);
+    let password_file = password_file(target, options, environment);
     for index in 0..count {
         let name = names.get(index).copied().unwrap_or("");
         let address = addresses.get(index).copied().unwrap_or("");
         let port = ports.get(if ports.len() == 1 { 0 } else { index }).copied();
         let port = port.filter(|port| !port.is_empty()).unwrap_or(DEFAULT_PORT);
-        let default_directory = surroundings.socket_directory();
+        let default_directory = environment.socket_directory();
         let resolved = address_of(name, address, port, &default_directory)?;
         let looked_up = match name {
             "" if address.is_empty() => "localhost",
@@ -352,14 +349,14 @@ fn address_of(
 fn password_file(
     target: &mut Target,
     options: &Options,
-    surroundings: &dyn Environment,
+    environment: &dyn Environment,
 ) -> Option<String> {
     if options.get("password").is_some() {
         return None;
     }
     let given = options.get("passfile").map(PathBuf::from);
-    let path = given.or_else(|| Some(surroundings.home()?.join(".pgpass")))?;
-    match surroundings.read(&path) {
+    let path = given.or_else(|| Some(environment.home()?.join(".pgpass")))?;
+    match environment.read(&path) {
         Ok(Some(file)) if file.mode.trailing_zeros() >= 6 => Some(file.text),
         Ok(Some(_)) => {
             target.warnings.push(format!(

@@ -27,7 +27,7 @@ impl Environment for Fake {
         Ok(found.map(|&(text, mode)| FileText {
             text: text.into(),
             mode,
-            is_of_root: false,
+            is_owned_by_root: false,
         }))
     }
 }

@@ -36,7 +36,7 @@ enum Stage {
     Established {
         connection: Box<ClientConnection>,
         /// Whether the handshake is complete.
-        is_settled: bool,
+        is_handshake_done: bool,
         /// Whether the server must select PostgreSQL's protocol (ALPN).
         needs_alpn: bool,
     },
@@ -67,7 +67,7 @@ impl Protection {
     pub fn output(&mut self, core: &mut Core) -> &[u8] {
         let Stage::Established {
             connection,
-            is_settled,
+            is_handshake_done: is_settled,
             ..
         } = &mut self.stage
         else {
@@ -145,7 +145,7 @@ impl Protection {
     fn open(&mut self, core: &mut Core, input: &mut &[u8]) -> Result<(), TlsError> {
         let Stage::Established {
             connection,
-            is_settled,
+            is_handshake_done: is_settled,
             needs_alpn,
         } = &mut self.stage
         else {
@@ -202,7 +202,7 @@ fn finish_handshake(
 fn start_handshake(settings: &TlsSettings, host: &str) -> Result<Stage, TlsError> {
     Ok(Stage::Established {
         connection: Box::new(settings.connection(host)?),
-        is_settled: false,
+        is_handshake_done: false,
         needs_alpn: settings.is_direct,
     })
 }

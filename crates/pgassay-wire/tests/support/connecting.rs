@@ -58,7 +58,7 @@ impl Environment for ProcessEnvironment {
         Ok(Some(FileText {
             text: String::from_utf8_lossy(&bytes).into_owned(),
             mode: metadata.mode() & 0o777,
-            is_of_root: metadata.uid() == 0,
+            is_owned_by_root: metadata.uid() == 0,
         }))
     }
     fn socket_directory(&self) -> String {
@@ -172,8 +172,8 @@ fn psql_program() -> Option<PathBuf> {
 
 /// Returns the major version of psql on PATH, or skips the test.
 pub fn psql_major(test: &str) -> Option<u32> {
-    let told = psql_program().map(|psql| Command::new(psql).arg("--version").output().unwrap());
-    let version = told.and_then(|output| {
+    let known = psql_program().map(|psql| Command::new(psql).arg("--version").output().unwrap());
+    let version = known.and_then(|output| {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let mut digits = text.split(|letter: char| !letter.is_ascii_digit());
         digits.find(|word| !word.is_empty())?.parse().ok()

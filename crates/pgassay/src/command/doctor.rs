@@ -30,8 +30,8 @@ pub fn doctor(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
         if let Some(limits) = &check.limitation {
             writeln!(out, "        {limits}")?;
         }
-        if let Some(mend) = &check.fix {
-            writeln!(out, "        to fix it: {mend}")?;
+        if let Some(fix) = &check.fix {
+            writeln!(out, "        to fix it: {fix}")?;
         }
     }
     Ok(())

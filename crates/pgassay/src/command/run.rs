@@ -1,6 +1,6 @@
 //! `pgassay run`: runs a study, stores the result and prints it.
 
-mod remedies;
+mod fixes;
 mod warnings;
 
 use std::collections::BTreeSet;
@@ -70,7 +70,7 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     let (mut run, logs, ended_early) = assemble(&found, plan, outcome, &store)?;
     run.instructions = counted;
     if args.try_remedies && ended_early.is_none() {
-        remedies::attempt(&mut run, &found, args, &interrupt, &store)?;
+        fixes::attempt(&mut run, &found, args, &interrupt, &store)?;
     }
     let directory = save(&run, logs, &store)?;
     if args.json {

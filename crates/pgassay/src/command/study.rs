@@ -65,7 +65,7 @@ pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
     let mut found = catalog::find(name)?;
     if let Some(dsn) = &choice.dsn {
         found
-            .learn(dsn)
+            .remember_secrets(dsn)
             .map_err(|error| anyhow!("--dsn: {error}"))?;
     }
     let plan = plan(&found.study, &found.source, &overrides(&found, choice)?)?;

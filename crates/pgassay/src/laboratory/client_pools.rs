@@ -44,7 +44,9 @@ impl Clients {
         point: &Point,
     ) -> Result<Measurement> {
         match self {
-            Self::Postgres(pool) => pool.run(window).map_err(|error| told(error, source, point)),
+            Self::Postgres(pool) => pool
+                .run(window)
+                .map_err(|error| describe_load_error(error, source, point)),
             Self::Redis(pool, _) => pool.run(window).map_err(|error| match error {
                 RedisError::Stopped => Interrupted.into(),
                 other => anyhow!(other),
@@ -140,7 +142,7 @@ pub fn connect(
         variables: Vec::new(),
         debug: None,
         limits: Limits::default(),
-        conduct: ClientOptions {
+        options: ClientOptions {
             reconnects: point.reconnects,
             ..ClientOptions::default()
         },
@@ -148,13 +150,13 @@ pub fn connect(
         io: IoChoice::Epoll,
     };
     let mut pool = ClientPool::connect(&config, interrupt.flag())
-        .map_err(|error| told(error, source, point))?;
+        .map_err(|error| describe_load_error(error, source, point))?;
     pool.keep_account(true);
     Ok(pool)
 }
 
 /// Converts a load error: Ctrl-C becomes [`Interrupted`], script errors get their line in the study.
-pub fn told(error: LoadError, source: &StudySource, point: &Point) -> anyhow::Error {
+pub fn describe_load_error(error: LoadError, source: &StudySource, point: &Point) -> anyhow::Error {
     match error {
         LoadError::Stopped => Interrupted.into(),
         LoadError::Aborted { ref place, .. } => {

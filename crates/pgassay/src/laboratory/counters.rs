@@ -60,7 +60,7 @@ impl<'a> Statistics<'a> {
         &self,
         place: (u32, u32),
         point: &Point,
-        crews: &mut [Clients],
+        pools: &mut [Clients],
         settled: &mut ReportedStats,
     ) -> Result<Option<StartReading>> {
         // Connections that last for one transaction cannot be asked to report their statistics.
@@ -83,17 +83,17 @@ impl<'a> Statistics<'a> {
                 && other.driver == DriverKind::Postgres
                 && !other.reconnects
         };
-        let unsettled: Vec<usize> = (0..crews.len())
+        let unsettled: Vec<usize> = (0..pools.len())
             .filter(|variant| sharing(variant) && !settled.0[*variant])
             .collect();
         if !unsettled.is_empty() {
             std::thread::sleep(reader.flush_wait());
         }
         for variant in unsettled {
-            crews[variant].ask(reader.flush_statement())?;
+            pools[variant].ask(reader.flush_statement())?;
             settled.0[variant] = true;
         }
-        let backends = crews[point.variant].backend_pids();
+        let backends = pools[point.variant].backend_pids();
         let mut reading = CounterReading::default();
         reader.read_views(&mut reading)?;
         if let Some(beside) = self.servers.host(point.server).kernel_sources(&backends) {

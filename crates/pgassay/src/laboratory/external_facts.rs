@@ -81,7 +81,7 @@ impl Facts {
             let sql = format!("select setting from pg_config where name = '{what}'");
             connection.value(&sql).ok().flatten()
         };
-        let build = BuildFacts::told(banner, built("CONFIGURE"), built("CFLAGS"));
+        let build = BuildFacts::reported(banner, built("CONFIGURE"), built("CFLAGS"));
         Ok(Self {
             // Vendors may append text to the version.
             version: version.split(' ').next().unwrap_or_default().to_owned(),
@@ -115,7 +115,7 @@ fn pairs(connection: &mut Connection, sql: &str) -> Result<BTreeMap<String, Stri
 }
 
 /// Settings that differ from the study's, for example `jit = off (yours: on)`.
-pub fn differ<'a>(
+pub fn differing_settings<'a>(
     connection: &mut Connection,
     wanted: impl Iterator<Item = (&'a String, &'a String)>,
 ) -> Result<Vec<String>> {
@@ -144,7 +144,7 @@ fn is_same(wanted: &str, theirs: &str) -> bool {
 }
 
 /// Databases of this role that a run created which no longer exists.
-pub fn left(connection: &mut Connection) -> Result<Vec<String>> {
+pub fn leftover_databases(connection: &mut Connection) -> Result<Vec<String>> {
     let sql = "select datname from pg_database d join pg_roles r on r.oid = d.datdba \
                where r.rolname = current_user and datname ~ '^pgassay_[0-9a-f]{8}_data_[0-9]+$' \
                  and not exists (select from pg_stat_activity a \
@@ -159,7 +159,7 @@ mod tests {
     use super::is_same;
 
     #[test]
-    fn truth_is_the_same_in_any_word() {
+    fn booleans_compare_in_any_spelling() {
         assert!(is_same("true", "on") && is_same("off", "off") && is_same("1GB", "1gb"));
         assert!(!is_same("1GB", "128MB") && !is_same("false", "on"));
     }

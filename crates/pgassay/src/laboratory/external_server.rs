@@ -23,7 +23,7 @@ use crate::connector::connect;
 use crate::local_server;
 use crate::progress::Progress;
 use crate::study_errors::at_dsn;
-use crate::system_env::Real;
+use crate::system_env::RealSystem;
 
 /// Connection timeout, unless the user specifies `connect_timeout`.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ impl ExternalServer {
 
     fn open(dsn: &str, found: &FoundStudy, progress: &mut Progress) -> Result<Self> {
         let request = found.request(dsn)?.fallback_application_name("pgassay");
-        let mut target = request.resolve(&Real)?;
+        let mut target = request.resolve(&RealSystem)?;
         for warning in &target.warnings {
             progress.note(warning);
         }
@@ -91,7 +91,7 @@ impl ExternalServer {
     }
 
     /// Returns an error if the server does not allow this many connections.
-    pub fn check_room(&self, connections: u32) -> Result<()> {
+    pub fn check_connection_limit(&self, connections: u32) -> Result<()> {
         if connections > self.facts.connections_max {
             bail!(
                 "the server at {} allows {} connections, but the study may need {connections}: \
@@ -112,7 +112,7 @@ impl ExternalServer {
         let mut warnings = Vec::new();
         let mut warn = |kind, message: String| warnings.push(Warning { kind, message });
         let place = &self.place;
-        let differ = external_facts::differ(&mut self.holder, wanted)?;
+        let differ = external_facts::differing_settings(&mut self.holder, wanted)?;
         if !differ.is_empty() {
             let message = format!(
                 "settings of the external server at {place} differ from the study's: {}",
@@ -124,7 +124,7 @@ impl ExternalServer {
             let message = format!("CPU time of the server at {place} is not available: {why}");
             warn(WarningKind::NotObserved, message);
         }
-        let left = external_facts::left(&mut self.holder)?;
+        let left = external_facts::leftover_databases(&mut self.holder)?;
         if !left.is_empty() {
             let message = format!(
                 "a killed run left databases on the server at {place}; remove them with: {}",

@@ -86,8 +86,8 @@ impl Probes {
                 let (probe, refusal) = WaitProbe::of(live, Some(|| exchange(host)));
                 if let Some(refusal) = &refusal {
                     let limits = refusal.limitation.as_deref().unwrap_or_default();
-                    let mend = refusal.fix.iter().map(|it| format!("; to fix it: {it}"));
-                    warn(warnings, limits.to_owned() + &mend.collect::<String>());
+                    let fix = refusal.fix.iter().map(|it| format!("; to fix it: {it}"));
+                    warn(warnings, limits.to_owned() + &fix.collect::<String>());
                 }
                 if let (Some(sampler), Some(WaitProbe::Memory(reader))) = (&probes.sampler, &probe)
                 {

@@ -151,7 +151,7 @@ impl TrialRunner<'_> {
             ready[variant] = Some((pool, warmed_up.trial));
         }
         // The warm-up order contains every variant, so none is missing.
-        let (mut crews, windows): (Vec<_>, Vec<_>) = ready.into_iter().flatten().unzip();
+        let (mut pools, windows): (Vec<_>, Vec<_>) = ready.into_iter().flatten().unzip();
         let mut settled = self.counters.round();
         let place_of = |position, kind, variant: usize| TrialSlot {
             block,
@@ -177,9 +177,9 @@ impl TrialRunner<'_> {
             self.reset(point)?;
             let begun = self
                 .counters
-                .begin((block, position), point, &mut crews, &mut settled);
+                .begin((block, position), point, &mut pools, &mut settled);
             let begun = self.with_server_cause(begun, point)?;
-            let pool = &mut crews[variant];
+            let pool = &mut pools[variant];
             let mut trial = self.trial(place, pool, harvest)?;
             if let Some(begun) = begun {
                 trial.counters = self.with_server_cause(self.counters.end(&begun, pool), point)?;
@@ -191,7 +191,7 @@ impl TrialRunner<'_> {
         for (position, variant) in (before..).zip(round.hardware_counters.iter().copied()) {
             self.interrupt.check()?;
             let place = place_of(position, TrialKind::HardwareCounters, variant);
-            if let Some(trial) = self.counted(place, &mut crews[variant], harvest)? {
+            if let Some(trial) = self.counted(place, &mut pools[variant], harvest)? {
                 harvest.trials.push(trial);
                 done(harvest.trials.len() as u64);
             }
@@ -427,12 +427,12 @@ fn trial_of(place: TrialSlot, started_us: i64, measured: &Measurement, passed: P
             in_transaction_us: measured.time.in_transaction_us as f64,
             between_transactions_us: measured.time.between_us as f64,
             sleep_us: measured.time.asleep_us as f64,
-            thread_busy_us: measured.time.turn_us.map(|us| us as f64),
-            client_run_queue_us: measured.time.ready_run_queue_us.map(|us| us as f64),
+            thread_busy_us: measured.time.thread_busy_us.map(|us| us as f64),
+            client_run_queue_us: measured.time.client_run_queue_us.map(|us| us as f64),
             client_limited: client_limited(measured, &passed),
         },
-        steal: passed.steal,
-        other_programs: passed.foreign,
+        cpu_steal: passed.steal,
+        other_programs: passed.other_programs,
         unaccounted: Some(passed.unaccounted),
         counters: BTreeMap::new(),
         cpu_utilization: passed.busy,

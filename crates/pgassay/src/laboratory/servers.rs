@@ -132,15 +132,15 @@ impl Servers {
         progress: &mut Progress,
     ) -> Result<Filled> {
         interrupt.check()?;
-        let mut foreign = ExternalServer::attach(dsn, found, progress)?;
-        foreign.check_room(wanted.connections)?;
-        for warning in foreign.warnings(wanted.settings.iter())? {
+        let mut external = ExternalServer::attach(dsn, found, progress)?;
+        external.check_connection_limit(wanted.connections)?;
+        for warning in external.warnings(wanted.settings.iter())? {
             progress.note(&warning.message);
             self.warnings.push(warning);
         }
-        progress.stage(&format!("setting up the data on {}", foreign.name()));
-        let names = data::set_up(&mut foreign, wanted, &found.source, interrupt)?;
-        Ok((Box::new(foreign), names))
+        progress.stage(&format!("setting up the data on {}", external.name()));
+        let names = data::set_up(&mut external, wanted, &found.source, interrupt)?;
+        Ok((Box::new(external), names))
     }
 
     /// Starts the relay that a point needs, unless it already runs.

@@ -12,7 +12,7 @@ use pgassay_core::observation::{WaitCount, WaitSource, Waits};
 use pgassay_core::run::Check;
 use pgassay_core::subsystem::{wait_event, wait_number};
 use pgassay_profile::{
-    Activity, KnownWaits, LiveServer, NamedWait, WaitError, WaitLog, WaitReader,
+    ActivitySampler, KnownWaits, LiveServer, NamedWait, WaitError, WaitLog, WaitReader,
 };
 use pgassay_wire::Exchange;
 
@@ -29,7 +29,7 @@ pub enum WaitProbe {
     /// The backends' memory.
     Memory(WaitReader),
     /// `pg_stat_activity`, over a separate connection.
-    Server(Arc<Mutex<Activity<Stream>>>),
+    Server(Arc<Mutex<ActivitySampler<Stream>>>),
 }
 
 impl WaitProbe {
@@ -54,7 +54,7 @@ impl WaitProbe {
     }
 
     fn of_activity(exchange: Exchange<Stream>, sees_processes: bool) -> Result<Self> {
-        let activity = Activity::open(exchange, sees_processes)?;
+        let activity = ActivitySampler::open(exchange, sees_processes)?;
         Ok(Self::Server(Arc::new(Mutex::new(activity))))
     }
 
@@ -108,7 +108,7 @@ pub struct WaitSampler {
 
 enum Log {
     Memory(WaitReader, WaitLog<u32>),
-    Server(Arc<Mutex<Activity<Stream>>>, WaitLog<NamedWait>),
+    Server(Arc<Mutex<ActivitySampler<Stream>>>, WaitLog<NamedWait>),
 }
 
 impl WaitSampler {
@@ -204,7 +204,7 @@ fn named(major: &str, number: u32) -> NamedWait {
 
 /// Why waits in memory are not readable, how to permit it, and what is used instead.
 fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
-    let (limits, mend) = match why.downcast_ref::<WaitError>() {
+    let (limits, fix) = match why.downcast_ref::<WaitError>() {
         Some(WaitError::NotPermitted(refusal)) => {
             let effect = format!("{}: {}", refusal.what, refusal.why);
             (effect, Some(refusal.commands.join("  or  ")))
@@ -230,7 +230,7 @@ fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
         name: "waits".to_owned(),
         value: value.to_owned(),
         limitation: Some(limits),
-        fix: mend,
+        fix,
     }
 }
 
@@ -247,7 +247,7 @@ const STRETCH: Duration = Duration::from_millis(10);
 /// The samples between two times on `CLOCK_MONOTONIC`.
 struct WaitInterval {
     time_ns: Range<u64>,
-    looks: WaitSamples,
+    samples: WaitSamples,
 }
 
 /// The samples of a [`Log`] without their source.
@@ -270,7 +270,7 @@ impl WaitThread {
                 sampler.sample(&pids, Instant::now() + length);
                 stretches.push(WaitInterval {
                     time_ns: begin_ns..monotonic_ns(),
-                    looks: sampler.log.take(),
+                    samples: sampler.log.take(),
                 });
             }
             (sampler, stretches)
@@ -296,7 +296,7 @@ impl WaitThread {
             stretches.retain(is_within);
         }
         for stretch in stretches {
-            sampler.log.put_back(stretch.looks);
+            sampler.log.put_back(stretch.samples);
         }
         sampler.finish(major)
     }
@@ -312,8 +312,8 @@ impl Log {
     }
 
     /// Adds samples that [`Log::take`] returned.
-    fn put_back(&mut self, looks: WaitSamples) {
-        match (self, looks) {
+    fn put_back(&mut self, samples: WaitSamples) {
+        match (self, samples) {
             (Self::Memory(_, log), WaitSamples::Memory(taken)) => log.add(taken),
             (Self::Server(_, log), WaitSamples::Server(taken)) => log.add(taken),
             _ => unreachable!("the samples come from this log"),

@@ -20,7 +20,7 @@ use super::transactions::Account;
 pub struct Reading {
     backends: ProcessTotals,
     /// All processes of the machine, to separate other programs from pgassay and its servers.
-    families: ProcessTreesCpu,
+    trees: ProcessTreesCpu,
     /// The server's processes by role.
     roles: CpuLog,
     /// Totals of server processes that have exited.
@@ -43,7 +43,7 @@ pub struct Passed {
     /// Share of CPU steal.
     pub steal: f64,
     /// Share of other programs.
-    pub foreign: f64,
+    pub other_programs: f64,
     /// Share that was busy but cannot be attributed to a process.
     pub unaccounted: f64,
     /// Share that was busy.
@@ -65,10 +65,10 @@ impl Reading {
     ) -> Result<Self> {
         let mut roles = CpuLog::default();
         roles.read(&server.map(LiveServer::processes).unwrap_or_default());
-        let (backends, families, machine) = totals(backend_pids, server_pids)?;
+        let (backends, trees, machine) = totals(backend_pids, server_pids)?;
         Ok(Self {
             backends,
-            families,
+            trees,
             roles,
             ended: ended(server),
             machine,
@@ -85,7 +85,7 @@ impl Reading {
         server_pids: &[u32],
     ) -> Result<Passed> {
         let own_ns = own_cpu_ns();
-        let (backends, families, machine) = totals(backend_pids, server_pids)?;
+        let (backends, trees, machine) = totals(backend_pids, server_pids)?;
         let read_ns = own_cpu_ns().saturating_sub(own_ns);
         self.roles
             .read(&server.map(LiveServer::processes).unwrap_or_default());
@@ -95,8 +95,8 @@ impl Reading {
         });
         let backends = backends.since(&self.backends);
         let total = backends.total();
-        let ours_ns = families.ours.since_ns(self.families.ours);
-        let others_ns = families.others.since_ns(self.families.others);
+        let ours_ns = trees.ours.since_ns(self.trees.ours);
+        let others_ns = trees.others.since_ns(self.trees.others);
         let machine = machine.since(&self.machine);
         let capacity_ns = machine.total_ns.max(1) as f64;
         Ok(Passed {
@@ -106,7 +106,7 @@ impl Reading {
                 processes: backends.by_pid.len() as u32,
             }),
             steal: machine.steal_ns as f64 / capacity_ns,
-            foreign: others_ns as f64 / capacity_ns,
+            other_programs: others_ns as f64 / capacity_ns,
             unaccounted: (machine.busy_ns() as f64 - (ours_ns + others_ns) as f64) / capacity_ns,
             busy: machine.busy_ns() as f64 / capacity_ns,
             idle: (machine.idle_ns + machine.io_wait_ns) as f64 / capacity_ns,

@@ -255,7 +255,7 @@ fn landing(case: Case, clients: u32, held: &Held, run: &Run) -> Landing {
             named.half_width_us += of_group.half_width_us;
             continue;
         }
-        if group.cost.change != Change::Unexplained {
+        if group.cost.change != Change::Inconclusive {
             marked.push(group.cost.name.clone());
         }
         if other.0.is_empty() || of_group.beyond_us() > other.1.beyond_us() {
@@ -273,7 +273,7 @@ fn landing(case: Case, clients: u32, held: &Held, run: &Run) -> Landing {
         others_share: run
             .trials
             .iter()
-            .map(|it| it.other_programs + it.steal)
+            .map(|it| it.other_programs + it.cpu_steal)
             .sum::<f64>()
             / run.trials.len().max(1) as f64,
         ledger,

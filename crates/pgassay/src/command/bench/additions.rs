@@ -32,7 +32,7 @@ impl Report<'_> {
             let value = at_percentile_ms(&measurement.latency_ns, *percentile);
             writeln!(out, "latency percentile {percentile} = {value:.3} ms")?;
         }
-        if self.settings.tells_more && measurement.transactions_total > 0 {
+        if self.settings.prints_additions && measurement.transactions_total > 0 {
             self.write_since_begin(out)?;
             self.write_openings(out)?;
             self.write_fairness(out)?;

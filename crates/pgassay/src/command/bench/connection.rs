@@ -9,11 +9,11 @@ use pgassay_wire::{Exchange, ExchangeError, Password, QueryResult, WireError};
 use super::message::{self, Exit, fatal};
 use super::settings::Settings;
 use crate::connector::{ConnectError, Stream, connect};
-use crate::system_env::{Real, ask_password};
+use crate::system_env::{RealSystem, ask_password};
 
 /// The connection target from options and environment.
 pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
-    let told = |error: pgassay_wire::conninfo::ConninfoError| fatal(&error.to_string());
+    let refused = |error: pgassay_wire::conninfo::ConninfoError| fatal(&error.to_string());
     let given = &settings.connection;
     let mut request = Request::new();
     for (name, value) in [
@@ -22,22 +22,22 @@ pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
         ("user", &given.user),
     ] {
         if let Some(value) = value {
-            request = request.option(name, value).map_err(told)?;
+            request = request.option(name, value).map_err(refused)?;
         }
     }
     if let Some(database) = &given.database {
-        request = request.database(database).map_err(told)?;
+        request = request.database(database).map_err(refused)?;
     } else if std::env::var_os("PGDATABASE").is_none_or(|value| value.is_empty())
         && let Ok(user) = std::env::var("PGUSER")
         && !user.is_empty()
     {
         // In pgbench these two variables take precedence, even over -U.
-        request = request.option("dbname", &user).map_err(told)?;
+        request = request.option("dbname", &user).map_err(refused)?;
     }
     let target = request
         .fallback_application_name(application)
-        .resolve(&Real)
-        .map_err(told)?;
+        .resolve(&RealSystem)
+        .map_err(refused)?;
     for warning in &target.warnings {
         message::warning(warning);
     }

@@ -338,7 +338,7 @@ struct Progress {
     total: i64,
     quiet: bool,
     begin: Instant,
-    told_s: f64,
+    reported_s: f64,
     line_end: char,
     width: usize,
     /// Whether the line is cleared at the end on a terminal, as since 17.
@@ -356,7 +356,7 @@ impl Progress {
             total,
             quiet: settings.quiet,
             begin: Instant::now(),
-            told_s: 0.0,
+            reported_s: 0.0,
             line_end: if std::io::stderr().is_terminal() {
                 '\r'
             } else {
@@ -371,8 +371,8 @@ impl Progress {
         if self.quiet {
             if row % 100 == 0 {
                 let elapsed_s = self.begin.elapsed().as_secs_f64();
-                if row == self.total || elapsed_s >= self.told_s + QUIET_S {
-                    self.told_s = elapsed_s;
+                if row == self.total || elapsed_s >= self.reported_s + QUIET_S {
+                    self.reported_s = elapsed_s;
                     self.tell(row, elapsed_s);
                 }
             }

@@ -89,7 +89,7 @@ fn dispatch(application: &str, is_drop_in: bool, words: &[String]) -> Result<(),
         _ => {}
     }
     let mut settings = Settings::read(words, compat)?;
-    settings.tells_more = !is_drop_in;
+    settings.prints_additions = !is_drop_in;
     if settings.is_initialization {
         initialization::initialize(&settings, application)
     } else {

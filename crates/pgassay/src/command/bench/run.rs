@@ -276,7 +276,7 @@ fn configure(
             reply: NO_TIMEOUT,
             stop: STOP,
         },
-        conduct: conduct(settings, common)?,
+        options: conduct(settings, common)?,
         io: settings.io,
     })
 }

@@ -104,7 +104,7 @@ pub struct Settings {
     pub io: IoChoice,
     pub hdr_log: Option<String>,
     /// Whether to print pgassay's additional lines after the report.
-    pub tells_more: bool,
+    pub prints_additions: bool,
     has_benchmarking: bool,
     has_initialization: bool,
 }
@@ -156,7 +156,7 @@ impl Settings {
             json: false,
             io: IoChoice::Auto,
             hdr_log: None,
-            tells_more: false,
+            prints_additions: false,
             has_benchmarking: false,
             has_initialization: false,
         }

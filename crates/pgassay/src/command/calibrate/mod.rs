@@ -168,7 +168,10 @@ fn measure(
             calibration.started_us = began_us;
         }
         calibration.ended_us = ended_us;
-        let used = outcome.trials.iter().map(|it| it.other_programs + it.steal);
+        let used = outcome
+            .trials
+            .iter()
+            .map(|it| it.other_programs + it.cpu_steal);
         let mean = used.sum::<f64>() / outcome.trials.len().max(1) as f64;
         calibration.other_load = calibration.other_load.max(mean);
         let majors = outcome.servers.iter().map(|it| major_of(&it.version));
@@ -201,13 +204,13 @@ fn text(calibration: &Calibration, known: Option<&CalibrationSummary>) -> String
         );
     };
     let all: Vec<&AaComparison> = calibration.comparisons.iter().collect();
-    let mut told: Vec<(&str, u32, u32)> = Vec::new();
+    let mut shown: Vec<(&str, u32, u32)> = Vec::new();
     for it in &all {
         let row = (it.load.as_str(), it.clients, it.servers);
-        if told.contains(&row) {
+        if shown.contains(&row) {
             continue;
         }
-        told.push(row);
+        shown.push(row);
         let same =
             |other: &&&AaComparison| (other.load.as_str(), other.clients, other.servers) == row;
         let of: Vec<&AaComparison> = all.iter().filter(same).copied().collect();

@@ -9,7 +9,7 @@ use pgassay_wire::conninfo::Request;
 
 use crate::connector::{Stream, connect};
 use crate::local_server::{self, number};
-use crate::system_env::Real;
+use crate::system_env::RealSystem;
 
 /// Timeout for connecting and for each query; all queries sent here are cheap.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ pub fn exchange(conninfo: &str) -> Result<(Exchange<Stream>, String)> {
     let request = Request::new()
         .database(conninfo)?
         .fallback_application_name("pgassay profile");
-    let target = request.resolve(&Real)?;
+    let target = request.resolve(&RealSystem)?;
     let asked = target.connect_timeout_s.map(u64::from);
     let limit = asked.map_or(ANSWER_LIMIT, Duration::from_secs);
     let (exchange, endpoint) = connect(&target, Some(limit))?;

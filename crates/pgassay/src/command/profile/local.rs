@@ -276,7 +276,7 @@ fn limits(
         name: limit.condition.to_owned(),
         value: limit.effect.clone(),
         limitation: Some(limit.effect),
-        fix: limit.remedy,
+        fix: limit.fix,
     }));
     let mut add = |name: &str, value: &str, effect: String| {
         limits.push(Check {

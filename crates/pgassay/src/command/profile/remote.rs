@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use pgassay_core::finding::diagnose_observation;
 use pgassay_core::observation::{Observation, SCHEMA, Subject, WaitSource, Waits};
 use pgassay_core::run::Check;
-use pgassay_profile::{Access, Activity, WaitLog};
+use pgassay_profile::{Access, ActivitySampler, WaitLog};
 
 use super::connection::{RemoteServer, transactions};
 use super::local::unix_us;
@@ -32,13 +32,13 @@ pub fn observe(
         place,
         why,
     } = server;
-    let unanswered = || format!("cannot read session activity from the server at {place}");
+    let no_activity = || format!("cannot read session activity from the server at {place}");
     let major = exchange.parameter("server_version").map(major_of);
-    let mut activity = Activity::open(exchange, false).with_context(unanswered)?;
+    let mut activity = ActivitySampler::open(exchange, false).with_context(no_activity)?;
     let started_us = unix_us();
     let before = transactions(activity.exchange())?;
     activity.exchange().query("begin")?;
-    let asked = ask(&mut activity, duration, interrupt).with_context(unanswered)?;
+    let asked = sample_activity(&mut activity, duration, interrupt).with_context(no_activity)?;
     activity.exchange().query("rollback")?;
     let after = transactions(activity.exchange())?;
     let waits = waits_of(WaitSource::PgStatActivity, asked.log, 0.0);
@@ -71,7 +71,7 @@ pub fn observe(
 
 /// The samples collected.
 #[derive(Default)]
-struct Asked {
+struct ActivityRecord {
     log: WaitLog<pgassay_profile::NamedWait>,
     sessions: BTreeSet<u32>,
     window: Duration,
@@ -79,18 +79,18 @@ struct Asked {
     present: Duration,
 }
 
-fn ask<S: std::io::Read + std::io::Write>(
-    activity: &mut Activity<S>,
+fn sample_activity<S: std::io::Read + std::io::Write>(
+    activity: &mut ActivitySampler<S>,
     duration: Duration,
     interrupt: &Interrupt,
-) -> Result<Asked> {
-    let mut asked = Asked::default();
+) -> Result<ActivityRecord> {
+    let mut asked = ActivityRecord::default();
     let begun = Instant::now();
     let mut looked = begun;
     while looked - begun < duration && interrupt.check().is_ok() {
         let next = looked + Duration::from_secs(1) / ACTIVITY_HZ;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
-        let sessions = asked.log.ask_of_all(activity)?;
+        let sessions = asked.log.query_all_sessions(activity)?;
         let now = Instant::now();
         asked.present += (now - looked) * sessions.len() as u32;
         asked.sessions.extend(sessions);

@@ -65,12 +65,12 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
         for_answer().map(share).sum::<f64>() / for_answer().count().max(1) as f64
     };
     let (steal, foreign) = (
-        mean(|trial| trial.steal),
+        mean(|trial| trial.cpu_steal),
         mean(|trial| trial.other_programs),
     );
     if steal > STEAL_NOTICEABLE {
         warn(
-            WarningKind::Steal,
+            WarningKind::CpuSteal,
             format!("CPU steal: {:.0}% (noisy neighbors)", steal * 100.0),
         );
     }
@@ -200,7 +200,7 @@ fn warn_of_maintenance(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
 
 /// Warns if other variants' open connections make snapshots more expensive.
 fn warn_of_connections(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
-    let mut told = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for point in &run.plan.points {
         let Some(server) = run.servers.get(point.server) else {
             continue;
@@ -217,10 +217,10 @@ fn warn_of_connections(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
             && first.is_some_and(|it| it <= SNAPSHOTS_BY_CONNECTION_MAX)
             && is_noticeable
         {
-            told.insert((clients, open, major));
+            seen.insert((clients, open, major));
         }
     }
-    for (clients, open, major) in told {
+    for (clients, open, major) in seen {
         warn(
             WarningKind::OpenConnections,
             format!(

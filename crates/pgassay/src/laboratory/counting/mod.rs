@@ -305,7 +305,7 @@ impl Counter<'_> {
                 }
                 is_fresh = !writes;
                 let arrived = if databases.insert(planned.database) {
-                    self.bench(point, server).arrive()
+                    self.bench(point, server).warm_relcache()
                 } else {
                     Ok(())
                 };

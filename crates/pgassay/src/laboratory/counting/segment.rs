@@ -57,7 +57,7 @@ pub struct Segment<'a> {
 impl Segment<'_> {
     /// Connects for the first time after server start. The first backend creates the cache file of
     /// catalog entries (`pg_internal.init`); all others read it, and execute other code.
-    pub fn arrive(&self) -> Result<()> {
+    pub fn warm_relcache(&self) -> Result<()> {
         let pool = self.connect()?;
         let pid = backend(&pool)?;
         disconnect(pool, pid)
@@ -93,7 +93,7 @@ impl Segment<'_> {
         reset(&self.place, &self.point.resets, self.source, self.interrupt)?;
         let mut pool = self.connect()?;
         let pid = backend(&pool)?;
-        self.get_going(&mut pool, pid)?;
+        self.warm_connection(&mut pool, pid)?;
         self.run(&mut pool, transactions)?;
         sleep_barrier::until_asleep(pid);
         disconnect(pool, pid)?;
@@ -114,7 +114,7 @@ impl Segment<'_> {
     /// they execute: tenths of a second on a busy machine. Logging a slow statement would cost 18
     /// thousand instructions in some segments only, so it is turned off meanwhile. All segments
     /// begin alike, so their differences do not contain this.
-    fn get_going(&self, pool: &mut ClientPool, pid: i32) -> Result<()> {
+    fn warm_connection(&self, pool: &mut ClientPool, pid: i32) -> Result<()> {
         for setting in BY_DURATION {
             execute(pool, pid, &format!("set {setting} = -1"))?;
         }
@@ -143,7 +143,7 @@ impl Segment<'_> {
         };
         let measured = pool
             .run(&window)
-            .map_err(|error| client_pools::told(error, self.source, self.point))?;
+            .map_err(|error| client_pools::describe_load_error(error, self.source, self.point))?;
         if measured.interrupted {
             return Err(Interrupted.into());
         }

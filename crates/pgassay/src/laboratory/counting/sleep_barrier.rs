@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleeping_process_is_told_from_a_running_one() {
+    fn a_sleeping_process_is_detected() {
         assert_eq!(state("7 (a) R b) S 1 7"), Some('S'));
         assert_eq!(state("7 (callgrind-amd64-) R 1 7"), Some('R'));
         let mut child = std::process::Command::new("sleep")

@@ -13,9 +13,9 @@ use pgassay_wire::SaltCache;
 use threads::{Start, run_all};
 
 use crate::client::{Run, Stage};
+use crate::client_options::{ClientOptions, Observer};
 use crate::clock;
 use crate::command_times::{CommandRecords, CommandTimes};
-use crate::conduct::{ClientOptions, Observer};
 use crate::config::{ClientPoolConfig, IoChoice, Limits, RequestHook, Window};
 use crate::driver::{self, Arrival, Driver, Io};
 use crate::error::LoadError;
@@ -41,7 +41,7 @@ pub struct ClientPool {
     program: Program,
     pub(crate) workers: Vec<Worker<Io>>,
     pub(crate) limits: Limits,
-    conduct: ClientOptions,
+    options: ClientOptions,
     io_choice: IoChoice,
     io: IoUsed,
     /// By thread, if commands are timed.
@@ -99,22 +99,22 @@ impl ClientPool {
             "connected"
         );
         let (limits, stop) = (config.limits, Arc::clone(stop));
-        let mut crew = Self {
+        let mut pool = Self {
             program,
             workers,
             limits,
-            conduct: config.conduct.clone(),
+            options: config.options.clone(),
             io_choice: config.io,
             io,
             command_records: Vec::new(),
-            connector: config.conduct.reconnects.then_some(connector),
+            connector: config.options.reconnects.then_some(connector),
             stop,
             keeps_account: false,
             starts: Vec::new(),
             is_spent: false,
         };
-        crew.time_commands(config.conduct.times_commands);
-        Ok(crew)
+        pool.time_commands(config.options.times_commands);
+        Ok(pool)
     }
 
     /// Returns the number of statements in the longest script.
@@ -133,7 +133,7 @@ impl ClientPool {
     pub fn time_commands(&mut self, is_wanted: bool) {
         self.command_records.clear();
         // Timing requested for the whole run must cover every statement, however short the run is.
-        let is_always = self.conduct.times_commands;
+        let is_always = self.options.times_commands;
         let parts = self.program.parts.iter();
         let lengths: Vec<usize> = parts.map(|part| part.script.commands().len()).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0);
@@ -232,7 +232,7 @@ impl ClientPool {
             transactions_per_client,
             stop: &self.stop,
             failed: AtomicBool::new(false),
-            conduct: &self.conduct,
+            options: &self.options,
             connector: self.connector.as_ref(),
             starts: &self.starts,
             straddling: AtomicUsize::new(self.starts.len()),
@@ -452,8 +452,8 @@ impl ClientPool {
             in_transaction_us,
             asleep_us,
             between_us,
-            turn_us: turn_ns.map(|ns| ns / 1000),
-            ready_run_queue_us: run_queue_ns.map(|ns| ns / 1000),
+            thread_busy_us: turn_ns.map(|ns| ns / 1000),
+            client_run_queue_us: run_queue_ns.map(|ns| ns / 1000),
         }
     }
 }
@@ -548,7 +548,7 @@ fn open_all(
             .into_iter()
             .map(|hand| {
                 scope.spawn(move || {
-                    if config.conduct.reconnects {
+                    if config.options.reconnects {
                         opening::create_unconnected(opening.connector, hand)
                     } else {
                         opening::open(opening, hand)
@@ -564,13 +564,13 @@ fn open_all(
         let workers = joined.zip(of_threads).map(|(opened, (thread, rngs))| {
             let (driver, clients) = opened?;
             let mut worker = Worker::new(Io::Epoll(driver), clients, opening.program, rngs.choose);
-            let conduct = &config.conduct;
-            worker.pace = conduct
+            let options = &config.options;
+            worker.pace = options
                 .rate_per_s
                 .map(|rate| (rngs.throttle, 1e6 / rate * threads as f64));
-            worker.recorder.since_begin_ns = conduct.rate_per_s.map(|_| latency_histogram());
-            worker.recorder.openings = conduct.reconnects.then(Box::default);
-            let observer = conduct.observer.as_ref();
+            worker.recorder.since_begin_ns = options.rate_per_s.map(|_| latency_histogram());
+            worker.recorder.openings = options.reconnects.then(Box::default);
+            let observer = options.observer.as_ref();
             worker.observer = observer.map(|make| make(thread, rngs.sample));
             Ok(worker)
         });

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pgassay_wire::{Event, WireError};
 
 use crate::client::Client;
-use crate::crew::ClientPool;
+use crate::client_pool::ClientPool;
 use crate::driver::{Arrival, Driver, Io};
 use crate::error::LoadError;
 use crate::worker::Worker;

@@ -79,7 +79,7 @@ fn run_one(
     let (cpu_ns, wait_ns) = (clock::thread_cpu_ns(), clock::thread_run_queue_wait_ns());
     worker.account = start.keeps_account.then(|| {
         let is_alone = !shared.program.has_sleep
-            && shared.conduct.rate_per_s.is_none()
+            && shared.options.rate_per_s.is_none()
             && shared.connector.is_none();
         let read = Box::new(clock::thread_run_queue_reader());
         Box::new(DelayAccount::new(

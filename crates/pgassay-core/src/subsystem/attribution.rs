@@ -112,7 +112,7 @@ fn without_postgresql(outside: &[FrameName<'_>]) -> Subsystem {
     match outside.last() {
         Some(leaf) if leaf.owner() == Owner::Kernel => Subsystem::Kernel,
         Some(leaf) if leaf.symbol.is_some() || !leaf.object.is_empty() => Subsystem::Libc,
-        _ => Subsystem::Unexplained,
+        _ => Subsystem::Unknown,
     }
 }
 
@@ -129,7 +129,7 @@ fn own_subsystem(symbols: &Symbols, own: &[&FrameName<'_>]) -> Subsystem {
     if any_name {
         Subsystem::Other
     } else {
-        Subsystem::Unexplained
+        Subsystem::Unknown
     }
 }
 
@@ -304,12 +304,12 @@ mod tests {
         );
         assert_eq!(
             credit("15", "?;?"),
-            (Subsystem::Unexplained, Some(Tag::Unnamed))
+            (Subsystem::Unknown, Some(Tag::Unnamed))
         );
         assert_eq!(
             Attribution::of(&Symbols::for_major("15"), &[]),
             Attribution {
-                subsystem: Subsystem::Unexplained,
+                subsystem: Subsystem::Unknown,
                 tag: None
             }
         );
@@ -333,7 +333,7 @@ mod tests {
         let symbols = Symbols::for_major("15");
         assert!(matches!(
             symbols.path("r_mark_regions", None),
-            Some(super::super::SourceFile::OneOf(_))
+            Some(crate::subsystem::SourceFile::OneOf(_))
         ));
         assert_eq!(
             credit("15", "main;PortalRun;german_UTF_8_stem;r_mark_regions").0,

@@ -29,7 +29,7 @@ pub struct InterimAnalysis {
 /// The interim analyses of a study, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequentialPlan {
-    looks: Vec<InterimAnalysis>,
+    samples: Vec<InterimAnalysis>,
 }
 
 /// What to do next, given the pairs so far.
@@ -57,9 +57,9 @@ pub enum NextStep {
 impl SequentialPlan {
     /// The standard plan: 6, 12 and 24 pairs with α = 0.004, 0.012 and 0.038.
     pub fn standard() -> Self {
-        let looks = [(6, 0.004), (12, 0.012), (24, 0.038)];
+        let samples = [(6, 0.004), (12, 0.012), (24, 0.038)];
         Self {
-            looks: looks
+            samples: samples
                 .map(|(pairs, alpha)| InterimAnalysis { pairs, alpha })
                 .to_vec(),
         }
@@ -71,9 +71,9 @@ impl SequentialPlan {
     }
 
     /// A custom plan; the caller is responsible for its error rates.
-    pub fn new(looks: Vec<InterimAnalysis>) -> Result<Self, StatsError> {
+    pub fn new(samples: Vec<InterimAnalysis>) -> Result<Self, StatsError> {
         let mut before = 1;
-        for (index, look) in looks.iter().enumerate() {
+        for (index, look) in samples.iter().enumerate() {
             check_probability("the alpha of an interim analysis", look.alpha)?;
             if look.pairs <= before {
                 return Err(StatsError::InvalidInterimAnalysis {
@@ -83,20 +83,20 @@ impl SequentialPlan {
             }
             before = look.pairs;
         }
-        if looks.is_empty() {
+        if samples.is_empty() {
             return Err(StatsError::InvalidInterimAnalysis { index: 0, pairs: 0 });
         }
-        Ok(Self { looks })
+        Ok(Self { samples })
     }
 
     /// The interim analyses, in order.
     pub fn samples(&self) -> &[InterimAnalysis] {
-        &self.looks
+        &self.samples
     }
 
     /// Maximum number of pairs of this plan.
     pub fn pairs_max(&self) -> usize {
-        self.looks.last().map_or(0, |look| look.pairs)
+        self.samples.last().map_or(0, |look| look.pairs)
     }
 
     /// Judges the pairs so far. Ignores pairs beyond the last interim analysis.
@@ -106,8 +106,8 @@ impl SequentialPlan {
         direction: Direction,
         band: EquivalenceMargin,
     ) -> Result<NextStep, StatsError> {
-        let last = self.looks.len() - 1;
-        for (index, look) in self.looks.iter().enumerate() {
+        let last = self.samples.len() - 1;
+        for (index, look) in self.samples.iter().enumerate() {
             let level = 1.0 - look.alpha;
             let Some(seen) = pairs.get(..look.pairs) else {
                 let so_far = if pairs.is_empty() {
@@ -121,9 +121,11 @@ impl SequentialPlan {
                 });
             };
             let comparison = compare(seen, level)?;
-            let verdict = comparison.estimate().map_or(Verdict::Unexplained, |found| {
-                Verdict::of(&found.interval, direction, band)
-            });
+            let verdict = comparison
+                .estimate()
+                .map_or(Verdict::Inconclusive, |found| {
+                    Verdict::of(&found.interval, direction, band)
+                });
             if verdict.is_conclusive() || index == last {
                 return Ok(NextStep::Stop {
                     verdict,

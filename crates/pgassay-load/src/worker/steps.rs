@@ -8,7 +8,7 @@ use pgassay_wire::conninfo::Failure;
 
 use super::{Shared, Worker, aborted};
 use crate::client::{Progress, Run, Stage, Step};
-use crate::conduct::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
+use crate::client_options::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
 use crate::driver::Driver;
 use crate::error::LoadError;
 use crate::measurement::record;
@@ -86,7 +86,7 @@ impl<D: Driver> Worker<D> {
         now_ns: u64,
         shared: &Shared<'_>,
     ) -> Result<Option<Step>, LoadError> {
-        self.clients[index].run.turned_ns = now_ns;
+        self.clients[index].run.claimed_ns = now_ns;
         if shared.connector.is_some() {
             return self.connect(index, shared).map(|()| None);
         }
@@ -111,7 +111,7 @@ impl<D: Driver> Worker<D> {
         };
         let end_ns = shared.end_ns.load(Ordering::Relaxed);
         let limit_ns = shared
-            .conduct
+            .options
             .latency_limit
             .map(|limit| limit.as_nanos() as u64);
         loop {
@@ -191,7 +191,7 @@ impl<D: Driver> Worker<D> {
                     if run.stage != Stage::RollingBack {
                         run.stage = Stage::Reply;
                     }
-                    run.asked_ns = self.now_ns;
+                    run.requested_ns = self.now_ns;
                     if let Some(account) = &mut self.account {
                         account.request_sent(index);
                     }
@@ -258,7 +258,7 @@ impl<D: Driver> Worker<D> {
             script: run.script,
             begin_ns: run.scheduled_ns,
             started_ns: run.begin_ns,
-            turned_ns: run.turned_ns,
+            claimed_ns: run.claimed_ns,
             end_ns: now_ns,
             failed: failed.is_some(),
         });
@@ -291,12 +291,12 @@ impl<D: Driver> Worker<D> {
             .run
             .take_failure()
             .expect("a failed transaction keeps the server's error");
-        let (kind, conduct) = (FailureKind::of(&error), shared.conduct);
+        let (kind, options) = (FailureKind::of(&error), shared.options);
         let run = &mut client.run;
         let elapsed_ns = now_ns.saturating_sub(run.scheduled_ns);
         let is_retried = kind.is_retriable()
-            && (conduct.tries_max == 0 || run.tries < conduct.tries_max)
-            && conduct
+            && (options.tries_max == 0 || run.tries < options.tries_max)
+            && options
                 .latency_limit
                 .is_none_or(|limit| u128::from(elapsed_ns) <= limit.as_nanos())
             && now_ns < shared.end_ns.load(Ordering::Relaxed);
@@ -389,7 +389,7 @@ impl<D: Driver> Worker<D> {
             .expect("only reconnecting clients get here");
         let run = &mut self.clients[index].run;
         let begin_ns = self.driver.now_ns();
-        run.asked_ns = begin_ns;
+        run.requested_ns = begin_ns;
         match connector.connect(&mut self.driver, index, run)? {
             Ok(session) => {
                 run.connected_ns = self.driver.now_ns();
@@ -416,7 +416,7 @@ impl<D: Driver> Worker<D> {
         let limit_ns = connector.limit.as_nanos() as u64;
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
-            let is_late = self.now_ns.saturating_sub(run.asked_ns) > limit_ns;
+            let is_late = self.now_ns.saturating_sub(run.requested_ns) > limit_ns;
             if run.stage != Stage::Connecting || !is_late {
                 continue;
             }
@@ -514,7 +514,7 @@ impl<D: Driver> Worker<D> {
         shared: &Shared<'_>,
     ) -> Result<(), LoadError> {
         let run = &self.clients[index].run;
-        if run.progress == Progress::Finished && shared.conduct.on_abort == OnAbort::EndClient {
+        if run.progress == Progress::Finished && shared.options.on_abort == OnAbort::EndClient {
             // The lost connection is no longer needed.
             self.driver.close(index);
             return Ok(());
@@ -523,7 +523,7 @@ impl<D: Driver> Worker<D> {
         if let Some(observer) = &mut self.observer {
             observer.aborted(client, &error);
         }
-        if shared.conduct.on_abort == OnAbort::EndRun || matches!(error, LoadError::System { .. }) {
+        if shared.options.on_abort == OnAbort::EndRun || matches!(error, LoadError::System { .. }) {
             return Err(error);
         }
         self.close(index);
