@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
 use pgassay_wire::SaltCache;
-use pgassay_wire::conninfo::{Attempts, Endpoint, Failure, FileText, Request, Surroundings};
+use pgassay_wire::conninfo::{Attempts, Endpoint, Failure, FileText, Request, Environment};
 
 struct Fuzzed<'a> {
     service: &'a str,
     passwords: &'a str,
 }
 
-impl Surroundings for Fuzzed<'_> {
+impl Environment for Fuzzed<'_> {
     fn variable(&self, name: &str) -> Option<String> {
         (name == "PGSERVICE" && !self.service.is_empty()).then(|| "there".into())
     }
@@ -77,7 +77,7 @@ fuzz_target!(|text: &str| {
     ] {
         let mut attempts = Attempts::new(&target, &endpoints, text.len());
         let mut tried = 1;
-        while attempts.after(failure) {
+        while attempts.advance_after(failure) {
             tried += 1;
             assert!(
                 tried <= 4 * endpoints.len(),

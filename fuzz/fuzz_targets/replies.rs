@@ -9,13 +9,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use pgassay_wire::conninfo::{
-    Attempts, Endpoint, FileText, Request, SessionAttributes, Surroundings,
+    Attempts, Endpoint, FileText, Request, SessionAttributes, Environment,
 };
 use pgassay_wire::{Event, Execution, Login, Password, SaltCache, Session, WireError};
 
 struct Nothing;
 
-impl Surroundings for Nothing {
+impl Environment for Nothing {
     fn variable(&self, _: &str) -> Option<String> {
         None
     }

@@ -3,7 +3,7 @@
 //! A backend runs under callgrind, three times on three connections, with more transactions each
 //! time. [`OutFile`] parses callgrind's output, [`Tally`] subtracts a short run from a long one,
 //! which leaves the transactions only, [`variant_count`] assigns functions to subsystems,
-//! [`call_tree`] keeps call paths, and [`evidence_against`] compares with earlier counts. The results are
+//! [`call_tree`] keeps call paths, and [`against`] compares with earlier counts. The results are
 //! types of `pgassay_core::instructions`.
 //!
 //! # Invariants

@@ -24,7 +24,7 @@ impl ClientPool {
     /// # Errors
     /// A lost connection, or a reply that does not arrive within the reply limit. An error that the
     /// server reports for the statement is not an error here.
-    pub fn ask(&mut self, sql: &str) -> Result<u32, LoadError> {
+    pub fn broadcast(&mut self, sql: &str) -> Result<u32, LoadError> {
         if self.is_spent {
             return Err(LoadError::Spent);
         }

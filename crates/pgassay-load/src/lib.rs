@@ -1,6 +1,6 @@
 //! The load engine: event loops, pacing and recorders.
 //!
-//! A [`Crew`] is a set of connected clients. [`Crew::run`] runs their scripts for a [`Window`] and
+//! A [`ClientPool`] is a set of connected clients. [`ClientPool::run`] runs their scripts for a [`Window`] and
 //! returns a [`Measurement`]. It can be called repeatedly on the same connections, which are idle
 //! between runs. This crate knows nothing about studies, and nothing else runs on the client
 //! threads.
@@ -18,7 +18,7 @@
 //! - A transaction is credited with the share of its duration that lies in the window, so that a
 //!   rate depends smoothly on durations (`recorder`, `timing`).
 //! - Every wait is bounded: by the window, by [`Limits`], and by the stop flag within 50 ms.
-//! - When [`Crew::run`] begins and when it returns without an error, the server has no work for any
+//! - When [`ClientPool::run`] begins and when it returns without an error, the server has no work for any
 //!   client.
 //! - Requests are the same messages that libpq sends for pgbench, so that they cost the server the
 //!   same.
@@ -33,8 +33,8 @@
 //!
 //! Pacing, retries, reconnecting, command times and an [`Observer`] of each transaction, which may
 //! keep logs and statistics of its own, cost nothing unless they are enabled: see [`ClientOptions`]. The
-//! same holds for spread starts ([`Crew::spread_starts`]) and the account of delays in the client
-//! threads ([`Crew::keep_account`]), which studies use and `pgassay bench` does not.
+//! same holds for spread starts ([`ClientPool::spread_starts`]) and the account of delays in the client
+//! threads ([`ClientPool::keep_account`]), which studies use and `pgassay bench` does not.
 
 mod broadcast;
 mod capture;

@@ -13,7 +13,7 @@ use crate::value::Value;
 /// called.
 pub const ARGUMENTS_MAX: usize = 16;
 
-/// An expression, ready to be evaluated by [`eval`](crate::eval).
+/// An expression, ready to be evaluated by [`eval`](fn@crate::eval).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expr {
     pub(crate) code: Box<[Op]>,

@@ -195,7 +195,7 @@ pub fn cost_difference(
 /// The differences of groups, and of the rows within changed groups.
 ///
 /// `group_of[row]` is the row's group, from 0 to `groups` − 1. Rows of unchanged groups are
-/// [`Class::Same`].
+/// [`Class::Unchanged`].
 pub fn grouped_cost_difference(
     table: &CostTable,
     group_of: &[usize],

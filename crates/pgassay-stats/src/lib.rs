@@ -3,12 +3,12 @@
 //! Callers pass pairs of trials or sample counts and get estimates, intervals and verdicts.
 //!
 //! - [`pairs`]: the ratio B/A of neighboring trials with a t-interval and a rank check;
-//! - [`unit`]: the unit of analysis, pairs or server starts;
-//! - [`comparisons`]: the verdicts of all comparisons of a study, which share one error rate;
+//! - [`unit`](mod@unit): the unit of analysis, pairs or server starts;
+//! - [`family`]: the verdicts of all comparisons of a study, which share one error rate;
 //! - [`verdict`]: faster, slower, equivalent or inconclusive, given an equivalence margin;
 //! - [`power`]: the minimum detectable effect of a run;
 //! - [`mean_difference`], [`welch`]: differences of means, for figures that can be 0;
-//! - [`samples`]: planned interim analyses, and Stein's two-stage procedure;
+//! - [`sequential`]: planned interim analyses, and Stein's two-stage procedure;
 //! - [`cost`]: the difference in each function's µs per transaction with its uncertainty;
 //! - [`dispersion`]: the noise between trials beyond counting noise;
 //! - [`multiplicity`]: corrections by Holm and by Benjamini and Hochberg;

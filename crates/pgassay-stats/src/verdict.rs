@@ -1,6 +1,6 @@
 //! The verdict for a single interval, given an equivalence margin.
 //!
-//! [`crate::comparisons`] computes the verdicts of a study, whose comparisons share one error rate.
+//! [`crate::family`] computes the verdicts of a study, whose comparisons share one error rate.
 //!
 //! Invariants: equivalence is a result (the whole interval lies within the margin), inconclusiveness is
 //! the lack of one. Swapping A and B turns faster into slower and does not affect the other verdicts,

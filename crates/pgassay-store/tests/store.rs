@@ -341,7 +341,7 @@ fn concurrent_saves_all_succeed() {
     let children: Vec<_> = (0..4)
         .map(|_| {
             Command::new(&me)
-                .args(["--exact", "one_of_several_programs", "--ignored"])
+                .args(["--exact", "save_as_child_process", "--ignored"])
                 .env("STORE_ROOT", store.root())
                 .output_in_background()
         })
@@ -363,7 +363,7 @@ fn concurrent_saves_all_succeed() {
 }
 
 #[test]
-#[ignore = "child process of programs_that_save_at_once_all_succeed"]
+#[ignore = "child process of concurrent_saves_all_succeed"]
 fn save_as_child_process() {
     let root = std::env::var_os("STORE_ROOT").expect("started by the other test");
     let store = Store::open(Path::new(&root)).unwrap();

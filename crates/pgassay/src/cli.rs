@@ -101,8 +101,8 @@ pub struct RunArgs {
 
     /// After the trials, benchmark the findings' suggested fixes as additional variants, against
     /// the affected variant. Covers fixes that change a setting, the protocol or the version.
-    #[arg(long)]
-    pub try_remedies: bool,
+    #[arg(long, alias = "try-remedies")]
+    pub try_fixes: bool,
 
     /// Print the complete result as JSON.
     #[arg(long)]

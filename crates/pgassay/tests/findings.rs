@@ -276,7 +276,7 @@ pairs = 3
 
 fn a_suggested_fix_is_benchmarked_as_a_variant() {
     let study = SIMPLE.replace("PROTOCOL", "simple");
-    let Some(run) = run("18", &study, &["--try-remedies"]) else {
+    let Some(run) = run("18", &study, &["--try-fixes"]) else {
         return;
     };
     let tried = run.fix_trials.as_ref().expect("the protocol can be tried");
@@ -315,7 +315,7 @@ fn a_suggested_fix_is_benchmarked_as_a_variant() {
 
 fn a_warning_reports_that_no_fix_can_be_tried() {
     let study = SIMPLE.replace("PROTOCOL", "prepared");
-    let Some(run) = run("18", &study, &["--try-remedies"]) else {
+    let Some(run) = run("18", &study, &["--try-fixes"]) else {
         return;
     };
     assert!(run.fix_trials.is_none());

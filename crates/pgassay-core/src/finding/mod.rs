@@ -6,7 +6,7 @@
 //! signature that matched a point, or one whose weight changed between two points.
 //!
 //! Confidence follows one rule, not the judgment of a signature's author:
-//! - [`Confidence::Confirmed`]: its suggested fix was run ([`remedy_trial`]), throughput rose, and
+//! - [`Confidence::Confirmed`]: its suggested fix was run ([`remedy_trial`](fn@remedy_trial)), throughput rose, and
 //!   the cause shrank with an interval that excludes 0. Only an experiment proves a cause.
 //! - [`Confidence::Correlated`]: two variants differ in this cause with an interval that excludes 0, the
 //!   verdict is clear and in the same direction, and the cause accounts for a good part of the

@@ -18,7 +18,7 @@
 //! machine, so a share of samples is never taken as a share of time. The time in which the server
 //! waits for its client is divided by the client's own totals.
 //!
-//! Time without a known name is kept in rows of [`Part::ExplainedShare`]. The rest of the wait for the
+//! Time without a known name is kept in rows of [`Part::Unexplained`]. The rest of the wait for the
 //! client that the client does not account for is *unexplained* too: a remainder contains every error
 //! of the other rows. The CPU time of background processes is listed separately from the sum, since
 //! no transaction waits for it.
@@ -252,7 +252,7 @@ pub struct LedgerDifference {
     pub groups: Vec<LedgerRow>,
     /// Phases × mechanisms, largest difference first.
     pub rows: Vec<LedgerRow>,
-    /// Unexplained time: the sum of the absolute differences of the rows of [`Part::ExplainedShare`],
+    /// Unexplained time: the sum of the absolute differences of the rows of [`Part::Unexplained`],
     /// so that opposite differences do not cancel.
     pub unexplained_us: f64,
     /// Whether the rows explain the difference: it exceeds the noise, and every check passed.

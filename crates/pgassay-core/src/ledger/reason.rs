@@ -16,7 +16,7 @@ use crate::subsystem::FrameName;
 /// Why a backend was blocked.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reason {
-    /// [`Part::Blocked`], [`Part::Client`], [`Part::Running`] or [`Part::ExplainedShare`].
+    /// [`Part::Blocked`], [`Part::Client`], [`Part::Running`] or [`Part::Unexplained`].
     pub part: Part,
     /// Service of a device, or queueing.
     pub nature: Nature,

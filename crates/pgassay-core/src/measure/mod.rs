@@ -2,7 +2,7 @@
 //!
 //! An expression consists of numbers, `+ - * /`, parentheses, and
 //! - `VARIANT.FIGURE`, such as `prepared.tps_ratio`; a name with other characters than letters, digits
-//!   and `_` is quoted: `'128 range'.tps`. See [`Figure`];
+//!   and `_` is quoted: `'128 range'.tps`. See `Figure`;
 //! - `VARIANT.FIGURE[network = 0ms]`: the same under another condition;
 //! - the name of a condition, such as `clients` or `network`: the number at the start of its value.
 //!

@@ -173,7 +173,7 @@ impl Condition {
 /// One variant under one condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
-    /// Index into [`Plan::fix_variants`].
+    /// Index into [`Plan::variants`].
     pub variant: usize,
     /// Index into [`Plan::conditions`].
     pub condition: usize,

@@ -6,7 +6,7 @@
 //! `backend/backup` (15), `storage/aio` (18). Headers are assigned like the directory they belong to.
 //!
 //! Invariant: [`class_of_path`] has a rule for every path in the table except those intentionally left
-//! to [`Subsystem::Rest`]. General helpers (`src/port`, most of `src/common`) are attributed to their
+//! to [`Subsystem::Other`]. General helpers (`src/port`, most of `src/common`) are attributed to their
 //! caller, like libc; otherwise versions with their own `snprintf` (12 and later) would not be
 //! comparable with older ones.
 

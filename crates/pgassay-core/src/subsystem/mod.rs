@@ -7,7 +7,7 @@
 //!
 //! Invariants: no I/O (the tables are embedded in the program and unpacked at first use); every stack
 //! has exactly one subsystem and one phase, so that sums are complete; stacks without any known name are
-//! [`Subsystem::ExplainedShare`], never dropped.
+//! [`Subsystem::Unknown`], never dropped.
 //! Sources: the functions of 9.6 to 19 (see `data/README.md`); backend stacks recorded with perf.
 
 mod attribution;

@@ -24,7 +24,7 @@
 //! [`flush_statement`]: CounterReader::flush_statement
 //! [`flush_wait`]: CounterReader::flush_wait
 //! [`read_views`]: CounterReader::read_views
-//! [`read_kernel_statistics`]: CounterReader::read_beside
+//! [`read_kernel_statistics`]: CounterReader::read_kernel_statistics
 
 mod kernel;
 mod kernel_statistics;

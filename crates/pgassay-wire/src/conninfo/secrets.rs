@@ -40,7 +40,7 @@ fn quoted(value: &str) -> String {
 }
 
 impl Request {
-    /// Adds the secrets of a connection string that was [split](without_secrets).
+    /// Adds the secrets of a connection string that was [split](split_secrets).
     ///
     /// # Errors
     /// None if [`split_secrets`] returned none.

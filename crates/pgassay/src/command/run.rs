@@ -69,7 +69,7 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     progress.finish();
     let (mut run, logs, ended_early) = assemble(&found, plan, outcome, &store)?;
     run.instructions = counted;
-    if args.try_remedies && ended_early.is_none() {
+    if args.try_fixes && ended_early.is_none() {
         fixes::attempt(&mut run, &found, args, &interrupt, &store)?;
     }
     let directory = save(&run, logs, &store)?;

@@ -62,10 +62,10 @@ impl Clients {
         }
     }
 
-    /// Executes a statement on each connection, as [`Crew::ask`]. Returns the number of connections.
-    pub fn ask(&mut self, sql: &str) -> Result<u32, LoadError> {
+    /// Executes a statement on each connection, as [`ClientPool::broadcast`]. Returns the number of connections.
+    pub fn broadcast(&mut self, sql: &str) -> Result<u32, LoadError> {
         match self {
-            Self::Postgres(pool) => pool.ask(sql),
+            Self::Postgres(pool) => pool.broadcast(sql),
             Self::Redis(..) => Ok(0),
         }
     }

@@ -90,7 +90,7 @@ impl<'a> Statistics<'a> {
             std::thread::sleep(reader.flush_wait());
         }
         for variant in unsettled {
-            pools[variant].ask(reader.flush_statement())?;
+            pools[variant].broadcast(reader.flush_statement())?;
             settled.0[variant] = true;
         }
         let backends = pools[point.variant].backend_pids();
@@ -118,7 +118,7 @@ impl<'a> Statistics<'a> {
             reader.read_kernel_statistics(&beside, &mut now);
         }
         std::thread::sleep(reader.flush_wait());
-        let asked = pool.ask(reader.flush_statement())?;
+        let asked = pool.broadcast(reader.flush_statement())?;
         reader.read_views(&mut now)?;
         let mut counted = now.since(&begun.reading);
         // Each of these statements was a transaction.

@@ -174,7 +174,7 @@ impl Segment<'_> {
 /// Executes a statement on a backend that is waiting for one, and waits until it waits again.
 fn execute(pool: &mut ClientPool, pid: i32, sql: &str) -> Result<()> {
     sleep_barrier::until_asleep(pid);
-    pool.ask(sql)?;
+    pool.broadcast(sql)?;
     sleep_barrier::until_asleep(pid);
     Ok(())
 }

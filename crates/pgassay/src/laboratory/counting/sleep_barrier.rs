@@ -14,7 +14,7 @@ use pgassay_load::RequestHook;
 const TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_micros(20);
 
-/// The hook for [`pgassay_load::Crew::before_requests`].
+/// The hook for [`pgassay_load::ClientPool::before_requests`].
 pub fn hook() -> RequestHook {
     Arc::new(until_asleep)
 }
