@@ -352,7 +352,7 @@ fn inputs() -> Vec<(&'static str, fn(&mut Trial, f64))> {
             it.client.in_transaction_us *= by;
         }),
         ("between transactions", |it, by| {
-            it.client.between_transactions_us *= by
+            it.client.between_transactions_us *= by;
         }),
     ]
 }

@@ -10,8 +10,6 @@ use hdrhistogram::Histogram;
 use pgassay_script::{CommandKind, Names, Script, Seeding, Value, Variables, is_valid_name};
 use pgassay_wire::SaltCache;
 
-use threads::{Start, run_all};
-
 use crate::client::{Run, Stage};
 use crate::client_options::{ClientOptions, Observer};
 use crate::clock;
@@ -30,6 +28,7 @@ use crate::recorder::{Recorder, latency_histogram};
 use crate::socket;
 use crate::timing;
 use crate::worker::{DelayAccount, Shared, Worker};
+use threads::{Start, run_all};
 
 /// Open files in addition to the clients' connections, with a margin.
 const OTHER_FILES: u64 = 64;

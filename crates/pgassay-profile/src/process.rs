@@ -152,7 +152,7 @@ impl ProcessTable {
         }
     }
 
-    /// There may still be samples of the process to read, so only `bury` removes it.
+    /// There may still be samples of the process to read, so only `remove_ended` removes it.
     pub fn exited(&mut self, pid: u32) {
         match self.servers.get_mut(&pid) {
             Some(process) => process.has_ended = true,

@@ -129,8 +129,8 @@ impl WaitLog<NamedWait> {
         self.sweeps += 1;
         let sessions = activity.query_all_sessions()?;
         let pids = sessions.keys().copied().collect();
-        for told in sessions.into_values() {
-            match told {
+        for state in sessions.into_values() {
+            match state {
                 None => self.unreadable += 1,
                 Some(None) => self.runnable += 1,
                 Some(Some(wait)) => *self.blocked.entry(wait).or_default() += 1,

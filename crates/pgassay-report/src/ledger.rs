@@ -2,7 +2,7 @@
 
 use pgassay_core::ledger::{
     self as core_ledger, Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks, LedgerDifference,
-    LedgerRow, Nature, Part, SAMPLES_ERROR_MAX, TOTALS_ERROR_MAX, UNRESOLVED_SHARE_MAX,
+    LedgerRow, Nature, Part, SAMPLES_ERROR_MAX, TOTALS_ERROR_MAX, UNEXPLAINED_TIME_SHARE_MAX,
     explained_share,
 };
 use pgassay_core::run::{Check, Run};
@@ -126,7 +126,7 @@ pub(crate) fn explanation(difference: &LedgerDifference) -> String {
         () if difference.explained => format!("Explained: {unexplained}."),
         () if !difference.is_mostly_explained() => format!(
             "Not explained: {unexplained}, more than {}.",
-            number::percent(UNRESOLVED_SHARE_MAX)
+            number::percent(UNEXPLAINED_TIME_SHARE_MAX)
         ),
         () => format!(
             "Not explained: {unexplained}, but a consistency check below failed, or no exact data was available to attribute the time."

@@ -250,7 +250,7 @@ fn no_response_and_no_network_time_out_with_advice() {
     let request = VersionRequest::parse("18").unwrap();
     let progress = &mut |progress| heard += u32::from(matches!(progress, Progress::Asking { .. }));
     let error = finder.find(&request, progress).unwrap_err();
-    assert!(start.elapsed() < Duration::from_secs(5) && heard > 1);
+    assert!(start.elapsed() < Duration::from_secs(20) && heard > 1);
     let text = error.to_string();
     for part in [
         "no response within 1 s",

@@ -137,6 +137,7 @@ const LABELS: Renamed = &[
     ("blocked, no reason told", "blocked, reason unknown"),
     ("unresolved (blocked)", "unexplained (blocked)"),
     ("not seen", "not observed"),
+    ("unresolved", "unknown"),
 ];
 
 /// Values, by the keys that hold them.
@@ -146,6 +147,7 @@ const VALUES: &[(&str, Renamed)] = &[
     ("comparisons/*/cost/functions/*/change", CHANGES),
     ("comparisons/*/cost/phases/*/change", CHANGES),
     ("comparisons/*/cost/subsystems/*/change", CHANGES),
+    ("comparisons/*/cost/subsystems/*/name", LABELS),
     ("comparisons/*/cost/total/change", CHANGES),
     ("comparisons/*/ledger/between_transactions/change", CHANGES),
     ("comparisons/*/ledger/response/change", CHANGES),
@@ -186,7 +188,7 @@ pub(crate) fn to_version_2(run: &mut Value) {
         visit(run, path, &mut |found| replace(found, renamed));
     }
     visit(run, "schema", &mut |found| {
-        *found = Value::from("pgassay.run/2")
+        *found = Value::from("pgassay.run/2");
     });
     visit(run, "fix_trials", &mut |found| {
         if found.is_object() {

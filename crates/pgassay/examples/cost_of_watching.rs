@@ -23,7 +23,7 @@ use pgassay_profile::{
 };
 use pgassay_script::{Names, Options, Protocol, Script};
 use pgassay_server::testing;
-use pgassay_wire::conninfo::{NoSurroundings, Request};
+use pgassay_wire::conninfo::{EmptyEnvironment, Request};
 use std::fmt::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -482,7 +482,7 @@ fn crew(conninfo: &str) -> Result<ClientPool> {
     let target = Request::new()
         .conninfo(conninfo)?
         .fallback_application_name("cost_of_watching")
-        .resolve(&NoSurroundings)?;
+        .resolve(&EmptyEnvironment)?;
     let mut names = Names::new();
     let options = Options {
         protocol: Protocol::Prepared,

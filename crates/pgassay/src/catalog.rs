@@ -264,7 +264,7 @@ mod tests {
         let shown = found.study.server.dsn.as_deref().unwrap();
         assert_eq!(found.source.parse().unwrap(), found.study);
         let target = found.request(shown).unwrap();
-        let target = target.resolve(&pgassay_wire::conninfo::NoSurroundings);
+        let target = target.resolve(&pgassay_wire::conninfo::EmptyEnvironment);
         let password = target.unwrap().hosts.remove(0).password;
         assert_eq!(password.unwrap().reveal(), "s3cret");
     }

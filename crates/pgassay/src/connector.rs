@@ -95,7 +95,7 @@ impl Write for Stream {
 #[derive(Debug)]
 pub enum ConnectError {
     /// A host name cannot be resolved.
-    Unresolved(Address, io::Error),
+    NoAddress(Address, io::Error),
     /// The error of each attempt; at least one.
     Tried(Vec<(Address, ExchangeError)>),
 }
@@ -104,7 +104,7 @@ impl ConnectError {
     /// The error of the last attempt.
     pub fn last(&self) -> Option<&ExchangeError> {
         match self {
-            Self::Unresolved(..) => None,
+            Self::NoAddress(..) => None,
             Self::Tried(tried) => tried.last().map(|(_, error)| error),
         }
     }
@@ -112,12 +112,12 @@ impl ConnectError {
     /// The whole message; `of_exchange` formats errors that the server reported.
     pub fn describe(&self, of_exchange: impl Fn(&ExchangeError) -> String) -> String {
         let tried = match self {
-            Self::Unresolved(Address::Tcp { host, .. }, error) => {
+            Self::NoAddress(Address::Tcp { host, .. }, error) => {
                 let why = os_error_text(error);
                 let why = why.strip_prefix(LOOK_UP).unwrap_or(&why);
                 return format!("could not translate host name \"{host}\" to address: {why}");
             }
-            Self::Unresolved(address, error) => return format!("{address}: {error}"),
+            Self::NoAddress(address, error) => return format!("{address}: {error}"),
             Self::Tried(tried) => tried,
         };
         let lines = tried.iter().map(|(address, error)| {
@@ -145,7 +145,7 @@ pub fn connect(
     limit: Option<Duration>,
 ) -> Result<(Exchange<Stream>, Endpoint), ConnectError> {
     let mut found =
-        endpoints(target).map_err(|(address, error)| ConnectError::Unresolved(address, error))?;
+        endpoints(target).map_err(|(address, error)| ConnectError::NoAddress(address, error))?;
     // The low digits of the clock pick a random first host.
     let first = if target.balance_hosts {
         monotonic_ns() as usize

@@ -166,7 +166,7 @@ fn results_without_counters_still_load() {
     }
     for list in ["points", "comparisons"] {
         for item in older[list].as_array_mut().expect("a list") {
-            item.as_object_mut().expect("an item").remove("counted");
+            item.as_object_mut().expect("an item").remove("counters");
         }
     }
     let older: Run = serde_json::from_value(older).expect("an older result");

@@ -74,11 +74,13 @@ const GLOSSARY: [(&str, &str); 58] = [
 ];
 
 /// Terms of others that hold a word of the glossary.
-const OTHERS_TERMS: [&str; 8] = [
+const OTHERS_TERMS: [&str; 9] = [
     "foreign key",
     "foreign keys",
     "foreign table",
     "foreign data",
+    // A directory of PostgreSQL's source code.
+    "foreign pl",
     // Kept for scripts that use it.
     "try remedies",
     "looks like",
@@ -110,7 +112,9 @@ fn words(line: &str) -> String {
 fn found_in(line: &str) -> Vec<(&'static str, &'static str)> {
     let mut text = words(line);
     for term in OTHERS_TERMS {
-        text = text.replace(&words(term), "  ");
+        while text.contains(&words(term)) {
+            text = text.replace(&words(term), "  ");
+        }
     }
     let is_in = |entry: &&(&str, &str)| text.contains(&words(entry.0));
     GLOSSARY.iter().filter(is_in).copied().collect()
@@ -119,6 +123,7 @@ fn found_in(line: &str) -> Vec<(&'static str, &'static str)> {
 /// Every place in a text where the glossary says otherwise. Program output that documents quote is of
 /// the version that printed it.
 fn check(name: &str, text: &str, wrong: &mut BTreeSet<String>) {
+    let is_code = name.ends_with(".rs");
     let is_document = name.ends_with(".md");
     let mut is_quoted = false;
     for (number, line) in (1..).zip(text.lines()) {
@@ -129,6 +134,10 @@ fn check(name: &str, text: &str, wrong: &mut BTreeSet<String>) {
             continue;
         }
         for (word, instead) in found_in(line) {
+            // A suggested fix may be a remedy in code; its texts are in the reports' snapshots.
+            if is_code && matches!(word, "remedy" | "remedies") {
+                continue;
+            }
             wrong.insert(format!("{name}:{number}: \"{word}\": say {instead}"));
         }
     }
@@ -176,7 +185,7 @@ fn documents_and_studies_use_the_glossary() {
 
 #[test]
 fn source_code_uses_the_glossary() {
-    let mut paths = Vec::new();
+    let mut paths: Vec<PathBuf> = Vec::new();
     for entry in fs::read_dir(root().join("crates"))
         .expect("the crates")
         .flatten()
@@ -187,6 +196,8 @@ fn source_code_uses_the_glossary() {
         }
     }
     assert!(paths.len() > 200, "{}", paths.len());
+    // It holds the old words, to replace them in old results.
+    paths.retain(|path| !path.ends_with("pgassay-store/src/upgrade.rs"));
     check_files(&paths);
 }
 

@@ -16,7 +16,7 @@ use pgassay_profile::{
 };
 use pgassay_server::{Server, testing};
 use pgassay_wire::Exchange;
-use pgassay_wire::conninfo::{NoSurroundings, Request};
+use pgassay_wire::conninfo::{EmptyEnvironment, Request};
 
 type Connection = Exchange<UnixStream>;
 
@@ -28,7 +28,7 @@ fn connect(server: &Server) -> Connection {
 fn connect_as(server: &Server, words: &str) -> Connection {
     let conninfo = server.conninfo() + words;
     let request = Request::new().conninfo(&conninfo).expect("proper");
-    let target = request.resolve(&NoSurroundings).expect("whole");
+    let target = request.resolve(&EmptyEnvironment).expect("whole");
     let host = &target.hosts[0];
     let path = host.address.socket_path().expect("a socket");
     let stream = UnixStream::connect(path).expect("the server listens");

@@ -94,14 +94,14 @@ impl Evidence {
         if !ledger.is_none_or(adds_up) {
             return None;
         }
-        let foreign: f64 = trials().map(|trial| trial.other_programs).sum();
+        let other_programs: f64 = trials().map(|trial| trial.other_programs).sum();
         let scripts: Vec<&str> = point.scripts.iter().map(|it| it.text.as_str()).collect();
         let evidence = Self {
             major: major(version.unwrap_or_default()),
             clients: f64::from(run.plan.conditions[condition].clients),
             protocol: Some(point.protocol),
             settings,
-            other_programs: foreign / trials().count().max(1) as f64,
+            other_programs: other_programs / trials().count().max(1) as f64,
             scripts: scripts.join("\n").to_lowercase(),
             clock_source: clock.map_or_else(String::new, |check| check.value.clone()),
             stacks: stacks.map_or_else(Stacks::default, |profile| Stacks::new(profile, cpu_us)),

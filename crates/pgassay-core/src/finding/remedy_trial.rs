@@ -12,7 +12,7 @@ use crate::run::Run;
 use crate::study::DriverKind;
 
 /// The most fixes to run. With more of them, the trials of each would be too far apart.
-const REMEDIES_MAX: usize = 3;
+const FIXES_MAX: usize = 3;
 
 /// The second plan, and the findings that it tests.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,7 +41,7 @@ pub fn remedy_trial(run: &Run) -> Option<RemedyTrial> {
             continue;
         };
         let is_known = chosen.iter().any(|(_, known)| known.name == remedy.name);
-        if !is_known && chosen.len() < REMEDIES_MAX {
+        if !is_known && chosen.len() < FIXES_MAX {
             chosen.push((finding, remedy));
         }
     }

@@ -93,7 +93,7 @@ pub struct CpuKey {
     /// The subsystem.
     pub mechanism: String,
     /// No frame of the stack could be attributed.
-    pub is_unresolved: bool,
+    pub is_unknown: bool,
 }
 
 /// Key of a row of blocked time.
@@ -178,7 +178,7 @@ fn cpu_rows(on_cpu_us: f64, weights: &CpuWeights) -> Vec<Row> {
         return vec![row(Part::OnCpu, Nature::Service, "CPU", on_cpu_us)];
     }
     let cpu_row = |(key, [own, system]): (&CpuKey, &[f64; 2])| {
-        let part = if key.is_unresolved {
+        let part = if key.is_unknown {
             Part::Unexplained
         } else {
             Part::OnCpu
@@ -296,7 +296,7 @@ mod tests {
         CpuKey {
             phase: ["parse", "plan", "execute"][usize::from(name) % 3].to_owned(),
             mechanism: format!("m{name}"),
-            is_unresolved: name == 7,
+            is_unknown: name == 7,
         }
     }
 

@@ -16,7 +16,7 @@ use super::consistency::{CheckName, CheckSide, ConsistencyCheck};
 use super::trials::{BlockRows, LedgerWithBlocks, Measured, ledger_with_blocks};
 use super::{
     ExplainedShare, LedgerDifference, LedgerRow, Nature, Part, Row, UNEXPLAINED_SHARE_MAX,
-    UNRESOLVED_SHARE_MAX, is_explained,
+    UNEXPLAINED_TIME_SHARE_MAX, is_explained,
 };
 use crate::comparison::{Change, CostRow};
 use crate::trial::LatencyError;
@@ -82,13 +82,13 @@ fn of_ledgers(a: &LedgerWithBlocks, b: &LedgerWithBlocks) -> Option<LedgerDiffer
         stats::Correction::BenjaminiHochberg,
     );
     let unexplained = rows.iter().filter(|row| row.part == Part::Unexplained);
-    let unresolved_us: f64 = unexplained.map(|row| row.cost.difference_us.abs()).sum();
+    let unexplained_us: f64 = unexplained.map(|row| row.cost.difference_us.abs()).sum();
     let mut difference = LedgerDifference {
         response,
         between_transactions: between,
         groups,
         rows,
-        unexplained_us: unresolved_us,
+        unexplained_us,
         explained: false,
         explained_share: explained_share(&in_response, &explained),
         checks: Vec::new(),
@@ -141,13 +141,13 @@ fn checks(
         ConsistencyCheck::new(
             CheckName::UnexplainedTime,
             unexplained,
-            UNRESOLVED_SHARE_MAX,
+            UNEXPLAINED_TIME_SHARE_MAX,
         ),
         ConsistencyCheck::new(CheckName::ExplainedShare, farthest, UNEXPLAINED_SHARE_MAX),
         ConsistencyCheck::new(
             CheckName::Sources,
             single_source_us / whole_us,
-            UNRESOLVED_SHARE_MAX,
+            UNEXPLAINED_TIME_SHARE_MAX,
         ),
     ]);
     checks

@@ -44,7 +44,7 @@ pub(crate) use trials::{blocked_key, blocked_weights, cpu_weights, rows_by_block
 use crate::comparison::{Change, CostRow};
 
 /// A difference with more unexplained time than this share of it is not called explained.
-pub const UNRESOLVED_SHARE_MAX: f64 = 0.05;
+pub const UNEXPLAINED_TIME_SHARE_MAX: f64 = 0.05;
 /// The ends of the 95% CI of the explained share may be this far from 1.
 pub const UNEXPLAINED_SHARE_MAX: f64 = 0.2;
 /// Samples and exact totals may differ by this share in addition to chance: timers of virtual CPUs
@@ -202,7 +202,7 @@ pub struct LedgerChecks {
     pub profiled_tps_ratio: Option<f64>,
     /// Share of the timed trials in which the load generator was the bottleneck.
     pub client_limited: f64,
-    /// CPU steal: share of the machine's time that the hypervisor gave to others.
+    /// CPU steal: share of the machine's time that went to other virtual machines.
     pub cpu_steal: f64,
 }
 
@@ -312,7 +312,7 @@ impl LedgerDifference {
 
     /// Whether little enough of the difference is unexplained.
     pub fn is_mostly_explained(&self) -> bool {
-        self.unexplained_us <= UNRESOLVED_SHARE_MAX * self.response.difference_us.abs()
+        self.unexplained_us <= UNEXPLAINED_TIME_SHARE_MAX * self.response.difference_us.abs()
     }
 }
 

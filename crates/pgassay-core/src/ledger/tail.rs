@@ -141,7 +141,7 @@ fn cpu_shares(profile: &Profile, major: &str) -> Vec<(Reason, (f64, f64))> {
     sampled
         .map(|(index, node)| {
             let key = cpu_key(&symbols, &profile.stack(index));
-            let reason = if key.is_unresolved {
+            let reason = if key.is_unknown {
                 is(Part::Unexplained, Nature::Service, &key.mechanism)
             } else {
                 is(Part::OnCpu, Nature::Service, &key.phase)

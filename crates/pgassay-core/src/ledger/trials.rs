@@ -339,7 +339,7 @@ pub(super) fn cpu_key(symbols: &Symbols, stack: &[&Frame]) -> CpuKey {
     CpuKey {
         phase: Phase::of(&names).to_string(),
         mechanism: subsystem.to_string(),
-        is_unresolved: subsystem == Subsystem::Unknown || no_stack,
+        is_unknown: subsystem == Subsystem::Unknown || no_stack,
     }
 }
 

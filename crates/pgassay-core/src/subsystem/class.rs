@@ -116,7 +116,7 @@ impl Subsystem {
             Self::Other => "rest",
             Self::Kernel => "kernel",
             Self::Libc => "libc",
-            Self::Unknown => "unresolved",
+            Self::Unknown => "unknown",
         }
     }
 }

@@ -478,7 +478,7 @@ fn the_stop_flag_ends_a_run_that_hangs() {
     );
     assert!(measured.interrupted);
     assert_eq!(measured.unfinished, 1);
-    assert!(measured.window_us < 100_000, "{}", measured.window_us);
+    assert!(measured.window_us < 1_500_000, "{}", measured.window_us);
     assert!(measured.clients[0] > 0);
 }
 
@@ -495,7 +495,7 @@ fn the_stop_flag_ends_connecting() {
     let begin = Instant::now();
     let error = ClientPool::connect(&config, &stop).err().unwrap();
     assert!(matches!(error, LoadError::Stopped), "{error}");
-    assert!(begin.elapsed() < Duration::from_millis(500));
+    assert!(begin.elapsed() < Duration::from_secs(5));
 
     stop.store(false, Ordering::Relaxed);
     config.limits.connect = Duration::from_millis(200);

@@ -14,7 +14,7 @@ use pgassay_load::{
     Transaction, WeightedScript, Window,
 };
 use pgassay_script::{Names, Options, Protocol, Script};
-use pgassay_wire::conninfo::{NoSurroundings, Request, Target};
+use pgassay_wire::conninfo::{EmptyEnvironment, Request, Target};
 use pgassay_wire::{Exchange, Login};
 
 /// The driver that the enclosing module name selects. If the kernel refuses `io_uring`, it is epoll
@@ -431,7 +431,7 @@ fn tcp_passwords_and_several_hosts() {
         request
             .option("user", "tester")
             .unwrap()
-            .resolve(&NoSurroundings)
+            .resolve(&EmptyEnvironment)
             .unwrap()
     };
     let mut config = config(&server, Protocol::Prepared, &["select :client_id;\n"]);

@@ -119,12 +119,12 @@ mod tests {
     }
 
     const CAUSE: &str = r#"{"id": "commit-sync", "title": "Each commit waits for the disk",
-        "difference_us": 900.0, "difference_interval_us": [700.0, 1100.0], "confidence": "moved",
-        "weight_us": 1200.0, "share": 0.2, "facts": [], "remedy": "Use one transaction.",
+        "difference_us": 900.0, "difference_interval_us": [700.0, 1100.0], "confidence": "correlated",
+        "weight_us": 1200.0, "share": 0.2, "evidence": [], "suggested_fix": "Use one transaction.",
         "manual": "m"}"#;
     const QUEUE: &str = r#"{"id": "hot-row", "title": "Transactions wait for row locks",
-        "difference_us": 2700.0, "confidence": "moved", "queueing": true, "follows": "commit-sync",
-        "weight_us": 3600.0, "share": 0.6, "facts": [], "remedy": "Spread the counter.",
+        "difference_us": 2700.0, "confidence": "correlated", "queueing": true, "explained_by": "commit-sync",
+        "weight_us": 3600.0, "share": 0.6, "evidence": [], "suggested_fix": "Spread the counter.",
         "manual": "m"}"#;
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn confirmed_without_a_fix_in_older_results_is_correlated() {
-        let old = CAUSE.replace("moved", "confirmed");
+        let old = CAUSE.replace("correlated", "confirmed");
         assert_eq!(sentence::confidence_word(&finding(&old)), "correlated");
         let own = old.replace("\"difference_us\": 900.0,", "");
         assert_eq!(sentence::confidence_word(&finding(&own)), "confirmed");

@@ -68,9 +68,9 @@ pub trait Environment {
 /// An empty environment: the request is complete. Used for pgassay's own servers, which `PGHOST`
 /// and similar variables must not redirect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoSurroundings;
+pub struct EmptyEnvironment;
 
-impl Environment for NoSurroundings {
+impl Environment for EmptyEnvironment {
     fn variable(&self, _name: &str) -> Option<String> {
         None
     }

@@ -10,7 +10,7 @@ use pgassay_profile::LiveServer;
 use pgassay_server::{
     BuildFacts, Connection, CounterReader, Installation, Pid, Server, ServerProcesses, Source,
 };
-use pgassay_wire::conninfo::{NoSurroundings, Request, Target};
+use pgassay_wire::conninfo::{EmptyEnvironment, Request, Target};
 
 /// A larger log is truncated before the next trial, so that a study of logging does not fill the disk
 /// and all trials start alike.
@@ -111,7 +111,7 @@ impl Host for Server {
                 .option("sslmode", sslmode)?
                 .option("password", self.password().reveal())?;
         }
-        Ok(request.resolve(&NoSurroundings)?)
+        Ok(request.resolve(&EmptyEnvironment)?)
     }
 
     fn tcp_address(&self) -> Option<SocketAddr> {

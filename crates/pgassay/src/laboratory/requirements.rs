@@ -81,8 +81,8 @@ fn missing(
     let points = plan.points.iter().filter(|point| point.variant == number);
     for server in points.map(|point| &plan.servers[point.server]) {
         if let Some(dsn) = &server.dsn {
-            let foreign = ExternalServer::attach(dsn, found, progress)?;
-            if let Some(lacking) = lacking(foreign, &required)? {
+            let external = ExternalServer::attach(dsn, found, progress)?;
+            if let Some(lacking) = lacking(external, &required)? {
                 return Ok(Some(lacking));
             }
             continue;
@@ -112,21 +112,21 @@ fn missing(
 }
 
 /// What an external server lacks.
-fn lacking(mut foreign: ExternalServer, required: &Requires) -> Result<Option<String>> {
+fn lacking(mut external: ExternalServer, required: &Requires) -> Result<Option<String>> {
     if let Some(extension) = &required.extension
-        && !foreign.has_extension(extension)?
+        && !external.has_extension(extension)?
     {
-        let name = foreign.name();
+        let name = external.name();
         return Ok(Some(format!(
             "{name} has no extension {extension}; install it there (the package often has the same name)"
         )));
     }
     if let Some(feature) = &required.feature
-        && foreign.has_feature(feature)? == Some(false)
+        && external.has_feature(feature)? == Some(false)
     {
         return Ok(Some(format!(
             "{} was built without {feature}",
-            foreign.name()
+            external.name()
         )));
     }
     Ok(None)

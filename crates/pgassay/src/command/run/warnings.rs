@@ -64,7 +64,7 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     let mean = |share: fn(&Trial) -> f64| {
         for_answer().map(share).sum::<f64>() / for_answer().count().max(1) as f64
     };
-    let (steal, foreign) = (
+    let (steal, other_programs) = (
         mean(|trial| trial.cpu_steal),
         mean(|trial| trial.other_programs),
     );
@@ -74,12 +74,12 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
             format!("CPU steal: {:.0}% (noisy neighbors)", steal * 100.0),
         );
     }
-    if foreign > OTHER_LOAD_NOTICEABLE {
+    if other_programs > OTHER_LOAD_NOTICEABLE {
         warn(
             WarningKind::OtherLoad,
             format!(
                 "other programs used about {:.0}% of the machine's CPU time",
-                foreign * 100.0
+                other_programs * 100.0
             ),
         );
     }

@@ -12,7 +12,7 @@ const FINE_NS: f64 = 50.0;
 /// Up to here, only `EXPLAIN ANALYZE` of many rows is affected.
 const BEARABLE_NS: f64 = 100.0;
 /// Above this, a read needs a system call or a device: hpet and `acpi_pm` cost 500 ns to 2 µs.
-const DEAR_NS: f64 = 500.0;
+const TOO_SLOW_NS: f64 = 500.0;
 
 /// How good a clock is for a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Grade {
         match reading_ns {
             ns if ns <= FINE_NS => Self::Fine,
             ns if ns <= BEARABLE_NS => Self::Bearable,
-            ns if ns <= DEAR_NS => Self::Slow,
+            ns if ns <= TOO_SLOW_NS => Self::Slow,
             _ => Self::TooSlow,
         }
     }
@@ -44,7 +44,7 @@ impl Grade {
             Self::Fine => "fine",
             Self::Bearable => "bearable",
             Self::Slow => "slow",
-            Self::TooSlow => "dear",
+            Self::TooSlow => "too_slow",
         }
     }
 

@@ -260,7 +260,7 @@ fn as_json(timing: &Timing, duration: Duration) -> Value {
         "reading_ns": clocks,
         "grade": timing.grade().name(),
         "meaning": timing.grade().sentence(),
-        "mend": suggest_fix(&timing.source, timing.grade()),
+        "fix": suggest_fix(&timing.source, timing.grade()),
     })
 }
 
