@@ -123,8 +123,8 @@ fn found_in(line: &str) -> Vec<(&'static str, &'static str)> {
 /// Every place in a text where the glossary says otherwise. Program output that documents quote is of
 /// the version that printed it.
 fn check(name: &str, text: &str, wrong: &mut BTreeSet<String>) {
-    let is_code = name.ends_with(".rs");
-    let is_document = name.ends_with(".md");
+    let has_extension = |wanted: &str| Path::new(name).extension().is_some_and(|it| it == wanted);
+    let (is_code, is_document) = (has_extension("rs"), has_extension("md"));
     let mut is_quoted = false;
     for (number, line) in (1..).zip(text.lines()) {
         if is_document && line.trim_start().starts_with("```") {

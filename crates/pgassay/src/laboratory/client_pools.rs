@@ -12,7 +12,7 @@ use pgassay_load::{
 use pgassay_wire::conninfo::Target;
 
 use super::scripts::{self, Scripts};
-use super::servers::Database;
+use super::servers::DataLocation;
 use super::transactions::TransactionRecorder;
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
@@ -121,7 +121,7 @@ impl Clients {
 pub fn connect(
     point: &Point,
     size: Size,
-    place: &Database<'_>,
+    place: &DataLocation<'_>,
     source: &StudySource,
     interrupt: &Interrupt,
 ) -> Result<ClientPool> {
@@ -176,7 +176,7 @@ pub fn describe_load_error(error: LoadError, source: &StudySource, point: &Point
     }
 }
 
-fn target(place: &Database<'_>, point: &Point) -> Result<Target> {
+fn target(place: &DataLocation<'_>, point: &Point) -> Result<Target> {
     let mut target = place
         .host
         .target(place.database, point.network, place.address)?;

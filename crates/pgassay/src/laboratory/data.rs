@@ -8,7 +8,7 @@ use pgassay_core::study::StudySource;
 use pgassay_server::{Connection, ConnectionError};
 
 use super::host::Host;
-use super::servers::Database;
+use super::servers::DataLocation;
 use crate::interrupt::Interrupt;
 use crate::study_errors::at_line;
 
@@ -90,7 +90,7 @@ fn failed(
 
 /// Restores the state before a trial: runs the load's reset SQL and truncates a large log.
 pub fn reset(
-    place: &Database<'_>,
+    place: &DataLocation<'_>,
     resets: &[PlannedSql],
     source: &StudySource,
     interrupt: &Interrupt,

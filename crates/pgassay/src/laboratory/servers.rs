@@ -191,14 +191,14 @@ impl Servers {
     }
 
     /// Where a point's data are and how its clients connect.
-    pub fn place(&self, point: &Point) -> Database<'_> {
+    pub fn place(&self, point: &Point) -> DataLocation<'_> {
         let host = self.running[point.server].as_ref();
         let address = match (point.network, point.network.delay()) {
             (Network::Unix, _) => None,
             (_, None) => host.tcp_address(),
             (_, Some(delay)) => self.relay(point.server, delay).map(Relay::address),
         };
-        Database {
+        DataLocation {
             host,
             database: &self.databases[point.server][point.database],
             address,
@@ -258,7 +258,7 @@ impl Servers {
 
 /// Where a point's data are and how clients connect.
 #[derive(Clone, Copy)]
-pub struct Database<'a> {
+pub struct DataLocation<'a> {
     pub host: &'a dyn Host,
     pub database: &'a str,
     /// The TCP address to connect to; `None` for the server's Unix socket.

@@ -73,7 +73,7 @@ fn busy_share() -> f64 {
     1.0 - idle as f64 / all as f64
 }
 
-/// All ticks and idle ones; source: proc_stat(5).
+/// All ticks and idle ones; source: `proc_stat(5)`.
 fn processor_ticks() -> (u64, u64) {
     let text = fs::read_to_string("/proc/stat").expect("proc is mounted");
     let first = text.lines().next().unwrap_or_default();

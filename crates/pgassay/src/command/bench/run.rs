@@ -269,7 +269,7 @@ fn configure(
         scale: i64::from(scale),
         variables: settings.variables.clone(),
         debug: Some(Arc::new(|line: &str| {
-            message::write_stderr(&format!("{line}\n"))
+            message::write_stderr(&format!("{line}\n"));
         })),
         limits: Limits {
             connect: NO_TIMEOUT,

@@ -47,7 +47,7 @@ use self::order::Order;
 use self::segment::{Segment, larger};
 use self::valgrind::Detail;
 pub use self::valgrind::Valgrind;
-use super::servers::{self, Database};
+use super::servers::{self, DataLocation};
 use crate::catalog::FoundStudy;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
@@ -362,7 +362,7 @@ impl Counter<'_> {
         Segment {
             point: planned,
             server,
-            place: Database {
+            place: DataLocation {
                 host: server,
                 database: &self.plan.servers[planned.server].databases[planned.database].name,
                 address: match planned.network {

@@ -16,7 +16,7 @@ use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::laboratory::client_pools::{self, Size};
 use crate::laboratory::data::reset;
-use crate::laboratory::servers::Database;
+use crate::laboratory::servers::DataLocation;
 
 /// How long a backend may take to write its file and exit after its client has disconnected.
 const END_TIMEOUT: Duration = Duration::from_mins(1);
@@ -47,7 +47,7 @@ pub fn larger(unit: u64) -> Option<u64> {
 pub struct Segment<'a> {
     pub point: &'a Point,
     pub server: &'a Server,
-    pub place: Database<'a>,
+    pub place: DataLocation<'a>,
     pub source: &'a StudySource,
     pub seed: u64,
     pub interrupt: &'a Interrupt,
