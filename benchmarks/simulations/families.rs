@@ -2,14 +2,14 @@
 
 use pgassay_stats::power::DetectableFactors;
 use pgassay_stats::{
-    Comparison, Direction, EquivalenceMargin, Inconclusive, Interval, Judged, Pair, Verdict,
-    compare, judge,
+    Direction, EquivalenceMargin, FigureVerdict, InconclusiveReason, Interval, Judged, Pair,
+    PairComparison, compare, judge,
 };
 
 use crate::world::Draws;
 use crate::{Share, row};
 
-fn simulated_comparison(draws: &mut Draws, truth: f64, sd: f64, pairs: usize) -> Comparison {
+fn simulated_comparison(draws: &mut Draws, truth: f64, sd: f64, pairs: usize) -> PairComparison {
     let pairs: Vec<Pair> = (0..pairs)
         .map(|_| Pair {
             baseline: 1.0,
@@ -19,8 +19,8 @@ fn simulated_comparison(draws: &mut Draws, truth: f64, sd: f64, pairs: usize) ->
     compare(&pairs, 0.95).expect("figures are positive")
 }
 
-fn judged(study: &[Comparison]) -> Vec<Judged> {
-    let all: Vec<&Comparison> = study.iter().collect();
+fn judged(study: &[PairComparison]) -> Vec<Judged> {
+    let all: Vec<&PairComparison> = study.iter().collect();
     judge(
         &all,
         Direction::HigherIsBetter,
@@ -29,14 +29,14 @@ fn judged(study: &[Comparison]) -> Vec<Judged> {
     )
 }
 
-fn is_sign(verdict: Verdict) -> bool {
-    matches!(verdict, Verdict::Faster | Verdict::Slower)
+fn is_sign(verdict: FigureVerdict) -> bool {
+    matches!(verdict, FigureVerdict::Faster | FigureVerdict::Slower)
 }
 
 /// The verdict at 5%, as if this were the only comparison.
-fn alone(comparison: &Comparison) -> Verdict {
+fn alone(comparison: &PairComparison) -> FigureVerdict {
     let interval: Interval = comparison.estimate().expect("several pairs").interval;
-    Verdict::of(
+    FigureVerdict::of(
         &interval,
         Direction::HigherIsBetter,
         EquivalenceMargin::default(),
@@ -48,7 +48,7 @@ pub fn false_verdicts(conditions: usize, sd: f64, pairs: usize, runs: u32) -> (S
     let mut draws = Draws::new(27);
     let (mut together, mut each_alone) = (0, 0);
     for _ in 0..runs {
-        let study: Vec<Comparison> = (0..conditions)
+        let study: Vec<PairComparison> = (0..conditions)
             .map(|_| simulated_comparison(&mut draws, 0.0, sd, pairs))
             .collect();
         together += usize::from(judged(&study).iter().any(|it| is_sign(it.verdict)));
@@ -74,7 +74,7 @@ fn power_and_rejections(pairs: usize, comparisons: usize, runs: u32) -> (Share, 
         study.extend((1..comparisons).map(|_| simulated_comparison(&mut draws, 0.0, 0.03, pairs)));
         let first = judged(&study)[0];
         found += usize::from(is_sign(first.verdict));
-        back += usize::from(first.inconclusive == Some(Inconclusive::RanksDisagree));
+        back += usize::from(first.inconclusive == Some(InconclusiveReason::RanksDisagree));
     }
     (Share::of(found, runs), Share::of(back, runs))
 }

@@ -1,7 +1,8 @@
 //! Marks of functions: how often an A/A comparison marks any function as changed.
 
 use pgassay_stats::{
-    Class, CostRow, CostTable, GroupedDifference, RowCounts, TrialTotals, grouped_cost_difference,
+    ChangeClass, CostTable, GroupedDifference, RowCounts, RowDifference, TrialTotals,
+    grouped_cost_difference,
 };
 
 use crate::world::Draws;
@@ -71,8 +72,11 @@ pub fn judged(table: &CostTable) -> GroupedDifference {
 }
 
 /// Whether a row is marked: changed, and its interval does not contain 0.
-pub fn is_marked(row: &CostRow) -> bool {
-    let changed = !matches!(row.class, Class::Unchanged { .. } | Class::Descriptive);
+pub fn is_marked(row: &RowDifference) -> bool {
+    let changed = !matches!(
+        row.class,
+        ChangeClass::Unchanged { .. } | ChangeClass::Descriptive
+    );
     let interval = row.change.delta_interval_us;
     let beyond = interval.is_some_and(|it| {
         let delta = row.change.delta_us;

@@ -1,6 +1,6 @@
 //! Server starts, each of which has its own effect on B/A.
 
-use pgassay_stats::{Estimate, Pair, PairContext, Unit, compare_in_context};
+use pgassay_stats::{Estimate, Pair, PairContext, UnitOfIndependence, compare_in_context};
 
 use crate::world::Draws;
 use crate::{Share, row};
@@ -34,7 +34,7 @@ fn contains_one(
     boots: u32,
     each: u32,
     boot_sd: f64,
-) -> (bool, Unit) {
+) -> (bool, UnitOfIndependence) {
     let (mut pairs, mut of_pair) = (Vec::new(), Vec::new());
     for boot in 0..boots {
         let effect = boot_sd * draws.normal();
@@ -75,9 +75,9 @@ pub fn false_positives(
     each: u32,
     boot_sd: f64,
     runs: u32,
-) -> (Share, Unit) {
+) -> (Share, UnitOfIndependence) {
     let mut draws = Draws::new(4);
-    let mut unit = Unit::Pair;
+    let mut unit = UnitOfIndependence::Pair;
     let hits = (0..runs).filter(|_| {
         let (holds, of_run) = contains_one(&mut draws, way, boots, each, boot_sd);
         unit = of_run;
@@ -113,7 +113,7 @@ pub fn tables(runs: u32) {
                 &rule.to_string(),
                 &format!("{unit:?}"),
             ]);
-            if unit == Unit::ServerStart {
+            if unit == UnitOfIndependence::ServerStart {
                 let chance = 2.0 * (0.05 * 0.95 / f64::from(runs)).sqrt();
                 assert!(rule.0 <= 0.055 + chance, "{boots} × {each}, {boot_sd}");
             }

@@ -58,7 +58,7 @@ pub struct CounterDifference {
 
 /// Unit of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum CounterUnit {
     /// A number of events.
     Count,
     /// Bytes.
@@ -71,67 +71,67 @@ pub enum Unit {
 
 /// Titles of counters in reports, most informative first. Other counters follow under their own names.
 #[rustfmt::skip]
-const TITLES: [(&str, &str, Unit); 60] = [
-    ("cpu.instructions_user", "instructions in user space", Unit::Count),
-    ("cpu.cycles_user", "cycles in user space", Unit::Count),
-    ("pg_stat_database.xact_commit", "transactions committed", Unit::Count),
-    ("pg_stat_database.xact_rollback", "transactions rolled back", Unit::Count),
-    ("wal.insert_bytes", "WAL written", Unit::Bytes),
-    ("pg_stat_wal.wal_records", "WAL records", Unit::Count),
-    ("pg_stat_wal.wal_fpi", "WAL full-page images", Unit::Count),
-    ("pg_stat_wal.wal_buffers_full", "WAL buffers full", Unit::Count),
-    ("pg_stat_wal.wal_write", "WAL writes", Unit::Count),
-    ("pg_stat_wal.wal_sync", "WAL syncs", Unit::Count),
-    ("log.lines", "log lines", Unit::Count),
-    ("log.bytes", "log written", Unit::Bytes),
-    ("log.entries_lost", "log entries lost", Unit::Count),
-    ("pg_stat_database.tup_inserted", "rows inserted", Unit::Count),
-    ("pg_stat_database.tup_updated", "rows updated", Unit::Count),
-    ("pg_stat_database.tup_deleted", "rows deleted", Unit::Count),
-    ("pg_stat_database.tup_fetched", "rows fetched by index", Unit::Count),
-    ("pg_stat_database.tup_returned", "rows and index entries read", Unit::Count),
-    ("pg_stat_database.blks_hit", "shared buffer hits", Unit::Count),
-    ("pg_stat_database.blks_read", "blocks read", Unit::Count),
-    ("pg_stat_database.temp_files", "temporary files", Unit::Count),
-    ("pg_stat_database.temp_bytes", "temporary file bytes", Unit::Bytes),
-    ("pg_stat_database.deadlocks", "deadlocks", Unit::Count),
-    ("pg_stat_database.conflicts", "conflicts with recovery", Unit::Count),
-    ("pg_stat_database.checksum_failures", "checksum failures", Unit::Count),
-    ("pg_stat_database.sessions", "sessions started", Unit::Count),
-    ("pg_stat_database.parallel_workers_to_launch", "parallel workers planned", Unit::Count),
-    ("pg_stat_database.parallel_workers_launched", "parallel workers launched", Unit::Count),
-    ("backends.voluntary_switches", "voluntary context switches", Unit::Count),
-    ("backends.involuntary_switches", "involuntary context switches", Unit::Count),
-    ("backends.minor_faults", "minor page faults", Unit::Count),
-    ("backends.major_faults", "major page faults", Unit::Count),
-    ("backends.read_bytes", "read from disk by backends", Unit::Bytes),
-    ("backends.write_bytes", "written to disk by backends", Unit::Bytes),
-    ("disk.reads", "disk reads", Unit::Count),
-    ("disk.writes", "disk writes", Unit::Count),
-    ("disk.read_bytes", "disk bytes read", Unit::Bytes),
-    ("disk.write_bytes", "disk bytes written", Unit::Bytes),
-    ("disk.flushes", "disk cache flushes", Unit::Count),
-    ("background(checkpointer).cpu_us", "checkpointer CPU", Unit::Micros),
-    ("background(background writer).cpu_us", "background writer CPU", Unit::Micros),
-    ("background(walwriter).cpu_us", "WAL writer CPU", Unit::Micros),
-    ("background(logger).cpu_us", "logger CPU", Unit::Micros),
-    ("background(stats collector).cpu_us", "statistics collector CPU", Unit::Micros),
-    ("background(autovacuum launcher).cpu_us", "autovacuum launcher CPU", Unit::Micros),
-    ("background(autovacuum worker).cpu_us", "autovacuum worker CPU", Unit::Micros),
-    ("background(io worker).cpu_us", "I/O worker CPU", Unit::Micros),
-    ("background(parallel worker).cpu_us", "parallel worker CPU", Unit::Micros),
-    ("pg_stat_bgwriter.buffers_backend", "blocks written by backends", Unit::Count),
-    ("pg_stat_io(client backend, relation).evictions", "buffers evicted by backends", Unit::Count),
-    ("pg_stat_io(client backend, relation).extends", "relation extensions", Unit::Count),
-    ("log.entries", "log entries", Unit::Count),
-    ("background(ended processes).cpu_us", "CPU of ended processes (parallel workers, autovacuum)", Unit::Micros),
-    ("background(checkpointer).write_bytes", "written to disk by the checkpointer", Unit::Bytes),
-    ("background(background writer).write_bytes", "written to disk by the background writer", Unit::Bytes),
-    ("background(walwriter).write_bytes", "written to disk by the WAL writer", Unit::Bytes),
-    ("background(logger).write_bytes", "written to disk by the logger", Unit::Bytes),
-    ("background(stats collector).write_bytes", "written to disk by the statistics collector", Unit::Bytes),
-    ("background(autovacuum worker).write_bytes", "written to disk by autovacuum workers", Unit::Bytes),
-    ("background(io worker).write_bytes", "written to disk by I/O workers", Unit::Bytes),
+const TITLES: [(&str, &str, CounterUnit); 60] = [
+    ("cpu.instructions_user", "instructions in user space", CounterUnit::Count),
+    ("cpu.cycles_user", "cycles in user space", CounterUnit::Count),
+    ("pg_stat_database.xact_commit", "transactions committed", CounterUnit::Count),
+    ("pg_stat_database.xact_rollback", "transactions rolled back", CounterUnit::Count),
+    ("wal.insert_bytes", "WAL written", CounterUnit::Bytes),
+    ("pg_stat_wal.wal_records", "WAL records", CounterUnit::Count),
+    ("pg_stat_wal.wal_fpi", "WAL full-page images", CounterUnit::Count),
+    ("pg_stat_wal.wal_buffers_full", "WAL buffers full", CounterUnit::Count),
+    ("pg_stat_wal.wal_write", "WAL writes", CounterUnit::Count),
+    ("pg_stat_wal.wal_sync", "WAL syncs", CounterUnit::Count),
+    ("log.lines", "log lines", CounterUnit::Count),
+    ("log.bytes", "log written", CounterUnit::Bytes),
+    ("log.entries_lost", "log entries lost", CounterUnit::Count),
+    ("pg_stat_database.tup_inserted", "rows inserted", CounterUnit::Count),
+    ("pg_stat_database.tup_updated", "rows updated", CounterUnit::Count),
+    ("pg_stat_database.tup_deleted", "rows deleted", CounterUnit::Count),
+    ("pg_stat_database.tup_fetched", "rows fetched by index", CounterUnit::Count),
+    ("pg_stat_database.tup_returned", "rows and index entries read", CounterUnit::Count),
+    ("pg_stat_database.blks_hit", "shared buffer hits", CounterUnit::Count),
+    ("pg_stat_database.blks_read", "blocks read", CounterUnit::Count),
+    ("pg_stat_database.temp_files", "temporary files", CounterUnit::Count),
+    ("pg_stat_database.temp_bytes", "temporary file bytes", CounterUnit::Bytes),
+    ("pg_stat_database.deadlocks", "deadlocks", CounterUnit::Count),
+    ("pg_stat_database.conflicts", "conflicts with recovery", CounterUnit::Count),
+    ("pg_stat_database.checksum_failures", "checksum failures", CounterUnit::Count),
+    ("pg_stat_database.sessions", "sessions started", CounterUnit::Count),
+    ("pg_stat_database.parallel_workers_to_launch", "parallel workers planned", CounterUnit::Count),
+    ("pg_stat_database.parallel_workers_launched", "parallel workers launched", CounterUnit::Count),
+    ("backends.voluntary_switches", "voluntary context switches", CounterUnit::Count),
+    ("backends.involuntary_switches", "involuntary context switches", CounterUnit::Count),
+    ("backends.minor_faults", "minor page faults", CounterUnit::Count),
+    ("backends.major_faults", "major page faults", CounterUnit::Count),
+    ("backends.read_bytes", "read from disk by backends", CounterUnit::Bytes),
+    ("backends.write_bytes", "written to disk by backends", CounterUnit::Bytes),
+    ("disk.reads", "disk reads", CounterUnit::Count),
+    ("disk.writes", "disk writes", CounterUnit::Count),
+    ("disk.read_bytes", "disk bytes read", CounterUnit::Bytes),
+    ("disk.write_bytes", "disk bytes written", CounterUnit::Bytes),
+    ("disk.flushes", "disk cache flushes", CounterUnit::Count),
+    ("background(checkpointer).cpu_us", "checkpointer CPU", CounterUnit::Micros),
+    ("background(background writer).cpu_us", "background writer CPU", CounterUnit::Micros),
+    ("background(walwriter).cpu_us", "WAL writer CPU", CounterUnit::Micros),
+    ("background(logger).cpu_us", "logger CPU", CounterUnit::Micros),
+    ("background(stats collector).cpu_us", "statistics collector CPU", CounterUnit::Micros),
+    ("background(autovacuum launcher).cpu_us", "autovacuum launcher CPU", CounterUnit::Micros),
+    ("background(autovacuum worker).cpu_us", "autovacuum worker CPU", CounterUnit::Micros),
+    ("background(io worker).cpu_us", "I/O worker CPU", CounterUnit::Micros),
+    ("background(parallel worker).cpu_us", "parallel worker CPU", CounterUnit::Micros),
+    ("pg_stat_bgwriter.buffers_backend", "blocks written by backends", CounterUnit::Count),
+    ("pg_stat_io(client backend, relation).evictions", "buffers evicted by backends", CounterUnit::Count),
+    ("pg_stat_io(client backend, relation).extends", "relation extensions", CounterUnit::Count),
+    ("log.entries", "log entries", CounterUnit::Count),
+    ("background(ended processes).cpu_us", "CPU of ended processes (parallel workers, autovacuum)", CounterUnit::Micros),
+    ("background(checkpointer).write_bytes", "written to disk by the checkpointer", CounterUnit::Bytes),
+    ("background(background writer).write_bytes", "written to disk by the background writer", CounterUnit::Bytes),
+    ("background(walwriter).write_bytes", "written to disk by the WAL writer", CounterUnit::Bytes),
+    ("background(logger).write_bytes", "written to disk by the logger", CounterUnit::Bytes),
+    ("background(stats collector).write_bytes", "written to disk by the statistics collector", CounterUnit::Bytes),
+    ("background(autovacuum worker).write_bytes", "written to disk by autovacuum workers", CounterUnit::Bytes),
+    ("background(io worker).write_bytes", "written to disk by I/O workers", CounterUnit::Bytes),
 ];
 
 /// Prefix of hardware counters. They are read in separate trials, because reading them slows the server.
@@ -157,17 +157,17 @@ pub fn title(name: &str) -> &str {
 }
 
 /// The unit of a counter.
-pub fn unit(name: &str) -> Unit {
+pub fn unit(name: &str) -> CounterUnit {
     if let Some((.., unit)) = TITLES.iter().find(|(known, ..)| *known == name) {
         return *unit;
     }
     // All of PostgreSQL's times are in milliseconds.
     let ends = |ending: &str| name.ends_with(ending);
     match () {
-        () if ends("bytes") => Unit::Bytes,
-        () if ends("_us") => Unit::Micros,
-        () if ends("_time") => Unit::Millis,
-        () => Unit::Count,
+        () if ends("bytes") => CounterUnit::Bytes,
+        () if ends("_us") => CounterUnit::Micros,
+        () if ends("_time") => CounterUnit::Millis,
+        () => CounterUnit::Count,
     }
 }
 
@@ -372,9 +372,9 @@ mod tests {
             title("pg_stat_slru(Subtrans).blks_read"),
             "pg_stat_slru(Subtrans).blks_read"
         );
-        assert_eq!(unit("pg_stat_wal.wal_bytes"), Unit::Bytes);
-        assert_eq!(unit("pg_stat_database.blk_read_time"), Unit::Millis);
-        assert_eq!(unit("background(x).cpu_us"), Unit::Micros);
+        assert_eq!(unit("pg_stat_wal.wal_bytes"), CounterUnit::Bytes);
+        assert_eq!(unit("pg_stat_database.blk_read_time"), CounterUnit::Millis);
+        assert_eq!(unit("background(x).cpu_us"), CounterUnit::Micros);
         assert!(rank("wal.insert_bytes") < rank("disk.reads"));
         assert!(!is_about_transactions("machine.idle_us"));
     }

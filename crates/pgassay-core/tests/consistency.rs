@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use pgassay_core::ledger::{
-    CheckName, LedgerDifference, LedgerRow, Measured, Part, difference, explained_share, ledger,
+    CheckName, LedgerDifference, LedgerRow, Part, PointMeasurements, difference, explained_share,
+    ledger,
 };
 use pgassay_core::observation::Background;
 use pgassay_core::profile::{Frame, Profile, ProfileBuilder};
@@ -225,8 +226,12 @@ fn profile(spends: Spends) -> Profile {
     profile
 }
 
-fn side<'a>(variant: usize, trials: &'a [Trial], profile: Option<&'a Profile>) -> Measured<'a> {
-    Measured {
+fn side<'a>(
+    variant: usize,
+    trials: &'a [Trial],
+    profile: Option<&'a Profile>,
+) -> PointMeasurements<'a> {
+    PointMeasurements {
         condition: 0,
         variant,
         trials: trials.iter().collect(),

@@ -2,7 +2,8 @@
 
 use hdrhistogram::Histogram;
 use pgassay_core::ledger::{
-    CheckName, Divider, Ledger, LedgerDifference, Measured, Nature, Part, difference, ledger,
+    CheckName, Divider, Ledger, LedgerDifference, Nature, Part, PointMeasurements, difference,
+    ledger,
 };
 use pgassay_core::observation::{Background, WaitCount, WaitSource, Waits};
 use pgassay_core::profile::{Frame, Profile, ProfileBuilder};
@@ -139,8 +140,8 @@ fn profile(blocks: usize, plan: u32, run: u32, blocked: &[(&'static str, u64)]) 
     builder.finish()
 }
 
-fn measured<'a>(trials: &'a [Trial], profile: Option<&'a Profile>) -> Measured<'a> {
-    Measured {
+fn measured<'a>(trials: &'a [Trial], profile: Option<&'a Profile>) -> PointMeasurements<'a> {
+    PointMeasurements {
         condition: 0,
         variant: 0,
         trials: trials.iter().collect(),

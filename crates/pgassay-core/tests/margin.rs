@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pgassay_core::instructions::{
-    Build, Difference, FunctionCount, Repeat, SubsystemCount, VariantCount, Verdict, margin,
+    Build, CountVerdict, Difference, FunctionCount, Repeat, SubsystemCount, VariantCount, margin,
 };
 use pgassay_stats::random::SplitMix64;
 
@@ -161,18 +161,21 @@ fn two_repeats_give_no_verdict_however_far_apart() {
     };
     assert_eq!(
         verdict(&[40_000, 40_000], &[80_000, 80_000]),
-        Verdict::TooFewRounds
+        CountVerdict::TooFewRounds
     );
     assert_eq!(
         verdict(&[40_000, 40_001, 40_000], &[80_000]),
-        Verdict::TooFewRounds
+        CountVerdict::TooFewRounds
     );
-    assert_eq!(verdict(&[40_000; 3], &[40_001; 3]), Verdict::Differs);
+    assert_eq!(verdict(&[40_000; 3], &[40_001; 3]), CountVerdict::Differs);
     // The sum of both spreads is 20 and the difference is 25, but with three rounds of spread 10 the
     // margin is 30.
     let (a, b) = ([40_000, 40_005, 40_010], [40_025, 40_030, 40_035]);
-    assert_eq!(verdict(&a, &b), Verdict::NoDifference);
-    assert_eq!(verdict(&a, &[40_040, 40_037, 40_045]), Verdict::Differs);
+    assert_eq!(verdict(&a, &b), CountVerdict::NoDifference);
+    assert_eq!(
+        verdict(&a, &[40_040, 40_037, 40_045]),
+        CountVerdict::Differs
+    );
 }
 
 /// A function's name, its subsystem, and its instructions in 300 transactions.

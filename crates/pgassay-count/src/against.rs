@@ -3,11 +3,11 @@
 //! Counts repeat only on one machine and one build. If either changed, a difference says nothing
 //! about the code, so such counts are not compared.
 
-use pgassay_core::instructions::{Counts, Difference, VariantCount, Verdict, margin};
+use pgassay_core::instructions::{CountVerdict, Counts, Difference, VariantCount, margin};
 
 /// The outcome of comparing one variant.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum VariantOutcome {
     /// Within the tolerance, or cheaper.
     Within(Difference),
     /// More expensive than the tolerance allows.
@@ -18,15 +18,15 @@ pub enum Outcome {
 
 /// One variant then and now.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Comparison {
+pub struct VariantComparison {
     /// The condition and the variant.
     pub title: String,
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: VariantOutcome,
 }
 
 /// Compares every variant of `now` with the one of the same name in `then`. `tolerance` is a share.
-pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<Comparison> {
+pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<VariantComparison> {
     let reason = machines_differ(then, now);
     let all: usize = now.conditions.iter().map(|it| it.variants.len()).sum();
     let mut comparisons = Vec::new();
@@ -48,24 +48,29 @@ pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<Comparison> {
                         .find(|other| other.name == variant.name)
                 });
             let outcome = match (&reason, earlier) {
-                (Some(reason), _) => Outcome::NotComparable(reason.clone()),
-                (None, None) => Outcome::NotComparable("not in the earlier file".to_owned()),
+                (Some(reason), _) => VariantOutcome::NotComparable(reason.clone()),
+                (None, None) => VariantOutcome::NotComparable("not in the earlier file".to_owned()),
                 (None, Some(earlier)) => one(earlier, variant, all, tolerance),
             };
-            comparisons.push(Comparison { title, outcome });
+            comparisons.push(VariantComparison { title, outcome });
         }
     }
     comparisons
 }
 
-fn one(then: &VariantCount, now: &VariantCount, comparisons: usize, tolerance: f64) -> Outcome {
+fn one(
+    then: &VariantCount,
+    now: &VariantCount,
+    comparisons: usize,
+    tolerance: f64,
+) -> VariantOutcome {
     if let Some(reason) = variants_differ(then, now) {
-        return Outcome::NotComparable(reason);
+        return VariantOutcome::NotComparable(reason);
     }
     let difference = Difference::between(then, now, comparisons);
-    if difference.verdict == Verdict::TooFewRounds {
+    if difference.verdict == CountVerdict::TooFewRounds {
         let (then, now) = (then.repeats.len(), now.repeats.len());
-        return Outcome::NotComparable(format!(
+        return VariantOutcome::NotComparable(format!(
             "counted in {then} rounds, now in {now}; a verdict requires {} in both (--repeats)",
             margin::ROUNDS_MIN
         ));
@@ -73,9 +78,9 @@ fn one(then: &VariantCount, now: &VariantCount, comparisons: usize, tolerance: f
     // Variation across repeats is not a regression.
     let allowed = (tolerance * then.cost()).max(difference.margin);
     if difference.per_transaction > allowed {
-        Outcome::Over(difference)
+        VariantOutcome::Over(difference)
     } else {
-        Outcome::Within(difference)
+        VariantOutcome::Within(difference)
     }
 }
 

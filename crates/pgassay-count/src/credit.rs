@@ -8,13 +8,13 @@
 use pgassay_core::instructions::{base_name, is_address};
 use pgassay_core::subsystem::{FrameName, Subsystem, Symbols};
 
-use crate::tally::{FunctionTally, Tally};
+use crate::tally::{FunctionTally, InstructionTally};
 
 /// Maximum number of callers followed.
 const CALLERS_MAX: usize = 8;
 
 /// The subsystem of each function, in the tally's order.
-pub(crate) fn subsystems(tally: &Tally, major: &str) -> Vec<Subsystem> {
+pub(crate) fn subsystems(tally: &InstructionTally, major: &str) -> Vec<Subsystem> {
     let symbols = Symbols::for_major(major);
     let callers = tally.heaviest_callers();
     (0..tally.functions.len())

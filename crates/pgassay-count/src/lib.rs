@@ -26,7 +26,7 @@ pub mod text;
 mod tree;
 mod variant;
 
-pub use outfile::{Call, Events, Function, OutFile, OutFileError, Resolver};
-pub use tally::{FunctionTally, Tally};
+pub use outfile::{Call, CallgrindEvents, CallgrindFunction, OutFile, OutFileError, Resolver};
+pub use tally::{FunctionTally, InstructionTally};
 pub use tree::call_tree;
 pub use variant::variant_count;

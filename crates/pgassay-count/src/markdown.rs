@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use pgassay_core::instructions::{
-    Build, ConditionCount, Counts, Difference, VariantCount, Verdict,
+    Build, ConditionCount, CountVerdict, Counts, Difference, VariantCount,
 };
 
 use crate::text::{grouped, how, ratio, signed};
@@ -77,7 +77,7 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
     rows.sort_by(|(_, a), (_, b)| b.per_transaction.total_cmp(&a.per_transaction));
     let (none, some): (Vec<_>, Vec<_>) = rows
         .into_iter()
-        .partition(|(_, difference)| difference.verdict == Verdict::NoDifference);
+        .partition(|(_, difference)| difference.verdict == CountVerdict::NoDifference);
     _ = writeln!(
         out,
         "| variant | difference | ± | ratio |\n|---|---:|---:|---:|"
@@ -88,9 +88,9 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
             "| `{}`{} | {} | {} | {} |",
             variant.name,
             match difference.verdict {
-                Verdict::NotLinear => "\\*",
-                Verdict::TooFewRounds => " (no verdict)",
-                Verdict::Differs | Verdict::NoDifference => "",
+                CountVerdict::NotLinear => "\\*",
+                CountVerdict::TooFewRounds => " (no verdict)",
+                CountVerdict::Differs | CountVerdict::NoDifference => "",
             },
             signed(difference.per_transaction),
             grouped(difference.margin),

@@ -39,14 +39,14 @@ pub enum OutFileError {
 
 /// The two kinds of cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Events {
+pub struct CallgrindEvents {
     /// Instructions executed (`Ir`).
     pub instructions: u64,
     /// System calls made (`sysCount`, with `--collect-systime`).
     pub system_calls: u64,
 }
 
-impl Events {
+impl CallgrindEvents {
     fn add(&mut self, other: Self) {
         self.instructions += other.instructions;
         self.system_calls += other.system_calls;
@@ -55,7 +55,7 @@ impl Events {
 
 /// A function and its self cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Function {
+pub struct CallgrindFunction {
     /// Path of the program or library; `???` for code that belongs to none.
     pub object: String,
     /// Its name or, without a symbol, `0x` and its address in the object.
@@ -63,7 +63,7 @@ pub struct Function {
     /// The source file, if the object has debug information.
     pub file: Option<String>,
     /// Its self cost.
-    pub own: Events,
+    pub own: CallgrindEvents,
 }
 
 /// All calls from one function to another.
@@ -76,7 +76,7 @@ pub struct Call {
     /// The number of calls.
     pub count: u64,
     /// The callee's cost in these calls, including everything it called.
-    pub inclusive: Events,
+    pub inclusive: CallgrindEvents,
 }
 
 /// Returns the function at an object's address, `None` to keep callgrind's name. Needed because
@@ -89,9 +89,9 @@ pub struct OutFile {
     /// The process.
     pub pid: u32,
     /// The line `totals:`.
-    pub totals: Events,
+    pub totals: CallgrindEvents,
     /// Functions, in the order of their first mention.
-    pub functions: Vec<Function>,
+    pub functions: Vec<CallgrindFunction>,
     /// Calls, one entry for each pair of functions.
     pub calls: Vec<Call>,
 }
@@ -105,7 +105,7 @@ impl OutFile {
     /// As [`Self::parse`], but resolves functions by address if the file has addresses
     /// (`--dump-instr=yes`).
     pub fn parse_with(text: &str, resolver: Resolver<'_>) -> Result<Self, OutFileError> {
-        let mut reader = Reader::new(resolver);
+        let mut reader = OutFileReader::new(resolver);
         for (index, line) in text.lines().enumerate() {
             reader
                 .line(line.trim_end())
@@ -153,7 +153,7 @@ impl NameSpace {
     }
 }
 
-struct Reader<'a> {
+struct OutFileReader<'a> {
     resolver: Resolver<'a>,
     /// Whether the first position is an address.
     has_addresses: bool,
@@ -162,7 +162,7 @@ struct Reader<'a> {
     /// The callee's address in a pending call.
     target: u64,
     pid: Option<u32>,
-    totals: Option<Events>,
+    totals: Option<CallgrindEvents>,
     /// Number of position columns before the costs.
     positions: usize,
     instructions_at: Option<usize>,
@@ -178,12 +178,12 @@ struct Reader<'a> {
     called: Option<(String, String, String)>,
     /// The next cost line belongs to a call with this count.
     pending: Option<u64>,
-    functions: Vec<Function>,
+    functions: Vec<CallgrindFunction>,
     index: HashMap<(String, String), usize>,
-    calls: HashMap<(usize, usize), (u64, Events)>,
+    calls: HashMap<(usize, usize), (u64, CallgrindEvents)>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> OutFileReader<'a> {
     fn new(resolver: Resolver<'a>) -> Self {
         Self {
             resolver,
@@ -291,11 +291,11 @@ impl<'a> Reader<'a> {
             return known;
         }
         let (object, name) = key.clone();
-        self.functions.push(Function {
+        self.functions.push(CallgrindFunction {
             object,
             name,
             file: (file != "???" && !file.is_empty()).then_some(file),
-            own: Events::default(),
+            own: CallgrindEvents::default(),
         });
         self.index.insert(key, self.functions.len() - 1);
         self.functions.len() - 1
@@ -339,11 +339,11 @@ impl<'a> Reader<'a> {
         Some(self.function(object.to_owned(), name, String::new()))
     }
 
-    fn events(&self, text: &str) -> Result<Events, &'static str> {
+    fn events(&self, text: &str) -> Result<CallgrindEvents, &'static str> {
         let instructions_at = self
             .instructions_at
             .ok_or("costs come before the line \"events:\"")?;
-        let mut events = Events::default();
+        let mut events = CallgrindEvents::default();
         for (at, word) in text.split_whitespace().enumerate() {
             // Other columns are ignored: callgrind's system call times overflow.
             let number = || word.parse::<u64>().map_err(|_| "a cost is not a number");

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use pgassay_core::instructions::{SystemCalls, is_address};
 
-use crate::tally::Tally;
+use crate::tally::InstructionTally;
 
 /// The system calls of a tally, the most frequent first.
-pub(crate) fn by_name(tally: &Tally) -> Vec<SystemCalls> {
+pub(crate) fn by_name(tally: &InstructionTally) -> Vec<SystemCalls> {
     let mut counts = BTreeMap::new();
     for function in tally
         .functions

@@ -32,7 +32,7 @@ pub struct FunctionTally {
 
 /// The cost of some transactions, over one or more repeats.
 #[derive(Debug, Clone, Default)]
-pub struct Tally {
+pub struct InstructionTally {
     /// The number of transactions that all figures are summed over.
     pub transactions: u64,
     /// Their instructions.
@@ -45,7 +45,7 @@ pub struct Tally {
     calls: BTreeMap<(usize, usize), (i64, i64)>,
 }
 
-impl Tally {
+impl InstructionTally {
     /// Adds the difference of `many` and `few`; `many` executed `transactions` more.
     pub fn add(&mut self, few: &OutFile, many: &OutFile, transactions: u64) {
         self.transactions += transactions;

@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use pgassay_core::instructions::{
-    Build, CallTally, ConditionCount, Counts, Difference, VariantCount, Verdict, base_name,
+    Build, CallTally, ConditionCount, CountVerdict, Counts, Difference, VariantCount, base_name,
     is_clock_function, margin,
 };
 
-use crate::against::{Comparison, Outcome};
+use crate::against::{VariantComparison, VariantOutcome};
 
 /// Default number of rows in each table of functions.
 pub const ROWS: usize = 12;
@@ -86,7 +86,7 @@ fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usiz
         return;
     }
     for (variant, difference) in &others {
-        if difference.verdict != Verdict::NoDifference {
+        if difference.verdict != CountVerdict::NoDifference {
             explanation(
                 out,
                 &format!("{} vs {}", variant.name, baseline.name),
@@ -133,7 +133,7 @@ fn in_order<'a>(
     let one_build = others.iter().all(|variant| variant.build == baseline.build);
     if one_build && others.len() > EXPLAINED_MAX {
         rows.sort_by(|(_, a), (_, b)| {
-            let none = |difference: &Difference| difference.verdict == Verdict::NoDifference;
+            let none = |difference: &Difference| difference.verdict == CountVerdict::NoDifference;
             let by_cost = b.per_transaction.total_cmp(&a.per_transaction);
             none(a).cmp(&none(b)).then(by_cost)
         });
@@ -156,7 +156,7 @@ fn cost(variant: &VariantCount) -> String {
 
 fn change(difference: &Difference) -> String {
     let margin = match difference.verdict {
-        Verdict::TooFewRounds => "–".to_owned(),
+        CountVerdict::TooFewRounds => "–".to_owned(),
         _ => grouped(difference.margin),
     };
     let words = format!(
@@ -165,10 +165,10 @@ fn change(difference: &Difference) -> String {
         ratio(difference.ratio)
     );
     match difference.verdict {
-        Verdict::Differs => words,
-        Verdict::NoDifference => format!("{words}  no difference"),
-        Verdict::NotLinear => format!("{words}  not linear"),
-        Verdict::TooFewRounds => format!("{words}  no verdict"),
+        CountVerdict::Differs => words,
+        CountVerdict::NoDifference => format!("{words}  no difference"),
+        CountVerdict::NotLinear => format!("{words}  not linear"),
+        CountVerdict::TooFewRounds => format!("{words}  no verdict"),
     }
 }
 
@@ -245,6 +245,10 @@ fn one_variant(out: &mut String, variant: &VariantCount, rows: usize) {
         "",
         others.len()
     );
+    list_system_calls(out, variant);
+}
+
+fn list_system_calls(out: &mut String, variant: &VariantCount) {
     let calls: Vec<String> = variant
         .system_calls_by_name
         .iter()
@@ -406,14 +410,14 @@ pub fn around(variant: &VariantCount, name: &str) -> Option<String> {
 
 /// The outcome of comparing with earlier counts, with the functions that changed where the cost
 /// exceeds the tolerance.
-pub fn comparisons(all: &[Comparison], tolerance: f64, rows: usize) -> String {
+pub fn comparisons(all: &[VariantComparison], tolerance: f64, rows: usize) -> String {
     let mut out = String::new();
-    for Comparison { title, outcome } in all {
+    for VariantComparison { title, outcome } in all {
         match outcome {
-            Outcome::NotComparable(reason) => {
+            VariantOutcome::NotComparable(reason) => {
                 let _ = writeln!(out, "{title}: not comparable: {reason}");
             }
-            Outcome::Within(difference) => {
+            VariantOutcome::Within(difference) => {
                 let _ = writeln!(
                     out,
                     "{title}: {} ± {} instructions ({}), within {}%",
@@ -423,7 +427,7 @@ pub fn comparisons(all: &[Comparison], tolerance: f64, rows: usize) -> String {
                     100.0 * tolerance
                 );
             }
-            Outcome::Over(difference) => {
+            VariantOutcome::Over(difference) => {
                 let _ = writeln!(
                     out,
                     "{title}: {} ± {} instructions ({}), over {}%",

@@ -9,7 +9,7 @@ use pgassay_core::subsystem::Subsystem;
 
 use crate::credit;
 use crate::system_call;
-use crate::tally::Tally;
+use crate::tally::InstructionTally;
 
 /// Adds names, subsystems and sums to a tally.
 pub fn variant_count(
@@ -18,7 +18,7 @@ pub fn variant_count(
     settings: BTreeMap<String, String>,
     segments: [u64; 3],
     repeats: Vec<Repeat>,
-    tally: &Tally,
+    tally: &InstructionTally,
 ) -> VariantCount {
     let subsystems = credit::subsystems(tally, &build.version);
     let (functions, calls) = functions(tally, &subsystems);
@@ -52,7 +52,10 @@ pub fn variant_count(
     }
 }
 
-fn functions(tally: &Tally, subsystems: &[Subsystem]) -> (Vec<FunctionCount>, Vec<CallTally>) {
+fn functions(
+    tally: &InstructionTally,
+    subsystems: &[Subsystem],
+) -> (Vec<FunctionCount>, Vec<CallTally>) {
     let (inclusive, calls, cycles) = (tally.inclusive(), tally.call_counts(), tally.in_cycles());
     let mut order: Vec<usize> = (0..tally.functions.len())
         .filter(|&index| (tally.functions[index].own, inclusive[index], calls[index]) != (0, 0, 0))

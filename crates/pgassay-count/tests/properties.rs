@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use pgassay_core::instructions::{Build, Difference, Repeat, VariantCount};
-use pgassay_count::{OutFile, Tally, variant_count};
+use pgassay_count::{InstructionTally, OutFile, variant_count};
 use proptest::prelude::*;
 
 /// One execution of a function: its self instructions and the calls it made.
@@ -117,8 +117,8 @@ impl Node {
     }
 }
 
-fn counted(few: &Node, many: &Node, transactions: u64) -> (VariantCount, Tally) {
-    let mut tally = Tally::default();
+fn counted(few: &Node, many: &Node, transactions: u64) -> (VariantCount, InstructionTally) {
+    let mut tally = InstructionTally::default();
     let parse = |node: &Node| OutFile::parse(&node.file()).unwrap();
     tally.add(&parse(few), &parse(many), transactions);
     let build = Build {

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use pgassay_load::{ClientPool, ClientPoolConfig, Window};
-use pgassay_script::{Names, Options, Protocol, Script};
+use pgassay_load::{ClientPool, ClientPoolConfig, RunLength};
+use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, VariableNames};
 use pgassay_wire::conninfo::Target;
 
 const SCRIPT: &str = "\\set aid random(1, 100000 * :scale)\n\
@@ -107,13 +107,13 @@ fn children_cpu_us() -> f64 {
 }
 
 fn run_ours(server: &support::Server, clients: u32, seconds: u64, mode: &str) -> Figures {
-    let protocol = Protocol::from_name(mode).expect("simple, extended or prepared");
-    let mut names = Names::new();
-    let options = Options {
+    let protocol = QueryProtocol::from_name(mode).expect("simple, extended or prepared");
+    let mut names = VariableNames::new();
+    let options = ParseOptions {
         protocol,
-        ..Options::default()
+        ..ParseOptions::default()
     };
-    let script = Script::parse("select-only", SCRIPT, &options, &mut names).unwrap();
+    let script = ParsedScript::parse("select-only", SCRIPT, &options, &mut names).unwrap();
     let directory = server.socket_directory();
     let target = Target::unix(
         directory.to_str().unwrap(),
@@ -129,7 +129,7 @@ fn run_ours(server: &support::Server, clients: u32, seconds: u64, mode: &str) ->
     let mut pool = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
     let measure = Duration::from_secs(seconds);
     let measured = pool
-        .run(&Window::Timed {
+        .run(&RunLength::Timed {
             settle: Duration::ZERO,
             measure,
         })

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use pgassay_load::{ClientPool, ClientPoolConfig, Window};
-use pgassay_script::{Names, Options, Protocol, Script};
+use pgassay_load::{ClientPool, ClientPoolConfig, RunLength};
+use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, VariableNames};
 use pgassay_wire::conninfo::Target;
 
 const SCRIPT: &str = "\\set aid random(1, 100000 * :scale)\n\
@@ -24,16 +24,16 @@ fn main() {
     };
     let threads = rest.first().map_or(1, |threads| threads.parse().unwrap());
     let mode = rest.get(1).map_or("prepared", String::as_str);
-    let protocol = Protocol::from_name(mode).expect("simple, extended or prepared");
+    let protocol = QueryProtocol::from_name(mode).expect("simple, extended or prepared");
     let text = rest
         .get(2)
         .map_or(SCRIPT.into(), |path| std::fs::read_to_string(path).unwrap());
-    let mut names = Names::new();
-    let options = Options {
+    let mut names = VariableNames::new();
+    let options = ParseOptions {
         protocol,
-        ..Options::default()
+        ..ParseOptions::default()
     };
-    let script = Script::parse("script", &text, &options, &mut names).unwrap();
+    let script = ParsedScript::parse("script", &text, &options, &mut names).unwrap();
     let target = Target::unix(directory, port.parse().unwrap(), user, database);
     let config = ClientPoolConfig {
         clients: clients.parse().unwrap(),
@@ -44,7 +44,7 @@ fn main() {
     };
     let mut pool = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
     let measure = Duration::from_secs_f64(seconds.parse().unwrap());
-    let window = Window::Timed {
+    let window = RunLength::Timed {
         settle: Duration::from_millis(200),
         measure,
     };

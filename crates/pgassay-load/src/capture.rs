@@ -4,8 +4,8 @@
 //! query; `\aset` stores the last row of every query that returns rows. A null becomes an empty
 //! string.
 
-use pgassay_script::{Capture, Names, SlotId, Variables};
-use pgassay_wire::{Row, RowDescription};
+use pgassay_script::{Capture, SlotId, VariableNames, Variables};
+use pgassay_wire::{DataRow, RowDescription};
 
 use crate::error::AbortCause;
 
@@ -34,7 +34,7 @@ impl Captured {
     pub fn describe(
         &mut self,
         capture: &Capture,
-        names: &Names,
+        names: &VariableNames,
         columns: &RowDescription<'_>,
     ) -> Result<(), AbortCause> {
         self.begin();
@@ -55,7 +55,7 @@ impl Captured {
     }
 
     /// Receives a row, which replaces the previous one.
-    pub fn row(&mut self, row: &Row<'_>) -> Result<(), AbortCause> {
+    pub fn row(&mut self, row: &DataRow<'_>) -> Result<(), AbortCause> {
         self.rows += 1;
         self.values.clear();
         self.ends.clear();

@@ -1,20 +1,20 @@
 //! A client: a session and its position in a script.
 //!
-//! [`Stage`] is the client's state. Nothing here reads a clock or a socket: [`Client::advance`]
+//! [`ClientStage`] is the client's state. Nothing here reads a clock or a socket: [`Client::advance`]
 //! returns the next [`Step`], and the worker performs it.
 //!
 //! Source: `advanceConnectionState` in pgbench.c. Versions 15 to 18 differ only in `\syncpipeline`.
 
 mod run;
 
-use pgassay_script::{Capture, CommandKind, Protocol, Refusal, SqlCommand, Value};
-use pgassay_wire::conninfo::Failure;
+use pgassay_script::{Capture, CommandKind, QueryProtocol, Refusal, ScriptValue, SqlCommand};
+use pgassay_wire::conninfo::AttemptFailure;
 use pgassay_wire::{Event, Execution, Session, TransactionStatus, WireError};
 
 use crate::client_options::FailureKind;
 use crate::error::{AbortCause, LoadError, ScriptLocation};
 use crate::program::Program;
-pub(crate) use run::{Progress, Run};
+pub(crate) use run::{ClientRun, RunProgress};
 
 /// The token of ROLLBACK, which is not a script command. A command's token is its index.
 const TOKEN_ROLLBACK: u32 = u32::MAX;
@@ -23,7 +23,7 @@ const TOKEN_PREPARE: u32 = 1 << 31;
 
 /// The state of a client, as `ConnectionStateEnum` in pgbench.c.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum ClientStage {
     /// Between transactions: no request is outstanding. The client chooses a script next.
     Idle,
     /// The client waits for the start of its first transaction, which is spread over time.
@@ -45,7 +45,7 @@ pub(crate) enum Stage {
 
 /// What the worker must do next for a client.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum ClientStep {
     /// Send the output and wait for the reply.
     Send,
     /// Sleep this long.
@@ -59,7 +59,7 @@ pub(crate) enum Step {
 /// A client's session and its state.
 pub(crate) struct Client {
     pub session: Session,
-    pub run: Run,
+    pub run: ClientRun,
 }
 
 /// An aborted client: the command that failed, and why.
@@ -86,7 +86,7 @@ impl Client {
 
     /// Begins the first try of a transaction of the chosen script.
     #[inline]
-    pub fn begin(&mut self, now_ns: u64, program: &Program) -> Result<Step, Abort> {
+    pub fn begin(&mut self, now_ns: u64, program: &Program) -> Result<ClientStep, Abort> {
         self.run.begin_ns = now_ns;
         self.run.since_ns = now_ns;
         self.run.tries = 1;
@@ -106,34 +106,35 @@ impl Client {
 
     /// Begins another try of a failed transaction. It draws the same random numbers, but variables
     /// keep their values.
-    pub fn retry(&mut self, program: &Program) -> Result<Step, Abort> {
+    pub fn retry(&mut self, program: &Program) -> Result<ClientStep, Abort> {
         self.run.tries += 1;
         self.run.rng = self.run.begin_rng;
         self.start(program)
     }
 
     #[inline]
-    fn start(&mut self, program: &Program) -> Result<Step, Abort> {
-        self.run.stage = Stage::Idle;
+    fn start(&mut self, program: &Program) -> Result<ClientStep, Abort> {
+        self.run.stage = ClientStage::Idle;
         self.run.command = 0;
         self.run.jumped = false;
         self.advance(program)
     }
 
     /// Processes bytes received while signing in; returns `true` when the server is ready.
-    pub fn receive_sign_in(&mut self, bytes: &[u8]) -> Result<bool, (Failure, LoadError)> {
+    pub fn receive_sign_in(&mut self, bytes: &[u8]) -> Result<bool, (AttemptFailure, LoadError)> {
         let client = self.run.id;
         let mut input = bytes;
         loop {
             let event = self.session.next(&mut input).map_err(|error| {
-                let failure = Failure::of_wire(&error);
+                let failure = AttemptFailure::of_wire(&error);
                 (failure, LoadError::Wire { client, error })
             })?;
             match event {
                 None => return Ok(false),
                 Some(Event::Ready { .. }) => return Ok(true),
                 Some(Event::Error { error, .. }) => {
-                    let failure = Failure::of_server(&error, self.session.is_authenticated());
+                    let failure =
+                        AttemptFailure::of_server(&error, self.session.is_authenticated());
                     return Err((failure, LoadError::Refused { client, error }));
                 }
                 Some(_) => {}
@@ -177,8 +178,8 @@ impl Client {
 
     /// Continues after all replies are complete.
     #[inline]
-    pub fn resume(&mut self, program: &Program) -> Result<Step, Abort> {
-        if self.run.stage == Stage::RollingBack || self.run.failure.is_some() {
+    pub fn resume(&mut self, program: &Program) -> Result<ClientStep, Abort> {
+        if self.run.stage == ClientStage::RollingBack || self.run.failure.is_some() {
             return self.fail_transaction(program);
         }
         if let Some(capture @ (Capture::Gset { .. } | Capture::Aset { .. })) =
@@ -194,24 +195,24 @@ impl Client {
 
     /// Ends a failed transaction, after a ROLLBACK if a transaction block is open.
     #[cold]
-    fn fail_transaction(&mut self, program: &Program) -> Result<Step, Abort> {
+    fn fail_transaction(&mut self, program: &Program) -> Result<ClientStep, Abort> {
         if self.session.status() == TransactionStatus::Idle {
-            return Ok(Step::Failed);
+            return Ok(ClientStep::Failed);
         }
-        if self.run.stage == Stage::RollingBack {
+        if self.run.stage == ClientStage::RollingBack {
             return Err(self.run.abort(program, Refusal::TransactionOpenAtEnd));
         }
         self.run.in_pipeline = false;
         self.session
             .query("ROLLBACK", TOKEN_ROLLBACK, false)
             .map_err(|error| self.run.abort(program, error))?;
-        self.run.stage = Stage::RollingBack;
-        Ok(Step::Send)
+        self.run.stage = ClientStage::RollingBack;
+        Ok(ClientStep::Send)
     }
 
     /// Continues after the current command.
     #[inline]
-    pub fn advance_to_next_command(&mut self, program: &Program) -> Result<Step, Abort> {
+    pub fn advance_to_next_command(&mut self, program: &Program) -> Result<ClientStep, Abort> {
         if let Some(times) = &mut self.run.times {
             times.end(self.run.script, self.run.command);
         }
@@ -222,7 +223,7 @@ impl Client {
 
     /// Executes commands until one has to wait.
     #[inline]
-    pub fn advance(&mut self, program: &Program) -> Result<Step, Abort> {
+    pub fn advance(&mut self, program: &Program) -> Result<ClientStep, Abort> {
         let commands = program.parts[self.run.script].script.commands();
         while let Some(command) = commands.get(self.run.command) {
             let at = self.run.command;
@@ -243,7 +244,7 @@ impl Client {
                 CommandKind::Sql(sql) => {
                     self.send_statement(sql, program)?;
                     if !self.run.in_pipeline {
-                        return Ok(Step::Send);
+                        return Ok(ClientStep::Send);
                     }
                     self.run.command += 1;
                     self.run.jumped = false;
@@ -268,7 +269,7 @@ impl Client {
         if self.run.in_pipeline {
             return Err(self.run.abort(program, Refusal::PipelineOpenAtEnd));
         }
-        Ok(Step::End)
+        Ok(ClientStep::End)
     }
 
     /// Whether a transaction block is open.
@@ -283,7 +284,7 @@ impl Client {
         &mut self,
         kind: &CommandKind,
         program: &Program,
-    ) -> Result<Option<Step>, Abort> {
+    ) -> Result<Option<ClientStep>, Abort> {
         let mut next = (self.run.command + 1, false);
         match kind {
             CommandKind::Elif { end, .. } if !self.run.jumped => next = (*end, false),
@@ -305,7 +306,7 @@ impl Client {
                 let duration_us = sleep
                     .duration_us(&self.run.variables)
                     .map_err(|error| self.run.abort(program, error))?;
-                return Ok(Some(Step::Sleep { duration_us }));
+                return Ok(Some(ClientStep::Sleep { duration_us }));
             }
             CommandKind::StartPipeline => {
                 if let Some(refusal) = Refusal::of_start(program.protocol, self.run.in_pipeline) {
@@ -320,7 +321,7 @@ impl Client {
                 self.session.sync(self.run.command as u32);
                 if matches!(kind, CommandKind::EndPipeline) {
                     self.run.in_pipeline = false;
-                    return Ok(Some(Step::Send));
+                    return Ok(Some(ClientStep::Send));
                 }
             }
             CommandKind::Shell(shell) => {
@@ -332,7 +333,7 @@ impl Client {
                     .parse_output(&output)
                     .and_then(|int| {
                         let variables = &mut self.run.variables;
-                        variables.assign("setshell", *slot, Value::Int(int))
+                        variables.assign("setshell", *slot, ScriptValue::Int(int))
                     })
                     .map_err(|error| self.run.abort(program, error))?;
             }
@@ -361,12 +362,14 @@ impl Client {
         let slots = sql.parameters();
         let write = |index: usize, out: &mut Vec<u8>| variables.write_text(slots[index], out);
         let asked = match program.protocol {
-            Protocol::Simple => session.query_with(|out| sql.render(variables, out), token, rows),
-            Protocol::Extended => {
+            QueryProtocol::Simple => {
+                session.query_with(|out| sql.render(variables, out), token, rows)
+            }
+            QueryProtocol::Extended => {
                 let text = Execution::Text(sql.statement());
                 session.execute_with(text, slots.len(), write, token, rows)
             }
-            Protocol::Prepared => {
+            QueryProtocol::Prepared => {
                 let index = program.parts[run.script].statements[run.command]
                     .expect("in prepared mode every SQL command has a statement");
                 let statement = &program.statements[index];
@@ -393,7 +396,7 @@ impl Client {
             }
         };
         asked.map_err(|error| run.abort(program, error))?;
-        if program.protocol != Protocol::Simple && !run.in_pipeline {
+        if program.protocol != QueryProtocol::Simple && !run.in_pipeline {
             session.sync(token);
         }
         if flush {

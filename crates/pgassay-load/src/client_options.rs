@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgassay_script::Rng;
-use pgassay_wire::ServerError;
+use pgassay_wire::ServerMessage;
 
 use crate::config::DebugSink;
 use crate::error::LoadError;
@@ -18,7 +18,7 @@ use crate::error::LoadError;
 pub type ShellSink = Arc<dyn Fn(&[u8], bool) -> Result<Vec<u8>, &'static str> + Send + Sync>;
 
 /// Receives the server's notices and warnings.
-pub type NoticeSink = Arc<dyn Fn(&ServerError) + Send + Sync>;
+pub type NoticeSink = Arc<dyn Fn(&ServerMessage) + Send + Sync>;
 
 /// Creates a thread's observer. Arguments: the thread's index, and a random generator for sampling.
 pub type ObserverMaker = Arc<dyn Fn(usize, Rng) -> Box<dyn Observer> + Send + Sync>;
@@ -94,7 +94,7 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// Classifies a server error.
-    pub fn of(error: &ServerError) -> Self {
+    pub fn of(error: &ServerMessage) -> Self {
         match error.sqlstate.as_str() {
             "40001" => Self::Serialization,
             "40P01" => Self::Deadlock,
@@ -110,7 +110,7 @@ impl FailureKind {
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TransactionOutcome {
     /// It succeeded.
     Done,
     /// It was skipped because it was already late.
@@ -129,7 +129,7 @@ pub struct Transaction {
     /// The script, counted from 0.
     pub script: usize,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: TransactionOutcome,
     /// When it was due; without pacing, when it began.
     pub scheduled_ns: u64,
     /// When it began.
@@ -150,7 +150,7 @@ pub struct FailedTry<'a> {
     /// The command, counted from 0.
     pub command: usize,
     /// The server's error.
-    pub error: &'a ServerError,
+    pub error: &'a ServerMessage,
     /// The number of the try, from 1.
     pub tries: u32,
     /// Whether the transaction is retried.

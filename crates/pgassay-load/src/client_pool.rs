@@ -1,33 +1,32 @@
 //! The client pool: connected clients on their threads, and their runs.
 
+mod results;
 mod threads;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
-use pgassay_script::{CommandKind, Names, Script, Seeding, Value, Variables, is_valid_name};
+use pgassay_script::{
+    CommandKind, ParsedScript, ScriptValue, Seeding, VariableNames, Variables, is_valid_name,
+};
 use pgassay_wire::SaltCache;
 
-use crate::client::{Run, Stage};
+use crate::client::ClientRun;
 use crate::client_options::{ClientOptions, Observer};
 use crate::clock;
 use crate::command_times::{CommandRecords, CommandTimes};
-use crate::config::{ClientPoolConfig, IoChoice, Limits, RequestHook, Window};
+use crate::config::{ClientPoolConfig, IoChoice, Limits, RequestHook, RunLength};
 use crate::driver::{self, Arrival, Driver, Io};
 use crate::error::LoadError;
-use crate::measurement::{
-    ClientTime, CommandMeasurement, Instants, IoUsed, Measurement, Openings, Reconnecting,
-    ScriptMeasurement, ThreadUsage, TimerLag, is_client_limited,
-};
+use crate::measurement::{Instants, IoUsed, Measurement};
 use crate::opening::{self, Opening};
 use crate::program::Program;
 use crate::reconnecting::Connector;
-use crate::recorder::{Recorder, latency_histogram};
+use crate::recorder::latency_histogram;
 use crate::socket;
 use crate::timing;
-use crate::worker::{DelayAccount, Shared, Worker};
+use crate::worker::{Worker, WorkerShared};
 use threads::{Start, run_all};
 
 /// Open files in addition to the clients' connections, with a margin.
@@ -118,7 +117,7 @@ impl ClientPool {
 
     /// Returns the number of statements in the longest script.
     pub fn statements_max(&self) -> usize {
-        let of_script = |script: &Script| {
+        let of_script = |script: &ParsedScript| {
             let commands = script.commands().iter();
             commands
                 .filter(|command| matches!(command.kind, CommandKind::Sql(_)))
@@ -213,17 +212,17 @@ impl ClientPool {
     /// # Errors
     /// An aborted client, a lost connection, or a missing reply. The client pool cannot be used
     /// after an error.
-    pub fn run(&mut self, window: &Window) -> Result<Measurement, LoadError> {
+    pub fn run(&mut self, window: &RunLength) -> Result<Measurement, LoadError> {
         if self.is_spent {
             return Err(LoadError::Spent);
         }
         let (settle, measure, transactions_per_client) = match *window {
-            Window::Timed { settle, measure } => (settle, Some(measure), None),
-            Window::Counted {
+            RunLength::Timed { settle, measure } => (settle, Some(measure), None),
+            RunLength::Counted {
                 transactions_per_client,
             } => (Duration::ZERO, None, Some(transactions_per_client)),
         };
-        let shared = Shared {
+        let shared = WorkerShared {
             program: &self.program,
             limits: self.limits,
             end_ns: AtomicU64::new(u64::MAX),
@@ -297,162 +296,6 @@ impl ClientPool {
             window_begin_ns,
             window_end_ns,
             idle_ns: idle_ns.max(window_end_ns),
-        }
-    }
-
-    fn measurement(
-        &self,
-        instants: Instants,
-        threads: Vec<ThreadUsage>,
-        interrupted: bool,
-        unfinished: u32,
-    ) -> Measurement {
-        let recorders = || self.workers.iter().map(|worker| &worker.recorder);
-        let mut latency_ns = latency_histogram();
-        let mut scripts = Vec::new();
-        for (index, part) in self.program.parts.iter().enumerate() {
-            let mut of_script = latency_histogram();
-            for recorder in recorders() {
-                of_script
-                    .add(&recorder.scripts[index].latency_ns)
-                    .expect("all histograms have the same bounds");
-            }
-            latency_ns
-                .add(&of_script)
-                .expect("all histograms have the same bounds");
-            scripts.push(ScriptMeasurement {
-                name: part.script.name().into(),
-                weight: part.weight,
-                transactions: of_script.len(),
-                failed: recorders()
-                    .map(|recorder| recorder.scripts[index].failed)
-                    .sum(),
-                latency_ns: of_script,
-            });
-        }
-        let clients: Vec<u64> = recorders()
-            .flat_map(|recorder| recorder.clients.iter().copied())
-            .collect();
-        let timer_lag = recorders().fold(TimerLag::default(), |sum, recorder| TimerLag {
-            wakeups: sum.wakeups + recorder.timer_lag.wakeups,
-            sum_us: sum.sum_us + recorder.timer_lag.sum_us,
-            max_us: sum.max_us.max(recorder.timer_lag.max_us),
-        });
-        Measurement {
-            instants,
-            window_us: (instants.window_end_ns - instants.window_begin_ns) / 1000,
-            transactions: clients.iter().sum(),
-            credited_transactions: recorders().map(Recorder::credited_transactions).sum(),
-            transactions_total: recorders()
-                .map(|recorder| recorder.transactions_total)
-                .sum(),
-            settle_transactions: recorders()
-                .map(|recorder| recorder.settle_transactions)
-                .sum(),
-            failed: scripts
-                .iter()
-                .map(|script: &ScriptMeasurement| script.failed)
-                .sum(),
-            failed_total: recorders().map(|recorder| recorder.failed_total).sum(),
-            latency_ns,
-            since_begin_ns: self.since_begin(),
-            scripts,
-            clients,
-            time: self.client_time(instants),
-            client_limited: is_client_limited(&threads),
-            threads,
-            timer_lag,
-            interrupted,
-            unfinished,
-            aborted: self.aborted(),
-            skipped: recorders().map(|recorder| recorder.skipped).sum(),
-            unserved: recorders().map(|recorder| recorder.unserved).sum(),
-            commands: self.commands(),
-            reconnecting: Reconnecting {
-                opened: recorders().map(|recorder| recorder.opened).sum(),
-                sum_us: recorders()
-                    .map(|recorder| recorder.connecting_ns)
-                    .sum::<u64>()
-                    / 1000,
-            },
-            openings: self.openings(),
-            io: self.io.clone(),
-        }
-    }
-
-    /// Returns latencies measured from the beginning of transactions, over all threads.
-    fn since_begin(&self) -> Option<Histogram<u64>> {
-        let of_threads = self.workers.iter();
-        let mut parts = of_threads.filter_map(|worker| worker.recorder.since_begin_ns.as_ref());
-        let mut sum = parts.next()?.clone();
-        for part in parts {
-            sum.add(part).expect("all histograms have the same bounds");
-        }
-        Some(sum)
-    }
-
-    /// Returns the phases of opening connections, over all threads.
-    fn openings(&self) -> Option<Openings> {
-        let of_threads = self.workers.iter();
-        let mut parts = of_threads.filter_map(|worker| worker.recorder.openings.as_ref());
-        let mut sum = (**parts.next()?).clone();
-        for part in parts {
-            sum.merge(part);
-        }
-        Some(sum)
-    }
-
-    fn aborted(&self) -> u32 {
-        let clients = self.workers.iter().flat_map(|worker| &worker.clients);
-        clients
-            .filter(|client| client.run.stage == Stage::Aborted)
-            .count() as u32
-    }
-
-    /// Returns the times of commands, over all clients.
-    fn commands(&self) -> Vec<Vec<CommandMeasurement>> {
-        let mut sum: Option<CommandRecords> = None;
-        for records in &self.command_records {
-            let records = records.lock().unwrap_or_else(PoisonError::into_inner);
-            match &mut sum {
-                None => sum = Some(records.clone()),
-                Some(sum) => sum.merge(&records),
-            }
-        }
-        sum.map_or_else(Vec::new, CommandRecords::best)
-    }
-
-    fn client_time(&self, instants: Instants) -> ClientTime {
-        let mut time_ns = [0; 3];
-        for worker in &self.workers {
-            let recorder = &worker.recorder;
-            time_ns[0] += recorder.in_transaction_ns;
-            time_ns[1] += recorder.asleep_ns;
-            time_ns[2] += recorder.between_ns;
-            // Clients that finished before the window ended, as in a run by count.
-            for client in &worker.clients {
-                let since_ns = client.run.since_ns.max(instants.window_begin_ns);
-                if matches!(
-                    client.run.stage,
-                    Stage::Idle | Stage::Postponed | Stage::Aborted
-                ) {
-                    time_ns[2] += instants.window_end_ns.saturating_sub(since_ns);
-                }
-            }
-        }
-        let [in_transaction_us, asleep_us, between_us] = time_ns.map(|ns: u64| ns / 1000);
-        let accounts = || {
-            let of_threads = self.workers.iter();
-            of_threads.map(|worker| worker.account.as_deref())
-        };
-        let turn_ns: Option<u64> = accounts().map(|it| it.map(DelayAccount::turn_ns)).sum();
-        let run_queue_ns: Option<u64> = accounts().map(|it| it?.run_queue_ns()).sum();
-        ClientTime {
-            in_transaction_us,
-            asleep_us,
-            between_us,
-            thread_busy_us: turn_ns.map(|ns| ns / 1000),
-            client_run_queue_us: run_queue_ns.map(|ns| ns / 1000),
         }
     }
 }
@@ -532,10 +375,10 @@ fn open_all(
     let seeding = Seeding::new(config.seed, clients, threads, defines_seed);
     let mut runs = (0..config.clients).map(|id| {
         let variables = variables(config, &seeding, id);
-        Run::new(id, opening.program, variables, seeding.clients[id as usize])
+        ClientRun::new(id, opening.program, variables, seeding.clients[id as usize])
     });
     let mut dealt = 0;
-    let hands: Vec<Vec<Run>> = (0..threads)
+    let hands: Vec<Vec<ClientRun>> = (0..threads)
         .map(|thread| {
             let count = (clients - dealt + threads - thread - 1) / (threads - thread);
             dealt += count;
@@ -580,11 +423,14 @@ fn open_all(
 /// Returns a client's variables before its first transaction.
 fn variables(config: &ClientPoolConfig, seeding: &Seeding, id: u32) -> Variables {
     let mut variables = Variables::new(&config.names);
-    variables.set(Names::SCALE, Value::Int(config.scale));
-    variables.set(Names::CLIENT_ID, Value::Int(i64::from(id)));
-    variables.set(Names::RANDOM_SEED, Value::Int(seeding.random_seed));
+    variables.set(VariableNames::SCALE, ScriptValue::Int(config.scale));
+    variables.set(VariableNames::CLIENT_ID, ScriptValue::Int(i64::from(id)));
+    variables.set(
+        VariableNames::RANDOM_SEED,
+        ScriptValue::Int(seeding.random_seed),
+    );
     if let Some(default_seed) = seeding.default_seed {
-        variables.set(Names::DEFAULT_SEED, Value::Int(default_seed));
+        variables.set(VariableNames::DEFAULT_SEED, ScriptValue::Int(default_seed));
     }
     for (name, text) in &config.variables {
         // A variable that no script uses needs no slot.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgassay_script::{Names, Protocol, Script};
+use pgassay_script::{ParsedScript, QueryProtocol, VariableNames};
 use pgassay_wire::conninfo::Target;
 
 use crate::client_options::ClientOptions;
@@ -30,7 +30,7 @@ pub enum IoChoice {
 #[derive(Clone, Debug)]
 pub struct WeightedScript {
     /// The script.
-    pub script: Arc<Script>,
+    pub script: Arc<ParsedScript>,
     /// Its weight among all scripts. A script with weight 0 never runs.
     pub weight: u64,
 }
@@ -47,9 +47,9 @@ pub struct ClientPoolConfig {
     /// The scripts; each transaction chooses one.
     pub scripts: Vec<WeightedScript>,
     /// The name table that the scripts' variables are interned in.
-    pub names: Arc<Names>,
+    pub names: Arc<VariableNames>,
     /// The query protocol.
-    pub protocol: Protocol,
+    pub protocol: QueryProtocol,
     /// The random seed. The same seed, clients and threads draw the same numbers.
     pub seed: u64,
     /// The value of `:scale`, unless `variables` defines it.
@@ -68,14 +68,14 @@ pub struct ClientPoolConfig {
 
 impl ClientPoolConfig {
     /// Creates a configuration of one client on one thread with one script.
-    pub fn new(target: Target, script: Arc<Script>, names: Arc<Names>) -> Self {
+    pub fn new(target: Target, script: Arc<ParsedScript>, names: Arc<VariableNames>) -> Self {
         Self {
             target,
             clients: 1,
             threads: 1,
             scripts: vec![WeightedScript { script, weight: 1 }],
             names,
-            protocol: Protocol::Simple,
+            protocol: QueryProtocol::Simple,
             seed: 0,
             scale: 1,
             variables: Vec::new(),
@@ -112,7 +112,7 @@ impl Default for Limits {
 
 /// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
+pub enum RunLength {
     /// By time. The load runs without a break through settling and measuring; transactions that end
     /// in the measured part count.
     Timed {

@@ -72,7 +72,7 @@ pub(crate) trait Driver {
 }
 
 /// A connection while it moves between drivers.
-pub(crate) struct Connection {
+pub(crate) struct DriverConnection {
     fd: OwnedFd,
     /// Bytes that were read but not processed.
     early: Vec<u8>,

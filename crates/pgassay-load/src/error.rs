@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgassay_script::{EvalError, InvalidName, Refusal};
 use pgassay_wire::conninfo::Address;
-use pgassay_wire::{ServerError, WireError};
+use pgassay_wire::{ServerMessage, WireError};
 
 /// An error of a client pool.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum LoadError {
         /// The client, counted from 0.
         client: u32,
         /// The server's error.
-        error: Box<ServerError>,
+        error: Box<ServerMessage>,
     },
     /// The server did not answer in time.
     #[error("client {client}: no answer from the server for {waited:?} {what}")]
@@ -69,7 +69,7 @@ pub enum LoadError {
         /// Its position in the script, if it was executing one.
         place: Option<Box<ScriptLocation>>,
         /// The server's last message, such as SQLSTATE 57P01.
-        last: Option<Box<ServerError>>,
+        last: Option<Box<ServerMessage>>,
         /// The system's error, if any.
         source: Option<io::Error>,
     },
@@ -97,7 +97,7 @@ pub enum LoadError {
     Spent,
 }
 
-fn last_server_message(last: Option<&ServerError>, source: Option<&io::Error>) -> String {
+fn last_server_message(last: Option<&ServerMessage>, source: Option<&io::Error>) -> String {
     match (last, source) {
         (Some(last), _) => format!("; last message from the server: {last}"),
         (None, Some(source)) => format!(": {source}"),
@@ -159,7 +159,7 @@ impl std::fmt::Display for ScriptLocation {
 pub enum AbortCause {
     /// The server reported an error that is not retried.
     #[error("{0}")]
-    Sql(Box<ServerError>),
+    Sql(Box<ServerMessage>),
     /// Evaluating an expression or an argument failed.
     #[error("{0}")]
     Eval(#[from] EvalError),
@@ -170,9 +170,9 @@ pub enum AbortCause {
     #[error("{prepare}")]
     Unprepared {
         /// The error from preparing it.
-        prepare: Box<ServerError>,
+        prepare: Box<ServerMessage>,
         /// The error from executing it.
-        execute: Box<ServerError>,
+        execute: Box<ServerMessage>,
     },
     /// A column's name is not a valid variable name.
     #[error("{invalid}")]

@@ -57,12 +57,12 @@ mod timing;
 mod worker;
 
 pub use client_options::{
-    ClientOptions, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, Outcome,
-    ShellSink, Transaction,
+    ClientOptions, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, ShellSink,
+    Transaction, TransactionOutcome,
 };
 pub use client_pool::ClientPool;
 pub use config::{
-    ClientPoolConfig, DebugSink, IoChoice, Limits, RequestHook, WeightedScript, Window,
+    ClientPoolConfig, DebugSink, IoChoice, Limits, RequestHook, RunLength, WeightedScript,
 };
 pub use error::{AbortCause, LoadError, ScriptLocation};
 pub use hdrhistogram::Histogram;

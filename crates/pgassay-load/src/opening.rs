@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pgassay_wire::Event;
-use pgassay_wire::conninfo::{Attempts, Failure};
+use pgassay_wire::conninfo::{AttemptFailure, Attempts};
 
-use crate::client::{Client, Run};
+use crate::client::{Client, ClientRun};
 use crate::driver::{Arrival, Driver, EpollDriver};
 use crate::error::LoadError;
 use crate::program::Program;
@@ -37,7 +37,7 @@ pub(crate) struct Opening<'a> {
 
 /// A client's progress.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum ConnectProgress {
     SigningIn,
     Preparing,
     Open,
@@ -47,7 +47,7 @@ struct Opener<'a> {
     opening: &'a Opening<'a>,
     driver: EpollDriver,
     clients: Vec<Client>,
-    progress: Vec<Progress>,
+    progress: Vec<ConnectProgress>,
     /// Each client's attempts, and when its current attempt began.
     attempts: Vec<(Attempts, u64)>,
     /// Clients that will try again because the server's connection queue was full.
@@ -59,7 +59,7 @@ struct Opener<'a> {
 /// Opens a connection for each of these clients.
 pub(crate) fn open(
     opening: &Opening<'_>,
-    runs: Vec<Run>,
+    runs: Vec<ClientRun>,
 ) -> Result<(EpollDriver, Vec<Client>), LoadError> {
     let driver = EpollDriver::new().map_err(|source| LoadError::System {
         what: "create an epoll instance",
@@ -123,7 +123,7 @@ pub(crate) fn open(
 /// Creates clients whose connections are opened later, one for each transaction.
 pub(crate) fn create_unconnected(
     connector: &Connector,
-    runs: Vec<Run>,
+    runs: Vec<ClientRun>,
 ) -> Result<(EpollDriver, Vec<Client>), LoadError> {
     let mut driver = EpollDriver::new().map_err(|source| LoadError::System {
         what: "create an epoll instance",
@@ -141,7 +141,7 @@ pub(crate) fn create_unconnected(
 impl Opener<'_> {
     /// Connects one client and begins to sign in; returns the client's state if the server's
     /// connection queue is full.
-    fn connect(&mut self, run: Run) -> Result<Option<Run>, LoadError> {
+    fn connect(&mut self, run: ClientRun) -> Result<Option<ClientRun>, LoadError> {
         let connector = self.opening.connector;
         let mut attempts = connector.attempts(run.id);
         let Some((fd, session)) = connector.begin(run.id, &mut attempts)? else {
@@ -149,7 +149,7 @@ impl Opener<'_> {
         };
         let index = self.driver.add(fd).map_err(cannot_watch)?;
         self.clients.push(Client { session, run });
-        self.progress.push(Progress::SigningIn);
+        self.progress.push(ConnectProgress::SigningIn);
         self.attempts.push((attempts, self.driver.now_ns()));
         self.in_progress += 1;
         self.flush(index)?;
@@ -161,10 +161,10 @@ impl Opener<'_> {
     fn try_next(
         &mut self,
         index: usize,
-        failure: Failure,
+        failure: AttemptFailure,
         error: LoadError,
     ) -> Result<(), LoadError> {
-        if self.progress[index] != Progress::SigningIn
+        if self.progress[index] != ConnectProgress::SigningIn
             || !self.attempts[index].0.advance_after(failure)
         {
             return Err(error);
@@ -193,9 +193,9 @@ impl Opener<'_> {
         let mut any = false;
         for index in 0..self.clients.len() {
             let is_late = now_ns > self.attempts[index].1.saturating_add(limit_ns);
-            if self.progress[index] == Progress::SigningIn && is_late {
+            if self.progress[index] == ConnectProgress::SigningIn && is_late {
                 let error = self.timeout_error(self.opening.connector.limit);
-                self.try_next(index, Failure::Unreachable, error)?;
+                self.try_next(index, AttemptFailure::Unreachable, error)?;
                 any = true;
             }
         }
@@ -235,14 +235,15 @@ impl Opener<'_> {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
                 Err(error) => {
-                    let failure = Failure::of_wire(&error);
+                    let failure = AttemptFailure::of_wire(&error);
                     return self.try_next(index, failure, wire(error));
                 }
             };
             match event {
                 Event::Ready { .. } => is_ready = true,
                 Event::Error { error, .. } if error.is_fatal() => {
-                    let failure = Failure::of_server(&error, client.session.is_authenticated());
+                    let failure =
+                        AttemptFailure::of_server(&error, client.session.is_authenticated());
                     let refused = LoadError::Refused { client: id, error };
                     return self.try_next(index, failure, refused);
                 }
@@ -257,12 +258,12 @@ impl Opener<'_> {
             client.mark_unprepared(statement);
         }
         if is_ready && client.session.pending() == 0 {
-            if self.progress[index] == Progress::SigningIn {
+            if self.progress[index] == ConnectProgress::SigningIn {
                 client.prepare(program).map_err(wire)?;
-                self.progress[index] = Progress::Preparing;
+                self.progress[index] = ConnectProgress::Preparing;
             }
-            if client.session.pending() == 0 && self.progress[index] == Progress::Preparing {
-                self.progress[index] = Progress::Open;
+            if client.session.pending() == 0 && self.progress[index] == ConnectProgress::Preparing {
+                self.progress[index] = ConnectProgress::Open;
                 self.in_progress -= 1;
             }
         }
@@ -294,9 +295,9 @@ impl Opener<'_> {
 
     fn describe_progress(&self, index: usize) -> &'static str {
         match self.progress[index] {
-            Progress::SigningIn => "while signing in",
-            Progress::Preparing => "while preparing statements",
-            Progress::Open => "while waiting for other clients to connect",
+            ConnectProgress::SigningIn => "while signing in",
+            ConnectProgress::Preparing => "while preparing statements",
+            ConnectProgress::Open => "while waiting for other clients to connect",
         }
     }
 
@@ -304,7 +305,7 @@ impl Opener<'_> {
         let slow = self
             .progress
             .iter()
-            .position(|&progress| progress != Progress::Open);
+            .position(|&progress| progress != ConnectProgress::Open);
         let (client, what) = match slow {
             Some(index) => (self.clients[index].run.id, self.describe_progress(index)),
             None => (

@@ -3,21 +3,21 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use pgassay_script::{CommandKind, Names, Protocol, Rng, Script};
+use pgassay_script::{CommandKind, ParsedScript, QueryProtocol, Rng, VariableNames};
 
 use crate::client_options::{NoticeSink, ShellSink};
 use crate::config::{ClientPoolConfig, DebugSink, RequestHook};
 use crate::error::LoadError;
 
 /// A statement that is prepared once per connection.
-pub(crate) struct Statement {
+pub(crate) struct PreparedStatement {
     pub name: Vec<u8>,
     pub sql: Box<[u8]>,
 }
 
 /// A script and its prepared statements.
-pub(crate) struct Part {
-    pub script: Arc<Script>,
+pub(crate) struct ProgramPart {
+    pub script: Arc<ParsedScript>,
     pub weight: u64,
     /// The statement of each command, if the command is SQL and statements are prepared.
     pub statements: Vec<Option<usize>>,
@@ -25,10 +25,10 @@ pub(crate) struct Part {
 
 /// Everything that clients share and never change.
 pub(crate) struct Program {
-    pub parts: Vec<Part>,
-    pub statements: Vec<Statement>,
-    pub protocol: Protocol,
-    pub names: Arc<Names>,
+    pub parts: Vec<ProgramPart>,
+    pub statements: Vec<PreparedStatement>,
+    pub protocol: QueryProtocol,
+    pub names: Arc<VariableNames>,
     pub debug: Option<DebugSink>,
     /// Called with the backend's process ID before each request.
     pub before_request: Option<RequestHook>,
@@ -55,12 +55,12 @@ impl Program {
                 let CommandKind::Sql(sql) = &command.kind else {
                     continue;
                 };
-                if config.protocol != Protocol::Prepared {
+                if config.protocol != QueryProtocol::Prepared {
                     continue;
                 }
                 let statement = *known.entry(sql.statement().into()).or_insert_with(|| {
                     let name = format!("P_{}", statements.len()).into_bytes();
-                    statements.push(Statement {
+                    statements.push(PreparedStatement {
                         name,
                         sql: sql.statement().into(),
                     });
@@ -68,7 +68,7 @@ impl Program {
                 });
                 of_commands[index] = Some(statement);
             }
-            parts.push(Part {
+            parts.push(ProgramPart {
                 script: Arc::clone(&weighted.script),
                 weight: weighted.weight,
                 statements: of_commands,
@@ -80,7 +80,9 @@ impl Program {
                 what: "total script weight must not be zero, nor exceed 63 bits".into(),
             });
         }
-        let mut commands = parts.iter().flat_map(|part: &Part| part.script.commands());
+        let mut commands = parts
+            .iter()
+            .flat_map(|part: &ProgramPart| part.script.commands());
         let has_sleep = commands.any(|command| matches!(command.kind, CommandKind::Sleep(_)));
         Ok(Self {
             parts,

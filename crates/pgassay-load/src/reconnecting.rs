@@ -9,10 +9,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use pgassay_wire::conninfo::{Attempts, Endpoint, Failure, Target};
+use pgassay_wire::conninfo::{AttemptFailure, Attempts, Endpoint, Target};
 use pgassay_wire::{SaltCache, Session};
 
-use crate::client::{Run, Stage};
+use crate::client::{ClientRun, ClientStage};
 use crate::driver::Driver;
 use crate::error::LoadError;
 use crate::socket;
@@ -57,7 +57,10 @@ impl Connector {
                     let login = self.target.login_for(attempt, endpoint, &self.salts);
                     match Session::start(&login) {
                         Ok(session) => return Ok(Some((fd, session))),
-                        Err(error) => (Failure::of_wire(&error), LoadError::Wire { client, error }),
+                        Err(error) => (
+                            AttemptFailure::of_wire(&error),
+                            LoadError::Wire { client, error },
+                        ),
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -68,7 +71,7 @@ impl Connector {
                         address,
                         source,
                     };
-                    (Failure::Unreachable, error)
+                    (AttemptFailure::Unreachable, error)
                 }
             };
             if !attempts.advance_after(failure) {
@@ -83,7 +86,7 @@ impl Connector {
         &self,
         driver: &mut D,
         index: usize,
-        run: &mut Run,
+        run: &mut ClientRun,
     ) -> Result<Result<Session, u64>, LoadError> {
         let attempts = run
             .attempts
@@ -97,7 +100,7 @@ impl Connector {
                 what: "watch a connection",
                 source,
             })?;
-        run.stage = Stage::Connecting;
+        run.stage = ClientStage::Connecting;
         run.forget_connection();
         Ok(Ok(session))
     }

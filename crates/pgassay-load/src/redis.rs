@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::clock;
-use crate::config::Window;
+use crate::config::RunLength;
 use crate::driver::{Arrival, Driver, EpollDriver};
 use crate::measurement::{
     ClientTime, Instants, IoUsed, Measurement, Reconnecting, ScriptMeasurement, ThreadUsage,
@@ -70,7 +70,7 @@ pub enum RedisError {
 /// Connected clients, idle between runs.
 pub struct RedisClientPool {
     driver: EpollDriver,
-    clients: Vec<Client>,
+    clients: Vec<RedisClient>,
     /// The commands of a transaction as they are sent, and their number.
     request: Vec<u8>,
     commands: usize,
@@ -82,7 +82,7 @@ pub struct RedisClientPool {
 
 /// One connection.
 #[derive(Default)]
-struct Client {
+struct RedisClient {
     /// Bytes of the request that were sent.
     sent: usize,
     /// Outstanding replies; 0 between transactions.
@@ -96,7 +96,7 @@ struct Client {
 }
 
 /// Counters of a run.
-struct Counts {
+struct RedisCounters {
     window: (u64, u64),
     latency_ns: hdrhistogram::Histogram<u64>,
     total: u64,
@@ -145,7 +145,7 @@ impl RedisClientPool {
             .collect();
         Ok(Self {
             driver,
-            clients: (0..clients).map(|_| Client::default()).collect(),
+            clients: (0..clients).map(|_| RedisClient::default()).collect(),
             request: commands.iter().flat_map(|words| encoded(words)).collect(),
             commands: commands.len(),
             script: name.to_owned(),
@@ -161,17 +161,17 @@ impl RedisClientPool {
 
     /// Runs all clients for a window, without a break through settling and measuring. The last
     /// transactions end before it returns.
-    pub fn run(&mut self, window: &Window) -> Result<Measurement, RedisError> {
+    pub fn run(&mut self, window: &RunLength) -> Result<Measurement, RedisError> {
         let begin_ns = clock::monotonic_ns();
         let (window_begin_ns, window_end_ns) = match *window {
-            Window::Timed { settle, measure } => {
+            RunLength::Timed { settle, measure } => {
                 let from = begin_ns + settle.as_nanos() as u64;
                 (from, from + measure.as_nanos() as u64)
             }
             // Studies always measure by time.
-            Window::Counted { .. } => (begin_ns, begin_ns),
+            RunLength::Counted { .. } => (begin_ns, begin_ns),
         };
-        let mut counts = Counts {
+        let mut counts = RedisCounters {
             window: (window_begin_ns, window_end_ns),
             latency_ns: latency_histogram(),
             total: 0,
@@ -193,7 +193,7 @@ impl RedisClientPool {
         Ok(self.measurement(begin_ns, counts, usage))
     }
 
-    fn drive(&mut self, begin_ns: u64, counts: &mut Counts) -> Result<(), RedisError> {
+    fn drive(&mut self, begin_ns: u64, counts: &mut RedisCounters) -> Result<(), RedisError> {
         let lost = |source| RedisError::Lost { source };
         let mut unconnected: Vec<(u64, usize)> = (0..self.clients.len())
             .map(|client| {
@@ -267,7 +267,7 @@ impl RedisClientPool {
         Ok(())
     }
 
-    fn measurement(&self, begin_ns: u64, counts: Counts, usage: ThreadUsage) -> Measurement {
+    fn measurement(&self, begin_ns: u64, counts: RedisCounters, usage: ThreadUsage) -> Measurement {
         let (window_begin_ns, window_end_ns) = counts.window;
         let window_us = (window_end_ns - window_begin_ns) / 1000;
         let of_clients: Vec<u64> = self.clients.iter().map(|it| it.transactions).collect();
@@ -321,8 +321,8 @@ impl RedisClientPool {
     }
 }
 
-impl Counts {
-    fn end(&mut self, client: &mut Client, now_ns: u64) {
+impl RedisCounters {
+    fn end(&mut self, client: &mut RedisClient, now_ns: u64) {
         let (from_ns, to_ns) = self.window;
         self.total += 1;
         self.last_end_ns = now_ns;
@@ -342,7 +342,7 @@ impl Counts {
     }
 }
 
-impl Client {
+impl RedisClient {
     /// Processes received bytes; returns the number of replies they complete.
     fn replies(&mut self, mut bytes: &[u8]) -> Result<usize, RedisError> {
         let before = self.awaited;
@@ -401,9 +401,9 @@ mod tests {
     fn split_replies_are_counted() {
         let bytes = b":17\r\n+OK\r\n$5\r\nab\r\nc\r\n$-1\r\n";
         for cut in 0..bytes.len() {
-            let mut client = Client {
+            let mut client = RedisClient {
                 awaited: 4,
-                ..Client::default()
+                ..RedisClient::default()
             };
             let (first, second) = bytes.split_at(cut);
             let found = client.replies(first).unwrap() + client.replies(second).unwrap();
@@ -417,9 +417,9 @@ mod tests {
             (&b"-ERR unknown command\r\n"[..], "ERR unknown command"),
             (b"HTTP/1.1 400\r\n", "unsupported reply"),
         ] {
-            let mut client = Client {
+            let mut client = RedisClient {
                 awaited: 1,
-                ..Client::default()
+                ..RedisClient::default()
             };
             let error = client.replies(bytes).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
@@ -445,7 +445,7 @@ mod tests {
         let stop = Arc::new(AtomicBool::new(false));
         let script = ("incr", "INCR k\nINCR k\n");
         let mut pool = RedisClientPool::connect(&address, 1, script, &stop).unwrap();
-        let window = Window::Timed {
+        let window = RunLength::Timed {
             settle: Duration::from_millis(5),
             measure: Duration::from_millis(50),
         };

@@ -17,7 +17,7 @@ use pgassay_script::Rng;
 
 pub(crate) use account::DelayAccount;
 
-use crate::client::{Abort, Client, Progress, Stage};
+use crate::client::{Abort, Client, ClientStage, RunProgress};
 use crate::client_options::{ClientOptions, Observer};
 use crate::config::Limits;
 use crate::driver::{Arrival, Driver};
@@ -36,7 +36,7 @@ const STOP_AHEAD_NS: u64 = 10_000_000;
 const TIMEOUT_CHECK_NS: u64 = 1_000_000_000;
 
 /// State shared by the threads of a run.
-pub(crate) struct Shared<'a> {
+pub(crate) struct WorkerShared<'a> {
     pub program: &'a Program,
     pub limits: Limits,
     /// No transaction begins after this time; lowered when the run is stopped.
@@ -103,7 +103,7 @@ impl<D: Driver> Worker<D> {
 
     /// Runs all clients until the end; returns the number that had not finished when a stopped run
     /// gave up.
-    pub fn run(&mut self, begin_ns: u64, shared: &Shared<'_>) -> Result<u32, LoadError> {
+    pub fn run(&mut self, begin_ns: u64, shared: &WorkerShared<'_>) -> Result<u32, LoadError> {
         self.active = self.clients.len();
         self.due_ns = begin_ns;
         self.now_ns = begin_ns;
@@ -111,10 +111,10 @@ impl<D: Driver> Worker<D> {
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
             run.ended = 0;
-            run.progress = Progress::Running;
+            run.progress = RunProgress::Running;
             run.since_ns = begin_ns;
             if let Some(start_ns) = shared.starts.get(run.id as usize) {
-                run.stage = Stage::Postponed;
+                run.stage = ClientStage::Postponed;
                 self.sleepers.push(Reverse((begin_ns + start_ns, index)));
                 continue;
             }
@@ -161,7 +161,7 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Checks the flags and the time limits; returns `true` if the loop must end.
-    fn check_flags_and_limits(&mut self, shared: &Shared<'_>) -> Result<bool, LoadError> {
+    fn check_flags_and_limits(&mut self, shared: &WorkerShared<'_>) -> Result<bool, LoadError> {
         if shared.failed.load(Ordering::Relaxed) {
             return Ok(true);
         }
@@ -191,8 +191,10 @@ impl<D: Driver> Worker<D> {
             self.timeouts_checked_ns = self.now_ns;
             self.expire_attempts(shared)?;
             let late = self.clients.iter().find(|client| {
-                matches!(client.run.stage, Stage::Reply | Stage::RollingBack)
-                    && self.now_ns.saturating_sub(client.run.requested_ns) > reply_ns
+                matches!(
+                    client.run.stage,
+                    ClientStage::Reply | ClientStage::RollingBack
+                ) && self.now_ns.saturating_sub(client.run.requested_ns) > reply_ns
             });
             if let Some(late) = late {
                 return Err(LoadError::Unanswered {
@@ -217,7 +219,7 @@ impl<D: Driver> Worker<D> {
         due_ns.min(self.now_ns + TICK_NS)
     }
 
-    fn arrivals(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
+    fn arrivals(&mut self, shared: &WorkerShared<'_>) -> Result<(), LoadError> {
         loop {
             let arrival = self.driver.next().map_err(|source| LoadError::System {
                 what: "read replies",
@@ -246,14 +248,17 @@ impl<D: Driver> Worker<D> {
         &mut self,
         index: usize,
         count: usize,
-        shared: &Shared<'_>,
+        shared: &WorkerShared<'_>,
     ) -> Result<(), LoadError> {
         let client = &mut self.clients[index];
-        if client.run.stage == Stage::Connecting {
+        if client.run.stage == ClientStage::Connecting {
             return self.receive_sign_in(index, count, shared);
         }
         if let Some(account) = &mut self.account
-            && matches!(client.run.stage, Stage::Reply | Stage::RollingBack)
+            && matches!(
+                client.run.stage,
+                ClientStage::Reply | ClientStage::RollingBack
+            )
         {
             account.read_begins(index, self.driver.now_ns(), &self.recorder);
         }
@@ -266,7 +271,12 @@ impl<D: Driver> Worker<D> {
         if let Some(abort) = client.abort(shared.program) {
             return Err(aborted(abort));
         }
-        if is_answered && matches!(client.run.stage, Stage::Reply | Stage::RollingBack) {
+        if is_answered
+            && matches!(
+                client.run.stage,
+                ClientStage::Reply | ClientStage::RollingBack
+            )
+        {
             if let Some(since_ns) = client.run.first_query_since_ns.take()
                 && let Some(openings) = &mut self.recorder.openings
             {
@@ -301,14 +311,14 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Accounts for the time of clients that are not between transactions; returns their number.
-    fn settle_accounts(&mut self, shared: &Shared<'_>) -> u32 {
+    fn settle_accounts(&mut self, shared: &WorkerShared<'_>) -> u32 {
         let mut unfinished = 0;
         for client in &self.clients {
             let doing = match client.run.stage {
-                Stage::Idle | Stage::Postponed | Stage::Aborted => continue,
-                Stage::Throttled { .. } | Stage::Connecting => Doing::Between,
-                Stage::Asleep { .. } => Doing::Sleep,
-                Stage::Reply | Stage::RollingBack => Doing::Transaction,
+                ClientStage::Idle | ClientStage::Postponed | ClientStage::Aborted => continue,
+                ClientStage::Throttled { .. } | ClientStage::Connecting => Doing::Between,
+                ClientStage::Asleep { .. } => Doing::Sleep,
+                ClientStage::Reply | ClientStage::RollingBack => Doing::Transaction,
             };
             unfinished += 1;
             self.recorder.window_end_ns = shared.end_ns.load(Ordering::Relaxed);

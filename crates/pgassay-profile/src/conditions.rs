@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// The conditions of a machine.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Conditions {
+pub struct MachineConditions {
     /// The kernel release, as `uname -r` prints it.
     pub kernel: Option<String>,
     /// The CPU model.
@@ -50,6 +50,16 @@ pub struct Limit {
     pub fix: Option<String>,
 }
 
+impl Limit {
+    pub(crate) fn new(condition: &'static str, effect: String, fix: Option<&str>) -> Self {
+        Self {
+            condition,
+            effect,
+            fix: fix.map(str::to_owned),
+        }
+    }
+}
+
 // Capability numbers; see include/uapi/linux/capability.h.
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_SYSLOG: u32 = 34;
@@ -58,7 +68,7 @@ const CAP_PERFMON: u32 = 38;
 /// With more CPU steal than this, noisy neighbors affect the measurement.
 const STEAL_SHARE_MAX: f64 = 0.01;
 
-impl Conditions {
+impl MachineConditions {
     /// Reads the conditions of this machine.
     pub fn read() -> Self {
         Self::read_under(Path::new("/"))
@@ -98,14 +108,7 @@ impl Conditions {
     /// The conditions that limit a measurement on this machine.
     pub fn limits(&self) -> Vec<Limit> {
         let mut limits = Vec::new();
-        let mut add = |condition, effect: String, fix: Option<&str>| {
-            let fix = fix.map(str::to_owned);
-            limits.push(Limit {
-                condition,
-                effect,
-                fix,
-            });
-        };
+        let mut add = |condition, effect, fix| limits.push(Limit::new(condition, effect, fix));
         if self.perf_event_paranoid.is_some_and(|p| p > 0) && !self.may_sample {
             add(
                 "perf_event_paranoid",
@@ -264,14 +267,14 @@ fn steal_share(stat: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Conditions) {
+    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, MachineConditions) {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let conditions = Conditions::read_under(root.path());
+        let conditions = MachineConditions::read_under(root.path());
         (root, conditions)
     }
 
@@ -367,7 +370,7 @@ mod tests {
     #[test]
     fn unreadable_conditions_are_unknown() {
         let (_root, conditions) = machine(&[]);
-        assert_eq!(conditions, Conditions::default());
+        assert_eq!(conditions, MachineConditions::default());
         assert_eq!(conditions.limits(), []);
     }
 
@@ -385,7 +388,7 @@ mod tests {
 
     #[test]
     fn the_running_machine_has_a_kernel_and_cpus() {
-        let conditions = Conditions::read();
+        let conditions = MachineConditions::read();
         assert!(conditions.kernel.is_some());
         assert!(conditions.cpus >= 1);
     }

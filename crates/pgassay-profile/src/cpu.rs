@@ -98,7 +98,7 @@ impl AddAssign for ProcessCpu {
 
 /// One reading of the totals of several processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CpuTotals {
+pub struct ProcessTotals {
     /// The processes that could be read.
     pub by_pid: BTreeMap<u32, ProcessCpu>,
 }
@@ -114,7 +114,7 @@ pub struct CpuUse {
     pub began: BTreeMap<u32, ProcessCpu>,
 }
 
-impl CpuTotals {
+impl ProcessTotals {
     /// Reads these processes; omits those that have ended.
     pub fn read(pids: &[u32]) -> Self {
         let read = |&pid: &u32| ProcessCpu::read(pid).ok().map(|cpu| (pid, cpu));
@@ -289,10 +289,10 @@ mod tests {
             started_ticks,
             ..ProcessCpu::default()
         };
-        let before = CpuTotals {
+        let before = ProcessTotals {
             by_pid: BTreeMap::from([(1, cpu(10, 1)), (2, cpu(20, 1)), (3, cpu(30, 1))]),
         };
-        let after = CpuTotals {
+        let after = ProcessTotals {
             by_pid: BTreeMap::from([(1, cpu(15, 1)), (3, cpu(4, 99)), (4, cpu(7, 2))]),
         };
         let used = after.since(&before);
@@ -313,14 +313,14 @@ mod tests {
             .spawn()
             .unwrap();
         std::thread::sleep(Duration::from_millis(50));
-        let before = CpuTotals::read(&[child.id(), u32::MAX]);
+        let before = ProcessTotals::read(&[child.id(), u32::MAX]);
         let processes = before.by_pid.len();
         assert_eq!(processes, 1, "the largest number is not a PID");
         let mut stdin = child.stdin.take().unwrap();
         writeln!(stdin).unwrap();
         let mut done = [0];
         child.stdout.take().unwrap().read_exact(&mut done).unwrap();
-        let used = CpuTotals::read(&[child.id()]).since(&before);
+        let used = ProcessTotals::read(&[child.id()]).since(&before);
         drop(stdin);
         child.wait().unwrap();
         assert!(used.total().on_cpu_ns > 5_000_000, "{used:?}");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// A function in a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Frame {
+pub struct StackFrame {
     /// The object's symbol whose extent includes the address.
     pub symbol: Option<Arc<str>>,
     /// The file name without directories, `[kernel]`, a kernel module in brackets, or `[unknown]`
@@ -27,7 +27,7 @@ pub struct Frame {
     pub kernel: bool,
 }
 
-impl Frame {
+impl StackFrame {
     /// The function's name in the source.
     pub fn name(&self) -> Option<&str> {
         self.symbol.as_deref().map(source_name)
@@ -35,7 +35,7 @@ impl Frame {
 }
 
 /// The name in the source, or `object+0xoffset`.
-impl fmt::Display for Frame {
+impl fmt::Display for StackFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {
             Some(name) => f.write_str(name),
@@ -58,7 +58,7 @@ type FunctionKey = (Option<ObjectId>, u64, bool, bool);
 
 /// All frames so far.
 pub(crate) struct FrameTable {
-    frames: Vec<Frame>,
+    frames: Vec<StackFrame>,
     by_function: HashMap<FunctionKey, u32>,
     by_address: HashMap<CodeAddress, Resolved>,
     by_kernel_address: HashMap<u64, u32>,
@@ -80,7 +80,7 @@ impl FrameTable {
         }
     }
 
-    pub fn frames(&self) -> &[Frame] {
+    pub fn frames(&self) -> &[StackFrame] {
         &self.frames
     }
 
@@ -98,7 +98,7 @@ impl FrameTable {
             self.in_object(&objects[id as usize], id, code.address)
         } else {
             // Addresses outside all objects have no meaning in another run.
-            let frame = Frame {
+            let frame = StackFrame {
                 symbol: None,
                 object: self.unknown.clone(),
                 offset: 0,
@@ -126,7 +126,7 @@ impl FrameTable {
             (None, Some(extent)) => (None, extent.start),
             (None, None) => (None, address),
         };
-        let frame = Frame {
+        let frame = StackFrame {
             symbol,
             object: file.name.clone(),
             offset,
@@ -144,14 +144,14 @@ impl FrameTable {
             return known;
         }
         let frame = match self.kernel.lookup(address) {
-            Some((name, object, offset)) => Frame {
+            Some((name, object, offset)) => StackFrame {
                 symbol: Some(Arc::from(name)),
                 object: object.clone(),
                 offset,
                 kernel: true,
             },
             // The kernel's address changes at every boot, so it is not stored.
-            None => Frame {
+            None => StackFrame {
                 symbol: None,
                 object: self.kernel_object.clone(),
                 offset: 0,
@@ -163,7 +163,7 @@ impl FrameTable {
         id
     }
 
-    fn add(&mut self, object: Option<ObjectId>, frame: Frame) -> u32 {
+    fn add(&mut self, object: Option<ObjectId>, frame: StackFrame) -> u32 {
         let key = (object, frame.offset, frame.kernel, frame.symbol.is_some());
         *self.by_function.entry(key).or_insert_with(|| {
             self.frames.push(frame);
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_frame_without_a_name_is_shown_as_object_and_offset() {
-        let mut frame = Frame {
+        let mut frame = StackFrame {
             symbol: None,
             object: "postgres".into(),
             offset: 0x1f20,

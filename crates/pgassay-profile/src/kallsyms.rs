@@ -5,7 +5,7 @@
 //! (`kernel.kptr_restrict`, or `kernel.perf_event_paranoid` above 1 without `CAP_SYSLOG`), they are
 //! all zero, and the table is empty.
 
-use crate::symbols::{Binding, RawSymbol, SymbolTable};
+use crate::symbols::{RawSymbol, SymbolBinding, SymbolTable};
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
@@ -38,9 +38,9 @@ impl KernelSymbols {
         let mut by_object: BTreeMap<&str, Vec<RawSymbol<'_>>> = BTreeMap::new();
         for (i, &(start, kind, name, object)) in lines.iter().enumerate() {
             let binding = match kind {
-                "T" => Binding::Global,
-                "W" | "w" => Binding::Weak,
-                "t" => Binding::Local,
+                "T" => SymbolBinding::Global,
+                "W" | "w" => SymbolBinding::Weak,
+                "t" => SymbolBinding::Local,
                 _ => continue,
             };
             let next = lines[i..]

@@ -74,12 +74,12 @@ mod wake;
 
 pub use activity::{ActivitySampler, NamedWait};
 pub use clock::{Clock, ClockSource, ClockSteps, own_cpu_ns, process_cpu_ns};
-pub use conditions::{Conditions, Limit};
-pub use cpu::{CpuTotals, CpuUse, MachineCpu, ProcessCpu};
+pub use conditions::{Limit, MachineConditions};
+pub use cpu::{CpuUse, MachineCpu, ProcessCpu, ProcessTotals};
 pub use cpu_log::{CpuLog, LoggedProcess, RoleCpu};
 pub use error::{NotPermitted, SamplerError};
 pub use event_counter::{CountedEvent, EventCounter, EventCounterError};
-pub use frames::Frame;
+pub use frames::StackFrame;
 pub use live::{LiveError, LiveProcess, LiveServer};
 pub use object_functions::{FunctionAt, ObjectFunctions};
 pub use off_cpu::{
@@ -88,7 +88,7 @@ pub use off_cpu::{
 pub use process_tree_cpu::{ProcessTreeCpu, ProcessTreesCpu};
 pub use role::Role;
 pub use sampler::{Sampler, SamplerConfig};
-pub use samples::{ProcessSamples, Quality, SampleMoment, Samples, Selection};
+pub use samples::{ProcessSamples, SampleMoment, SampleQuality, Samples, Selection};
 pub use span::{Span, SpanAccount};
 pub use symbols::source_name;
 pub use tier::{Access, Missing, Tier};

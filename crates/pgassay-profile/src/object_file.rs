@@ -7,7 +7,7 @@
 
 use crate::debug_file::{self, DebugLinks};
 use crate::maps::{MappedFile, Mapping, VDSO};
-use crate::symbols::{Binding, RawSymbol, SymbolTable};
+use crate::symbols::{RawSymbol, SymbolBinding, SymbolTable};
 use framehop::ExplicitModuleSectionInfo;
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
 use object::elf;
@@ -39,14 +39,14 @@ pub(crate) struct ObjectFile {
     /// There are only dynamic symbols, in the object and in a debug file.
     pub is_stripped: bool,
     /// The segments that contain code.
-    segments: Vec<Segment>,
+    segments: Vec<LoadSegment>,
     /// The function at the entry point; empty if there is none.
     entry: Range<u64>,
     sections: Sections,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Segment {
+struct LoadSegment {
     file_offset: u64,
     address: u64,
     file_bytes: u64,
@@ -228,14 +228,14 @@ pub(crate) fn variable(
         .map(|(symbol, bias)| symbol.address().wrapping_add(bias)))
 }
 
-fn code_segments<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<Segment> {
+fn code_segments<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<LoadSegment> {
     let endian = elf.endian();
     elf.elf_program_headers()
         .iter()
         .filter(|header| {
             header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian).contains(elf::PF_X)
         })
-        .map(|header| Segment {
+        .map(|header| LoadSegment {
             file_offset: header.p_offset(endian),
             address: header.p_vaddr(endian),
             file_bytes: header.p_filesz(endian),
@@ -245,9 +245,9 @@ fn code_segments<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<Segme
 
 /// A mapping consists of whole pages, so it can include parts of adjacent segments at its ends: its
 /// segment is the one that it includes most of.
-fn bias(segments: &[Segment], mapping: &Mapping) -> Option<u64> {
+fn bias(segments: &[LoadSegment], mapping: &Mapping) -> Option<u64> {
     let file_end = mapping.file_offset + (mapping.end - mapping.start);
-    let common_bytes = |s: &Segment| {
+    let common_bytes = |s: &LoadSegment| {
         let end = file_end.min(s.file_offset + s.file_bytes);
         end.saturating_sub(mapping.file_offset.max(s.file_offset))
     };
@@ -305,9 +305,9 @@ fn functions<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<RawSymbol
                 start: symbol.st_value(endian),
                 size: symbol.st_size(endian),
                 binding: match symbol.st_bind() {
-                    elf::STB_GLOBAL => Binding::Global,
-                    elf::STB_WEAK => Binding::Weak,
-                    _ => Binding::Local,
+                    elf::STB_GLOBAL => SymbolBinding::Global,
+                    elf::STB_WEAK => SymbolBinding::Weak,
+                    _ => SymbolBinding::Local,
                 },
                 name,
             });
@@ -416,12 +416,12 @@ mod tests {
         // lld's layout: in the file, the second segment begins in the page in which the first ends;
         // in memory, it is one page higher.
         let segments = [
-            Segment {
+            LoadSegment {
                 file_offset: 0,
                 address: 0,
                 file_bytes: 0x5432,
             },
-            Segment {
+            LoadSegment {
                 file_offset: 0x5432,
                 address: 0x6432,
                 file_bytes: 0x9000,

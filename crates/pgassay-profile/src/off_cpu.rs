@@ -12,7 +12,7 @@
 
 use crate::conditions::Limit;
 use crate::role::Role;
-use crate::samples::Quality;
+use crate::samples::SampleQuality;
 use std::time::Duration;
 
 /// How to record off-CPU time.
@@ -67,7 +67,7 @@ pub struct OffCpu {
     pub stacks_lost: u64,
     /// The quality of the copied stacks. They identify call sites; their counts do not represent
     /// time.
-    pub quality: Quality,
+    pub quality: SampleQuality,
     /// Slices dropped because some of their records were lost.
     pub slices_dropped: u64,
     /// Blocked time at stack pointers and instructions with several stacks; attributed to the most

@@ -19,7 +19,7 @@ const SPACES_MAX: usize = 512;
 
 /// A process of a profiled server.
 #[derive(Debug, Clone)]
-pub(crate) struct Process {
+pub(crate) struct ProfiledProcess {
     pub postmaster_pid: u32,
     pub role: Role,
     /// Its address space; `None` until it has been read.
@@ -32,8 +32,8 @@ pub(crate) struct Process {
 }
 
 /// The owner of a sample.
-pub(crate) enum Owner<'a> {
-    Server(&'a mut Process),
+pub(crate) enum SampleOwner<'a> {
+    Server(&'a mut ProfiledProcess),
     OtherProgram,
     /// The process ended before it could be identified.
     Unknown,
@@ -43,7 +43,7 @@ pub(crate) enum Owner<'a> {
 #[derive(Default)]
 pub(crate) struct ProcessTable {
     postmasters: HashSet<u32>,
-    servers: HashMap<u32, Process>,
+    servers: HashMap<u32, ProfiledProcess>,
     other_programs: HashSet<u32>,
     ended_others: Vec<u32>,
 }
@@ -108,18 +108,18 @@ impl ProcessTable {
     }
 
     /// The process of a sample, looked up if it is new.
-    pub fn owner(&mut self, pid: u32, spaces: &mut Spaces) -> Owner<'_> {
+    pub fn owner(&mut self, pid: u32, spaces: &mut Spaces) -> SampleOwner<'_> {
         if !self.servers.contains_key(&pid) {
             if self.other_programs.contains(&pid) {
-                return Owner::OtherProgram;
+                return SampleOwner::OtherProgram;
             }
             match self.find_postmaster(pid) {
                 Ancestry::Server(postmaster_pid) => self.adopt(pid, postmaster_pid),
                 Ancestry::OtherProgram => {
                     self.other_programs.insert(pid);
-                    return Owner::OtherProgram;
+                    return SampleOwner::OtherProgram;
                 }
-                Ancestry::Ended => return Owner::Unknown,
+                Ancestry::Ended => return SampleOwner::Unknown,
             }
         }
         let process = self
@@ -127,7 +127,7 @@ impl ProcessTable {
             .get_mut(&pid)
             .expect("it exists or has just been added");
         process.refresh(pid, spaces);
-        Owner::Server(process)
+        SampleOwner::Server(process)
     }
 
     pub fn forked(&mut self, pid: u32, parent_pid: u32, spaces: &mut Spaces) {
@@ -136,8 +136,8 @@ impl ProcessTable {
         self.servers.remove(&pid);
         // Copied now, since the child may end before it is read.
         match self.owner(parent_pid, spaces) {
-            Owner::Server(parent) => {
-                let child = Process {
+            SampleOwner::Server(parent) => {
+                let child = ProfiledProcess {
                     role: Role::Unknown,
                     is_current: false,
                     has_ended: false,
@@ -145,10 +145,10 @@ impl ProcessTable {
                 };
                 self.servers.insert(pid, child);
             }
-            Owner::OtherProgram => {
+            SampleOwner::OtherProgram => {
                 self.other_programs.insert(pid);
             }
-            Owner::Unknown => {}
+            SampleOwner::Unknown => {}
         }
     }
 
@@ -199,7 +199,7 @@ impl ProcessTable {
         let space = self.servers.get(&postmaster_pid).and_then(|p| p.space);
         self.servers.insert(
             pid,
-            Process {
+            ProfiledProcess {
                 postmaster_pid,
                 role: Role::Unknown,
                 space,
@@ -234,7 +234,7 @@ enum Ancestry {
     Ended,
 }
 
-impl Process {
+impl ProfiledProcess {
     /// Reads the mappings once per window, and the title until the role is known.
     fn refresh(&mut self, pid: u32, spaces: &mut Spaces) {
         if !self.is_current {

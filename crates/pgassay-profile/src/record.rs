@@ -134,8 +134,8 @@ pub(crate) struct RawRecord<'a> {
 }
 
 impl<'a> RawRecord<'a> {
-    pub fn body(&self) -> Cursor<'a> {
-        Cursor { bytes: self.bytes }
+    pub fn body(&self) -> RecordCursor<'a> {
+        RecordCursor { bytes: self.bytes }
     }
 
     pub fn malformed(&self) -> Malformed {
@@ -159,7 +159,7 @@ impl<'a> Iterator for RawRecords<'a> {
         if self.bytes.is_empty() {
             return None;
         }
-        let mut header = Cursor { bytes: self.bytes };
+        let mut header = RecordCursor { bytes: self.bytes };
         let parsed = (|| Some((header.u32()?, header.u16()?, header.u16()?)))();
         let Some((kind, misc, size)) = parsed
             .filter(|p| usize::from(p.2) >= HEADER_BYTES && usize::from(p.2) <= self.bytes.len())
@@ -179,7 +179,7 @@ impl<'a> Iterator for RawRecords<'a> {
     }
 }
 
-fn decode(kind: u32, misc: u16, mut body: Cursor<'_>) -> Option<Record<'_>> {
+fn decode(kind: u32, misc: u16, mut body: RecordCursor<'_>) -> Option<Record<'_>> {
     Some(match kind {
         sys::PERF_RECORD_SAMPLE => Record::Sample(decode_sample(body)?),
         sys::PERF_RECORD_MMAP2 => Record::Map(decode_map(body)?),
@@ -213,7 +213,7 @@ fn decode(kind: u32, misc: u16, mut body: Cursor<'_>) -> Option<Record<'_>> {
     })
 }
 
-fn decode_sample(mut body: Cursor<'_>) -> Option<Sample<'_>> {
+fn decode_sample(mut body: RecordCursor<'_>) -> Option<Sample<'_>> {
     body.u64()?; // ip: also the call chain's first address
     let pid = body.u32()?;
     body.u32()?; // tid
@@ -245,7 +245,7 @@ fn decode_sample(mut body: Cursor<'_>) -> Option<Sample<'_>> {
     })
 }
 
-fn decode_map(mut body: Cursor<'_>) -> Option<MapRecord<'_>> {
+fn decode_map(mut body: RecordCursor<'_>) -> Option<MapRecord<'_>> {
     let pid = body.u32()?;
     body.u32()?; // tid
     let (start, len, file_offset) = (body.u64()?, body.u64()?, body.u64()?);
@@ -270,11 +270,11 @@ fn decode_map(mut body: Cursor<'_>) -> Option<MapRecord<'_>> {
 }
 
 /// Reads numbers from the front of bytes.
-pub(crate) struct Cursor<'a> {
+pub(crate) struct RecordCursor<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> RecordCursor<'a> {
     pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.bytes.split_at_checked(len)?;
         self.bytes = rest;

@@ -17,7 +17,7 @@ use crate::off_cpu::OffCpuConfig;
 use crate::ring::page_bytes;
 use crate::samples::Samples;
 use crate::slicer::Slicer;
-use crate::tally::Tally;
+use crate::tally::SampleTally;
 use crate::wait_reader::WaitReader;
 use crate::wake::Wake;
 use std::io;
@@ -91,12 +91,12 @@ impl SamplerConfig {
 /// [`Sampler::stop`].
 #[derive(Debug)]
 pub struct Sampler {
-    orders: Sender<Order>,
+    orders: Sender<SamplerCommand>,
     wake: Arc<Wake>,
     thread: Option<JoinHandle<()>>,
 }
 
-enum Order {
+enum SamplerCommand {
     Watch(u32, Sender<Result<(), SamplerError>>),
     Waits(u32, WaitReader),
     Unwatch(u32),
@@ -124,7 +124,7 @@ impl Sampler {
         let reader_wake = wake.clone();
         let thread = std::thread::Builder::new()
             .name("pgassay-samples".to_owned())
-            .spawn(move || Reader::new(events, slicer, reader_wake).run(&received))
+            .spawn(move || SamplerThread::new(events, slicer, reader_wake).run(&received))
             .map_err(|source| os("starting a thread", source))?;
         let sampler = Self {
             orders,
@@ -139,36 +139,36 @@ impl Sampler {
 
     /// Adds a server to profile. Its processes' memory maps must be readable.
     pub fn watch(&self, postmaster_pid: u32) -> Result<(), SamplerError> {
-        self.ask(|answer| Order::Watch(postmaster_pid, answer))?
+        self.ask(|answer| SamplerCommand::Watch(postmaster_pid, answer))?
     }
 
     /// Sets the reader of a server's wait events, to add them to off-CPU stacks.
     pub fn watch_waits(&self, postmaster_pid: u32, reader: WaitReader) -> Result<(), SamplerError> {
-        self.send(Order::Waits(postmaster_pid, reader))
+        self.send(SamplerCommand::Waits(postmaster_pid, reader))
     }
 
     /// Removes a server before it stops.
     pub fn unwatch(&self, postmaster_pid: u32) -> Result<(), SamplerError> {
-        self.send(Order::Unwatch(postmaster_pid))
+        self.send(SamplerCommand::Unwatch(postmaster_pid))
     }
 
     /// Starts sampling. Discards samples of an earlier window.
     pub fn start(&self) -> Result<(), SamplerError> {
-        self.ask(Order::Start)?
+        self.ask(SamplerCommand::Start)?
     }
 
     /// Stops sampling and returns the samples since the start; no samples if it was not started.
     pub fn stop(&self) -> Result<Samples, SamplerError> {
-        self.ask(Order::Stop)?
+        self.ask(SamplerCommand::Stop)?
     }
 
-    fn ask<T>(&self, order: impl FnOnce(Sender<T>) -> Order) -> Result<T, SamplerError> {
+    fn ask<T>(&self, order: impl FnOnce(Sender<T>) -> SamplerCommand) -> Result<T, SamplerError> {
         let (answer, answered) = channel();
         self.send(order(answer))?;
         answered.recv().map_err(|_| SamplerError::ReaderEnded)
     }
 
-    fn send(&self, order: Order) -> Result<(), SamplerError> {
+    fn send(&self, order: SamplerCommand) -> Result<(), SamplerError> {
         self.orders
             .send(order)
             .map_err(|_| SamplerError::ReaderEnded)?;
@@ -197,13 +197,13 @@ fn os(call: &'static str, source: io::Error) -> SamplerError {
 }
 
 /// The state of the thread.
-struct Reader {
+struct SamplerThread {
     events: Vec<CpuEvent>,
     /// One buffer for each ring, reused for all readings.
     buffers: Vec<Vec<u8>>,
     slicer: Option<Slicer>,
     wake: Arc<Wake>,
-    tally: Tally,
+    tally: SampleTally,
     running: Option<Running>,
 }
 
@@ -213,10 +213,10 @@ struct Running {
     lost_before: Option<u64>,
 }
 
-impl Reader {
+impl SamplerThread {
     fn new(events: Vec<CpuEvent>, slicer: Option<Slicer>, wake: Arc<Wake>) -> Self {
         let buffers = events.iter().map(|_| Vec::new()).collect();
-        let tally = Tally::new(KernelSymbols::read());
+        let tally = SampleTally::new(KernelSymbols::read());
         Self {
             events,
             buffers,
@@ -227,7 +227,7 @@ impl Reader {
         }
     }
 
-    fn run(mut self, orders: &Receiver<Order>) {
+    fn run(mut self, orders: &Receiver<SamplerCommand>) {
         let clocks = self.events.iter().map(CpuEvent::raw_fd);
         let slices = self.slicer.iter().flat_map(Slicer::raw_fds);
         let fds: Vec<i32> = clocks.chain(slices).collect();
@@ -264,15 +264,15 @@ impl Reader {
     }
 
     /// Handles a command; drops its result if the sender no longer waits.
-    fn handle_command(&mut self, order: Order) {
+    fn handle_command(&mut self, order: SamplerCommand) {
         match order {
-            Order::Watch(pid, answer) => drop(answer.send(self.watch(pid))),
-            Order::Waits(pid, reader) => {
+            SamplerCommand::Watch(pid, answer) => drop(answer.send(self.watch(pid))),
+            SamplerCommand::Waits(pid, reader) => {
                 self.tally.wait_readers.insert(pid, reader);
             }
-            Order::Unwatch(pid) => self.tally.unwatch(pid),
-            Order::Start(answer) => drop(answer.send(self.start())),
-            Order::Stop(answer) => drop(answer.send(self.stop())),
+            SamplerCommand::Unwatch(pid) => self.tally.unwatch(pid),
+            SamplerCommand::Start(answer) => drop(answer.send(self.start())),
+            SamplerCommand::Stop(answer) => drop(answer.send(self.stop())),
         }
     }
 

@@ -15,7 +15,7 @@
 //! 999 Hz are affected.
 
 use crate::conditions::Limit;
-use crate::frames::Frame;
+use crate::frames::StackFrame;
 use crate::off_cpu::OffCpu;
 use crate::role::Role;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub struct Samples {
     /// The CPU time that one sample represents.
     pub period_ns: u64,
     /// Functions, in no particular order.
-    pub frames: Vec<Frame>,
+    pub frames: Vec<StackFrame>,
     /// Stacks: indices into `frames`, outermost first.
     pub stacks: Vec<Arc<[u32]>>,
     /// Every process of the profiled servers that was sampled on a CPU.
@@ -81,14 +81,14 @@ pub struct ProcessSamples {
     /// Its role.
     pub role: Role,
     /// The quality of its samples.
-    pub quality: Quality,
+    pub quality: SampleQuality,
     /// Number of samples of each stack, by the stack's index.
     pub counts: Vec<(u32, u64)>,
 }
 
 /// The quality of samples, in numbers of samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Quality {
+pub struct SampleQuality {
     /// All samples.
     pub total: u64,
     /// CPU time that all samples represent.
@@ -113,7 +113,7 @@ pub struct Quality {
     pub frames_unknown: u64,
 }
 
-impl AddAssign for Quality {
+impl AddAssign for SampleQuality {
     fn add_assign(&mut self, other: Self) {
         self.total += other.total;
         self.sampled_ns += other.sampled_ns;
@@ -129,7 +129,7 @@ impl AddAssign for Quality {
     }
 }
 
-impl Quality {
+impl SampleQuality {
     /// The share of user stacks unwound to the process's entry; `None` without user stacks.
     pub fn reached_entry_share(&self) -> Option<f64> {
         (self.with_user > 0).then(|| self.reached_entry as f64 / self.with_user as f64)
@@ -143,21 +143,14 @@ pub struct Selection<'a> {
     /// Number of samples of each stack, by the stack's index.
     pub counts: BTreeMap<u32, u64>,
     /// The quality of their samples.
-    pub quality: Quality,
+    pub quality: SampleQuality,
 }
 
 impl Samples {
     /// The limitations of these samples, each with a fix if there is one.
     pub fn limits(&self) -> Vec<Limit> {
         let mut limits = Vec::new();
-        let mut add = |condition, effect, fix: Option<&str>| {
-            let fix = fix.map(str::to_owned);
-            limits.push(Limit {
-                condition,
-                effect,
-                fix,
-            });
-        };
+        let mut add = |condition, effect, fix| limits.push(Limit::new(condition, effect, fix));
         let quality = self.select(|_| true).quality;
         if self.lost > 0 {
             let effect = format!(
@@ -200,6 +193,15 @@ impl Samples {
                 None,
             );
         }
+        limits.extend(self.unnamed_functions(quality.total));
+        limits.extend(self.off_cpu.iter().flat_map(OffCpu::limits));
+        limits
+    }
+
+    /// Limitations of functions' names.
+    fn unnamed_functions(&self, samples: u64) -> Vec<Limit> {
+        let mut limits = Vec::new();
+        let mut add = |condition, effect, fix| limits.push(Limit::new(condition, effect, fix));
         if !self.kernel_named {
             let effect = "kernel functions have no names".to_owned();
             let fix = "sudo sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=0";
@@ -215,12 +217,11 @@ impl Samples {
         for (object, unnamed) in self.unnamed_in_stripped() {
             let effect = format!(
                 "{unnamed} of {} samples are in unnamed functions of {object}, which is stripped",
-                quality.total
+                samples
             );
             let fix = "install its debug symbols package, such as postgresql-NN-dbgsym";
             add("stripped_object", effect, Some(fix));
         }
-        limits.extend(self.off_cpu.iter().flat_map(OffCpu::limits));
         limits
     }
 
@@ -230,8 +231,9 @@ impl Samples {
         for (&stack, &count) in &self.select(|_| true).counts {
             let leaf = self.stacks[stack as usize].last();
             let leaf = leaf.map(|&frame| &self.frames[frame as usize]);
-            let is_unnamed =
-                |it: &&Frame| it.symbol.is_none() && self.stripped_objects.contains(&it.object);
+            let is_unnamed = |it: &&StackFrame| {
+                it.symbol.is_none() && self.stripped_objects.contains(&it.object)
+            };
             if let Some(leaf) = leaf.filter(is_unnamed) {
                 *unnamed.entry(&*leaf.object).or_default() += count;
             }
@@ -244,7 +246,7 @@ impl Samples {
         let mut selection = Selection {
             samples: self,
             counts: BTreeMap::new(),
-            quality: Quality::default(),
+            quality: SampleQuality::default(),
         };
         for process in self.processes.iter().filter(|p| of_interest(p)) {
             selection.quality += process.quality;
@@ -264,7 +266,7 @@ impl Samples {
 
 impl<'a> Selection<'a> {
     /// Each stack, outermost function first, with its number of samples.
-    pub fn stacks(&self) -> impl Iterator<Item = (impl Iterator<Item = &'a Frame>, u64)> {
+    pub fn stacks(&self) -> impl Iterator<Item = (impl Iterator<Item = &'a StackFrame>, u64)> {
         let samples = self.samples;
         self.counts.iter().map(move |(&stack, &count)| {
             let frames = samples.stacks[stack as usize].iter();
@@ -301,8 +303,8 @@ impl<'a> Selection<'a> {
 mod tests {
     use super::*;
 
-    fn frame(symbol: &str, kernel: bool) -> Frame {
-        Frame {
+    fn frame(symbol: &str, kernel: bool) -> StackFrame {
+        StackFrame {
             symbol: Some(symbol.into()),
             object: "postgres".into(),
             offset: 1,
@@ -316,11 +318,11 @@ mod tests {
             pid,
             postmaster_pid: 1,
             role,
-            quality: Quality {
+            quality: SampleQuality {
                 total,
                 with_user: total,
                 reached_entry: total,
-                ..Quality::default()
+                ..SampleQuality::default()
             },
             counts: counts.to_vec(),
         }

@@ -11,8 +11,8 @@ use crate::event::{self, CpuEvent, EventKind, EventShape};
 use crate::off_cpu::{OffCpuConfig, Slice};
 use crate::slices::SliceRecords;
 use crate::switch_record::{self, field_offset};
-use crate::tally::Tally;
-use crate::tracefs::{Events, Hidden};
+use crate::tally::SampleTally;
+use crate::tracefs::{Hidden, TracepointDir};
 use std::time::{Duration, Instant};
 
 /// The period of stack copies in the first slice, before the rate of switches is known.
@@ -110,7 +110,7 @@ impl Slicer {
     }
 
     /// Performs the next step if it is due.
-    pub fn step(&mut self, tally: &mut Tally) -> Result<(), SamplerError> {
+    pub fn step(&mut self, tally: &mut SampleTally) -> Result<(), SamplerError> {
         for rings in self.all_mut() {
             rings.drain();
         }
@@ -130,7 +130,7 @@ impl Slicer {
     }
 
     /// Ends the window, and a slice that has started.
-    pub fn end(&mut self, tally: &mut Tally) -> Result<(), SamplerError> {
+    pub fn end(&mut self, tally: &mut SampleTally) -> Result<(), SamplerError> {
         self.next = None;
         if self.open.is_some() {
             self.end_slice(tally)?;
@@ -145,7 +145,7 @@ impl Slicer {
         self.open = None;
     }
 
-    fn begin_slice(&mut self, tally: &mut Tally) -> Result<(), SamplerError> {
+    fn begin_slice(&mut self, tally: &mut SampleTally) -> Result<(), SamplerError> {
         let pids = tally.begin_slice();
         for rings in self.all_mut() {
             rings.clear();
@@ -167,7 +167,7 @@ impl Slicer {
         Ok(())
     }
 
-    fn end_slice(&mut self, tally: &mut Tally) -> Result<(), SamplerError> {
+    fn end_slice(&mut self, tally: &mut SampleTally) -> Result<(), SamplerError> {
         let end_ns = monotonic_ns();
         for rings in self.all_mut() {
             rings.events.iter().try_for_each(CpuEvent::disable)?;
@@ -258,7 +258,7 @@ impl Rings {
     }
 }
 
-fn look(pids: &[u32], tally: &mut Tally) {
+fn look(pids: &[u32], tally: &mut SampleTally) {
     for &pid in pids {
         tally.sample_state(pid, monotonic_ns());
     }
@@ -266,7 +266,7 @@ fn look(pids: &[u32], tally: &mut Tally) {
 
 /// The id of the tracepoint, and the offset of the woken process's PID in its data.
 pub(crate) fn wake_up_tracepoint() -> Result<(u64, usize), Hidden> {
-    let events = Events::open()?;
+    let events = TracepointDir::open()?;
     let read = |file| events.read(&format!("sched/sched_wakeup/{file}")).ok();
     let found = || {
         Some((

@@ -3,17 +3,17 @@
 use crate::arch::regs_at;
 use crate::cpu::ProcessCpu;
 use crate::off_cpu::{Blocked, OffCpu, OffCpuCause, OffCpuInterval, ProcessOffCpu, Slice};
-use crate::process::Owner;
+use crate::process::SampleOwner;
 use crate::record::{Record, Records};
 use crate::role::Role;
-use crate::samples::Quality;
+use crate::samples::SampleQuality;
 use crate::site::{SiteSummary, WaitSites};
 use crate::state_sample::{self, CodeLocation, StateSample};
 use crate::switch_record::{SchedEvent, SchedEventKind, SchedEvents};
-use crate::tally::Tally;
+use crate::tally::SampleTally;
 use crate::timeline::{
-    Account, InitialState, OffCpuSpan, Recording, SampledState, SiteId, Step, SwitchOutReason,
-    TimedState,
+    InitialState, OffCpuSpan, Recording, SampledState, SiteId, SliceAccount, SwitchOutReason,
+    TimedState, TimelineStep,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -57,7 +57,7 @@ struct OpenSlice {
 struct ProcessSlices {
     postmaster_pid: u32,
     role: Role,
-    sum: Account,
+    sum: SliceAccount,
     blocked: HashMap<Option<SiteId>, (u64, u64)>,
 }
 
@@ -90,7 +90,7 @@ impl Slices {
     }
 }
 
-impl Tally {
+impl SampleTally {
     /// Starts a slice. Returns the server processes whose state should be sampled.
     pub fn begin_slice(&mut self) -> Vec<u32> {
         let pids: Vec<u32> = self.processes.server_pids().collect();
@@ -107,7 +107,7 @@ impl Tally {
 
     /// Samples the state of a process in the current slice.
     pub fn sample_state(&mut self, pid: u32, now_ns: u64) {
-        let Owner::Server(process) = self.processes.owner(pid, &mut self.spaces) else {
+        let SampleOwner::Server(process) = self.processes.owner(pid, &mut self.spaces) else {
             return;
         };
         let (space, postmaster_pid) = (process.space, process.postmaster_pid);
@@ -209,7 +209,7 @@ impl Tally {
                 slice: records.slice,
                 wake_ups: records.wake_ups.is_some(),
             };
-            let account = Account::of(&recording, &before, steps);
+            let account = SliceAccount::of(&recording, &before, steps);
             self.add_account(pid, &account);
         }
         let found = &mut self.window.slices.found;
@@ -224,8 +224,8 @@ impl Tally {
         &mut self,
         sched_events: &[SchedEvent],
         open: &mut OpenSlice,
-    ) -> HashMap<u32, Vec<Step>> {
-        let mut steps: HashMap<u32, Vec<Step>> = HashMap::new();
+    ) -> HashMap<u32, Vec<TimelineStep>> {
+        let mut steps: HashMap<u32, Vec<TimelineStep>> = HashMap::new();
         for &happening in sched_events {
             let pid = happening.tid;
             // A woken or ended task may be a thread, and counts only if it is a known process.
@@ -236,7 +236,7 @@ impl Tally {
             {
                 continue;
             }
-            let Owner::Server(process) = self.processes.owner(pid, &mut self.spaces) else {
+            let SampleOwner::Server(process) = self.processes.owner(pid, &mut self.spaces) else {
                 continue;
             };
             let site = match (happening.what, process.space) {
@@ -249,7 +249,7 @@ impl Tally {
                 _ => None,
             };
             open.before.entry(pid).or_default();
-            steps.entry(pid).or_default().push(Step {
+            steps.entry(pid).or_default().push(TimelineStep {
                 sched_event: happening,
                 site,
             });
@@ -262,7 +262,7 @@ impl Tally {
             match record {
                 Ok(Record::Sample(sample)) => {
                     let owner = self.processes.owner(sample.pid, &mut self.spaces);
-                    let Owner::Server(process) = owner else {
+                    let SampleOwner::Server(process) = owner else {
                         continue;
                     };
                     let space = process.space;
@@ -276,7 +276,7 @@ impl Tally {
                     }
                     let (stack, quality) = self.stack_of_sample(&sample, space);
                     let slices = &mut self.window.slices;
-                    slices.found.quality += Quality {
+                    slices.found.quality += SampleQuality {
                         sampled_ns: 0,
                         ..quality
                     };
@@ -291,12 +291,12 @@ impl Tally {
         }
     }
 
-    fn add_account(&mut self, pid: u32, account: &Account) {
+    fn add_account(&mut self, pid: u32, account: &SliceAccount) {
         if account.present_ns == 0 {
             return;
         }
         let (postmaster_pid, role) = match self.processes.owner(pid, &mut self.spaces) {
-            Owner::Server(process) => (process.postmaster_pid, process.role.clone()),
+            SampleOwner::Server(process) => (process.postmaster_pid, process.role.clone()),
             _ => (0, Role::Unknown),
         };
         let slices = &mut self.window.slices;
@@ -306,7 +306,7 @@ impl Tally {
             .or_insert_with(|| ProcessSlices {
                 postmaster_pid,
                 role: Role::Unknown,
-                sum: Account::default(),
+                sum: SliceAccount::default(),
                 blocked: HashMap::new(),
             });
         if role != Role::Unknown {
@@ -323,7 +323,7 @@ impl Tally {
 }
 
 impl ProcessSlices {
-    fn add(&mut self, account: &Account) {
+    fn add(&mut self, account: &SliceAccount) {
         self.sum.present_ns += account.present_ns;
         self.sum.on_cpu_ns += account.on_cpu_ns;
         self.sum.preempted_ns += account.preempted_ns;

@@ -64,7 +64,7 @@ impl OffCpu {
                 of_process.push(interval);
             }
         }
-        let mut sums = Sums::default();
+        let mut sums = SpanSums::default();
         for span in spans {
             let of_process = intervals.get(&span.pid).map(Vec::as_slice);
             sums.add(span, self.whole(), of_process);
@@ -100,13 +100,13 @@ impl Samples {
 }
 
 #[derive(Default)]
-struct Sums {
+struct SpanSums {
     account: SpanAccount,
     /// Count and nanoseconds, by stack and wait event.
     blocked: BTreeMap<(Option<u32>, Option<u32>), (u64, u64)>,
 }
 
-impl Sums {
+impl SpanSums {
     fn add(&mut self, span: Span, slices: &[Slice], intervals: Option<&[&OffCpuInterval]>) {
         let first = slices.partition_point(|slice| slice.end_ns <= span.start_ns);
         let mut is_covered = false;

@@ -7,7 +7,7 @@
 //! thread at an offset given in the tracepoint's `format` file.
 
 use crate::arch::REGS_COUNT;
-use crate::record::{Cursor, Malformed, RawRecord, RawRecords};
+use crate::record::{Malformed, RawRecord, RawRecords, RecordCursor};
 use perf_event_open_sys::bindings as sys;
 
 /// A scheduler event of a thread, identified by its tid. A process's PID is the tid of its main
@@ -104,7 +104,7 @@ impl SchedEvents {
 }
 
 /// The thread switched out, and its registers.
-fn decode_leaver(mut body: Cursor<'_>) -> Option<(u32, Option<[u64; REGS_COUNT]>)> {
+fn decode_leaver(mut body: RecordCursor<'_>) -> Option<(u32, Option<[u64; REGS_COUNT]>)> {
     body.u32()?; // pid
     let tid = body.u32()?;
     body.u64()?; // time: the switch record has its own
@@ -115,7 +115,7 @@ fn decode_leaver(mut body: Cursor<'_>) -> Option<(u32, Option<[u64; REGS_COUNT]>
 
 fn decode_switch(
     misc: u16,
-    mut body: Cursor<'_>,
+    mut body: RecordCursor<'_>,
     leaver: Option<(u32, Option<[u64; REGS_COUNT]>)>,
 ) -> Option<(u32, SchedEvent)> {
     body.u64()?; // pid and tid of the other thread
@@ -134,7 +134,7 @@ fn decode_switch(
     Some((pid, SchedEvent { time_ns, tid, what }))
 }
 
-fn decode_wake_up(mut body: Cursor<'_>, pid_offset: usize) -> Option<SchedEvent> {
+fn decode_wake_up(mut body: RecordCursor<'_>, pid_offset: usize) -> Option<SchedEvent> {
     body.u64()?; // pid and tid of the waker
     let time_ns = body.u64()?;
     let size = usize::try_from(body.u32()?).ok()?;

@@ -10,12 +10,12 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(crate) struct SymbolTable {
     /// Sorted by start, without aliases.
-    entries: Vec<Entry>,
+    entries: Vec<SymbolEntry>,
     names: String,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct SymbolEntry {
     start: u64,
     end: u64,
     /// The highest end of this and all earlier entries: limits how far back a search must go.
@@ -27,7 +27,7 @@ struct Entry {
 /// A symbol's binding, best first: of several names for one function, the most public one is the
 /// best known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Binding {
+pub(crate) enum SymbolBinding {
     Global,
     Weak,
     Local,
@@ -38,7 +38,7 @@ pub(crate) enum Binding {
 pub(crate) struct RawSymbol<'a> {
     pub start: u64,
     pub size: u64,
-    pub binding: Binding,
+    pub binding: SymbolBinding,
     pub name: &'a str,
 }
 
@@ -68,7 +68,7 @@ impl SymbolTable {
         for symbol in symbols {
             let end = symbol.start.saturating_add(symbol.size);
             reach = reach.max(end);
-            table.entries.push(Entry {
+            table.entries.push(SymbolEntry {
                 start: symbol.start,
                 end,
                 reach,
@@ -141,7 +141,7 @@ mod tests {
         RawSymbol {
             start,
             size,
-            binding: Binding::Global,
+            binding: SymbolBinding::Global,
             name,
         }
     }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn the_plainest_alias_is_chosen() {
         let mut weak = symbol(8, 4, "send");
-        weak.binding = Binding::Weak;
+        weak.binding = SymbolBinding::Weak;
         let table = SymbolTable::new(vec![
             symbol(8, 4, "__send"),
             weak,
@@ -193,7 +193,7 @@ mod tests {
         ]);
         assert_eq!(name(&table, 9), Some("send"));
         let mut local = symbol(8, 4, "abc");
-        local.binding = Binding::Local;
+        local.binding = SymbolBinding::Local;
         let table = SymbolTable::new(vec![local, symbol(8, 4, "abcdef")]);
         assert_eq!(name(&table, 9), Some("abcdef"));
     }

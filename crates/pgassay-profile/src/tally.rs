@@ -1,12 +1,12 @@
 //! Counts samples by process and stack.
 
 use crate::arch::REGS_COUNT;
-use crate::frames::{Frame, FrameTable, StackTable};
+use crate::frames::{FrameTable, StackFrame, StackTable};
 use crate::kallsyms::KernelSymbols;
-use crate::process::{Owner, ProcessTable};
+use crate::process::{ProcessTable, SampleOwner};
 use crate::record::{Record, Records, Sample};
 use crate::role::Role;
-use crate::samples::{ProcessSamples, Quality, SampleMoment, Samples};
+use crate::samples::{ProcessSamples, SampleMoment, SampleQuality, Samples};
 use crate::slices::Slices;
 use crate::space::{SpaceId, Spaces, StackEnd};
 use crate::wait_reader::WaitReader;
@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// The known processes and code, and the counts of the current window.
-pub(crate) struct Tally {
+pub(crate) struct SampleTally {
     pub processes: ProcessTable,
     pub spaces: Spaces,
     frames: FrameTable,
-    pub window: Window,
+    pub window: SampleWindow,
     /// By postmaster.
     pub wait_readers: HashMap<u32, WaitReader>,
     /// Reused for every sample: user frames, leaf first, then the whole stack.
@@ -27,7 +27,7 @@ pub(crate) struct Tally {
 
 /// The counts between a start and a stop.
 #[derive(Default)]
-pub(crate) struct Window {
+pub(crate) struct SampleWindow {
     processes: BTreeMap<u32, ProcessCounts>,
     /// Only of this window, so that memory does not grow from trial to trial.
     stacks: StackTable,
@@ -47,17 +47,17 @@ const MOMENTS_MAX: usize = 1 << 20;
 struct ProcessCounts {
     postmaster_pid: u32,
     role: Role,
-    quality: Quality,
+    quality: SampleQuality,
     counts: HashMap<u32, u64>,
 }
 
-impl Tally {
+impl SampleTally {
     pub fn new(kernel: KernelSymbols) -> Self {
         Self {
             processes: ProcessTable::default(),
             spaces: Spaces::default(),
             frames: FrameTable::new(kernel),
-            window: Window::default(),
+            window: SampleWindow::default(),
             wait_readers: HashMap::new(),
             scratch: Vec::new(),
         }
@@ -77,7 +77,7 @@ impl Tally {
     /// Starts a new window. With `intervals_max`, it has slices with up to this many individual
     /// intervals.
     pub fn begin_window(&mut self, intervals_max: Option<usize>) {
-        self.window = Window::default();
+        self.window = SampleWindow::default();
         self.processes.begin_window(&mut self.spaces);
         if let Some(intervals_max) = intervals_max {
             self.window.slices = Slices::new(intervals_max);
@@ -129,12 +129,12 @@ impl Tally {
     fn count_sample(&mut self, sample: &Sample<'_>) {
         self.window.period_ns = sample.period_ns;
         let process = match self.processes.owner(sample.pid, &mut self.spaces) {
-            Owner::Server(process) => process,
-            Owner::OtherProgram => {
+            SampleOwner::Server(process) => process,
+            SampleOwner::OtherProgram => {
                 self.window.other_programs += 1;
                 return;
             }
-            Owner::Unknown => {
+            SampleOwner::Unknown => {
                 self.window.unattributed += 1;
                 return;
             }
@@ -164,7 +164,7 @@ impl Tally {
         &mut self,
         sample: &Sample<'_>,
         space: Option<SpaceId>,
-    ) -> (u32, Quality) {
+    ) -> (u32, SampleQuality) {
         let (stack, mut quality) = self.stack_of(
             sample.user_regs.as_ref(),
             sample.stack,
@@ -184,7 +184,7 @@ impl Tally {
         stack_is_full: bool,
         kernel_chain: impl IntoIterator<Item = u64>,
         space: Option<SpaceId>,
-    ) -> (u32, Quality) {
+    ) -> (u32, SampleQuality) {
         self.scratch.clear();
         let end = regs.map(|regs| match space {
             Some(space) => self.push_user_frames(regs, stack, stack_is_full, space),
@@ -198,10 +198,10 @@ impl Tally {
     }
 
     /// The quality of the stack in `scratch`.
-    fn quality_of(&self, end: Option<StackEnd>, user_frames: usize) -> Quality {
+    fn quality_of(&self, end: Option<StackEnd>, user_frames: usize) -> SampleQuality {
         let frames = self.frames.frames();
         let is_unknown = |&id: &u32| frames[id as usize].symbol.is_none();
-        Quality {
+        SampleQuality {
             total: 1,
             sampled_ns: 0,
             with_user: end.is_some().into(),
@@ -283,7 +283,7 @@ impl Tally {
     }
 
     /// The frames that occur in these stacks, and the stacks with the frames' new indices.
-    fn renumber(&self, stacks: &StackTable) -> (Vec<Frame>, Vec<Arc<[u32]>>) {
+    fn renumber(&self, stacks: &StackTable) -> (Vec<StackFrame>, Vec<Arc<[u32]>>) {
         let mut frames = Vec::new();
         let mut numbers = HashMap::new();
         let renumbered = stacks
@@ -308,7 +308,7 @@ impl Default for ProcessCounts {
         Self {
             postmaster_pid: 0,
             role: Role::Unknown,
-            quality: Quality::default(),
+            quality: SampleQuality::default(),
             counts: HashMap::new(),
         }
     }

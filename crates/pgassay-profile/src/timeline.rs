@@ -15,7 +15,7 @@ pub(crate) type SiteId = u32;
 
 /// A scheduler event, with the call site if it starts a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct TimelineStep {
     pub sched_event: SchedEvent,
     pub site: Option<SiteId>,
 }
@@ -60,7 +60,7 @@ pub(crate) struct InitialState {
 
 /// The account of a process in a slice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Account {
+pub(crate) struct SliceAccount {
     pub present_ns: u64,
     pub on_cpu_ns: u64,
     pub preempted_ns: u64,
@@ -102,13 +102,13 @@ enum State {
     Unseen,
 }
 
-impl Account {
+impl SliceAccount {
     /// Accounts for a process's steps, which are ordered by time and may be outside the slice.
-    pub fn of(recording: &Recording, before: &InitialState, steps: &[Step]) -> Self {
+    pub fn of(recording: &Recording, before: &InitialState, steps: &[TimelineStep]) -> Self {
         let mut account = Self::default();
         let slice = recording.slice;
         let recorded = recording.start_ns..slice.end_ns;
-        let is_recorded = |step: &&Step| recorded.contains(&step.sched_event.time_ns);
+        let is_recorded = |step: &&TimelineStep| recorded.contains(&step.sched_event.time_ns);
         let mut since = slice.start_ns;
         let first = steps.iter().find(is_recorded);
         let mut state = initial(slice.start_ns, before, first, recording.wake_ups);
@@ -209,7 +209,12 @@ impl OffCpuSpan {
 }
 
 /// The state of a process at the start of a slice.
-fn initial(start_ns: u64, before: &InitialState, first: Option<&Step>, wake_ups: bool) -> State {
+fn initial(
+    start_ns: u64,
+    before: &InitialState,
+    first: Option<&TimelineStep>,
+    wake_ups: bool,
+) -> State {
     if !before.is_present {
         return State::Absent;
     }
@@ -254,23 +259,23 @@ mod tests {
     };
     const WAITS: SchedEventKind = SchedEventKind::Waits { regs: None };
 
-    fn step(time_ns: u64, what: SchedEventKind, site: Option<SiteId>) -> Step {
+    fn step(time_ns: u64, what: SchedEventKind, site: Option<SiteId>) -> TimelineStep {
         let sched_event = SchedEvent {
             time_ns,
             tid: 1,
             what,
         };
-        Step { sched_event, site }
+        TimelineStep { sched_event, site }
     }
 
     /// The account of a process if recording starts with the slice.
-    fn account_of(before: &InitialState, steps: &[Step], wake_ups: bool) -> Account {
+    fn account_of(before: &InitialState, steps: &[TimelineStep], wake_ups: bool) -> SliceAccount {
         let recording = Recording {
             start_ns: SLICE.start_ns,
             slice: SLICE,
             wake_ups,
         };
-        Account::of(&recording, before, steps)
+        SliceAccount::of(&recording, before, steps)
     }
 
     fn present() -> InitialState {
@@ -280,7 +285,7 @@ mod tests {
         }
     }
 
-    fn identity_holds(account: &Account) -> bool {
+    fn identity_holds(account: &SliceAccount) -> bool {
         account.present_ns
             == account.on_cpu_ns
                 + account.preempted_ns
@@ -345,7 +350,7 @@ mod tests {
             step(150, SchedEventKind::Woken, None),
             step(160, SchedEventKind::In, None),
         ];
-        let account = Account::of(&recording, &present(), &steps);
+        let account = SliceAccount::of(&recording, &present(), &steps);
         let wait = OffCpuSpan {
             start_ns: 100,
             woken_ns: 150,
@@ -355,7 +360,7 @@ mod tests {
         assert_eq!(account.away, [wait]);
         assert_eq!((account.on_cpu_ns, account.present_ns), (40, 100));
         // Woken before the slice, it is in the run queue from its start.
-        let account = Account::of(
+        let account = SliceAccount::of(
             &recording,
             &present(),
             &[steps[2], step(90, SchedEventKind::Woken, None)],
@@ -436,7 +441,7 @@ mod tests {
             (random >> 33) % below
         };
         for round in 0..2000 {
-            let mut steps: Vec<Step> = (0..draw(12))
+            let mut steps: Vec<TimelineStep> = (0..draw(12))
                 .map(|_| {
                     let what = match draw(9) {
                         0..3 => SchedEventKind::In,
@@ -458,7 +463,7 @@ mod tests {
                 slice: SLICE,
                 wake_ups: draw(2) == 0,
             };
-            let account = Account::of(&recording, &before, &steps);
+            let account = SliceAccount::of(&recording, &before, &steps);
             assert!(
                 identity_holds(&account),
                 "round {round}: {steps:?} {account:?}"

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const MOUNTED_AT: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// The directory of tracepoints.
-pub(crate) struct Events {
+pub(crate) struct TracepointDir {
     directory: PathBuf,
     /// Keeps our own detached mount.
     _mount: Option<OwnedFd>,
@@ -28,7 +28,7 @@ pub(crate) enum Hidden {
     NotReadable,
 }
 
-impl Events {
+impl TracepointDir {
     pub fn open() -> Result<Self, Hidden> {
         let mounted = MOUNTED_AT.map(|it| Path::new(it).join("events"));
         if let Some(directory) = mounted.into_iter().find(|it| it.join("sched").is_dir()) {

@@ -7,7 +7,7 @@
 
 mod support;
 
-use pgassay_profile::{CpuTotals, SamplerConfig, Samples};
+use pgassay_profile::{ProcessTotals, SamplerConfig, Samples};
 use pgassay_server::{Finder, Installation, Server, VersionRequest, testing};
 use std::collections::{BTreeSet, HashMap};
 use std::process::{Child, Command, Stdio};
@@ -165,9 +165,9 @@ fn the_same_as_perf(what: &str, installation: &Installation) {
         let perf = Perf::start();
         thread::sleep(Duration::from_millis(500));
         sampler.start().unwrap();
-        let before = CpuTotals::read(pids);
+        let before = ProcessTotals::read(pids);
         let until = Instant::now() + TIME_MAX;
-        while CpuTotals::read(pids).since(&before).total().on_cpu_ns < CPU_NS
+        while ProcessTotals::read(pids).since(&before).total().on_cpu_ns < CPU_NS
             && Instant::now() < until
         {
             thread::sleep(Duration::from_millis(100));

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use pgassay_profile::{Access, CpuTotals, Sampler, SamplerConfig, SamplerError, Samples};
+use pgassay_profile::{Access, ProcessTotals, Sampler, SamplerConfig, SamplerError, Samples};
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -53,7 +53,7 @@ fn fixture_program() {
         "unprivileged" => match Sampler::open(&SamplerConfig::default()) {
             Ok(_) => say("opened"),
             Err(error) => {
-                let own = CpuTotals::read(&[std::process::id()]);
+                let own = ProcessTotals::read(&[std::process::id()]);
                 say(&format!("{} {error}", own.by_pid.len()));
             }
         },
@@ -236,9 +236,9 @@ fn nested_functions_are_unwound_in_order_to_the_entry() {
         return;
     };
     sampler.start().unwrap();
-    let before = CpuTotals::read(&[fixture.pid()]);
+    let before = ProcessTotals::read(&[fixture.pid()]);
     std::thread::sleep(Duration::from_millis(800));
-    let used = CpuTotals::read(&[fixture.pid()]).since(&before).total();
+    let used = ProcessTotals::read(&[fixture.pid()]).since(&before).total();
     let samples = sampler.stop().unwrap();
 
     let quality = samples.select(|_| true).quality;

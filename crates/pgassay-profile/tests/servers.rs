@@ -4,7 +4,7 @@
 
 mod support;
 
-use pgassay_profile::{CpuTotals, Role, Sampler, SamplerConfig, Samples, Selection};
+use pgassay_profile::{ProcessTotals, Role, Sampler, SamplerConfig, Samples, Selection};
 use pgassay_server::{Server, testing};
 use std::thread;
 use std::time::Duration;
@@ -34,9 +34,9 @@ struct Run {
 fn run(server: &Server, sampler: &Sampler, sql: &(impl Fn(u64, usize) -> String + Sync)) -> Run {
     under_load(server, CLIENTS, sql, |pids| {
         sampler.start().unwrap();
-        let before = CpuTotals::read(pids);
+        let before = ProcessTotals::read(pids);
         thread::sleep(TIME);
-        let used = CpuTotals::read(pids).since(&before);
+        let used = ProcessTotals::read(pids).since(&before);
         let samples = sampler.stop().unwrap();
         assert_eq!(used.ended_pids, Vec::<u32>::new());
         Run {

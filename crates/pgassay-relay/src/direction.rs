@@ -17,7 +17,7 @@ struct Piece {
 
 /// The pieces read from one socket and not yet written to the other.
 #[derive(Default)]
-pub(crate) struct Direction {
+pub(crate) struct RelayDirection {
     pieces: VecDeque<Piece>,
     held: usize,
     end: End,
@@ -49,7 +49,7 @@ pub(crate) struct Forwarded {
     pub late_max_ns: u64,
 }
 
-impl Direction {
+impl RelayDirection {
     /// Reads everything available. An error ends the direction, like the end of the stream.
     pub fn read(&mut self, from: &mut TcpStream, buffer: &mut [u8], due_ns: u64) {
         while self.end < End::Read && self.held < HELD_MAX {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::direction::{Direction, Forwarded};
+use crate::direction::{Forwarded, RelayDirection};
 use crate::poller::{Poller, minimize_timer_slack, now_ns};
 
 /// The number of the listener. Each connection has two numbers, starting at 2.
@@ -44,7 +44,7 @@ pub struct Lateness {
 }
 
 #[derive(Default)]
-struct Shared {
+struct RelayState {
     stop: AtomicBool,
     pieces: AtomicU64,
     late_sum_ns: AtomicU64,
@@ -55,7 +55,7 @@ struct Shared {
 pub struct Relay {
     address: SocketAddr,
     delay: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<RelayState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -71,7 +71,7 @@ impl Relay {
         let address = listener.local_addr().map_err(failed)?;
         let poller = Poller::new().map_err(failed)?;
         poller.add(&listener, LISTENER).map_err(failed)?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(RelayState::default());
         let mut work = RelayLoop {
             listener,
             to,
@@ -126,11 +126,11 @@ impl Drop for Relay {
 }
 
 /// A client's connection and the relay's connection to the target.
-struct Connection {
+struct RelayedConnection {
     /// To the client, to the server.
     sockets: [TcpStream; 2],
     /// From the client, from the server.
-    directions: [Direction; 2],
+    directions: [RelayDirection; 2],
 }
 
 struct RelayLoop {
@@ -138,9 +138,9 @@ struct RelayLoop {
     to: SocketAddr,
     one_way_ns: u64,
     poller: Poller,
-    connections: BTreeMap<u64, Connection>,
+    connections: BTreeMap<u64, RelayedConnection>,
     next: u64,
-    shared: Arc<Shared>,
+    shared: Arc<RelayState>,
 }
 
 impl RelayLoop {
@@ -177,7 +177,7 @@ impl RelayLoop {
     fn next_due_ns(&self) -> u64 {
         let directions = self.connections.values().flat_map(|it| &it.directions);
         directions
-            .filter_map(Direction::due_ns)
+            .filter_map(RelayDirection::due_ns)
             .min()
             .unwrap_or(u64::MAX)
     }
@@ -199,8 +199,8 @@ impl RelayLoop {
                 self.poller.add(socket, number * 2 + side)
             });
             if prepared.is_ok() {
-                let directions = <[Direction; 2]>::default();
-                let connection = Connection {
+                let directions = <[RelayDirection; 2]>::default();
+                let connection = RelayedConnection {
                     sockets,
                     directions,
                 };
@@ -234,7 +234,7 @@ impl RelayLoop {
     }
 }
 
-impl Connection {
+impl RelayedConnection {
     fn read(&mut self, side: usize, buffer: &mut [u8], due_ns: u64) {
         self.directions[side].read(&mut self.sockets[side], buffer, due_ns);
     }
@@ -252,7 +252,7 @@ impl Connection {
                 self.read(side, buffer, now_ns() + one_way_ns);
             }
         }
-        !self.directions.iter().all(Direction::is_done)
+        !self.directions.iter().all(RelayDirection::is_done)
     }
 }
 

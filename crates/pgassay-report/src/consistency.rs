@@ -41,36 +41,44 @@ fn clause(check: &ConsistencyCheck) -> String {
     let limit = number::percent(check.bound);
     let differ = |what: &str| format!("{what} by {error} (limit {limit})");
     match check.name {
-        CheckName::Attribution => "no exact data attributes the blocked time".to_owned(),
-        CheckName::Coverage => differ("the sum of the rows differs from the clients' clock"),
-        CheckName::Count => differ("the number of latencies differs from that of transactions"),
-        CheckName::Rate => differ("the rate in the window differs from that of the whole run"),
-        CheckName::ClientClock => differ("the clients' time differs from backends × window"),
+        CheckName::Attribution => {
+            "no exact data was available to attribute the blocked time".to_owned()
+        }
+        CheckName::Coverage => {
+            differ("the sum of the rows differs from the time that clients measured")
+        }
+        CheckName::Count => {
+            differ("the number of latencies differs from the number of transactions")
+        }
+        CheckName::Rate => {
+            differ("throughput in the measured window differs from that of the whole trial")
+        }
+        CheckName::ClientClock => {
+            differ("the clients' total time differs from backends × measured window")
+        }
         CheckName::CpuClock => differ("the backends' CPU clocks disagree with schedstat"),
-        CheckName::Samples => differ("samples disagree with schedstat"),
+        CheckName::Samples => differ("CPU samples disagree with schedstat"),
         CheckName::ProfiledCpu => {
-            differ("the CPU time of profiled trials differs from that of timed ones")
+            differ("CPU time in profiled trials differs from that in timed trials")
         }
         CheckName::Machine => {
-            format!("{error} of machine time is unaccounted for (limit {limit})")
+            format!("{error} of the machine's CPU time is unaccounted for (limit {limit})")
         }
-        CheckName::SwitchesCpu => {
-            differ("context switches disagree with schedstat on the CPU time")
-        }
+        CheckName::SwitchesCpu => differ("CPU time by context switches disagrees with schedstat"),
         CheckName::SwitchesRunQueue => {
-            differ("context switches disagree with schedstat on the run queue")
+            differ("run-queue wait by context switches disagrees with schedstat")
         }
         CheckName::ProfiledRunQueue => {
-            differ("the run queue of profiled trials differs from that of timed ones")
+            differ("run-queue wait in profiled trials differs from that in timed trials")
         }
         CheckName::ServerClock => {
             differ("the sum of the rows differs from the server's statement time")
         }
         CheckName::ClientAccount => {
-            differ("the server's wait for its clients differs from the clients' own account")
+            differ("the server's time waiting for clients differs from what the clients measured")
         }
         CheckName::ClientCpu => {
-            differ("the load generator's CPU time differs from that of its process")
+            differ("the CPU time of the load generator's threads differs from that of its process")
         }
         CheckName::ProfilingOverhead => {
             format!("profiling overhead is {error} of throughput (limit {limit})")

@@ -1,6 +1,6 @@
 //! Text for the outcome of an expectation.
 
-use pgassay_core::measure::{ExpectationOutcome, Outcome, Reading};
+use pgassay_core::measure::{CheckOutcome, ExpectationOutcome, Reading};
 use pgassay_core::run::Run;
 
 use crate::number;
@@ -12,9 +12,9 @@ const READINGS_MAX: usize = 4;
 /// The word for an outcome.
 pub(crate) fn word(it: &ExpectationOutcome) -> &'static str {
     match it.outcome() {
-        Some(Outcome::Met) => "met",
-        Some(Outcome::NotMet) => "not met",
-        Some(Outcome::Inconclusive) => "inconclusive",
+        Some(CheckOutcome::Met) => "met",
+        Some(CheckOutcome::NotMet) => "not met",
+        Some(CheckOutcome::Inconclusive) => "inconclusive",
         None => "not measured",
     }
 }
@@ -35,8 +35,11 @@ pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
     if decisive.len() > READINGS_MAX {
         parts.push(format!("{} more", decisive.len() - READINGS_MAX));
     }
-    let met = it.readings.iter().filter(|it| it.outcome() == Outcome::Met);
-    if outcome != Outcome::Met {
+    let met = it
+        .readings
+        .iter()
+        .filter(|it| it.outcome() == CheckOutcome::Met);
+    if outcome != CheckOutcome::Met {
         match met.count() {
             0 => {}
             count => parts.push(format!(
@@ -60,7 +63,7 @@ fn one(run: &Run, reading: &Reading) -> String {
         None => value.to_owned(),
     };
     let without = reading.left_interval.is_none() && reading.right_interval.is_none();
-    let is_open = reading.outcome() == Outcome::Inconclusive;
+    let is_open = reading.outcome() == CheckOutcome::Inconclusive;
     format!(
         "{} vs {} ({}{})",
         side(&reading.left, reading.left_interval),

@@ -1,14 +1,14 @@
 //! Instruction counts as reports show them, next to the timed figures.
 
 use pgassay_core::comparison::{Comparison, PointSummary};
-use pgassay_core::instructions::{Difference, InstructionCosts, VariantCount, Verdict};
+use pgassay_core::instructions::{CountVerdict, Difference, InstructionCosts, VariantCount};
 use pgassay_core::run::Run;
 
 use crate::number;
 use crate::outline::{clients, comparison, point};
 
 /// Instruction counts and timings of a variant under a condition.
-pub(crate) struct Row<'a> {
+pub(crate) struct InstructionRow<'a> {
     /// The condition's title; empty if there is only one.
     pub condition: &'a str,
     /// The instruction counts.
@@ -31,11 +31,14 @@ pub(crate) struct Timed<'a> {
 }
 
 /// All rows, condition by condition.
-pub(crate) fn rows<'a>(costs: &'a InstructionCosts, run: Option<&'a Run>) -> Vec<Row<'a>> {
+pub(crate) fn rows<'a>(
+    costs: &'a InstructionCosts,
+    run: Option<&'a Run>,
+) -> Vec<InstructionRow<'a>> {
     let conditions = costs.counts.conditions.iter();
     conditions
         .flat_map(|condition| {
-            condition.variants.iter().map(|count| Row {
+            condition.variants.iter().map(|count| InstructionRow {
                 condition: &condition.title,
                 count,
                 difference: costs.difference(&condition.title, &count.name),
@@ -101,10 +104,10 @@ pub(crate) fn change(ratio: f64) -> String {
 /// Why a difference cannot be claimed; `None` if it can.
 pub(crate) fn no_verdict_reason(difference: &Difference) -> Option<&'static str> {
     match difference.verdict {
-        Verdict::Differs => None,
-        Verdict::NoDifference => Some("no difference"),
-        Verdict::NotLinear => Some("not linear"),
-        Verdict::TooFewRounds => Some("no verdict"),
+        CountVerdict::Differs => None,
+        CountVerdict::NoDifference => Some("no difference"),
+        CountVerdict::NotLinear => Some("not linear"),
+        CountVerdict::TooFewRounds => Some("no verdict"),
     }
 }
 

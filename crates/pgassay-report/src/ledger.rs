@@ -47,7 +47,7 @@ pub(crate) fn ledger(run: &Run, condition: usize, variant: usize) -> Option<&Led
     ledgers.find(|it| it.condition == condition && it.variant == variant)
 }
 
-/// `T2: CPU by stacks, blocked time by wait events; 93.2% of the time is explained`, and what the next
+/// `Tier T2: CPU by stacks, blocked time by wait events; 93.2% of the time is explained`, and what the next
 /// tier requires. `shares` are the explained shares of the ledgers shown.
 pub(crate) fn tier(
     (cpu_by_stacks, blocked_by): (bool, Divider),
@@ -58,7 +58,7 @@ pub(crate) fn tier(
     if tier == 0 {
         let share = number::percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
         return format!(
-            "T0: all time by samples of pg_stat_activity, which undercount running backends on a \
+            "Tier T0: all time by samples of pg_stat_activity, which undercount running backends on a \
              saturated machine; {share} of the time is explained; T1 needs pgassay on the server's host"
         );
     }
@@ -81,7 +81,7 @@ pub(crate) fn tier(
         format!("; T{next} needs {fix}")
     });
     format!(
-        "T{tier}: CPU {cpu}, blocked time {}; {share} of the time is explained{}",
+        "Tier T{tier}: CPU {cpu}, blocked time {}; {share} of the time is explained{}",
         basis_of_blocked_time(blocked_by),
         next.unwrap_or_default()
     )
@@ -134,7 +134,7 @@ pub(crate) fn explanation(difference: &LedgerDifference) -> String {
     }
 }
 
-/// `simple, 16 clients: rows sum to 100.1% of the clients' clock, …`, with failed checks marked.
+/// `simple, 16 clients: rows sum to 100.1% of the time that clients measured, …`, with failed checks marked.
 pub(crate) fn checks(run: &Run, ledger: &Ledger) -> String {
     let checks = &ledger.checks;
     let parts: Vec<String> = [Some(coverage(checks)), Some(little(checks))]
@@ -164,7 +164,7 @@ fn coverage(checks: &LedgerChecks) -> String {
         " (must be 99% to 101%)"
     };
     format!(
-        "rows sum to {} of the clients' clock{mark}",
+        "rows sum to {} of the time that clients measured{mark}",
         number::percent(checks.coverage)
     )
 }
@@ -181,16 +181,18 @@ fn machine(checks: &LedgerChecks) -> Option<String> {
     let error = checks.machine_error?.abs();
     let share = number::percent(error);
     if error <= TOTALS_ERROR_MAX {
-        Some(format!("machine time accounted for within {share}"))
+        Some(format!(
+            "the machine's CPU time accounted for within {share}"
+        ))
     } else {
-        Some(format!("{share} of machine time unaccounted for"))
+        Some(format!("{share} of the machine's CPU time unaccounted for"))
     }
 }
 
 fn samples(checks: &LedgerChecks) -> Option<String> {
     let error = checks.samples_error?;
     let limit = SAMPLES_ERROR_MAX + checks.samples_chance;
-    Some(check_result("samples", error, limit))
+    Some(check_result("CPU time by samples", error, limit))
 }
 
 fn check_result(name: &str, error: f64, limit: f64) -> String {

@@ -22,7 +22,7 @@ mod tail;
 mod terminal;
 
 pub use calibration::false_positives;
-pub use export::{ExportFormat, Stacks, export, export_instruction_counts};
+pub use export::{ExportFormat, ExportedStacks, export, export_instruction_counts};
 pub use html::{html, instruction_counts_html, observation_html};
 pub use json::{json, observation_json, observation_schema, run_schema, study_schema};
 pub use terminal::{Style, observation_text, terminal};

@@ -5,7 +5,7 @@
 //! rounded only when printed.
 
 use jiff::Timestamp;
-use pgassay_core::counters::Unit;
+use pgassay_core::counters::CounterUnit;
 
 /// A whole number with separated thousands: `12 583`.
 pub(crate) fn whole(value: f64) -> String {
@@ -113,14 +113,14 @@ pub(crate) fn millis(value_us: f64) -> String {
 }
 
 /// A counter's value per transaction: three digits, or all digits before the point.
-pub(crate) fn counter_value(value: f64, unit: Unit) -> String {
+pub(crate) fn counter_value(value: f64, unit: CounterUnit) -> String {
     let (value, unit) = match unit {
-        Unit::Count => (value, ""),
-        Unit::Micros => (value, "\u{a0}µs"),
-        Unit::Millis => (value, "\u{a0}ms"),
-        Unit::Bytes if value.abs() >= 1e6 => (value / 1e6, "\u{a0}MB"),
-        Unit::Bytes if value.abs() >= 1e4 => (value / 1e3, "\u{a0}kB"),
-        Unit::Bytes => (value, "\u{a0}B"),
+        CounterUnit::Count => (value, ""),
+        CounterUnit::Micros => (value, "\u{a0}µs"),
+        CounterUnit::Millis => (value, "\u{a0}ms"),
+        CounterUnit::Bytes if value.abs() >= 1e6 => (value / 1e6, "\u{a0}MB"),
+        CounterUnit::Bytes if value.abs() >= 1e4 => (value / 1e3, "\u{a0}kB"),
+        CounterUnit::Bytes => (value, "\u{a0}B"),
     };
     let places = match value.abs() {
         none if none < 0.000_05 => 0,
@@ -134,7 +134,7 @@ pub(crate) fn counter_value(value: f64, unit: Unit) -> String {
 }
 
 /// A difference of counter values, always with its sign.
-pub(crate) fn signed_counter_value(value: f64, unit: Unit) -> String {
+pub(crate) fn signed_counter_value(value: f64, unit: CounterUnit) -> String {
     let text = counter_value(value, unit);
     if value > 0.0 && text.contains(|c: char| ('1'..='9').contains(&c)) {
         format!("+{text}")
@@ -240,20 +240,26 @@ mod tests {
     #[test]
     fn counters_have_three_digits_and_their_unit() {
         for (value, unit, text) in [
-            (0.0, Unit::Count, "0"),
-            (1.0, Unit::Count, "1.00"),
-            (0.000_31, Unit::Count, "0.0003"),
-            (130.2, Unit::Count, "130"),
-            (273.96, Unit::Bytes, "274 B"),
-            (12_345.0, Unit::Bytes, "12.3 kB"),
-            (2.5e7, Unit::Bytes, "25.0 MB"),
-            (5.25, Unit::Micros, "5.25 µs"),
+            (0.0, CounterUnit::Count, "0"),
+            (1.0, CounterUnit::Count, "1.00"),
+            (0.000_31, CounterUnit::Count, "0.0003"),
+            (130.2, CounterUnit::Count, "130"),
+            (273.96, CounterUnit::Bytes, "274 B"),
+            (12_345.0, CounterUnit::Bytes, "12.3 kB"),
+            (2.5e7, CounterUnit::Bytes, "25.0 MB"),
+            (5.25, CounterUnit::Micros, "5.25 µs"),
         ] {
             assert_eq!(plain(counter_value(value, unit)), text);
         }
-        assert_eq!(plain(signed_counter_value(0.5, Unit::Count)), "+0.500");
-        assert_eq!(plain(signed_counter_value(-2.0, Unit::Bytes)), "−2.00 B");
-        assert_eq!(plain(signed_counter_value(0.0, Unit::Count)), "0");
+        assert_eq!(
+            plain(signed_counter_value(0.5, CounterUnit::Count)),
+            "+0.500"
+        );
+        assert_eq!(
+            plain(signed_counter_value(-2.0, CounterUnit::Bytes)),
+            "−2.00 B"
+        );
+        assert_eq!(plain(signed_counter_value(0.0, CounterUnit::Count)), "0");
     }
 
     #[test]

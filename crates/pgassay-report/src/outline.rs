@@ -46,12 +46,12 @@ pub(crate) fn groups(run: &Run) -> Vec<Group<'_>> {
 
 /// The unit of throughput: transactions, or what the study's scripts declare that a transaction yields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unit {
+pub(crate) struct ThroughputUnit {
     plural: Option<String>,
     rate: String,
 }
 
-impl Unit {
+impl ThroughputUnit {
     /// The run's unit: that of the first point with a declared one, else transactions.
     pub(crate) fn of(run: &Run) -> Self {
         let plural = run.plan.points.iter().find_map(|it| it.gives.as_ref());

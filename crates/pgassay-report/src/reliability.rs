@@ -25,11 +25,11 @@ pub(crate) fn reason(comparison: &Comparison) -> Option<String> {
     match comparison.inconclusive_reason? {
         Inconclusive::OnePair | Inconclusive::Noise => None,
         Inconclusive::RanksDisagree => Some(
-            "The rank test contradicts the interval, as after an outlier: check the pairs."
+            "The rank test contradicts the interval, possibly because of an outlier: check the pairs."
                 .to_owned(),
         ),
         Inconclusive::BelowResolution => Some(format!(
-            "The pairs vary by less than the resolution of the rate, so the interval is widened by {} \
+            "The pairs vary by less than the resolution of throughput, so the interval is widened by {} \
              at each end: longer trials are needed.",
             number::percent(comparison.tps.widened)
         )),
@@ -55,7 +55,7 @@ pub(crate) fn reasons(comparisons: &[&Comparison]) -> String {
         "the rank test contradicts the interval",
     ) + &clause(
         count(Inconclusive::BelowResolution),
-        "the pairs vary by less than the resolution of the rate",
+        "the pairs vary by less than the resolution of throughput",
     )
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn footnotes(run: &Run) -> Vec<String> {
     if marked(" *") {
         let revoked = |it: &Comparison| it.inconclusive_reason == Some(Inconclusive::RanksDisagree);
         let mut note =
-            "* The rank test contradicts the mean, as after an outlier: check the pairs."
+            "* The rank test contradicts the mean, possibly because of an outlier: check the pairs."
                 .to_owned();
         if run.comparisons.iter().any(revoked) {
             note.push_str(" A contradicted verdict becomes inconclusive.");
@@ -75,8 +75,8 @@ pub(crate) fn footnotes(run: &Run) -> Vec<String> {
     }
     if marked(" †") {
         notes.push(
-            "† The pairs vary by less than the resolution of the rate, so every pair may have the same \
-             rounding error. The interval is widened by the resolution; longer trials improve it."
+            "† The pairs vary by less than the resolution of throughput, so every pair may have the same \
+             rounding error. The interval is widened by the resolution, which longer trials improve."
                 .to_owned(),
         );
     }
@@ -105,22 +105,22 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
     let mut parts = Vec::new();
     if first.comparisons > 1 {
         parts.push(format!(
-            "Over all {} comparisons together, the probability of any false “faster” or “slower” is at \
-             most 5%, and so is that of any false “equivalent” (Holm’s correction).",
+            "Corrected for multiple comparisons (Holm): over all {}, the probability of any false “faster” \
+             or “slower” is at most 5%, and that of any false “equivalent” is also at most 5%.",
             first.comparisons
         ));
     }
     let fewest = all.iter().map(|it| it.server_starts).min().unwrap_or(0);
     parts.push(match (all.iter().all(|it| it.unit == UnitOfAnalysis::ServerStart), fewest) {
         (true, _) => format!(
-            "Intervals are over {fewest} server starts, each represented by the mean of its pairs."
+            "Intervals are computed from {fewest} server starts, each represented by the mean of its pairs."
         ),
         (false, 0 | 1) => "Each verdict holds for this server start only: memory layout differs between \
                            starts."
             .to_owned(),
         (false, boots) => format!(
-            "Each verdict holds for these {boots} server starts only: a verdict about any start needs at \
-             least 4."
+            "Each verdict holds for these {boots} server starts only: a verdict that holds for any start \
+             needs at least 4."
         ),
     });
     Some(parts.join(" "))
@@ -140,8 +140,8 @@ pub(crate) fn naming(cost: &CostDifference) -> Option<String> {
     let objects = cost.objects_with_unequal_symbols.join(", ");
     (!objects.is_empty()).then(|| {
         format!(
-            "One side has more symbols for {objects} than the other, as if one build were stripped: functions \
-             named on one side only share one row, and phases and subsystems are not marked."
+            "One side has more symbols for {objects} than the other, as if one build were stripped. Functions \
+             that are named on one side only share one row, and phases and subsystems have no marks."
         )
     })
 }

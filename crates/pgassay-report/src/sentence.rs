@@ -1,7 +1,7 @@
 //! A run's results in sentences, the same in the terminal and on the page.
 
 use pgassay_core::comparison::{Change, Comparison, Ratio, Verdict};
-use pgassay_core::counters::Unit;
+use pgassay_core::counters::CounterUnit;
 use pgassay_core::finding::{Confidence, Fact, FactUnit, Finding};
 use pgassay_core::ledger::LedgerChecks;
 use pgassay_core::observation::{Observation, WaitRow, WaitSource, Waits};
@@ -22,7 +22,7 @@ pub(crate) fn log_entries(run: &Run) -> Option<String> {
     let (entries, lost) = (sum("log.entries"), sum("log.entries_lost"));
     (entries > 0.0).then(|| {
         format!(
-            "{} of {} log entries lost, by gaps in the session line numbers of csvlog or jsonlog within a trial.",
+            "{} of {} log entries lost, according to gaps in the session line numbers of csvlog or jsonlog within a trial.",
             number::whole(lost),
             number::whole(entries + lost)
         )
@@ -51,7 +51,7 @@ pub(crate) fn change_word(change: Change) -> &'static str {
 }
 
 /// A variant's answer over all conditions.
-pub(crate) struct QueryResult {
+pub(crate) struct VariantAnswer {
     /// The verdict, if it is the same under all conditions.
     pub verdict: Option<Verdict>,
     /// One or two sentences.
@@ -59,7 +59,7 @@ pub(crate) struct QueryResult {
 }
 
 /// One answer per compared variant, in the plan's order.
-pub(crate) fn answers(run: &Run) -> Vec<QueryResult> {
+pub(crate) fn answers(run: &Run) -> Vec<VariantAnswer> {
     (1..run.plan.variants.len())
         .filter_map(|variant| {
             let of_variant: Vec<&Comparison> = run
@@ -74,7 +74,7 @@ pub(crate) fn answers(run: &Run) -> Vec<QueryResult> {
             } else {
                 answer_over_many(run, variant, &of_variant)
             };
-            Some(QueryResult {
+            Some(VariantAnswer {
                 verdict: uniform.then_some(first.verdict),
                 text,
             })
@@ -310,7 +310,7 @@ pub(crate) fn quality<'a>(profiles: impl Iterator<Item = &'a Profile>) -> Option
     let mut parts = vec![number::count(all.samples, "sample")];
     if all.user_samples > 0 {
         parts.push(format!(
-            "{} of user stacks unwound to the process entry",
+            "{} of user stacks unwound to the process entry point",
             number::percent_of(all.unwound_to_entry, all.user_samples)
         ));
     }
@@ -437,9 +437,9 @@ pub(crate) fn cut_off_transactions(run: &Run) -> Option<String> {
     let most = errors.iter().copied().fold(0.0, f64::max);
     (!errors.is_empty()).then(|| {
         format!(
-            "In {} of {} points (a variant under a condition) the ends of trials cut off many long \
-             transactions: measured throughput is up to {} below what clients and latency imply \
-             (Little's law), and its ratios are equally wrong. Use longer trials (--length).",
+            "At {} of {} points (a variant under a condition), many long transactions were cut off at the \
+             ends of trials: measured throughput is up to {} below what clients and latency imply \
+             (Little's law), and throughput ratios may be off by as much. Use longer trials (--length).",
             errors.len(),
             run.ledgers.len(),
             number::percent(most)
@@ -541,11 +541,14 @@ fn fact(fact: &Fact) -> String {
         FactUnit::PerTransaction => {
             format!(
                 "{what} {}\u{a0}/tx",
-                number::counter_value(value, Unit::Count)
+                number::counter_value(value, CounterUnit::Count)
             )
         }
         FactUnit::BytesPerTransaction => {
-            format!("{what} {}/tx", number::counter_value(value, Unit::Bytes))
+            format!(
+                "{what} {}/tx",
+                number::counter_value(value, CounterUnit::Bytes)
+            )
         }
         FactUnit::Share => format!("{} {what}", number::percent(value)),
         FactUnit::None => what.clone(),

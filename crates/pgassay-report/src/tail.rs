@@ -86,7 +86,7 @@ pub(crate) fn basis(tail: &Tail) -> String {
     };
     format!(
         "{} of {} transactions observed; context switches recorded for {} of the time and {} of the \
-         tail; {} µs beyond p99 in timed trials{dropped}",
+         tail; mean latency beyond p99 in timed trials: {} µs{dropped}",
         number::whole(tail.covered as f64),
         number::whole(tail.transactions as f64),
         number::percent(tail.slices_share),

@@ -9,7 +9,9 @@ use pgassay_core::observation::{
 };
 use pgassay_core::profile::{BlockedStack, Frame, ProfileBuilder, Quality};
 use pgassay_core::trial::CpuTotals;
-use pgassay_report::{ExportFormat, Stacks, Style, export, observation_html, observation_text};
+use pgassay_report::{
+    ExportFormat, ExportedStacks, Style, export, observation_html, observation_text,
+};
 use serde_json::Value;
 
 fn frame(symbol: &str, object: &str) -> Frame {
@@ -104,7 +106,7 @@ fn observation() -> Observation {
 }
 
 fn exported(format: ExportFormat) -> Vec<u8> {
-    export(&observation(), Stacks::OnCpu, format).unwrap()
+    export(&observation(), ExportedStacks::OnCpu, format).unwrap()
 }
 
 fn text(format: ExportFormat) -> String {
@@ -123,8 +125,9 @@ fn blocked_stacks_are_exported_with_exact_time() {
         in_transactions_ns: 0,
         in_tail_ns: 0,
     }];
-    let exported =
-        |format| String::from_utf8(export(&observation, Stacks::OffCpu, format).unwrap()).unwrap();
+    let exported = |format| {
+        String::from_utf8(export(&observation, ExportedStacks::OffCpu, format).unwrap()).unwrap()
+    };
     let folded = exported(ExportFormat::Folded);
     assert_eq!(folded, "PostgresMain;PortalRun;Lock: tuple 40\n");
     let speedscope: Value = serde_json::from_str(&exported(ExportFormat::Speedscope)).unwrap();
@@ -143,7 +146,11 @@ fn without_stacks_there_is_no_export() {
     let mut nothing = observation();
     nothing.profile = None;
     for (name, format) in ExportFormat::ALL {
-        assert_eq!(export(&nothing, Stacks::OnCpu, format), None, "{name}");
+        assert_eq!(
+            export(&nothing, ExportedStacks::OnCpu, format),
+            None,
+            "{name}"
+        );
     }
 }
 

@@ -6,7 +6,10 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pgassay_script::{BUILTINS, CommandKind, Names, Options, Rng, Script, Value, Variables, eval};
+use pgassay_script::{
+    BUILTINS, CommandKind, ParseOptions, ParsedScript, Rng, ScriptValue, VariableNames, Variables,
+    eval,
+};
 
 const ROUNDS: u32 = 2_000_000;
 const REPETITIONS: usize = 7;
@@ -37,16 +40,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "\\set x permute(:y, 1000000)",
     ];
     for line in lines {
-        let mut names = Names::new();
-        let script = Script::parse("benchmark", line, &Options::default(), &mut names)?;
+        let mut names = VariableNames::new();
+        let script = ParsedScript::parse("benchmark", line, &ParseOptions::default(), &mut names)?;
         let y = names.intern(b"y");
         let CommandKind::Set { slot, expr } = &script.commands()[0].kind else {
             return Err("not \\set".into());
         };
         let mut variables = Variables::new(&Arc::new(names));
-        variables.set(Names::SCALE, Value::Int(10));
-        variables.set(Names::DEFAULT_SEED, Value::Int(1));
-        variables.set(y, Value::Int(4711));
+        variables.set(VariableNames::SCALE, ScriptValue::Int(10));
+        variables.set(VariableNames::DEFAULT_SEED, ScriptValue::Int(1));
+        variables.set(y, ScriptValue::Int(4711));
         let mut rng = Rng::from_seed(1);
         eval(expr, &mut variables, &mut rng, &mut |_| ())?;
         let cost_ns = measure(|| {
@@ -57,14 +60,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "{cost_ns:8.1}  {line}")?;
     }
 
-    let mut names = Names::new();
-    let script = Script::parse("tpcb", BUILTINS[0].text, &Options::default(), &mut names)?;
+    let mut names = VariableNames::new();
+    let script = ParsedScript::parse(
+        "tpcb",
+        BUILTINS[0].text,
+        &ParseOptions::default(),
+        &mut names,
+    )?;
     let slots: Vec<_> = ["aid", "bid", "tid", "delta"]
         .map(|name| names.intern(name.as_bytes()))
         .into();
     let mut variables = Variables::new(&Arc::new(names));
     for slot in slots {
-        variables.set(slot, Value::Int(123_456));
+        variables.set(slot, ScriptValue::Int(123_456));
     }
     let mut message = Vec::new();
     for command in script.commands() {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::rng::Rng;
-use crate::script::Script;
+use crate::script::ParsedScript;
 
 /// The maximum number of scripts in a run.
 pub const SCRIPTS_MAX: usize = 128;
@@ -165,7 +165,7 @@ pub fn split_weight(option: &str) -> Result<(&str, u32), SelectionError> {
 /// The scripts of a run and their weights.
 #[derive(Clone, Debug, Default)]
 pub struct ScriptSet {
-    scripts: Vec<(Arc<Script>, u32)>,
+    scripts: Vec<(Arc<ParsedScript>, u32)>,
 }
 
 impl ScriptSet {
@@ -175,7 +175,7 @@ impl ScriptSet {
     }
 
     /// Adds a script.
-    pub fn push(&mut self, script: Arc<Script>, weight: u32) -> Result<(), SelectionError> {
+    pub fn push(&mut self, script: Arc<ParsedScript>, weight: u32) -> Result<(), SelectionError> {
         if self.scripts.len() == SCRIPTS_MAX {
             return Err(SelectionError::TooManyScripts);
         }
@@ -184,7 +184,7 @@ impl ScriptSet {
     }
 
     /// Returns the scripts and their weights.
-    pub fn scripts(&self) -> &[(Arc<Script>, u32)] {
+    pub fn scripts(&self) -> &[(Arc<ParsedScript>, u32)] {
         &self.scripts
     }
 

@@ -22,7 +22,7 @@ const SHELL_BYTES_MAX: usize = 254;
 
 /// The query protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Protocol {
+pub enum QueryProtocol {
     /// Simple query; variables are substituted in the text.
     #[default]
     Simple,
@@ -32,27 +32,31 @@ pub enum Protocol {
     Prepared,
 }
 
-impl Protocol {
+impl QueryProtocol {
     /// Returns pgbench's name for it, as in `-M` and `query mode:`.
     pub fn name(self) -> &'static str {
         match self {
-            Protocol::Simple => "simple",
-            Protocol::Extended => "extended",
-            Protocol::Prepared => "prepared",
+            QueryProtocol::Simple => "simple",
+            QueryProtocol::Extended => "extended",
+            QueryProtocol::Prepared => "prepared",
         }
     }
 
     /// Returns the protocol with this name. The comparison is exact, as in pgbench.
-    pub fn from_name(name: &str) -> Option<Protocol> {
-        [Protocol::Simple, Protocol::Extended, Protocol::Prepared]
-            .into_iter()
-            .find(|protocol| protocol.name() == name)
+    pub fn from_name(name: &str) -> Option<QueryProtocol> {
+        [
+            QueryProtocol::Simple,
+            QueryProtocol::Extended,
+            QueryProtocol::Prepared,
+        ]
+        .into_iter()
+        .find(|protocol| protocol.name() == name)
     }
 }
 
 /// One command of a script.
 #[derive(Clone, Debug)]
-pub struct Command {
+pub struct ScriptCommand {
     /// The line where it begins, from 1.
     pub line: u32,
     /// For reports: a backslash command's text, or the first line of SQL, at most 127 bytes.
@@ -63,7 +67,7 @@ pub struct Command {
     pub words: Box<[String]>,
 }
 
-impl Command {
+impl ScriptCommand {
     /// Returns the command's name in `client C aborted in command N (WORD) of script S`.
     pub fn word(&self) -> &str {
         match &self.kind {

@@ -2,7 +2,7 @@
 //!
 //! Source of the messages: `CheckConditional` in pgbench.c.
 
-use crate::command::{Command, CommandKind};
+use crate::command::{CommandKind, ScriptCommand};
 
 /// A script whose conditionals do not match.
 pub(crate) struct Mismatch {
@@ -13,7 +13,7 @@ pub(crate) struct Mismatch {
 
 /// An `\if` whose `\endif` has not been found yet.
 #[derive(Default)]
-struct Block {
+struct OpenConditional {
     /// The latest condition, whose target if false is not known yet.
     condition: Option<usize>,
     /// The commands that end a branch and jump to the `\endif`.
@@ -22,8 +22,8 @@ struct Block {
 }
 
 /// Sets the targets of all conditionals.
-pub(crate) fn resolve(commands: &mut [Command]) -> Result<(), Mismatch> {
-    let mut blocks: Vec<Block> = Vec::new();
+pub(crate) fn resolve(commands: &mut [ScriptCommand]) -> Result<(), Mismatch> {
+    let mut blocks: Vec<OpenConditional> = Vec::new();
     for index in 0..commands.len() {
         let fail = |message| Mismatch {
             command: index,
@@ -31,9 +31,9 @@ pub(crate) fn resolve(commands: &mut [Command]) -> Result<(), Mismatch> {
         };
         match commands[index].kind {
             CommandKind::If { .. } => {
-                blocks.push(Block {
+                blocks.push(OpenConditional {
                     condition: Some(index),
-                    ..Block::default()
+                    ..OpenConditional::default()
                 });
             }
             CommandKind::Elif { .. } => {
@@ -77,7 +77,7 @@ pub(crate) fn resolve(commands: &mut [Command]) -> Result<(), Mismatch> {
     }
 }
 
-fn set_otherwise(commands: &mut [Command], condition: Option<usize>, target: usize) {
+fn set_otherwise(commands: &mut [ScriptCommand], condition: Option<usize>, target: usize) {
     let Some(condition) = condition else { return };
     if let CommandKind::If { otherwise, .. } | CommandKind::Elif { otherwise, .. } =
         &mut commands[condition].kind
@@ -86,7 +86,7 @@ fn set_otherwise(commands: &mut [Command], condition: Option<usize>, target: usi
     }
 }
 
-fn set_end(command: &mut Command, target: usize) {
+fn set_end(command: &mut ScriptCommand, target: usize) {
     if let CommandKind::Elif { end, .. } | CommandKind::Else { end } = &mut command.kind {
         *end = target;
     }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::command::Protocol;
+use crate::command::QueryProtocol;
 use crate::names::InvalidName;
 use crate::number;
 
@@ -305,9 +305,9 @@ pub enum Refusal {
 
 impl Refusal {
     /// Returns why `\startpipeline` is rejected, if it is; `is_open` is whether a pipeline is open.
-    pub fn of_start(protocol: Protocol, is_open: bool) -> Option<Refusal> {
+    pub fn of_start(protocol: QueryProtocol, is_open: bool) -> Option<Refusal> {
         match protocol {
-            Protocol::Simple => Some(Refusal::PipelineNeedsExtended),
+            QueryProtocol::Simple => Some(Refusal::PipelineNeedsExtended),
             _ if is_open => Some(Refusal::AlreadyInPipeline),
             _ => None,
         }

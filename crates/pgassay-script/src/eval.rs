@@ -11,19 +11,19 @@ use crate::distribution::{
     self, GAUSSIAN_PARAMETER_MIN, ZIPFIAN_PARAMETER_MAX, ZIPFIAN_PARAMETER_MIN,
 };
 use crate::error::EvalError;
-use crate::expr::{ARGUMENTS_MAX, Expr, Function, Op};
+use crate::expr::{ARGUMENTS_MAX, BuiltinFunction, Expr, Op};
 use crate::rng::Rng;
-use crate::value::Value;
+use crate::value::ScriptValue;
 use crate::variables::Variables;
 
 /// How many values an expression can use at once without allocating.
 const STACK: usize = 16;
 
 /// The state that an evaluation can read and change.
-struct Environment<'a> {
+struct EvalState<'a> {
     variables: &'a mut Variables,
     rng: &'a mut Rng,
-    debug: &'a mut dyn FnMut(Value),
+    debug: &'a mut dyn FnMut(ScriptValue),
 }
 
 /// Evaluates `expr`. `debug` receives the argument of every `debug()` that is evaluated; print it
@@ -33,15 +33,17 @@ pub fn eval(
     expr: &Expr,
     variables: &mut Variables,
     rng: &mut Rng,
-    debug: &mut dyn FnMut(Value),
-) -> Result<Value, EvalError> {
+    debug: &mut dyn FnMut(ScriptValue),
+) -> Result<ScriptValue, EvalError> {
     // Most commands of real scripts are one draw from a constant range.
     if let ([Op::Uniform { min, span }], None) = (&expr.code[..], &expr.invalid_target) {
-        return Ok(Value::Int(min.wrapping_add(rng.up_to(*span).cast_signed())));
+        return Ok(ScriptValue::Int(
+            min.wrapping_add(rng.up_to(*span).cast_signed()),
+        ));
     }
     eval_code(
         expr,
-        &mut Environment {
+        &mut EvalState {
             variables,
             rng,
             debug,
@@ -49,13 +51,13 @@ pub fn eval(
     )
 }
 
-fn eval_code(expr: &Expr, environment: &mut Environment) -> Result<Value, EvalError> {
+fn eval_code(expr: &Expr, environment: &mut EvalState) -> Result<ScriptValue, EvalError> {
     let value = if expr.depth as usize <= STACK {
-        run(&expr.code, &mut [Value::Null; STACK], environment)
+        run(&expr.code, &mut [ScriptValue::Null; STACK], environment)
     } else {
         run(
             &expr.code,
-            &mut vec![Value::Null; expr.depth as usize],
+            &mut vec![ScriptValue::Null; expr.depth as usize],
             environment,
         )
     }?;
@@ -67,9 +69,9 @@ fn eval_code(expr: &Expr, environment: &mut Environment) -> Result<Value, EvalEr
 
 fn run(
     code: &[Op],
-    stack: &mut [Value],
-    environment: &mut Environment,
-) -> Result<Value, EvalError> {
+    stack: &mut [ScriptValue],
+    environment: &mut EvalState,
+) -> Result<ScriptValue, EvalError> {
     let (mut next, mut height) = (0, 0);
     while let Some(op) = code.get(next) {
         next += 1;
@@ -84,7 +86,7 @@ fn run(
             }
             Op::Uniform { min, span } => {
                 stack[height] =
-                    Value::Int(min.wrapping_add(environment.rng.up_to(span).cast_signed()));
+                    ScriptValue::Int(min.wrapping_add(environment.rng.up_to(span).cast_signed()));
                 height += 1;
             }
             Op::Call {
@@ -99,7 +101,7 @@ fn run(
             Op::TooManyArguments => return Err(EvalError::TooManyArguments),
             Op::And { skip } => {
                 let value = stack[height - 1];
-                if value != Value::Null && value.to_bool()? {
+                if value != ScriptValue::Null && value.to_bool()? {
                     height -= 1;
                 } else {
                     next += skip as usize;
@@ -107,14 +109,14 @@ fn run(
             }
             Op::Or { skip } => {
                 let value = stack[height - 1];
-                if value != Value::Null && !value.to_bool()? {
+                if value != ScriptValue::Null && !value.to_bool()? {
                     height -= 1;
                 } else {
                     next += skip as usize;
                 }
             }
             Op::Truth => {
-                if stack[height - 1] != Value::Null {
+                if stack[height - 1] != ScriptValue::Null {
                     stack[height - 1].to_bool()?;
                 }
             }
@@ -131,112 +133,115 @@ fn run(
 }
 
 /// Calls a function that depends only on its arguments.
-pub(crate) fn call_pure(function: Function, arguments: &[Value]) -> Result<Value, EvalError> {
-    if arguments.contains(&Value::Null) && function != Function::Is {
-        return Ok(Value::Null);
+pub(crate) fn call_pure(
+    function: BuiltinFunction,
+    arguments: &[ScriptValue],
+) -> Result<ScriptValue, EvalError> {
+    if arguments.contains(&ScriptValue::Null) && function != BuiltinFunction::Is {
+        return Ok(ScriptValue::Null);
     }
     match function {
-        Function::Add
-        | Function::Sub
-        | Function::Mul
-        | Function::Div
-        | Function::Equal
-        | Function::NotEqual
-        | Function::LessOrEqual
-        | Function::Less => arithmetic(function, arguments[0], arguments[1]),
-        Function::Mod => remainder(arguments[0].to_int()?, arguments[1].to_int()?),
-        Function::BitAnd
-        | Function::BitOr
-        | Function::BitXor
-        | Function::ShiftLeft
-        | Function::ShiftRight => Ok(bitwise(
+        BuiltinFunction::Add
+        | BuiltinFunction::Sub
+        | BuiltinFunction::Mul
+        | BuiltinFunction::Div
+        | BuiltinFunction::Equal
+        | BuiltinFunction::NotEqual
+        | BuiltinFunction::LessOrEqual
+        | BuiltinFunction::Less => arithmetic(function, arguments[0], arguments[1]),
+        BuiltinFunction::Mod => remainder(arguments[0].to_int()?, arguments[1].to_int()?),
+        BuiltinFunction::BitAnd
+        | BuiltinFunction::BitOr
+        | BuiltinFunction::BitXor
+        | BuiltinFunction::ShiftLeft
+        | BuiltinFunction::ShiftRight => Ok(bitwise(
             function,
             arguments[0].to_int()?,
             arguments[1].to_int()?,
         )),
-        Function::Not => Ok(Value::Bool(!arguments[0].to_bool()?)),
+        BuiltinFunction::Not => Ok(ScriptValue::Bool(!arguments[0].to_bool()?)),
         // More lenient than SQL: values of different types are simply unequal.
-        Function::Is => Ok(Value::Bool(arguments[0] == arguments[1])),
-        Function::Abs => match arguments[0] {
-            Value::Int(int) => Ok(Value::Int(int.wrapping_abs())),
+        BuiltinFunction::Is => Ok(ScriptValue::Bool(arguments[0] == arguments[1])),
+        BuiltinFunction::Abs => match arguments[0] {
+            ScriptValue::Int(int) => Ok(ScriptValue::Int(int.wrapping_abs())),
             other => other.to_double().map(|double| {
                 // Not `abs`: pgbench's comparison leaves -0 and NaN unchanged.
-                Value::Double(if double < 0.0 { -double } else { double })
+                ScriptValue::Double(if double < 0.0 { -double } else { double })
             }),
         },
-        Function::Int => arguments[0].to_int().map(Value::Int),
-        Function::Double => arguments[0].to_double().map(Value::Double),
-        Function::Sqrt => arguments[0]
+        BuiltinFunction::Int => arguments[0].to_int().map(ScriptValue::Int),
+        BuiltinFunction::Double => arguments[0].to_double().map(ScriptValue::Double),
+        BuiltinFunction::Sqrt => arguments[0]
             .to_double()
-            .map(|double| Value::Double(double.sqrt())),
-        Function::Ln => arguments[0]
+            .map(|double| ScriptValue::Double(double.sqrt())),
+        BuiltinFunction::Ln => arguments[0]
             .to_double()
-            .map(|double| Value::Double(double.ln())),
-        Function::Exp => arguments[0]
+            .map(|double| ScriptValue::Double(double.ln())),
+        BuiltinFunction::Exp => arguments[0]
             .to_double()
-            .map(|double| Value::Double(double.exp())),
-        Function::Pi => Ok(Value::Double(std::f64::consts::PI)),
-        Function::Power => {
+            .map(|double| ScriptValue::Double(double.exp())),
+        BuiltinFunction::Pi => Ok(ScriptValue::Double(std::f64::consts::PI)),
+        BuiltinFunction::Power => {
             let (base, exponent) = (arguments[0].to_double()?, arguments[1].to_double()?);
-            Ok(Value::Double(base.powf(exponent)))
+            Ok(ScriptValue::Double(base.powf(exponent)))
         }
-        Function::Least | Function::Greatest => extremum(function, arguments),
-        Function::HashFnv1a => {
+        BuiltinFunction::Least | BuiltinFunction::Greatest => extremum(function, arguments),
+        BuiltinFunction::HashFnv1a => {
             let (value, seed) = (arguments[0].to_int()?, arguments[1].to_int()?);
-            Ok(Value::Int(distribution::hash_fnv1a(value, seed)))
+            Ok(ScriptValue::Int(distribution::hash_fnv1a(value, seed)))
         }
-        Function::HashMurmur2 => {
+        BuiltinFunction::HashMurmur2 => {
             let (value, seed) = (arguments[0].to_int()?, arguments[1].to_int()?);
-            Ok(Value::Int(distribution::hash_murmur2(value, seed)))
+            Ok(ScriptValue::Int(distribution::hash_murmur2(value, seed)))
         }
-        Function::Permute => permute(arguments),
-        Function::Debug
-        | Function::Random
-        | Function::RandomExponential
-        | Function::RandomGaussian
-        | Function::RandomZipfian => unreachable!("{function:?} is not pure"),
+        BuiltinFunction::Permute => permute(arguments),
+        BuiltinFunction::Debug
+        | BuiltinFunction::Random
+        | BuiltinFunction::RandomExponential
+        | BuiltinFunction::RandomGaussian
+        | BuiltinFunction::RandomZipfian => unreachable!("{function:?} is not pure"),
     }
 }
 
 fn call(
-    function: Function,
-    arguments: &[Value],
-    environment: &mut Environment,
-) -> Result<Value, EvalError> {
+    function: BuiltinFunction,
+    arguments: &[ScriptValue],
+    environment: &mut EvalState,
+) -> Result<ScriptValue, EvalError> {
     if function.is_pure() {
         return call_pure(function, arguments);
     }
-    if function == Function::Debug {
+    if function == BuiltinFunction::Debug {
         (environment.debug)(arguments[0]);
         return Ok(arguments[0]);
     }
-    if arguments.contains(&Value::Null) {
-        return Ok(Value::Null);
+    if arguments.contains(&ScriptValue::Null) {
+        return Ok(ScriptValue::Null);
     }
     let (min, max) = (arguments[0].to_int()?, arguments[1].to_int()?);
     check_range(min, max)?;
     let rng = &mut *environment.rng;
-    if function == Function::Random {
-        return Ok(Value::Int(rng.uniform(min, max)));
+    if function == BuiltinFunction::Random {
+        return Ok(ScriptValue::Int(rng.uniform(min, max)));
     }
     let value = arguments[2].to_double()?;
     // Written so that NaN passes where it does in pgbench, except for the Gaussian, where pgbench
     // would loop forever.
     let drawn = match function {
-        Function::RandomGaussian if value < GAUSSIAN_PARAMETER_MIN || value.is_nan() => {
+        BuiltinFunction::RandomGaussian if value < GAUSSIAN_PARAMETER_MIN || value.is_nan() => {
             return Err(EvalError::GaussianParameter { value });
         }
-        Function::RandomGaussian => rng.gaussian(min, max, value),
-        Function::RandomZipfian
+        BuiltinFunction::RandomGaussian => rng.gaussian(min, max, value),
+        BuiltinFunction::RandomZipfian
             if !(ZIPFIAN_PARAMETER_MIN..=ZIPFIAN_PARAMETER_MAX).contains(&value) =>
         {
             return Err(EvalError::ZipfianParameter { value });
         }
-        Function::RandomZipfian => rng.zipfian(min, max, value),
+        BuiltinFunction::RandomZipfian => rng.zipfian(min, max, value),
         _ if value <= 0.0 => return Err(EvalError::ExponentialParameter { value }),
         _ => rng.exponential(min, max, value),
     };
-    Ok(Value::Int(drawn))
+    Ok(ScriptValue::Int(drawn))
 }
 
 /// Checks that a random function can draw from `[min, max]`: the width must fit a signed 64-bit
@@ -251,74 +256,88 @@ pub(crate) fn check_range(min: i64, max: i64) -> Result<(), EvalError> {
     }
 }
 
-fn arithmetic(function: Function, left: Value, right: Value) -> Result<Value, EvalError> {
-    if let (Value::Int(left), Value::Int(right)) = (left, right) {
+fn arithmetic(
+    function: BuiltinFunction,
+    left: ScriptValue,
+    right: ScriptValue,
+) -> Result<ScriptValue, EvalError> {
+    if let (ScriptValue::Int(left), ScriptValue::Int(right)) = (left, right) {
         return int_arithmetic(function, left, right);
     }
-    if !matches!((left, right), (Value::Double(_), _) | (_, Value::Double(_))) {
+    if !matches!(
+        (left, right),
+        (ScriptValue::Double(_), _) | (_, ScriptValue::Double(_))
+    ) {
         // At least one is a boolean: pgbench then requires integers and reports an error.
         return int_arithmetic(function, left.to_int()?, right.to_int()?);
     }
     let (left, right) = (left.to_double()?, right.to_double()?);
     Ok(match function {
-        Function::Add => Value::Double(left + right),
-        Function::Sub => Value::Double(left - right),
-        Function::Mul => Value::Double(left * right),
-        Function::Div => Value::Double(left / right),
-        Function::LessOrEqual => Value::Bool(left <= right),
-        Function::Less => Value::Bool(left < right),
+        BuiltinFunction::Add => ScriptValue::Double(left + right),
+        BuiltinFunction::Sub => ScriptValue::Double(left - right),
+        BuiltinFunction::Mul => ScriptValue::Double(left * right),
+        BuiltinFunction::Div => ScriptValue::Double(left / right),
+        BuiltinFunction::LessOrEqual => ScriptValue::Bool(left <= right),
+        BuiltinFunction::Less => ScriptValue::Bool(left < right),
         // The script asks for an exact comparison of doubles.
         #[allow(clippy::float_cmp)]
-        Function::Equal => Value::Bool(left == right),
+        BuiltinFunction::Equal => ScriptValue::Bool(left == right),
         #[allow(clippy::float_cmp)]
-        Function::NotEqual => Value::Bool(left != right),
+        BuiltinFunction::NotEqual => ScriptValue::Bool(left != right),
         _ => unreachable!("{function:?} is not overloaded"),
     })
 }
 
 #[inline]
-fn int_arithmetic(function: Function, left: i64, right: i64) -> Result<Value, EvalError> {
+fn int_arithmetic(
+    function: BuiltinFunction,
+    left: i64,
+    right: i64,
+) -> Result<ScriptValue, EvalError> {
     let (operation, result) = match function {
-        Function::Add => ("add", left.checked_add(right)),
-        Function::Sub => ("sub", left.checked_sub(right)),
-        Function::Mul => ("mul", left.checked_mul(right)),
-        Function::Div if right == 0 => return Err(EvalError::DivisionByZero),
-        Function::Div => ("div", left.checked_div(right)),
-        Function::Equal => return Ok(Value::Bool(left == right)),
-        Function::NotEqual => return Ok(Value::Bool(left != right)),
-        Function::LessOrEqual => return Ok(Value::Bool(left <= right)),
-        Function::Less => return Ok(Value::Bool(left < right)),
+        BuiltinFunction::Add => ("add", left.checked_add(right)),
+        BuiltinFunction::Sub => ("sub", left.checked_sub(right)),
+        BuiltinFunction::Mul => ("mul", left.checked_mul(right)),
+        BuiltinFunction::Div if right == 0 => return Err(EvalError::DivisionByZero),
+        BuiltinFunction::Div => ("div", left.checked_div(right)),
+        BuiltinFunction::Equal => return Ok(ScriptValue::Bool(left == right)),
+        BuiltinFunction::NotEqual => return Ok(ScriptValue::Bool(left != right)),
+        BuiltinFunction::LessOrEqual => return Ok(ScriptValue::Bool(left <= right)),
+        BuiltinFunction::Less => return Ok(ScriptValue::Bool(left < right)),
         _ => unreachable!("{function:?} is not overloaded"),
     };
     result
-        .map(Value::Int)
+        .map(ScriptValue::Int)
         .ok_or(EvalError::IntegerOverflow { operation })
 }
 
-fn remainder(left: i64, right: i64) -> Result<Value, EvalError> {
+fn remainder(left: i64, right: i64) -> Result<ScriptValue, EvalError> {
     if right == 0 {
         return Err(EvalError::DivisionByZero);
     }
     // The remainder of -2^63 and -1 is 0, like that of any other number and -1.
-    Ok(Value::Int(left.wrapping_rem(right)))
+    Ok(ScriptValue::Int(left.wrapping_rem(right)))
 }
 
-fn bitwise(function: Function, left: i64, right: i64) -> Value {
-    Value::Int(match function {
-        Function::BitAnd => left & right,
-        Function::BitOr => left | right,
-        Function::BitXor => left ^ right,
+fn bitwise(function: BuiltinFunction, left: i64, right: i64) -> ScriptValue {
+    ScriptValue::Int(match function {
+        BuiltinFunction::BitAnd => left & right,
+        BuiltinFunction::BitOr => left | right,
+        BuiltinFunction::BitXor => left ^ right,
         // C leaves shifts by 64 or more, or by less than 0, undefined; x86 uses the low 6 bits.
-        Function::ShiftLeft => left.wrapping_shl(right as u32),
+        BuiltinFunction::ShiftLeft => left.wrapping_shl(right as u32),
         _ => left.wrapping_shr(right as u32),
     })
 }
 
-fn extremum(function: Function, arguments: &[Value]) -> Result<Value, EvalError> {
-    let is_least = function == Function::Least;
+fn extremum(
+    function: BuiltinFunction,
+    arguments: &[ScriptValue],
+) -> Result<ScriptValue, EvalError> {
+    let is_least = function == BuiltinFunction::Least;
     if arguments
         .iter()
-        .any(|value| matches!(value, Value::Double(_)))
+        .any(|value| matches!(value, ScriptValue::Double(_)))
     {
         let mut extremum = arguments[0].to_double()?;
         for argument in &arguments[1..] {
@@ -331,7 +350,7 @@ fn extremum(function: Function, arguments: &[Value]) -> Result<Value, EvalError>
             };
             extremum = if keeps { extremum } else { value };
         }
-        return Ok(Value::Double(extremum));
+        return Ok(ScriptValue::Double(extremum));
     }
     let mut extremum = arguments[0].to_int()?;
     for argument in &arguments[1..] {
@@ -342,16 +361,16 @@ fn extremum(function: Function, arguments: &[Value]) -> Result<Value, EvalError>
             extremum.max(value)
         };
     }
-    Ok(Value::Int(extremum))
+    Ok(ScriptValue::Int(extremum))
 }
 
-fn permute(arguments: &[Value]) -> Result<Value, EvalError> {
+fn permute(arguments: &[ScriptValue]) -> Result<ScriptValue, EvalError> {
     let (value, size) = (arguments[0].to_int()?, arguments[1].to_int()?);
     let seed = arguments[2].to_int()?;
     if size <= 0 {
         return Err(EvalError::PermuteSize);
     }
-    Ok(Value::Int(distribution::permute(value, size, seed)))
+    Ok(ScriptValue::Int(distribution::permute(value, size, seed)))
 }
 
 const _: () = assert!(

@@ -7,7 +7,7 @@
 //! value and never needs more than `depth` values.
 
 use crate::names::{InvalidName, SlotId};
-use crate::value::Value;
+use crate::value::ScriptValue;
 
 /// The maximum number of arguments that pgbench passes to a function; more are an error when it is
 /// called.
@@ -27,10 +27,10 @@ pub struct Expr {
 /// One step of an expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Op {
-    Constant(Value),
+    Constant(ScriptValue),
     Variable(SlotId),
     Call {
-        function: Function,
+        function: BuiltinFunction,
         arguments: u32,
     },
     /// Replaces a call with too many arguments, after the allowed number of them was evaluated.
@@ -62,7 +62,7 @@ pub(crate) enum Op {
 
 /// Functions, and the operators that are evaluated like functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Function {
+pub(crate) enum BuiltinFunction {
     Add,
     Sub,
     Mul,
@@ -109,59 +109,67 @@ pub(crate) enum Arity {
 }
 
 /// The functions that a script can call, in the order of the manual.
-const FUNCTIONS: [(&str, Function, Arity); 21] = [
-    ("abs", Function::Abs, Arity::Exactly(1)),
-    ("debug", Function::Debug, Arity::Exactly(1)),
-    ("double", Function::Double, Arity::Exactly(1)),
-    ("exp", Function::Exp, Arity::Exactly(1)),
-    ("greatest", Function::Greatest, Arity::AtLeastOne),
-    ("hash", Function::HashMurmur2, Arity::SeedOptional(2)),
-    ("hash_fnv1a", Function::HashFnv1a, Arity::SeedOptional(2)),
+const FUNCTIONS: [(&str, BuiltinFunction, Arity); 21] = [
+    ("abs", BuiltinFunction::Abs, Arity::Exactly(1)),
+    ("debug", BuiltinFunction::Debug, Arity::Exactly(1)),
+    ("double", BuiltinFunction::Double, Arity::Exactly(1)),
+    ("exp", BuiltinFunction::Exp, Arity::Exactly(1)),
+    ("greatest", BuiltinFunction::Greatest, Arity::AtLeastOne),
+    ("hash", BuiltinFunction::HashMurmur2, Arity::SeedOptional(2)),
     (
-        "hash_murmur2",
-        Function::HashMurmur2,
+        "hash_fnv1a",
+        BuiltinFunction::HashFnv1a,
         Arity::SeedOptional(2),
     ),
-    ("int", Function::Int, Arity::Exactly(1)),
-    ("least", Function::Least, Arity::AtLeastOne),
-    ("ln", Function::Ln, Arity::Exactly(1)),
-    ("mod", Function::Mod, Arity::Exactly(2)),
-    ("permute", Function::Permute, Arity::SeedOptional(3)),
-    ("pi", Function::Pi, Arity::Exactly(0)),
-    ("pow", Function::Power, Arity::Exactly(2)),
-    ("power", Function::Power, Arity::Exactly(2)),
-    ("random", Function::Random, Arity::Exactly(2)),
+    (
+        "hash_murmur2",
+        BuiltinFunction::HashMurmur2,
+        Arity::SeedOptional(2),
+    ),
+    ("int", BuiltinFunction::Int, Arity::Exactly(1)),
+    ("least", BuiltinFunction::Least, Arity::AtLeastOne),
+    ("ln", BuiltinFunction::Ln, Arity::Exactly(1)),
+    ("mod", BuiltinFunction::Mod, Arity::Exactly(2)),
+    ("permute", BuiltinFunction::Permute, Arity::SeedOptional(3)),
+    ("pi", BuiltinFunction::Pi, Arity::Exactly(0)),
+    ("pow", BuiltinFunction::Power, Arity::Exactly(2)),
+    ("power", BuiltinFunction::Power, Arity::Exactly(2)),
+    ("random", BuiltinFunction::Random, Arity::Exactly(2)),
     (
         "random_exponential",
-        Function::RandomExponential,
+        BuiltinFunction::RandomExponential,
         Arity::Exactly(3),
     ),
     (
         "random_gaussian",
-        Function::RandomGaussian,
+        BuiltinFunction::RandomGaussian,
         Arity::Exactly(3),
     ),
-    ("random_zipfian", Function::RandomZipfian, Arity::Exactly(3)),
-    ("sqrt", Function::Sqrt, Arity::Exactly(1)),
+    (
+        "random_zipfian",
+        BuiltinFunction::RandomZipfian,
+        Arity::Exactly(3),
+    ),
+    ("sqrt", BuiltinFunction::Sqrt, Arity::Exactly(1)),
 ];
 
 /// Looks up a function by name; also returns pgbench's spelling of it for messages.
-pub(crate) fn function(name: &[u8]) -> Option<(&'static str, Function, Arity)> {
+pub(crate) fn function(name: &[u8]) -> Option<(&'static str, BuiltinFunction, Arity)> {
     FUNCTIONS
         .into_iter()
         .find(|(known, ..)| known.as_bytes().eq_ignore_ascii_case(name))
 }
 
-impl Function {
+impl BuiltinFunction {
     /// Whether a call with constants may be evaluated at parse time.
     pub(crate) fn is_pure(self) -> bool {
         !matches!(
             self,
-            Function::Debug
-                | Function::Random
-                | Function::RandomExponential
-                | Function::RandomGaussian
-                | Function::RandomZipfian
+            BuiltinFunction::Debug
+                | BuiltinFunction::Random
+                | BuiltinFunction::RandomExponential
+                | BuiltinFunction::RandomGaussian
+                | BuiltinFunction::RandomZipfian
         )
     }
 }

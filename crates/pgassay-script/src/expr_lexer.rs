@@ -9,7 +9,7 @@ use crate::number;
 
 /// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Token {
+pub(crate) enum ExprToken {
     /// The end of the line or of the text.
     End,
     Operator(Operator),
@@ -104,11 +104,11 @@ impl ExprLexer<'_> {
     }
 
     /// Returns the next token.
-    pub fn next(&mut self) -> Result<Token, ExprError> {
+    pub fn next(&mut self) -> Result<ExprToken, ExprError> {
         self.skip_blanks();
         self.start = self.position;
         let Some(byte) = self.peek(0) else {
-            return Ok(Token::End);
+            return Ok(ExprToken::End);
         };
         if byte.is_ascii_digit() || (byte == b'.' && self.peek(1).is_some_and(is_digit)) {
             return self.number();
@@ -120,7 +120,7 @@ impl ExprLexer<'_> {
         if byte == b':' && self.peek(1).is_some_and(is_name_continuation) {
             self.position += 1;
             self.skip_while(is_name_continuation);
-            return Ok(Token::Variable);
+            return Ok(ExprToken::Variable);
         }
         let (token, length) = symbol(byte, self.peek(1));
         self.position += length;
@@ -145,7 +145,7 @@ impl ExprLexer<'_> {
         }
     }
 
-    fn number(&mut self) -> Result<Token, ExprError> {
+    fn number(&mut self) -> Result<ExprToken, ExprError> {
         self.skip_while(is_digit);
         let mut is_integer = true;
         if self.peek(0) == Some(b'.') {
@@ -163,13 +163,13 @@ impl ExprLexer<'_> {
             }
         }
         if self.text() == b"9223372036854775808" {
-            return Ok(Token::IntMaxPlusOne);
+            return Ok(ExprToken::IntMaxPlusOne);
         }
         if is_integer {
-            let number = number::parse_integer(self.text()).map(Token::Int);
+            let number = number::parse_integer(self.text()).map(ExprToken::Int);
             return number.map_err(|_| self.error("bigint constant overflow"));
         }
-        let number = number::parse_double(self.text()).map(Token::Double);
+        let number = number::parse_double(self.text()).map(ExprToken::Double);
         number.map_err(|_| self.error("double constant overflow"))
     }
 }
@@ -200,31 +200,31 @@ pub(crate) fn line_end(input: &[u8], mut position: usize) -> usize {
     position
 }
 
-fn word(text: &[u8]) -> Token {
-    const KEYWORDS: [(&[u8], Token); 14] = [
-        (b"and", Token::Operator(Operator::And)),
-        (b"or", Token::Operator(Operator::Or)),
-        (b"not", Token::Not),
-        (b"is", Token::Is),
-        (b"isnull", Token::IsNull),
-        (b"notnull", Token::NotNull),
-        (b"case", Token::Case),
-        (b"when", Token::When),
-        (b"then", Token::Then),
-        (b"else", Token::Else),
-        (b"end", Token::EndCase),
-        (b"null", Token::Null),
-        (b"true", Token::Bool(true)),
-        (b"false", Token::Bool(false)),
+fn word(text: &[u8]) -> ExprToken {
+    const KEYWORDS: [(&[u8], ExprToken); 14] = [
+        (b"and", ExprToken::Operator(Operator::And)),
+        (b"or", ExprToken::Operator(Operator::Or)),
+        (b"not", ExprToken::Not),
+        (b"is", ExprToken::Is),
+        (b"isnull", ExprToken::IsNull),
+        (b"notnull", ExprToken::NotNull),
+        (b"case", ExprToken::Case),
+        (b"when", ExprToken::When),
+        (b"then", ExprToken::Then),
+        (b"else", ExprToken::Else),
+        (b"end", ExprToken::EndCase),
+        (b"null", ExprToken::Null),
+        (b"true", ExprToken::Bool(true)),
+        (b"false", ExprToken::Bool(false)),
     ];
     let keyword = KEYWORDS
         .into_iter()
         .find(|(keyword, _)| keyword.eq_ignore_ascii_case(text));
-    keyword.map_or(Token::Word, |(_, token)| token)
+    keyword.map_or(ExprToken::Word, |(_, token)| token)
 }
 
 /// Returns a token of one or two symbols and its length; `None` for a byte that begins no token.
-fn symbol(first: u8, second: Option<u8>) -> (Option<Token>, usize) {
+fn symbol(first: u8, second: Option<u8>) -> (Option<ExprToken>, usize) {
     use Operator as Op;
     let two = match (first, second) {
         (b'<', Some(b'>')) | (b'!', Some(b'=')) => Some(Op::NotEqual),
@@ -235,25 +235,25 @@ fn symbol(first: u8, second: Option<u8>) -> (Option<Token>, usize) {
         _ => None,
     };
     if let Some(operator) = two {
-        return (Some(Token::Operator(operator)), 2);
+        return (Some(ExprToken::Operator(operator)), 2);
     }
     let one = match first {
-        b'\n' => Some(Token::End),
-        b'(' => Some(Token::OpenParenthesis),
-        b')' => Some(Token::CloseParenthesis),
-        b',' => Some(Token::Comma),
-        b'~' => Some(Token::Tilde),
-        b'<' => Some(Token::Operator(Op::Less)),
-        b'>' => Some(Token::Operator(Op::Greater)),
-        b'=' => Some(Token::Operator(Op::Equal)),
-        b'|' => Some(Token::Operator(Op::BitOr)),
-        b'#' => Some(Token::Operator(Op::BitXor)),
-        b'&' => Some(Token::Operator(Op::BitAnd)),
-        b'+' => Some(Token::Operator(Op::Plus)),
-        b'-' => Some(Token::Operator(Op::Minus)),
-        b'*' => Some(Token::Operator(Op::Times)),
-        b'/' => Some(Token::Operator(Op::Divide)),
-        b'%' => Some(Token::Operator(Op::Modulo)),
+        b'\n' => Some(ExprToken::End),
+        b'(' => Some(ExprToken::OpenParenthesis),
+        b')' => Some(ExprToken::CloseParenthesis),
+        b',' => Some(ExprToken::Comma),
+        b'~' => Some(ExprToken::Tilde),
+        b'<' => Some(ExprToken::Operator(Op::Less)),
+        b'>' => Some(ExprToken::Operator(Op::Greater)),
+        b'=' => Some(ExprToken::Operator(Op::Equal)),
+        b'|' => Some(ExprToken::Operator(Op::BitOr)),
+        b'#' => Some(ExprToken::Operator(Op::BitXor)),
+        b'&' => Some(ExprToken::Operator(Op::BitAnd)),
+        b'+' => Some(ExprToken::Operator(Op::Plus)),
+        b'-' => Some(ExprToken::Operator(Op::Minus)),
+        b'*' => Some(ExprToken::Operator(Op::Times)),
+        b'/' => Some(ExprToken::Operator(Op::Divide)),
+        b'%' => Some(ExprToken::Operator(Op::Modulo)),
         _ => None,
     };
     (one, 1)

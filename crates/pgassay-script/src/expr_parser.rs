@@ -9,10 +9,10 @@
 //! Source: exprparse.y, the same in 15 to 18.
 
 use crate::eval::{call_pure, check_range};
-use crate::expr::{ARGUMENTS_MAX, Arity, Expr, Function, Op, function};
-use crate::expr_lexer::{ExprError, ExprLexer, Mistake, Operator, Token};
-use crate::names::Names;
-use crate::value::Value;
+use crate::expr::{ARGUMENTS_MAX, Arity, BuiltinFunction, Expr, Op, function};
+use crate::expr_lexer::{ExprError, ExprLexer, ExprToken, Mistake, Operator};
+use crate::names::VariableNames;
+use crate::value::ScriptValue;
 
 /// Maximum nesting of parentheses, prefix operators and CASEs. bison gives up at 10 000 symbols
 /// with the same message. This depth needs less than a third of a thread's 2 MiB stack even in
@@ -35,7 +35,7 @@ mod level {
 pub(crate) fn parse(
     input: &[u8],
     position: usize,
-    names: &mut Names,
+    names: &mut VariableNames,
 ) -> Result<(Expr, usize), ExprError> {
     let lexer = ExprLexer {
         input,
@@ -44,14 +44,14 @@ pub(crate) fn parse(
     };
     let mut parser = ExprParser {
         lexer,
-        token: Token::End,
+        token: ExprToken::End,
         names,
         code: Vec::new(),
         nesting: 0,
     };
     parser.advance()?;
     parser.expression(level::OR)?;
-    if parser.token != Token::End {
+    if parser.token != ExprToken::End {
         return Err(parser.syntax_error());
     }
     let depth = depth(&parser.code);
@@ -82,8 +82,8 @@ fn depth(code: &[Op]) -> u32 {
 
 struct ExprParser<'a> {
     lexer: ExprLexer<'a>,
-    token: Token,
-    names: &'a mut Names,
+    token: ExprToken,
+    names: &'a mut VariableNames,
     code: Vec<Op>,
     nesting: u32,
 }
@@ -106,7 +106,7 @@ impl ExprParser<'_> {
         self.error("syntax error", None)
     }
 
-    fn expect(&mut self, token: Token) -> Result<(), ExprError> {
+    fn expect(&mut self, token: ExprToken) -> Result<(), ExprError> {
         if self.token == token {
             self.advance()
         } else {
@@ -120,10 +120,10 @@ impl ExprParser<'_> {
         self.operand()?;
         loop {
             match self.token {
-                Token::Is | Token::IsNull | Token::NotNull if loosest <= level::IS => {
+                ExprToken::Is | ExprToken::IsNull | ExprToken::NotNull if loosest <= level::IS => {
                     self.test(start)?;
                 }
-                Token::Operator(operator) if loosest <= precedence(operator) => {
+                ExprToken::Operator(operator) if loosest <= precedence(operator) => {
                     self.operation(operator, start)?;
                 }
                 _ => return Ok(()),
@@ -133,25 +133,25 @@ impl ExprParser<'_> {
 
     /// Parses `IS …`, `ISNULL` or `NOTNULL` after the operand whose code begins at `start`.
     fn test(&mut self, start: usize) -> Result<(), ExprError> {
-        let mut is_negated = self.token == Token::NotNull;
-        let mut value = Value::Null;
-        if self.token == Token::Is {
+        let mut is_negated = self.token == ExprToken::NotNull;
+        let mut value = ScriptValue::Null;
+        if self.token == ExprToken::Is {
             self.advance()?;
-            if self.token == Token::Not {
+            if self.token == ExprToken::Not {
                 is_negated = true;
                 self.advance()?;
             }
             value = match self.token {
-                Token::Null => Value::Null,
-                Token::Bool(truth) => Value::Bool(truth),
+                ExprToken::Null => ScriptValue::Null,
+                ExprToken::Bool(truth) => ScriptValue::Bool(truth),
                 _ => return Err(self.syntax_error()),
             };
         }
         let middle = self.code.len();
         self.code.push(Op::Constant(value));
-        self.call(Function::Is, &[start, middle]);
+        self.call(BuiltinFunction::Is, &[start, middle]);
         if is_negated {
-            self.call(Function::Not, &[start]);
+            self.call(BuiltinFunction::Not, &[start]);
         }
         self.advance()
     }
@@ -182,7 +182,7 @@ impl ExprParser<'_> {
         }
         let is_comparison = |operator| precedence(operator) == level::COMPARISON;
         match self.token {
-            Token::Operator(next) if level == level::COMPARISON && is_comparison(next) => {
+            ExprToken::Operator(next) if level == level::COMPARISON && is_comparison(next) => {
                 Err(self.syntax_error())
             }
             _ => Ok(()),
@@ -198,45 +198,45 @@ impl ExprParser<'_> {
         self.nesting += 1;
         let start = self.code.len();
         match self.token {
-            Token::OpenParenthesis => {
+            ExprToken::OpenParenthesis => {
                 self.advance()?;
                 self.expression(level::OR)?;
-                self.expect(Token::CloseParenthesis)?;
+                self.expect(ExprToken::CloseParenthesis)?;
             }
-            Token::Operator(Operator::Plus) => {
+            ExprToken::Operator(Operator::Plus) => {
                 self.advance()?;
                 self.operand()?;
             }
-            Token::Operator(Operator::Minus) => self.minus(start)?,
-            Token::Tilde => {
+            ExprToken::Operator(Operator::Minus) => self.minus(start)?,
+            ExprToken::Tilde => {
                 self.advance()?;
-                self.code.push(Op::Constant(Value::Int(-1)));
+                self.code.push(Op::Constant(ScriptValue::Int(-1)));
                 self.expression(level::BITWISE + 1)?;
-                self.call(Function::BitXor, &[start, start + 1]);
+                self.call(BuiltinFunction::BitXor, &[start, start + 1]);
             }
-            Token::Not => {
+            ExprToken::Not => {
                 self.advance()?;
                 self.expression(level::IS)?;
-                self.call(Function::Not, &[start]);
+                self.call(BuiltinFunction::Not, &[start]);
             }
-            Token::Case => self.case()?,
-            Token::Word => self.function_call()?,
-            Token::Variable => {
+            ExprToken::Case => self.case()?,
+            ExprToken::Word => self.function_call()?,
+            ExprToken::Variable => {
                 let slot = self.names.intern(&self.lexer.text()[1..]);
                 self.code.push(Op::Variable(slot));
                 self.advance()?;
             }
-            Token::Null => self.constant(Value::Null)?,
-            Token::Bool(truth) => self.constant(Value::Bool(truth))?,
-            Token::Int(int) => self.constant(Value::Int(int))?,
-            Token::Double(double) => self.constant(Value::Double(double))?,
+            ExprToken::Null => self.constant(ScriptValue::Null)?,
+            ExprToken::Bool(truth) => self.constant(ScriptValue::Bool(truth))?,
+            ExprToken::Int(int) => self.constant(ScriptValue::Int(int))?,
+            ExprToken::Double(double) => self.constant(ScriptValue::Double(double))?,
             _ => return Err(self.syntax_error()),
         }
         self.nesting -= 1;
         Ok(())
     }
 
-    fn constant(&mut self, value: Value) -> Result<(), ExprError> {
+    fn constant(&mut self, value: ScriptValue) -> Result<(), ExprError> {
         self.code.push(Op::Constant(value));
         self.advance()
     }
@@ -244,22 +244,22 @@ impl ExprParser<'_> {
     /// `-x` is `0 - x`, except for -2^63.
     fn minus(&mut self, start: usize) -> Result<(), ExprError> {
         self.advance()?;
-        if self.token == Token::IntMaxPlusOne {
-            return self.constant(Value::Int(i64::MIN));
+        if self.token == ExprToken::IntMaxPlusOne {
+            return self.constant(ScriptValue::Int(i64::MIN));
         }
-        self.code.push(Op::Constant(Value::Int(0)));
+        self.code.push(Op::Constant(ScriptValue::Int(0)));
         self.operand()?;
-        self.call(Function::Sub, &[start, start + 1]);
+        self.call(BuiltinFunction::Sub, &[start, start + 1]);
         Ok(())
     }
 
     fn case(&mut self) -> Result<(), ExprError> {
         self.advance()?;
         let mut jumps = Vec::new();
-        while self.token == Token::When || jumps.is_empty() {
-            self.expect(Token::When)?;
+        while self.token == ExprToken::When || jumps.is_empty() {
+            self.expect(ExprToken::When)?;
             self.expression(level::OR)?;
-            self.expect(Token::Then)?;
+            self.expect(ExprToken::Then)?;
             let unless = self.code.len();
             self.code.push(Op::Unless { skip: 0 });
             self.expression(level::OR)?;
@@ -269,18 +269,18 @@ impl ExprParser<'_> {
                 skip: (self.code.len() - unless - 1) as u32,
             };
         }
-        if self.token == Token::Else {
+        if self.token == ExprToken::Else {
             self.advance()?;
             self.expression(level::OR)?;
         } else {
-            self.code.push(Op::Constant(Value::Null));
+            self.code.push(Op::Constant(ScriptValue::Null));
         }
         for jump in jumps {
             self.code[jump] = Op::Jump {
                 skip: (self.code.len() - jump - 1) as u32,
             };
         }
-        self.expect(Token::EndCase)
+        self.expect(ExprToken::EndCase)
     }
 
     fn function_call(&mut self) -> Result<(), ExprError> {
@@ -289,7 +289,7 @@ impl ExprParser<'_> {
             return Err(self.error("unexpected function name", Some(name)));
         };
         self.advance()?;
-        self.expect(Token::OpenParenthesis)?;
+        self.expect(ExprToken::OpenParenthesis)?;
         let (mut starts, end) = self.arguments()?;
         let seed_missing = match arity {
             Arity::Exactly(count) if starts.len() != count => Err("unexpected number of arguments"),
@@ -302,7 +302,7 @@ impl ExprParser<'_> {
         };
         if seed_missing.map_err(|message| self.error(message, Some(name.to_owned())))? {
             starts.push(self.code.len());
-            self.code.push(Op::Variable(Names::DEFAULT_SEED));
+            self.code.push(Op::Variable(VariableNames::DEFAULT_SEED));
         }
         if starts.len() > ARGUMENTS_MAX {
             self.code.truncate(end);
@@ -318,8 +318,8 @@ impl ExprParser<'_> {
     fn arguments(&mut self) -> Result<(Vec<usize>, usize), ExprError> {
         let (mut starts, mut end) = (Vec::new(), self.code.len());
         // The grammar allows `f(, x)` for `f(x)`.
-        while self.token != Token::CloseParenthesis {
-            if self.token == Token::Comma {
+        while self.token != ExprToken::CloseParenthesis {
+            if self.token == ExprToken::Comma {
                 self.advance()?;
             } else if !starts.is_empty() {
                 return Err(self.syntax_error());
@@ -335,7 +335,7 @@ impl ExprParser<'_> {
 
     /// Emits a call of a function whose arguments' code begins at `starts`. If they are constants
     /// and the call cannot fail, emits its result.
-    fn call(&mut self, function: Function, starts: &[usize]) {
+    fn call(&mut self, function: BuiltinFunction, starts: &[usize]) {
         let first = starts.first().copied().unwrap_or(self.code.len());
         let call = Op::Call {
             function,
@@ -343,7 +343,7 @@ impl ExprParser<'_> {
         };
         // A constant is one step; a longer argument may end in a constant, which is irrelevant
         // here.
-        let constants: Option<Vec<Value>> = self.code[first..]
+        let constants: Option<Vec<ScriptValue>> = self.code[first..]
             .iter()
             .map(|op| {
                 if let Op::Constant(value) = op {
@@ -365,12 +365,12 @@ impl ExprParser<'_> {
 }
 
 /// Returns the result of a call with constants, if it can be determined without drawing or failing.
-pub(crate) fn fold(function: Function, values: &[Value]) -> Option<Op> {
+pub(crate) fn fold(function: BuiltinFunction, values: &[ScriptValue]) -> Option<Op> {
     if function.is_pure() {
         return call_pure(function, values).ok().map(Op::Constant);
     }
     match (function, values) {
-        (Function::Random, &[Value::Int(min), Value::Int(max)]) => {
+        (BuiltinFunction::Random, &[ScriptValue::Int(min), ScriptValue::Int(max)]) => {
             check_range(min, max).ok()?;
             Some(Op::Uniform {
                 min,
@@ -402,30 +402,30 @@ fn precedence(operator: Operator) -> u8 {
 }
 
 /// Returns the function that takes the operands in reverse order.
-fn swapped(operator: Operator) -> Option<Function> {
+fn swapped(operator: Operator) -> Option<BuiltinFunction> {
     match operator {
-        Operator::Greater => Some(Function::Less),
-        Operator::GreaterOrEqual => Some(Function::LessOrEqual),
+        Operator::Greater => Some(BuiltinFunction::Less),
+        Operator::GreaterOrEqual => Some(BuiltinFunction::LessOrEqual),
         _ => None,
     }
 }
 
-fn binary(operator: Operator) -> Function {
+fn binary(operator: Operator) -> BuiltinFunction {
     match operator {
-        Operator::Less => Function::Less,
-        Operator::LessOrEqual => Function::LessOrEqual,
-        Operator::Equal => Function::Equal,
-        Operator::NotEqual => Function::NotEqual,
-        Operator::BitOr => Function::BitOr,
-        Operator::BitXor => Function::BitXor,
-        Operator::BitAnd => Function::BitAnd,
-        Operator::ShiftLeft => Function::ShiftLeft,
-        Operator::ShiftRight => Function::ShiftRight,
-        Operator::Plus => Function::Add,
-        Operator::Minus => Function::Sub,
-        Operator::Times => Function::Mul,
-        Operator::Divide => Function::Div,
-        Operator::Modulo => Function::Mod,
+        Operator::Less => BuiltinFunction::Less,
+        Operator::LessOrEqual => BuiltinFunction::LessOrEqual,
+        Operator::Equal => BuiltinFunction::Equal,
+        Operator::NotEqual => BuiltinFunction::NotEqual,
+        Operator::BitOr => BuiltinFunction::BitOr,
+        Operator::BitXor => BuiltinFunction::BitXor,
+        Operator::BitAnd => BuiltinFunction::BitAnd,
+        Operator::ShiftLeft => BuiltinFunction::ShiftLeft,
+        Operator::ShiftRight => BuiltinFunction::ShiftRight,
+        Operator::Plus => BuiltinFunction::Add,
+        Operator::Minus => BuiltinFunction::Sub,
+        Operator::Times => BuiltinFunction::Mul,
+        Operator::Divide => BuiltinFunction::Div,
+        Operator::Modulo => BuiltinFunction::Mod,
         Operator::Or | Operator::And | Operator::Greater | Operator::GreaterOrEqual => {
             unreachable!("{operator:?} is emitted elsewhere")
         }

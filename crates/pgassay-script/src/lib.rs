@@ -66,15 +66,15 @@ mod variables;
 
 pub use builtin::{BUILTINS, Builtin, SCRIPTS_MAX, ScriptSet, SelectionError, split_weight};
 pub use command::{
-    Capture, Command, CommandKind, PARAMETERS_MAX, Protocol, Shell, Sleep, SqlCommand,
+    Capture, CommandKind, PARAMETERS_MAX, QueryProtocol, ScriptCommand, Shell, Sleep, SqlCommand,
 };
 pub use distribution::{hash_fnv1a, hash_murmur2, permute};
 pub use error::{EvalError, ParseError, ParseErrorKind, Refusal, SyntaxError};
 pub use eval::eval;
 pub use expr::{ARGUMENTS_MAX, Expr};
-pub use names::{InvalidName, Names, SlotId, is_valid_name};
+pub use names::{InvalidName, SlotId, VariableNames, is_valid_name};
 pub use rng::Rng;
-pub use script::{Compat, Note, Options, Script};
+pub use script::{Compat, Note, ParseOptions, ParsedScript};
 pub use seed::{Seeding, ThreadRngs, parse_seed};
-pub use value::{Value, debug_line};
+pub use value::{ScriptValue, debug_line};
 pub use variables::Variables;

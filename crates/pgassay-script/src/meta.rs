@@ -6,15 +6,15 @@
 //! state of exprscan.l and `process_backslash_command` in pgbench.c; 17 added `\syncpipeline`; 9.6
 //! removed `\setrandom`, see `doCustom` in 9.5's pgbench.c.
 
-use crate::command::{Capture, Command, CommandKind, Shell, ShellWord, Sleep, SleepAmount};
+use crate::command::{Capture, CommandKind, ScriptCommand, Shell, ShellWord, Sleep, SleepAmount};
 use crate::error::{ParseError, ParseErrorKind, SyntaxError};
-use crate::expr::{Expr, Function, Op};
+use crate::expr::{BuiltinFunction, Expr, Op};
 use crate::expr_lexer::{ExprError, Mistake, continuation_length, line_end};
 use crate::expr_parser;
-use crate::names::{InvalidName, Names};
+use crate::names::{InvalidName, VariableNames};
 use crate::number;
-use crate::script::{Compat, Options};
-use crate::value::Value;
+use crate::script::{Compat, ParseOptions};
+use crate::value::ScriptValue;
 
 /// The maximum number of words in a command, including its name; pgbench's `MAX_ARGS`.
 const WORDS_MAX: usize = 256;
@@ -25,7 +25,7 @@ pub(crate) enum Meta {
     /// A backslash alone on its line.
     Nothing,
     /// A separate command.
-    Command(Command),
+    Command(ScriptCommand),
     /// `\gset` or `\aset`, which belongs to the preceding statement.
     Capture(Capture),
 }
@@ -34,8 +34,8 @@ pub(crate) enum Meta {
 pub(crate) struct MetaParser<'a> {
     pub script: &'a str,
     pub input: &'a [u8],
-    pub options: &'a Options,
-    pub names: &'a mut Names,
+    pub options: &'a ParseOptions,
+    pub names: &'a mut VariableNames,
 }
 
 /// A word delimited by blanks.
@@ -51,7 +51,7 @@ impl Word<'_> {
 }
 
 /// The words of a command and its position.
-struct Line<'a> {
+struct CommandLine<'a> {
     /// The position of the backslash.
     start: usize,
     number: u32,
@@ -110,7 +110,7 @@ impl<'a> MetaParser<'a> {
         let Some(name) = next_word(self.input, position) else {
             return Ok(Meta::Nothing);
         };
-        let mut line = Line {
+        let mut line = CommandLine {
             start,
             number,
             words: vec![name],
@@ -161,7 +161,7 @@ impl<'a> MetaParser<'a> {
         };
         let first_line = trimmed(&self.input[start..*position]);
         let words = line.words.iter().map(Word::display).collect();
-        Ok(Meta::Command(Command {
+        Ok(Meta::Command(ScriptCommand {
             line: number,
             first_line,
             kind,
@@ -169,7 +169,7 @@ impl<'a> MetaParser<'a> {
         }))
     }
 
-    fn expression(&mut self, line: &Line, position: &mut usize) -> Result<Expr, ParseError> {
+    fn expression(&mut self, line: &CommandLine, position: &mut usize) -> Result<Expr, ParseError> {
         match expr_parser::parse(self.input, *position, self.names) {
             Ok((expr, next)) => {
                 *position = next;
@@ -201,7 +201,11 @@ impl<'a> MetaParser<'a> {
         }
     }
 
-    fn collect_words(&self, line: &mut Line<'a>, position: &mut usize) -> Result<(), ParseError> {
+    fn collect_words(
+        &self,
+        line: &mut CommandLine<'a>,
+        position: &mut usize,
+    ) -> Result<(), ParseError> {
         while let Some(word) = next_word(self.input, position) {
             if line.words.len() == WORDS_MAX {
                 return Err(self.error(line, "too many arguments", None));
@@ -221,7 +225,12 @@ impl<'a> MetaParser<'a> {
     }
 
     /// Returns an error about a whole command, or about the byte `at` of the input and its text.
-    fn error(&self, line: &Line, message: &'static str, at: Option<(usize, String)>) -> ParseError {
+    fn error(
+        &self,
+        line: &CommandLine,
+        message: &'static str,
+        at: Option<(usize, String)>,
+    ) -> ParseError {
         let (column, detail) = at.map(|(at, detail)| (at - line.start, detail)).unzip();
         let syntax = SyntaxError {
             message,
@@ -233,7 +242,7 @@ impl<'a> MetaParser<'a> {
         self.parse_error(line.number, syntax)
     }
 
-    fn capture(&self, name: &[u8], line: &Line) -> Result<Option<Capture>, ParseError> {
+    fn capture(&self, name: &[u8], line: &CommandLine) -> Result<Option<Capture>, ParseError> {
         if !matches!(name, b"gset" | b"aset") {
             return Ok(None);
         }
@@ -253,7 +262,7 @@ impl<'a> MetaParser<'a> {
     }
 
     /// Parses a command that consists of words.
-    fn command(&mut self, name: &[u8], line: &Line) -> Result<CommandKind, ParseError> {
+    fn command(&mut self, name: &[u8], line: &CommandLine) -> Result<CommandKind, ParseError> {
         let has_syncpipeline = self.options.compat >= Compat::V17;
         let kind = match name {
             b"sleep" => return self.sleep(line).map(CommandKind::Sleep),
@@ -301,7 +310,7 @@ impl<'a> MetaParser<'a> {
     }
 
     /// Parses `\sleep N [us|ms|s]`; the unit may follow the number without a blank.
-    fn sleep(&mut self, line: &Line) -> Result<Sleep, ParseError> {
+    fn sleep(&mut self, line: &CommandLine) -> Result<Sleep, ParseError> {
         let words = &line.words;
         if words.len() < 2 {
             return Err(self.error(line, "missing argument", None));
@@ -353,22 +362,26 @@ impl<'a> MetaParser<'a> {
 
     /// Parses `\setrandom var min max [uniform | gaussian x | exponential x]` as the equivalent
     /// `\set`. The bounds were integers, and the parameter a double, or variables.
-    fn set_random(&mut self, line: &Line) -> Result<CommandKind, ParseError> {
+    fn set_random(&mut self, line: &CommandLine) -> Result<CommandKind, ParseError> {
         let words = &line.words;
         if words.len() < 4 {
             return Err(self.error(line, "missing argument", None));
         }
         let lower = words.get(4).map(|word| word.text.to_ascii_lowercase());
         let function = match lower.as_deref() {
-            None | Some(b"uniform") => Function::Random,
-            Some(b"gaussian") => Function::RandomGaussian,
-            Some(b"exponential") => Function::RandomExponential,
+            None | Some(b"uniform") => BuiltinFunction::Random,
+            Some(b"gaussian") => BuiltinFunction::RandomGaussian,
+            Some(b"exponential") => BuiltinFunction::RandomExponential,
             Some(_) => {
                 let at = Some((words[4].start, words[4].display()));
                 return Err(self.error(line, "unexpected argument", at));
             }
         };
-        let wanted = if function == Function::Random { 5 } else { 6 };
+        let wanted = if function == BuiltinFunction::Random {
+            5
+        } else {
+            6
+        };
         if wanted == 6 && words.len() < wanted {
             let at = Some((words[4].start, words[4].display()));
             return Err(self.error(line, "missing parameter", at));
@@ -413,14 +426,14 @@ impl<'a> MetaParser<'a> {
         Ok(CommandKind::Set { slot, expr })
     }
 
-    fn set_random_argument(&mut self, line: &Line, index: usize) -> Result<Op, ParseError> {
+    fn set_random_argument(&mut self, line: &CommandLine, index: usize) -> Result<Op, ParseError> {
         let word = &line.words[index];
         if let [b':', name @ ..] = word.text {
             return Ok(Op::Variable(self.names.intern(name)));
         }
         let value = match index {
-            5 => number::parse_double(word.text).map(Value::Double),
-            _ => number::parse_integer(word.text).map(Value::Int),
+            5 => number::parse_double(word.text).map(ScriptValue::Double),
+            _ => number::parse_integer(word.text).map(ScriptValue::Int),
         };
         value.map(Op::Constant).map_err(|_| {
             let at = Some((word.start, word.display()));

@@ -37,12 +37,12 @@ struct Name {
 
 /// The names of all variables that the scripts of one run mention.
 #[derive(Debug)]
-pub struct Names {
+pub struct VariableNames {
     by_name: HashMap<Box<[u8]>, SlotId>,
     names: Vec<Name>,
 }
 
-impl Names {
+impl VariableNames {
     /// `:scale`, the scale factor.
     pub const SCALE: SlotId = SlotId(0);
     /// `:client_id`, counted from 0.
@@ -53,8 +53,8 @@ impl Names {
     pub const RANDOM_SEED: SlotId = SlotId(3);
 
     /// Creates a table with pgbench's automatic variables in the slots of the constants.
-    pub fn new() -> Names {
-        let mut names = Names {
+    pub fn new() -> VariableNames {
+        let mut names = VariableNames {
             by_name: HashMap::new(),
             names: Vec::new(),
         };
@@ -146,9 +146,9 @@ impl Names {
     }
 }
 
-impl Default for Names {
-    fn default() -> Names {
-        Names::new()
+impl Default for VariableNames {
+    fn default() -> VariableNames {
+        VariableNames::new()
     }
 }
 

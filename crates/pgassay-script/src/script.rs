@@ -5,11 +5,13 @@
 //! is a command up to the end of its line. Source: `ParseScript` in pgbench.c, the same in 15 to
 //! 18.
 
-use crate::command::{Capture, Command, CommandKind, PARAMETERS_MAX, Protocol, SqlCommand};
+use crate::command::{
+    Capture, CommandKind, PARAMETERS_MAX, QueryProtocol, ScriptCommand, SqlCommand,
+};
 use crate::conditions;
 use crate::error::{ParseError, ParseErrorKind, SyntaxError};
 use crate::meta::{Meta, MetaParser};
-use crate::names::Names;
+use crate::names::VariableNames;
 use crate::sql_scanner::{SqlScanner, Stop};
 use crate::template::Template;
 
@@ -30,9 +32,9 @@ pub enum Compat {
 
 /// Options for parsing a script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct ParseOptions {
     /// The query protocol: only the simple protocol has no limit on parameters.
-    pub protocol: Protocol,
+    pub protocol: QueryProtocol,
     /// The version of the language.
     pub compat: Compat,
 }
@@ -48,21 +50,21 @@ pub struct Note {
 
 /// A parsed script. It never changes, so all threads of a run can share it in an `Arc`.
 #[derive(Clone, Debug)]
-pub struct Script {
+pub struct ParsedScript {
     name: String,
-    commands: Vec<Command>,
+    commands: Vec<ScriptCommand>,
     notes: Vec<Note>,
 }
 
-impl Script {
+impl ParsedScript {
     /// Parses `text`, which need not be UTF-8. Variables are interned into `names`, which all
     /// scripts of a run share. `name` is the file's name, or a built-in script's title.
     pub fn parse(
         name: &str,
         text: &(impl AsRef<[u8]> + ?Sized),
-        options: &Options,
-        names: &mut Names,
-    ) -> Result<Script, ParseError> {
+        options: &ParseOptions,
+        names: &mut VariableNames,
+    ) -> Result<ParsedScript, ParseError> {
         let input = text.as_ref();
         let mut lines = LineCounter::new(input);
         let error = |line, kind| ParseError {
@@ -80,7 +82,7 @@ impl Script {
             names,
         };
         let mut scanner = SqlScanner::default();
-        let mut script = Script {
+        let mut script = ParsedScript {
             name: name.to_owned(),
             commands: Vec::new(),
             notes: Vec::new(),
@@ -112,7 +114,7 @@ impl Script {
             .map_err(|(line, kind)| error(line, kind))
     }
 
-    fn push(&mut self, command: Command) {
+    fn push(&mut self, command: ScriptCommand) {
         if command.words[0].eq_ignore_ascii_case("setrandom") {
             self.notes.push(Note {
                 line: command.line,
@@ -143,7 +145,7 @@ impl Script {
     }
 
     /// Performs the checks that need the whole script.
-    fn finish(mut self, options: Options) -> Result<Script, (u32, ParseErrorKind)> {
+    fn finish(mut self, options: ParseOptions) -> Result<ParsedScript, (u32, ParseErrorKind)> {
         let Some(last) = self.commands.last() else {
             return Err((1, ParseErrorKind::Empty));
         };
@@ -160,7 +162,8 @@ impl Script {
             let CommandKind::Sql(sql) = &command.kind else {
                 continue;
             };
-            if options.protocol != Protocol::Simple && sql.parameters().len() > PARAMETERS_MAX {
+            if options.protocol != QueryProtocol::Simple && sql.parameters().len() > PARAMETERS_MAX
+            {
                 let statement = String::from_utf8_lossy(sql.text()).into_owned();
                 return Err((
                     command.line,
@@ -177,7 +180,7 @@ impl Script {
     }
 
     /// Returns the commands; there is at least one.
-    pub fn commands(&self) -> &[Command] {
+    pub fn commands(&self) -> &[ScriptCommand] {
         &self.commands
     }
 
@@ -187,7 +190,7 @@ impl Script {
     }
 }
 
-fn sql_command(sql: &[u8], line: u32, names: &mut Names) -> Command {
+fn sql_command(sql: &[u8], line: u32, names: &mut VariableNames) -> ScriptCommand {
     let first_line = sql
         .split(|byte| matches!(byte, b'\n' | b'\r'))
         .next()
@@ -200,7 +203,7 @@ fn sql_command(sql: &[u8], line: u32, names: &mut Names) -> Command {
             .find(|&at| first_line[at] & 0xC0 != 0x80)
             .unwrap_or(FIRST_LINE_BYTES_MAX),
     };
-    Command {
+    ScriptCommand {
         line,
         first_line: String::from_utf8_lossy(&first_line[..length]).into_owned(),
         kind: CommandKind::Sql(SqlCommand {

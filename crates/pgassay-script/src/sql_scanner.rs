@@ -41,12 +41,12 @@ pub(crate) struct Scanned {
     pub start: usize,
 }
 
-struct Cursor<'a> {
+struct SqlCursor<'a> {
     input: &'a [u8],
     position: usize,
 }
 
-impl Cursor<'_> {
+impl SqlCursor<'_> {
     fn peek(&self, ahead: usize) -> Option<u8> {
         self.input.get(self.position + ahead).copied()
     }
@@ -73,7 +73,7 @@ impl SqlScanner {
 
     /// Scans from `position`, and moves it to where scanning stopped.
     pub fn scan(&mut self, input: &[u8], position: &mut usize) -> (Scanned, Stop) {
-        let mut cursor = Cursor {
+        let mut cursor = SqlCursor {
             input,
             position: *position,
         };
@@ -88,9 +88,9 @@ impl SqlScanner {
             };
             let token = self.token(&mut cursor, byte);
             let text: &[u8] = match token {
-                Token::Backslash => break Stop::Backslash,
-                Token::Blank if scanned.text.is_empty() => continue,
-                Token::Replaced(text) => text,
+                SqlToken::Backslash => break Stop::Backslash,
+                SqlToken::Blank if scanned.text.is_empty() => continue,
+                SqlToken::Replaced(text) => text,
                 _ => &input[start..cursor.position],
             };
             if scanned.text.is_empty() {
@@ -98,8 +98,8 @@ impl SqlScanner {
             }
             scanned.text.extend_from_slice(text);
             match token {
-                Token::End => break Stop::Semicolon,
-                Token::Unterminated => break Stop::Unterminated(start),
+                SqlToken::End => break Stop::Semicolon,
+                SqlToken::Unterminated => break Stop::Unterminated(start),
                 _ => {}
             }
         };
@@ -107,15 +107,15 @@ impl SqlScanner {
         (scanned, stop)
     }
 
-    fn token(&mut self, cursor: &mut Cursor, byte: u8) -> Token {
+    fn token(&mut self, cursor: &mut SqlCursor, byte: u8) -> SqlToken {
         match byte {
             _ if is_blank(byte) => {
                 cursor.skip_while(is_blank);
-                Token::Blank
+                SqlToken::Blank
             }
             b'-' if cursor.peek(1) == Some(b'-') => {
                 cursor.skip_while(|byte| byte != b'\n' && byte != b'\r');
-                Token::Blank
+                SqlToken::Blank
             }
             b'/' if cursor.peek(1) == Some(b'*') => skip_comment(cursor),
             b'\'' => skip_string(cursor, 0, StringKind::Doubling),
@@ -124,7 +124,7 @@ impl SqlScanner {
             b':' if !self.is_plain => colon(cursor),
             b'\\' if self.is_plain => {
                 cursor.position += 1;
-                Token::Backslash
+                SqlToken::Backslash
             }
             b'\\' => backslash(cursor, &mut self.words),
             b'0'..=b'9' => skip_number(cursor),
@@ -133,9 +133,9 @@ impl SqlScanner {
                 cursor.position += 1;
                 if self.parentheses == 0 && self.begins == 0 {
                     self.words = 0;
-                    return Token::End;
+                    return SqlToken::End;
                 }
-                Token::Other
+                SqlToken::Other
             }
             b'(' | b')' => {
                 cursor.position += 1;
@@ -144,18 +144,18 @@ impl SqlScanner {
                 } else {
                     self.parentheses.saturating_sub(1)
                 };
-                Token::Other
+                SqlToken::Other
             }
             _ if is_word_start(byte) => self.word_or_prefix(cursor, byte),
             _ => {
                 cursor.position += 1;
-                Token::Other
+                SqlToken::Other
             }
         }
     }
 
     /// Scans a word, or a prefix letter that determines the kind of the following quote.
-    fn word_or_prefix(&mut self, cursor: &mut Cursor, byte: u8) -> Token {
+    fn word_or_prefix(&mut self, cursor: &mut SqlCursor, byte: u8) -> SqlToken {
         match (byte.to_ascii_lowercase(), cursor.peek(1), cursor.peek(2)) {
             (b'e', Some(b'\''), _) => return skip_string(cursor, 1, StringKind::Escaping),
             (b'b' | b'x', Some(b'\''), _) => return skip_string(cursor, 1, StringKind::Plain),
@@ -166,14 +166,14 @@ impl SqlScanner {
             (b'u', Some(b'&'), Some(b'"')) => return skip_identifier(cursor, 2),
             (b'u', Some(b'&'), _) => {
                 cursor.position += 1;
-                return Token::Other;
+                return SqlToken::Other;
             }
             _ => {}
         }
         let start = cursor.position;
         cursor.skip_while(is_word_continuation);
         self.count_word(&cursor.input[start..cursor.position]);
-        Token::Word
+        SqlToken::Word
     }
 
     /// Follows `CREATE [OR REPLACE] {FUNCTION|PROCEDURE} … BEGIN … CASE … END … END`, the only
@@ -207,22 +207,22 @@ impl SqlScanner {
 pub(crate) fn tokens(sql: &[u8]) -> Vec<Vec<u8>> {
     let mut scanner = SqlScanner::plain();
     let mut tokens = Vec::new();
-    let mut cursor = Cursor {
+    let mut cursor = SqlCursor {
         input: sql,
         position: 0,
     };
     while let Some(byte) = cursor.peek(0) {
         let start = cursor.position;
         match scanner.token(&mut cursor, byte) {
-            Token::Blank | Token::Comment | Token::End => {}
-            Token::Word => tokens.push(sql[start..cursor.position].to_ascii_lowercase()),
+            SqlToken::Blank | SqlToken::Comment | SqlToken::End => {}
+            SqlToken::Word => tokens.push(sql[start..cursor.position].to_ascii_lowercase()),
             _ => tokens.push(sql[start..cursor.position].to_vec()),
         }
     }
     tokens
 }
 
-enum Token {
+enum SqlToken {
     /// White space or a comment to the end of the line.
     Blank,
     /// A block comment, which is part of the statement.
@@ -268,7 +268,7 @@ fn is_variable(byte: u8) -> bool {
     is_word_start(byte) || byte.is_ascii_digit()
 }
 
-fn skip_comment(cursor: &mut Cursor) -> Token {
+fn skip_comment(cursor: &mut SqlCursor) -> SqlToken {
     let mut depth = 0_u32;
     while cursor.position < cursor.input.len() {
         if cursor.starts_with(b"/*") {
@@ -278,17 +278,17 @@ fn skip_comment(cursor: &mut Cursor) -> Token {
             depth -= 1;
             cursor.position += 2;
             if depth == 0 {
-                return Token::Comment;
+                return SqlToken::Comment;
             }
         } else {
             cursor.position += 1;
         }
     }
-    Token::Unterminated
+    SqlToken::Unterminated
 }
 
 /// A string literal after `prefix` bytes, including its continuations on later lines.
-fn skip_string(cursor: &mut Cursor, prefix: usize, kind: StringKind) -> Token {
+fn skip_string(cursor: &mut SqlCursor, prefix: usize, kind: StringKind) -> SqlToken {
     cursor.position += prefix + 1;
     while let Some(byte) = cursor.peek(0) {
         cursor.position += 1;
@@ -300,17 +300,17 @@ fn skip_string(cursor: &mut Cursor, prefix: usize, kind: StringKind) -> Token {
             } else if let Some(next) = continued_string(cursor) {
                 cursor.position = next;
             } else {
-                return Token::Other;
+                return SqlToken::Other;
             }
         }
     }
-    Token::Unterminated
+    SqlToken::Unterminated
 }
 
 /// Returns where a string continues that ended before the cursor: at the next quote, if only
 /// comments and blanks with a newline among them come before it.
-fn continued_string(cursor: &Cursor) -> Option<usize> {
-    let mut ahead = Cursor {
+fn continued_string(cursor: &SqlCursor) -> Option<usize> {
+    let mut ahead = SqlCursor {
         input: cursor.input,
         position: cursor.position,
     };
@@ -328,35 +328,35 @@ fn continued_string(cursor: &Cursor) -> Option<usize> {
     None
 }
 
-fn skip_identifier(cursor: &mut Cursor, prefix: usize) -> Token {
+fn skip_identifier(cursor: &mut SqlCursor, prefix: usize) -> SqlToken {
     cursor.position += prefix + 1;
     while let Some(byte) = cursor.peek(0) {
         cursor.position += 1;
         if byte == b'"' {
             if cursor.peek(0) != Some(b'"') {
-                return Token::Other;
+                return SqlToken::Other;
             }
             cursor.position += 1;
         }
     }
-    Token::Unterminated
+    SqlToken::Unterminated
 }
 
 /// A dollar-quoted string, a parameter, or a literal dollar.
-fn skip_dollar(cursor: &mut Cursor) -> Token {
+fn skip_dollar(cursor: &mut SqlCursor) -> SqlToken {
     let start = cursor.position;
     cursor.position += 1;
     if cursor.peek(0).is_some_and(|byte| byte.is_ascii_digit()) {
         // Letters directly after a parameter do not form a separate word.
         cursor.skip_while(is_word_continuation);
-        return Token::Other;
+        return SqlToken::Other;
     }
     if cursor.peek(0).is_some_and(is_word_start) {
         cursor.skip_while(is_variable);
     }
     if cursor.peek(0) != Some(b'$') {
         cursor.position = start + 1;
-        return Token::Other;
+        return SqlToken::Other;
     }
     cursor.position += 1;
     let delimiter = &cursor.input[start..cursor.position];
@@ -366,15 +366,15 @@ fn skip_dollar(cursor: &mut Cursor) -> Token {
         .position(|window| window == delimiter)
     {
         cursor.position += length + delimiter.len();
-        Token::Other
+        SqlToken::Other
     } else {
         cursor.position = cursor.input.len();
-        Token::Unterminated
+        SqlToken::Unterminated
     }
 }
 
 /// `::`, `:=`, `:name` and similar, which pgbench substitutes later, or a bare colon.
-fn colon(cursor: &mut Cursor) -> Token {
+fn colon(cursor: &mut SqlCursor) -> SqlToken {
     let start = cursor.position;
     cursor.position += 1;
     match cursor.peek(0) {
@@ -396,33 +396,33 @@ fn colon(cursor: &mut Cursor) -> Token {
             if cursor.position > start + 3 && cursor.peek(0) == Some(b'}') {
                 cursor.position += 1;
                 // psql's test of whether a variable is defined; pgbench's lexer has no variables.
-                return Token::Replaced(b"FALSE");
+                return SqlToken::Replaced(b"FALSE");
             }
             cursor.position = start + 1;
         }
         _ => {}
     }
-    Token::Other
+    SqlToken::Other
 }
 
-fn backslash(cursor: &mut Cursor, words: &mut usize) -> Token {
+fn backslash(cursor: &mut SqlCursor, words: &mut usize) -> SqlToken {
     cursor.position += 1;
     match cursor.peek(0) {
         Some(b';') => {
             cursor.position += 1;
             *words = 0;
-            Token::Replaced(b";")
+            SqlToken::Replaced(b";")
         }
         Some(b':') => {
             cursor.position += 1;
-            Token::Replaced(b":")
+            SqlToken::Replaced(b":")
         }
-        _ => Token::Backslash,
+        _ => SqlToken::Backslash,
     }
 }
 
 /// A number and directly following letters, which do not form a separate word.
-fn skip_number(cursor: &mut Cursor) -> Token {
+fn skip_number(cursor: &mut SqlCursor) -> SqlToken {
     let is_digit = |byte: u8| byte.is_ascii_digit();
     cursor.skip_while(is_digit);
     if cursor.peek(0) == Some(b'.') && cursor.peek(1) != Some(b'.') {
@@ -436,5 +436,5 @@ fn skip_number(cursor: &mut Cursor) -> Token {
     if cursor.peek(0).is_some_and(is_word_start) {
         cursor.skip_while(is_word_continuation);
     }
-    Token::Other
+    SqlToken::Other
 }

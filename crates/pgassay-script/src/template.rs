@@ -6,12 +6,12 @@
 //! sent; in the other modes `$n` replaces each occurrence. See `parseVariable`, `assignVariables`
 //! and `parseQuery` in pgbench.c, the same in 15 to 18.
 
-use crate::names::{Names, SlotId, is_name_continuation, is_name_start};
+use crate::names::{SlotId, VariableNames, is_name_continuation, is_name_start};
 use crate::variables::Variables;
 
 /// A `:name` in the text at bytes `start..end`, including the colon.
 #[derive(Clone, Copy, Debug)]
-struct Reference {
+struct VariableReference {
     start: u32,
     end: u32,
 }
@@ -20,7 +20,7 @@ struct Reference {
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
     source: Box<[u8]>,
-    references: Box<[Reference]>,
+    references: Box<[VariableReference]>,
     /// The variables of `references`, in the same order.
     parameters: Box<[SlotId]>,
     statement: Box<[u8]>,
@@ -28,7 +28,7 @@ pub(crate) struct Template {
 
 impl Template {
     /// Finds the variables of `source` and interns them.
-    pub fn new(source: &[u8], names: &mut Names) -> Template {
+    pub fn new(source: &[u8], names: &mut VariableNames) -> Template {
         let (mut references, mut parameters) = (Vec::new(), Vec::new());
         let mut position = 0;
         while position < source.len() {
@@ -48,7 +48,7 @@ impl Template {
                 {
                     position += 1;
                 }
-                references.push(Reference {
+                references.push(VariableReference {
                     start: start as u32,
                     end: position as u32,
                 });

@@ -9,7 +9,7 @@ use crate::number;
 
 /// The value of an expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
+pub enum ScriptValue {
     /// SQL NULL.
     Null,
     /// A truth value.
@@ -20,31 +20,31 @@ pub enum Value {
     Double(f64),
 }
 
-impl Value {
+impl ScriptValue {
     /// Returns this type's name in pgbench's messages.
     pub fn type_name(self) -> &'static str {
         match self {
-            Value::Null => "null",
-            Value::Bool(_) => "boolean",
-            Value::Int(_) => "int",
-            Value::Double(_) => "double",
+            ScriptValue::Null => "null",
+            ScriptValue::Bool(_) => "boolean",
+            ScriptValue::Int(_) => "int",
+            ScriptValue::Double(_) => "double",
         }
     }
 
     /// Whether `\if` and `CASE WHEN` treat this as true: a nonzero number, or `true`.
     pub fn is_true(self) -> bool {
         match self {
-            Value::Null => false,
-            Value::Bool(truth) => truth,
-            Value::Int(int) => int != 0,
-            Value::Double(double) => double != 0.0,
+            ScriptValue::Null => false,
+            ScriptValue::Bool(truth) => truth,
+            ScriptValue::Int(int) => int != 0,
+            ScriptValue::Double(double) => double != 0.0,
         }
     }
 
     /// Returns the value of a boolean; numbers are not coerced.
     pub fn to_bool(self) -> Result<bool, EvalError> {
         match self {
-            Value::Bool(truth) => Ok(truth),
+            ScriptValue::Bool(truth) => Ok(truth),
             _ => Err(self.cannot_coerce("boolean")),
         }
     }
@@ -53,8 +53,8 @@ impl Value {
     #[inline]
     pub fn to_int(self) -> Result<i64, EvalError> {
         match self {
-            Value::Int(int) => Ok(int),
-            Value::Double(double) => double_to_int(double),
+            ScriptValue::Int(int) => Ok(int),
+            ScriptValue::Double(double) => double_to_int(double),
             _ => Err(self.cannot_coerce("int")),
         }
     }
@@ -63,8 +63,8 @@ impl Value {
     #[inline]
     pub fn to_double(self) -> Result<f64, EvalError> {
         match self {
-            Value::Int(int) => Ok(int as f64),
-            Value::Double(double) => Ok(double),
+            ScriptValue::Int(int) => Ok(int as f64),
+            ScriptValue::Double(double) => Ok(double),
             _ => Err(self.cannot_coerce("double")),
         }
     }
@@ -72,17 +72,21 @@ impl Value {
     /// Appends this value's text in SQL, as in pgbench, without allocating.
     pub fn write_text(self, out: &mut Vec<u8>) {
         match self {
-            Value::Null => out.extend_from_slice(b"NULL"),
-            Value::Bool(truth) => out.extend_from_slice(if truth { b"true" } else { b"false" }),
-            Value::Int(int) => out.extend_from_slice(itoa::Buffer::new().format(int).as_bytes()),
-            Value::Double(double) => number::write_double(double, out),
+            ScriptValue::Null => out.extend_from_slice(b"NULL"),
+            ScriptValue::Bool(truth) => {
+                out.extend_from_slice(if truth { b"true" } else { b"false" })
+            }
+            ScriptValue::Int(int) => {
+                out.extend_from_slice(itoa::Buffer::new().format(int).as_bytes())
+            }
+            ScriptValue::Double(double) => number::write_double(double, out),
         }
     }
 
     /// Returns what `debug()` prints after its `debug(script=S,command=N): `, without a newline.
     pub fn debug_text(self) -> String {
         let mut text = self.type_name().as_bytes().to_vec();
-        if self != Value::Null {
+        if self != ScriptValue::Null {
             text.push(b' ');
             self.write_text(&mut text);
         }
@@ -110,7 +114,7 @@ fn double_to_int(double: f64) -> Result<i64, EvalError> {
 
 /// Returns the line, without a newline, that `debug(value)` prints in command `command` (from 1) of
 /// script `script` (from 0).
-pub fn debug_line(script: usize, command: usize, value: Value) -> String {
+pub fn debug_line(script: usize, command: usize, value: ScriptValue) -> String {
     format!(
         "debug(script={script},command={command}): {}",
         value.debug_text()

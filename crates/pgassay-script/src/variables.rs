@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use crate::error::EvalError;
-use crate::names::{InvalidName, Names, SlotId};
+use crate::names::{InvalidName, SlotId, VariableNames};
 use crate::number;
-use crate::value::Value;
+use crate::value::ScriptValue;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Content {
@@ -19,12 +19,12 @@ enum Content {
     /// No expression has read the text in `Slot::text` yet.
     Untyped,
     /// An expression has read the text and typed it; SQL still uses `Slot::text`.
-    TypedText(Value),
-    Typed(Value),
+    TypedText(ScriptValue),
+    Typed(ScriptValue),
 }
 
 #[derive(Clone, Debug)]
-struct Slot {
+struct VariableSlot {
     content: Content,
     text: Vec<u8>,
 }
@@ -32,14 +32,14 @@ struct Slot {
 /// The variables of one client, indexed by slot.
 #[derive(Clone, Debug)]
 pub struct Variables {
-    names: Arc<Names>,
-    slots: Box<[Slot]>,
+    names: Arc<VariableNames>,
+    slots: Box<[VariableSlot]>,
 }
 
 impl Variables {
     /// Creates all variables of `names`, undefined.
-    pub fn new(names: &Arc<Names>) -> Variables {
-        let undefined = Slot {
+    pub fn new(names: &Arc<VariableNames>) -> Variables {
+        let undefined = VariableSlot {
             content: Content::Undefined,
             text: Vec::new(),
         };
@@ -50,7 +50,7 @@ impl Variables {
     }
 
     /// Returns the table that names the slots.
-    pub fn names(&self) -> &Arc<Names> {
+    pub fn names(&self) -> &Arc<VariableNames> {
         &self.names
     }
 
@@ -61,7 +61,7 @@ impl Variables {
 
     /// Sets a typed value.
     #[inline]
-    pub fn set(&mut self, slot: SlotId, value: Value) {
+    pub fn set(&mut self, slot: SlotId, value: ScriptValue) {
         self.slots[slot.index()].content = Content::Typed(value);
     }
 
@@ -70,7 +70,7 @@ impl Variables {
         &mut self,
         context: &'static str,
         slot: SlotId,
-        value: Value,
+        value: ScriptValue,
     ) -> Result<(), EvalError> {
         if self.names.is_valid(slot) {
             self.set(slot, value);
@@ -94,7 +94,7 @@ impl Variables {
 
     /// Returns the value for an expression; the first read determines a text's type.
     #[inline]
-    pub fn value(&mut self, slot: SlotId) -> Result<Value, EvalError> {
+    pub fn value(&mut self, slot: SlotId) -> Result<ScriptValue, EvalError> {
         match self.slots[slot.index()].content {
             Content::Typed(value) | Content::TypedText(value) => Ok(value),
             Content::Undefined => Err(EvalError::UndefinedVariable {
@@ -118,7 +118,7 @@ impl Variables {
     }
 
     #[cold]
-    fn typed_text(&mut self, slot: SlotId) -> Result<Value, EvalError> {
+    fn typed_text(&mut self, slot: SlotId) -> Result<ScriptValue, EvalError> {
         let text = &self.slots[slot.index()].text;
         let value =
             type_text(text).map_err(|problem| problem.into_error(text, &self.names, slot))?;
@@ -134,7 +134,7 @@ enum TextProblem {
 }
 
 impl TextProblem {
-    fn into_error(self, text: &[u8], names: &Names, slot: SlotId) -> EvalError {
+    fn into_error(self, text: &[u8], names: &VariableNames, slot: SlotId) -> EvalError {
         let value = String::from_utf8_lossy(text).into_owned();
         match self {
             TextProblem::NotInteger => EvalError::NotInteger { value },
@@ -149,7 +149,7 @@ impl TextProblem {
 
 /// Determines a text's type as pgbench does: `null`; any prefix of `true`, `yes`, `false`, `no`,
 /// and `on`, `off`, `of`, in any case; an integer; a double.
-fn type_text(text: &[u8]) -> Result<Value, TextProblem> {
+fn type_text(text: &[u8]) -> Result<ScriptValue, TextProblem> {
     let is_prefix_of =
         |word: &[u8]| text.len() <= word.len() && word[..text.len()].eq_ignore_ascii_case(text);
     let is = |word: &[u8]| text.eq_ignore_ascii_case(word);
@@ -157,21 +157,21 @@ fn type_text(text: &[u8]) -> Result<Value, TextProblem> {
         // pgbench aborts the client without a message here.
         Err(TextProblem::Malformed)
     } else if is(b"null") {
-        Ok(Value::Null)
+        Ok(ScriptValue::Null)
     } else if is_prefix_of(b"true") || is_prefix_of(b"yes") || is(b"on") {
-        Ok(Value::Bool(true))
+        Ok(ScriptValue::Bool(true))
     } else if is_prefix_of(b"false") || is_prefix_of(b"no") || is(b"off") || is(b"of") {
-        Ok(Value::Bool(false))
+        Ok(ScriptValue::Bool(false))
     } else if number::looks_like_integer(text) {
         number::parse_integer(text)
-            .map(Value::Int)
+            .map(ScriptValue::Int)
             .map_err(|problem| match problem {
                 number::Problem::Syntax => TextProblem::NotInteger,
                 number::Problem::Range => TextProblem::OutOfRange,
             })
     } else {
         number::parse_double(text)
-            .map(Value::Double)
+            .map(ScriptValue::Double)
             .map_err(|_| TextProblem::Malformed)
     }
 }

@@ -16,7 +16,7 @@ mod server;
 
 use common::{client, parse};
 use grammar::{DEFINES, expression};
-use pgassay_script::{BUILTINS, Protocol};
+use pgassay_script::{BUILTINS, QueryProtocol};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use refusals::REFUSALS;
@@ -40,7 +40,7 @@ fn definitions() -> Vec<String> {
 /// Runs a script once with both programs and compares every value that it prints.
 #[track_caller]
 fn assert_same_values(pgbench: &Pgbench, server: &Server, text: &str, seed: u64) {
-    let (script, names) = parse(text, Protocol::Simple).unwrap();
+    let (script, names) = parse(text, QueryProtocol::Simple).unwrap();
     let ours = client(names, seed, &DEFINES).run(&script);
     assert!(ours.error.is_none(), "{:?}", ours.error);
     let seed = format!("--random-seed={seed}");
@@ -87,7 +87,7 @@ fn random_expressions_against_the_real_pgbench() {
     while good.len() < 400 {
         let node = expression().new_tree(&mut runner).unwrap().current();
         let text = format!("\\set x debug({})\n", node.text(0));
-        let (script, names) = parse(&text, Protocol::Simple).unwrap();
+        let (script, names) = parse(&text, QueryProtocol::Simple).unwrap();
         match client(names, 1, &DEFINES).run(&script).error {
             None => good.push(text),
             Some((_, error)) => failing.push((text, error)),
@@ -171,7 +171,7 @@ fn typed_text_against_the_real_pgbench() {
         "NuLl",
     ];
     for text in texts {
-        let (script, names) = parse("\\set x debug(:v)", Protocol::Simple).unwrap();
+        let (script, names) = parse("\\set x debug(:v)", QueryProtocol::Simple).unwrap();
         let ours = client(names, 1, &[("v", text)]).run(&script);
         let define = format!("v={text}");
         let stderr = pgbench.run(
@@ -205,7 +205,7 @@ fn statements_sent_against_the_real_pgbench() {
         "\\set b random(1, 100000 * :scale)\nSELECT :b, n'x', U&'\\0041', b'01', x'1F', '\\', '\\:b', \\:b;\n",
     ];
     for text in scripts {
-        let (script, names) = parse(text, Protocol::Simple).unwrap();
+        let (script, names) = parse(text, QueryProtocol::Simple).unwrap();
         let ours = client(names, 9, &DEFINES).run(&script);
         let definitions = definitions();
         // Since 18, -d is the database.
@@ -235,7 +235,9 @@ fn statements_sent_against_the_real_pgbench() {
 
 #[test]
 fn choices_and_seeds_of_several_clients_against_the_real_pgbench() {
-    use pgassay_script::{Names, Options, Script, ScriptSet, Seeding, Value, Variables, eval};
+    use pgassay_script::{
+        ParseOptions, ParsedScript, ScriptSet, ScriptValue, Seeding, VariableNames, Variables, eval,
+    };
     use std::sync::Arc;
 
     let Some((pgbench, server)) = server::both() else {
@@ -250,10 +252,10 @@ fn choices_and_seeds_of_several_clients_against_the_real_pgbench() {
         &["-n", "-t", "20", "-c", "3", "-j", "1", "--random-seed=77"],
         &[(texts[0], 2), (texts[1], 3)],
     );
-    let mut names = Names::new();
+    let mut names = VariableNames::new();
     let mut set = ScriptSet::new();
     for (text, weight) in texts.iter().zip([2, 3]) {
-        let script = Script::parse("s", *text, &Options::default(), &mut names).unwrap();
+        let script = ParsedScript::parse("s", *text, &ParseOptions::default(), &mut names).unwrap();
         set.push(Arc::new(script), weight).unwrap();
     }
     let mut variables = Variables::new(&Arc::new(names));
@@ -269,7 +271,8 @@ fn choices_and_seeds_of_several_clients_against_the_real_pgbench() {
             else {
                 panic!("not \\set")
             };
-            let mut debug = |value: Value| ours.push(pgassay_script::debug_line(index, 1, value));
+            let mut debug =
+                |value: ScriptValue| ours.push(pgassay_script::debug_line(index, 1, value));
             eval(expr, &mut variables, rng, &mut debug).unwrap();
         }
     }

@@ -10,7 +10,9 @@ use std::ffi::CString;
 
 use common::{parse, value};
 use grammar::{DEFINES, expression};
-use pgassay_script::{CommandKind, Names, Options, Protocol, Script, Value, sql};
+use pgassay_script::{
+    CommandKind, ParseOptions, ParsedScript, QueryProtocol, ScriptValue, VariableNames, sql,
+};
 use proptest::prelude::*;
 
 /// Script fragments, so that random texts get past the first token.
@@ -123,7 +125,7 @@ fn c_parse(text: &str) -> Option<f64> {
 }
 
 fn debug_of_double(value: f64) -> String {
-    Value::Double(value)
+    ScriptValue::Double(value)
         .debug_text()
         .trim_start_matches("double ")
         .to_owned()
@@ -149,17 +151,17 @@ proptest! {
 
     #[test]
     fn parsing_never_panics(text in script_fragments(), bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-        for protocol in [Protocol::Simple, Protocol::Prepared] {
-            let options = Options { protocol, ..Options::default() };
-            let _ = Script::parse("s", &text, &options, &mut Names::new()).map_err(|error| error.to_string());
-            let _ = Script::parse("s", &bytes, &options, &mut Names::new()).map_err(|error| error.to_string());
+        for protocol in [QueryProtocol::Simple, QueryProtocol::Prepared] {
+            let options = ParseOptions { protocol, ..ParseOptions::default() };
+            let _ = ParsedScript::parse("s", &text, &options, &mut VariableNames::new()).map_err(|error| error.to_string());
+            let _ = ParsedScript::parse("s", &bytes, &options, &mut VariableNames::new()).map_err(|error| error.to_string());
         }
         let _ = sql::statements(&text);
     }
 
     #[test]
     fn every_target_of_a_conditional_is_a_command(text in script_fragments()) {
-        let Ok((script, _)) = parse(&text, Protocol::Simple) else { return Ok(()) };
+        let Ok((script, _)) = parse(&text, QueryProtocol::Simple) else { return Ok(()) };
         let commands = script.commands();
         let is_endif = |target: usize| matches!(commands[target].kind, CommandKind::Endif);
         for (index, command) in commands.iter().enumerate() {
@@ -176,7 +178,7 @@ proptest! {
 
     #[test]
     fn statements_without_defined_variables_are_sent_as_they_are(text in script_fragments()) {
-        let Ok((script, names)) = parse(&text, Protocol::Simple) else { return Ok(()) };
+        let Ok((script, names)) = parse(&text, QueryProtocol::Simple) else { return Ok(()) };
         let variables = pgassay_script::Variables::new(&std::sync::Arc::new(names));
         for command in script.commands() {
             let CommandKind::Sql(sql) = &command.kind else { continue };

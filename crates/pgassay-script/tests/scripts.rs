@@ -10,13 +10,18 @@ use std::sync::Arc;
 
 use common::{client, parse, run};
 use pgassay_script::{
-    BUILTINS, Builtin, Capture, Command, CommandKind, Compat, Names, Options, ParseErrorKind,
-    Protocol, Rng, Script, ScriptSet, Seeding, Variables, parse_seed, split_weight,
+    BUILTINS, Builtin, Capture, CommandKind, Compat, ParseErrorKind, ParseOptions, ParsedScript,
+    QueryProtocol, Rng, ScriptCommand, ScriptSet, Seeding, VariableNames, Variables, parse_seed,
+    split_weight,
 };
 use refusals::REFUSALS;
 
-fn commands(text: &str) -> Vec<Command> {
-    parse(text, Protocol::Simple).unwrap().0.commands().to_vec()
+fn commands(text: &str) -> Vec<ScriptCommand> {
+    parse(text, QueryProtocol::Simple)
+        .unwrap()
+        .0
+        .commands()
+        .to_vec()
 }
 
 fn sql_texts(text: &str) -> Vec<String> {
@@ -31,7 +36,9 @@ fn sql_texts(text: &str) -> Vec<String> {
 
 #[track_caller]
 fn error(text: &str) -> String {
-    parse(text, Protocol::Prepared).unwrap_err().to_string()
+    parse(text, QueryProtocol::Prepared)
+        .unwrap_err()
+        .to_string()
 }
 
 #[test]
@@ -140,7 +147,11 @@ fn variables_are_substituted_as_pgbench_does() {
 
 #[test]
 fn statements_of_the_extended_protocol_have_numbered_parameters() {
-    let (script, names) = parse("SELECT :a::int, ':b', :a, ::c, :d;", Protocol::Extended).unwrap();
+    let (script, names) = parse(
+        "SELECT :a::int, ':b', :a, ::c, :d;",
+        QueryProtocol::Extended,
+    )
+    .unwrap();
     let CommandKind::Sql(sql) = &script.commands()[0].kind else {
         panic!("not SQL")
     };
@@ -153,9 +164,9 @@ fn statements_of_the_extended_protocol_have_numbered_parameters() {
     assert_eq!(parameters, ["a", "b", "a", "d"]);
 
     let many = |count| format!("SELECT {};", vec![":i"; count].join(", "));
-    assert!(parse(&many(255), Protocol::Prepared).is_ok());
-    assert!(parse(&many(256), Protocol::Simple).is_ok());
-    let message = parse(&many(256), Protocol::Extended)
+    assert!(parse(&many(255), QueryProtocol::Prepared).is_ok());
+    assert!(parse(&many(256), QueryProtocol::Simple).is_ok());
+    let message = parse(&many(256), QueryProtocol::Extended)
         .unwrap_err()
         .to_string();
     let expected = "statement has too many arguments (maximum is 255): SELECT :i, ";
@@ -164,10 +175,10 @@ fn statements_of_the_extended_protocol_have_numbered_parameters() {
 
 #[test]
 fn undefined_variables_are_null_parameters_and_nulls_are_text() {
-    let (_, mut names) = parse("SELECT 1", Protocol::Extended).unwrap();
+    let (_, mut names) = parse("SELECT 1", QueryProtocol::Extended).unwrap();
     let (a, b) = (names.intern(b"a"), names.intern(b"b"));
     let mut variables = Variables::new(&Arc::new(names));
-    variables.set(b, pgassay_script::Value::Null);
+    variables.set(b, pgassay_script::ScriptValue::Null);
     let mut text = Vec::new();
     assert!(!variables.write_text(a, &mut text) && !variables.is_defined(a));
     assert!(variables.write_text(b, &mut text) && variables.is_defined(b));
@@ -274,11 +285,11 @@ fn errors_match_pgbench() {
         error(&words),
         "test.sql:1: too many arguments in command \"shell\""
     );
-    assert!(parse(&words[..words.len() - 4], Protocol::Simple).is_ok());
+    assert!(parse(&words[..words.len() - 4], QueryProtocol::Simple).is_ok());
     let deep = format!("\\set x {}1", "(".repeat(100_000));
     assert!(error(&deep).starts_with("test.sql:1: memory exhausted in command \"set\""));
 
-    let at = parse("\n\\set i ;", Protocol::Simple).unwrap_err();
+    let at = parse("\n\\set i ;", QueryProtocol::Simple).unwrap_err();
     assert_eq!((at.line, at.column()), (2, Some(8)));
     assert!(
         matches!(at.kind, ParseErrorKind::Syntax(syntax) if syntax.detail.as_deref() == Some(";"))
@@ -294,7 +305,7 @@ fn variable_names_are_checked_when_set() {
     assert_eq!(error.abort_reason(), "assignment of meta-command failed");
     assert!(run("\\set x :1abc", &[]).error.is_some());
 
-    let mut names = Names::new();
+    let mut names = VariableNames::new();
     let column = names.intern(b"x_c");
     assert_eq!(names.capture_slot("gset", b"x_", b"c"), Ok(Some(column)));
     assert_eq!(names.capture_slot("gset", b"", b"unread"), Ok(None));
@@ -305,7 +316,7 @@ fn variable_names_are_checked_when_set() {
 #[test]
 fn sleeps_and_shells() {
     let text = "\\set ms 250\n\\sleep :ms ms\n\\sleep 100 us\n\\sleep 2\n\\sleep 3ms\n\\sleep -1 s\n\\sleep :one MS";
-    let (script, names) = parse(text, Protocol::Simple).unwrap();
+    let (script, names) = parse(text, QueryProtocol::Simple).unwrap();
     let mut client = client(names, 1, &[("one", "1.9")]);
     assert!(client.run(&script).error.is_none());
     let slept: Vec<_> = script
@@ -319,7 +330,7 @@ fn sleeps_and_shells() {
     assert_eq!(slept, [250_000, 100, 2_000_000, 3_000, 0, 1_000]);
 
     let text = "\\set n 7\n\\setshell v \\\n  echo ::x :n \\\n:n\\\n y";
-    let (script, names) = parse(text, Protocol::Simple).unwrap();
+    let (script, names) = parse(text, QueryProtocol::Simple).unwrap();
     let mut client = common::client(names, 1, &[]);
     client.run(&script);
     let CommandKind::SetShell { slot, shell } = &script.commands()[1].kind else {
@@ -362,14 +373,14 @@ fn setrandom_is_translated_with_a_note() {
     let text = "\\setrandom id 1 1000000\n\\set b random(1, 1000000)\n\
                 \\setrandom g 1 :max gaussian 2.5\n\\setrandom e 1 :max exponential :p\n\
                 \\setrandom u 5 5 UNIFORM\nSELECT :id, :u;";
-    let (script, names) = parse(text, Protocol::Simple).unwrap();
+    let (script, names) = parse(text, QueryProtocol::Simple).unwrap();
     assert_eq!(script.notes().len(), 4);
     assert!(script.notes()[0].line == 1 && script.notes()[0].text.contains("removed"));
     let defines = [("max", "100"), ("p", "2.0")];
     let sent = client(names, 5432, &defines).run(&script).sent;
     let (modern, names) = parse(
         "\\set id random(1, 1000000)\nSELECT :id, 5;",
-        Protocol::Simple,
+        QueryProtocol::Simple,
     )
     .unwrap();
     assert_eq!(sent, client(names, 5432, &[]).run(&modern).sent);
@@ -412,11 +423,11 @@ fn pipelines_and_versions() {
         kinds,
         ["startpipeline", "SQL", "SyncPipeline", "SQL", "endpipeline"]
     );
-    let options = Options {
+    let options = ParseOptions {
         compat: Compat::V15,
-        protocol: Protocol::Extended,
+        protocol: QueryProtocol::Extended,
     };
-    let error = Script::parse("s", text, &options, &mut Names::new()).unwrap_err();
+    let error = ParsedScript::parse("s", text, &options, &mut VariableNames::new()).unwrap_err();
     assert!(
         error
             .headline()
@@ -426,11 +437,11 @@ fn pipelines_and_versions() {
 
 #[test]
 fn bytes_that_are_not_utf_8_are_kept() {
-    let mut names = Names::new();
+    let mut names = VariableNames::new();
     let text: &[u8] = b"\\set \xe9 'x'\n";
-    assert!(Script::parse("s", text, &Options::default(), &mut names).is_err());
+    assert!(ParsedScript::parse("s", text, &ParseOptions::default(), &mut names).is_err());
     let text: &[u8] = b"\\set \xe9 5\nSELECT '\xe9', :\xe9;";
-    let script = Script::parse("s", text, &Options::default(), &mut names).unwrap();
+    let script = ParsedScript::parse("s", text, &ParseOptions::default(), &mut names).unwrap();
     let CommandKind::Sql(sql) = &script.commands()[1].kind else {
         panic!()
     };
@@ -441,9 +452,14 @@ fn bytes_that_are_not_utf_8_are_kept() {
 fn builtins_are_found_by_prefix_and_parse() {
     for builtin in &BUILTINS {
         assert_eq!(Builtin::find(builtin.name), Ok(builtin));
-        let mut names = Names::new();
-        let script =
-            Script::parse(builtin.title, builtin.text, &Options::default(), &mut names).unwrap();
+        let mut names = VariableNames::new();
+        let script = ParsedScript::parse(
+            builtin.title,
+            builtin.text,
+            &ParseOptions::default(),
+            &mut names,
+        )
+        .unwrap();
         assert_eq!(script.name(), builtin.title);
     }
     assert_eq!(Builtin::find("se").unwrap().name, "select-only");
@@ -469,7 +485,7 @@ fn builtins_are_found_by_prefix_and_parse() {
 
 #[test]
 fn scripts_are_chosen_by_weight() {
-    let (script, _) = parse("SELECT 1", Protocol::Simple).unwrap();
+    let (script, _) = parse("SELECT 1", QueryProtocol::Simple).unwrap();
     let script = Arc::new(script);
     let mut set = ScriptSet::new();
     assert_eq!(
@@ -539,7 +555,12 @@ fn seeds_are_drawn_in_pgbench_order() {
 fn long_invalid_utf8_line_does_not_panic() {
     for byte in [0x80, 0xb4, 0xff] {
         let name = "strange.sql";
-        let parsed = Script::parse(name, &[byte; 300], &Options::default(), &mut Names::new());
+        let parsed = ParsedScript::parse(
+            name,
+            &[byte; 300],
+            &ParseOptions::default(),
+            &mut VariableNames::new(),
+        );
         let first_line = parsed.unwrap().commands()[0].first_line.clone();
         assert_eq!(first_line.chars().count(), 127, "{byte:x}");
     }

@@ -30,12 +30,12 @@ pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The user that a server runs as, and the current user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Account {
+pub(crate) struct OsAccount {
     pub user: PasswordEntry,
     pub ourselves: PasswordEntry,
 }
 
-impl Account {
+impl OsAccount {
     /// The user to run as: the current user; for root, `run_as` or `nobody`.
     pub(crate) fn choose(run_as: Option<&str>) -> Result<Self, ServerError> {
         let uid = os::effective_uid();
@@ -200,14 +200,14 @@ mod tests {
 
     #[test]
     fn a_server_never_runs_as_root() {
-        let account = Account::choose(None).unwrap();
+        let account = OsAccount::choose(None).unwrap();
         assert_ne!(account.user.uid, 0);
         let ours = os::effective_uid();
         assert_eq!(account.is_other(), ours == 0);
         if ours == 0 {
             assert_eq!(account.user.name, DEFAULT_USER);
             assert!(matches!(
-                Account::choose(Some("root")),
+                OsAccount::choose(Some("root")),
                 Err(ServerError::RootNotAllowed)
             ));
         }
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_error_for_an_unknown_user_includes_its_name() {
-        let error = Account::choose(Some("no-such-user-here")).unwrap_err();
+        let error = OsAccount::choose(Some("no-such-user-here")).unwrap_err();
         assert!(error.to_string().contains("no-such-user-here"), "{error}");
     }
 
@@ -226,7 +226,7 @@ mod tests {
         std::fs::create_dir(&closed).unwrap();
         std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
         std::fs::set_permissions(base.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let account = Account::choose(None).unwrap();
+        let account = OsAccount::choose(None).unwrap();
         assert_eq!(
             account.barrier(&closed.join("bin/postgres")),
             Some(closed.clone())
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_script_that_takes_too_long_is_killed() {
-        let account = Account::choose(None).unwrap();
+        let account = OsAccount::choose(None).unwrap();
         let run = |script, timeout| {
             account.run_script(
                 script,
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn only_allowed_environment_variables_are_passed_to_a_server() {
-        let account = Account::choose(None).unwrap();
+        let account = OsAccount::choose(None).unwrap();
         let command = account.command(Path::new("/bin/sh"));
         let allowed =
             |name: &str| ENVIRONMENT.contains(&name) || name == "LC_ALL" || name == "LANG";

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::installation::{Installation, Source};
+use crate::installation::{Installation, InstallationSource};
 use crate::os;
 use crate::version::{Series, Version, VersionRequest};
 
@@ -95,7 +95,7 @@ impl Cache {
             .filter(|version| request.matches(version));
         fitting.into_iter().find_map(|version| {
             let bin_dir = self.entry(&version).join("bin");
-            match Installation::inspect(&bin_dir, Source::Cache) {
+            match Installation::inspect(&bin_dir, InstallationSource::Cache) {
                 Ok(installation) => Some(installation),
                 Err(error) => {
                     tracing::warn!(entry = %bin_dir.display(), %error, "broken cache entry");
@@ -156,7 +156,7 @@ impl Cache {
     ) -> io::Result<Installation> {
         open_to_all(unpacked)?;
         // An archive whose programs do not run must not become an entry.
-        Installation::inspect(&unpacked.join("bin"), Source::Fetched)?;
+        Installation::inspect(&unpacked.join("bin"), InstallationSource::Fetched)?;
         let directory = File::open(self.directory())?;
         os::sync_file_system(&directory)?;
         let entry = self.entry(version);
@@ -169,7 +169,7 @@ impl Cache {
         if let Some(scratch) = unpacked.parent() {
             fs::remove_dir_all(scratch)?;
         }
-        Installation::inspect(&entry.join("bin"), Source::Fetched)
+        Installation::inspect(&entry.join("bin"), InstallationSource::Fetched)
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
-use crate::account::{Account, SHORT_TIMEOUT};
+use crate::account::{OsAccount, SHORT_TIMEOUT};
 use crate::error::ServerError;
 use crate::installation::Installation;
 use crate::server::{SUPERUSER, ServerConfig};
@@ -26,7 +26,7 @@ const INITDB: &str =
 pub(crate) struct Cluster<'a> {
     pub installation: &'a Installation,
     pub config: &'a ServerConfig,
-    pub account: &'a Account,
+    pub account: &'a OsAccount,
     /// The server's directory, which contains the data directory `data`.
     pub base: &'a Path,
     pub socket_directory: PathBuf,

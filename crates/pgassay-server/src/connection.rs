@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pgassay_wire::{Exchange, ExchangeError, Login, QueryResult};
 
-pub use pgassay_wire::ServerError as SqlError;
+pub use pgassay_wire::ServerMessage as SqlError;
 
 /// A stream that a connection can use.
 pub trait Stream: Read + Write + Send {

@@ -23,14 +23,14 @@ impl Installation {
 mod tests {
     use super::*;
     use crate::facts::BuildFacts;
-    use crate::installation::Source;
+    use crate::installation::InstallationSource;
     use crate::version::Version;
 
     fn built(bin_dir: &std::path::Path, configure: Option<&str>) -> Installation {
         Installation {
             version: Version::parse("18.1").unwrap(),
             bin_dir: bin_dir.to_owned(),
-            source: Source::Named,
+            source: InstallationSource::Named,
             build: BuildFacts {
                 configure: configure.map(str::to_owned),
                 ..BuildFacts::default()

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::cache::{Cache, default_cache_dir};
 use crate::fetch::{FetchError, Repository};
-use crate::installation::{Installation, Source};
+use crate::installation::{Installation, InstallationSource};
 use crate::version::{Series, Version, VersionRequest};
 
 /// Time limit of one request to the repository, including a download of 15 MB.
@@ -39,7 +39,7 @@ pub struct Finder {
 /// What a finder is doing, for a progress display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Progress {
+pub enum FinderProgress {
     /// Queries the repository for its versions.
     Asking {
         /// The requested version.
@@ -193,7 +193,7 @@ impl Finder {
     pub fn find(
         &self,
         request: &VersionRequest,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(FinderProgress),
     ) -> Result<Installation, FindError> {
         if let Some(dir) = &self.named_dir {
             return in_named(dir, request);
@@ -218,7 +218,7 @@ impl Finder {
                     installation.version,
                     installation.bin_dir.display()
                 );
-                installation.source = Source::Installed { note };
+                installation.source = InstallationSource::Installed { note };
                 Ok(installation)
             }
             None => Err(error),
@@ -229,7 +229,7 @@ impl Finder {
         &self,
         cache: &Cache,
         request: &VersionRequest,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(FinderProgress),
     ) -> Result<Installation, FindError> {
         if self.offline {
             let (request, cache_dir) = (request.clone(), self.cache_dir.clone());
@@ -242,7 +242,7 @@ impl Finder {
         let failed = |cause| self.not_fetched(cache, request, cause);
         let repository =
             Repository::new(self.mirror.as_deref(), self.network_timeout).map_err(failed)?;
-        let asking = |elapsed| Progress::Asking {
+        let asking = |elapsed| FinderProgress::Asking {
             request: request.clone(),
             elapsed,
         };
@@ -271,7 +271,7 @@ impl Finder {
         request: &VersionRequest,
         version: &Version,
         repository: &Repository,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(FinderProgress),
     ) -> Result<Installation, FindError> {
         let series = version.series();
         let unwritable = |source| FindError::Cache {
@@ -282,7 +282,7 @@ impl Finder {
         let timeout = 2 * self.network_timeout;
         let lock = cache
             .lock(series, timeout, |elapsed| {
-                progress(Progress::Waiting { series, elapsed });
+                progress(FinderProgress::Waiting { series, elapsed });
             })
             .map_err(unwritable)?
             .ok_or(FindError::Busy { series, timeout })?;
@@ -292,7 +292,7 @@ impl Finder {
             return Ok(installation);
         }
         let scratch = cache.scratch(series, &lock).map_err(unwritable)?;
-        let fetching = |elapsed| Progress::Fetching {
+        let fetching = |elapsed| FinderProgress::Fetching {
             version: version.clone(),
             elapsed,
         };
@@ -342,7 +342,7 @@ fn in_named(dir: &Path, request: &VersionRequest) -> Result<Installation, FindEr
     for bin_dir in candidates.filter(|bin_dir| bin_dir.join("postgres").is_file()) {
         let bin_dir = bin_dir.canonicalize().unwrap_or(bin_dir);
         found.push(
-            Installation::inspect(&bin_dir, Source::Named)
+            Installation::inspect(&bin_dir, InstallationSource::Named)
                 .map_err(|error| named(error.to_string()))?,
         );
     }
@@ -366,7 +366,7 @@ fn in_named(dir: &Path, request: &VersionRequest) -> Result<Installation, FindEr
 
 /// Searches the installed versions: Debian's directories, and `pg_config` on the `PATH`.
 fn in_system(request: &VersionRequest) -> Option<Installation> {
-    let source = || Source::Installed {
+    let source = || InstallationSource::Installed {
         note: String::new(),
     };
     series_dirs(Path::new(SYSTEM_INSTALLATIONS))

@@ -12,7 +12,7 @@ use std::process::{Child, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::account::Account;
+use crate::account::OsAccount;
 use crate::error::ServerError;
 use crate::keeper::Keeper;
 use crate::log::ServerLog;
@@ -29,7 +29,7 @@ const SHORT_DIRECTORY: &str = "/tmp";
 
 /// A server's directories, keeper and postmaster.
 #[derive(Debug)]
-pub(crate) struct SourceFile {
+pub(crate) struct ServerHome {
     base: ServerDir,
     /// A separate directory for the socket, if the path of `base` is too long or not the default.
     socket: Option<ServerDir>,
@@ -37,12 +37,12 @@ pub(crate) struct SourceFile {
     postmaster: Mutex<Option<Child>>,
 }
 
-impl SourceFile {
+impl ServerHome {
     /// Creates the directories and starts the keeper. Returns the log too, since it must be created
     /// before the directories are handed over.
     pub(crate) fn create(
         parent: &Path,
-        account: &Account,
+        account: &OsAccount,
     ) -> Result<(Self, ServerLog), ServerError> {
         let failed = |doing, path: &Path| {
             let path = path.to_owned();
@@ -76,7 +76,7 @@ impl SourceFile {
         Ok((home, log))
     }
 
-    fn prepare_directories(&self, account: &Account) -> io::Result<ServerLog> {
+    fn prepare_directories(&self, account: &OsAccount) -> io::Result<ServerLog> {
         let log = ServerLog::create(self.base.path().join("log"))?;
         if let Some(socket) = &self.socket {
             std::fs::write(
@@ -163,7 +163,7 @@ impl SourceFile {
     }
 }
 
-impl Drop for SourceFile {
+impl Drop for ServerHome {
     fn drop(&mut self) {
         if let Err(error) = self.clear() {
             tracing::error!(path = %self.base.path().display(), %error, "cannot remove a server");

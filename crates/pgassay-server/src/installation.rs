@@ -22,14 +22,14 @@ pub struct Installation {
     /// Its exact version, as the server program reports it.
     pub version: Version,
     /// Where it comes from.
-    pub source: Source,
+    pub source: InstallationSource,
     /// How it was built.
     pub build: BuildFacts,
 }
 
 /// Where an installation comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum InstallationSource {
     /// A directory that the user specified.
     Named,
     /// The cache, from an earlier run.
@@ -45,7 +45,7 @@ pub enum Source {
 
 impl Installation {
     /// Inspects a directory of programs. The error says what is missing.
-    pub(crate) fn inspect(bin_dir: &Path, source: Source) -> io::Result<Self> {
+    pub(crate) fn inspect(bin_dir: &Path, source: InstallationSource) -> io::Result<Self> {
         for name in NEEDED {
             let program = bin_dir.join(name);
             if !program.is_file() {
@@ -137,7 +137,8 @@ mod tests {
             "postgres",
             "echo 'postgres (PostgreSQL) 16.4 (Vendor 1)'",
         );
-        let installation = Installation::inspect(directory.path(), Source::Named).unwrap();
+        let installation =
+            Installation::inspect(directory.path(), InstallationSource::Named).unwrap();
         assert_eq!(installation.version.to_string(), "16.4");
     }
 
@@ -145,7 +146,7 @@ mod tests {
     fn the_error_includes_why_a_program_does_not_run() {
         let directory = tempfile::tempdir().unwrap();
         let inspect = || {
-            Installation::inspect(directory.path(), Source::Named)
+            Installation::inspect(directory.path(), InstallationSource::Named)
                 .unwrap_err()
                 .to_string()
         };

@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_keeper_holds_the_lock_on_its_own() {
         let parent = tempfile::tempdir().unwrap();
-        let account = crate::account::Account::choose(None).unwrap();
+        let account = crate::account::OsAccount::choose(None).unwrap();
         let base = ServerDir::create(parent.path()).unwrap();
         let path = base.path().to_owned();
         let mut keeper = Keeper::start(&base, None).unwrap();

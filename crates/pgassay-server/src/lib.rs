@@ -58,14 +58,14 @@ mod version;
 
 pub use cache::default_cache_dir;
 pub use connection::{Connection, ConnectionError, SqlError, Stream};
-pub use counters::{Counted, CounterReader, CounterReading, ServerProcesses};
+pub use counters::{CounterDeltas, CounterReader, CounterReading, ServerProcesses};
 pub use error::ServerError;
 pub use facts::{BuildFacts, differ};
 pub use fetch::FetchError;
-pub use finder::{FindError, Finder, Progress};
-pub use installation::{Installation, Source};
+pub use finder::{FindError, Finder, FinderProgress};
+pub use installation::{Installation, InstallationSource};
 pub use os::Pid;
 pub use pgassay_wire::{Password, QueryResult};
-pub use processes::{Role, ServerProcess, of_postmaster, wait_until_gone};
+pub use processes::{ProcessRole, ServerProcess, of_postmaster, wait_until_gone};
 pub use server::{Server, ServerConfig};
 pub use version::{Series, Version, VersionError, VersionRequest};

@@ -21,14 +21,14 @@ pub struct ServerProcess {
     /// Its PID.
     pub pid: Pid,
     /// Its role.
-    pub role: Role,
+    pub role: ProcessRole,
     /// Its current title, without `postgres: `.
     pub title: String,
 }
 
 /// The role of a server process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum ProcessRole {
     /// The parent of all other processes.
     Postmaster,
     /// Serves a client connection.
@@ -64,33 +64,33 @@ pub enum Role {
 }
 
 /// Prefixes of titles and their roles; the first match counts.
-const TITLES: [(&str, Role); 19] = [
-    ("checkpointer", Role::Checkpointer),
-    ("background writer", Role::BackgroundWriter),
-    ("writer process", Role::BackgroundWriter),
-    ("walwriter", Role::WalWriter),
-    ("wal writer", Role::WalWriter),
-    ("autovacuum launcher", Role::AutovacuumLauncher),
-    ("autovacuum worker", Role::AutovacuumWorker),
-    ("logger", Role::Logger),
-    ("stats collector", Role::StatsCollector),
-    ("io worker", Role::IoWorker),
-    ("startup", Role::Startup),
-    ("archiver", Role::Archiver),
-    ("walsender", Role::WalSender),
-    ("wal sender", Role::WalSender),
-    ("logical replication launcher", Role::LogicalLauncher),
+const TITLES: [(&str, ProcessRole); 19] = [
+    ("checkpointer", ProcessRole::Checkpointer),
+    ("background writer", ProcessRole::BackgroundWriter),
+    ("writer process", ProcessRole::BackgroundWriter),
+    ("walwriter", ProcessRole::WalWriter),
+    ("wal writer", ProcessRole::WalWriter),
+    ("autovacuum launcher", ProcessRole::AutovacuumLauncher),
+    ("autovacuum worker", ProcessRole::AutovacuumWorker),
+    ("logger", ProcessRole::Logger),
+    ("stats collector", ProcessRole::StatsCollector),
+    ("io worker", ProcessRole::IoWorker),
+    ("startup", ProcessRole::Startup),
+    ("archiver", ProcessRole::Archiver),
+    ("walsender", ProcessRole::WalSender),
+    ("wal sender", ProcessRole::WalSender),
+    ("logical replication launcher", ProcessRole::LogicalLauncher),
     (
         "bgworker: logical replication launcher",
-        Role::LogicalLauncher,
+        ProcessRole::LogicalLauncher,
     ),
-    ("parallel worker", Role::ParallelWorker),
-    ("bgworker: parallel worker", Role::ParallelWorker),
-    ("bgworker:", Role::Other),
+    ("parallel worker", ProcessRole::ParallelWorker),
+    ("bgworker: parallel worker", ProcessRole::ParallelWorker),
+    ("bgworker:", ProcessRole::Other),
 ];
 
 /// The name in reports, as PostgreSQL 18 titles its processes.
-impl fmt::Display for Role {
+impl fmt::Display for ProcessRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Postmaster => "postmaster",
@@ -113,7 +113,7 @@ impl fmt::Display for Role {
     }
 }
 
-impl Role {
+impl ProcessRole {
     /// The role in a title without `postgres: `.
     fn of_title(title: &str) -> Self {
         // A cluster name, if set, ends at the first colon, and so does `bgworker:`.
@@ -141,7 +141,7 @@ pub fn of_postmaster(postmaster: Pid) -> Vec<ServerProcess> {
             if pid == postmaster {
                 return Some(ServerProcess {
                     pid,
-                    role: Role::Postmaster,
+                    role: ProcessRole::Postmaster,
                     title,
                 });
             }
@@ -154,7 +154,7 @@ pub fn of_postmaster(postmaster: Pid) -> Vec<ServerProcess> {
                 .to_owned();
             Some(ServerProcess {
                 pid,
-                role: Role::of_title(&title),
+                role: ProcessRole::of_title(&title),
                 title,
             })
         })
@@ -240,27 +240,33 @@ mod tests {
     #[test]
     fn titles_of_old_and_new_versions_give_the_role() {
         let cases = [
-            ("checkpointer process", Role::Checkpointer),
-            ("checkpointer ", Role::Checkpointer),
-            ("study 1: checkpointer", Role::Checkpointer),
-            ("writer process", Role::BackgroundWriter),
-            ("background writer", Role::BackgroundWriter),
-            ("wal writer process", Role::WalWriter),
-            ("walwriter", Role::WalWriter),
-            ("stats collector process", Role::StatsCollector),
-            ("io worker 2", Role::IoWorker),
+            ("checkpointer process", ProcessRole::Checkpointer),
+            ("checkpointer ", ProcessRole::Checkpointer),
+            ("study 1: checkpointer", ProcessRole::Checkpointer),
+            ("writer process", ProcessRole::BackgroundWriter),
+            ("background writer", ProcessRole::BackgroundWriter),
+            ("wal writer process", ProcessRole::WalWriter),
+            ("walwriter", ProcessRole::WalWriter),
+            ("stats collector process", ProcessRole::StatsCollector),
+            ("io worker 2", ProcessRole::IoWorker),
             (
                 "bgworker: logical replication launcher",
-                Role::LogicalLauncher,
+                ProcessRole::LogicalLauncher,
             ),
-            ("parallel worker for PID 12", Role::ParallelWorker),
-            ("bgworker: pg_cron", Role::Other),
-            ("postgres postgres [local] idle", Role::Backend),
-            ("study 1: app bench 127.0.0.1(4242) SELECT", Role::Backend),
-            ("app bench ::1(4242) idle in transaction", Role::Backend),
+            ("parallel worker for PID 12", ProcessRole::ParallelWorker),
+            ("bgworker: pg_cron", ProcessRole::Other),
+            ("postgres postgres [local] idle", ProcessRole::Backend),
+            (
+                "study 1: app bench 127.0.0.1(4242) SELECT",
+                ProcessRole::Backend,
+            ),
+            (
+                "app bench ::1(4242) idle in transaction",
+                ProcessRole::Backend,
+            ),
         ];
         for (title, role) in cases {
-            assert_eq!(Role::of_title(title), role, "{title}");
+            assert_eq!(ProcessRole::of_title(title), role, "{title}");
         }
     }
 

@@ -18,15 +18,15 @@ use std::time::Duration;
 
 use pgassay_wire::{Login, Password};
 
-use crate::account::Account;
+use crate::account::OsAccount;
 use crate::cluster::Cluster;
 use crate::connection::{Connection, ConnectionError};
 use crate::error::ServerError;
-use crate::home::{self, SourceFile};
+use crate::home::{self, ServerHome};
 use crate::installation::Installation;
 use crate::log::{self, ServerLog};
 use crate::os::{self, Pid, Signal};
-use crate::processes::{self, Role, ServerProcess};
+use crate::processes::{self, ProcessRole, ServerProcess};
 use crate::sweep;
 
 /// The role that owns the server.
@@ -93,11 +93,11 @@ impl Default for ServerConfig {
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    home: SourceFile,
+    home: ServerHome,
     log: ServerLog,
     installation: Installation,
     config: ServerConfig,
-    account: Account,
+    account: OsAccount,
     port: u16,
     password: Password,
 }
@@ -106,13 +106,13 @@ impl Server {
     /// Removes what earlier servers left, creates a data directory, starts a server on it and
     /// waits until it accepts connections. After an error nothing is left behind.
     pub fn start(installation: &Installation, config: &ServerConfig) -> Result<Self, ServerError> {
-        let account = Account::choose(config.run_as.as_deref())?;
+        let account = OsAccount::choose(config.run_as.as_deref())?;
         sweep::stale(&home::parents(config.parent_dir.as_ref()), &account);
         let parent = config
             .parent_dir
             .clone()
             .unwrap_or_else(home::default_parent);
-        let (home, log) = SourceFile::create(&parent, &account)?;
+        let (home, log) = ServerHome::create(&parent, &account)?;
         let password = random_password().map_err(|source| ServerError::Directory {
             doing: "create a password for the server in",
             path: parent,
@@ -231,7 +231,7 @@ impl Server {
         let backends = self
             .processes()
             .into_iter()
-            .filter(|process| process.role == Role::Backend);
+            .filter(|process| process.role == ProcessRole::Backend);
         backends.map(|process| process.pid).collect()
     }
 

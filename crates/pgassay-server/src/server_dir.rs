@@ -14,7 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::account::Account;
+use crate::account::OsAccount;
 use crate::os;
 
 const PREFIX: &str = "pgassay-";
@@ -57,13 +57,13 @@ impl ServerDir {
 
     /// Makes the server's user the owner of the directory. Then only that user and root can access
     /// it.
-    pub(crate) fn hand_over(&self, account: &Account) -> io::Result<()> {
+    pub(crate) fn hand_over(&self, account: &OsAccount) -> io::Result<()> {
         chown(&self.path, Some(account.user.uid), Some(account.user.gid))
     }
 
     /// Takes over a stale server directory. `None` if it is in use, is not a server directory, or is
     /// owned neither by the current user nor by the server's user.
-    pub(crate) fn adopt(path: &Path, account: &Account) -> io::Result<Option<Self>> {
+    pub(crate) fn adopt(path: &Path, account: &OsAccount) -> io::Result<Option<Self>> {
         if !path.file_name().is_some_and(is_server_dir_name) {
             return Ok(None);
         }
@@ -146,8 +146,8 @@ fn lock_new(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn account() -> Account {
-        Account::choose(None).unwrap()
+    fn account() -> OsAccount {
+        OsAccount::choose(None).unwrap()
     }
 
     /// Processes that other tests start hold our locks between fork and exec.

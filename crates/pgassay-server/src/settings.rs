@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::account::Account;
+use crate::account::OsAccount;
 use crate::error::ServerError;
 use crate::version::Version;
 
@@ -102,7 +102,7 @@ pub(crate) fn host_rules(version: &Version, superuser: &str, tcp: bool) -> Strin
 }
 
 /// `pg_ident.conf`: maps our operating-system user to the superuser.
-pub(crate) fn user_map(account: &Account, superuser: &str) -> String {
+pub(crate) fn user_map(account: &OsAccount, superuser: &str) -> String {
     let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
     format!(
         "# Set by pgassay.\npgassay {} {superuser}\n",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::account::Account;
+use crate::account::OsAccount;
 use crate::os::{self, Pid, Signal};
 use crate::processes;
 use crate::server_dir::{self, ServerDir};
@@ -60,7 +60,7 @@ fn signal_until_gone(living: impl Fn() -> Vec<Pid>, signal: Signal, timeout: Dur
 
 /// Removes the stale server directories in `parents`, and ends the processes in them. Returns the
 /// removed paths. Only logs failures, since they must not prevent a new server from starting.
-pub(crate) fn stale(parents: &[PathBuf], account: &Account) -> Vec<PathBuf> {
+pub(crate) fn stale(parents: &[PathBuf], account: &OsAccount) -> Vec<PathBuf> {
     let mut removed = Vec::new();
     for path in parents
         .iter()
@@ -91,7 +91,7 @@ pub(crate) fn stale(parents: &[PathBuf], account: &Account) -> Vec<PathBuf> {
     removed
 }
 
-fn sweep_one(path: &Path, account: &Account) -> io::Result<bool> {
+fn sweep_one(path: &Path, account: &OsAccount) -> io::Result<bool> {
     let Some(place) = ServerDir::adopt(path, account)? else {
         return Ok(false);
     };
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn only_stale_directories_are_removed() {
         let parent = tempfile::tempdir().unwrap();
-        let account = Account::choose(None).unwrap();
+        let account = OsAccount::choose(None).unwrap();
         let in_use = ServerDir::create(parent.path()).unwrap();
         let left = ServerDir::create(parent.path()).unwrap().path().to_owned();
         std::fs::write(left.join("file"), "x").unwrap();
@@ -141,7 +141,7 @@ mod tests {
     fn data_in_another_location_are_found_through_the_socket_directory() {
         let parent = tempfile::tempdir().unwrap();
         let disk = tempfile::tempdir().unwrap();
-        let account = Account::choose(None).unwrap();
+        let account = OsAccount::choose(None).unwrap();
         let socket = ServerDir::create(parent.path()).unwrap().path().to_owned();
         let data = ServerDir::create(disk.path()).unwrap().path().to_owned();
         std::fs::write(socket.join(DATA_LOCATION_FILE), data.to_str().unwrap()).unwrap();

@@ -15,7 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pgassay_server::{
-    FetchError, FindError, Finder, Installation, Progress, Source, VersionRequest, testing,
+    FetchError, FindError, Finder, FinderProgress, Installation, InstallationSource,
+    VersionRequest, testing,
 };
 use sha2::{Digest, Sha512};
 use zip::write::SimpleFileOptions;
@@ -190,10 +191,13 @@ fn the_newest_of_a_series_is_fetched_once_and_then_cached() {
     let fetched = find(&finder, "18").unwrap();
     assert_eq!(
         (fetched.version.to_string().as_str(), &fetched.source),
-        ("18.10", &Source::Fetched)
+        ("18.10", &InstallationSource::Fetched)
     );
     finder.offline = true;
-    assert_eq!(find(&finder, "18").unwrap().source, Source::Cache);
+    assert_eq!(
+        find(&finder, "18").unwrap().source,
+        InstallationSource::Cache
+    );
     finder.offline = false;
     assert_eq!(find(&finder, "18").unwrap().bin_dir, fetched.bin_dir);
     assert_eq!(repository.archives_sent.load(Ordering::Relaxed), 1);
@@ -248,7 +252,8 @@ fn no_response_and_no_network_time_out_with_advice() {
     let start = Instant::now();
     let mut heard = 0;
     let request = VersionRequest::parse("18").unwrap();
-    let progress = &mut |progress| heard += u32::from(matches!(progress, Progress::Asking { .. }));
+    let progress =
+        &mut |progress| heard += u32::from(matches!(progress, FinderProgress::Asking { .. }));
     let error = finder.find(&request, progress).unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(20) && heard > 1);
     let text = error.to_string();
@@ -322,7 +327,10 @@ fn a_killed_download_leaves_no_entry_and_does_not_block_the_next() {
         Err(FindError::Offline { .. })
     ));
     finder.offline = false;
-    assert_eq!(find(&finder, "18").unwrap().source, Source::Fetched);
+    assert_eq!(
+        find(&finder, "18").unwrap().source,
+        InstallationSource::Fetched
+    );
     assert_eq!(entries(&cache).len(), 1, "{:?}", entries(&cache));
 }
 
@@ -358,7 +366,7 @@ fn only_the_specified_directory_is_searched() {
         let named = find(&finder, "10").unwrap();
         assert_eq!(
             (&named.version, &named.source),
-            (&installation.version, &Source::Named)
+            (&installation.version, &InstallationSource::Named)
         );
     }
     let text = find(&finder, "18").unwrap_err().to_string();
@@ -415,7 +423,7 @@ fn an_installed_version_is_the_last_resort_and_comes_with_a_note() {
     let series = installed.version.series().to_string();
     let found = find(&finder, &series).unwrap();
     assert_eq!(found.version, installed.version);
-    let Source::Installed { note } = found.source else {
+    let InstallationSource::Installed { note } = found.source else {
         panic!("{:?}", found.source)
     };
     assert!(

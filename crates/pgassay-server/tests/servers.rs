@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{eventually, processes_in};
 use pgassay_server::{
-    BuildFacts, Finder, Role, Server, ServerConfig, ServerError, VersionRequest, testing,
+    BuildFacts, Finder, ProcessRole, Server, ServerConfig, ServerError, VersionRequest, testing,
 };
 
 /// The versions whose `initdb`, titles and settings differ most.
@@ -217,12 +217,12 @@ fn roles_are_recognized_in_every_version() {
         };
         let connection = server.connect().unwrap();
         let expected = [
-            Role::Postmaster,
-            Role::Checkpointer,
-            Role::BackgroundWriter,
-            Role::WalWriter,
-            Role::AutovacuumLauncher,
-            Role::Logger,
+            ProcessRole::Postmaster,
+            ProcessRole::Checkpointer,
+            ProcessRole::BackgroundWriter,
+            ProcessRole::WalWriter,
+            ProcessRole::AutovacuumLauncher,
+            ProcessRole::Logger,
         ];
         for role in expected {
             let of_role = || {
@@ -244,7 +244,7 @@ fn roles_are_recognized_in_every_version() {
         let others: Vec<_> = server
             .processes()
             .into_iter()
-            .filter(|process| process.role == Role::Other)
+            .filter(|process| process.role == ProcessRole::Other)
             .collect();
         assert_eq!(others, [], "{version}");
     }

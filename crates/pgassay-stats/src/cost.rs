@@ -13,20 +13,20 @@
 //! occurs in bursts is judged by its own noise ([`crate::dispersion::prior`]): a burst in one block is not
 //! a change.
 //!
-//! Invariants: a single trial of a variant gives figures without intervals ([`Class::Descriptive`]);
+//! Invariants: a single trial of a variant gives figures without intervals ([`ChangeClass::Descriptive`]);
 //! rows keep the caller's order; trial j of A and trial j of B are neighbors. The formulas are in
 //! [`change`] and [`crate::dispersion`].
 
 pub mod change;
 mod side;
 
-use crate::dispersion::{Dispersion, Noise, Prior, Spread, prior};
+use crate::dispersion::{Dispersion, FunctionDispersion, FunctionNoise, Prior, prior};
 use crate::distribution::t_quantile;
 use crate::error::{StatsError, check_probability};
 use crate::multiplicity::{benjamini_hochberg, holm, simes};
 use crate::pairs::Interval;
-use change::Row;
-use side::{Side, check_rows, has_consistent_sign};
+use change::CountedRow;
+use side::{Totals, check_rows, has_consistent_sign};
 
 /// A row with a relative cost below this on one side counts as added or removed. The 2% allow for
 /// occasional samples from a warm-up or another session.
@@ -74,7 +74,7 @@ pub struct Cost {
 
 /// B minus A. Intervals are for this row alone; the class includes the correction for many rows.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Change {
+pub struct CostChange {
     /// Difference, µs per transaction.
     pub delta_us: f64,
     /// Its standard error, µs per transaction; `None` if descriptive.
@@ -89,7 +89,7 @@ pub struct Change {
 
 /// How the cost of a row changed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Class {
+pub enum ChangeClass {
     /// Added: it has a cost in B and almost none in A.
     Added,
     /// Increased in B.
@@ -110,32 +110,32 @@ pub enum Class {
 
 /// One row of the difference.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CostRow {
+pub struct RowDifference {
     /// The baseline's cost.
     pub a: Cost,
     /// The variant's cost.
     pub b: Cost,
     /// B minus A.
-    pub change: Change,
+    pub change: CostChange,
     /// p-value of this row alone; 1 if descriptive.
     pub p_value: f64,
     /// p-value corrected for the number of rows.
     pub p_adjusted: f64,
     /// How the cost changed.
-    pub class: Class,
+    pub class: ChangeClass,
 }
 
 /// The difference of two profiles.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CostDifference {
+pub struct ProfileDifference {
     /// The rows, in the order of the table.
-    pub rows: Vec<CostRow>,
+    pub rows: Vec<RowDifference>,
     /// Exact total of A, µs per transaction.
     pub total_a_us: f64,
     /// Exact total of B, µs per transaction.
     pub total_b_us: f64,
     /// Change of the total.
-    pub total: Change,
+    pub total: CostChange,
     /// Noise of shares between trials; `None` with a single trial on a side.
     pub dispersion: Option<Dispersion>,
 }
@@ -144,9 +144,9 @@ pub struct CostDifference {
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupedDifference {
     /// One row per group, with Holm's correction.
-    pub groups: CostDifference,
+    pub groups: ProfileDifference,
     /// One row per function, with Benjamini and Hochberg's correction within changed groups.
-    pub rows: CostDifference,
+    pub rows: ProfileDifference,
 }
 
 /// The correction of p-values for multiple rows.
@@ -185,7 +185,7 @@ pub fn cost_difference(
     table: &CostTable,
     correction: Correction,
     alpha: f64,
-) -> Result<CostDifference, StatsError> {
+) -> Result<ProfileDifference, StatsError> {
     let mut draft = TestedDifference::of(table, alpha)?;
     let everything: Vec<usize> = (0..table.rows.len()).collect();
     draft.judge(&everything, correction, alpha);
@@ -195,7 +195,7 @@ pub fn cost_difference(
 /// The differences of groups, and of the rows within changed groups.
 ///
 /// `group_of[row]` is the row's group, from 0 to `groups` − 1. Rows of unchanged groups are
-/// [`Class::Unchanged`].
+/// [`ChangeClass::Unchanged`].
 pub fn grouped_cost_difference(
     table: &CostTable,
     group_of: &[usize],
@@ -271,7 +271,7 @@ fn sums(table: &CostTable, group_of: &[usize], groups: usize) -> CostTable {
 
 /// A difference whose rows are tested but not yet classified.
 struct TestedDifference {
-    difference: CostDifference,
+    difference: ProfileDifference,
     /// Degrees of freedom of each row's standard error.
     df: Vec<f64>,
     /// Whether each row's difference has the same sign in most blocks.
@@ -282,15 +282,15 @@ struct TestedDifference {
 impl TestedDifference {
     fn of(table: &CostTable, alpha: f64) -> Result<Self, StatsError> {
         check_probability("alpha", alpha)?;
-        let (a, b) = (Side::of('A', &table.a)?, Side::of('B', &table.b)?);
+        let (a, b) = (Totals::of('A', &table.a)?, Totals::of('B', &table.b)?);
         check_rows(table)?;
         let level = 1.0 - alpha;
-        let spreads: Vec<Vec<Spread>> = table
+        let spreads: Vec<Vec<FunctionDispersion>> = table
             .rows
             .iter()
             .map(|row| {
-                let of_a = Spread::of(&row.a, &a.samples_by_trial);
-                let of_b = Spread::of(&row.b, &b.samples_by_trial);
+                let of_a = FunctionDispersion::of(&row.a, &a.samples_by_trial);
+                let of_b = FunctionDispersion::of(&row.b, &b.samples_by_trial);
                 of_a.into_iter().chain(of_b).collect()
             })
             .collect();
@@ -312,7 +312,7 @@ impl TestedDifference {
         let total = change::total_change(&a, &b, level);
         let (total_a_us, total_b_us) = (a.us_per_transaction, b.us_per_transaction);
         Ok(Self {
-            difference: CostDifference {
+            difference: ProfileDifference {
                 rows,
                 total_a_us,
                 total_b_us,
@@ -350,7 +350,7 @@ impl TestedDifference {
             row.class = if opened && p_adjusted <= alpha && self.steady[*index] {
                 changed(row.a.us, row.b.us)
             } else {
-                Class::Unchanged {
+                ChangeClass::Unchanged {
                     detectable_us: resolvable * row.change.std_err_us.unwrap_or(f64::INFINITY),
                 }
             };
@@ -359,12 +359,12 @@ impl TestedDifference {
 }
 
 fn unclassified_row(
-    a: &Side,
-    b: &Side,
+    a: &Totals,
+    b: &Totals,
     counts: &RowCounts,
-    noise: Option<[Noise; 2]>,
+    noise: Option<[FunctionNoise; 2]>,
     level: f64,
-) -> (CostRow, f64) {
+) -> (RowDifference, f64) {
     let (count_a, count_b) = (counts.a.iter().sum::<u64>(), counts.b.iter().sum::<u64>());
     let cost_a = Cost {
         us: count_a as f64 * a.us_per_sample(),
@@ -377,7 +377,7 @@ fn unclassified_row(
     let (change, p_value, df) = match noise {
         None => (change::descriptive(&cost_a, &cost_b), 1.0, 1.0),
         Some(noise) => {
-            let tested = Row {
+            let tested = CountedRow {
                 a,
                 b,
                 count_a,
@@ -388,26 +388,26 @@ fn unclassified_row(
             (tested.change, tested.p_value, tested.df)
         }
     };
-    let row = CostRow {
+    let row = RowDifference {
         a: cost_a,
         b: cost_b,
         change,
         p_value,
         p_adjusted: 1.0,
-        class: Class::Descriptive,
+        class: ChangeClass::Descriptive,
     };
     (row, df)
 }
 
-fn changed(cost_a_us: f64, cost_b_us: f64) -> Class {
+fn changed(cost_a_us: f64, cost_b_us: f64) -> ChangeClass {
     if cost_a_us <= ABSENT_BELOW_SHARE * cost_b_us {
-        Class::Added
+        ChangeClass::Added
     } else if cost_b_us <= ABSENT_BELOW_SHARE * cost_a_us {
-        Class::Removed
+        ChangeClass::Removed
     } else if cost_b_us > cost_a_us {
-        Class::Increased
+        ChangeClass::Increased
     } else {
-        Class::Decreased
+        ChangeClass::Decreased
     }
 }
 

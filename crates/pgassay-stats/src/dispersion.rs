@@ -53,7 +53,7 @@ pub struct Dispersion {
 
 /// The dispersion of one function in the trials of one variant.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spread {
+pub struct FunctionDispersion {
     /// d: cv² by moments; negative if the counts vary less than expected by chance.
     excess: f64,
     /// Mean samples per trial.
@@ -62,7 +62,7 @@ pub struct Spread {
     df: f64,
 }
 
-impl Spread {
+impl FunctionDispersion {
     /// Computes it from the function's samples and all samples of each trial; `None` with fewer than two
     /// trials or without samples.
     pub fn of(counts: &[u64], all_samples: &[u64]) -> Option<Self> {
@@ -129,7 +129,7 @@ pub struct Prior {
 
 /// The noise of one function, assuming one of the two kinds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Noise {
+pub struct FunctionNoise {
     /// Probability of this kind for the function.
     pub probability: f64,
     /// cv² of the kind.
@@ -141,9 +141,9 @@ pub struct Noise {
 }
 
 /// Estimates the prior from the spreads of all functions; `None` if no spread is known.
-pub fn prior(functions: &[Vec<Spread>]) -> Option<Prior> {
+pub fn prior(functions: &[Vec<FunctionDispersion>]) -> Option<Prior> {
     let known = functions.iter().filter(|spreads| !spreads.is_empty());
-    let known: Vec<&[Spread]> = known.map(Vec::as_slice).collect();
+    let known: Vec<&[FunctionDispersion]> = known.map(Vec::as_slice).collect();
     if known.is_empty() {
         return None;
     }
@@ -166,7 +166,7 @@ pub fn prior(functions: &[Vec<Spread>]) -> Option<Prior> {
 
 impl Prior {
     /// The probability that a function with these spreads is of the bursty kind.
-    fn chance_of_bursts(&self, spreads: &[Spread]) -> f64 {
+    fn chance_of_bursts(&self, spreads: &[FunctionDispersion]) -> f64 {
         let log_likelihood =
             |cv2: f64| -> f64 { spreads.iter().map(|it| it.log_likelihood(cv2)).sum() };
         let log_odds = (self.bursty_share / (1.0 - self.bursty_share)).ln()
@@ -176,12 +176,12 @@ impl Prior {
     }
 
     /// The noise of a function with these spreads, under either kind.
-    pub fn noise(&self, spreads: &[Spread]) -> [Noise; 2] {
+    pub fn noise(&self, spreads: &[FunctionDispersion]) -> [FunctionNoise; 2] {
         let bursty = self.chance_of_bursts(spreads);
         let df: f64 = spreads.iter().map(|spread| spread.df).sum();
         let of_kind = |probability: f64, cv2: f64, prior_df: f64| {
             let squares: f64 = spreads.iter().map(|spread| spread.scaled(cv2)).sum();
-            Noise {
+            FunctionNoise {
                 probability,
                 cv2,
                 scale: (prior_df + squares) / (prior_df + df),
@@ -196,7 +196,7 @@ impl Prior {
 }
 
 /// The dispersion of all functions, weighted, starting from an initial guess.
-fn pooled(functions: &[&[Spread]], weights: &[f64], guess: f64) -> Dispersion {
+fn pooled(functions: &[&[FunctionDispersion]], weights: &[f64], guess: f64) -> Dispersion {
     let spreads = || {
         let each = functions.iter().zip(weights);
         each.flat_map(|(spreads, weight)| spreads.iter().map(move |spread| (spread, *weight)))
@@ -225,7 +225,12 @@ mod tests {
     use crate::random::SplitMix64;
     use crate::sampling::{factor, poisson};
 
-    fn spreads(stream: &mut SplitMix64, functions: usize, trials: usize, cv: f64) -> Vec<Spread> {
+    fn spreads(
+        stream: &mut SplitMix64,
+        functions: usize,
+        trials: usize,
+        cv: f64,
+    ) -> Vec<FunctionDispersion> {
         (0..functions)
             .filter_map(|_| {
                 let mean = 20.0 * (stream.next_f64() * 5.0).exp();
@@ -235,13 +240,13 @@ mod tests {
                         poisson(stream, mean)
                     })
                     .collect();
-                Spread::of(&counts, &vec![100_000; trials])
+                FunctionDispersion::of(&counts, &vec![100_000; trials])
             })
             .collect()
     }
 
-    fn found(spreads: &[Spread]) -> Prior {
-        let functions: Vec<Vec<Spread>> = spreads.iter().map(|it| vec![*it]).collect();
+    fn found(spreads: &[FunctionDispersion]) -> Prior {
+        let functions: Vec<Vec<FunctionDispersion>> = spreads.iter().map(|it| vec![*it]).collect();
         prior(&functions).unwrap()
     }
 
@@ -288,7 +293,7 @@ mod tests {
             bursty_cv2: 1.0,
             bursty_share: 0.05,
         };
-        let wild_and_rare = Spread {
+        let wild_and_rare = FunctionDispersion {
             excess: 0.5,
             mean: 3.0,
             df: 5.0,
@@ -298,7 +303,7 @@ mod tests {
             usual.scale < 1.6 && bursty.probability < 0.5,
             "{usual:?} {bursty:?}"
         );
-        let wild_and_frequent = Spread {
+        let wild_and_frequent = FunctionDispersion {
             excess: 0.5,
             mean: 2_000.0,
             df: 5.0,
@@ -315,8 +320,8 @@ mod tests {
 
     #[test]
     fn without_spreads_there_is_no_prior() {
-        assert_eq!(Spread::of(&[5], &[100]), None);
-        assert_eq!(Spread::of(&[0, 0], &[100, 100]), None);
+        assert_eq!(FunctionDispersion::of(&[5], &[100]), None);
+        assert_eq!(FunctionDispersion::of(&[0, 0], &[100, 100]), None);
         assert_eq!(prior(&[]), None);
         assert_eq!(prior(&[vec![], vec![]]), None);
     }

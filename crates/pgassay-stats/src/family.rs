@@ -12,14 +12,14 @@
 //! inconclusive one at the strictest level of all remaining comparisons. Comparisons that ranks
 //! contradict are inconclusive, and so are those whose pairs are all equal.
 
-use crate::multiplicity::{Step, holm_steps};
-use crate::pairs::{Comparison, Estimate};
+use crate::multiplicity::{HolmStep, holm_steps};
+use crate::pairs::{Estimate, PairComparison};
 use crate::rank::{RankAgreement, agreement};
-use crate::verdict::{Direction, EquivalenceMargin, Verdict};
+use crate::verdict::{Direction, EquivalenceMargin, FigureVerdict};
 
 /// Why a comparison is inconclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Inconclusive {
+pub enum InconclusiveReason {
     /// A single pair gives no estimate of the noise.
     OnePair,
     /// The interval contains 1 and extends beyond the margin.
@@ -35,9 +35,9 @@ pub enum Inconclusive {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judged {
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: FigureVerdict,
     /// Why it is inconclusive, if it is.
-    pub inconclusive: Option<Inconclusive>,
+    pub inconclusive: Option<InconclusiveReason>,
     /// Confidence level of the interval that corresponds to the verdict.
     pub level: f64,
     /// The α of the test for a difference from 1, also used for the minimum detectable effect.
@@ -47,7 +47,7 @@ pub struct Judged {
 /// Judges all comparisons of a study. `alpha` is the probability of any false sign among them, and of any
 /// false equivalence.
 pub fn judge(
-    comparisons: &[&Comparison],
+    comparisons: &[&PairComparison],
     direction: Direction,
     band: EquivalenceMargin,
     alpha: f64,
@@ -64,22 +64,22 @@ pub fn judge(
         .iter()
         .zip(steps)
         .map(|(comparison, (sign, equivalence))| match comparison {
-            Comparison::Descriptive { .. } => Judged {
-                verdict: Verdict::Inconclusive,
-                inconclusive: Some(Inconclusive::OnePair),
+            PairComparison::Descriptive { .. } => Judged {
+                verdict: FigureVerdict::Inconclusive,
+                inconclusive: Some(InconclusiveReason::OnePair),
                 level: 1.0 - sign.alpha,
                 sign_alpha: sign.alpha,
             },
-            Comparison::Estimated(estimate) => judged(estimate, sign, equivalence, direction),
+            PairComparison::Estimated(estimate) => judged(estimate, sign, equivalence, direction),
         })
         .collect()
 }
 
 /// Holm's steps for the comparisons that can be tested; the others are not part of the family.
-fn steps_of(p_values: &[Option<f64>], alpha: f64) -> Vec<Step> {
+fn steps_of(p_values: &[Option<f64>], alpha: f64) -> Vec<HolmStep> {
     let tested: Vec<f64> = p_values.iter().copied().flatten().collect();
     let mut steps = holm_steps(&tested, alpha).into_iter();
-    let untested = Step {
+    let untested = HolmStep {
         alpha,
         claimed: false,
     };
@@ -87,28 +87,36 @@ fn steps_of(p_values: &[Option<f64>], alpha: f64) -> Vec<Step> {
     p_values.iter().map(step).collect()
 }
 
-fn judged(estimate: &Estimate, sign: Step, equivalence: Step, direction: Direction) -> Judged {
+fn judged(
+    estimate: &Estimate,
+    sign: HolmStep,
+    equivalence: HolmStep,
+    direction: Direction,
+) -> Judged {
     let (word, alpha) = if equivalence.claimed {
-        (Verdict::Equivalent, equivalence.alpha)
+        (FigureVerdict::Equivalent, equivalence.alpha)
     } else if sign.claimed {
         (direction.verdict_for(estimate.ratio > 1.0), sign.alpha)
     } else {
-        (Verdict::Inconclusive, sign.alpha.min(equivalence.alpha))
+        (
+            FigureVerdict::Inconclusive,
+            sign.alpha.min(equivalence.alpha),
+        )
     };
     let inconclusive = if estimate.is_constant() {
-        Some(Inconclusive::BelowResolution)
-    } else if word == Verdict::Inconclusive {
+        Some(InconclusiveReason::BelowResolution)
+    } else if word == FigureVerdict::Inconclusive {
         Some(if estimate.below_resolution() {
-            Inconclusive::BelowResolution
+            InconclusiveReason::BelowResolution
         } else {
-            Inconclusive::Noise
+            InconclusiveReason::Noise
         })
     } else {
         let agreement = agreement(&estimate.rank, estimate, alpha);
-        (agreement == RankAgreement::Disagrees).then_some(Inconclusive::RanksDisagree)
+        (agreement == RankAgreement::Disagrees).then_some(InconclusiveReason::RanksDisagree)
     };
     Judged {
-        verdict: inconclusive.map_or(word, |_| Verdict::Inconclusive),
+        verdict: inconclusive.map_or(word, |_| FigureVerdict::Inconclusive),
         inconclusive,
         level: 1.0 - alpha,
         sign_alpha: sign.alpha,

@@ -38,18 +38,20 @@ pub mod unit;
 pub mod verdict;
 
 pub use cost::{
-    Change, Class, Correction, Cost, CostDifference, CostRow, CostTable, GroupedDifference,
-    RowCounts, TrialTotals, cost_difference, grouped_cost_difference,
+    ChangeClass, Correction, Cost, CostChange, CostTable, GroupedDifference, ProfileDifference,
+    RowCounts, RowDifference, TrialTotals, cost_difference, grouped_cost_difference,
 };
 pub use dispersion::Dispersion;
 pub use distribution::share_interval;
 pub use error::StatsError;
-pub use family::{Inconclusive, Judged, judge};
+pub use family::{InconclusiveReason, Judged, judge};
 pub use means::{Mean, mean_difference, standard_deviation, welch};
 pub use order::{block_order, pairs_in_block};
-pub use pairs::{Comparison, Estimate, Interval, Pair, PairContext, compare, compare_in_context};
+pub use pairs::{
+    Estimate, Interval, Pair, PairComparison, PairContext, compare, compare_in_context,
+};
 pub use power::Detectable;
 pub use rank::{RankAgreement, RankCheck};
 pub use sequential::{InterimAnalysis, NextStep, SequentialPlan};
-pub use unit::Unit;
-pub use verdict::{Direction, EquivalenceMargin, Verdict};
+pub use unit::UnitOfIndependence;
+pub use verdict::{Direction, EquivalenceMargin, FigureVerdict};

@@ -25,7 +25,7 @@ pub fn holm(p_values: &[f64]) -> Vec<f64> {
 
 /// One test of Holm's step-down procedure.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
+pub struct HolmStep {
     /// The α of the test; the smallest p-value gets the smallest α.
     pub alpha: f64,
     /// Whether its p-value is at most `alpha`.
@@ -35,9 +35,9 @@ pub struct Step {
 /// The levels of the tests in Holm's procedure: an interval at a test's level excludes the tested value
 /// exactly if the procedure claims a difference. After the first test without a claim, all others have
 /// its level.
-pub fn holm_steps(p_values: &[f64], alpha: f64) -> Vec<Step> {
+pub fn holm_steps(p_values: &[f64], alpha: f64) -> Vec<HolmStep> {
     let mut steps = vec![
-        Step {
+        HolmStep {
             alpha,
             claimed: false
         };
@@ -47,7 +47,7 @@ pub fn holm_steps(p_values: &[f64], alpha: f64) -> Vec<Step> {
     for index in indexes_by_size(p_values) {
         let held_to = alpha / still_open as f64;
         let claimed = nan_as_one(p_values[index]) <= held_to;
-        steps[index] = Step {
+        steps[index] = HolmStep {
             alpha: held_to,
             claimed,
         };

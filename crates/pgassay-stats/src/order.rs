@@ -42,7 +42,7 @@ pub fn pairs_in_block(order: &[usize], baseline: usize, variant: usize) -> Vec<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pairs::{Comparison, Pair, compare};
+    use crate::pairs::{Pair, PairComparison, compare};
     use crate::sampling::normal;
     use std::collections::BTreeMap;
 
@@ -122,7 +122,7 @@ mod tests {
                     variant: figures[b],
                 })
                 .collect();
-            let Ok(Comparison::Estimated(estimate)) = compare(&pairs, 0.95) else {
+            let Ok(PairComparison::Estimated(estimate)) = compare(&pairs, 0.95) else {
                 unreachable!()
             };
             sum += estimate.ratio.ln();

@@ -13,7 +13,7 @@
 //! every pair, which no interval from pairs can show. In that case the interval is widened by the steps,
 //! which bound the error ([`Estimate::below_resolution`]).
 //!
-//! Invariants: a single pair has no interval ([`Comparison::Descriptive`]); the interval and the p-value
+//! Invariants: a single pair has no interval ([`PairComparison::Descriptive`]); the interval and the p-value
 //! use the same t, so the interval excludes 1 exactly if the p-value is ≤ α; no interval has zero width.
 //! Sources: Kalibera and Jones, "Rigorous benchmarking in reasonable time" (2013); Bulej et
 //! al., "Duet benchmarking" (ICPE 2020).
@@ -21,7 +21,7 @@
 use crate::distribution::{t_quantile, t_two_sided};
 use crate::error::{StatsError, check_probability};
 use crate::rank::{self, RankCheck};
-use crate::unit::{Unit, units};
+use crate::unit::{UnitOfIndependence, units};
 
 /// Minimum relative step of any figure: a microsecond clock in a window of a second.
 const STEP_MIN: f64 = 1e-6;
@@ -65,7 +65,7 @@ pub struct Estimate {
     /// Standard deviation of ln(B/A) between pairs (0.01 is about 1%).
     pub pair_sd_log: f64,
     /// Unit of analysis: pairs or server starts.
-    pub unit: Unit,
+    pub unit: UnitOfIndependence,
     /// Number of units; the interval has one degree of freedom less.
     pub units: usize,
     /// Standard deviation of ln(B/A) between units.
@@ -123,7 +123,7 @@ impl Estimate {
 
 /// The comparison of pairs: a single pair gives a ratio without uncertainty.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Comparison {
+pub enum PairComparison {
     /// One pair: descriptive only.
     Descriptive {
         /// B/A of the only pair.
@@ -133,7 +133,7 @@ pub enum Comparison {
     Estimated(Estimate),
 }
 
-impl Comparison {
+impl PairComparison {
     /// B/A, with or without uncertainty.
     pub fn ratio(&self) -> f64 {
         match self {
@@ -161,7 +161,7 @@ pub struct PairContext<'a> {
 }
 
 /// Compares `pairs` on one server start, with exact figures, at the confidence `confidence_level` (0.95).
-pub fn compare(pairs: &[Pair], level: f64) -> Result<Comparison, StatsError> {
+pub fn compare(pairs: &[Pair], level: f64) -> Result<PairComparison, StatsError> {
     compare_in_context(pairs, PairContext::default(), level)
 }
 
@@ -170,11 +170,11 @@ pub fn compare_in_context(
     pairs: &[Pair],
     background: PairContext<'_>,
     level: f64,
-) -> Result<Comparison, StatsError> {
+) -> Result<PairComparison, StatsError> {
     check_probability("the confidence level", level)?;
     let log_ratios = log_ratios(pairs)?;
     if let [only] = log_ratios[..] {
-        return Ok(Comparison::Descriptive { ratio: only.exp() });
+        return Ok(PairComparison::Descriptive { ratio: only.exp() });
     }
     let (_, pair_sd_log) = mean_and_sd(&log_ratios);
     let grouped = units(&log_ratios, background.boots);
@@ -206,7 +206,7 @@ pub fn compare_in_context(
     };
     estimate.interval = estimate.interval_at(level);
     estimate.rank = rank::check(&grouped.log_ratios, &estimate, 1.0 - level);
-    Ok(Comparison::Estimated(estimate))
+    Ok(PairComparison::Estimated(estimate))
 }
 
 /// Bound on the error of ln(B/A) from rounding that repeats in every pair; 0 if the pairs vary enough for

@@ -81,7 +81,7 @@ impl DetectableFactors {
         }
         let df = (units - 1) as f64;
         let critical = t_quantile(1.0 - alpha / 2.0, df);
-        let s = Spread::new(df);
+        let s = DeviationPoints::new(df);
         let tail = (1.0 - RANGE_LEVEL) / 2.0;
         let known = root(power, critical, |effect| s.power_if_known(effect, critical));
         let effect = if critical > STRICT_T {
@@ -111,11 +111,11 @@ impl DetectableFactors {
 }
 
 /// The distribution of s/σ as points with weights that add up to 1.
-struct Spread {
+struct DeviationPoints {
     points: Vec<(f64, f64)>,
 }
 
-impl Spread {
+impl DeviationPoints {
     fn new(df: f64) -> Self {
         let reach = 9.0 / (2.0 * df).sqrt();
         let (low, high) = ((1.0 - reach).max(0.0), 1.0 + reach);

@@ -14,8 +14,8 @@
 
 use crate::distribution::t_quantile;
 use crate::error::{StatsError, check_positive, check_probability};
-use crate::pairs::{Comparison, Interval, Pair, compare, log_ratios, mean_and_sd};
-use crate::verdict::{Direction, EquivalenceMargin, Verdict};
+use crate::pairs::{Interval, Pair, PairComparison, compare, log_ratios, mean_and_sd};
+use crate::verdict::{Direction, EquivalenceMargin, FigureVerdict};
 
 /// One planned interim analysis.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,14 +41,14 @@ pub enum NextStep {
         pairs_wanted: usize,
         /// The comparison of all pairs so far, at the level of the next interim analysis; `None` without
         /// pairs. For progress output and interrupted runs; it does not control error rates.
-        so_far: Option<Comparison>,
+        so_far: Option<PairComparison>,
     },
     /// Stop: the result is final.
     Stop {
         /// The verdict of this interim analysis.
-        verdict: Verdict,
+        verdict: FigureVerdict,
         /// The comparison at this interim analysis's level.
-        comparison: Comparison,
+        comparison: PairComparison,
         /// Index of the interim analysis that ended the comparison.
         look: usize,
     },
@@ -123,8 +123,8 @@ impl SequentialPlan {
             let comparison = compare(seen, level)?;
             let verdict = comparison
                 .estimate()
-                .map_or(Verdict::Inconclusive, |found| {
-                    Verdict::of(&found.interval, direction, band)
+                .map_or(FigureVerdict::Inconclusive, |found| {
+                    FigureVerdict::of(&found.interval, direction, band)
                 });
             if verdict.is_conclusive() || index == last {
                 return Ok(NextStep::Stop {
@@ -210,7 +210,7 @@ mod tests {
     fn run_plan(
         effect: f64,
         band: EquivalenceMargin,
-        wanted: &[Verdict],
+        wanted: &[FigureVerdict],
         simulations: u32,
     ) -> (f64, f64) {
         let (plan, mut stream) = (SequentialPlan::standard(), SplitMix64::new(612));
@@ -235,7 +235,7 @@ mod tests {
         let (share, _) = run_plan(
             0.0,
             EquivalenceMargin::none(),
-            &[Verdict::Faster, Verdict::Slower],
+            &[FigureVerdict::Faster, FigureVerdict::Slower],
             10_000,
         );
         assert!((0.041..=0.053).contains(&share), "{share}");
@@ -245,8 +245,12 @@ mod tests {
     fn power_and_length_are_those_of_the_design() {
         let table = [(0.01, 0.62, 22.0), (0.02, 0.996, 15.0), (0.05, 1.0, 7.0)];
         for (effect, power, pairs) in table {
-            let (share, used) =
-                run_plan(effect, EquivalenceMargin::none(), &[Verdict::Faster], 3_000);
+            let (share, used) = run_plan(
+                effect,
+                EquivalenceMargin::none(),
+                &[FigureVerdict::Faster],
+                3_000,
+            );
             assert!((share - power).abs() < 0.025, "{effect}: power {share}");
             assert!((used - pairs).abs() < 0.9, "{effect}: {used} pairs");
         }
@@ -257,7 +261,7 @@ mod tests {
         let (same, used) = run_plan(
             0.0,
             EquivalenceMargin::default(),
-            &[Verdict::Equivalent],
+            &[FigureVerdict::Equivalent],
             2_000,
         );
         assert!(same > 0.9 && used < 22.5, "{same} after {used}");
@@ -265,7 +269,7 @@ mod tests {
         let (wrong, _) = run_plan(
             0.02f64.ln_1p(),
             EquivalenceMargin::default(),
-            &[Verdict::Equivalent],
+            &[FigureVerdict::Equivalent],
             4_000,
         );
         assert!(wrong < 0.03, "{wrong}");
@@ -314,7 +318,7 @@ mod tests {
             judge(1),
             NextStep::Continue {
                 pairs_wanted: 6,
-                so_far: Some(Comparison::Descriptive { .. })
+                so_far: Some(PairComparison::Descriptive { .. })
             }
         ));
         assert!(matches!(
@@ -328,7 +332,7 @@ mod tests {
         let NextStep::Stop { verdict, look, .. } = &stopped else {
             panic!("{stopped:?}")
         };
-        assert_eq!(*verdict, Verdict::Slower);
+        assert_eq!(*verdict, FigureVerdict::Slower);
         assert_eq!(judge(plan.samples()[*look].pairs), stopped);
     }
 

@@ -20,7 +20,7 @@ pub const SERVER_STARTS_MIN: usize = 4;
 
 /// The unit of analysis: what varies independently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum UnitOfIndependence {
     /// Pairs: the interval holds for the observed server starts only.
     Pair,
     /// Server starts, each with the mean of its pairs: the interval holds for any server start.
@@ -33,7 +33,7 @@ pub struct Units {
     /// ln(B/A) of each unit.
     pub log_ratios: Vec<f64>,
     /// What the units are.
-    pub unit: Unit,
+    pub unit: UnitOfIndependence,
     /// Number of server starts among the pairs; 1 if unknown.
     pub boots: usize,
 }
@@ -51,7 +51,7 @@ pub fn units(log_ratios: &[f64], boots: &[u32]) -> Units {
     if boots < SERVER_STARTS_MIN {
         return Units {
             log_ratios: log_ratios.to_vec(),
-            unit: Unit::Pair,
+            unit: UnitOfIndependence::Pair,
             boots,
         };
     }
@@ -60,7 +60,7 @@ pub fn units(log_ratios: &[f64], boots: &[u32]) -> Units {
             .values()
             .map(|(sum, pairs)| sum / f64::from(*pairs))
             .collect(),
-        unit: Unit::ServerStart,
+        unit: UnitOfIndependence::ServerStart,
         boots,
     }
 }
@@ -73,14 +73,20 @@ mod tests {
     fn server_starts_are_units_from_four_on() {
         let logs = [0.1, 0.3, 0.2, 0.4, 0.0, 0.2, 0.1, 0.1];
         let four = units(&logs, &[0, 0, 1, 1, 2, 2, 3, 3]);
-        assert_eq!((four.unit, four.boots), (Unit::ServerStart, 4));
+        assert_eq!(
+            (four.unit, four.boots),
+            (UnitOfIndependence::ServerStart, 4)
+        );
         for (found, expected) in four.log_ratios.iter().zip([0.2, 0.3, 0.1, 0.1]) {
             assert!((found - expected).abs() < 1e-12);
         }
         let three = units(&logs, &[0, 0, 1, 1, 2, 2, 2, 2]);
-        assert_eq!((three.unit, three.boots), (Unit::Pair, 3));
+        assert_eq!((three.unit, three.boots), (UnitOfIndependence::Pair, 3));
         assert_eq!(three.log_ratios, logs);
         let unknown_starts = units(&logs, &[]);
-        assert_eq!((unknown_starts.unit, unknown_starts.boots), (Unit::Pair, 1));
+        assert_eq!(
+            (unknown_starts.unit, unknown_starts.boots),
+            (UnitOfIndependence::Pair, 1)
+        );
     }
 }

@@ -20,11 +20,11 @@ pub enum Direction {
 
 impl Direction {
     /// The verdict for a ratio above or below 1.
-    pub(crate) fn verdict_for(self, above: bool) -> Verdict {
+    pub(crate) fn verdict_for(self, above: bool) -> FigureVerdict {
         if above == (self == Self::HigherIsBetter) {
-            Verdict::Faster
+            FigureVerdict::Faster
         } else {
-            Verdict::Slower
+            FigureVerdict::Slower
         }
     }
 }
@@ -77,7 +77,7 @@ impl Default for EquivalenceMargin {
 
 /// The verdict on one figure of one comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FigureVerdict {
     /// The interval excludes 1 on the better side and is not entirely within the margin.
     Faster,
     /// The interval excludes 1 on the worse side and is not entirely within the margin.
@@ -89,7 +89,7 @@ pub enum Verdict {
     Inconclusive,
 }
 
-impl Verdict {
+impl FigureVerdict {
     /// The verdict on an interval of the ratio B/A.
     pub fn of(interval: &Interval, direction: Direction, band: EquivalenceMargin) -> Self {
         if band.holds(interval) {
@@ -126,23 +126,43 @@ mod tests {
     fn every_case_has_its_verdict() {
         use Direction::{HigherIsBetter, LowerIsBetter};
         let table = [
-            (1.03, 1.09, Verdict::Faster, Verdict::Slower),
-            (0.90, 0.97, Verdict::Slower, Verdict::Faster),
-            (0.99, 1.015, Verdict::Equivalent, Verdict::Equivalent),
-            (1.001, 1.015, Verdict::Equivalent, Verdict::Equivalent),
-            (1.01, 1.04, Verdict::Faster, Verdict::Slower),
-            (0.97, 1.04, Verdict::Inconclusive, Verdict::Inconclusive),
-            (0.999, 1.03, Verdict::Inconclusive, Verdict::Inconclusive),
+            (1.03, 1.09, FigureVerdict::Faster, FigureVerdict::Slower),
+            (0.90, 0.97, FigureVerdict::Slower, FigureVerdict::Faster),
+            (
+                0.99,
+                1.015,
+                FigureVerdict::Equivalent,
+                FigureVerdict::Equivalent,
+            ),
+            (
+                1.001,
+                1.015,
+                FigureVerdict::Equivalent,
+                FigureVerdict::Equivalent,
+            ),
+            (1.01, 1.04, FigureVerdict::Faster, FigureVerdict::Slower),
+            (
+                0.97,
+                1.04,
+                FigureVerdict::Inconclusive,
+                FigureVerdict::Inconclusive,
+            ),
+            (
+                0.999,
+                1.03,
+                FigureVerdict::Inconclusive,
+                FigureVerdict::Inconclusive,
+            ),
         ];
         for (low, high, for_tps, for_latency) in table {
             let interval = interval(low, high);
             assert_eq!(
-                Verdict::of(&interval, HigherIsBetter, EquivalenceMargin::default()),
+                FigureVerdict::of(&interval, HigherIsBetter, EquivalenceMargin::default()),
                 for_tps,
                 "{interval:?}"
             );
             assert_eq!(
-                Verdict::of(&interval, LowerIsBetter, EquivalenceMargin::default()),
+                FigureVerdict::of(&interval, LowerIsBetter, EquivalenceMargin::default()),
                 for_latency,
                 "{interval:?}"
             );
@@ -157,13 +177,16 @@ mod tests {
         );
         let tiny = interval(0.9999, 1.0001);
         assert_eq!(
-            Verdict::of(&tiny, Direction::HigherIsBetter, EquivalenceMargin::none()),
-            Verdict::Inconclusive
+            FigureVerdict::of(&tiny, Direction::HigherIsBetter, EquivalenceMargin::none()),
+            FigureVerdict::Inconclusive
         );
         assert!(
             EquivalenceMargin::percent(-1.0).is_err()
                 && EquivalenceMargin::percent(f64::NAN).is_err()
         );
-        assert!(Verdict::Equivalent.is_conclusive() && !Verdict::Inconclusive.is_conclusive());
+        assert!(
+            FigureVerdict::Equivalent.is_conclusive()
+                && !FigureVerdict::Inconclusive.is_conclusive()
+        );
     }
 }

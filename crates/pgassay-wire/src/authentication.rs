@@ -13,7 +13,7 @@ use postgres_protocol::message::frontend;
 use crate::conninfo::{ChannelBinding, Methods};
 use crate::error::WireError;
 use crate::password::Password;
-use crate::scram::{Binding, Scram, salt_password};
+use crate::scram::{ChannelBindingData, Scram, salt_password};
 use crate::session::Login;
 
 const MECHANISM: &str = "SCRAM-SHA-256";
@@ -202,7 +202,7 @@ impl Authentication {
             });
         }
         self.password()?;
-        self.is_bound = matches!(binding, Binding::EndPoint(_));
+        self.is_bound = matches!(binding, ChannelBindingData::EndPoint(_));
         let scram = Scram::new(binding)?;
         frontend::sasl_initial_response(mechanism, scram.first_message().as_bytes(), out)
             .map_err(|error| encode_error("authentication", &error))?;
@@ -213,7 +213,7 @@ impl Authentication {
 
     /// Chooses the mechanism and the channel binding; `is_offered` is whether the server supports
     /// binding.
-    fn mechanism(&self, is_offered: bool) -> Result<(&'static str, Binding), WireError> {
+    fn mechanism(&self, is_offered: bool) -> Result<(&'static str, ChannelBindingData), WireError> {
         let fail = |reason| Err(WireError::ChannelBinding { reason });
         let is_wanted = self.channel_binding != ChannelBinding::Disable;
         let is_required = self.channel_binding == ChannelBinding::Require;
@@ -223,7 +223,7 @@ impl Authentication {
             }
             Channel::Open if is_required => fail("SSL not in use"),
             Channel::Protected(Some(hash)) if is_offered && is_wanted => {
-                Ok((MECHANISM_PLUS, Binding::EndPoint(hash.clone())))
+                Ok((MECHANISM_PLUS, ChannelBindingData::EndPoint(hash.clone())))
             }
             Channel::Protected(None) if is_required => {
                 fail("the server's certificate has no hash for channel binding")
@@ -231,8 +231,10 @@ impl Authentication {
             Channel::Protected(_) if is_required => {
                 fail("server did not offer an authentication method that supports channel binding")
             }
-            Channel::Protected(Some(_)) if is_wanted => Ok((MECHANISM, Binding::Unoffered)),
-            _ => Ok((MECHANISM, Binding::None)),
+            Channel::Protected(Some(_)) if is_wanted => {
+                Ok((MECHANISM, ChannelBindingData::Unoffered))
+            }
+            _ => Ok((MECHANISM, ChannelBindingData::None)),
         }
     }
 

@@ -97,7 +97,7 @@ pub enum WireError {
 
 /// An `ErrorResponse` or `NoticeResponse` of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerError {
+pub struct ServerMessage {
     /// `ERROR`, `FATAL` or `PANIC`; for notices `WARNING`, `NOTICE`, `DEBUG`, `INFO` or `LOG`.
     pub severity: String,
     /// The five-character SQLSTATE.
@@ -124,7 +124,7 @@ pub struct ServerError {
     pub constraint: Option<String>,
 }
 
-impl ServerError {
+impl ServerMessage {
     /// Parses the fields of a report; unknown ones are ignored, as the protocol requires.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ impl ServerError {
     }
 }
 
-impl fmt::Display for ServerError {
+impl fmt::Display for ServerMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -196,4 +196,4 @@ impl fmt::Display for ServerError {
     }
 }
 
-impl std::error::Error for ServerError {}
+impl std::error::Error for ServerMessage {}

@@ -7,8 +7,8 @@
 use std::io::{self, Read, Write};
 
 use crate::authentication::SaltCache;
-use crate::conninfo::{Address, Attempts, Endpoint, Failure, Target};
-use crate::error::{ServerError, WireError};
+use crate::conninfo::{Address, AttemptFailure, Attempts, Endpoint, Target};
+use crate::error::{ServerMessage, WireError};
 use crate::message::{CopyDirection, Event};
 use crate::session::{BackendKey, Execution, Login, Session};
 
@@ -21,7 +21,7 @@ const READ_BYTES: usize = 8192;
 pub enum ExchangeError {
     /// The server reported an error. The exchange can continue unless the error is fatal.
     #[error("{0}")]
-    Server(Box<ServerError>),
+    Server(Box<ServerMessage>),
     /// The protocol was violated.
     #[error(transparent)]
     Wire(#[from] WireError),
@@ -35,10 +35,10 @@ pub enum ExchangeError {
 
 impl ExchangeError {
     /// Classifies the error as a failed connection attempt.
-    fn failure(&self, is_authenticated: bool) -> Failure {
+    fn failure(&self, is_authenticated: bool) -> AttemptFailure {
         match self {
-            Self::Server(error) => Failure::of_server(error, is_authenticated),
-            Self::Wire(error) => Failure::of_wire(error),
+            Self::Server(error) => AttemptFailure::of_server(error, is_authenticated),
+            Self::Wire(error) => AttemptFailure::of_wire(error),
             // A read that times out fails with one of two error kinds.
             Self::Stream(error)
                 if matches!(
@@ -46,9 +46,9 @@ impl ExchangeError {
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
                 ) =>
             {
-                Failure::Unreachable
+                AttemptFailure::Unreachable
             }
-            Self::Stream(_) | Self::Closed => Failure::Other,
+            Self::Stream(_) | Self::Closed => AttemptFailure::Other,
         }
     }
 }
@@ -68,7 +68,7 @@ pub struct QueryResult {
 pub struct Exchange<S> {
     stream: S,
     session: Session,
-    notices: Vec<ServerError>,
+    notices: Vec<ServerMessage>,
 }
 
 impl<S: Read + Write> Exchange<S> {
@@ -102,7 +102,7 @@ impl<S: Read + Write> Exchange<S> {
             };
             let login = target.login_for(attempt, endpoint, &salts);
             let (error, failure) = match connect(endpoint) {
-                Err(error) => (error.into(), Failure::Unreachable),
+                Err(error) => (error.into(), AttemptFailure::Unreachable),
                 Ok(stream) => match Self::sign_in(stream, &login) {
                     Ok(exchange) => return Ok((exchange, attempt.endpoint)),
                     Err((error, is_authenticated)) => {
@@ -224,7 +224,7 @@ impl<S: Read + Write> Exchange<S> {
     }
 
     /// Returns and clears the notices received since the last call.
-    pub fn take_notices(&mut self) -> Vec<ServerError> {
+    pub fn take_notices(&mut self) -> Vec<ServerMessage> {
         std::mem::take(&mut self.notices)
     }
 
@@ -307,13 +307,17 @@ impl<S: Read + Write> Exchange<S> {
 struct Collected {
     answers: Vec<QueryResult>,
     current: QueryResult,
-    error: Option<Box<ServerError>>,
+    error: Option<Box<ServerMessage>>,
     ready: bool,
     wants_data: bool,
 }
 
 impl Collected {
-    fn take(&mut self, event: Event<'_>, notices: &mut Vec<ServerError>) -> Result<(), WireError> {
+    fn take(
+        &mut self,
+        event: Event<'_>,
+        notices: &mut Vec<ServerMessage>,
+    ) -> Result<(), WireError> {
         match event {
             Event::Ready { .. } => self.ready = true,
             Event::Copy {
@@ -325,7 +329,7 @@ impl Collected {
                 self.answers.push(std::mem::take(&mut self.current));
             }
             Event::Described { columns, .. } => self.current.columns = columns.names()?,
-            Event::Row { row, .. } => {
+            Event::DataRow { row, .. } => {
                 let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
                 let values = row.values().map(|value| Ok(value?.map(text)));
                 self.current

@@ -40,9 +40,9 @@ mod starting;
 mod tls;
 
 pub use authentication::SaltCache;
-pub use error::{ServerError, WireError};
+pub use error::{ServerMessage, WireError};
 pub use exchange::{Exchange, ExchangeError, QueryResult};
-pub use message::{CopyDirection, Event, Notice, Row, RowDescription, TransactionStatus};
+pub use message::{CopyDirection, DataRow, Event, Notice, RowDescription, TransactionStatus};
 pub use password::Password;
 pub use session::{BackendKey, Execution, Login, Session, TlsLogin};
 pub use tls::{TlsError, TlsSettings};

@@ -3,7 +3,7 @@
 //! Everything here borrows from the received bytes; nothing is copied or checked before it is used.
 //! See `src/interfaces/libpq/fe-protocol3.c` (`getAnotherTuple`).
 
-use crate::error::{ServerError, WireError};
+use crate::error::{ServerMessage, WireError};
 
 /// The server's transaction status, from `ReadyForQuery`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +45,11 @@ pub enum Event<'a> {
         tag: &'a [u8],
     },
     /// A row, if the request asked for rows.
-    Row {
+    DataRow {
         /// The request's token.
         token: u32,
         /// The row.
-        row: Row<'a>,
+        row: DataRow<'a>,
     },
     /// The columns of the following rows, if the request asked for rows.
     Described {
@@ -77,7 +77,7 @@ pub enum Event<'a> {
         /// They cause no events.
         skipped: u32,
         /// The server's report.
-        error: Box<ServerError>,
+        error: Box<ServerMessage>,
     },
     /// A statement started a `COPY`.
     Copy {
@@ -114,8 +114,8 @@ impl Notice<'_> {
     ///
     /// # Errors
     /// [`WireError::Malformed`] if a field is not terminated.
-    pub fn read(&self) -> Result<ServerError, WireError> {
-        ServerError::read('N', self.0)
+    pub fn read(&self) -> Result<ServerMessage, WireError> {
+        ServerMessage::read('N', self.0)
     }
 }
 
@@ -156,9 +156,9 @@ impl RowDescription<'_> {
 
 /// A row of values in text format.
 #[derive(Clone, Copy, Debug)]
-pub struct Row<'a>(pub(crate) &'a [u8]);
+pub struct DataRow<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Row<'a> {
+impl<'a> DataRow<'a> {
     /// Returns the row's values in order; `None` is NULL. A truncated row ends with one error.
     pub fn values(&self) -> impl Iterator<Item = Result<Option<&'a [u8]>, WireError>> + use<'a> {
         let (count, mut rest) = self.0.split_at_checked(2).unwrap_or((&[0, 1], &[]));
@@ -210,7 +210,7 @@ mod tests {
         let body = [
             0, 3, 0, 0, 0, 2, b'a', b'b', 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0,
         ];
-        let values: Vec<_> = Row(&body).values().map(Result::unwrap).collect();
+        let values: Vec<_> = DataRow(&body).values().map(Result::unwrap).collect();
         assert_eq!(values, [Some(b"ab".as_slice()), None, Some(b"".as_slice())]);
     }
 
@@ -218,7 +218,7 @@ mod tests {
     fn cut_off_rows_end_with_an_error() {
         let body = [0, 2, 0, 0, 0, 2, b'a', b'b', 0, 0, 0, 9, b'x'];
         for length in 0..body.len() {
-            let values: Vec<_> = Row(&body[..length]).values().collect();
+            let values: Vec<_> = DataRow(&body[..length]).values().collect();
             assert!(values.last().unwrap().is_err(), "cut at {length}");
             assert!(values.len() <= 2);
         }

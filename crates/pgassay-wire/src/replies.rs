@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 
 use crate::encode;
-use crate::error::{ServerError, WireError};
-use crate::message::{CopyDirection, Event, Notice, Row, RowDescription, TransactionStatus};
+use crate::error::{ServerMessage, WireError};
+use crate::message::{CopyDirection, DataRow, Event, Notice, RowDescription, TransactionStatus};
 use crate::session::BackendKey;
 use crate::starting::{self, Starting};
 
@@ -23,7 +23,7 @@ const LONG_MAX_BYTES: u32 = 0x3fff_ffff;
 
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RequestKind {
     /// `Query`; ends with `ReadyForQuery`.
     Simple,
     /// A separate `Parse`; ends with `ParseComplete`.
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
 /// A request whose reply is incomplete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
-    pub kind: Kind,
+    pub kind: RequestKind,
     /// Whether the caller wants the rows.
     pub rows: bool,
     pub token: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Pending {
 
 /// The meaning of a message, without its body.
 #[derive(Clone, Copy)]
-enum Outcome {
+enum ReplyKind {
     Nothing,
     Ready(Option<u32>),
     Complete(u32),
@@ -123,7 +123,7 @@ impl Replies {
         let (outcome, body) = loop {
             match self.step(input)? {
                 None => return Ok(None),
-                Some((Outcome::Nothing, _)) => {}
+                Some((ReplyKind::Nothing, _)) => {}
                 Some(found) => break found,
             }
         };
@@ -136,7 +136,10 @@ impl Replies {
 
     /// Handles one message, or the received part of it.
     #[inline]
-    fn step<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<(Outcome, Body<'a>)>, WireError> {
+    fn step<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+    ) -> Result<Option<(ReplyKind, Body<'a>)>, WireError> {
         if self.skip_bytes > 0 {
             let here = self.skip_bytes.min(input.len());
             *input = &input[here..];
@@ -175,7 +178,7 @@ impl Replies {
     fn step_kept<'a>(
         &mut self,
         input: &mut &'a [u8],
-    ) -> Result<Option<(Outcome, Body<'a>)>, WireError> {
+    ) -> Result<Option<(ReplyKind, Body<'a>)>, WireError> {
         if self.kept_is_done {
             self.kept.clear();
             self.kept_is_done = false;
@@ -233,7 +236,7 @@ impl Core {
     #[inline]
     pub fn push(&mut self, pending: Pending) {
         if self.discarding {
-            if pending.kind != Kind::Sync {
+            if pending.kind != RequestKind::Sync {
                 return;
             }
             self.discarding = false;
@@ -259,7 +262,7 @@ impl Core {
 
     /// Updates the state for one message.
     #[inline]
-    fn handle(&mut self, tag: u8, body: &[u8]) -> Result<Outcome, WireError> {
+    fn handle(&mut self, tag: u8, body: &[u8]) -> Result<ReplyKind, WireError> {
         if self.starting.is_some() {
             return self.handle_start(tag, body);
         }
@@ -267,72 +270,74 @@ impl Core {
             b'D' => Ok(match self.statement(tag)? {
                 Pending {
                     rows: true, token, ..
-                } => Outcome::Row(token),
-                _ => Outcome::Nothing,
+                } => ReplyKind::Row(token),
+                _ => ReplyKind::Nothing,
             }),
             b'C' | b'I' | b's' => {
                 let front = self.statement(tag)?;
-                if front.kind == Kind::Execute {
+                if front.kind == RequestKind::Execute {
                     self.pending.pop_front();
                 }
-                Ok(Outcome::Complete(front.token))
+                Ok(ReplyKind::Complete(front.token))
             }
             b'Z' => self.ready(body),
             b'T' => Ok(match self.statement(tag)? {
                 Pending {
                     rows: true, token, ..
-                } => Outcome::Described(token),
-                _ => Outcome::Nothing,
+                } => ReplyKind::Described(token),
+                _ => ReplyKind::Nothing,
             }),
-            b'2' | b'n' => self.expect(tag, &[Kind::Execute]).map(|_| Outcome::Nothing),
+            b'2' | b'n' => self
+                .expect(tag, &[RequestKind::Execute])
+                .map(|_| ReplyKind::Nothing),
             b'1' => {
-                let front = self.expect(tag, &[Kind::Execute, Kind::Parse])?;
-                if front.kind == Kind::Execute {
-                    return Ok(Outcome::Nothing);
+                let front = self.expect(tag, &[RequestKind::Execute, RequestKind::Parse])?;
+                if front.kind == RequestKind::Execute {
+                    return Ok(ReplyKind::Nothing);
                 }
                 self.pending.pop_front();
-                Ok(Outcome::Prepared(front.token))
+                Ok(ReplyKind::Prepared(front.token))
             }
             _ => self.handle_rare(tag, body),
         }
     }
 
     #[cold]
-    fn handle_rare(&mut self, tag: u8, body: &[u8]) -> Result<Outcome, WireError> {
+    fn handle_rare(&mut self, tag: u8, body: &[u8]) -> Result<ReplyKind, WireError> {
         match tag {
-            b'E' => Ok(self.failed(ServerError::read('E', body)?.is_fatal())),
-            b'N' => Ok(Outcome::Notice),
+            b'E' => Ok(self.failed(ServerMessage::read('E', body)?.is_fatal())),
+            b'N' => Ok(ReplyKind::Notice),
             b'S' => self.parameter(body),
-            b'A' => Ok(Outcome::Notification),
+            b'A' => Ok(ReplyKind::Notification),
             b'3' => {
-                let front = self.expect(tag, &[Kind::Close])?;
+                let front = self.expect(tag, &[RequestKind::Close])?;
                 self.pending.pop_front();
-                Ok(Outcome::Closed(front.token))
+                Ok(ReplyKind::Closed(front.token))
             }
             b'G' => {
                 let token = self.statement(tag)?.token;
                 if !self.accepts_copy {
                     self.reject_copy();
                 }
-                Ok(Outcome::Copy(token, CopyDirection::In))
+                Ok(ReplyKind::Copy(token, CopyDirection::In))
             }
-            b'H' => Ok(Outcome::Copy(
+            b'H' => Ok(ReplyKind::Copy(
                 self.statement(tag)?.token,
                 CopyDirection::Out,
             )),
-            b'd' | b'c' => self.statement(tag).map(|_| Outcome::Nothing),
+            b'd' | b'c' => self.statement(tag).map(|_| ReplyKind::Nothing),
             _ => Err(self.unexpected(tag)),
         }
     }
 
-    fn handle_start(&mut self, tag: u8, body: &[u8]) -> Result<Outcome, WireError> {
+    fn handle_start(&mut self, tag: u8, body: &[u8]) -> Result<ReplyKind, WireError> {
         let Some(starting) = &mut self.starting else {
             return Err(self.unexpected(tag));
         };
         match tag {
             b'R' => {
                 starting.authentication.answer(body, &mut self.out)?;
-                Ok(Outcome::Nothing)
+                Ok(ReplyKind::Nothing)
             }
             b'K' => {
                 let key: &[u8; 8] = body.try_into().map_err(|_| WireError::Malformed {
@@ -343,68 +348,68 @@ impl Core {
                     i32::from_be_bytes([key[at], key[at + 1], key[at + 2], key[at + 3]])
                 };
                 self.backend = Some(BackendKey::new(word(0), word(4)));
-                Ok(Outcome::Nothing)
+                Ok(ReplyKind::Nothing)
             }
             b'S' => self.parameter(body),
-            b'N' => Ok(Outcome::Notice),
-            b'E' => match starting.refused(&ServerError::read('E', body)?) {
+            b'N' => Ok(ReplyKind::Notice),
+            b'E' => match starting.refused(&ServerMessage::read('E', body)?) {
                 Some(unwanted) => Err(unwanted),
-                None => Ok(Outcome::Error(None, 0)),
+                None => Ok(ReplyKind::Error(None, 0)),
             },
             b'Z' => {
                 self.status = read_status(body)?;
-                if let starting::Kind::Unknown(question) =
+                if let starting::ServerTypeResult::Unknown(question) =
                     starting.check_server_type(&self.parameters)?
                 {
                     encode::message(&mut self.out, b'Q', "question", |out| {
                         encode::text(out, question.as_bytes(), "question")
                     })?;
-                    return Ok(Outcome::Nothing);
+                    return Ok(ReplyKind::Nothing);
                 }
                 self.starting = None;
-                Ok(Outcome::Ready(None))
+                Ok(ReplyKind::Ready(None))
             }
             b'D' if starting.is_asking() => {
-                starting.handle_query_result(Row(body))?;
-                Ok(Outcome::Nothing)
+                starting.handle_query_result(DataRow(body))?;
+                Ok(ReplyKind::Nothing)
             }
-            b'T' | b'C' if starting.has_asked() => Ok(Outcome::Nothing),
+            b'T' | b'C' if starting.has_asked() => Ok(ReplyKind::Nothing),
             // The server negotiates the minor version. The session requests the oldest one, so
             // nothing changes.
-            b'v' => Ok(Outcome::Nothing),
+            b'v' => Ok(ReplyKind::Nothing),
             _ => Err(self.unexpected(tag)),
         }
     }
 
-    fn ready(&mut self, body: &[u8]) -> Result<Outcome, WireError> {
-        let front = self.expect(b'Z', &[Kind::Sync, Kind::Simple])?;
+    fn ready(&mut self, body: &[u8]) -> Result<ReplyKind, WireError> {
+        let front = self.expect(b'Z', &[RequestKind::Sync, RequestKind::Simple])?;
         self.status = read_status(body)?;
         self.pending.pop_front();
-        Ok(Outcome::Ready(Some(front.token)))
+        Ok(ReplyKind::Ready(Some(front.token)))
     }
 
     /// Handles an error: it ends the first pending request, and all others up to the next Sync.
-    fn failed(&mut self, fatal: bool) -> Outcome {
+    fn failed(&mut self, fatal: bool) -> ReplyKind {
         let Some(front) = self.pending.front().copied() else {
-            return Outcome::Error(None, 0);
+            return ReplyKind::Error(None, 0);
         };
         // After a fatal error the connection closes, so the queue stays unchanged. The first
         // request may be unrelated to the error (for example, after an administrator's command).
-        if fatal || matches!(front.kind, Kind::Simple | Kind::Sync) {
-            return Outcome::Error(Some(front.token), 0);
+        if fatal || matches!(front.kind, RequestKind::Simple | RequestKind::Sync) {
+            return ReplyKind::Error(Some(front.token), 0);
         }
         let mut skipped = 0;
         self.pending.pop_front();
         while self
             .pending
             .front()
-            .is_some_and(|next| next.kind != Kind::Sync)
+            .is_some_and(|next| next.kind != RequestKind::Sync)
         {
             self.pending.pop_front();
             skipped += 1;
         }
         self.discarding = self.pending.is_empty();
-        Outcome::Error(Some(front.token), skipped)
+        ReplyKind::Error(Some(front.token), skipped)
     }
 
     /// Answers `CopyInResponse`. While the server waits for data it discards Syncs, so those after
@@ -420,12 +425,12 @@ impl Core {
         let copy_is_extended = self
             .pending
             .front()
-            .is_some_and(|front| front.kind == Kind::Execute);
+            .is_some_and(|front| front.kind == RequestKind::Execute);
         let only_syncs_follow = self
             .pending
             .iter()
             .skip(1)
-            .all(|next| next.kind == Kind::Sync);
+            .all(|next| next.kind == RequestKind::Sync);
         if copy_is_extended && only_syncs_follow && self.pending.len() > 1 {
             let last = self.pending.len() - 1;
             self.pending.drain(1..last);
@@ -434,7 +439,7 @@ impl Core {
     }
 
     /// Stores a reported setting and returns its index.
-    fn parameter(&mut self, body: &[u8]) -> Result<Outcome, WireError> {
+    fn parameter(&mut self, body: &[u8]) -> Result<ReplyKind, WireError> {
         const CUT: WireError = WireError::Malformed {
             tag: 'S',
             what: "truncated setting",
@@ -448,21 +453,21 @@ impl Core {
         let place = self.parameters.iter().position(|(known, _)| *known == name);
         if let Some(place) = place {
             value.as_ref().clone_into(&mut self.parameters[place].1);
-            return Ok(Outcome::Parameter(place));
+            return Ok(ReplyKind::Parameter(place));
         }
         self.parameters
             .push((name.into_owned(), value.into_owned()));
-        Ok(Outcome::Parameter(self.parameters.len() - 1))
+        Ok(ReplyKind::Parameter(self.parameters.len() - 1))
     }
 
     /// Returns the first pending request, which must be one that returns rows.
     #[inline]
     fn statement(&self, tag: u8) -> Result<Pending, WireError> {
-        self.expect(tag, &[Kind::Execute, Kind::Simple])
+        self.expect(tag, &[RequestKind::Execute, RequestKind::Simple])
     }
 
     #[inline]
-    fn expect(&self, tag: u8, kinds: &[Kind]) -> Result<Pending, WireError> {
+    fn expect(&self, tag: u8, kinds: &[RequestKind]) -> Result<Pending, WireError> {
         match self.pending.front() {
             Some(front) if kinds.contains(&front.kind) => Ok(*front),
             _ => Err(self.unexpected(tag)),
@@ -474,11 +479,11 @@ impl Core {
         let doing = match self.pending.front().map(|front| front.kind) {
             _ if self.starting.is_some() => "signing in",
             None => "idle",
-            Some(Kind::Simple) => "waiting for a simple query to complete",
-            Some(Kind::Parse) => "waiting for Parse to complete",
-            Some(Kind::Execute) => "waiting for Execute to complete",
-            Some(Kind::Close) => "waiting for Close to complete",
-            Some(Kind::Sync) => "waiting for Sync to complete",
+            Some(RequestKind::Simple) => "waiting for a simple query to complete",
+            Some(RequestKind::Parse) => "waiting for Parse to complete",
+            Some(RequestKind::Execute) => "waiting for Execute to complete",
+            Some(RequestKind::Close) => "waiting for Close to complete",
+            Some(RequestKind::Sync) => "waiting for Sync to complete",
         };
         WireError::Unexpected {
             tag: char::from(tag),
@@ -487,42 +492,42 @@ impl Core {
     }
 
     #[inline]
-    fn event<'a>(&'a self, outcome: Outcome, body: &'a [u8]) -> Result<Event<'a>, WireError> {
+    fn event<'a>(&'a self, outcome: ReplyKind, body: &'a [u8]) -> Result<Event<'a>, WireError> {
         Ok(match outcome {
-            Outcome::Ready(token) => Event::Ready {
+            ReplyKind::Ready(token) => Event::Ready {
                 token,
                 status: self.status,
             },
-            Outcome::Complete(token) => Event::Complete {
+            ReplyKind::Complete(token) => Event::Complete {
                 token,
                 tag: body.strip_suffix(&[0]).unwrap_or(body),
             },
-            Outcome::Row(token) => Event::Row {
+            ReplyKind::Row(token) => Event::DataRow {
                 token,
-                row: Row(body),
+                row: DataRow(body),
             },
-            Outcome::Described(token) => Event::Described {
+            ReplyKind::Described(token) => Event::Described {
                 token,
                 columns: RowDescription(body),
             },
-            Outcome::Prepared(token) => Event::Prepared { token },
-            Outcome::Closed(token) => Event::Closed { token },
-            Outcome::Error(token, skipped) => {
-                let error = Box::new(ServerError::read('E', body)?);
+            ReplyKind::Prepared(token) => Event::Prepared { token },
+            ReplyKind::Closed(token) => Event::Closed { token },
+            ReplyKind::Error(token, skipped) => {
+                let error = Box::new(ServerMessage::read('E', body)?);
                 Event::Error {
                     token,
                     skipped,
                     error,
                 }
             }
-            Outcome::Copy(token, direction) => Event::Copy { token, direction },
-            Outcome::Notice => Event::Notice(Notice(body)),
-            Outcome::Parameter(place) => {
+            ReplyKind::Copy(token, direction) => Event::Copy { token, direction },
+            ReplyKind::Notice => Event::Notice(Notice(body)),
+            ReplyKind::Parameter(place) => {
                 let (name, value) = &self.parameters[place];
                 Event::Parameter { name, value }
             }
             // `next` loops past `Nothing`, so it can share this arm.
-            Outcome::Notification | Outcome::Nothing => Event::Notification,
+            ReplyKind::Notification | ReplyKind::Nothing => Event::Notification,
         })
     }
 }

@@ -19,7 +19,7 @@ const ITERATIONS_MAX: u32 = 10_000_000;
 
 /// The client's channel binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Binding {
+pub(crate) enum ChannelBindingData {
     /// No channel binding.
     None,
     /// The client supports binding but the server did not offer it. A server that did offer it
@@ -29,7 +29,7 @@ pub(crate) enum Binding {
     EndPoint(Vec<u8>),
 }
 
-impl Binding {
+impl ChannelBindingData {
     /// Returns the header of the exchange (RFC 5802, `gs2-header`).
     fn header(&self) -> &'static str {
         match self {
@@ -62,14 +62,14 @@ pub(crate) struct Challenge {
 /// The client's state in one exchange.
 pub(crate) struct Scram {
     client_nonce: String,
-    binding: Binding,
+    binding: ChannelBindingData,
     /// The expected signature of the server, once the proof was computed.
     server_signature: Option<[u8; 32]>,
 }
 
 impl Scram {
     /// Starts an exchange with a new nonce of 18 random bytes, as in libpq.
-    pub fn new(binding: Binding) -> Result<Self, WireError> {
+    pub fn new(binding: ChannelBindingData) -> Result<Self, WireError> {
         let mut raw = [0_u8; 18];
         getrandom::fill(&mut raw).map_err(|_| WireError::Scram {
             reason: "the system provides no random bytes",
@@ -77,7 +77,7 @@ impl Scram {
         Ok(Self::with_nonce(STANDARD.encode(raw), binding))
     }
 
-    fn with_nonce(client_nonce: String, binding: Binding) -> Self {
+    fn with_nonce(client_nonce: String, binding: ChannelBindingData) -> Self {
         Self {
             client_nonce,
             binding,
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn both_sides_sign_the_exchange() {
-        let mut scram = Scram::with_nonce("rOprNGfwEbeRWgbNEkqO".into(), Binding::None);
+        let mut scram = Scram::with_nonce("rOprNGfwEbeRWgbNEkqO".into(), ChannelBindingData::None);
         assert_eq!(scram.first_message(), "n,,n=,r=rOprNGfwEbeRWgbNEkqO");
         let challenge = scram.challenge(SERVER_FIRST.as_bytes()).unwrap();
         let salted = salt_password("pencil", &challenge.salt, challenge.iterations);
@@ -232,7 +232,8 @@ mod tests {
 
     #[test]
     fn bound_exchange_contains_certificate_hash() {
-        let mut bound = Scram::with_nonce("abc".into(), Binding::EndPoint(vec![0xff; 32]));
+        let mut bound =
+            Scram::with_nonce("abc".into(), ChannelBindingData::EndPoint(vec![0xff; 32]));
         assert_eq!(bound.first_message(), "p=tls-server-end-point,,n=,r=abc");
         let challenge = bound.challenge(b"r=abcd,s=AAAA,i=1").unwrap();
         let last = bound.proof(&challenge, &[0; 32]);
@@ -242,14 +243,14 @@ mod tests {
             last.starts_with(&format!("c={repeated},r=abcd,p=")),
             "{last}"
         );
-        let unoffered = Scram::with_nonce("abc".into(), Binding::Unoffered);
+        let unoffered = Scram::with_nonce("abc".into(), ChannelBindingData::Unoffered);
         assert_eq!(unoffered.first_message(), "y,,n=,r=abc");
         assert_eq!(unoffered.binding.repeated(), "eSws");
     }
 
     #[test]
     fn bad_challenges_are_errors() {
-        let scram = Scram::with_nonce("abc".into(), Binding::None);
+        let scram = Scram::with_nonce("abc".into(), ChannelBindingData::None);
         for bad in [
             "",
             "r=abcd",
@@ -263,7 +264,7 @@ mod tests {
             assert!(scram.challenge(bad.as_bytes()).is_err(), "{bad}");
         }
         assert!(
-            Scram::with_nonce("abc".into(), Binding::None)
+            Scram::with_nonce("abc".into(), ChannelBindingData::None)
                 .verify(b"v=AAAA")
                 .is_err()
         );

@@ -14,7 +14,7 @@ use crate::encode;
 use crate::error::WireError;
 use crate::message::{Event, TransactionStatus};
 use crate::password::Password;
-use crate::replies::{Kind, Pending, Replies};
+use crate::replies::{Pending, Replies, RequestKind};
 use crate::starting::Starting;
 use crate::tls::{Protection, TlsSettings};
 
@@ -218,7 +218,7 @@ impl Session {
             write(out);
             encode::end_text(out, start, "query")
         })?;
-        self.push(Kind::Simple, token, rows);
+        self.push(RequestKind::Simple, token, rows);
         Ok(())
     }
 
@@ -233,7 +233,7 @@ impl Session {
         token: u32,
     ) -> Result<(), WireError> {
         encode::parse(&mut self.replies.core.out, name.as_ref(), sql.as_ref())?;
-        self.push(Kind::Parse, token, false);
+        self.push(RequestKind::Parse, token, false);
         Ok(())
     }
 
@@ -284,7 +284,7 @@ impl Session {
             self.replies.core.out.truncate(start);
             return Err(error);
         }
-        self.push(Kind::Execute, token, rows);
+        self.push(RequestKind::Execute, token, rows);
         Ok(())
     }
 
@@ -302,7 +302,7 @@ impl Session {
                 encode::text(out, name.as_ref(), "statement's name")
             },
         )?;
-        self.push(Kind::Close, token, false);
+        self.push(RequestKind::Close, token, false);
         Ok(())
     }
 
@@ -311,7 +311,7 @@ impl Session {
     #[inline]
     pub fn sync(&mut self, token: u32) {
         self.replies.core.out.extend_from_slice(encode::SYNC);
-        self.push(Kind::Sync, token, false);
+        self.push(RequestKind::Sync, token, false);
     }
 
     /// Requests that the server send its pending output; there is no reply.
@@ -395,7 +395,7 @@ impl Session {
     }
 
     #[inline]
-    fn push(&mut self, kind: Kind, token: u32, rows: bool) {
+    fn push(&mut self, kind: RequestKind, token: u32, rows: bool) {
         self.replies.core.push(Pending { kind, rows, token });
     }
 }

@@ -6,8 +6,8 @@
 
 use crate::authentication::Authentication;
 use crate::conninfo::SessionAttributes;
-use crate::error::{ServerError, WireError};
-use crate::message::Row;
+use crate::error::{ServerMessage, WireError};
+use crate::message::DataRow;
 
 /// A session that is not ready yet.
 pub(crate) struct Starting {
@@ -37,7 +37,7 @@ impl ServerQuery {
 }
 
 /// The result of checking the server's type.
-pub(crate) enum Kind {
+pub(crate) enum ServerTypeResult {
     /// It is of the required type.
     Wanted,
     /// It must be determined with this query.
@@ -58,14 +58,14 @@ impl Starting {
     pub fn check_server_type(
         &mut self,
         parameters: &[(String, String)],
-    ) -> Result<Kind, WireError> {
+    ) -> Result<ServerTypeResult, WireError> {
         let reported = |name: &str| {
             let found = parameters.iter().find(|(known, _)| known == name);
             found.map(|(_, value)| value == "on")
         };
         let standby = reported("in_hot_standby");
         let (known, question) = match self.wanted {
-            SessionAttributes::Any => return Ok(Kind::Wanted),
+            SessionAttributes::Any => return Ok(ServerTypeResult::Wanted),
             SessionAttributes::ReadWrite | SessionAttributes::ReadOnly => (
                 reported("default_transaction_read_only")
                     .zip(standby)
@@ -81,7 +81,7 @@ impl Starting {
                 let reason = format!("\"{}\" failed: no result", question.sql());
                 return Err(WireError::Unwanted { reason });
             }
-            return Ok(Kind::Unknown(question.sql()));
+            return Ok(ServerTypeResult::Unknown(question.sql()));
         };
         let reason = match (self.wanted, restricted) {
             (SessionAttributes::ReadWrite, true) => "session is read-only",
@@ -90,7 +90,7 @@ impl Starting {
             (SessionAttributes::Standby | SessionAttributes::PreferStandby, false) => {
                 "server is not in hot standby mode"
             }
-            _ => return Ok(Kind::Wanted),
+            _ => return Ok(ServerTypeResult::Wanted),
         };
         Err(WireError::Unwanted {
             reason: reason.into(),
@@ -98,7 +98,7 @@ impl Starting {
     }
 
     /// Handles the result of the query.
-    pub fn handle_query_result(&mut self, row: Row<'_>) -> Result<(), WireError> {
+    pub fn handle_query_result(&mut self, row: DataRow<'_>) -> Result<(), WireError> {
         let value = row.values().next().transpose()?.flatten();
         self.answer = Some(matches!(value, Some(b"on" | b"t")));
         Ok(())
@@ -115,7 +115,7 @@ impl Starting {
     }
 
     /// Returns the error if the query failed.
-    pub fn refused(&self, error: &ServerError) -> Option<WireError> {
+    pub fn refused(&self, error: &ServerMessage) -> Option<WireError> {
         let question = self.asked?;
         Some(WireError::Unwanted {
             reason: format!("\"{}\" failed: {}", question.sql(), error.message),

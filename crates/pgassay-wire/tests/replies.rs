@@ -96,7 +96,7 @@ fn events(pieces: &[&[u8]]) -> Result<Vec<String>, WireError> {
         let mut input = *piece;
         while let Some(event) = session.next(&mut input)? {
             seen.push(match event {
-                Event::Row { token, row } => {
+                Event::DataRow { token, row } => {
                     format!(
                         "row {token} {:?}",
                         row.values().collect::<Result<Vec<_>, _>>()?

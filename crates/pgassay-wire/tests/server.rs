@@ -39,7 +39,7 @@ fn converse(
         while let Some(event) = session.next(&mut input).unwrap() {
             let note = match event {
                 Event::Parameter { .. } => continue,
-                Event::Row { token, row } => {
+                Event::DataRow { token, row } => {
                     let values: Vec<_> = row
                         .values()
                         .map(|value| {

@@ -17,11 +17,11 @@
 )]
 
 use anyhow::{Context, Result, bail};
-use pgassay_load::{ClientPool, ClientPoolConfig, Window};
+use pgassay_load::{ClientPool, ClientPoolConfig, RunLength};
 use pgassay_profile::{
-    CpuTotals, LiveServer, OffCpuConfig, Sampler, SamplerConfig, Samples, WaitLog, WaitReader,
+    LiveServer, OffCpuConfig, ProcessTotals, Sampler, SamplerConfig, Samples, WaitLog, WaitReader,
 };
-use pgassay_script::{Names, Options, Protocol, Script};
+use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, VariableNames};
 use pgassay_server::testing;
 use pgassay_wire::conninfo::{EmptyEnvironment, Request};
 use std::fmt::Write as _;
@@ -279,7 +279,7 @@ impl Stretch<'_> {
     /// such as while samples of the previous interval are processed: two equal intervals of 0.3 s
     /// differed by 4%.
     fn warm_up(&mut self) -> Result<()> {
-        self.crew.run(&Window::Timed {
+        self.crew.run(&RunLength::Timed {
             settle: Duration::ZERO,
             measure: WARM_UP,
         })?;
@@ -294,12 +294,12 @@ impl Stretch<'_> {
             .map(|it| it.unsigned_abs())
             .chain([std::process::id()])
             .collect();
-        let before = CpuTotals::read(&pids);
-        let measured = self.crew.run(&Window::Timed {
+        let before = ProcessTotals::read(&pids);
+        let measured = self.crew.run(&RunLength::Timed {
             settle: Duration::from_millis(100),
             measure: self.measure,
         })?;
-        let used = CpuTotals::read(&pids).since(&before).total();
+        let used = ProcessTotals::read(&pids).since(&before).total();
         let all = measured.transactions + measured.settle_transactions;
         Ok(Rate {
             tps: measured.transactions as f64 * 1e6 / measured.window_us as f64,
@@ -310,12 +310,12 @@ impl Stretch<'_> {
     fn sampled(&mut self, sampler: &Sampler, waits: Option<&WaitReader>) -> Result<(Rate, Kept)> {
         let backends = self.backends();
         sampler.start()?;
-        let before = CpuTotals::read(&backends);
+        let before = ProcessTotals::read(&backends);
         let tps = match waits {
             Some(reader) => self.with_waits(reader)?,
             None => self.load()?,
         };
-        let exact = CpuTotals::read(&backends).since(&before).total();
+        let exact = ProcessTotals::read(&backends).since(&before).total();
         let samples = sampler.stop()?;
         let mut kept = kept(&samples, &backends);
         kept.exact_ns = exact.on_cpu_ns;
@@ -331,7 +331,7 @@ impl Stretch<'_> {
                 while !stop.load(Ordering::Relaxed) {
                     log.sweep(reader, backends.iter().copied());
                     if log.sweeps.is_multiple_of(u64::from(WAITS_HZ)) {
-                        std::hint::black_box(CpuTotals::read(&backends));
+                        std::hint::black_box(ProcessTotals::read(&backends));
                     }
                     thread::sleep(Duration::from_secs(1) / WAITS_HZ);
                 }
@@ -483,19 +483,19 @@ fn crew(conninfo: &str) -> Result<ClientPool> {
         .conninfo(conninfo)?
         .fallback_application_name("cost_of_watching")
         .resolve(&EmptyEnvironment)?;
-    let mut names = Names::new();
-    let options = Options {
-        protocol: Protocol::Prepared,
-        ..Options::default()
+    let mut names = VariableNames::new();
+    let options = ParseOptions {
+        protocol: QueryProtocol::Prepared,
+        ..ParseOptions::default()
     };
     let text = format!(
         "\\set aid random(1, {ROWS})\nSELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n"
     );
-    let script = Script::parse("select-only", &text, &options, &mut names)?;
+    let script = ParsedScript::parse("select-only", &text, &options, &mut names)?;
     let config = ClientPoolConfig {
         clients: CLIENTS,
         threads: 2,
-        protocol: Protocol::Prepared,
+        protocol: QueryProtocol::Prepared,
         ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
     };
     Ok(ClientPool::connect(

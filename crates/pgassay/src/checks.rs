@@ -2,13 +2,13 @@
 
 use pgassay_core::calibration::machine_key;
 use pgassay_core::run::Check;
-use pgassay_profile::{Access, Conditions, CountedEvent, EventCounter, Tier};
+use pgassay_profile::{Access, CountedEvent, EventCounter, MachineConditions, Tier};
 
 use crate::laboratory::counting::Valgrind;
 
 /// Checks everything that limits measurements.
 pub fn all() -> Vec<Check> {
-    let conditions = Conditions::read();
+    let conditions = MachineConditions::read();
     let limits = conditions.limits();
     let check = |name: &str, value: Option<String>| {
         let limit = limits.iter().find(|limit| limit.condition == name);
@@ -66,7 +66,7 @@ pub fn all() -> Vec<Check> {
 }
 
 /// The machine that a calibration belongs to.
-pub struct Machine {
+pub struct CalibratedMachine {
     /// Processor model and number of CPUs.
     pub name: String,
     /// Identifies the machine: a digest, so that shared results do not reveal the machine ID.
@@ -74,14 +74,14 @@ pub struct Machine {
 }
 
 /// This machine.
-pub fn machine() -> Machine {
-    let conditions = Conditions::read();
+pub fn machine() -> CalibratedMachine {
+    let conditions = MachineConditions::read();
     let model = conditions.cpu_model.as_deref().unwrap_or("unknown CPU");
     let name = format!("{model}, {} CPUs", conditions.cpus);
     // machine-id(5) asks programs to hash the ID before it leaves the machine.
     let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let key = machine_key(&format!("{name} {}", id.trim()));
-    Machine { name, key }
+    CalibratedMachine { name, key }
 }
 
 /// The access tier, and what grants the next one.

@@ -18,9 +18,9 @@ use pgassay_report::ExportFormat;
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 
-    /// When to use color: auto (on a terminal, unless `NO_COLOR` is set), always, never.
+    /// When to use color.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: ColorWhen,
 
@@ -32,26 +32,26 @@ pub struct Cli {
 /// When output is colored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ColorWhen {
-    /// On a terminal, unless `NO_COLOR` is set; `CLICOLOR_FORCE` forces it.
+    /// If stdout is a terminal or `CLICOLOR_FORCE` is set, unless `NO_COLOR` is set.
     Auto,
-    /// Always.
+    /// Even if stdout is not a terminal.
     Always,
-    /// Never.
+    /// Plain text.
     Never,
 }
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Run a study and print the result.
     Run(Box<RunArgs>),
     /// Profile a running server: show where its CPU time goes.
     Profile(Box<ProfileArgs>),
-    /// Count the instructions a transaction executes, under valgrind: repeatable even on a busy
-    /// machine.
+    /// Count the instructions that a transaction executes, under valgrind. Counts are repeatable
+    /// even on a busy machine.
     Count(Box<crate::command::count::CountArgs>),
     /// Measure the false positive rate of comparisons on this machine by comparing identical
-    /// loads (A/A tests). Later results on this machine show it.
+    /// loads (A/A tests). Later runs on this machine show this rate.
     Calibrate(crate::command::calibrate::CalibrateArgs),
     /// Run a benchmark with pgbench's options, scripts, report and exit codes
     /// (see `pgassay bench --help`; a symbolic link named pgbench does the same).
@@ -95,7 +95,7 @@ pub struct RunArgs {
     pub results: ResultsArgs,
 
     /// After the trials, also count instructions per transaction for each variant, with one
-    /// client under valgrind (about 20 s per variant).
+    /// client and the server under valgrind (about 20 s per variant).
     #[arg(long)]
     pub counted: bool,
 
@@ -197,7 +197,7 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N")]
     pub pairs: Option<u32>,
 
-    /// Numbers of concurrent connections, instead of the study's list.
+    /// Numbers of concurrent clients, instead of the study's list.
     #[arg(short, long, value_name = "N,…", value_delimiter = ',')]
     pub clients: Option<Vec<u32>>,
 
@@ -213,8 +213,8 @@ pub struct ChoiceArgs {
     #[arg(long = "param", value_name = "NAME=VALUE")]
     pub parameters: Vec<String>,
 
-    /// PostgreSQL version (18, 9.6, 10.23), instead of the study's. If there are several, each
-    /// is a separate condition.
+    /// PostgreSQL version, such as 18, 9.6 or 10.23, instead of the study's. With several
+    /// versions, each is a separate condition.
     #[arg(long = "server", value_name = "VERSION,…", value_delimiter = ',')]
     pub versions: Vec<String>,
 
@@ -252,13 +252,13 @@ pub struct ServerArgs {
     #[arg(long, value_name = "DIR", env = "PGASSAY_CACHE")]
     pub cache: Option<PathBuf>,
 
-    /// User to run servers as when pgassay runs as root, because PostgreSQL refuses to run as
-    /// root [default: nobody].
+    /// Operating system user for the servers if pgassay runs as root, because PostgreSQL refuses
+    /// to run as root [default: nobody].
     #[arg(long, value_name = "USER")]
     pub run_as: Option<String>,
 
-    /// Directory in which to create temporary data directories [default: the system's temporary
-    /// directory]. Choose one on the disk that you want to measure.
+    /// Directory in which to create temporary data directories, on the disk that you want to
+    /// measure [default: the system's temporary directory].
     #[arg(long, value_name = "DIR")]
     pub data_parent: Option<PathBuf>,
 }
@@ -287,7 +287,7 @@ pub enum StudyCommand {
         /// Study file, or name of a built-in study.
         study: String,
     },
-    /// Print the servers, points, order of trials, and estimated duration.
+    /// Print the servers, the order of trials, and the estimated duration.
     Plan {
         /// Study file, or name of a built-in study.
         study: String,
@@ -297,7 +297,7 @@ pub enum StudyCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Print the text of a study, for example to write your own from it.
+    /// Print the text of a study, for example as a template for your own.
     Show {
         /// Study file, or name of a built-in study.
         study: String,
@@ -319,7 +319,7 @@ pub struct ListArgs {
 /// Flags of `pgassay show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Run ID or a prefix of it, `last`, or a directory.
+    /// Run ID or a prefix of it, `last`, or the directory of a run.
     #[arg(default_value = "last")]
     pub run: String,
     #[command(flatten)]
@@ -332,7 +332,7 @@ pub struct ShowArgs {
 /// Flags of `pgassay report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Run ID or a prefix of it, `last`, or a directory.
+    /// Run ID or a prefix of it, `last`, or the directory of a run.
     #[arg(default_value = "last")]
     pub run: String,
     #[command(flatten)]

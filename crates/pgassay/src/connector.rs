@@ -18,18 +18,18 @@ use crate::system_env::monotonic_ns;
 /// What Rust prepends to the resolver's message.
 const LOOK_UP: &str = "failed to lookup address information: ";
 
-enum Socket {
+enum AnySocket {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
 /// A Unix or TCP socket with a deadline while connecting.
-pub struct Stream {
-    socket: Socket,
+pub struct TimedStream {
+    socket: AnySocket,
     until: Cell<Option<Instant>>,
 }
 
-impl Stream {
+impl TimedStream {
     /// Sets a timeout for each read and write, and removes the deadline.
     pub fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
         self.until.set(None);
@@ -38,11 +38,11 @@ impl Stream {
 
     fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         match &self.socket {
-            Socket::Unix(stream) => {
+            AnySocket::Unix(stream) => {
                 stream.set_read_timeout(limit)?;
                 stream.set_write_timeout(limit)
             }
-            Socket::Tcp(stream) => {
+            AnySocket::Tcp(stream) => {
                 stream.set_read_timeout(limit)?;
                 stream.set_write_timeout(limit)
             }
@@ -61,28 +61,28 @@ impl Stream {
     }
 }
 
-impl pgassay_server::Stream for Stream {
+impl pgassay_server::Stream for TimedStream {
     fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
         Self::set_limit(self, limit)
     }
 }
 
-impl Read for Stream {
+impl Read for TimedStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.limit_to_deadline()?;
         match &mut self.socket {
-            Socket::Unix(stream) => stream.read(buffer),
-            Socket::Tcp(stream) => stream.read(buffer),
+            AnySocket::Unix(stream) => stream.read(buffer),
+            AnySocket::Tcp(stream) => stream.read(buffer),
         }
     }
 }
 
-impl Write for Stream {
+impl Write for TimedStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.limit_to_deadline()?;
         match &mut self.socket {
-            Socket::Unix(stream) => stream.write(bytes),
-            Socket::Tcp(stream) => stream.write(bytes),
+            AnySocket::Unix(stream) => stream.write(bytes),
+            AnySocket::Tcp(stream) => stream.write(bytes),
         }
     }
 
@@ -143,7 +143,7 @@ impl std::error::Error for ConnectError {}
 pub fn connect(
     target: &Target,
     limit: Option<Duration>,
-) -> Result<(Exchange<Stream>, Endpoint), ConnectError> {
+) -> Result<(Exchange<TimedStream>, Endpoint), ConnectError> {
     let mut found =
         endpoints(target).map_err(|(address, error)| ConnectError::NoAddress(address, error))?;
     // The low digits of the clock pick a random first host.
@@ -163,17 +163,19 @@ pub fn connect(
     Ok((exchange, found.swap_remove(place)))
 }
 
-fn open(endpoint: &Endpoint, limit: Option<Duration>) -> io::Result<Stream> {
+fn open(endpoint: &Endpoint, limit: Option<Duration>) -> io::Result<TimedStream> {
     let until = limit.map(|limit| Instant::now() + limit);
     let socket = match (endpoint.tcp, limit) {
-        (Some(address), Some(limit)) => Socket::Tcp(TcpStream::connect_timeout(&address, limit)?),
-        (Some(address), None) => Socket::Tcp(TcpStream::connect(address)?),
-        (None, _) => Socket::Unix(open_unix(&endpoint.address)?),
+        (Some(address), Some(limit)) => {
+            AnySocket::Tcp(TcpStream::connect_timeout(&address, limit)?)
+        }
+        (Some(address), None) => AnySocket::Tcp(TcpStream::connect(address)?),
+        (None, _) => AnySocket::Unix(open_unix(&endpoint.address)?),
     };
-    if let Socket::Tcp(stream) = &socket {
+    if let AnySocket::Tcp(stream) = &socket {
         stream.set_nodelay(true)?;
     }
-    Ok(Stream {
+    Ok(TimedStream {
         socket,
         until: Cell::new(until),
     })

@@ -5,7 +5,7 @@ use pgassay_profile::LiveServer;
 use pgassay_wire::Exchange;
 
 use crate::command::run::major_of;
-use crate::connector::Stream;
+use crate::connector::TimedStream;
 
 /// Tolerance, because adjusting the clock after server start makes the two start times differ.
 const SAME_START_S: f64 = 60.0;
@@ -15,7 +15,7 @@ const SAME_START_S: f64 = 60.0;
 /// # Errors
 /// If the server runs on another machine or in another container, or its processes are not
 /// accessible.
-pub fn find(exchange: &mut Exchange<Stream>) -> Result<(LiveServer, u32)> {
+pub fn find(exchange: &mut Exchange<TimedStream>) -> Result<(LiveServer, u32)> {
     let own_pid = number(exchange, "select pg_backend_pid()")? as u32;
     let mut server = LiveServer::of_process(own_pid)?;
     let sql = "select extract(epoch from pg_postmaster_start_time())";
@@ -33,7 +33,7 @@ pub fn find(exchange: &mut Exchange<Stream>) -> Result<(LiveServer, u32)> {
 }
 
 /// Runs a query and returns its single value as a number.
-pub fn number(exchange: &mut Exchange<Stream>, sql: &str) -> Result<f64> {
+pub fn number(exchange: &mut Exchange<TimedStream>, sql: &str) -> Result<f64> {
     let value = exchange.value(sql)?.unwrap_or_default();
     value
         .parse()

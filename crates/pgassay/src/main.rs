@@ -22,7 +22,7 @@ use anyhow::Result;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use cli::{Cli, Command};
+use cli::{Cli, CliCommand};
 
 fn main() -> ExitCode {
     // pgbench's option rules differ from clap's, so `bench` parses its own arguments.
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
             return ExitCode::from(if wanted { exit::OK } else { exit::FAILURE });
         }
     };
-    if let Command::Bench { arguments } = cli.command {
+    if let CliCommand::Bench { arguments } = cli.command {
         return command::bench::bench("pgassay bench", arguments.into_iter());
     }
     log_to_stderr(cli.verbose);
@@ -61,18 +61,18 @@ fn main() -> ExitCode {
 fn dispatch(cli: &Cli) -> Result<()> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     match &cli.command {
-        Command::Run(args) => command::run::run(args, cli.color, &mut out)?,
-        Command::Profile(args) => command::profile::profile(args, cli.color, &mut out)?,
-        Command::Calibrate(args) => command::calibrate::calibrate(args, &mut out)?,
-        Command::Count(args) => command::count::count(args, &mut out)?,
-        Command::Studies(args) => command::studies::studies(args, &mut out)?,
-        Command::Study(command) => command::study::study(command, &mut out)?,
-        Command::List(args) => command::list::list(args, &mut out)?,
-        Command::Show(args) => command::show::show(args, cli.color, &mut out)?,
-        Command::Report(args) => command::report::report(args, &mut out)?,
-        Command::Bench { .. } => unreachable!("handled in main: bench has its own exit codes"),
-        Command::Doctor(args) => command::doctor::doctor(args, &mut out)?,
-        Command::Timing(args) => command::timing::timing(args, &mut out)?,
+        CliCommand::Run(args) => command::run::run(args, cli.color, &mut out)?,
+        CliCommand::Profile(args) => command::profile::profile(args, cli.color, &mut out)?,
+        CliCommand::Calibrate(args) => command::calibrate::calibrate(args, &mut out)?,
+        CliCommand::Count(args) => command::count::count(args, &mut out)?,
+        CliCommand::Studies(args) => command::studies::studies(args, &mut out)?,
+        CliCommand::Study(command) => command::study::study(command, &mut out)?,
+        CliCommand::List(args) => command::list::list(args, &mut out)?,
+        CliCommand::Show(args) => command::show::show(args, cli.color, &mut out)?,
+        CliCommand::Report(args) => command::report::report(args, &mut out)?,
+        CliCommand::Bench { .. } => unreachable!("handled in main: bench has its own exit codes"),
+        CliCommand::Doctor(args) => command::doctor::doctor(args, &mut out)?,
+        CliCommand::Timing(args) => command::timing::timing(args, &mut out)?,
     }
     out.flush()?;
     Ok(())

@@ -9,14 +9,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// The progress display of a run.
-pub struct Progress {
+pub struct ProgressDisplay {
     bar: Option<ProgressBar>,
     plain_at: Option<Instant>,
     /// The last stage shown, to avoid repeating it.
     stage: String,
 }
 
-impl Progress {
+impl ProgressDisplay {
     /// Shows progress on stderr.
     pub fn on_stderr() -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
@@ -83,7 +83,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         self.finish();
     }

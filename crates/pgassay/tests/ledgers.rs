@@ -8,8 +8,8 @@
 mod support;
 
 use pgassay_core::ledger::{
-    CheckName, Divider, Ledger, LedgerDifference, Measured, Nature, Part, Row, SAMPLES_ERROR_MAX,
-    difference,
+    CheckName, Divider, Ledger, LedgerDifference, Nature, Part, PointMeasurements, Row,
+    SAMPLES_ERROR_MAX, difference,
 };
 use pgassay_core::observation::WaitSource;
 use pgassay_core::run::Run;
@@ -368,7 +368,7 @@ fn compared(run: &Run, mutate: &dyn Fn(&mut Trial)) -> LedgerDifference {
     let mut trials = run.trials.clone();
     trials.iter_mut().for_each(mutate);
     let variants = run.plan.variants.len();
-    let side = |variant: usize| Measured {
+    let side = |variant: usize| PointMeasurements {
         condition: comparison.condition,
         variant,
         trials: trials

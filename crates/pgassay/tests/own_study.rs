@@ -4,7 +4,7 @@
 
 mod support;
 
-use pgassay_core::measure::Outcome;
+use pgassay_core::measure::CheckOutcome;
 use pgassay_core::run::Run;
 use support::{Finished, Scratch};
 
@@ -58,11 +58,15 @@ fn the_page_s_own_study_of_two_weighted_scripts_and_two_settings_runs_as_it_stan
         );
     }
     // The number of completed transactions is also random, so four trials may be inconclusive.
-    let outcomes: Vec<Option<Outcome>> = run.expectations.iter().map(|it| it.outcome).collect();
+    let outcomes: Vec<Option<CheckOutcome>> =
+        run.expectations.iter().map(|it| it.outcome).collect();
     assert!(
         matches!(
             outcomes[..],
-            [Some(_), Some(Outcome::Met | Outcome::Inconclusive)]
+            [
+                Some(_),
+                Some(CheckOutcome::Met | CheckOutcome::Inconclusive)
+            ]
         ),
         "{:?}",
         run.expectations

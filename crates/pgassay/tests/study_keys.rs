@@ -2,7 +2,7 @@
 
 mod support;
 
-use pgassay_core::measure::Outcome;
+use pgassay_core::measure::CheckOutcome;
 use pgassay_core::run::{Run, WarningKind};
 use pgassay_core::study::DriverKind;
 use support::Scratch;
@@ -109,12 +109,13 @@ fn data_ways_and_requirements_are_as_the_study_says() {
         "{:?}",
         run.points
     );
-    let outcomes: Vec<Option<Outcome>> = run.expectations.iter().map(|it| it.outcome).collect();
+    let outcomes: Vec<Option<CheckOutcome>> =
+        run.expectations.iter().map(|it| it.outcome).collect();
     // With two blocks on a busy machine the first may be inconclusive, but not missed.
-    let [Some(delayed), Some(Outcome::NotMet), None] = outcomes[..] else {
+    let [Some(delayed), Some(CheckOutcome::NotMet), None] = outcomes[..] else {
         panic!("{:?}", run.expectations)
     };
-    assert_ne!(delayed, Outcome::NotMet, "{:?}", run.expectations);
+    assert_ne!(delayed, CheckOutcome::NotMet, "{:?}", run.expectations);
     let rows = &run.reference.as_ref().expect("the study has one").rows;
     assert_eq!(
         (rows[1].published_ratio, rows[0].measured_ratio),

@@ -44,7 +44,7 @@ fn the_clock_is_measured_and_its_cost_explained() {
         "time per loop including overhead: ",
         "backwards: never",
         "   <= ns   % of total  running %       count",
-        "exact steps up to 50% of all:",
+        "exact steps up to a running percentage of 50%:",
         "CLOCK_MONOTONIC",
         "effect on a server on this machine",
         "EXPLAIN ANALYZE: ",

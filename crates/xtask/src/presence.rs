@@ -15,7 +15,7 @@ pub const HEADER: &str = "symbol\tpath\tfirst_major\tlast_major";
 
 /// A contiguous range of majors in which a file defines a function.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Run {
+pub struct MajorRange {
     /// Function name.
     pub symbol: String,
     /// Source path.
@@ -127,17 +127,17 @@ impl Presence {
     }
 
     /// The ranges, sorted.
-    pub fn runs(&self) -> Vec<Run> {
+    pub fn runs(&self) -> Vec<MajorRange> {
         let majors = self.majors();
         let mut runs = Vec::new();
         for ((symbol, path), present) in &self.files {
-            let mut open: Option<Run> = None;
+            let mut open: Option<MajorRange> = None;
             for (index, major) in majors.iter().enumerate() {
                 match (&mut open, present.contains(major)) {
                     (Some(run), true) => run.last = index,
                     (None, true) => {
                         let (symbol, path) = (symbol.clone(), path.clone());
-                        open = Some(Run {
+                        open = Some(MajorRange {
                             symbol,
                             path,
                             first: index,
@@ -156,7 +156,7 @@ impl Presence {
     pub fn write(&self) -> String {
         let majors = self.majors();
         let mut table = format!("{HEADER}\n");
-        for Run {
+        for MajorRange {
             symbol,
             path,
             first,

@@ -2,12 +2,12 @@
 
 use hdrhistogram::Histogram;
 
-use super::cost::{Side, cost_difference};
-use super::figures::{Figures, TPS, figures, geometric_mean};
+use super::cost::{ProfiledSide, cost_difference};
+use super::figures::{TPS, TrialFigures, figures, geometric_mean};
 use super::pairing::compare_all;
 use super::{Comparison, PointSummary};
 use crate::counters::PointCounters;
-use crate::ledger::{self, Ledger, Measured};
+use crate::ledger::{self, Ledger, PointMeasurements};
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::study::DriverKind;
@@ -42,7 +42,7 @@ pub fn assess(
         comparisons: Vec::new(),
         ledgers: Vec::new(),
     };
-    let by_condition: Vec<Vec<Vec<Figures>>> = (0..plan.conditions.len())
+    let by_condition: Vec<Vec<Vec<TrialFigures>>> = (0..plan.conditions.len())
         .map(|condition| figures_of_condition(plan, trials, condition))
         .collect::<Result<_, _>>()?;
     // All conditions together, because the verdicts of a study share one error rate.
@@ -62,7 +62,7 @@ pub fn assess(
             // Only PostgreSQL backends have a ledger.
             let has_account = point.driver == DriverKind::Postgres;
             let trials = of_point(trials, condition, variant);
-            Measured {
+            PointMeasurements {
                 condition,
                 variant,
                 trials: trials.filter(|_| has_account).collect(),
@@ -77,10 +77,10 @@ pub fn assess(
         }
         for comparison in &mut comparisons {
             comparison.ledger = ledger::difference(&measured(0), &measured(comparison.variant))?;
-            let side = |variant: usize| -> Option<Side<'_>> {
+            let side = |variant: usize| -> Option<ProfiledSide<'_>> {
                 let profile = profiles.get(condition * plan.variants.len() + variant)?;
                 let major = majors[plan.point(condition, variant).server].as_str();
-                Some(Side {
+                Some(ProfiledSide {
                     profile,
                     trials,
                     condition,
@@ -106,7 +106,7 @@ fn figures_of_condition(
     plan: &Plan,
     trials: &[Trial],
     condition: usize,
-) -> Result<Vec<Vec<Figures>>, LatencyError> {
+) -> Result<Vec<Vec<TrialFigures>>, LatencyError> {
     let clients = plan.conditions[condition].clients;
     let of_variant = |variant: usize| {
         let units = plan.point(condition, variant).per_transaction();
@@ -134,7 +134,7 @@ fn summary(
     trials: &[Trial],
     condition: usize,
     variant: usize,
-    figures: &[Figures],
+    figures: &[TrialFigures],
     units: f64,
 ) -> Result<PointSummary, LatencyError> {
     // One histogram for all trials: percentiles of all transactions, not means of percentiles.

@@ -23,7 +23,7 @@ const SAMPLES_MIN: u64 = 3;
 const RARE: &str = "(rarely seen functions)";
 
 /// One side of a comparison.
-pub(super) struct Side<'a> {
+pub(super) struct ProfiledSide<'a> {
     /// The point's stacks.
     pub profile: &'a Profile,
     /// All trials of the run.
@@ -39,24 +39,29 @@ pub(super) struct Side<'a> {
 }
 
 /// Samples of each row, by block.
-type Counts<K> = BTreeMap<K, Vec<u64>>;
+type CountsByBlock<K> = BTreeMap<K, Vec<u64>>;
 
 /// The difference, or `None` if a side has no samples or no exact totals.
 ///
 /// Subsystems and phases are corrected with Holm's procedure, functions with Benjamini and Hochberg's
 /// within the subsystems in which something changed.
-pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option<CostDifference> {
+pub(super) fn cost_difference(
+    plan: &Plan,
+    a: &ProfiledSide<'_>,
+    b: &ProfiledSide<'_>,
+) -> Option<CostDifference> {
     let blocks = common_blocks(plan, a, b);
     let naming = Naming::from_profiles(a.profile, b.profile);
-    let rows =
-        |counts: &dyn Fn(&Side<'_>) -> Counts<Key>| Rows::new(a, b, &blocks, counts(a), counts(b));
+    let rows = |counts: &dyn Fn(&ProfiledSide<'_>) -> CountsByBlock<Key>| {
+        CountTable::new(a, b, &blocks, counts(a), counts(b))
+    };
     let functions = rows(&|side| by_function(side, &naming)).merge_rare_rows();
     let (group_of, groups) = functions.groups(&[a, b], &naming);
     let of_functions = stats::grouped_cost_difference(&functions.table, &group_of, groups, ALPHA)
         .ok()?
         .rows;
     let (phases, subsystems) = (rows(&by_phase), rows(&by_subsystem));
-    let judge = |rows: &Rows| -> Option<Vec<CostRow>> {
+    let judge = |rows: &CountTable| -> Option<Vec<CostRow>> {
         let judged = stats::cost_difference(&rows.table, stats::Correction::Holm, ALPHA).ok()?;
         let mut named = rows.to_cost_rows(&judged);
         if !naming.stacks_are_comparable {
@@ -92,17 +97,17 @@ pub(super) fn cost_difference(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Option
     })
 }
 
-fn by_function(side: &Side<'_>, naming: &Naming) -> Counts<Key> {
+fn by_function(side: &ProfiledSide<'_>, naming: &Naming) -> CountsByBlock<Key> {
     count_by_block(side.profile, |stack| naming.row(stack))
 }
 
-fn by_phase(side: &Side<'_>) -> Counts<Key> {
+fn by_phase(side: &ProfiledSide<'_>) -> CountsByBlock<Key> {
     count_by_block(side.profile, |stack| {
         (Phase::of(&names(stack)).to_string(), String::new())
     })
 }
 
-fn by_subsystem(side: &Side<'_>) -> Counts<Key> {
+fn by_subsystem(side: &ProfiledSide<'_>) -> CountsByBlock<Key> {
     let symbols = Symbols::for_major(side.major);
     count_by_block(side.profile, |stack| {
         (subsystem(&symbols, stack), String::new())
@@ -125,8 +130,8 @@ fn names<'a>(stack: &[&'a Frame]) -> Vec<FrameName<'a>> {
 }
 
 /// Samples of each key by block. `key` is called once per node of the call tree.
-fn count_by_block(profile: &Profile, key: impl Fn(&[&Frame]) -> Key) -> Counts<Key> {
-    let mut counts: Counts<Key> = BTreeMap::new();
+fn count_by_block(profile: &Profile, key: impl Fn(&[&Frame]) -> Key) -> CountsByBlock<Key> {
+    let mut counts: CountsByBlock<Key> = BTreeMap::new();
     for (index, node) in (0u32..).zip(&profile.nodes) {
         if node.total() == 0 {
             continue;
@@ -142,8 +147,8 @@ fn count_by_block(profile: &Profile, key: impl Fn(&[&Frame]) -> Key) -> Counts<K
 }
 
 /// Blocks in which both sides have samples and exact totals.
-fn common_blocks(plan: &Plan, a: &Side<'_>, b: &Side<'_>) -> Vec<usize> {
-    let usable = |side: &Side<'_>, block: usize| {
+fn common_blocks(plan: &Plan, a: &ProfiledSide<'_>, b: &ProfiledSide<'_>) -> Vec<usize> {
+    let usable = |side: &ProfiledSide<'_>, block: usize| {
         samples(side.profile, block) > 0
             && totals(side, block).is_some_and(|(cpu_us, _)| cpu_us > 0.0)
     };
@@ -161,7 +166,7 @@ fn samples(profile: &Profile, block: usize) -> u64 {
 }
 
 /// Exact on-CPU time and transactions of the block's timed trials.
-fn totals(side: &Side<'_>, block: usize) -> Option<(f64, u64)> {
+fn totals(side: &ProfiledSide<'_>, block: usize) -> Option<(f64, u64)> {
     let timed = of_point(side, TrialKind::Timed).filter(|trial| trial.block as usize == block);
     let exact = timed.filter_map(|trial| Some((trial, trial.server?)));
     let sum = exact.fold((0.0, 0), |(cpu_us, transactions), (trial, server)| {
@@ -173,7 +178,7 @@ fn totals(side: &Side<'_>, block: usize) -> Option<(f64, u64)> {
     (sum.1 > 0).then_some(sum)
 }
 
-fn of_point<'a>(side: &Side<'a>, kind: TrialKind) -> impl Iterator<Item = &'a Trial> {
+fn of_point<'a>(side: &ProfiledSide<'a>, kind: TrialKind) -> impl Iterator<Item = &'a Trial> {
     let (condition, variant) = (side.condition, side.variant);
     side.trials.iter().filter(move |trial| {
         trial.condition == condition && trial.variant == variant && trial.kind == kind
@@ -181,33 +186,34 @@ fn of_point<'a>(side: &Side<'a>, kind: TrialKind) -> impl Iterator<Item = &'a Tr
 }
 
 /// Geometric mean over both sides of profiled over timed throughput.
-fn profiled_tps_ratio(a: &Side<'_>, b: &Side<'_>) -> f64 {
-    let mean_log = |side: &Side<'_>, kind| {
+fn profiled_tps_ratio(a: &ProfiledSide<'_>, b: &ProfiledSide<'_>) -> f64 {
+    let mean_log = |side: &ProfiledSide<'_>, kind| {
         let logs: Vec<f64> = of_point(side, kind)
             .map(|trial| trial.tps().max(1e-9).ln())
             .collect();
         logs.iter().sum::<f64>() / (logs.len().max(1)) as f64
     };
-    let of_side =
-        |side: &Side<'_>| mean_log(side, TrialKind::Profiled) - mean_log(side, TrialKind::Timed);
+    let of_side = |side: &ProfiledSide<'_>| {
+        mean_log(side, TrialKind::Profiled) - mean_log(side, TrialKind::Timed)
+    };
     f64::midpoint(of_side(a), of_side(b)).exp()
 }
 
 /// The names of the rows, and the table of their counts for the statistics.
-struct Rows {
+struct CountTable {
     keys: Vec<Key>,
     table: stats::CostTable,
 }
 
-impl Rows {
+impl CountTable {
     fn new(
-        a: &Side<'_>,
-        b: &Side<'_>,
+        a: &ProfiledSide<'_>,
+        b: &ProfiledSide<'_>,
         blocks: &[usize],
-        mut counts_a: Counts<Key>,
-        mut counts_b: Counts<Key>,
+        mut counts_a: CountsByBlock<Key>,
+        mut counts_b: CountsByBlock<Key>,
     ) -> Self {
-        let side_totals = |side: &Side<'_>| -> Vec<stats::TrialTotals> {
+        let side_totals = |side: &ProfiledSide<'_>| -> Vec<stats::TrialTotals> {
             let of_block = |&block: &usize| {
                 let (on_cpu_us, transactions) = totals(side, block)?;
                 Some(stats::TrialTotals {
@@ -221,7 +227,7 @@ impl Rows {
         let mut keys: Vec<Key> = counts_a.keys().chain(counts_b.keys()).cloned().collect();
         keys.sort();
         keys.dedup();
-        let chosen = |counts: &mut Counts<Key>, key: &Key| -> Vec<u64> {
+        let chosen = |counts: &mut CountsByBlock<Key>, key: &Key| -> Vec<u64> {
             let row = counts.remove(key).unwrap_or_default();
             blocks
                 .iter()
@@ -283,7 +289,7 @@ impl Rows {
 
     /// The index of each row's subsystem, and the number of subsystems. A function that serves several,
     /// such as `memcpy`, belongs to the one with most of its samples.
-    fn groups(&self, sides: &[&Side<'_>], naming: &Naming) -> (Vec<usize>, usize) {
+    fn groups(&self, sides: &[&ProfiledSide<'_>], naming: &Naming) -> (Vec<usize>, usize) {
         let mut samples: BTreeMap<Key, BTreeMap<String, u64>> = BTreeMap::new();
         for side in sides {
             let symbols = Symbols::for_major(side.major);
@@ -314,7 +320,7 @@ impl Rows {
     }
 
     /// The judged rows under their names, largest difference first.
-    fn to_cost_rows(&self, judged: &stats::CostDifference) -> Vec<CostRow> {
+    fn to_cost_rows(&self, judged: &stats::ProfileDifference) -> Vec<CostRow> {
         let mut rows: Vec<CostRow> = self
             .keys
             .iter()
@@ -331,7 +337,7 @@ impl Rows {
     }
 }
 
-fn cost_row((name, object): &Key, row: &stats::CostRow) -> CostRow {
+fn cost_row((name, object): &Key, row: &stats::RowDifference) -> CostRow {
     let difference_us = row.change.delta_us;
     let interval = row.change.delta_interval_us;
     let (low_us, high_us) = interval.map_or((difference_us, difference_us), |at| (at.low, at.high));
@@ -349,16 +355,16 @@ fn cost_row((name, object): &Key, row: &stats::CostRow) -> CostRow {
         low_us,
         high_us,
         change: match row.class {
-            stats::Class::Added if is_significant => Change::Added,
-            stats::Class::Increased if is_significant => Change::Increased,
-            stats::Class::Decreased if is_significant => Change::Decreased,
-            stats::Class::Removed if is_significant => Change::Removed,
+            stats::ChangeClass::Added if is_significant => Change::Added,
+            stats::ChangeClass::Increased if is_significant => Change::Increased,
+            stats::ChangeClass::Decreased if is_significant => Change::Decreased,
+            stats::ChangeClass::Removed if is_significant => Change::Removed,
             _ => Change::Inconclusive,
         },
     }
 }
 
-fn total_change(total: &stats::cost::Change) -> Change {
+fn total_change(total: &stats::cost::CostChange) -> Change {
     match total.delta_interval_us {
         Some(interval) if interval.low > 0.0 => Change::Increased,
         Some(interval) if interval.high < 0.0 => Change::Decreased,
@@ -367,12 +373,12 @@ fn total_change(total: &stats::cost::Change) -> Change {
 }
 
 /// The median, over unchanged functions, of the change that would have gone undetected.
-fn median_detectable_us(judged: &stats::CostDifference) -> f64 {
+fn median_detectable_us(judged: &stats::ProfileDifference) -> f64 {
     let mut limits: Vec<f64> = judged
         .rows
         .iter()
         .filter_map(|row| match row.class {
-            stats::Class::Unchanged {
+            stats::ChangeClass::Unchanged {
                 detectable_us: resolvable_us,
             } if resolvable_us.is_finite() => Some(resolvable_us),
             _ => None,

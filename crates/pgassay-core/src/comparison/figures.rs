@@ -13,7 +13,7 @@ const LATENCY_STEP: f64 = 1e-3;
 
 /// The figures of one timed trial, in the order of [`METRICS`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Figures {
+pub(super) struct TrialFigures {
     pub(super) block: u32,
     /// The server start that it ran on.
     pub(super) boot: u32,
@@ -28,7 +28,7 @@ pub(super) fn figures<'a>(
     timed: impl Iterator<Item = &'a Trial>,
     clients: u32,
     units: f64,
-) -> Result<Vec<Figures>, LatencyError> {
+) -> Result<Vec<TrialFigures>, LatencyError> {
     timed
         .filter(|trial| trial.transactions > 0)
         .map(|trial| {
@@ -46,7 +46,7 @@ pub(super) fn figures<'a>(
             steps[TPS] = rate_resolution(trial, clients);
             // The kernel reports nanoseconds, from idle to idle.
             steps[SERVER_CPU] = 0.0;
-            Ok(Figures {
+            Ok(TrialFigures {
                 block: trial.block,
                 boot: trial.server_start,
                 values,

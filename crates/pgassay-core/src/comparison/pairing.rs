@@ -7,7 +7,7 @@
 use pgassay_stats as stats;
 use stats::power::DetectableFactors;
 
-use super::figures::{Figures, METRICS, SERVER_CPU, TPS, geometric_mean};
+use super::figures::{METRICS, SERVER_CPU, TPS, TrialFigures, geometric_mean};
 use super::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
 
 /// Probability of any false sign among all comparisons of a study, and of any false equivalence.
@@ -19,12 +19,12 @@ const POWER: f64 = 0.8;
 struct PendingComparison<'a> {
     condition: usize,
     variant: usize,
-    sides: [&'a [Figures]; 2],
+    sides: [&'a [TrialFigures]; 2],
     blocks: u32,
 }
 
 /// The pairs of one metric, their server starts and resolutions.
-struct Pairs {
+struct MetricPairs {
     figures: Vec<stats::Pair>,
     boots: Vec<u32>,
     steps: [f64; 2],
@@ -32,7 +32,7 @@ struct Pairs {
 
 /// Compares every variant with the baseline under every condition, as one family. `by_condition` has
 /// the figures of each variant.
-pub(super) fn compare_all(blocks: u32, by_condition: &[Vec<Vec<Figures>>]) -> Vec<Comparison> {
+pub(super) fn compare_all(blocks: u32, by_condition: &[Vec<Vec<TrialFigures>>]) -> Vec<Comparison> {
     let mut drafts = Vec::new();
     for (condition, variants) in by_condition.iter().enumerate() {
         let Some((baseline, others)) = variants.split_first() else {
@@ -49,7 +49,7 @@ pub(super) fn compare_all(blocks: u32, by_condition: &[Vec<Vec<Figures>>]) -> Ve
             drafts.extend(rate.map(|rate| (draft, rate)));
         }
     }
-    let rates: Vec<&stats::Comparison> = drafts.iter().map(|(_, rate)| rate).collect();
+    let rates: Vec<&stats::PairComparison> = drafts.iter().map(|(_, rate)| rate).collect();
     let direction = stats::Direction::HigherIsBetter;
     let judged = stats::judge(
         &rates,
@@ -64,8 +64,8 @@ pub(super) fn compare_all(blocks: u32, by_condition: &[Vec<Vec<Figures>>]) -> Ve
 }
 
 impl PendingComparison<'_> {
-    fn pairs(&self, metric: usize) -> Pairs {
-        let mut found = Pairs {
+    fn pairs(&self, metric: usize) -> MetricPairs {
+        let mut found = MetricPairs {
             figures: Vec::new(),
             boots: Vec::new(),
             steps: self.sides.map(|figures| step(figures, metric)),
@@ -88,7 +88,7 @@ impl PendingComparison<'_> {
 
     fn comparison(
         &self,
-        rate: &stats::Comparison,
+        rate: &stats::PairComparison,
         judged: stats::Judged,
         family: u32,
     ) -> Option<Comparison> {
@@ -116,9 +116,9 @@ impl PendingComparison<'_> {
     }
 }
 
-impl Pairs {
+impl MetricPairs {
     /// `None` without pairs, or if figures have no ratio (a cost of 0).
-    fn compare(&self, level: f64) -> Option<stats::Comparison> {
+    fn compare(&self, level: f64) -> Option<stats::PairComparison> {
         let background = stats::PairContext {
             boots: &self.boots,
             steps: self.steps,
@@ -128,20 +128,20 @@ impl Pairs {
 }
 
 /// The coarsest resolution among a side's trials: a bound must hold for each of them.
-fn step(figures: &[Figures], metric: usize) -> f64 {
+fn step(figures: &[TrialFigures], metric: usize) -> f64 {
     debug_assert!(metric < METRICS);
     let steps = figures.iter().map(|figures| figures.steps[metric]);
     steps.fold(0.0, f64::max)
 }
 
-fn ratio(pairs: &Pairs, level: f64, factors: Option<DetectableFactors>) -> Option<Ratio> {
+fn ratio(pairs: &MetricPairs, level: f64, factors: Option<DetectableFactors>) -> Option<Ratio> {
     let by_pair: Vec<f64> = pairs
         .figures
         .iter()
         .map(|pair| pair.variant / pair.baseline)
         .collect();
     Some(match pairs.compare(level)? {
-        stats::Comparison::Descriptive { ratio } => Ratio {
+        stats::PairComparison::Descriptive { ratio } => Ratio {
             ratio,
             low: ratio,
             high: ratio,
@@ -153,7 +153,7 @@ fn ratio(pairs: &Pairs, level: f64, factors: Option<DetectableFactors>) -> Optio
             ranks_disagree: false,
             by_pair,
         },
-        stats::Comparison::Estimated(estimate) => {
+        stats::PairComparison::Estimated(estimate) => {
             let detectable = factors.map(|factors| factors.of(estimate.unit_sd_log));
             Ratio {
                 ratio: estimate.ratio,
@@ -176,8 +176,8 @@ fn ratio(pairs: &Pairs, level: f64, factors: Option<DetectableFactors>) -> Optio
 fn basis(estimate: &stats::Estimate, family: u32) -> Basis {
     Basis {
         unit: match estimate.unit {
-            stats::Unit::Pair => UnitOfAnalysis::Pair,
-            stats::Unit::ServerStart => UnitOfAnalysis::ServerStart,
+            stats::UnitOfIndependence::Pair => UnitOfAnalysis::Pair,
+            stats::UnitOfIndependence::ServerStart => UnitOfAnalysis::ServerStart,
         },
         units: estimate.units as u32,
         server_starts: estimate.boots as u32,
@@ -185,20 +185,20 @@ fn basis(estimate: &stats::Estimate, family: u32) -> Basis {
     }
 }
 
-fn verdict(verdict: stats::Verdict) -> Verdict {
+fn verdict(verdict: stats::FigureVerdict) -> Verdict {
     match verdict {
-        stats::Verdict::Faster => Verdict::Faster,
-        stats::Verdict::Slower => Verdict::Slower,
-        stats::Verdict::Equivalent => Verdict::Equivalent,
-        stats::Verdict::Inconclusive => Verdict::Inconclusive,
+        stats::FigureVerdict::Faster => Verdict::Faster,
+        stats::FigureVerdict::Slower => Verdict::Slower,
+        stats::FigureVerdict::Equivalent => Verdict::Equivalent,
+        stats::FigureVerdict::Inconclusive => Verdict::Inconclusive,
     }
 }
 
-fn inconclusive(reason: stats::Inconclusive) -> Inconclusive {
+fn inconclusive(reason: stats::InconclusiveReason) -> Inconclusive {
     match reason {
-        stats::Inconclusive::OnePair => Inconclusive::OnePair,
-        stats::Inconclusive::Noise => Inconclusive::Noise,
-        stats::Inconclusive::RanksDisagree => Inconclusive::RanksDisagree,
-        stats::Inconclusive::BelowResolution => Inconclusive::BelowResolution,
+        stats::InconclusiveReason::OnePair => Inconclusive::OnePair,
+        stats::InconclusiveReason::Noise => Inconclusive::Noise,
+        stats::InconclusiveReason::RanksDisagree => Inconclusive::RanksDisagree,
+        stats::InconclusiveReason::BelowResolution => Inconclusive::BelowResolution,
     }
 }

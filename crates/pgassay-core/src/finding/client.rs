@@ -69,7 +69,7 @@ fn client_limited(e: &Evidence) -> Evaluation {
         .when(e.client_limited >= 0.5)
         .share(
             Source::Clocks,
-            "of trials in which a load generator thread was saturated",
+            "of trials had a saturated load generator thread",
             Some(e.client_limited),
         )
         .context(|it| {

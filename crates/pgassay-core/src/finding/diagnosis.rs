@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::evidence::Evidence;
 use super::measure::{Evaluation, Signature};
-use super::side::{Side, interval};
+use super::side::{EvidenceByBlock, interval};
 use super::{Confidence, Finding, RemedyTrial, TriedFix, signatures};
 use crate::comparison::{Comparison, Verdict};
 use crate::observation::Observation;
@@ -30,14 +30,17 @@ const MACHINE_STATES: [&str; 3] = ["cpu-saturation", "client-limited", "throttle
 pub fn diagnose(run: &Run) -> Vec<Finding> {
     let mut findings = Vec::new();
     for condition in 0..run.plan.conditions.len() {
-        let mut sides: BTreeMap<usize, Side> = BTreeMap::new();
+        let mut sides: BTreeMap<usize, EvidenceByBlock> = BTreeMap::new();
         for variant in 0..run.plan.variants.len() {
             let Some(evidence) = Evidence::of_point(run, condition, variant) else {
                 continue;
             };
             let at = (Some(condition), Some(variant));
             findings.extend(findings_of_point(&evidence, at));
-            sides.insert(variant, Side::new(run, evidence, condition, variant));
+            sides.insert(
+                variant,
+                EvidenceByBlock::new(run, evidence, condition, variant),
+            );
         }
         for comparison in run
             .comparisons
@@ -191,8 +194,8 @@ fn finding(
 /// which service time.
 pub(super) fn compare_sides(
     comparison: &Comparison,
-    baseline: &Side,
-    variant: &Side,
+    baseline: &EvidenceByBlock,
+    variant: &EvidenceByBlock,
 ) -> Vec<Finding> {
     let mut findings: Vec<Finding> = signatures()
         .filter(|it| !MACHINE_STATES.contains(&it.id))
@@ -233,8 +236,8 @@ pub(super) fn compare_sides(
 fn finding_of_change(
     comparison: &Comparison,
     signature: &Signature,
-    baseline: &Side,
-    variant: &Side,
+    baseline: &EvidenceByBlock,
+    variant: &EvidenceByBlock,
 ) -> Option<Finding> {
     let (a, b) = (&baseline.whole, &variant.whole);
     let moved_us = [

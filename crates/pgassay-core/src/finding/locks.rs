@@ -175,8 +175,8 @@ fn sequence(e: &Evidence) -> Evaluation {
         .remedy(
             "Let each session fetch n values at a time with ALTER SEQUENCE … CACHE n: without it, \
              each value locks the sequence's page exclusively, and every 32 values write a WAL \
-             record. The price is gaps, and no order across sessions. Several sequences, or \
-             uuidv7() (18), avoid the shared page.",
+             record. The drawbacks are gaps, and values out of order across sessions. Several \
+             sequences, or uuidv7() (PostgreSQL 18), avoid the shared page.",
         )
 }
 
@@ -204,21 +204,24 @@ fn lock_manager(e: &Evidence) -> Evaluation {
     let unseen = e.blocked.is_empty() && e.of_cpu(us) >= 0.25;
     let by_setting = e.since(18);
     let remedy = if by_setting {
-        "Raise max_locks_per_transaction (64 by default), which in 18 also sets the number of \
-         fast-path slots: transactions lock more relations than there are slots. Lock fewer \
+        "Raise max_locks_per_transaction (64 by default), which in PostgreSQL 18 also sets the \
+         number of fast-path slots: transactions lock more relations than there are slots. Lock fewer \
          relations: prune partitions with literals, and keep fewer partitions and indexes."
     } else {
         "Lock fewer relations: prune partitions with literals, keep fewer partitions and indexes, \
-         and prepare statements. Up to 17, a backend has 16 fast-path slots; locks on further \
-         tables, partitions and indexes use the shared lock table. 18 has as many slots as \
-         max_locks_per_transaction."
+         and prepare statements. Up to PostgreSQL 17, a backend has 16 fast-path slots; locks on \
+         further tables, partitions and indexes use the shared lock table. From 18 on, a backend \
+         has as many slots as max_locks_per_transaction."
     };
     Evaluation::of(waited + us)
         .queueing(waited)
         .when(e.of_response(waited) >= 0.05 || unseen)
         .waits("LWLock LockManager", waited)
         .stacks("taking and releasing relation locks", us)
-        .condition(e.until(17), "up to 17, a backend has 16 fast-path slots")
+        .condition(
+            e.until(17),
+            "up to PostgreSQL 17, a backend has 16 fast-path slots",
+        )
         .remedy(remedy)
         .variant(if by_setting {
             Some(RemedyVariant::settings(&[(
@@ -287,11 +290,11 @@ fn snapshots(e: &Evidence) -> Evaluation {
         .waits("LWLock ProcArray", waited)
         .condition(
             e.until(13),
-            "up to 13, a snapshot reads the state of every connection, including idle ones",
+            "up to PostgreSQL 13, a snapshot reads the state of every connection, including idle ones",
         )
         .remedy(
-            "Use a connection pooler to have fewer connections, or upgrade to 14 or later. Up to \
-             13, each snapshot costs time for every connection, idle or not; from 14 on, only \
+            "Use a connection pooler to have fewer connections, or upgrade to PostgreSQL 14 or \
+             later. Up to 13, each snapshot costs time for every connection, idle or not; from 14 on, only \
              transactions that write count.",
         )
         .variant(e.until(13).then(|| RemedyVariant::version("18")))
@@ -325,7 +328,7 @@ fn subtransactions(e: &Evidence) -> Evaluation {
         .remedy(
             "Use fewer savepoints (a PL/pgSQL block with EXCEPTION is one), not one per row, and \
              end old snapshots. A backend publishes 64 subtransactions; with more, every snapshot \
-             that sees them must look up parents in pg_subtrans. From 17 on, raise \
+             that sees them must look up parents in pg_subtrans. From PostgreSQL 17 on, raise \
              subtransaction_buffers.",
         )
         .variant(
@@ -366,7 +369,7 @@ fn multixacts(e: &Evidence) -> Evaluation {
         .waits("LWLock MultiXact", waited)
         .remedy(
             "Lock fewer rows with SELECT … FOR SHARE or through foreign keys that reference few \
-             parents, and shorten the transactions that do. From 17 on, raise \
+             parents, and shorten the transactions that do. From PostgreSQL 17 on, raise \
              multixact_member_buffers and multixact_offset_buffers.",
         )
 }
@@ -394,7 +397,7 @@ fn transaction_status(e: &Evidence) -> Evaluation {
         .waits("LWLock on pg_xact", waited)
         .remedy(
             "Run VACUUM after a large load: it sets hint bits, without which every reader must \
-             look up the transaction of each row. From 17 on, raise transaction_buffers.",
+             look up the transaction of each row. From PostgreSQL 17 on, raise transaction_buffers.",
         )
 }
 

@@ -121,8 +121,8 @@ fn logging(e: &Evidence) -> Evaluation {
             logger_busy,
         )
         .remedy(
-            "Log less: set log_min_duration_statement, sample with log_transaction_sample_rate (12 \
-             and later) or log_min_duration_sample (13 and later), or use pg_stat_statements \
+            "Log less: set log_min_duration_statement, sample with log_transaction_sample_rate \
+             (PostgreSQL 12 and later) or log_min_duration_sample (13 and later), or use pg_stat_statements \
              instead of logging every statement. Under load, prefer stderr or csvlog to jsonlog. \
              Each line is formatted, written through one pipe that all backends share, and wakes \
              the logger.",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::diagnosis::{apply_fix_results, compare_sides, findings_of_point, sort};
 use super::evidence::Evidence;
 use super::lookalikes::{at_major, counted, is_found, load, stacks};
-use super::side::Side;
+use super::side::EvidenceByBlock;
 use super::{Confidence, Finding, RemedyTrial};
 use crate::comparison::{Comparison, Ratio, Verdict};
 
@@ -45,7 +45,7 @@ fn slower(verdict: Verdict) -> Comparison {
 }
 
 /// Four clients that update one row and wait for the disk, with one block per noise factor.
-fn side(sync_us: f64, rows_us: f64, noise: [f64; 4]) -> Side {
+fn side(sync_us: f64, rows_us: f64, noise: [f64; 4]) -> EvidenceByBlock {
     let stack = [
         ("ExecModifyTable;heap_update;XactLockTableWait", 4),
         ("XLogFlush;issue_xlog_fsync", 4),
@@ -62,7 +62,7 @@ fn side(sync_us: f64, rows_us: f64, noise: [f64; 4]) -> Side {
         }
     };
     let blocks: BTreeMap<u32, Evidence> = (0..).zip(noise.map(evidence)).collect();
-    Side {
+    EvidenceByBlock {
         whole: evidence(1.0),
         blocks,
     }
@@ -71,7 +71,11 @@ fn side(sync_us: f64, rows_us: f64, noise: [f64; 4]) -> Side {
 const LOW_NOISE: [f64; 4] = [0.98, 1.01, 1.02, 0.99];
 const OTHER_NOISE: [f64; 4] = [1.02, 0.99, 0.97, 1.02];
 
-fn ranked(comparison: &Comparison, baseline: &Side, variant: &Side) -> Vec<Finding> {
+fn ranked(
+    comparison: &Comparison,
+    baseline: &EvidenceByBlock,
+    variant: &EvidenceByBlock,
+) -> Vec<Finding> {
     let mut findings = compare_sides(comparison, baseline, variant);
     sort(&mut findings);
     findings
@@ -102,7 +106,7 @@ fn row_lock_waits_rank_below_the_wal_sync_that_causes_them() {
 /// 64 clients queue 63 times as long: the cause is only 1.6% of the difference in response time.
 #[test]
 fn a_long_queue_does_not_hide_the_service_time_that_it_follows_from() {
-    let at_64 = |mut side: Side| {
+    let at_64 = |mut side: EvidenceByBlock| {
         side.whole.clients = 64.0;
         side
     };
@@ -150,7 +154,7 @@ fn a_difference_within_noise_has_not_moved_with_the_verdict() {
     let [low, high] = found[0].difference_interval_us.unwrap();
     assert!(low < 0.0 && high > 600.0, "{low} {high}");
     // One block has no interval.
-    let one = |side: Side| Side {
+    let one = |side: EvidenceByBlock| EvidenceByBlock {
         blocks: side.blocks.into_iter().take(1).collect(),
         ..side
     };

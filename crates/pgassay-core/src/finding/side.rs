@@ -10,7 +10,7 @@ use pgassay_stats as stats;
 use super::evidence::Evidence;
 use super::measure::Signature;
 use crate::counters::{PointCounters, per_transaction};
-use crate::ledger::{self, Measured};
+use crate::ledger::{self, PointMeasurements};
 use crate::run::Run;
 use crate::trial::{Trial, TrialKind};
 
@@ -18,12 +18,12 @@ use crate::trial::{Trial, TrialKind};
 const LEVEL: f64 = 0.95;
 
 /// The evidence of a point, and of each of its blocks.
-pub(super) struct Side {
+pub(super) struct EvidenceByBlock {
     pub whole: Evidence,
     pub blocks: BTreeMap<u32, Evidence>,
 }
 
-impl Side {
+impl EvidenceByBlock {
     /// `whole` must be the evidence of the same point.
     pub fn new(run: &Run, whole: Evidence, condition: usize, variant: usize) -> Self {
         let blocks = blocks(run, &whole, condition, variant);
@@ -33,7 +33,11 @@ impl Side {
 
 /// Confidence interval of a signature's weight under the variant minus that under the baseline.
 /// `None` with fewer than two common blocks, or if nothing varies: a width of 0 means no knowledge.
-pub(super) fn interval(signature: &Signature, baseline: &Side, variant: &Side) -> Option<[f64; 2]> {
+pub(super) fn interval(
+    signature: &Signature,
+    baseline: &EvidenceByBlock,
+    variant: &EvidenceByBlock,
+) -> Option<[f64; 2]> {
     let weight = |evidence: &Evidence| (signature.measure)(evidence).weight_us;
     let differences: Vec<f64> = baseline
         .blocks
@@ -66,7 +70,7 @@ fn blocks(
     let ledger = ledgers.find(|it| (it.condition, it.variant) == (condition, variant));
     let blocked_by = ledger.map(|it| it.blocked_by).unwrap_or_default();
     let major = whole.major.to_string();
-    let measured = Measured {
+    let measured = PointMeasurements {
         condition,
         variant,
         trials: trials.clone(),

@@ -13,12 +13,12 @@ pub(super) struct Stacks {
     nodes: Vec<(Option<u32>, u32, f64)>,
     /// Time by phase.
     phases: BTreeMap<&'static str, f64>,
-    names: Arc<Names>,
+    names: Arc<ProfileNames>,
 }
 
 /// Names and phases of a profile, shared by all its blocks.
 #[derive(Debug, Default)]
-struct Names {
+struct ProfileNames {
     /// Indices of frames by name, without compiler-added suffixes.
     by_name: BTreeMap<String, Vec<u32>>,
     frames: usize,
@@ -26,7 +26,7 @@ struct Names {
     phases: Vec<&'static str>,
 }
 
-impl Names {
+impl ProfileNames {
     fn of(profile: &Profile) -> Self {
         let mut by_name: BTreeMap<String, Vec<u32>> = BTreeMap::new();
         for (index, frame) in (0..).zip(&profile.frames) {
@@ -55,7 +55,12 @@ impl Names {
 impl Stacks {
     /// Distributes `cpu_us` per transaction over a profile's stacks; empty without samples.
     pub fn new(profile: &Profile, cpu_us: f64) -> Self {
-        Self::of(profile, cpu_us, Arc::new(Names::of(profile)), Node::total)
+        Self::of(
+            profile,
+            cpu_us,
+            Arc::new(ProfileNames::of(profile)),
+            Node::total,
+        )
     }
 
     /// The same with the samples of one block of the profile, or with all samples if the block has
@@ -75,7 +80,7 @@ impl Stacks {
     fn of(
         profile: &Profile,
         cpu_us: f64,
-        names: Arc<Names>,
+        names: Arc<ProfileNames>,
         samples: impl Fn(&Node) -> u64,
     ) -> Self {
         let total: u64 = profile.nodes.iter().map(&samples).sum();

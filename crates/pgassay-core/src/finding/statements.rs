@@ -89,8 +89,8 @@ fn parse_and_plan(e: &Evidence) -> Evaluation {
         .condition(e.protocol.is_some(), protocol)
         .remedy(
             "Prepare statements once and execute them many times. A connection pooler must support \
-             prepared statements (PgBouncer does from 1.21 on). From 12 on, use plan_cache_mode to \
-             test whether a generic plan is good enough.",
+             prepared statements (PgBouncer does from 1.21 on). From PostgreSQL 12 on, use plan_cache_mode \
+             to test whether a generic plan is good enough.",
         )
         .variant(
             e.protocol
@@ -113,7 +113,7 @@ fn custom_plans(e: &Evidence) -> Evaluation {
             "plan_cache_mode=force_generic_plan is set: invalidated plans may be the cause",
         )
         .remedy(
-            "Set plan_cache_mode=force_generic_plan (12 and later) if the generic plan is as good: \
+            "Set plan_cache_mode=force_generic_plan (PostgreSQL 12 and later) if the generic plan is as good: \
              the planner estimates custom plans to be so much cheaper that it plans every time. If \
              the generic plan is worse, planning is the price of a good plan.",
         )
@@ -136,10 +136,10 @@ fn sql_function(e: &Evidence) -> Evaluation {
     Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.1 && e.until(17))
         .stacks("parsing and planning inside an SQL function", us)
-        .condition(e.until(17), "before 18, SQL functions do not cache plans")
+        .condition(e.until(17), "before PostgreSQL 18, SQL functions do not cache plans")
         .remedy(
             "Declare the function STABLE or IMMUTABLE and call it in FROM, so that it is inlined; \
-             or write it in PL/pgSQL, which caches plans; or upgrade to 18. Before 18, every query \
+             or write it in PL/pgSQL, which caches plans; or upgrade to PostgreSQL 18. Before 18, every query \
              that calls an SQL function that is not inlined parses and plans it again.",
         )
         .variant(Some(RemedyVariant::version("18")))
@@ -157,8 +157,8 @@ fn cached_plan_locks(e: &Evidence) -> Evaluation {
             "statements are prepared",
         )
         .remedy(
-            "Write the partition key as a literal, or set plan_cache_mode=force_custom_plan (12 \
-             and later) to plan at every execution: a generic plan over a partitioned table locks \
+            "Write the partition key as a literal, or set plan_cache_mode=force_custom_plan \
+             (PostgreSQL 12 and later) to plan at every execution: a generic plan over a partitioned table locks \
              every partition before it prunes any. Fewer partitions also help.",
         )
         .variant(
@@ -177,13 +177,13 @@ fn partition_routing(e: &Evidence) -> Evaluation {
         find.max(setup)
     };
     let remedy = if is_old {
-        "Upgrade to 12 or later, which opens and locks only the partition that takes the row: for \
-         each INSERT, 10 opens and locks every partition, and 11 still locks all of them. Until \
+        "Upgrade to PostgreSQL 12 or later, which opens and locks only the partition that takes the \
+         row: for each INSERT, PostgreSQL 10 opens and locks every partition, and 11 locks them all. Until \
          then, insert into the leaf partition, put many rows into one statement, or use fewer \
          partitions."
     } else {
         "Check whether the partition key is an expensive expression, or insert into the leaf \
-         partition. Routing itself is cheap since 12."
+         partition. Routing itself is cheap since PostgreSQL 12."
     };
     Evaluation::of(us)
         .when(e.of_cpu(us) >= if is_old { 0.15 } else { 0.25 })
@@ -202,7 +202,7 @@ fn partition_routing(e: &Evidence) -> Evaluation {
         })
         .condition(
             is_old,
-            "up to 11, each INSERT opens or locks all partitions",
+            "up to PostgreSQL 11, each INSERT opens or locks all partitions",
         )
         .remedy(remedy)
         .variant(is_old.then(|| RemedyVariant::version("18")))
@@ -228,7 +228,7 @@ fn jit(e: &Evidence) -> Evaluation {
     Evaluation::of(us)
         .when(e.of_cpu(us) >= enough)
         .stacks("compiling and optimizing with LLVM", us)
-        .condition(e.since(12), "jit is on by default since 12")
+        .condition(e.since(12), "jit is on by default since PostgreSQL 12")
         .against(is_long, "the queries are long, so compilation may pay off")
         .remedy(
             "Set jit=off for this load, or raise jit_above_cost: a plan with a higher estimated \

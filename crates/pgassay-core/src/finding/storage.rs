@@ -42,7 +42,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "checksums",
         title: "Page checksums take CPU time",
-        manual: "initdb: --data-checksums (the default since 18)",
+        manual: "initdb: --data-checksums (the default since PostgreSQL 18)",
         measure: checksums,
     },
     Signature {
@@ -126,8 +126,8 @@ fn data_reads(e: &Evidence) -> Evaluation {
         )
         .remedy(
             "Raise shared_buffers to a quarter of the memory or to the size of the hot data: the \
-             working set does not fit. Add an index so that queries read fewer blocks. From 18 on, \
-             io_method and effective_io_concurrency control read-ahead.",
+             working set does not fit. Add an index so that queries read fewer blocks. From PostgreSQL 18 \
+             on, io_method and effective_io_concurrency control read-ahead.",
         )
         .variant(larger_shared_buffers(e))
 }
@@ -191,11 +191,11 @@ fn relation_extension(e: &Evidence) -> Evaluation {
         .counter("extensions", extended)
         .condition(
             e.until(15),
-            "up to 15, a table is extended by few blocks at a time under one lock",
+            "up to PostgreSQL 15, a table is extended by few blocks at a time under one lock",
         )
         .remedy(
             "Use COPY or insert many rows per statement, which extend the table in larger steps, \
-             or partition it: each partition has its own extension lock. Upgrade to 16 or later, \
+             or partition it: each partition has its own extension lock. Upgrade to PostgreSQL 16 or later, \
              which extends by many blocks at a time and holds the lock for less time.",
         )
         .variant(e.until(15).then(|| RemedyVariant::version("18")))
@@ -236,7 +236,7 @@ fn temporary_files(e: &Evidence) -> Evaluation {
         .remedy(
             "Increase work_mem for this query or role: a sort or hash spilled to disk. It applies \
              per plan node and per worker; hash tables may use hash_mem_multiplier times as much \
-             (13 and later). An index that provides the order avoids the sort.",
+             (PostgreSQL 13 and later). An index that provides the order avoids the sort.",
         )
         .variant(Some(RemedyVariant::session(&[(
             "work_mem",
@@ -255,11 +255,11 @@ fn checksums(e: &Evidence) -> Evaluation {
     Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.03)
         .stacks("verifying and setting page checksums", us)
-        .condition(e.since(18), "initdb enables checksums by default since 18")
+        .condition(e.since(18), "initdb enables checksums by default since PostgreSQL 18")
         .counter("blocks read", e.counter("pg_stat_database.blks_read"))
         .remedy(
             "Raise shared_buffers: each block read or written needs its checksum computed. Compare \
-             versions with the same setting: initdb enables checksums by default since 18 \
+             versions with the same setting: initdb enables checksums by default since PostgreSQL 18 \
              (--no-data-checksums disables them).",
         )
         .variant(larger_shared_buffers(e))

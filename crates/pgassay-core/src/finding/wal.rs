@@ -124,7 +124,7 @@ fn full_page_images(e: &Evidence) -> Evaluation {
         .remedy(
             "Raise max_wal_size and checkpoint_timeout: after a checkpoint, the first change to a \
              page writes the whole page to the WAL. Compress the images with wal_compression (lz4 \
-             or zstd from 15 on). In a benchmark, have a checkpoint in every trial or in none.",
+             or zstd from PostgreSQL 15 on). In a benchmark, have a checkpoint in every trial or in none.",
         )
         .variant(Some(RemedyVariant::session(&[("wal_compression", "on")])))
 }
@@ -140,7 +140,7 @@ fn wal_insertion(e: &Evidence) -> Evaluation {
         .context(|it| it.bytes("WAL written", e.counter("wal.insert_bytes")))
         .remedy(
             "Write less WAL: drop unused indexes, make updates HOT, use larger transactions or \
-             COPY. All backends share eight WAL insertion locks; 17 made waiting for them cheaper.",
+             COPY. All backends share eight WAL insertion locks; PostgreSQL 17 made waiting for them cheaper.",
         )
 }
 

@@ -20,7 +20,7 @@ use super::{VariantCount, base_name, is_address};
 /// The result of comparing two variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum CountVerdict {
     /// The difference is significant at 1%, corrected for all compared variants.
     Differs,
     /// The difference is not significant.
@@ -36,7 +36,7 @@ pub enum Verdict {
 #[serde(deny_unknown_fields)]
 pub struct Difference {
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: CountVerdict,
     /// Instructions per transaction, variant minus baseline.
     pub per_transaction: f64,
     /// Ratio of the variant's cost to the baseline's.
@@ -98,10 +98,10 @@ impl Difference {
         let margin = margin(spreads, rounds, comparisons);
         let per_transaction = variant.cost() - baseline.cost();
         let verdict = match margin {
-            _ if !baseline.is_linear() || !variant.is_linear() => Verdict::NotLinear,
-            None => Verdict::TooFewRounds,
-            Some(margin) if per_transaction.abs() > margin => Verdict::Differs,
-            Some(_) => Verdict::NoDifference,
+            _ if !baseline.is_linear() || !variant.is_linear() => CountVerdict::NotLinear,
+            None => CountVerdict::TooFewRounds,
+            Some(margin) if per_transaction.abs() > margin => CountVerdict::Differs,
+            Some(_) => CountVerdict::NoDifference,
         };
         let functions = functions([(baseline, down), (variant, up)]);
         Self {

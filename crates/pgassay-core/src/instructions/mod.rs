@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use difference::{Difference, FunctionChange, SubsystemChange, Verdict};
+pub use difference::{CountVerdict, Difference, FunctionChange, SubsystemChange};
 pub use tree::{CallPath, CallTree, PathFunction};
 
 /// Name and version of the schema.

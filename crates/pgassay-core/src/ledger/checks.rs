@@ -14,7 +14,7 @@
 
 use super::account::Exact;
 use super::consistency::{CheckName, ConsistencyCheck};
-use super::trials::{Block, Measured, exact_totals, of_kind};
+use super::trials::{BlockFigures, PointMeasurements, exact_totals, of_kind};
 use super::{COVERAGE_ERROR_MAX, Divider, LedgerChecks, Part, Row, SAMPLES_ERROR_MAX};
 use crate::trial::{CrossCheckReadings, LatencyError, Trial, TrialKind};
 
@@ -49,9 +49,9 @@ const CLIENT_LIMITED_MAX: f64 = 0.1;
 const WHOLE_OVER_LATENCY_MAX: f64 = 5.0;
 
 /// The parts of a ledger that checks need.
-pub(super) struct Side<'a> {
-    pub measured: &'a Measured<'a>,
-    pub blocks: &'a [Block],
+pub(super) struct LedgerInputs<'a> {
+    pub measured: &'a PointMeasurements<'a>,
+    pub blocks: &'a [BlockFigures],
     pub rows: &'a [Row],
     pub blocked_by: Divider,
     /// How long the server waited for its client according to the server (see
@@ -61,7 +61,7 @@ pub(super) struct Side<'a> {
 
 /// Sums over the trials of one kind.
 #[derive(Default)]
-struct Sums {
+struct TrialSums {
     trials: f64,
     transactions: f64,
     credited: f64,
@@ -75,8 +75,8 @@ struct Sums {
     client_cpu_us: f64,
 }
 
-impl Sums {
-    fn of(measured: &Measured<'_>, kind: TrialKind) -> Result<Self, LatencyError> {
+impl TrialSums {
+    fn of(measured: &PointMeasurements<'_>, kind: TrialKind) -> Result<Self, LatencyError> {
         let mut sums = Self::default();
         for trial in of_kind(measured, kind) {
             let server = exact_totals(trial).unwrap_or_default();
@@ -98,11 +98,11 @@ impl Sums {
 
 /// All checks for which this point's trials have figures.
 pub(super) fn consistency(
-    side: &Side<'_>,
+    side: &LedgerInputs<'_>,
     checks: &LedgerChecks,
 ) -> Result<Vec<ConsistencyCheck>, LatencyError> {
-    let timed = Sums::of(side.measured, TrialKind::Timed)?;
-    let profiled = Sums::of(side.measured, TrialKind::Profiled)?;
+    let timed = TrialSums::of(side.measured, TrialKind::Timed)?;
+    let profiled = TrialSums::of(side.measured, TrialKind::Profiled)?;
     let is_divided = !matches!(side.blocked_by, Divider::Nothing | Divider::ActivityStates);
     let mut all = vec![
         ConsistencyCheck::new(
@@ -139,11 +139,11 @@ fn part_us(rows: &[Row], parts: &[Part]) -> f64 {
     of_parts.map(|row| row.us).sum()
 }
 
-fn over(blocks: &[Block], of: impl Fn(&Block) -> f64) -> f64 {
+fn over(blocks: &[BlockFigures], of: impl Fn(&BlockFigures) -> f64) -> f64 {
     mean(blocks.iter().map(of)).unwrap_or(0.0)
 }
 
-fn coverage(side: &Side<'_>, checks: &LedgerChecks) -> ConsistencyCheck {
+fn coverage(side: &LedgerInputs<'_>, checks: &LedgerChecks) -> ConsistencyCheck {
     let whole_us: f64 = side.rows.iter().map(|row| row.us).sum();
     let response_us = whole_us - part_us(side.rows, &[Part::Between]);
     let latency_us = over(side.blocks, |it| it.latency_us);
@@ -154,13 +154,20 @@ fn coverage(side: &Side<'_>, checks: &LedgerChecks) -> ConsistencyCheck {
 }
 
 /// The sum of a second reading over the timed trials; `None` if any lacks it.
-fn second(measured: &Measured<'_>, of: fn(&CrossCheckReadings) -> Option<f64>) -> Option<f64> {
+fn second(
+    measured: &PointMeasurements<'_>,
+    of: fn(&CrossCheckReadings) -> Option<f64>,
+) -> Option<f64> {
     let readings = of_kind(measured, TrialKind::Timed);
     let readings = readings.map(|trial| trial.cross_checks.as_ref().and_then(of));
     readings.sum::<Option<f64>>().filter(|sum| *sum > 0.0)
 }
 
-fn rate(measured: &Measured<'_>, timed: &Sums, checks: &LedgerChecks) -> Option<ConsistencyCheck> {
+fn rate(
+    measured: &PointMeasurements<'_>,
+    timed: &TrialSums,
+    checks: &LedgerChecks,
+) -> Option<ConsistencyCheck> {
     let run_us = second(measured, |it| it.run_us)?;
     let in_window = timed.credited / timed.window_us;
     let bound = RATE_ERROR_MAX + checks.edge;
@@ -172,7 +179,7 @@ fn rate(measured: &Measured<'_>, timed: &Sums, checks: &LedgerChecks) -> Option<
     ))
 }
 
-fn cpu_clock(measured: &Measured<'_>, timed: &Sums) -> Option<ConsistencyCheck> {
+fn cpu_clock(measured: &PointMeasurements<'_>, timed: &TrialSums) -> Option<ConsistencyCheck> {
     let clock_us = second(measured, |it| it.backends_clock_us)?;
     let (name, bound) = (CheckName::CpuClock, CLOCK_ERROR_MAX);
     Some(ConsistencyCheck::compare(
@@ -186,8 +193,8 @@ fn cpu_clock(measured: &Measured<'_>, timed: &Sums) -> Option<ConsistencyCheck> 
 /// Computed from the machine's idle time and the processes' CPU time if the machine's total time was
 /// recorded; otherwise from the figure that each trial computed.
 fn machine(
-    measured: &Measured<'_>,
-    timed: &Sums,
+    measured: &PointMeasurements<'_>,
+    timed: &TrialSums,
     checks: &LedgerChecks,
 ) -> Option<ConsistencyCheck> {
     let bound = MACHINE_ERROR_MAX + checks.cpu_steal;
@@ -212,7 +219,7 @@ fn machine(
     Some(check((used_us - named_us) / machine_us))
 }
 
-fn client_cpu(measured: &Measured<'_>, timed: &Sums) -> Option<ConsistencyCheck> {
+fn client_cpu(measured: &PointMeasurements<'_>, timed: &TrialSums) -> Option<ConsistencyCheck> {
     let process_us = second(measured, |it| it.client_process_us)?;
     let reading_us = READING_US * timed.trials;
     let bound = CLIENT_CPU_ERROR_MAX + reading_us / timed.client_cpu_us.max(process_us);
@@ -223,9 +230,9 @@ fn client_cpu(measured: &Measured<'_>, timed: &Sums) -> Option<ConsistencyCheck>
 
 /// Checks of samples, context switches and costs of profiled trials.
 fn of_profiled(
-    measured: &Measured<'_>,
-    timed: &Sums,
-    profiled: &Sums,
+    measured: &PointMeasurements<'_>,
+    timed: &TrialSums,
+    profiled: &TrialSums,
     checks: &LedgerChecks,
 ) -> Vec<ConsistencyCheck> {
     let mut all = Vec::new();
@@ -246,7 +253,7 @@ fn of_profiled(
         return all;
     }
     let slower = 1.0 / ratio.min(1.0) - 1.0;
-    let mut per_transaction = |name, of: fn(&Sums) -> f64, limit: f64| {
+    let mut per_transaction = |name, of: fn(&TrialSums) -> f64, limit: f64| {
         let (first, second) = (of(timed) / timed.all, of(profiled) / profiled.all);
         all.push(ConsistencyCheck::compare(
             name,
@@ -255,7 +262,7 @@ fn of_profiled(
             limit + slower,
         ));
     };
-    let on_cpu_us = |it: &Sums| it.on_cpu_us;
+    let on_cpu_us = |it: &TrialSums| it.on_cpu_us;
     per_transaction(CheckName::ProfiledCpu, on_cpu_us, PROFILED_ERROR_MAX);
     let quality = measured.profile.map(|it| it.quality).unwrap_or_default();
     let observed_ns = quality.observed_ns.saturating_sub(quality.unknown_state_ns) as f64;
@@ -265,7 +272,7 @@ fn of_profiled(
     let run_queue_share = profiled.run_queue_us / profiled.backends_us;
     let seen_share = quality.switched_run_queue_ns as f64 / observed_ns;
     if run_queue_share.max(seen_share) >= RUN_QUEUE_SHARE_MIN {
-        let run_queue_us = |it: &Sums| it.run_queue_us;
+        let run_queue_us = |it: &TrialSums| it.run_queue_us;
         let name = CheckName::ProfiledRunQueue;
         per_transaction(name, run_queue_us, SWITCHES_ERROR_MAX);
         let name = CheckName::SwitchesRunQueue;
@@ -282,7 +289,7 @@ fn of_profiled(
 
 /// Round trips per transaction: a backend switches voluntarily at least once for each. Without a
 /// count it is 1, which makes bounds narrow rather than wide.
-fn round_trips(measured: &Measured<'_>) -> f64 {
+fn round_trips(measured: &PointMeasurements<'_>) -> f64 {
     let (switches, all) = counters(measured, "backends.voluntary_switches");
     if all > 0.0 {
         (switches / all).max(1.0)
@@ -292,18 +299,18 @@ fn round_trips(measured: &Measured<'_>) -> f64 {
 }
 
 /// A counter's sum over the timed trials that have it, and their transactions.
-fn counters(measured: &Measured<'_>, name: &str) -> (f64, f64) {
+fn counters(measured: &PointMeasurements<'_>, name: &str) -> (f64, f64) {
     let figure =
         |trial: &Trial| Some((*trial.counters.get(name)?, trial.transactions_total as f64));
     let figures = of_kind(measured, TrialKind::Timed).filter_map(figure);
     figures.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
 }
 
-fn account_bound(side: &Side<'_>, whole_us: f64) -> f64 {
+fn account_bound(side: &LedgerInputs<'_>, whole_us: f64) -> f64 {
     ACCOUNT_ERROR_MAX + ROUND_TRIP_US * round_trips(side.measured) / whole_us
 }
 
-fn server_clock(side: &Side<'_>) -> Option<ConsistencyCheck> {
+fn server_clock(side: &LedgerInputs<'_>) -> Option<ConsistencyCheck> {
     let (active_ms, all) = counters(side.measured, "pg_stat_database.active_time");
     // If this clock divides the time, it cannot check itself.
     let divides = side.blocks.iter().any(|it| it.exact.idle_us.is_some());
@@ -324,7 +331,7 @@ fn server_clock(side: &Side<'_>) -> Option<ConsistencyCheck> {
 }
 
 /// One-sided if `thread_busy_us` was not measured: it can be nearly all of the time.
-fn client_account(side: &Side<'_>) -> Option<ConsistencyCheck> {
+fn client_account(side: &LedgerInputs<'_>) -> Option<ConsistencyCheck> {
     let client = |it: &Exact| it.client.map(|client| client.accounted_us());
     let accounted = side.blocks.iter().map(|it| client(&it.exact));
     let accounted_us = mean(accounted.collect::<Option<Vec<f64>>>()?.into_iter())?;
@@ -340,10 +347,10 @@ fn client_account(side: &Side<'_>) -> Option<ConsistencyCheck> {
     ))
 }
 
-impl Side<'_> {
+impl LedgerInputs<'_> {
     /// Whether the load generator measured how long ready clients waited for their thread.
     pub fn measures_thread_busy(&self) -> bool {
-        let has_turn = |it: &Block| {
+        let has_turn = |it: &BlockFigures| {
             it.exact
                 .client
                 .is_some_and(|it| it.thread_busy_us.is_some())
@@ -354,9 +361,10 @@ impl Side<'_> {
     /// The figures that reports print with every ledger.
     pub fn figures(&self) -> LedgerChecks {
         let blocks = self.blocks;
-        let between_us = |it: &Block| it.exact.client.map_or(0.0, |client| client.between_us);
+        let between_us =
+            |it: &BlockFigures| it.exact.client.map_or(0.0, |client| client.between_us);
         let clients_us = over(blocks, |it| it.latency_us + between_us(it));
-        let little = |it: &Block| {
+        let little = |it: &BlockFigures| {
             let in_flight = it.throughput * (it.latency_us + between_us(it));
             (it.backends - in_flight).abs() / it.backends
         };
@@ -394,8 +402,8 @@ impl Side<'_> {
 /// step all err alike: by the cut transactions' share of the window. If it counts by its share of the
 /// window, equal transactions cause no error, and unequal ones only by the excess of a cut transaction
 /// over the mean. Clients stall together, so more clients do not reduce it.
-fn edge(blocks: &[Block]) -> f64 {
-    let at_stake_us = |it: &Block| {
+fn edge(blocks: &[BlockFigures]) -> f64 {
+    let at_stake_us = |it: &BlockFigures| {
         if it.is_credited {
             (it.length_at_instant_us - it.latency_us).max(0.0)
         } else {
@@ -426,7 +434,7 @@ pub(super) struct Guards {
 }
 
 impl Guards {
-    pub fn of(side: &Side<'_>, checks: &[ConsistencyCheck]) -> Self {
+    pub fn of(side: &LedgerInputs<'_>, checks: &[ConsistencyCheck]) -> Self {
         let has = |names: &[CheckName]| {
             let mut checks = checks.iter().filter(|it| names.contains(&it.name));
             checks.any(ConsistencyCheck::is_second_source)

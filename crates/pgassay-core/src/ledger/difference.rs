@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use pgassay_stats as stats;
 
 use super::consistency::{CheckName, CheckSide, ConsistencyCheck};
-use super::trials::{BlockRows, LedgerWithBlocks, Measured, ledger_with_blocks};
+use super::trials::{BlockRows, LedgerWithBlocks, PointMeasurements, ledger_with_blocks};
 use super::{
     ExplainedShare, LedgerDifference, LedgerRow, Nature, Part, Row, UNEXPLAINED_SHARE_MAX,
     UNEXPLAINED_TIME_SHARE_MAX, is_explained,
@@ -30,7 +30,7 @@ const ABSENT_BELOW_SHARE: f64 = 0.02;
 
 /// Key of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Account {
+struct RowKey {
     part: Part,
     nature: Nature,
     phase: String,
@@ -38,7 +38,7 @@ struct Account {
 }
 
 /// Figures of both sides, pair by pair.
-type Pairs = BTreeMap<Account, Vec<[f64; 2]>>;
+type RowPairs = BTreeMap<RowKey, Vec<[f64; 2]>>;
 
 /// The difference of the ledgers of two points; `None` if a side has no ledger, or if they have no
 /// block in common.
@@ -46,8 +46,8 @@ type Pairs = BTreeMap<Account, Vec<[f64; 2]>>;
 /// # Errors
 /// A damaged latency histogram.
 pub fn difference(
-    a: &Measured<'_>,
-    b: &Measured<'_>,
+    a: &PointMeasurements<'_>,
+    b: &PointMeasurements<'_>,
 ) -> Result<Option<LedgerDifference>, LatencyError> {
     let (Some(a), Some(b)) = (ledger_with_blocks(a)?, ledger_with_blocks(b)?) else {
         return Ok(None);
@@ -76,9 +76,9 @@ fn of_ledgers(a: &LedgerWithBlocks, b: &LedgerWithBlocks) -> Option<LedgerDiffer
         "between transactions",
         &sum(&|row| row.part == Part::Between),
     );
-    let groups = tested_rows(&pairs(&blocks, Account::of_group), stats::Correction::Holm);
+    let groups = tested_rows(&pairs(&blocks, RowKey::of_group), stats::Correction::Holm);
     let rows = tested_rows(
-        &pairs(&blocks, Account::of_row),
+        &pairs(&blocks, RowKey::of_row),
         stats::Correction::BenjaminiHochberg,
     );
     let unexplained = rows.iter().filter(|row| row.part == Part::Unexplained);
@@ -200,7 +200,7 @@ fn trimmed(a: &[BlockRows], b: &[BlockRows]) -> Vec<[f64; 2]> {
         .collect()
 }
 
-impl Account {
+impl RowKey {
     fn of_row(row: &Row) -> Self {
         Self {
             part: row.part,
@@ -221,8 +221,8 @@ impl Account {
 }
 
 /// The figures of each account; a missing row counts as 0.
-fn pairs(blocks: &[(&[Row], &[Row])], account: fn(&Row) -> Account) -> Pairs {
-    let mut pairs = Pairs::new();
+fn pairs(blocks: &[(&[Row], &[Row])], account: fn(&Row) -> RowKey) -> RowPairs {
+    let mut pairs = RowPairs::new();
     for (index, (a, b)) in blocks.iter().enumerate() {
         for (side, rows) in [(0, a), (1, b)] {
             for row in rows.iter().filter(|row| row.part != Part::Between) {
@@ -234,7 +234,7 @@ fn pairs(blocks: &[(&[Row], &[Row])], account: fn(&Row) -> Account) -> Pairs {
     pairs
 }
 
-fn tested_rows(pairs: &Pairs, correction: stats::Correction) -> Vec<LedgerRow> {
+fn tested_rows(pairs: &RowPairs, correction: stats::Correction) -> Vec<LedgerRow> {
     let means: Vec<Option<stats::Mean>> = pairs.values().map(|it| mean(it)).collect();
     let p_values: Vec<f64> = means
         .iter()

@@ -38,7 +38,7 @@ pub use consistency::{CheckName, CheckSide, ConsistencyCheck};
 pub use difference::difference;
 pub use reason::Reason;
 pub use tail::{TAIL_TRANSACTIONS_MIN, Tail, TailRow};
-pub use trials::{Measured, ledger};
+pub use trials::{PointMeasurements, ledger};
 pub(crate) use trials::{blocked_key, blocked_weights, cpu_weights, rows_by_block};
 
 use crate::comparison::{Change, CostRow};

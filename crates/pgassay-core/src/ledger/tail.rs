@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::reason::Reason;
-use super::trials::{Measured, cpu_key, key_in_profile, of_kind};
+use super::trials::{PointMeasurements, cpu_key, key_in_profile, of_kind};
 use super::{Nature, Part};
 use crate::profile::{Node, Profile};
 use crate::subsystem::Symbols;
@@ -68,7 +68,7 @@ pub struct TailRow {
 }
 
 /// The tail of a point; `None` if context switches were not observed, or in too few transactions.
-pub(super) fn tail(measured: &Measured<'_>) -> Result<Option<Tail>, LatencyError> {
+pub(super) fn tail(measured: &PointMeasurements<'_>) -> Result<Option<Tail>, LatencyError> {
     let observed = measured
         .profile
         .and_then(|it| Some((it, it.transactions.as_ref()?)));
@@ -79,7 +79,7 @@ pub(super) fn tail(measured: &Measured<'_>) -> Result<Option<Tail>, LatencyError
     if tail.covered < TAIL_TRANSACTIONS_MIN {
         return Ok(None);
     }
-    let mut rows = Rows(Vec::new());
+    let mut rows = TailRows(Vec::new());
     let cpu_us = (
         all.per_transaction_us(all.on_cpu_ns),
         tail.per_transaction_us(tail.on_cpu_ns),
@@ -155,9 +155,9 @@ fn cpu_shares(profile: &Profile, major: &str) -> Vec<(Reason, (f64, f64))> {
         .collect()
 }
 
-struct Rows(Vec<TailRow>);
+struct TailRows(Vec<TailRow>);
 
-impl Rows {
+impl TailRows {
     fn add(&mut self, reason: Reason, (all_us, tail_us): (f64, f64)) {
         let same = |row: &&mut TailRow| {
             row.part == reason.part
@@ -186,7 +186,7 @@ impl Rows {
 }
 
 /// Mean latency beyond each timed trial's own p99, over all timed trials.
-fn timed_us(measured: &Measured<'_>) -> Result<f64, LatencyError> {
+fn timed_us(measured: &PointMeasurements<'_>) -> Result<f64, LatencyError> {
     let (mut sum_us, mut transactions) = (0.0, 0);
     for trial in of_kind(measured, TrialKind::Timed) {
         let latency = trial.latency.histogram()?;
@@ -262,7 +262,7 @@ mod tests {
 
     fn tail_of(profile: Option<&Profile>) -> Option<Tail> {
         let trial = timed();
-        let measured = Measured {
+        let measured = PointMeasurements {
             condition: 0,
             variant: 0,
             trials: vec![&trial],

@@ -14,7 +14,7 @@ use super::account::{
     BlockedKey, BlockedWeights, ClientParts, CpuKey, CpuWeights, Exact, name_locks, rows,
     server_waits_for_client_us,
 };
-use super::checks::{Guards, Side, consistency, mean};
+use super::checks::{Guards, LedgerInputs, consistency, mean};
 use super::reason::Reason;
 use super::tail::tail;
 use super::{BackgroundRow, Divider, Ledger, Part, Row};
@@ -24,7 +24,7 @@ use crate::subsystem::{Attribution, FrameName, Phase, Subsystem, Symbols};
 use crate::trial::{CpuTotals, LatencyError, Trial, TrialKind};
 
 /// All measurements of one point.
-pub struct Measured<'a> {
+pub struct PointMeasurements<'a> {
     /// The point's condition.
     pub condition: usize,
     /// The point's variant.
@@ -39,7 +39,7 @@ pub struct Measured<'a> {
 
 /// Exact figures of one block's timed trials.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Block {
+pub(super) struct BlockFigures {
     number: u32,
     pub exact: Exact,
     pub backends: f64,
@@ -77,7 +77,7 @@ pub(super) struct LedgerWithBlocks {
 ///
 /// # Errors
 /// A damaged latency histogram.
-pub fn ledger(measured: &Measured<'_>) -> Result<Option<Ledger>, LatencyError> {
+pub fn ledger(measured: &PointMeasurements<'_>) -> Result<Option<Ledger>, LatencyError> {
     Ok(ledger_with_blocks(measured)?.map(|it| it.ledger))
 }
 
@@ -86,14 +86,14 @@ pub fn ledger(measured: &Measured<'_>) -> Result<Option<Ledger>, LatencyError> {
 /// # Errors
 /// A damaged latency histogram.
 pub(crate) fn rows_by_block(
-    measured: &Measured<'_>,
+    measured: &PointMeasurements<'_>,
 ) -> Result<BTreeMap<u32, Vec<Row>>, LatencyError> {
     let blocks = ledger_with_blocks(measured)?.map_or_else(Vec::new, |it| it.blocks);
     Ok(blocks.into_iter().map(|it| (it.number, it.rows)).collect())
 }
 
 pub(super) fn ledger_with_blocks(
-    measured: &Measured<'_>,
+    measured: &PointMeasurements<'_>,
 ) -> Result<Option<LedgerWithBlocks>, LatencyError> {
     let exact = blocks(measured)?;
     if exact.is_empty() {
@@ -112,7 +112,7 @@ pub(super) fn ledger_with_blocks(
     let of_between = |row: &&Row| row.part == Part::Between;
     let between_us: f64 = rows.iter().filter(of_between).map(|row| row.us).sum();
     let sum_us: f64 = rows.iter().map(|row| row.us).sum();
-    let side = Side {
+    let side = LedgerInputs {
         measured,
         blocks: &exact,
         rows: &rows,
@@ -143,14 +143,14 @@ pub(super) fn ledger_with_blocks(
 }
 
 pub(super) fn of_kind<'a>(
-    measured: &Measured<'a>,
+    measured: &PointMeasurements<'a>,
     kind: TrialKind,
 ) -> impl Iterator<Item = &'a Trial> {
     let of_kind = move |trial: &&Trial| trial.kind == kind && trial.transactions > 0;
     measured.trials.clone().into_iter().filter(of_kind)
 }
 
-fn blocks(measured: &Measured<'_>) -> Result<Vec<Block>, LatencyError> {
+fn blocks(measured: &PointMeasurements<'_>) -> Result<Vec<BlockFigures>, LatencyError> {
     let mut by_number: BTreeMap<u32, Vec<&Trial>> = BTreeMap::new();
     let is_asked = only_activity_samples(measured);
     for trial in of_kind(measured, TrialKind::Timed) {
@@ -179,7 +179,7 @@ pub(super) fn exact_totals(trial: &Trial) -> Option<CpuTotals> {
 }
 
 /// Whether samples of `pg_stat_activity` are all that is known of the backends.
-fn only_activity_samples(measured: &Measured<'_>) -> bool {
+fn only_activity_samples(measured: &PointMeasurements<'_>) -> bool {
     let of_timed = || of_kind(measured, TrialKind::Timed);
     let mut asked = of_kind(measured, TrialKind::Profiled).filter_map(|trial| trial.waits.as_ref());
     of_timed().all(|trial| trial.server.is_none())
@@ -199,7 +199,7 @@ fn idle_us<'a>(trials: impl Iterator<Item = &'a Trial>, whole_us: f64) -> Option
     (transactions > 0).then(|| (whole_us - active_us / transactions as f64).max(0.0))
 }
 
-fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
+fn block(number: u32, trials: &[&Trial]) -> Result<BlockFigures, LatencyError> {
     let sum = |of: fn(&Trial) -> f64| trials.iter().map(|trial| of(trial)).sum::<f64>();
     let of_server = |of: fn(&CpuTotals) -> f64| {
         trials
@@ -229,7 +229,7 @@ fn block(number: u32, trials: &[&Trial]) -> Result<Block, LatencyError> {
         latency_us += mean_us * trial.transactions as f64;
         squares_us2 += (mean_us.powi(2) + sd_us.powi(2)) * trial.transactions as f64;
     }
-    Ok(Block {
+    Ok(BlockFigures {
         number,
         exact: Exact {
             whole_us: backends_us.sum::<f64>() / in_window,
@@ -268,7 +268,7 @@ struct Dividers {
 }
 
 impl Dividers {
-    fn of(measured: &Measured<'_>) -> Self {
+    fn of(measured: &PointMeasurements<'_>) -> Self {
         let stacks = measured.profile.map(blocked_by_stacks);
         let stacks = stacks.filter(|weights| !weights.pooled.is_empty());
         let (blocked, blocked_by) = match stacks {
@@ -291,13 +291,13 @@ impl Dividers {
         }
     }
 
-    fn rows(&self, block: &Block) -> Vec<Row> {
+    fn rows(&self, block: &BlockFigures) -> Vec<Row> {
         let cpu = self.cpu.blocks.get(&block.number);
         let cpu = cpu.unwrap_or(&self.cpu.pooled);
         rows(&block.exact, cpu, self.blocked_of(block))
     }
 
-    fn blocked_of(&self, block: &Block) -> &BlockedWeights {
+    fn blocked_of(&self, block: &BlockFigures) -> &BlockedWeights {
         // Samples over a connection are few: those of one block may have caught no statement.
         let is_asked = self.blocked_by == Divider::ActivityStates;
         let blocked = self.blocked.blocks.get(&block.number);
@@ -305,7 +305,7 @@ impl Dividers {
         blocked.unwrap_or(&self.blocked.pooled)
     }
 
-    fn trimmed_us(&self, block: &Block) -> f64 {
+    fn trimmed_us(&self, block: &BlockFigures) -> f64 {
         let client = block.exact.client;
         let waits = server_waits_for_client_us(&block.exact, self.blocked_of(block));
         let both = client.zip(waits);
@@ -315,8 +315,9 @@ impl Dividers {
     }
 
     /// The mean over the blocks; `None` if it is unknown for any block.
-    fn server_waits_us(&self, blocks: &[Block]) -> Option<f64> {
-        let of_block = |it: &Block| server_waits_for_client_us(&it.exact, self.blocked_of(it));
+    fn server_waits_us(&self, blocks: &[BlockFigures]) -> Option<f64> {
+        let of_block =
+            |it: &BlockFigures| server_waits_for_client_us(&it.exact, self.blocked_of(it));
         let waits: Option<Vec<f64>> = blocks.iter().map(of_block).collect();
         mean(waits?.into_iter())
     }
@@ -409,7 +410,7 @@ fn blocked_by_stacks(profile: &Profile) -> ByBlock<BlockedWeights> {
     weights
 }
 
-fn blocked_by_events(measured: &Measured<'_>) -> (ByBlock<BlockedWeights>, Divider) {
+fn blocked_by_events(measured: &PointMeasurements<'_>) -> (ByBlock<BlockedWeights>, Divider) {
     let mut weights = no_blocked();
     let mut divider = Divider::Nothing;
     // If the on-CPU total is known, samples of active sessions do not divide it: they miss too many.
@@ -471,7 +472,7 @@ fn mean_rows(blocks: &[BlockRows]) -> Vec<Row> {
     rows
 }
 
-fn background(measured: &Measured<'_>) -> Vec<BackgroundRow> {
+fn background(measured: &PointMeasurements<'_>) -> Vec<BackgroundRow> {
     let mut us: BTreeMap<&str, f64> = BTreeMap::new();
     let mut transactions = 0;
     for trial in of_kind(measured, TrialKind::Timed) {

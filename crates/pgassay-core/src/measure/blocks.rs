@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use pgassay_stats as stats;
 
-use super::interval::Value;
+use super::interval::MeasuredValue;
 use super::{Figure, Percentile};
 use crate::counters::{CounterFigure, PointCounters};
 use crate::profile::{Node, Profile};
@@ -25,7 +25,7 @@ pub(super) fn of_trials(
     variant: usize,
     figure: &Figure,
     point: f64,
-) -> Value {
+) -> MeasuredValue {
     let mut blocks: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     let is_its = |it: &&Trial| {
         (it.condition, it.variant, it.kind) == (condition, variant, TrialKind::Timed)
@@ -45,9 +45,9 @@ pub(super) fn of_trials(
     match interval {
         Some((mean, it)) if it.high > it.low => {
             let ends = [(it.low - mean).exp(), (it.high - mean).exp()];
-            Value::within(point, ends.map(|end| point * end))
+            MeasuredValue::within(point, ends.map(|end| point * end))
         }
-        _ => Value::without_interval(point),
+        _ => MeasuredValue::without_interval(point),
     }
 }
 
@@ -71,20 +71,20 @@ pub(super) fn of_counter(
     condition: usize,
     variant: usize,
     counter: &CounterFigure,
-) -> Value {
+) -> MeasuredValue {
     let point = counter.per_transaction;
     let is_its = |it: &&Trial| (it.condition, it.variant) == (condition, variant);
     let figures = PointCounters::new(trials.iter().filter(is_its)).per_trial(&counter.name);
     let mean = stats::mean_difference(&figures, LEVEL).ok();
     match mean.and_then(|mean| mean.interval) {
-        Some(it) => Value::within(point, [it.low.max(0.0), it.high]),
-        None => Value::without_interval(point),
+        Some(it) => MeasuredValue::within(point, [it.low.max(0.0), it.high]),
+        None => MeasuredValue::without_interval(point),
     }
 }
 
 /// Percentage of a profile's samples with this function anywhere on the stack, with the interval of
 /// the blocks' shares; `None` without samples. Compiler clones (`f.constprop.0`) count as the function.
-pub(super) fn inclusive_share(profile: &Profile, function: &str) -> Option<Value> {
+pub(super) fn inclusive_share(profile: &Profile, function: &str) -> Option<MeasuredValue> {
     let under = nodes_under(profile, function);
     let share = |samples: &dyn Fn(&Node) -> u64| {
         let all: u64 = profile.nodes.iter().map(samples).sum();
@@ -101,8 +101,10 @@ pub(super) fn inclusive_share(profile: &Profile, function: &str) -> Option<Value
         .collect();
     let interval = stats::mean_difference(&shares, LEVEL).ok()?.interval;
     Some(match interval {
-        Some(it) if it.high > it.low => Value::within(point, [it.low.max(0.0), it.high.min(100.0)]),
-        _ => Value::without_interval(point),
+        Some(it) if it.high > it.low => {
+            MeasuredValue::within(point, [it.low.max(0.0), it.high.min(100.0)])
+        }
+        _ => MeasuredValue::without_interval(point),
     })
 }
 
@@ -162,7 +164,7 @@ mod tests {
             of_counter(trials, 0, 0, &figures[0])
         };
         let mut alike = trials(&[100, 100]);
-        assert_eq!(of(&alike), Value::exact(1.0));
+        assert_eq!(of(&alike), MeasuredValue::exact(1.0));
         alike[1].counters.insert("log.lines".to_owned(), 300.0);
         assert!(of(&alike).interval().is_some());
         assert!(of(&alike[..1]).low.is_infinite());

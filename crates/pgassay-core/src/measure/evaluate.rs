@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::blocks::{inclusive_share, of_counter, of_trials};
-use super::interval::{Value, outcome};
+use super::interval::{MeasuredValue, outcome};
 use super::parse;
 use super::{
-    Check, ExpectationOutcome, Expression, Figure, Outcome, Percentile, RatioFigure, Reading,
-    ReferenceFigure, ReferenceTable, Relation, WatchedFunction, Where,
+    CheckOutcome, ExpectationCheck, ExpectationOutcome, Expression, Figure, Percentile,
+    RatioFigure, Reading, ReferenceFigure, ReferenceTable, Relation, WatchedFunction, Where,
 };
 use crate::comparison::{Comparison, CostRow, PointSummary};
 use crate::plan::Plan;
@@ -27,7 +27,7 @@ pub struct Readings {
 }
 
 /// The data that expressions refer to.
-struct Measured<'a> {
+struct ExpressionData<'a> {
     plan: &'a Plan,
     trials: &'a [Trial],
     points: &'a [PointSummary],
@@ -45,7 +45,7 @@ pub fn read(
     comparisons: &[Comparison],
     profiles: &[Profile],
 ) -> Readings {
-    let measured = Measured {
+    let measured = ExpressionData {
         plan,
         trials,
         points,
@@ -57,11 +57,11 @@ pub fn read(
             Ok(check) => measured.readings(&check),
             Err(_) => Vec::new(),
         };
-        let outcome = Outcome::of_all(readings.iter().map(Reading::outcome));
+        let outcome = CheckOutcome::of_all(readings.iter().map(Reading::outcome));
         ExpectationOutcome {
             that: expected.that.clone(),
             check: expected.check.clone(),
-            met: outcome.and_then(Outcome::met),
+            met: outcome.and_then(CheckOutcome::met),
             outcome,
             readings,
         }
@@ -73,9 +73,9 @@ pub fn read(
     }
 }
 
-impl Measured<'_> {
+impl ExpressionData<'_> {
     /// The check under each of its conditions that was measured.
-    fn readings(&self, check: &Check) -> Vec<Reading> {
+    fn readings(&self, check: &ExpectationCheck) -> Vec<Reading> {
         let conditions = 0..self.plan.conditions.len();
         conditions
             .filter(|condition| self.is_at(*condition, &check.conditions))
@@ -83,7 +83,7 @@ impl Measured<'_> {
             .collect()
     }
 
-    fn reading(&self, check: &Check, condition: usize) -> Option<Reading> {
+    fn reading(&self, check: &ExpectationCheck, condition: usize) -> Option<Reading> {
         if let Relation::Is(name) = &check.relation {
             let (leading, outcome) = self.leading(&check.left, condition, name)?;
             return Some(Reading {
@@ -92,7 +92,7 @@ impl Measured<'_> {
                 right: name.clone(),
                 left_interval: None,
                 right_interval: None,
-                met: outcome == Outcome::Met,
+                met: outcome == CheckOutcome::Met,
                 outcome: Some(outcome),
             });
         }
@@ -105,7 +105,7 @@ impl Measured<'_> {
             right: figure(right.point),
             left_interval: left.interval(),
             right_interval: right.interval(),
-            met: outcome == Outcome::Met,
+            met: outcome == CheckOutcome::Met,
             outcome: Some(outcome),
         })
     }
@@ -125,12 +125,12 @@ impl Measured<'_> {
         conditions.position(|other| other.values == wanted)
     }
 
-    fn value(&self, expression: &Expression, condition: usize) -> Option<Value> {
+    fn value(&self, expression: &Expression, condition: usize) -> Option<MeasuredValue> {
         let value = match expression {
-            Expression::Number(value) => Value::exact(*value),
+            Expression::Number(value) => MeasuredValue::exact(*value),
             Expression::Condition(name) => {
                 let value = self.plan.conditions[condition].values.get(name)?;
-                Value::exact(leading_number(value)?)
+                MeasuredValue::exact(leading_number(value)?)
             }
             Expression::Binary(left, sign, right) => {
                 let (left, right) = (self.value(left, condition)?, self.value(right, condition)?);
@@ -154,7 +154,7 @@ impl Measured<'_> {
         variants.position(|variant| variant == name)
     }
 
-    fn figure(&self, figure: &Figure, condition: usize, variant: usize) -> Option<Value> {
+    fn figure(&self, figure: &Figure, condition: usize, variant: usize) -> Option<MeasuredValue> {
         if let Figure::Ratio(of) = figure {
             return self.ratio(*of, condition, variant);
         }
@@ -198,9 +198,9 @@ impl Measured<'_> {
     }
 
     /// A ratio with the interval that the report prints, at the level at which it was tested.
-    fn ratio(&self, of: RatioFigure, condition: usize, variant: usize) -> Option<Value> {
+    fn ratio(&self, of: RatioFigure, condition: usize, variant: usize) -> Option<MeasuredValue> {
         if variant == 0 {
-            return Some(Value::exact(1.0));
+            return Some(MeasuredValue::exact(1.0));
         }
         let comparison = self.comparison(condition, variant)?;
         let ratio = match of {
@@ -213,9 +213,9 @@ impl Measured<'_> {
         ratio.map(|it| {
             // With one pair, both ends equal the ratio.
             if it.low < it.high {
-                Value::within(it.ratio, [it.low, it.high])
+                MeasuredValue::within(it.ratio, [it.low, it.high])
             } else {
-                Value::without_interval(it.ratio)
+                MeasuredValue::without_interval(it.ratio)
             }
         })
     }
@@ -226,7 +226,7 @@ impl Measured<'_> {
         expression: &Expression,
         condition: usize,
         name: &str,
-    ) -> Option<(String, Outcome)> {
+    ) -> Option<(String, CheckOutcome)> {
         let Expression::Figure { variant, at, .. } = expression else {
             return None;
         };
@@ -242,9 +242,11 @@ impl Measured<'_> {
         let of_list = |rows: &[CostRow]| leads(rows, name);
         let outcome = match (of_list(&cost.phases), of_list(&cost.subsystems)) {
             (Some(one), None) | (None, Some(one)) => one,
-            (Some(Outcome::Met), _) | (_, Some(Outcome::Met)) => Outcome::Met,
-            (None, None) | (Some(Outcome::NotMet), Some(Outcome::NotMet)) => Outcome::NotMet,
-            _ => Outcome::Inconclusive,
+            (Some(CheckOutcome::Met), _) | (_, Some(CheckOutcome::Met)) => CheckOutcome::Met,
+            (None, None) | (Some(CheckOutcome::NotMet), Some(CheckOutcome::NotMet)) => {
+                CheckOutcome::NotMet
+            }
+            _ => CheckOutcome::Inconclusive,
         };
         Some((both.join(", "), outcome))
     }
@@ -319,7 +321,7 @@ fn figure_of(text: &str) -> Option<Figure> {
 
 /// Whether the row of this name has the largest difference of its list, judged by the intervals of
 /// all rows; `None` if there is no such row.
-fn leads(rows: &[CostRow], name: &str) -> Option<Outcome> {
+fn leads(rows: &[CostRow], name: &str) -> Option<CheckOutcome> {
     // The smallest and the largest absolute difference in a row's interval.
     let reach = |row: &CostRow| {
         let (low, high) = (row.low_us.abs(), row.high_us.abs());
@@ -339,11 +341,11 @@ fn leads(rows: &[CostRow], name: &str) -> Option<Outcome> {
     let (least, most) = reach(rows.iter().find(|row| row.name == name)?);
     let others = || rows.iter().filter(|row| row.name != name).map(reach);
     Some(if others().all(|(_, of_other)| of_other < least) {
-        Outcome::Met
+        CheckOutcome::Met
     } else if others().any(|(of_other, _)| of_other > most) {
-        Outcome::NotMet
+        CheckOutcome::NotMet
     } else {
-        Outcome::Inconclusive
+        CheckOutcome::Inconclusive
     })
 }
 
@@ -382,13 +384,13 @@ mod tests {
     #[test]
     fn the_leading_row_leads_by_its_interval() {
         let rows = [row("plan", -20.0, -10.0), row("execute", -2.0, 5.0)];
-        assert_eq!(leads(&rows, "plan"), Some(Outcome::Met));
-        assert_eq!(leads(&rows, "execute"), Some(Outcome::NotMet));
+        assert_eq!(leads(&rows, "plan"), Some(CheckOutcome::Met));
+        assert_eq!(leads(&rows, "execute"), Some(CheckOutcome::NotMet));
         assert_eq!(leads(&rows, "parse"), None);
         // Its mean is larger, but the intervals overlap.
         let near = [row("plan", -20.0, -4.0), row("execute", -2.0, 5.0)];
-        assert_eq!(leads(&near, "plan"), Some(Outcome::Inconclusive));
+        assert_eq!(leads(&near, "plan"), Some(CheckOutcome::Inconclusive));
         let without = [row("plan", -12.0, -12.0), row("execute", -2.0, 5.0)];
-        assert_eq!(leads(&without, "plan"), Some(Outcome::Inconclusive));
+        assert_eq!(leads(&without, "plan"), Some(CheckOutcome::Inconclusive));
     }
 }

@@ -3,11 +3,11 @@
 //! Figures are combined by interval arithmetic, as if all errors could be at their worst at once. An
 //! expression's interval is therefore never too narrow: a check is inconclusive rather than wrong.
 
-use super::{Outcome, Relation};
+use super::{CheckOutcome, Relation};
 
 /// A figure and its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Value {
+pub(super) struct MeasuredValue {
     /// The point estimate.
     pub point: f64,
     /// Lower end of the interval.
@@ -16,7 +16,7 @@ pub(super) struct Value {
     pub high: f64,
 }
 
-impl Value {
+impl MeasuredValue {
     /// A number without error.
     pub fn exact(point: f64) -> Self {
         Self {
@@ -85,7 +85,11 @@ impl Value {
 }
 
 /// `Met` if the whole interval meets the relation, `NotMet` if the whole interval misses it.
-pub(super) fn outcome(left: Value, relation: &Relation, right: Value) -> Outcome {
+pub(super) fn outcome(
+    left: MeasuredValue,
+    relation: &Relation,
+    right: MeasuredValue,
+) -> CheckOutcome {
     let (met, missed) = match relation {
         Relation::Less => (left.high < right.low, left.low >= right.high),
         Relation::LessOrEqual => (left.high <= right.low, left.low > right.high),
@@ -100,9 +104,9 @@ pub(super) fn outcome(left: Value, relation: &Relation, right: Value) -> Outcome
         Relation::Is(_) => (false, false),
     };
     match (met, missed) {
-        (true, _) => Outcome::Met,
-        (_, true) => Outcome::NotMet,
-        _ => Outcome::Inconclusive,
+        (true, _) => CheckOutcome::Met,
+        (_, true) => CheckOutcome::NotMet,
+        _ => CheckOutcome::Inconclusive,
     }
 }
 
@@ -110,42 +114,63 @@ pub(super) fn outcome(left: Value, relation: &Relation, right: Value) -> Outcome
 mod tests {
     use super::*;
 
-    fn within(point: f64, low: f64, high: f64) -> Value {
-        Value::within(point, [low, high])
+    fn within(point: f64, low: f64, high: f64) -> MeasuredValue {
+        MeasuredValue::within(point, [low, high])
     }
 
     /// 2.05 exceeds a limit of 1.2, but its interval is 0.17 to 24.9.
     #[test]
     fn a_point_estimate_inside_is_inconclusive_while_its_interval_reaches_out() {
-        let limit = Value::exact(1.2);
+        let limit = MeasuredValue::exact(1.2);
         let wide = within(2.05, 0.17, 24.9);
-        assert_eq!(outcome(wide, &Relation::More, limit), Outcome::Inconclusive);
-        assert_eq!(outcome(wide, &Relation::Less, limit), Outcome::Inconclusive);
+        assert_eq!(
+            outcome(wide, &Relation::More, limit),
+            CheckOutcome::Inconclusive
+        );
+        assert_eq!(
+            outcome(wide, &Relation::Less, limit),
+            CheckOutcome::Inconclusive
+        );
         let narrow = within(2.05, 1.9, 2.2);
-        assert_eq!(outcome(narrow, &Relation::More, limit), Outcome::Met);
-        assert_eq!(outcome(narrow, &Relation::Less, limit), Outcome::NotMet);
-        let unknown = Value::without_interval(2.05);
+        assert_eq!(outcome(narrow, &Relation::More, limit), CheckOutcome::Met);
+        assert_eq!(
+            outcome(narrow, &Relation::Less, limit),
+            CheckOutcome::NotMet
+        );
+        let unknown = MeasuredValue::without_interval(2.05);
         let outcome = outcome(unknown, &Relation::More, limit);
-        assert_eq!(outcome, Outcome::Inconclusive);
+        assert_eq!(outcome, CheckOutcome::Inconclusive);
     }
 
     #[test]
     fn within_needs_the_whole_interval_inside_or_outside() {
         let near = Relation::Within(0.2);
-        let one = Value::exact(1.0);
-        assert_eq!(outcome(within(1.0, 0.9, 1.1), &near, one), Outcome::Met);
+        let one = MeasuredValue::exact(1.0);
+        assert_eq!(
+            outcome(within(1.0, 0.9, 1.1), &near, one),
+            CheckOutcome::Met
+        );
         let reaching = within(1.0, 0.7, 1.1);
-        assert_eq!(outcome(reaching, &near, one), Outcome::Inconclusive);
-        assert_eq!(outcome(within(1.5, 1.3, 1.7), &near, one), Outcome::NotMet);
+        assert_eq!(outcome(reaching, &near, one), CheckOutcome::Inconclusive);
+        assert_eq!(
+            outcome(within(1.5, 1.3, 1.7), &near, one),
+            CheckOutcome::NotMet
+        );
     }
 
     #[test]
     fn exact_figures_meet_or_miss_at_the_limit_itself() {
-        let (zero, one) = (Value::exact(0.0), Value::exact(1.0));
-        assert_eq!(outcome(zero, &Relation::LessOrEqual, zero), Outcome::Met);
-        assert_eq!(outcome(zero, &Relation::Less, zero), Outcome::NotMet);
-        assert_eq!(outcome(one, &Relation::MoreOrEqual, one), Outcome::Met);
-        assert_eq!(outcome(one, &Relation::LessOrEqual, zero), Outcome::NotMet);
+        let (zero, one) = (MeasuredValue::exact(0.0), MeasuredValue::exact(1.0));
+        assert_eq!(
+            outcome(zero, &Relation::LessOrEqual, zero),
+            CheckOutcome::Met
+        );
+        assert_eq!(outcome(zero, &Relation::Less, zero), CheckOutcome::NotMet);
+        assert_eq!(outcome(one, &Relation::MoreOrEqual, one), CheckOutcome::Met);
+        assert_eq!(
+            outcome(one, &Relation::LessOrEqual, zero),
+            CheckOutcome::NotMet
+        );
     }
 
     #[test]
@@ -157,12 +182,12 @@ mod tests {
         assert_eq!(a.combined('/', b).interval(), Some([0.125, 1.5]));
         let around_0 = within(0.5, -1.0, 1.0);
         assert_eq!(a.combined('/', around_0).interval(), None);
-        let unknown = Value::without_interval(5.0);
-        let product = Value::exact(0.0).combined('*', unknown);
+        let unknown = MeasuredValue::without_interval(5.0);
+        let product = MeasuredValue::exact(0.0).combined('*', unknown);
         assert_eq!((product.point, product.interval()), (0.0, None));
         assert_eq!(
-            Value::exact(2.0)
-                .combined('+', Value::exact(3.0))
+            MeasuredValue::exact(2.0)
+                .combined('+', MeasuredValue::exact(3.0))
                 .interval(),
             None
         );

@@ -13,7 +13,7 @@
 //! The comparison that a report explains is named the same way: `VARIANT where clients = 8`.
 //!
 //! A check is *met* if the whole interval of its figures meets it, *not met* if the whole interval
-//! misses it, and otherwise *inconclusive*, whatever the point estimates are: see [`Outcome`].
+//! misses it, and otherwise *inconclusive*, whatever the point estimates are: see [`CheckOutcome`].
 
 mod blocks;
 mod evaluate;
@@ -119,7 +119,7 @@ pub(crate) enum Relation {
 
 /// A check: two sides, and where it must hold.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Check {
+pub(crate) struct ExpectationCheck {
     pub(crate) left: Expression,
     pub(crate) relation: Relation,
     /// Absent if the relation is by name.
@@ -141,7 +141,7 @@ pub struct ExpectationOutcome {
     /// The outcome; `None` if nothing was measured, and in results of older versions, whose `met` uses
     /// point estimates only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<CheckOutcome>,
     /// The check under each of its conditions.
     pub readings: Vec<Reading>,
 }
@@ -149,7 +149,7 @@ pub struct ExpectationOutcome {
 /// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// The whole interval meets it, under every condition.
     Met,
     /// The whole interval misses it, under at least one condition.
@@ -158,7 +158,7 @@ pub enum Outcome {
     Inconclusive,
 }
 
-impl Outcome {
+impl CheckOutcome {
     /// Combines the outcomes under several conditions; `None` without any.
     fn of_all(outcomes: impl Iterator<Item = Self>) -> Option<Self> {
         outcomes.reduce(|all, one| match (all, one) {
@@ -183,15 +183,16 @@ impl Outcome {
 
 impl ExpectationOutcome {
     /// The outcome, by point estimates in results of older versions; `None` if nothing was measured.
-    pub fn outcome(&self) -> Option<Outcome> {
-        self.outcome.or_else(|| self.met.map(Outcome::of_met))
+    pub fn outcome(&self) -> Option<CheckOutcome> {
+        self.outcome.or_else(|| self.met.map(CheckOutcome::of_met))
     }
 }
 
 impl Reading {
     /// The outcome under this condition.
-    pub fn outcome(&self) -> Outcome {
-        self.outcome.unwrap_or_else(|| Outcome::of_met(self.met))
+    pub fn outcome(&self) -> CheckOutcome {
+        self.outcome
+            .unwrap_or_else(|| CheckOutcome::of_met(self.met))
     }
 }
 
@@ -214,7 +215,7 @@ pub struct Reading {
     pub met: bool,
     /// The outcome; `None` in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<CheckOutcome>,
 }
 
 /// The source's figures and the measured ones.
@@ -264,15 +265,15 @@ mod tests {
             {"condition": 0, "left": "2", "right": "1", "met": true},
             {"condition": 1, "left": "0.5", "right": "1", "met": false}]}"#;
         let old: ExpectationOutcome = serde_json::from_str(old).expect("it opens");
-        assert_eq!(old.outcome(), Some(Outcome::NotMet));
-        let readings: Vec<Outcome> = old.readings.iter().map(Reading::outcome).collect();
-        assert_eq!(readings, [Outcome::Met, Outcome::NotMet]);
+        assert_eq!(old.outcome(), Some(CheckOutcome::NotMet));
+        let readings: Vec<CheckOutcome> = old.readings.iter().map(Reading::outcome).collect();
+        assert_eq!(readings, [CheckOutcome::Met, CheckOutcome::NotMet]);
     }
 
     #[test]
     fn one_missed_condition_decides_and_an_inconclusive_one_is_inconclusive() {
-        use Outcome::{Inconclusive, Met, NotMet};
-        let of = |outcomes: &[Outcome]| Outcome::of_all(outcomes.iter().copied());
+        use CheckOutcome::{Inconclusive, Met, NotMet};
+        let of = |outcomes: &[CheckOutcome]| CheckOutcome::of_all(outcomes.iter().copied());
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[Met, Met]), Some(Met));
         assert_eq!(of(&[Met, Inconclusive]), Some(Inconclusive));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::{Check, Expression, Figure, Percentile, RatioFigure, Relation, Where};
+use super::{ExpectationCheck, Expression, Figure, Percentile, RatioFigure, Relation, Where};
 use crate::study::{Study, StudyError, StudySource, most_similar};
 
 /// An error in an expression, with what was expected.
@@ -20,13 +20,13 @@ const FIGURES: &str = "tps_ratio, latency_ratio, p95_ratio, p99_ratio, cpu_ratio
 latency_ms, p50_ms, p95_ms, p99_ms, cpu_us, share(FUNCTION), counted(COUNTER), per_second(COUNTER), leading";
 
 /// Parses a check.
-pub(crate) fn check(text: &str) -> Result<Check, ExpressionError> {
+pub(crate) fn check(text: &str) -> Result<ExpectationCheck, ExpressionError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
     let left = parser.sum()?;
     let sign = parser.next();
     let relation = match sign {
-        Some(Token::Sign("=")) => {
+        Some(CheckToken::Sign("=")) => {
             let is_leading = matches!(
                 &left,
                 Expression::Figure {
@@ -39,22 +39,22 @@ pub(crate) fn check(text: &str) -> Result<Check, ExpressionError> {
                     "`=` works only with `leading`; for a number, write `~ … within 10%`",
                 );
             }
-            let Some(Token::Word(word)) = parser.next() else {
+            let Some(CheckToken::Word(word)) = parser.next() else {
                 return error("expected the name of a phase or subsystem after `leading =`");
             };
             parser.end()?;
-            return Ok(Check {
+            return Ok(ExpectationCheck {
                 left,
                 relation: Relation::Is(word),
                 right: None,
                 conditions,
             });
         }
-        Some(Token::Sign("<")) => Relation::Less,
-        Some(Token::Sign("<=")) => Relation::LessOrEqual,
-        Some(Token::Sign(">")) => Relation::More,
-        Some(Token::Sign(">=")) => Relation::MoreOrEqual,
-        Some(Token::Sign("~")) => Relation::Within(0.0),
+        Some(CheckToken::Sign("<")) => Relation::Less,
+        Some(CheckToken::Sign("<=")) => Relation::LessOrEqual,
+        Some(CheckToken::Sign(">")) => Relation::More,
+        Some(CheckToken::Sign(">=")) => Relation::MoreOrEqual,
+        Some(CheckToken::Sign("~")) => Relation::Within(0.0),
         _ => return error("a check must compare: `a.tps_ratio > 1.2` or `a.tps ~ 100 within 20%`"),
     };
     let right = parser.sum()?;
@@ -64,7 +64,7 @@ pub(crate) fn check(text: &str) -> Result<Check, ExpressionError> {
         relation
     };
     parser.end()?;
-    Ok(Check {
+    Ok(ExpectationCheck {
         left,
         relation,
         right: Some(right),
@@ -85,7 +85,7 @@ pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), Express
 pub(crate) fn comparison(text: &str) -> Result<(String, Vec<Where>), ExpressionError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
-    let Some(Token::Word(variant)) = parser.next() else {
+    let Some(CheckToken::Word(variant)) = parser.next() else {
         return error("expected the name of a variant, in quotes unless it is a single word");
     };
     parser.end()?;
@@ -120,7 +120,7 @@ fn wheres(text: &str) -> Result<Vec<Where>, ExpressionError> {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Token {
+enum CheckToken {
     Number(f64),
     Word(String),
     /// The content of square brackets.
@@ -128,7 +128,7 @@ enum Token {
     Sign(&'static str),
 }
 
-impl fmt::Display for Token {
+impl fmt::Display for CheckToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(value) => write!(f, "{value}"),
@@ -144,7 +144,7 @@ const SIGNS: [&str; 14] = [
 ];
 
 struct Parser {
-    tokens: Vec<Token>,
+    tokens: Vec<CheckToken>,
     at: usize,
 }
 
@@ -161,9 +161,9 @@ impl Parser {
                     };
                     let inside = rest[1..=end].to_owned();
                     tokens.push(if first == '[' {
-                        Token::Brackets(inside)
+                        CheckToken::Brackets(inside)
                     } else {
-                        Token::Word(inside)
+                        CheckToken::Word(inside)
                     });
                     end + 2
                 }
@@ -173,20 +173,20 @@ impl Parser {
                     let Ok(value) = rest[..end].replace('_', "").parse() else {
                         return error(format!("\"{}\" is not a number", &rest[..end]));
                     };
-                    tokens.push(Token::Number(value));
+                    tokens.push(CheckToken::Number(value));
                     end
                 }
                 c if c.is_alphabetic() || c == '_' => {
                     let word = |c: char| c.is_alphanumeric() || c == '_';
                     let end = rest.find(|c| !word(c)).unwrap_or(rest.len());
-                    tokens.push(Token::Word(rest[..end].to_owned()));
+                    tokens.push(CheckToken::Word(rest[..end].to_owned()));
                     end
                 }
                 _ => {
                     let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) else {
                         return error(format!("unexpected `{first}`"));
                     };
-                    tokens.push(Token::Sign(sign));
+                    tokens.push(CheckToken::Sign(sign));
                     sign.len()
                 }
             };
@@ -195,7 +195,7 @@ impl Parser {
         Ok(Self { tokens, at: 0 })
     }
 
-    fn next(&mut self) -> Option<Token> {
+    fn next(&mut self) -> Option<CheckToken> {
         let token = self.tokens.get(self.at).cloned();
         self.at += 1;
         token
@@ -203,7 +203,7 @@ impl Parser {
 
     /// Consumes this sign if it is next, and returns whether it was.
     fn takes(&mut self, sign: &str) -> bool {
-        let found = matches!(self.tokens.get(self.at), Some(Token::Sign(it)) if *it == sign);
+        let found = matches!(self.tokens.get(self.at), Some(CheckToken::Sign(it)) if *it == sign);
         self.at += usize::from(found);
         found
     }
@@ -220,9 +220,9 @@ impl Parser {
         let words = [self.next(), self.next(), self.next()];
         match words {
             [
-                Some(Token::Word(word)),
-                Some(Token::Number(share)),
-                Some(Token::Sign("%")),
+                Some(CheckToken::Word(word)),
+                Some(CheckToken::Number(share)),
+                Some(CheckToken::Sign("%")),
             ] if word == "within" => Ok(Relation::Within(share / 100.0)),
             _ => error("expected a tolerance after `~ …`, such as `within 20%`"),
         }
@@ -254,8 +254,8 @@ impl Parser {
 
     fn factor(&mut self) -> Result<Expression, ExpressionError> {
         match self.next() {
-            Some(Token::Number(value)) => Ok(Expression::Number(value)),
-            Some(Token::Sign("(")) => {
+            Some(CheckToken::Number(value)) => Ok(Expression::Number(value)),
+            Some(CheckToken::Sign("(")) => {
                 let inside = self.sum()?;
                 if self.takes(")") {
                     Ok(inside)
@@ -263,10 +263,10 @@ impl Parser {
                     error("`(` has no closing `)`")
                 }
             }
-            Some(Token::Word(word)) if self.takes(".") => {
+            Some(CheckToken::Word(word)) if self.takes(".") => {
                 let figure = self.figure()?;
                 let at = match self.tokens.get(self.at) {
-                    Some(Token::Brackets(text)) => {
+                    Some(CheckToken::Brackets(text)) => {
                         self.at += 1;
                         wheres(text)?
                     }
@@ -278,13 +278,13 @@ impl Parser {
                     at,
                 })
             }
-            Some(Token::Word(word)) => Ok(Expression::Condition(word)),
+            Some(CheckToken::Word(word)) => Ok(Expression::Condition(word)),
             _ => error("expected a number, `VARIANT.FIGURE` or the name of a condition"),
         }
     }
 
     fn figure(&mut self) -> Result<Figure, ExpressionError> {
-        let Some(Token::Word(name)) = self.next() else {
+        let Some(CheckToken::Word(name)) = self.next() else {
             return error(format!(
                 "expected a figure after `VARIANT.`: one of {FIGURES}"
             ));
@@ -319,9 +319,9 @@ impl Parser {
         }
         loop {
             match self.next() {
-                Some(Token::Word(word)) => name.push_str(&word),
-                Some(Token::Sign(".")) => name.push('.'),
-                Some(Token::Sign(")")) if !name.is_empty() => return Ok(name),
+                Some(CheckToken::Word(word)) => name.push_str(&word),
+                Some(CheckToken::Sign(".")) => name.push('.'),
+                Some(CheckToken::Sign(")")) if !name.is_empty() => return Ok(name),
                 _ => return error("expected a name in parentheses"),
             }
         }
@@ -467,7 +467,7 @@ mod tests {
     fn arithmetic_binds_as_it_should() {
         let found =
             check("p.tps_ratio ~ 52 * (network + w.latency_ms[network = 0ms]) / 2 within 20%");
-        let Check {
+        let ExpectationCheck {
             relation, right, ..
         } = found.unwrap();
         assert_eq!(relation, Relation::Within(0.2));

@@ -14,7 +14,7 @@ mod waits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use rows::Row;
+pub use rows::CpuRow;
 pub use waits::{WaitCount, WaitRow, WaitSource, Waits};
 
 use crate::finding::Finding;
@@ -97,14 +97,14 @@ pub struct Background {
 
 /// The divisor of displayed times.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Basis {
+pub enum TimeDivisor {
     /// Transactions in the window.
     Transactions(u64),
     /// The window's length in seconds, if transactions could not be counted.
     Seconds(f64),
 }
 
-impl Basis {
+impl TimeDivisor {
     /// The unit of a time on this basis.
     pub fn unit(self) -> &'static str {
         match self {
@@ -124,10 +124,10 @@ impl Basis {
 
 impl Observation {
     /// Per transaction if any were counted, else per second.
-    pub fn basis(&self) -> Basis {
+    pub fn basis(&self) -> TimeDivisor {
         match self.transactions {
-            Some(count) if count > 0 => Basis::Transactions(count),
-            _ => Basis::Seconds((self.window_us / 1e6).max(f64::MIN_POSITIVE)),
+            Some(count) if count > 0 => TimeDivisor::Transactions(count),
+            _ => TimeDivisor::Seconds((self.window_us / 1e6).max(f64::MIN_POSITIVE)),
         }
     }
 

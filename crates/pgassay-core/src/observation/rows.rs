@@ -8,7 +8,7 @@ use crate::subsystem::{FrameName, Phase, Subsystem, Symbols};
 
 /// CPU time of one function, phase or subsystem over the whole window.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct CpuRow {
     /// Its name.
     pub name: String,
     /// For functions: the executable or library.
@@ -32,32 +32,32 @@ struct Count {
 
 impl Observation {
     /// Functions, highest self time first.
-    pub fn functions(&self) -> Vec<Row> {
+    pub fn functions(&self) -> Vec<CpuRow> {
         self.sampled().map_or_else(Vec::new, |profile| {
             functions(profile, self.cpu_us_per_sample())
         })
     }
 
     /// Functions by blocked time, longest first; a wait event counts as a function.
-    pub fn blocked_functions(&self) -> Vec<Row> {
+    pub fn blocked_functions(&self) -> Vec<CpuRow> {
         self.seen_blocked().map_or_else(Vec::new, |profile| {
             functions(&profile, self.blocked_us() / profile.total() as f64)
         })
     }
 
     /// Subsystems of the server, highest CPU time first.
-    pub fn subsystems(&self) -> Vec<Row> {
+    pub fn subsystems(&self) -> Vec<CpuRow> {
         let major = self.subject.major.as_deref().unwrap_or("devel");
         let symbols = Symbols::for_major(major);
         self.by_name(|stack| Subsystem::of(&symbols, stack).to_string())
     }
 
     /// Phases of a statement, highest CPU time first.
-    pub fn phases(&self) -> Vec<Row> {
+    pub fn phases(&self) -> Vec<CpuRow> {
         self.by_name(|stack| Phase::of(stack).to_string())
     }
 
-    fn by_name(&self, name: impl Fn(&[FrameName<'_>]) -> String) -> Vec<Row> {
+    fn by_name(&self, name: impl Fn(&[FrameName<'_>]) -> String) -> Vec<CpuRow> {
         let Some(profile) = self.sampled() else {
             return Vec::new();
         };
@@ -68,7 +68,7 @@ impl Observation {
             count.own += samples;
             count.inclusive += samples;
         }
-        let rows = counts.into_iter().map(|(name, count)| Row {
+        let rows = counts.into_iter().map(|(name, count)| CpuRow {
             name,
             ..row(&count, self.cpu_us_per_sample())
         });
@@ -77,7 +77,7 @@ impl Observation {
 }
 
 /// Functions of a profile, highest self time first.
-fn functions(profile: &Profile, us_per_sample: f64) -> Vec<Row> {
+fn functions(profile: &Profile, us_per_sample: f64) -> Vec<CpuRow> {
     let mut counts: BTreeMap<&Frame, Count> = BTreeMap::new();
     for (stack, samples) in stacks(profile) {
         if let Some(leaf) = stack.last() {
@@ -88,7 +88,7 @@ fn functions(profile: &Profile, us_per_sample: f64) -> Vec<Row> {
             counts.entry(frame).or_default().inclusive += samples;
         }
     }
-    let rows = counts.into_iter().map(|(frame, count)| Row {
+    let rows = counts.into_iter().map(|(frame, count)| CpuRow {
         name: frame.label(),
         object: frame.object.clone(),
         kernel: frame.kernel,
@@ -97,8 +97,8 @@ fn functions(profile: &Profile, us_per_sample: f64) -> Vec<Row> {
     sorted(rows.collect())
 }
 
-fn row(count: &Count, us_per_sample: f64) -> Row {
-    Row {
+fn row(count: &Count, us_per_sample: f64) -> CpuRow {
+    CpuRow {
         name: String::new(),
         object: String::new(),
         kernel: false,
@@ -125,7 +125,7 @@ fn frame_name(frame: &Frame) -> FrameName<'_> {
 }
 
 /// Sorts by self time, then by time with callees (both descending), then by name.
-fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
+fn sorted(mut rows: Vec<CpuRow>) -> Vec<CpuRow> {
     rows.sort_by(|a, b| {
         b.self_us
             .total_cmp(&a.self_us)
@@ -138,7 +138,7 @@ fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::observation::{Basis, SCHEMA, Subject};
+    use crate::observation::{SCHEMA, Subject, TimeDivisor};
     use crate::profile::ProfileBuilder;
     use crate::trial::CpuTotals;
 
@@ -224,11 +224,11 @@ pub(super) mod tests {
     #[test]
     fn without_transactions_the_basis_is_time() {
         let mut observation = observation();
-        assert_eq!(observation.basis(), Basis::Transactions(100));
+        assert_eq!(observation.basis(), TimeDivisor::Transactions(100));
         assert!((observation.basis().of(1000.0) - 10.0).abs() < 1e-12);
         for nothing in [Some(0), None] {
             observation.transactions = nothing;
-            assert_eq!(observation.basis(), Basis::Seconds(2.0));
+            assert_eq!(observation.basis(), TimeDivisor::Seconds(2.0));
             assert_eq!(observation.basis().unit(), "µs/s");
         }
         observation.profile = None;

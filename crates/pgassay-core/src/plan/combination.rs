@@ -52,17 +52,7 @@ pub(super) fn combinations(
 ) -> Result<Vec<Combination>, StudyError> {
     let conditions = &study.conditions;
     let quick = study.quick.as_ref().filter(|_| overrides.quick);
-    let clients = overrides
-        .clients
-        .as_ref()
-        .or(quick.and_then(|quick| quick.clients.as_ref()))
-        .unwrap_or(&conditions.clients);
-    if clients.is_empty() || clients.contains(&0) {
-        return Err(source.error_at(
-            &["conditions", "clients"],
-            "`clients` must list at least one number, each 1 or more",
-        ));
-    }
+    let clients = numbers_of_clients(study, source, overrides)?;
     let scripts = overrides
         .scripts
         .as_ref()
@@ -117,6 +107,27 @@ pub(super) fn combinations(
         at.clients = *value;
     });
     Ok(all)
+}
+
+fn numbers_of_clients<'a>(
+    study: &'a Study,
+    source: &StudySource,
+    overrides: &'a Overrides,
+) -> Result<&'a [u32], StudyError> {
+    let conditions = &study.conditions;
+    let quick = study.quick.as_ref().filter(|_| overrides.quick);
+    let clients = overrides
+        .clients
+        .as_ref()
+        .or(quick.and_then(|quick| quick.clients.as_ref()))
+        .unwrap_or(&conditions.clients);
+    if clients.is_empty() || clients.contains(&0) {
+        return Err(source.error_at(
+            &["conditions", "clients"],
+            "`clients` must list at least one number, each 1 or more",
+        ));
+    }
+    Ok(clients)
 }
 
 /// Sets a named value in a combination.

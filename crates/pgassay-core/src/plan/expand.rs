@@ -6,7 +6,7 @@ use super::combination::{Combination, combinations};
 use super::interpolate::interpolate;
 use super::names::{check_names, chosen_variants, script_named, unknown_name};
 use super::schedule::{count_connections, schedule};
-use super::servers::Servers;
+use super::servers::ServerSet;
 use super::yields::yield_of;
 use super::{Condition, Overrides, Plan, PlannedScript, PlannedSql, Point};
 use crate::measure;
@@ -33,7 +33,7 @@ pub fn plan(
         study,
         source,
         overrides,
-        servers: Servers::default(),
+        servers: ServerSet::default(),
     };
     let mut points = Vec::new();
     let mut conditions = Vec::new();
@@ -69,7 +69,7 @@ pub(super) struct Expansion<'a> {
     pub(super) study: &'a Study,
     pub(super) source: &'a StudySource,
     pub(super) overrides: &'a Overrides,
-    pub(super) servers: Servers,
+    pub(super) servers: ServerSet,
 }
 
 impl Expansion<'_> {

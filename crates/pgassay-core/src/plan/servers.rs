@@ -38,11 +38,11 @@ impl ServerSource {
 
 /// The servers needed so far.
 #[derive(Default)]
-pub(super) struct Servers {
+pub(super) struct ServerSet {
     pub(super) plans: Vec<ServerPlan>,
 }
 
-impl Servers {
+impl ServerSet {
     /// Indexes of the server with these binaries and settings and of its database with this setup, which
     /// are added if necessary.
     fn find_or_add(&mut self, wanted: &ServerPlan, setup: Vec<PlannedSql>) -> (usize, usize) {

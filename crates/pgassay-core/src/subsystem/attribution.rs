@@ -5,7 +5,7 @@
 //! named caller, because in a stripped server only static functions have no name, and their callers are
 //! in the same file.
 
-use super::class::{Class, class_of_function, class_of_name, class_of_path};
+use super::class::{FileClass, class_of_function, class_of_name, class_of_path};
 use super::symbols::stem;
 use super::{Subsystem, Symbols, Tag};
 
@@ -31,7 +31,7 @@ pub struct Attribution {
 
 /// The owner of a frame's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
+enum FrameOwner {
     /// The server, or a module loaded by it.
     PostgreSql,
     /// Any other library, or the vDSO.
@@ -40,20 +40,20 @@ enum Owner {
 }
 
 impl FrameName<'_> {
-    fn owner(&self) -> Owner {
+    fn owner(&self) -> FrameOwner {
         let file = self.object.rsplit('/').next().unwrap_or(self.object);
         if self.kernel || file == "[kernel]" {
-            Owner::Kernel
+            FrameOwner::Kernel
         } else if file.starts_with("libpqwalreceiver") {
-            Owner::PostgreSql
+            FrameOwner::PostgreSql
         } else if file.starts_with("lib")
             || file.starts_with("ld-")
             || file.starts_with("ld.so")
             || file.starts_with('[')
         {
-            Owner::Library
+            FrameOwner::Library
         } else {
-            Owner::PostgreSql
+            FrameOwner::PostgreSql
         }
     }
 }
@@ -70,7 +70,7 @@ impl Attribution {
     pub fn of(symbols: &Symbols, frames: &[FrameName<'_>]) -> Self {
         let last_own = frames
             .iter()
-            .rposition(|frame| frame.owner() == Owner::PostgreSql);
+            .rposition(|frame| frame.owner() == FrameOwner::PostgreSql);
         let outside = &frames[last_own.map_or(0, |index| index + 1)..];
         let tag = tag_of(outside);
         let Some(last_own) = last_own else {
@@ -81,7 +81,7 @@ impl Attribution {
         };
         let own: Vec<&FrameName<'_>> = frames[..=last_own]
             .iter()
-            .filter(|frame| frame.owner() == Owner::PostgreSql)
+            .filter(|frame| frame.owner() == FrameOwner::PostgreSql)
             .collect();
         let subsystem = own_subsystem(symbols, &own);
         let unnamed = own.last().is_some_and(|leaf| leaf.symbol.is_none());
@@ -96,12 +96,12 @@ impl Attribution {
 fn tag_of(outside: &[FrameName<'_>]) -> Option<Tag> {
     let kernel = outside
         .iter()
-        .filter(|frame| frame.owner() == Owner::Kernel)
+        .filter(|frame| frame.owner() == FrameOwner::Kernel)
         .find_map(|frame| Tag::of_kernel(stem(frame.symbol?)));
     let library = || {
         outside
             .iter()
-            .filter(|frame| frame.owner() == Owner::Library)
+            .filter(|frame| frame.owner() == FrameOwner::Library)
             .find_map(|frame| Tag::of_library(frame.symbol.map(stem), frame.object))
     };
     let other = || (!outside.is_empty()).then_some(Tag::Other);
@@ -110,7 +110,7 @@ fn tag_of(outside: &[FrameName<'_>]) -> Option<Tag> {
 
 fn without_postgresql(outside: &[FrameName<'_>]) -> Subsystem {
     match outside.last() {
-        Some(leaf) if leaf.owner() == Owner::Kernel => Subsystem::Kernel,
+        Some(leaf) if leaf.owner() == FrameOwner::Kernel => Subsystem::Kernel,
         Some(leaf) if leaf.symbol.is_some() || !leaf.object.is_empty() => Subsystem::Libc,
         _ => Subsystem::Unknown,
     }
@@ -122,8 +122,8 @@ fn own_subsystem(symbols: &Symbols, own: &[&FrameName<'_>]) -> Subsystem {
     for (depth, frame) in own.iter().enumerate().rev() {
         any_name |= frame.symbol.is_some();
         match function_class(symbols, frame, &own[..depth]) {
-            Some(Class::Is(subsystem)) => return subsystem,
-            Some(Class::Caller) | None => {}
+            Some(FileClass::Is(subsystem)) => return subsystem,
+            Some(FileClass::Caller) | None => {}
         }
     }
     if any_name {
@@ -138,15 +138,15 @@ fn function_class(
     symbols: &Symbols,
     frame: &FrameName<'_>,
     callers: &[&FrameName<'_>],
-) -> Option<Class> {
-    let by_module = module_class(frame.object).map(Class::Is);
+) -> Option<FileClass> {
+    let by_module = module_class(frame.object).map(FileClass::Is);
     let Some(symbol) = frame.symbol else {
         return by_module;
     };
     let Some(home) = symbols.path(symbol, None) else {
-        return by_module.or_else(|| class_of_name(stem(symbol)).map(Class::Is));
+        return by_module.or_else(|| class_of_name(stem(symbol)).map(FileClass::Is));
     };
-    let mut classes: Vec<Class> = home
+    let mut classes: Vec<FileClass> = home
         .paths()
         .iter()
         .map(|path| class_of_function(stem(symbol), path))

@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use Class::{Caller, Is};
+use FileClass::{Caller, Is};
 use Subsystem as S;
 
 /// A subsystem of PostgreSQL that time is attributed to.
@@ -129,7 +129,7 @@ impl fmt::Display for Subsystem {
 
 /// What the time of a file is attributed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum FileClass {
     /// This subsystem.
     Is(Subsystem),
     /// The caller's subsystem.
@@ -138,7 +138,7 @@ pub(super) enum Class {
 
 /// Prefixes of paths, without `src/backend/`, `src/include/` or `src/`.
 #[rustfmt::skip]
-const PATHS: &[(Class, &[&str])] = &[
+const PATHS: &[(FileClass, &[&str])] = &[
     (Is(S::Sequence), &["commands/sequence", "access/sequence/"]),
     (Is(S::Jit), &["jit/"]),
     (Is(S::Network), &["libpq/", "access/common/print", "tcop/dest", "common/scram", "common/saslprep",
@@ -250,7 +250,7 @@ const HELPERS: &[&str] = &[
 ];
 
 /// The class of a function whose file is known.
-pub(super) fn class_of_function(symbol: &str, path: &str) -> Class {
+pub(super) fn class_of_function(symbol: &str, path: &str) -> FileClass {
     if HELPERS.iter().any(|helper| symbol.starts_with(helper)) {
         Caller
     } else {
@@ -259,9 +259,9 @@ pub(super) fn class_of_function(symbol: &str, path: &str) -> Class {
 }
 
 /// The class of a source file.
-pub(super) fn class_of_path(path: &str) -> Class {
+pub(super) fn class_of_path(path: &str) -> FileClass {
     let inside = relative_path(path);
-    let starts = |(_, beginnings): &&(Class, &[&str])| {
+    let starts = |(_, beginnings): &&(FileClass, &[&str])| {
         beginnings.iter().any(|start| inside.starts_with(start))
     };
     PATHS

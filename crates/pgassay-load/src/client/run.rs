@@ -1,13 +1,13 @@
 //! The state of a client apart from its session: stage, variables and progress.
 
 use pgassay_script::{
-    Capture, Command, CommandKind, Expr, Protocol, Refusal, Rng, Shell, SqlCommand, Value,
-    Variables, debug_line, eval,
+    Capture, CommandKind, Expr, QueryProtocol, Refusal, Rng, ScriptCommand, ScriptValue, Shell,
+    SqlCommand, Variables, debug_line, eval,
 };
 use pgassay_wire::conninfo::Attempts;
-use pgassay_wire::{Event, ServerError};
+use pgassay_wire::{Event, ServerMessage};
 
-use super::{Abort, Stage, TOKEN_PREPARE, TOKEN_ROLLBACK};
+use super::{Abort, ClientStage, TOKEN_PREPARE, TOKEN_ROLLBACK};
 use crate::capture::Captured;
 use crate::command_times::CommandTimes;
 use crate::config::DebugSink;
@@ -16,7 +16,7 @@ use crate::program::Program;
 
 /// A client's progress in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum RunProgress {
     Running,
     /// The client's own last transaction has ended. It keeps running transactions to maintain the
     /// load until the other clients' last transactions end too.
@@ -27,10 +27,10 @@ pub(crate) enum Progress {
 
 /// The state of a client without its session: handling an event changes this state while the event
 /// borrows the session.
-pub(crate) struct Run {
+pub(crate) struct ClientRun {
     /// The client, counted from 0 over all threads.
     pub id: u32,
-    pub stage: Stage,
+    pub stage: ClientStage,
     pub script: usize,
     /// When the current transaction began.
     pub begin_ns: u64,
@@ -51,13 +51,13 @@ pub(crate) struct Run {
     /// ready. The latter is reset when the first reply arrives.
     pub connected_ns: u64,
     pub first_query_since_ns: Option<u64>,
-    pub progress: Progress,
+    pub progress: RunProgress,
     /// Transactions that ended in this run, whatever their outcome.
     pub ended: u64,
     /// The state of the connection attempts, with a connection for each transaction.
     pub attempts: Option<Box<Attempts>>,
     /// The server's last message before it closed the connection, such as a shutdown notice.
-    pub last_words: Option<Box<ServerError>>,
+    pub last_words: Option<Box<ServerMessage>>,
     pub(super) command: usize,
     /// Whether the current command was reached by a jump from a false condition.
     pub(super) jumped: bool,
@@ -69,26 +69,26 @@ pub(crate) struct Run {
     /// Completed queries of the current command.
     pub(super) query: u32,
     /// The error from preparing a statement just before its execution.
-    pub(super) unprepared: Option<Box<ServerError>>,
+    pub(super) unprepared: Option<Box<ServerMessage>>,
     /// Which of the program's statements are prepared on this connection.
     pub(super) prepared: Vec<bool>,
     pub(super) captured: Captured,
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<TransactionFailure>,
 }
 
 /// An error that ends the transaction.
-pub(super) struct Failure {
+pub(super) struct TransactionFailure {
     /// The command that failed.
     pub(super) command: usize,
     pub(super) query: u32,
     pub(super) cause: AbortCause,
 }
 
-impl Run {
+impl ClientRun {
     pub fn new(id: u32, program: &Program, variables: Variables, rng: Rng) -> Self {
         Self {
             id,
-            stage: Stage::Idle,
+            stage: ClientStage::Idle,
             script: 0,
             begin_ns: 0,
             scheduled_ns: 0,
@@ -99,7 +99,7 @@ impl Run {
             requested_ns: 0,
             connected_ns: 0,
             first_query_since_ns: None,
-            progress: Progress::Running,
+            progress: RunProgress::Running,
             ended: 0,
             attempts: None,
             last_words: None,
@@ -120,13 +120,13 @@ impl Run {
     /// Describes what the client is doing, for messages such as "connection lost …".
     pub fn describe(&self, program: &Program) -> String {
         match self.stage {
-            Stage::Idle | Stage::Postponed | Stage::Throttled { .. } => {
+            ClientStage::Idle | ClientStage::Postponed | ClientStage::Throttled { .. } => {
                 "between transactions".into()
             }
-            Stage::Connecting => "while signing in".into(),
-            Stage::Aborted => "after it was aborted".into(),
-            Stage::RollingBack => "in the ROLLBACK of a failed transaction".into(),
-            Stage::Reply | Stage::Asleep { .. } => {
+            ClientStage::Connecting => "while signing in".into(),
+            ClientStage::Aborted => "after it was aborted".into(),
+            ClientStage::RollingBack => "in the ROLLBACK of a failed transaction".into(),
+            ClientStage::Reply | ClientStage::Asleep { .. } => {
                 let place = self.script_location(program, self.command, 0);
                 format!(
                     "in command {} ({}) of script \"{}\", line {}: {}",
@@ -138,13 +138,13 @@ impl Run {
 
     /// Sets a variable as if it had been set before the run.
     #[cfg(test)]
-    pub fn set_variable(&mut self, slot: pgassay_script::SlotId, value: Value) {
+    pub fn set_variable(&mut self, slot: pgassay_script::SlotId, value: ScriptValue) {
         self.variables.set(slot, value);
     }
 
     /// Returns the position in the script if the client is waiting for a reply.
     pub fn current_location(&self, program: &Program) -> Option<Box<ScriptLocation>> {
-        (self.stage == Stage::Reply)
+        (self.stage == ClientStage::Reply)
             .then(|| Box::new(self.script_location(program, self.command, self.query)))
     }
 
@@ -161,13 +161,13 @@ impl Run {
             let text = |bytes: &[u8]| Some(String::from_utf8_lossy(bytes).into_owned());
             statement = text(sql.statement());
             match program.protocol {
-                Protocol::Simple => {
+                QueryProtocol::Simple => {
                     let mut bytes = Vec::new();
                     sql.render(&self.variables, &mut bytes);
                     sent = text(&bytes);
                 }
-                Protocol::Extended => sent.clone_from(&statement),
-                Protocol::Prepared => {}
+                QueryProtocol::Extended => sent.clone_from(&statement),
+                QueryProtocol::Prepared => {}
             }
         }
         ScriptLocation {
@@ -176,7 +176,7 @@ impl Run {
             script_index: self.script,
             command,
             query,
-            word: found.map_or("end", Command::word).into(),
+            word: found.map_or("end", ScriptCommand::word).into(),
             line: found.map_or(0, |command| command.line),
             text: found
                 .map(|command| command.first_line.clone())
@@ -228,7 +228,7 @@ impl Run {
     #[cold]
     pub(super) fn handle_rare_event(&mut self, event: Event<'_>, program: &Program) {
         let noted = match event {
-            Event::Row { row, .. } => self.captured.row(&row),
+            Event::DataRow { row, .. } => self.captured.row(&row),
             Event::Described { columns, .. } => match self.capture(program) {
                 Some(capture) => self.captured.describe(capture, &program.names, &columns),
                 None => Ok(()),
@@ -287,7 +287,7 @@ impl Run {
     /// Keeps the first error of a transaction; later errors are its consequences.
     pub(super) fn fail(&mut self, command: usize, cause: AbortCause) {
         let query = self.query;
-        self.failure.get_or_insert(Failure {
+        self.failure.get_or_insert(TransactionFailure {
             command,
             query,
             cause,
@@ -295,7 +295,7 @@ impl Run {
     }
 
     /// Returns the error that failed the transaction, and the command.
-    pub fn take_failure(&mut self) -> Option<(usize, Box<ServerError>)> {
+    pub fn take_failure(&mut self) -> Option<(usize, Box<ServerMessage>)> {
         let failure = self.failure.take()?;
         match failure.cause {
             AbortCause::Sql(error) => Some((failure.command, error)),
@@ -316,7 +316,11 @@ impl Run {
         self.last_words = None;
     }
 
-    pub(super) fn evaluate(&mut self, expr: &Expr, program: &Program) -> Result<Value, Abort> {
+    pub(super) fn evaluate(
+        &mut self,
+        expr: &Expr,
+        program: &Program,
+    ) -> Result<ScriptValue, Abort> {
         let (script, command) = (self.script, self.command);
         let mut debug = |value| {
             if let Some(sink) = &program.debug {
@@ -328,7 +332,7 @@ impl Run {
     }
 }
 
-impl Run {
+impl ClientRun {
     /// Runs a shell command.
     pub(super) fn shell(
         &self,
@@ -359,9 +363,9 @@ impl Run {
     pub(super) fn trace_sql(&self, sql: &SqlCommand, program: &Program, trace: &DebugSink) {
         let mut text = Vec::new();
         match program.protocol {
-            Protocol::Simple => sql.render(&self.variables, &mut text),
-            Protocol::Extended => text.extend_from_slice(sql.statement()),
-            Protocol::Prepared => {
+            QueryProtocol::Simple => sql.render(&self.variables, &mut text),
+            QueryProtocol::Extended => text.extend_from_slice(sql.statement()),
+            QueryProtocol::Prepared => {
                 if let Some(index) = program.parts[self.script].statements[self.command] {
                     text.extend_from_slice(&program.statements[index].name);
                 }

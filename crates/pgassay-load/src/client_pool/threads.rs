@@ -7,7 +7,7 @@ use crate::clock;
 use crate::driver::{self, Driver as _, Io};
 use crate::error::LoadError;
 use crate::measurement::ThreadUsage;
-use crate::worker::{DelayAccount, Shared, Worker};
+use crate::worker::{DelayAccount, Worker, WorkerShared};
 
 /// Coordinates the threads' start.
 pub(super) struct Start {
@@ -25,7 +25,7 @@ pub(super) struct Start {
 /// Runs all threads; returns each thread's usage, and the number of clients that did not finish.
 pub(super) fn run_all(
     workers: &mut [Worker<Io>],
-    shared: &Shared<'_>,
+    shared: &WorkerShared<'_>,
     start: &Start,
 ) -> Result<(Vec<ThreadUsage>, u32), LoadError> {
     let ran: Vec<_> = std::thread::scope(|scope| {
@@ -51,7 +51,7 @@ pub(super) fn run_all(
 
 fn run_one(
     worker: &mut Worker<Io>,
-    shared: &Shared<'_>,
+    shared: &WorkerShared<'_>,
     start: &Start,
 ) -> Result<(ThreadUsage, u32), LoadError> {
     disable_timer_slack();

@@ -3,7 +3,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use super::{Arrival, BatchTraits, Connection, Driver, checked, raw_receive, send_now, shut_down};
+use super::{
+    Arrival, BatchTraits, Driver, DriverConnection, checked, raw_receive, send_now, shut_down,
+};
 use crate::clock;
 
 /// How many ready connections one wait reports.
@@ -21,7 +23,7 @@ const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 /// The driver on epoll.
 pub(crate) struct EpollDriver {
     epoll: OwnedFd,
-    sockets: Vec<Socket>,
+    sockets: Vec<EpollSocket>,
     events: Vec<libc::epoll_event>,
     buffer: Box<[u8]>,
     /// Bytes that another driver had read.
@@ -33,7 +35,7 @@ pub(crate) struct EpollDriver {
 }
 
 #[derive(Default)]
-struct Socket {
+struct EpollSocket {
     /// `None` if the client has no connection.
     fd: Option<OwnedFd>,
     /// Whether a send was blocked, so that writability is watched.
@@ -70,7 +72,7 @@ impl EpollDriver {
 
     /// Adds a client without a connection.
     pub fn add_closed(&mut self) -> usize {
-        self.sockets.push(Socket::default());
+        self.sockets.push(EpollSocket::default());
         self.sockets.len() - 1
     }
 
@@ -85,10 +87,10 @@ impl EpollDriver {
     }
 
     /// Adds clients with the connections of another driver.
-    pub fn adopt(&mut self, connections: Vec<Option<Connection>>) -> io::Result<()> {
+    pub fn adopt(&mut self, connections: Vec<Option<DriverConnection>>) -> io::Result<()> {
         for connection in connections {
             let client = self.add_closed();
-            if let Some(Connection { fd, early }) = connection {
+            if let Some(DriverConnection { fd, early }) = connection {
                 self.replace(client, fd)?;
                 if !early.is_empty() {
                     self.early.push((client, early));
@@ -99,7 +101,7 @@ impl EpollDriver {
     }
 
     /// Removes and returns all connections.
-    pub fn take_connections(&mut self) -> Vec<Option<Connection>> {
+    pub fn take_connections(&mut self) -> Vec<Option<DriverConnection>> {
         let mut early = std::mem::take(&mut self.early);
         let sockets = std::mem::take(&mut self.sockets).into_iter().enumerate();
         let connections = sockets.map(|(client, socket)| {
@@ -109,7 +111,7 @@ impl EpollDriver {
             // Even an unused epoll registration costs time at each arrival.
             self.watch_fd(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0)
                 .ok();
-            Some(Connection {
+            Some(DriverConnection {
                 fd,
                 early: early.unwrap_or_default(),
             })
@@ -313,7 +315,7 @@ impl Driver for EpollDriver {
 
     fn close(&mut self, client: usize) {
         // Closing the only descriptor also removes its epoll registration.
-        self.sockets[client] = Socket::default();
+        self.sockets[client] = EpollSocket::default();
         self.early.retain(|(of, _)| *of != client);
     }
 

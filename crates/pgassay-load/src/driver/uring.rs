@@ -28,7 +28,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use super::{Arrival, BatchTraits, Connection, Driver, shut_down};
+use super::{Arrival, BatchTraits, Driver, DriverConnection, shut_down};
 use crate::clock;
 use arena::{Arena, SEND_BYTES};
 pub(crate) use probe::{explain, probe};
@@ -60,7 +60,7 @@ const KIND_BITS: u32 = 2;
 pub(crate) struct UringDriver {
     ring: IoUring,
     arena: Arena,
-    slots: Vec<Slot>,
+    slots: Vec<UringSlot>,
     free: Vec<usize>,
     /// The slot of each client's connection.
     clients: Vec<Option<usize>>,
@@ -78,7 +78,7 @@ pub(crate) struct UringDriver {
 }
 
 #[derive(Default)]
-struct Slot {
+struct UringSlot {
     /// `None` while the slot is free, or its closed connection is not released yet.
     fd: Option<OwnedFd>,
     client: usize,
@@ -131,7 +131,9 @@ impl UringDriver {
         Ok(Self {
             ring,
             arena: Arena::new(slots)?,
-            slots: std::iter::repeat_with(Slot::default).take(slots).collect(),
+            slots: std::iter::repeat_with(UringSlot::default)
+                .take(slots)
+                .collect(),
             free: (0..slots).rev().collect(),
             clients: Vec::with_capacity(clients),
             completions: Vec::with_capacity(slots),
@@ -150,11 +152,11 @@ impl UringDriver {
 
     /// Adds clients with the connections of another driver. After an error,
     /// [`Self::take_connections`] can still remove them.
-    pub fn adopt(&mut self, connections: Vec<Option<Connection>>) -> io::Result<()> {
+    pub fn adopt(&mut self, connections: Vec<Option<DriverConnection>>) -> io::Result<()> {
         for connection in connections {
             let client = self.clients.len();
             self.clients.push(None);
-            let Some(Connection { fd, early }) = connection else {
+            let Some(DriverConnection { fd, early }) = connection else {
                 continue;
             };
             let slot = self.free.pop().ok_or(io::ErrorKind::QuotaExceeded)?;
@@ -172,11 +174,11 @@ impl UringDriver {
     fn occupy(&mut self, slot: usize, client: usize, fd: OwnedFd) {
         self.clients[client] = Some(slot);
         let generation = self.slots[slot].generation.wrapping_add(1);
-        self.slots[slot] = Slot {
+        self.slots[slot] = UringSlot {
             fd: Some(fd),
             client,
             generation,
-            ..Slot::default()
+            ..UringSlot::default()
         };
     }
 
@@ -194,7 +196,7 @@ impl UringDriver {
     }
 
     /// Removes and returns all connections, after ending everything in flight.
-    pub fn take_connections(&mut self) -> io::Result<Vec<Option<Connection>>> {
+    pub fn take_connections(&mut self) -> io::Result<Vec<Option<DriverConnection>>> {
         self.end_in_flight()?;
         let mut early = std::mem::take(&mut self.early);
         let rest = self.completions.drain(self.taken..);
@@ -210,7 +212,7 @@ impl UringDriver {
             let fd = self.slots[slot?].fd.take()?;
             let of_client = early.iter().filter(|(of, _)| *of == client);
             let early = of_client.flat_map(|(_, bytes)| bytes.clone()).collect();
-            Some(Connection { fd, early })
+            Some(DriverConnection { fd, early })
         });
         Ok(connections.collect())
     }
@@ -219,7 +221,7 @@ impl UringDriver {
     fn end_in_flight(&mut self) -> io::Result<()> {
         self.lent = None;
         self.early_lent = None;
-        let is_busy = |slot: &Slot| slot.is_receiving || slot.is_waiting_for_room;
+        let is_busy = |slot: &UringSlot| slot.is_receiving || slot.is_waiting_for_room;
         if !self.slots.iter().any(is_busy) {
             return Ok(());
         }

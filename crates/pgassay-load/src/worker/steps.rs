@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
 use pgassay_wire::Session;
-use pgassay_wire::conninfo::Failure;
+use pgassay_wire::conninfo::AttemptFailure;
 
-use super::{Shared, Worker, aborted};
-use crate::client::{Progress, Run, Stage, Step};
-use crate::client_options::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
+use super::{Worker, WorkerShared, aborted};
+use crate::client::{ClientRun, ClientStage, ClientStep, RunProgress};
+use crate::client_options::{FailedTry, FailureKind, OnAbort, Transaction, TransactionOutcome};
 use crate::driver::Driver;
 use crate::error::LoadError;
 use crate::measurement::record;
@@ -31,7 +31,7 @@ impl<D: Driver> Worker<D> {
         &mut self,
         index: usize,
         now_ns: u64,
-        shared: &Shared<'_>,
+        shared: &WorkerShared<'_>,
     ) -> Result<(), LoadError> {
         match self.begin_one(index, now_ns, shared)? {
             Some(step) => self.perform_steps(index, step, shared),
@@ -45,8 +45,8 @@ impl<D: Driver> Worker<D> {
         &mut self,
         index: usize,
         now_ns: u64,
-        shared: &Shared<'_>,
-    ) -> Result<Option<Step>, LoadError> {
+        shared: &WorkerShared<'_>,
+    ) -> Result<Option<ClientStep>, LoadError> {
         let run = &mut self.clients[index].run;
         let is_over = (now_ns >= shared.end_ns.load(Ordering::Relaxed)
             && finish_last_transaction(run, shared))
@@ -65,7 +65,7 @@ impl<D: Driver> Worker<D> {
             match self.pace(index, now_ns, shared) {
                 Pace::Now => {}
                 Pace::At(due_ns) => {
-                    self.clients[index].run.stage = Stage::Throttled { due_ns };
+                    self.clients[index].run.stage = ClientStage::Throttled { due_ns };
                     self.sleepers.push(Reverse((due_ns, index)));
                     return Ok(None);
                 }
@@ -84,8 +84,8 @@ impl<D: Driver> Worker<D> {
         &mut self,
         index: usize,
         now_ns: u64,
-        shared: &Shared<'_>,
-    ) -> Result<Option<Step>, LoadError> {
+        shared: &WorkerShared<'_>,
+    ) -> Result<Option<ClientStep>, LoadError> {
         self.clients[index].run.claimed_ns = now_ns;
         if shared.connector.is_some() {
             return self.connect(index, shared).map(|()| None);
@@ -99,13 +99,13 @@ impl<D: Driver> Worker<D> {
 
     fn finish(&mut self, index: usize) {
         let run = &mut self.clients[index].run;
-        run.stage = Stage::Idle;
-        run.progress = Progress::Finished;
+        run.stage = ClientStage::Idle;
+        run.progress = RunProgress::Finished;
         self.active -= 1;
     }
 
     /// Draws when the client's transaction is due, skipping any that are already late.
-    fn pace(&mut self, index: usize, now_ns: u64, shared: &Shared<'_>) -> Pace {
+    fn pace(&mut self, index: usize, now_ns: u64, shared: &WorkerShared<'_>) -> Pace {
         let Some((throttle, mean_us)) = &mut self.pace else {
             return Pace::Now;
         };
@@ -129,7 +129,7 @@ impl<D: Driver> Worker<D> {
                     client: run.id,
                     ended_before: run.ended,
                     script: run.script,
-                    outcome: Outcome::Skipped,
+                    outcome: TransactionOutcome::Skipped,
                     scheduled_ns: run.scheduled_ns,
                     begin_ns: now_ns,
                     end_ns: now_ns,
@@ -153,7 +153,7 @@ impl<D: Driver> Worker<D> {
 
     /// Counts the transactions that were due before the end of a timed run but found no client
     /// free.
-    pub(super) fn count_unserved(&mut self, shared: &Shared<'_>) {
+    pub(super) fn count_unserved(&mut self, shared: &WorkerShared<'_>) {
         let end_ns = shared.end_ns.load(Ordering::Relaxed);
         if end_ns == u64::MAX {
             return;
@@ -177,8 +177,8 @@ impl<D: Driver> Worker<D> {
     pub(super) fn perform_steps(
         &mut self,
         index: usize,
-        step: Step,
-        shared: &Shared<'_>,
+        step: ClientStep,
+        shared: &WorkerShared<'_>,
     ) -> Result<(), LoadError> {
         let mut step = step;
         let mut has_ended = false;
@@ -187,9 +187,9 @@ impl<D: Driver> Worker<D> {
             let failed = match step {
                 // A request was queued: send it, and wait for the reply. A client that rolls back
                 // stays in that state.
-                Step::Send => {
-                    if run.stage != Stage::RollingBack {
-                        run.stage = Stage::Reply;
+                ClientStep::Send => {
+                    if run.stage != ClientStage::RollingBack {
+                        run.stage = ClientStage::Reply;
                     }
                     run.requested_ns = self.now_ns;
                     if let Some(account) = &mut self.account {
@@ -202,17 +202,12 @@ impl<D: Driver> Worker<D> {
                     return self.flush(index);
                 }
                 // \sleep: wait until its end, and let the thread's other clients continue.
-                Step::Sleep { duration_us } => {
-                    let now_ns = self.driver.now_ns();
-                    self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
-                    run.since_ns = now_ns;
-                    let due_ns = now_ns.saturating_add(duration_us.saturating_mul(1000));
-                    run.stage = Stage::Asleep { due_ns };
-                    self.sleepers.push(Reverse((due_ns, index)));
+                ClientStep::Sleep { duration_us } => {
+                    self.put_to_sleep(index, duration_us);
                     return Ok(());
                 }
                 // The transaction failed and is rolled back: retry it, or count it as failed.
-                Step::Failed => {
+                ClientStep::Failed => {
                     let (kind, again) = self.fail(index, shared)?;
                     if let Some(again) = again {
                         step = again;
@@ -221,7 +216,7 @@ impl<D: Driver> Worker<D> {
                     Some(kind)
                 }
                 // The transaction succeeded.
-                Step::End => None,
+                ClientStep::End => None,
             };
             // End of the transaction: count it, close its connection if it has its own, and choose
             // the next one.
@@ -246,13 +241,23 @@ impl<D: Driver> Worker<D> {
         }
     }
 
+    fn put_to_sleep(&mut self, index: usize, duration_us: u64) {
+        let run = &mut self.clients[index].run;
+        let now_ns = self.driver.now_ns();
+        self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
+        run.since_ns = now_ns;
+        let due_ns = now_ns.saturating_add(duration_us.saturating_mul(1000));
+        run.stage = ClientStage::Asleep { due_ns };
+        self.sleepers.push(Reverse((due_ns, index)));
+    }
+
     /// Counts a transaction that ended.
     #[inline]
     fn end(&mut self, index: usize, now_ns: u64, failed: Option<FailureKind>) {
         let run = &mut self.clients[index].run;
         self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
         run.since_ns = now_ns;
-        run.stage = Stage::Idle;
+        run.stage = ClientStage::Idle;
         self.recorder.end(Ended {
             client: index,
             script: run.script,
@@ -267,7 +272,7 @@ impl<D: Driver> Worker<D> {
                 client: run.id,
                 ended_before: run.ended,
                 script: run.script,
-                outcome: failed.map_or(Outcome::Done, Outcome::Failed),
+                outcome: failed.map_or(TransactionOutcome::Done, TransactionOutcome::Failed),
                 scheduled_ns: run.scheduled_ns,
                 begin_ns: run.begin_ns,
                 end_ns: now_ns,
@@ -283,8 +288,8 @@ impl<D: Driver> Worker<D> {
     fn fail(
         &mut self,
         index: usize,
-        shared: &Shared<'_>,
-    ) -> Result<(FailureKind, Option<Step>), LoadError> {
+        shared: &WorkerShared<'_>,
+    ) -> Result<(FailureKind, Option<ClientStep>), LoadError> {
         let now_ns = self.driver.now_ns();
         let client = &mut self.clients[index];
         let (command, error) = client
@@ -322,7 +327,7 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Wakes clients whose `\sleep` or pacing delay is over.
-    pub(super) fn wake_sleepers(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
+    pub(super) fn wake_sleepers(&mut self, shared: &WorkerShared<'_>) -> Result<(), LoadError> {
         while let Some(&Reverse((due_ns, index))) = self.sleepers.peek() {
             if due_ns > self.now_ns {
                 break;
@@ -334,11 +339,16 @@ impl<D: Driver> Worker<D> {
         Ok(())
     }
 
-    fn wake(&mut self, index: usize, due_ns: u64, shared: &Shared<'_>) -> Result<(), LoadError> {
+    fn wake(
+        &mut self,
+        index: usize,
+        due_ns: u64,
+        shared: &WorkerShared<'_>,
+    ) -> Result<(), LoadError> {
         let now_ns = self.driver.now_ns();
         let client = &mut self.clients[index];
         match client.run.stage {
-            Stage::Asleep { .. } => {
+            ClientStage::Asleep { .. } => {
                 self.recorder.woken(due_ns, now_ns);
                 self.recorder
                     .book(Doing::Sleep, client.run.since_ns, now_ns);
@@ -348,7 +358,7 @@ impl<D: Driver> Worker<D> {
                     .map_err(aborted)?;
                 self.perform_steps(index, step, shared)
             }
-            Stage::Throttled { .. } => {
+            ClientStage::Throttled { .. } => {
                 self.recorder.woken(due_ns, now_ns);
                 self.recorder
                     .book(Doing::Between, client.run.since_ns, now_ns);
@@ -362,8 +372,8 @@ impl<D: Driver> Worker<D> {
                     None => Ok(()),
                 }
             }
-            Stage::Connecting => self.connect(index, shared),
-            Stage::Postponed => self.begin(index, now_ns, shared),
+            ClientStage::Connecting => self.connect(index, shared),
+            ClientStage::Postponed => self.begin(index, now_ns, shared),
             // The client was aborted or stopped while it slept.
             _ => Ok(()),
         }
@@ -373,7 +383,10 @@ impl<D: Driver> Worker<D> {
     pub(super) fn release_throttled(&mut self) {
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
-            if matches!(run.stage, Stage::Throttled { .. } | Stage::Postponed) {
+            if matches!(
+                run.stage,
+                ClientStage::Throttled { .. } | ClientStage::Postponed
+            ) {
                 self.recorder
                     .book(Doing::Between, run.since_ns, self.now_ns);
                 run.since_ns = self.now_ns;
@@ -383,7 +396,7 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Opens the connection for a client's next transaction.
-    fn connect(&mut self, index: usize, shared: &Shared<'_>) -> Result<(), LoadError> {
+    fn connect(&mut self, index: usize, shared: &WorkerShared<'_>) -> Result<(), LoadError> {
         let connector = shared
             .connector
             .expect("only reconnecting clients get here");
@@ -401,7 +414,7 @@ impl<D: Driver> Worker<D> {
                 self.flush(index)
             }
             Err(due_ns) => {
-                run.stage = Stage::Connecting;
+                run.stage = ClientStage::Connecting;
                 self.sleepers.push(Reverse((due_ns, index)));
                 Ok(())
             }
@@ -409,7 +422,7 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Gives up connection attempts that take too long.
-    pub(super) fn expire_attempts(&mut self, shared: &Shared<'_>) -> Result<(), LoadError> {
+    pub(super) fn expire_attempts(&mut self, shared: &WorkerShared<'_>) -> Result<(), LoadError> {
         let Some(connector) = shared.connector else {
             return Ok(());
         };
@@ -417,7 +430,7 @@ impl<D: Driver> Worker<D> {
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
             let is_late = self.now_ns.saturating_sub(run.requested_ns) > limit_ns;
-            if run.stage != Stage::Connecting || !is_late {
+            if run.stage != ClientStage::Connecting || !is_late {
                 continue;
             }
             let error = LoadError::Unanswered {
@@ -425,7 +438,7 @@ impl<D: Driver> Worker<D> {
                 what: "while signing in".into(),
                 waited: connector.limit,
             };
-            let done = self.try_next(index, Failure::Unreachable, error, shared);
+            let done = self.try_next(index, AttemptFailure::Unreachable, error, shared);
             self.handle_result(index, done, shared)?;
         }
         Ok(())
@@ -436,9 +449,9 @@ impl<D: Driver> Worker<D> {
     fn try_next(
         &mut self,
         index: usize,
-        failure: Failure,
+        failure: AttemptFailure,
         error: LoadError,
-        shared: &Shared<'_>,
+        shared: &WorkerShared<'_>,
     ) -> Result<(), LoadError> {
         let attempts = self.clients[index].run.attempts.as_mut();
         if attempts.is_some_and(|attempts| attempts.advance_after(failure)) {
@@ -453,7 +466,7 @@ impl<D: Driver> Worker<D> {
         &mut self,
         index: usize,
         count: usize,
-        shared: &Shared<'_>,
+        shared: &WorkerShared<'_>,
     ) -> Result<(), LoadError> {
         let client = &mut self.clients[index];
         match client.receive_sign_in(self.driver.received(index, count)) {
@@ -498,7 +511,7 @@ impl<D: Driver> Worker<D> {
         &mut self,
         index: usize,
         done: Result<(), LoadError>,
-        shared: &Shared<'_>,
+        shared: &WorkerShared<'_>,
     ) -> Result<(), LoadError> {
         match done {
             Ok(()) => Ok(()),
@@ -511,10 +524,10 @@ impl<D: Driver> Worker<D> {
         &mut self,
         index: usize,
         error: LoadError,
-        shared: &Shared<'_>,
+        shared: &WorkerShared<'_>,
     ) -> Result<(), LoadError> {
         let run = &self.clients[index].run;
-        if run.progress == Progress::Finished && shared.options.on_abort == OnAbort::EndClient {
+        if run.progress == RunProgress::Finished && shared.options.on_abort == OnAbort::EndClient {
             // The lost connection is no longer needed.
             self.driver.close(index);
             return Ok(());
@@ -532,7 +545,7 @@ impl<D: Driver> Worker<D> {
         finish_last_transaction(run, shared);
         self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
         run.since_ns = now_ns;
-        run.stage = Stage::Aborted;
+        run.stage = ClientStage::Aborted;
         self.active -= 1;
         Ok(())
     }
@@ -541,9 +554,9 @@ impl<D: Driver> Worker<D> {
 /// Records that a client's last transaction of the run has ended; returns whether the client may
 /// stop, because no other client's last transaction still needs the load.
 #[cold]
-fn finish_last_transaction(run: &mut Run, shared: &Shared<'_>) -> bool {
-    if run.progress == Progress::Running {
-        run.progress = Progress::PastEnd;
+fn finish_last_transaction(run: &mut ClientRun, shared: &WorkerShared<'_>) -> bool {
+    if run.progress == RunProgress::Running {
+        run.progress = RunProgress::PastEnd;
         let left = shared.straddling.load(Ordering::Relaxed).min(1);
         shared.straddling.fetch_sub(left, Ordering::Relaxed);
     }

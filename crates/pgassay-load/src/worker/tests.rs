@@ -6,13 +6,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pgassay_script::{Names, Options, Protocol, Script, Seeding, Variables};
+use pgassay_script::{
+    ParseOptions, ParsedScript, QueryProtocol, Seeding, VariableNames, Variables,
+};
 use pgassay_wire::conninfo::Target;
 use pgassay_wire::{Login, Session};
 
 use super::*;
-use crate::client::Run;
-use crate::client_options::{FailedTry, FailureKind, OnAbort, Outcome, Transaction};
+use crate::client::ClientRun;
+use crate::client_options::{FailedTry, FailureKind, OnAbort, Transaction, TransactionOutcome};
 use crate::config::{ClientPoolConfig, WeightedScript};
 
 mod rates;
@@ -168,16 +170,16 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(clients: usize, protocol: Protocol, scripts: &[(&str, u64)]) -> Self {
-        let mut names = Names::new();
-        let options = Options {
+    fn new(clients: usize, protocol: QueryProtocol, scripts: &[(&str, u64)]) -> Self {
+        let mut names = VariableNames::new();
+        let options = ParseOptions {
             protocol,
-            ..Options::default()
+            ..ParseOptions::default()
         };
         let scripts: Vec<_> = scripts
             .iter()
             .map(|(text, weight)| WeightedScript {
-                script: Arc::new(Script::parse("test", text, &options, &mut names).unwrap()),
+                script: Arc::new(ParsedScript::parse("test", text, &options, &mut names).unwrap()),
                 weight: *weight,
             })
             .collect();
@@ -194,7 +196,7 @@ impl Bench {
         let clients: Vec<_> = (0..clients)
             .map(|id| {
                 let variables = Variables::new(&names);
-                let run = Run::new(id as u32, &program, variables, seeding.clients[id]);
+                let run = ClientRun::new(id as u32, &program, variables, seeding.clients[id]);
                 Client {
                     session: signed_in(),
                     run,
@@ -224,7 +226,7 @@ impl Bench {
     ) -> Result<u32, LoadError> {
         let stop = AtomicBool::new(stop);
         let options = self.options.clone();
-        let shared = Shared {
+        let shared = WorkerShared {
             program: &self.program,
             limits: Limits::default(),
             end_ns: AtomicU64::new(window_ns.end),
@@ -269,7 +271,7 @@ fn signed_in() -> Session {
 
 #[test]
 fn runs_follow_each_other() {
-    let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;", 1)]);
+    let mut bench = Bench::new(2, QueryProtocol::Simple, &[("select 1;", 1)]);
     for _ in 0..3 {
         let begin_ns = bench.worker.driver.now_ns;
         bench.run(begin_ns..begin_ns + 5_000, None, false).unwrap();
@@ -285,7 +287,7 @@ fn runs_follow_each_other() {
 
 #[test]
 fn a_count_bounds_each_client() {
-    for protocol in [Protocol::Simple, Protocol::Extended] {
+    for protocol in [QueryProtocol::Simple, QueryProtocol::Extended] {
         let mut bench = Bench::new(2, protocol, &[("select 1;\nselect 2;", 1)]);
         bench.run(1..u64::MAX, Some(7), false).unwrap();
         assert_eq!(bench.worker.recorder.clients, [7, 7]);
@@ -295,7 +297,7 @@ fn a_count_bounds_each_client() {
 
 #[test]
 fn sleep_is_accounted_separately() {
-    let mut bench = Bench::new(1, Protocol::Simple, &[("\\sleep 3 us\nselect 1;", 1)]);
+    let mut bench = Bench::new(1, QueryProtocol::Simple, &[("\\sleep 3 us\nselect 1;", 1)]);
     bench.run(1..u64::MAX, Some(5), false).unwrap();
     assert_eq!(bench.booked(), [5 * SERVICE_NS, 5 * 3_000, 0]);
     // Sleep is part of a transaction's latency, as in pgbench.
@@ -311,7 +313,7 @@ fn sleep_is_accounted_separately() {
 
 #[test]
 fn failures_that_could_be_retried_are_counted() {
-    let mut bench = Bench::new(1, Protocol::Simple, &[("select 1;\nselect 2;", 1)]);
+    let mut bench = Bench::new(1, QueryProtocol::Simple, &[("select 1;\nselect 2;", 1)]);
     bench.worker.driver.failing = vec![1, 4];
     bench.run(1..u64::MAX, Some(4), false).unwrap();
     let recorder = &bench.worker.recorder;
@@ -323,7 +325,7 @@ fn failures_that_could_be_retried_are_counted() {
 #[test]
 fn scripts_are_chosen_by_weight() {
     let scripts = [("select 1;", 1), ("select 2;", 0), ("select 3;", 3)];
-    let mut bench = Bench::new(1, Protocol::Simple, &scripts);
+    let mut bench = Bench::new(1, QueryProtocol::Simple, &scripts);
     bench.run(1..u64::MAX, Some(4000), false).unwrap();
     let scripts = &bench.worker.recorder.scripts;
     let counts: Vec<_> = scripts
@@ -338,7 +340,7 @@ fn scripts_are_chosen_by_weight() {
 fn conditionals_take_their_branch() {
     let script = "\\set a 0\n\\if :a\nselect 1;\n\\elif :a = 0\nselect 2;\nselect 3;\n\\elif true\n\
                   select 4;\n\\else\nselect 5;\n\\endif\nselect 6;";
-    let mut bench = Bench::new(1, Protocol::Simple, &[(script, 1)]);
+    let mut bench = Bench::new(1, QueryProtocol::Simple, &[(script, 1)]);
     bench.run(1..u64::MAX, Some(2), false).unwrap();
     assert_eq!(bench.worker.driver.requests, 2 * 3);
 }
@@ -346,7 +348,7 @@ fn conditionals_take_their_branch() {
 #[test]
 fn scripts_without_sql_yield_to_other_clients() {
     let scripts = [("\\set a 1", 1), ("select 1;", 1)];
-    let mut bench = Bench::new(4, Protocol::Simple, &scripts);
+    let mut bench = Bench::new(4, QueryProtocol::Simple, &scripts);
     bench.run(1..u64::MAX, Some(100), false).unwrap();
     assert_eq!(bench.worker.recorder.clients, [100; 4]);
 }
@@ -355,7 +357,7 @@ fn scripts_without_sql_yield_to_other_clients() {
 fn pipelines_wait_once() {
     let script = "\\startpipeline\nselect 1;\nselect 2;\n\\syncpipeline\nselect 3;\n\\endpipeline";
     for send_max in [None, Some(1), Some(7)] {
-        let mut bench = Bench::new(2, Protocol::Prepared, &[(script, 1)]);
+        let mut bench = Bench::new(2, QueryProtocol::Prepared, &[(script, 1)]);
         bench.worker.driver.send_max = send_max;
         bench.run(1..u64::MAX, Some(3), false).unwrap();
         assert_eq!(bench.worker.recorder.clients, [3, 3]);
@@ -366,33 +368,33 @@ fn pipelines_wait_once() {
 fn invalid_scripts_are_rejected() {
     for (protocol, script, expected) in [
         (
-            Protocol::Simple,
+            QueryProtocol::Simple,
             "\\startpipeline\nselect 1;\n\\endpipeline",
             "simple query protocol",
         ),
         (
-            Protocol::Extended,
+            QueryProtocol::Extended,
             "\\startpipeline\nselect 1;",
             "pipeline open",
         ),
         (
-            Protocol::Extended,
+            QueryProtocol::Extended,
             "\\startpipeline\n\\startpipeline",
             "already in pipeline",
         ),
-        (Protocol::Extended, "\\endpipeline", "not in pipeline"),
+        (QueryProtocol::Extended, "\\endpipeline", "not in pipeline"),
         (
-            Protocol::Extended,
+            QueryProtocol::Extended,
             "\\startpipeline\nselect 1 \\gset\n\\endpipeline",
             "\\gset",
         ),
         (
-            Protocol::Simple,
+            QueryProtocol::Simple,
             "select 1 \\gset",
             "expected one row, got 0",
         ),
-        (Protocol::Simple, "\\set a 1/0", "division by zero"),
-        (Protocol::Simple, "\\shell true", "supported only by"),
+        (QueryProtocol::Simple, "\\set a 1/0", "division by zero"),
+        (QueryProtocol::Simple, "\\shell true", "supported only by"),
     ] {
         let mut bench = Bench::new(1, protocol, &[(script, 1)]);
         let error = bench.run(1..u64::MAX, Some(1), false).unwrap_err();
@@ -403,7 +405,7 @@ fn invalid_scripts_are_rejected() {
 
 #[test]
 fn a_stopped_run_ends_its_transactions() {
-    let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;\nselect 2;", 1)]);
+    let mut bench = Bench::new(2, QueryProtocol::Simple, &[("select 1;\nselect 2;", 1)]);
     assert_eq!(bench.run(1..u64::MAX, None, true).unwrap(), 0);
     let recorder = &bench.worker.recorder;
     assert_eq!(recorder.window_end_ns, 1 + STOP_AHEAD_NS);
@@ -417,7 +419,7 @@ fn a_stopped_run_ends_its_transactions() {
 
 #[test]
 fn a_reply_that_does_not_come_is_an_error() {
-    let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;", 1)]);
+    let mut bench = Bench::new(2, QueryProtocol::Simple, &[("select 1;", 1)]);
     // The server is in the middle of another message, so it does not see the request as one.
     bench.worker.driver.heard = vec![b"nothing is complete".to_vec(), Vec::new()];
     let limits = Limits {
@@ -425,7 +427,7 @@ fn a_reply_that_does_not_come_is_an_error() {
         ..Limits::default()
     };
     let stop = AtomicBool::new(false);
-    let shared = Shared {
+    let shared = WorkerShared {
         program: &bench.program,
         limits,
         end_ns: AtomicU64::new(1_000_000),
@@ -479,7 +481,7 @@ fn observed(bench: &mut Bench) -> Recording {
 #[test]
 fn a_retry_draws_the_same_numbers() {
     let text = "\\set x random(1, 1000000000)\nSELECT :x;\n";
-    let mut bench = Bench::new(1, Protocol::Simple, &[(text, 1)]);
+    let mut bench = Bench::new(1, QueryProtocol::Simple, &[(text, 1)]);
     let kept = observed(&mut bench);
     bench.options.tries_max = 3;
     bench.worker.driver.failing = vec![1, 3, 4, 5];
@@ -489,8 +491,8 @@ fn a_retry_draws_the_same_numbers() {
         .iter()
         .map(|transaction| (transaction.outcome, transaction.tries))
         .collect();
-    let failed = Outcome::Failed(FailureKind::Serialization);
-    assert_eq!(ended, [(Outcome::Done, 2), (failed, 3)]);
+    let failed = TransactionOutcome::Failed(FailureKind::Serialization);
+    assert_eq!(ended, [(TransactionOutcome::Done, 2), (failed, 3)]);
     let expected = [(1, true), (1, true), (2, true), (3, false)];
     assert_eq!(tries[..], expected);
     let said = &bench.worker.driver.said[0];
@@ -502,7 +504,7 @@ fn a_retry_draws_the_same_numbers() {
 
 #[test]
 fn latency_counts_from_the_schedule() {
-    let mut bench = Bench::new(1, Protocol::Simple, &[("SELECT 1;", 1)]);
+    let mut bench = Bench::new(1, QueryProtocol::Simple, &[("SELECT 1;", 1)]);
     let kept = observed(&mut bench);
     // A mean gap of 4 µs, and a service time of 1 µs.
     bench.worker.pace = Some((Rng::from_seed(7), 4.0));
@@ -525,7 +527,7 @@ fn latency_counts_from_the_schedule() {
 
 #[test]
 fn late_transactions_are_skipped_and_unserved_counted() {
-    let mut bench = Bench::new(1, Protocol::Simple, &[("SELECT 1;", 1)]);
+    let mut bench = Bench::new(1, QueryProtocol::Simple, &[("SELECT 1;", 1)]);
     let kept = observed(&mut bench);
     // Twice the server's capacity.
     bench.worker.pace = Some((Rng::from_seed(7), 0.6));
@@ -540,12 +542,12 @@ fn late_transactions_are_skipped_and_unserved_counted() {
     let transactions = &kept.0.lock().unwrap().0;
     let skipped = transactions
         .iter()
-        .filter(|transaction| transaction.outcome == Outcome::Skipped);
+        .filter(|transaction| transaction.outcome == TransactionOutcome::Skipped);
     assert_eq!(skipped.count() as u64, bench.worker.recorder.skipped);
     assert!(bench.worker.recorder.skipped > 100);
     let done = transactions
         .iter()
-        .filter(|transaction| transaction.outcome == Outcome::Done);
+        .filter(|transaction| transaction.outcome == TransactionOutcome::Done);
     for transaction in done {
         assert!(transaction.begin_ns - transaction.scheduled_ns <= 20_000);
     }
@@ -554,10 +556,10 @@ fn late_transactions_are_skipped_and_unserved_counted() {
 #[test]
 fn aborted_client_does_not_affect_others() {
     let text = "\\if :client_id = 1\n\\set x 1/0\n\\endif\nSELECT 1;\n";
-    let mut bench = Bench::new(3, Protocol::Simple, &[(text, 1)]);
+    let mut bench = Bench::new(3, QueryProtocol::Simple, &[(text, 1)]);
     for client in &mut bench.worker.clients {
-        let id = pgassay_script::Value::Int(i64::from(client.run.id));
-        client.run.set_variable(Names::CLIENT_ID, id);
+        let id = pgassay_script::ScriptValue::Int(i64::from(client.run.id));
+        client.run.set_variable(VariableNames::CLIENT_ID, id);
     }
     let kept = observed(&mut bench);
     bench.options.on_abort = OnAbort::EndClient;
@@ -574,10 +576,10 @@ fn aborted_client_does_not_affect_others() {
 #[test]
 fn connection_lost_after_client_finished_is_ignored() {
     let text = "\\if :client_id = 1\n\\sleep 5 us\n\\endif\nSELECT 1;\n";
-    let mut bench = Bench::new(2, Protocol::Simple, &[(text, 1)]);
+    let mut bench = Bench::new(2, QueryProtocol::Simple, &[(text, 1)]);
     for client in &mut bench.worker.clients {
-        let id = pgassay_script::Value::Int(i64::from(client.run.id));
-        client.run.set_variable(Names::CLIENT_ID, id);
+        let id = pgassay_script::ScriptValue::Int(i64::from(client.run.id));
+        client.run.set_variable(VariableNames::CLIENT_ID, id);
     }
     let kept = observed(&mut bench);
     bench.options.on_abort = OnAbort::EndClient;

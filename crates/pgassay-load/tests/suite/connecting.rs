@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use pgassay_load::{
     ClientOptions, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement, OnAbort,
-    Window,
+    RunLength,
 };
-use pgassay_script::{Names, Options, Protocol, Script};
+use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, VariableNames};
 use pgassay_wire::conninfo::{Environment, FileText, Request, Target};
 use pgassay_wire::{TlsError, WireError};
 
@@ -64,15 +64,15 @@ fn target(text: &str) -> Target {
 }
 
 fn config(text: &str, clients: u32, options: ClientOptions) -> ClientPoolConfig {
-    let mut names = Names::new();
-    let parse_options = Options {
-        protocol: Protocol::Extended,
-        ..Options::default()
+    let mut names = VariableNames::new();
+    let parse_options = ParseOptions {
+        protocol: QueryProtocol::Extended,
+        ..ParseOptions::default()
     };
-    let script = Script::parse("test", "select 1;", &parse_options, &mut names).unwrap();
+    let script = ParsedScript::parse("test", "select 1;", &parse_options, &mut names).unwrap();
     ClientPoolConfig {
         clients,
-        protocol: Protocol::Extended,
+        protocol: QueryProtocol::Extended,
         limits: Limits {
             connect: Duration::from_secs(5),
             reply: Duration::from_secs(5),
@@ -88,14 +88,14 @@ fn config(text: &str, clients: u32, options: ClientOptions) -> ClientPoolConfig 
 fn run(config: &ClientPoolConfig) -> Result<Measurement, LoadError> {
     run_for(
         config,
-        &Window::Timed {
+        &RunLength::Timed {
             settle: Duration::ZERO,
             measure: Duration::from_millis(100),
         },
     )
 }
 
-fn run_for(config: &ClientPoolConfig, window: &Window) -> Result<Measurement, LoadError> {
+fn run_for(config: &ClientPoolConfig, window: &RunLength) -> Result<Measurement, LoadError> {
     let begin = Instant::now();
     let stop = Arc::new(AtomicBool::new(false));
     let ran = ClientPool::connect(config, &stop).and_then(|mut pool| pool.run(window));
@@ -470,7 +470,7 @@ fn real_tls() {
             reconnects,
             ..ClientOptions::default()
         };
-        let window = Window::Counted {
+        let window = RunLength::Counted {
             transactions_per_client: 10,
         };
         let measured = run_for(&config(&text(&more), 4, options), &window).unwrap();
@@ -483,9 +483,9 @@ fn real_tls() {
         );
     }
     // More than a buffer, both ways.
-    let mut names = Names::new();
+    let mut names = VariableNames::new();
     let long = format!("select repeat('x', 300000), '{}';", "y".repeat(400_000));
-    let script = Script::parse("long", &long, &Options::default(), &mut names).unwrap();
+    let script = ParsedScript::parse("long", &long, &ParseOptions::default(), &mut names).unwrap();
     let target = target(&text(&format!("{secretive} sslmode=require")));
     let config = ClientPoolConfig {
         clients: 2,

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pgassay_load::{
-    AbortCause, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement, Window,
+    AbortCause, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement, RunLength,
 };
-use pgassay_script::{Names, Options, Protocol, Refusal, Script};
+use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, Refusal, VariableNames};
 use pgassay_wire::conninfo::Target;
 
 /// The driver that the enclosing module name selects. If the kernel refuses `io_uring`, it is epoll
@@ -96,7 +96,7 @@ fn row() -> Vec<Vec<u8>> {
 /// Runs a script on clients of a server that serves each connection with `serve`.
 fn run(
     clients: u32,
-    protocol: Protocol,
+    protocol: QueryProtocol,
     script: &str,
     stop: &Arc<AtomicBool>,
     serve: impl Fn(Peer, usize) + Send + Sync + 'static,
@@ -118,12 +118,12 @@ fn run(
             });
         }
     });
-    let mut names = Names::new();
-    let options = Options {
+    let mut names = VariableNames::new();
+    let options = ParseOptions {
         protocol,
-        ..Options::default()
+        ..ParseOptions::default()
     };
-    let script = Arc::new(Script::parse("test", script, &options, &mut names).unwrap());
+    let script = Arc::new(ParsedScript::parse("test", script, &options, &mut names).unwrap());
     let target = Target::unix(directory.path().to_str().unwrap(), 1, "me", "me");
     let config = ClientPoolConfig {
         clients,
@@ -138,7 +138,7 @@ fn run(
     };
     let mut pool = ClientPool::connect(&config, stop)?;
     assert_eq!(pool.backend_pids(), vec![77; clients as usize]);
-    pool.run(&Window::Timed {
+    pool.run(&RunLength::Timed {
         settle: Duration::from_millis(10),
         measure: Duration::from_millis(100),
     })
@@ -152,7 +152,7 @@ fn never_stop() -> Arc<AtomicBool> {
 fn replies_cut_everywhere() {
     let measured = run(
         2,
-        Protocol::Simple,
+        QueryProtocol::Simple,
         "select 1;",
         &never_stop(),
         |mut peer, _| {
@@ -179,7 +179,7 @@ fn replies_of_more_than_one_buffer() {
     );
     let measured = run(
         2,
-        Protocol::Simple,
+        QueryProtocol::Simple,
         "select 1;",
         &never_stop(),
         move |mut peer, _| {
@@ -198,7 +198,7 @@ fn replies_of_more_than_one_buffer() {
 fn notices_and_parameters_in_between() {
     let measured = run(
         2,
-        Protocol::Prepared,
+        QueryProtocol::Prepared,
         "select 1;",
         &never_stop(),
         |mut peer, _| {
@@ -235,11 +235,11 @@ fn notices_and_parameters_in_between() {
 #[test]
 fn what_libpq_sends_is_sent() {
     for (protocol, script, expected) in [
-        (Protocol::Simple, "select :client_id;", "Q"),
-        (Protocol::Extended, "select :client_id;", "PBDES"),
-        (Protocol::Prepared, "select :client_id;", "BDES"),
+        (QueryProtocol::Simple, "select :client_id;", "Q"),
+        (QueryProtocol::Extended, "select :client_id;", "PBDES"),
+        (QueryProtocol::Prepared, "select :client_id;", "BDES"),
         (
-            Protocol::Prepared,
+            QueryProtocol::Prepared,
             "\\startpipeline\nselect 1;\nselect 2;\n\\endpipeline",
             "BDEBDES",
         ),
@@ -273,7 +273,7 @@ fn an_error_in_the_middle_of_a_pipeline() {
     let failed = |sqlstate: &'static str| {
         run(
             1,
-            Protocol::Extended,
+            QueryProtocol::Extended,
             script,
             &never_stop(),
             move |mut peer, _| {
@@ -317,7 +317,7 @@ fn an_error_in_the_middle_of_a_pipeline() {
 
 #[test]
 fn a_copy_is_refused() {
-    for protocol in [Protocol::Simple, Protocol::Extended] {
+    for protocol in [QueryProtocol::Simple, QueryProtocol::Extended] {
         let error = run(
             2,
             protocol,
@@ -350,7 +350,7 @@ fn a_copy_is_refused() {
 fn lost_connection_reports_last_server_message() {
     let error = run(
         3,
-        Protocol::Simple,
+        QueryProtocol::Simple,
         "select 1;",
         &never_stop(),
         |mut peer, index| {
@@ -379,7 +379,7 @@ fn lost_connection_reports_last_server_message() {
 
     let error = run(
         3,
-        Protocol::Simple,
+        QueryProtocol::Simple,
         "select 1;",
         &never_stop(),
         |mut peer, index| {
@@ -411,7 +411,7 @@ fn lost_connection_reports_last_server_message() {
 fn invalid_reply_is_an_error() {
     let error = run(
         1,
-        Protocol::Simple,
+        QueryProtocol::Simple,
         "select 1;",
         &never_stop(),
         |mut peer, _| {
@@ -432,7 +432,7 @@ fn missing_reply_times_out() {
     let begin = Instant::now();
     let error = run(
         2,
-        Protocol::Simple,
+        QueryProtocol::Simple,
         "select 1;",
         &never_stop(),
         |mut peer, index| {
@@ -456,7 +456,7 @@ fn the_stop_flag_ends_a_run_that_hangs() {
     let (setter, begin) = (Arc::clone(&stop), Instant::now());
     let measured = run(
         2,
-        Protocol::Simple,
+        QueryProtocol::Simple,
         "select 1;",
         &stop,
         move |mut peer, index| {
@@ -487,8 +487,9 @@ fn the_stop_flag_ends_connecting() {
     let stop = Arc::new(AtomicBool::new(true));
     let directory = tempfile::tempdir().unwrap();
     let _listener = UnixListener::bind(directory.path().join(".s.PGSQL.1")).unwrap();
-    let mut names = Names::new();
-    let script = Script::parse("test", "select 1;", &Options::default(), &mut names).unwrap();
+    let mut names = VariableNames::new();
+    let script =
+        ParsedScript::parse("test", "select 1;", &ParseOptions::default(), &mut names).unwrap();
     let target = |directory: &str| Target::unix(directory, 1, "me", "me");
     let here = target(directory.path().to_str().unwrap());
     let mut config = ClientPoolConfig::new(here, Arc::new(script), Arc::new(names));
@@ -536,7 +537,7 @@ fn two_thousand_clients_on_one_thread() {
     }
     let measured = run(
         CLIENTS,
-        Protocol::Prepared,
+        QueryProtocol::Prepared,
         "select 1;",
         &never_stop(),
         |mut peer, _| {

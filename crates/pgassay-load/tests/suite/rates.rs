@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use pgassay_load::{ClientPool, ClientPoolConfig, IoChoice, Window};
-use pgassay_script::{Names, Options, Script};
+use pgassay_load::{ClientPool, ClientPoolConfig, IoChoice, RunLength};
+use pgassay_script::{ParseOptions, ParsedScript, VariableNames};
 use pgassay_wire::conninfo::Target;
 
 const TRIALS: u64 = 7;
@@ -35,9 +35,9 @@ fn two_variants_that_differ_by_3_percent_do_not_have_the_same_rate() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
-    let mut names = Names::new();
+    let mut names = VariableNames::new();
     let text = format!("select pg_sleep({});", SLEEP.as_secs_f64());
-    let script = Script::parse("sleep", &text, &Options::default(), &mut names).unwrap();
+    let script = ParsedScript::parse("sleep", &text, &ParseOptions::default(), &mut names).unwrap();
     let directory = server.socket_directory();
     let target = Target::unix(directory.to_str().unwrap(), 5432, "tester", "postgres");
     let config = ClientPoolConfig {
@@ -49,7 +49,7 @@ fn two_variants_that_differ_by_3_percent_do_not_have_the_same_rate() {
     for trial in 0..TRIALS {
         pool.spread_starts(SLEEP, trial);
         let measured = pool
-            .run(&Window::Timed {
+            .run(&RunLength::Timed {
                 settle: 2 * SLEEP,
                 measure: MEASURE,
             })

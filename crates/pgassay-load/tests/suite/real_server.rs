@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pgassay_load::{
-    ClientPool, ClientPoolConfig, FailedTry, IoChoice, LoadError, Measurement, Observer,
-    Transaction, WeightedScript, Window,
+    ClientPool, ClientPoolConfig, FailedTry, IoChoice, LoadError, Measurement, Observer, RunLength,
+    Transaction, WeightedScript,
 };
-use pgassay_script::{Names, Options, Protocol, Script};
+use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, VariableNames};
 use pgassay_wire::conninfo::{EmptyEnvironment, Request, Target};
 use pgassay_wire::{Exchange, Login};
 
@@ -27,18 +27,22 @@ fn io() -> IoChoice {
     }
 }
 
-const MODES: [Protocol; 3] = [Protocol::Simple, Protocol::Extended, Protocol::Prepared];
+const MODES: [QueryProtocol; 3] = [
+    QueryProtocol::Simple,
+    QueryProtocol::Extended,
+    QueryProtocol::Prepared,
+];
 
-fn config(server: &support::Server, protocol: Protocol, scripts: &[&str]) -> ClientPoolConfig {
-    let mut names = Names::new();
-    let options = Options {
+fn config(server: &support::Server, protocol: QueryProtocol, scripts: &[&str]) -> ClientPoolConfig {
+    let mut names = VariableNames::new();
+    let options = ParseOptions {
         protocol,
-        ..Options::default()
+        ..ParseOptions::default()
     };
     let scripts: Vec<_> = scripts
         .iter()
         .map(|text| WeightedScript {
-            script: Arc::new(Script::parse("test.sql", text, &options, &mut names).unwrap()),
+            script: Arc::new(ParsedScript::parse("test.sql", text, &options, &mut names).unwrap()),
             weight: 1,
         })
         .collect();
@@ -59,15 +63,15 @@ fn connect(config: &ClientPoolConfig) -> ClientPool {
     ClientPool::connect(config, &Arc::new(AtomicBool::new(false))).unwrap()
 }
 
-fn timed(settle_ms: u64, measure_ms: u64) -> Window {
-    Window::Timed {
+fn timed(settle_ms: u64, measure_ms: u64) -> RunLength {
+    RunLength::Timed {
         settle: Duration::from_millis(settle_ms),
         measure: Duration::from_millis(measure_ms),
     }
 }
 
-fn counted(transactions_per_client: u64) -> Window {
-    Window::Counted {
+fn counted(transactions_per_client: u64) -> RunLength {
+    RunLength::Counted {
         transactions_per_client,
     }
 }
@@ -154,7 +158,7 @@ fn equal_seeds_draw_equally() {
     let script = "\\set a random(1, 1000000)\n\\set b random_gaussian(1, 1000, 4)\n\
                   insert into t values (:run, :client_id, :a, :b);\n";
     for run in 0..2 {
-        let mut config = config(&server, Protocol::Prepared, &[script]);
+        let mut config = config(&server, QueryProtocol::Prepared, &[script]);
         config.seed = 5432;
         config.variables = vec![("run".into(), run.to_string())];
         connect(&config).run(&counted(10)).unwrap();
@@ -208,7 +212,7 @@ fn captured_values_come_back() {
     );
 
     let script = "select generate_series(1, 3) as x \\gset\n";
-    let error = connect(&config(&server, Protocol::Simple, &[script])).run(&counted(1));
+    let error = connect(&config(&server, QueryProtocol::Simple, &[script])).run(&counted(1));
     assert!(
         error
             .unwrap_err()
@@ -228,7 +232,7 @@ fn pipelines() {
     let script = format!(
         "begin;\n\\startpipeline\n{inserts}\\syncpipeline\n{inserts}\\endpipeline\ncommit;\n"
     );
-    for protocol in [Protocol::Extended, Protocol::Prepared] {
+    for protocol in [QueryProtocol::Extended, QueryProtocol::Prepared] {
         let mut pool = connect(&config(&server, protocol, &[&script]));
         let measured = pool.run(&timed(20, 100)).unwrap();
         assert_closes(&measured, 4);
@@ -237,7 +241,7 @@ fn pipelines() {
         admin.query("truncate t").unwrap();
     }
     let broken = "\\startpipeline\nselect 1;\nselect 1/:client_id;\nselect 2;\n\\endpipeline\n";
-    let error = connect(&config(&server, Protocol::Prepared, &[broken])).run(&timed(0, 100));
+    let error = connect(&config(&server, QueryProtocol::Prepared, &[broken])).run(&timed(0, 100));
     let text = error.unwrap_err().to_string();
     for part in [
         "client 0",
@@ -260,7 +264,7 @@ fn statements_of_tables_that_do_not_exist_yet() {
                   insert into mine values (1);\n\
                   select count(*) as n from mine \\gset\n\\startpipeline\n\
                   select :n;\nselect sum(a) from mine;\n\\endpipeline\n";
-    let mut pool = connect(&config(&server, Protocol::Prepared, &[script, script]));
+    let mut pool = connect(&config(&server, QueryProtocol::Prepared, &[script, script]));
     let measured = pool.run(&counted(20)).unwrap();
     assert_eq!(measured.transactions, 80);
     assert_eq!(
@@ -273,7 +277,7 @@ fn statements_of_tables_that_do_not_exist_yet() {
     );
 
     let script = "select * from nowhere;\n";
-    let mut pool = connect(&config(&server, Protocol::Prepared, &[script]));
+    let mut pool = connect(&config(&server, QueryProtocol::Prepared, &[script]));
     let text = pool.run(&timed(0, 100)).unwrap_err().to_string();
     for part in ["test.sql", "line 1", "42P01", "nowhere"] {
         assert!(text.contains(part), "{part} in {text}");
@@ -310,7 +314,11 @@ fn an_open_transaction_at_the_end_is_refused() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
-    let mut pool = connect(&config(&server, Protocol::Simple, &["begin;\nselect 1;\n"]));
+    let mut pool = connect(&config(
+        &server,
+        QueryProtocol::Simple,
+        &["begin;\nselect 1;\n"],
+    ));
     let text = pool.run(&timed(0, 100)).unwrap_err().to_string();
     assert!(
         text.contains("without completing the last transaction"),
@@ -336,7 +344,7 @@ fn large_statements_and_results_pass() {
     // Both directions are full at the same time: sending must not keep the client from reading.
     let statement = format!("select repeat('y', 200000) || '{}';\n", "x".repeat(200_000));
     let script = format!("\\startpipeline\n{}\\endpipeline\n", statement.repeat(20));
-    let mut pool = connect(&config(&server, Protocol::Extended, &[&script]));
+    let mut pool = connect(&config(&server, QueryProtocol::Extended, &[&script]));
     assert_eq!(pool.run(&counted(2)).unwrap().transactions, 8);
 }
 
@@ -346,7 +354,7 @@ fn a_server_that_dies_is_an_error() {
         let Some(server) = support::Server::trusting() else {
             return;
         };
-        let mut pool = connect(&config(&server, Protocol::Prepared, &["select 1;\n"]));
+        let mut pool = connect(&config(&server, QueryProtocol::Prepared, &["select 1;\n"]));
         pool.run(&timed(0, 50)).unwrap();
         let error = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -364,7 +372,7 @@ fn a_server_that_dies_is_an_error() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
-    let mut pool = connect(&config(&server, Protocol::Simple, &["select 1;\n"]));
+    let mut pool = connect(&config(&server, QueryProtocol::Simple, &["select 1;\n"]));
     drop(server);
     let error = pool.run(&timed(0, 1_000)).unwrap_err();
     assert!(
@@ -379,7 +387,7 @@ fn stop_flag_ends_a_run() {
         return;
     };
     let stop = Arc::new(AtomicBool::new(false));
-    let config = config(&server, Protocol::Prepared, &["select 1;\n"]);
+    let config = config(&server, QueryProtocol::Prepared, &["select 1;\n"]);
     let mut pool = ClientPool::connect(&config, &stop).unwrap();
     let measured = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -407,13 +415,14 @@ fn tcp_passwords_and_several_hosts() {
         return;
     };
     let directory = server.socket_directory();
-    let mut local = config(&server, Protocol::Simple, &["select 1;\n"]);
+    let mut local = config(&server, QueryProtocol::Simple, &["select 1;\n"]);
     let port = server.port();
     local.target = Target::unix(directory.to_str().unwrap(), port, "tester", "postgres");
     local.scripts[0] = {
-        let mut names = Names::new();
+        let mut names = VariableNames::new();
         let text = "alter role tester password 'secret';\n";
-        let script = Script::parse("test.sql", text, &Options::default(), &mut names).unwrap();
+        let script =
+            ParsedScript::parse("test.sql", text, &ParseOptions::default(), &mut names).unwrap();
         WeightedScript {
             script: Arc::new(script),
             weight: 1,
@@ -434,7 +443,7 @@ fn tcp_passwords_and_several_hosts() {
             .resolve(&EmptyEnvironment)
             .unwrap()
     };
-    let mut config = config(&server, Protocol::Prepared, &["select :client_id;\n"]);
+    let mut config = config(&server, QueryProtocol::Prepared, &["select :client_id;\n"]);
     config.clients = 30;
     // Nothing listens on port 1.
     config.target = request(&format!("postgres://:secret@127.0.0.1:1,localhost:{port}/"));
@@ -459,7 +468,7 @@ fn connection_refusals_are_reported() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
-    let mut crowd = config(&server, Protocol::Simple, &["select 1;\n"]);
+    let mut crowd = config(&server, QueryProtocol::Simple, &["select 1;\n"]);
     crowd.clients = 400;
     let stop = Arc::new(AtomicBool::new(false));
     let error = ClientPool::connect(&crowd, &stop).err().unwrap();
@@ -486,7 +495,11 @@ fn a_hook_sees_every_request_and_its_backend() {
     let config = ClientPoolConfig {
         clients: 1,
         threads: 1,
-        ..config(&server, Protocol::Prepared, &["select 1;\nselect 2;\n"])
+        ..config(
+            &server,
+            QueryProtocol::Prepared,
+            &["select 1;\nselect 2;\n"],
+        )
     };
     let mut pool = connect(&config);
     let pids = pool.backend_pids();
@@ -514,7 +527,7 @@ fn a_run_is_observed_and_the_next_one_is_not() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
-    let mut pool = connect(&config(&server, Protocol::Simple, &["select 1;\n"]));
+    let mut pool = connect(&config(&server, QueryProtocol::Simple, &["select 1;\n"]));
     let known = Arc::new(Mutex::new(vec![0; 4]));
     for threads_told in [2, 1, 0] {
         let known = Arc::clone(&known);
@@ -547,7 +560,7 @@ fn client_time_adds_up() {
         (64, "select 1;\n", None),
         (64, "\\sleep 500 us\nselect 1;\n", Some(2000.0)),
     ] {
-        let mut config = config(&server, Protocol::Prepared, &[script]);
+        let mut config = config(&server, QueryProtocol::Prepared, &[script]);
         (config.clients, config.threads) = (clients, 1);
         config.options.rate_per_s = rate_per_s;
         let mut pool = connect(&config);
@@ -570,7 +583,7 @@ fn a_connection_for_each_transaction_is_timed_in_parts() {
     let Some(server) = support::Server::trusting() else {
         return;
     };
-    let mut config = config(&server, Protocol::Prepared, &["select 1;\n"]);
+    let mut config = config(&server, QueryProtocol::Prepared, &["select 1;\n"]);
     config.options.reconnects = true;
     let mut pool = connect(&config);
     let measured = pool.run(&counted(10)).unwrap();

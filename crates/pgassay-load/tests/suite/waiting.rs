@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pgassay_load::{
-    ClientPool, ClientPoolConfig, FailedTry, IoChoice, LoadError, Measurement, Observer,
-    Transaction, Window,
+    ClientPool, ClientPoolConfig, FailedTry, IoChoice, LoadError, Measurement, Observer, RunLength,
+    Transaction,
 };
-use pgassay_script::{Names, Options, Script};
+use pgassay_script::{ParseOptions, ParsedScript, VariableNames};
 use pgassay_wire::conninfo::Target;
 
 const CLIENTS: u32 = 64;
@@ -183,9 +183,10 @@ fn run_next_to_hog(processor: usize) -> (Measurement, f64) {
             // SAFETY: the call changes only the calling thread's priority, to one that any user may
             // set; threads that it starts inherit it.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
-            let mut names = Names::new();
+            let mut names = VariableNames::new();
             let text = "select :client_id;";
-            let script = Script::parse("test", text, &Options::default(), &mut names).unwrap();
+            let script =
+                ParsedScript::parse("test", text, &ParseOptions::default(), &mut names).unwrap();
             let target = Target::unix(directory.path().to_str().unwrap(), 1, "me", "me");
             let config = ClientPoolConfig {
                 clients: CLIENTS,
@@ -195,7 +196,7 @@ fn run_next_to_hog(processor: usize) -> (Measurement, f64) {
             let mut pool = ClientPool::connect(&config, &Arc::new(AtomicBool::new(false))).unwrap();
             pool.keep_account(true);
             pool.observe(|_| Some(Box::new(ends.clone())));
-            let measured = pool.run(&Window::Timed {
+            let measured = pool.run(&RunLength::Timed {
                 settle: Duration::from_millis(50),
                 measure: Duration::from_millis(1500),
             });

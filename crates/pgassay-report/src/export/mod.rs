@@ -45,7 +45,7 @@ impl ExportFormat {
 
 /// Which stacks of an observation to export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stacks {
+pub enum ExportedStacks {
     /// Stacks on CPU.
     OnCpu,
     /// Blocked stacks; a sample is one microsecond of recorded blocked time.
@@ -54,7 +54,7 @@ pub enum Stacks {
 
 /// Stacks with the weight of a sample.
 struct WeightedStacks<'a> {
-    stacks: Stacks,
+    stacks: ExportedStacks,
     profile: Cow<'a, Profile>,
     us_per_sample: f64,
     /// The name in a heading.
@@ -66,9 +66,9 @@ struct WeightedStacks<'a> {
 }
 
 impl<'a> WeightedStacks<'a> {
-    fn of(observation: &'a Observation, stacks: Stacks) -> Option<Self> {
+    fn of(observation: &'a Observation, stacks: ExportedStacks) -> Option<Self> {
         Some(match stacks {
-            Stacks::OnCpu => Self {
+            ExportedStacks::OnCpu => Self {
                 stacks,
                 profile: Cow::Borrowed(observation.sampled()?),
                 us_per_sample: observation.cpu_us_per_sample(),
@@ -76,7 +76,7 @@ impl<'a> WeightedStacks<'a> {
                 event: "cpu-clock",
                 value: "cpu",
             },
-            Stacks::OffCpu => {
+            ExportedStacks::OffCpu => {
                 let profile = observation.seen_blocked()?;
                 Self {
                     stacks,
@@ -92,7 +92,11 @@ impl<'a> WeightedStacks<'a> {
 }
 
 /// The file's content; `None` if there are no stacks to export.
-pub fn export(observation: &Observation, stacks: Stacks, format: ExportFormat) -> Option<Vec<u8>> {
+pub fn export(
+    observation: &Observation,
+    stacks: ExportedStacks,
+    format: ExportFormat,
+) -> Option<Vec<u8>> {
     let weighed = WeightedStacks::of(observation, stacks)?;
     Some(match format {
         ExportFormat::Folded => folded::text(&weighed.profile).into_bytes(),

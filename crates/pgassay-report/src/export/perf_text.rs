@@ -18,10 +18,10 @@ use super::WeightedStacks;
 const BELOW_SHARE: f64 = 0.005;
 
 /// The data of both tables.
-struct Account {
+struct PerfTables {
     /// The lines above the tables.
     head: String,
-    functions: Vec<Function>,
+    functions: Vec<FunctionLine>,
     /// Sum of the functions' self costs.
     whole: f64,
     /// Functions by index, outermost first, and the self cost of the innermost on this path.
@@ -29,7 +29,7 @@ struct Account {
 }
 
 /// A line of a table.
-struct Function {
+struct FunctionLine {
     name: String,
     object: String,
     kernel: bool,
@@ -39,12 +39,12 @@ struct Function {
 
 /// A function with its callees, or with its callers.
 #[derive(Default)]
-struct Branch {
+struct CallNode {
     weight: f64,
-    next: BTreeMap<usize, Branch>,
+    next: BTreeMap<usize, CallNode>,
 }
 
-impl Branch {
+impl CallNode {
     fn add(&mut self, functions: impl Iterator<Item = usize>, weight: f64) {
         self.weight += weight;
         let mut at = self;
@@ -68,12 +68,12 @@ pub(super) fn text(observation: &Observation, weighed: &WeightedStacks<'_>) -> S
     let whole_ns = whole_us * 1000.0;
     _ = writeln!(head, "# Event count (approx.): {whole_ns:.0}");
     let rows = match weighed.stacks {
-        super::Stacks::OnCpu => observation.functions(),
-        super::Stacks::OffCpu => observation.blocked_functions(),
+        super::ExportedStacks::OnCpu => observation.functions(),
+        super::ExportedStacks::OffCpu => observation.blocked_functions(),
     };
-    let functions: Vec<Function> = rows
+    let functions: Vec<FunctionLine> = rows
         .into_iter()
-        .map(|row| Function {
+        .map(|row| FunctionLine {
             name: row.name,
             object: row.object,
             kernel: row.kernel,
@@ -81,7 +81,7 @@ pub(super) fn text(observation: &Observation, weighed: &WeightedStacks<'_>) -> S
             children: row.children_us,
         })
         .collect();
-    let key = |it: &Function| (it.name.clone(), it.object.clone(), it.kernel);
+    let key = |it: &FunctionLine| (it.name.clone(), it.object.clone(), it.kernel);
     let index: HashMap<_, usize> = functions.iter().map(key).zip(0..).collect();
     // Every frame is in the table of functions, which is built from the same frames.
     let of_frame: Vec<usize> = profile
@@ -96,7 +96,7 @@ pub(super) fn text(observation: &Observation, weighed: &WeightedStacks<'_>) -> S
             (stack.collect(), samples as f64 * weighed.us_per_sample)
         })
         .collect();
-    render(&Account {
+    render(&PerfTables {
         head,
         functions,
         whole: whole_us,
@@ -111,10 +111,10 @@ pub(super) fn counted(tree: &CallTree, title: &str) -> String {
     _ = writeln!(head, "#\n# Transactions: {}", tree.transactions);
     _ = writeln!(head, "# Event: 'instructions:u', counted one by one");
     _ = writeln!(head, "# Event count: {}", tree.instructions());
-    let mut functions: Vec<Function> = tree
+    let mut functions: Vec<FunctionLine> = tree
         .functions
         .iter()
-        .map(|function| Function {
+        .map(|function| FunctionLine {
             name: function.name.clone(),
             object: function.object.clone(),
             kernel: false,
@@ -135,7 +135,7 @@ pub(super) fn counted(tree: &CallTree, title: &str) -> String {
         }
         stacks.push((stack, cost));
     }
-    render(&Account {
+    render(&PerfTables {
         head,
         functions,
         whole: tree.instructions() as f64,
@@ -143,7 +143,7 @@ pub(super) fn counted(tree: &CallTree, title: &str) -> String {
     })
 }
 
-fn render(account: &Account) -> String {
+fn render(account: &PerfTables) -> String {
     let below = BELOW_SHARE * 100.0;
     let mut out = account.head.clone();
     _ = writeln!(out, "# Entries and calls below {below}% are omitted.\n#");
@@ -203,8 +203,8 @@ struct Columns {
 const COMMAND: &str = "postgres";
 
 impl Columns {
-    fn of(rows: &[Function]) -> Self {
-        let widest = |of: fn(&Function) -> usize| rows.iter().map(of).max().unwrap_or(0);
+    fn of(rows: &[FunctionLine]) -> Self {
+        let widest = |of: fn(&FunctionLine) -> usize| rows.iter().map(of).max().unwrap_or(0);
         Self {
             object: widest(|row| row.object.chars().count()).max("Shared Object".len()),
             symbol: widest(|row| row.name.chars().count() + 4).max("Symbol".len()),
@@ -225,7 +225,7 @@ impl Columns {
         )
     }
 
-    fn line(&self, row: &Function) -> String {
+    fn line(&self, row: &FunctionLine) -> String {
         let mark = if row.kernel { "[k]" } else { "[.]" };
         format!(
             "{COMMAND}  {:<2$}  {mark} {}",
@@ -234,11 +234,11 @@ impl Columns {
     }
 }
 
-type Stacks = [(Vec<usize>, f64)];
+type WeightedPaths = [(Vec<usize>, f64)];
 
 /// What the function calls, below its outermost frame in each stack.
-fn callees(stacks: &Stacks, function: usize) -> Branch {
-    let mut branch = Branch::default();
+fn callees(stacks: &WeightedPaths, function: usize) -> CallNode {
+    let mut branch = CallNode::default();
     for (stack, weight) in stacks {
         if let Some(at) = stack.iter().position(|&it| it == function) {
             branch.add(stack[at + 1..].iter().copied(), *weight);
@@ -248,8 +248,8 @@ fn callees(stacks: &Stacks, function: usize) -> Branch {
 }
 
 /// The callers of the function where it is the leaf, the nearest first.
-fn callers(stacks: &Stacks, function: usize) -> Branch {
-    let mut branch = Branch::default();
+fn callers(stacks: &WeightedPaths, function: usize) -> CallNode {
+    let mut branch = CallNode::default();
     for (stack, weight) in stacks {
         if let Some((&leaf, callers)) = stack.split_last()
             && leaf == function
@@ -262,13 +262,13 @@ fn callers(stacks: &Stacks, function: usize) -> Branch {
 
 /// Draws branches.
 struct Graph<'a> {
-    functions: &'a [Function],
+    functions: &'a [FunctionLine],
     total: f64,
 }
 
 impl Graph<'_> {
     /// Writes a function's branches below its line in the table, unless all are too small.
-    fn write(&self, out: &mut String, row: &Function, branch: &Branch) {
+    fn write(&self, out: &mut String, row: &FunctionLine, branch: &CallNode) {
         if !self.large(branch).is_empty() {
             let margin = " ".repeat(12);
             _ = writeln!(out, "{margin}|");
@@ -279,7 +279,7 @@ impl Graph<'_> {
     }
 
     /// Branches that are worth a line, the largest first.
-    fn large<'b>(&self, branch: &'b Branch) -> Vec<(usize, &'b Branch)> {
+    fn large<'b>(&self, branch: &'b CallNode) -> Vec<(usize, &'b CallNode)> {
         let limit = self.total * BELOW_SHARE;
         let next = branch.next.iter().map(|(&frame, next)| (frame, next));
         let mut large: Vec<_> = next.filter(|(_, it)| it.weight >= limit).collect();
@@ -287,7 +287,7 @@ impl Graph<'_> {
         large
     }
 
-    fn below(&self, out: &mut String, branch: &Branch, margin: &str) {
+    fn below(&self, out: &mut String, branch: &CallNode, margin: &str) {
         // A call chain that does not branch is drawn without branches.
         let mut branch = branch;
         loop {

@@ -64,8 +64,9 @@ pub(super) fn section(run: &Run) -> Markup {
             section #curves {
                 h2 { "Throughput and latency by number of clients" }
                 p.lead {
-                    "Ribbons: the confidence interval of the ratio to the baseline, times the "
-                    "baseline’s value. Clients, and latency over a wide range, are on log scales."
+                    "Shaded bands: the confidence interval of the ratio to the baseline, times the "
+                    "baseline’s value. The axis of clients is logarithmic, as is that of latency if "
+                    "its range is wide."
                 }
                 (legend(run))
                 @for group in &groups {

@@ -1,7 +1,7 @@
 //! The source's figures, the study's expectations, and the functions that the study watches.
 
 use maud::{Markup, html};
-use pgassay_core::measure::Outcome;
+use pgassay_core::measure::CheckOutcome;
 use pgassay_core::run::Run;
 
 use crate::outline::{condition_title, variant_name};
@@ -62,15 +62,15 @@ fn expectations(run: &Run) -> Markup {
         @if !run.expectations.is_empty() {
             div.scroll { table {
                 caption {
-                    "The study's expectations. Met: the whole interval meets it. Not met: the whole "
-                    "interval misses it. Otherwise inconclusive."
+                    "The study's expectations, measured vs expected. Met: the whole interval meets the "
+                    "expectation. Not met: the whole interval misses it. Otherwise inconclusive."
                 }
                 tbody {
                     @for it in &run.expectations {
                         tr {
                             td { @match it.outcome() {
-                                Some(Outcome::Met) => span.change.down { (expectations::word(it)) },
-                                Some(Outcome::NotMet) => span.change.up { (expectations::word(it)) },
+                                Some(CheckOutcome::Met) => span.change.down { (expectations::word(it)) },
+                                Some(CheckOutcome::NotMet) => span.change.up { (expectations::word(it)) },
                                 _ => span.change.noise { (expectations::word(it)) },
                             } }
                             td { (it.that) br; code.faint { (it.check) } }

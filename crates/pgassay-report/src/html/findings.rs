@@ -67,12 +67,12 @@ fn one(
             summary {
                 b { (first.title) } ", "
                 (sentence::confidence_word(first)) ", "
-                span.figure { (number::percent(first.share)) " of the time" }
+                span.figure { (number::percent(first.share)) " of response time" }
             }
             div.scroll { table {
                 thead { tr {
                     th scope="col" { "where" } th scope="col" { "confidence" }
-                    th.n scope="col" { "µs/tx" } th.n scope="col" { "share" }
+                    th.n scope="col" { "µs/tx" } th.n scope="col" { "of response time" }
                     th scope="col" { "evidence" } th scope="col" { "evidence against" }
                 } }
                 tbody {

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use maud::{Markup, PreEscaped, html};
 use pgassay_core::instructions::{CallTree, InstructionCosts};
-use pgassay_core::observation::{Basis, Observation};
+use pgassay_core::observation::{Observation, TimeDivisor};
 use pgassay_core::profile::{Frame, Profile};
 use pgassay_core::run::Run;
 use serde_json::{Value, json};
@@ -28,24 +28,24 @@ const NS_PER_US: f64 = 1000.0;
 
 /// The unit of a tree's costs.
 #[derive(Clone, Copy)]
-struct Unit<'a> {
+struct FlameUnit<'a> {
     /// Printed after every figure.
     name: &'a str,
     /// Costs are kept in this fraction of the unit.
     parts: f64,
 }
 
-const MICROS: Unit<'_> = Unit {
+const MICROS: FlameUnit<'_> = FlameUnit {
     name: "µs/tx",
     parts: NS_PER_US,
 };
-const INSTRUCTIONS: Unit<'_> = Unit {
+const INSTRUCTIONS: FlameUnit<'_> = FlameUnit {
     name: "instructions/tx",
     parts: 1.0,
 };
 
 /// One call path under a condition.
-struct Branch {
+struct FlameNode {
     parent: Option<usize>,
     /// Index into [`Forest::frames`].
     frame: usize,
@@ -121,13 +121,13 @@ fn how_to_read_a_difference(baseline: &str) -> Markup {
 /// The tree of an observed live server.
 pub(super) fn observed(observation: &Observation) -> Markup {
     let per = match observation.basis() {
-        Basis::Transactions(_) => "per transaction",
-        Basis::Seconds(_) => "per second",
+        TimeDivisor::Transactions(_) => "per transaction",
+        TimeDivisor::Seconds(_) => "per second",
     };
     let lead = html! {
         "Width is the backends' CPU time " (per) "; callers are above their callees."
         @if observation.seen_blocked().is_some() {
-            " The other condition shows the time that they were blocked, by call path and wait."
+            " Select the other condition to see the time that they were blocked, by call path and wait."
         }
     };
     drawing(observed_data(observation).as_ref(), &lead)
@@ -220,7 +220,7 @@ fn observed_data(observation: &Observation) -> Option<Value> {
     ];
     let mut forest = Forest::default();
     let below = forest.frame(&named(BELOW_NAME));
-    let unit = Unit {
+    let unit = FlameUnit {
         name: observation.basis().unit(),
         parts: NS_PER_US,
     };
@@ -313,7 +313,7 @@ impl Forest {
     }
 
     /// One tree of all variants' profiles; callers come before their callees.
-    fn merged(&mut self, run: &Run, condition: usize) -> Vec<Branch> {
+    fn merged(&mut self, run: &Run, condition: usize) -> Vec<FlameNode> {
         let variants = run.plan.variants.len();
         let mut tree = Tree::default();
         for variant in 0..variants {
@@ -333,7 +333,7 @@ impl Forest {
 /// A tree into which profiles are merged.
 #[derive(Default)]
 struct Tree {
-    branches: Vec<Branch>,
+    branches: Vec<FlameNode>,
     index: HashMap<(Option<usize>, usize), usize>,
 }
 
@@ -382,7 +382,7 @@ impl Tree {
 
     fn place(&mut self, parent: Option<usize>, frame: usize, variants: usize) -> usize {
         *self.index.entry((parent, frame)).or_insert_with(|| {
-            self.branches.push(Branch {
+            self.branches.push(FlameNode {
                 parent,
                 frame,
                 own: vec![0.0; variants],
@@ -393,7 +393,12 @@ impl Tree {
 }
 
 /// A condition's tree as the script expects it, with each variant's noise limit.
-fn tree_json(title: &str, branches: &[Branch], resolvable: &[f64], unit: Unit<'_>) -> Value {
+fn tree_json(
+    title: &str,
+    branches: &[FlameNode],
+    resolvable: &[f64],
+    unit: FlameUnit<'_>,
+) -> Value {
     // −1 for a root: the script adds a node above all roots.
     let parents: Vec<i64> = branches
         .iter()
@@ -429,7 +434,7 @@ fn short(cost: f64) -> Value {
 }
 
 /// The tree without its smallest subtrees; their costs go into one child of their caller.
-fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
+fn pruned(branches: &[FlameNode], below: usize) -> Vec<FlameNode> {
     let variants = branches.first().map_or(0, |it| it.own.len());
     let mut subtree: Vec<Vec<f64>> = branches.iter().map(|it| it.own.clone()).collect();
     let mut whole = vec![0.0; variants];
@@ -446,7 +451,7 @@ fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
         let mut costs = subtree[at].iter().zip(&whole);
         costs.any(|(cost, whole)| *cost > 0.0 && *cost >= whole * BELOW_SHARE)
     };
-    let mut kept: Vec<Branch> = Vec::new();
+    let mut kept: Vec<FlameNode> = Vec::new();
     let mut new_place: Vec<Option<usize>> = vec![None; branches.len()];
     let mut remainders: HashMap<Option<usize>, Vec<f64>> = HashMap::new();
     for (at, branch) in branches.iter().enumerate() {
@@ -458,7 +463,7 @@ fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
         let parent = parent.flatten();
         if large(at) {
             new_place[at] = Some(kept.len());
-            kept.push(Branch {
+            kept.push(FlameNode {
                 parent,
                 frame: branch.frame,
                 own: branch.own.clone(),
@@ -475,7 +480,7 @@ fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
     let mut remainders: Vec<(Option<usize>, Vec<f64>)> = remainders.into_iter().collect();
     remainders.sort_by_key(|(parent, _)| *parent);
     for (parent, own) in remainders {
-        kept.push(Branch {
+        kept.push(FlameNode {
             parent,
             frame: below,
             own,
@@ -488,8 +493,8 @@ fn pruned(branches: &[Branch], below: usize) -> Vec<Branch> {
 mod tests {
     use super::*;
 
-    fn branch(parent: Option<usize>, frame: usize, own: [f64; 2]) -> Branch {
-        Branch {
+    fn branch(parent: Option<usize>, frame: usize, own: [f64; 2]) -> FlameNode {
+        FlameNode {
             parent,
             frame,
             own: own.to_vec(),
@@ -510,7 +515,7 @@ mod tests {
         let frames: Vec<usize> = kept.iter().map(|it| it.frame).collect();
         assert_eq!(frames, [1, 2, 5, 0]);
         for variant in 0..2 {
-            let sum = |of: &[Branch]| of.iter().map(|it| it.own[variant]).sum::<f64>();
+            let sum = |of: &[FlameNode]| of.iter().map(|it| it.own[variant]).sum::<f64>();
             assert!((sum(&kept) - sum(&branches)).abs() < 1e-9);
         }
         assert_eq!(kept[3].parent, Some(0));

@@ -2,13 +2,13 @@
 
 use maud::{Markup, html};
 use pgassay_core::instructions::{
-    Difference, FunctionChange, InstructionCosts, VariantCount, VariantDifference, Verdict,
+    CountVerdict, Difference, FunctionChange, InstructionCosts, VariantCount, VariantDifference,
 };
 use pgassay_core::run::Run;
 
-use super::waterfall::{Part, Unit};
+use super::waterfall::{AxisUnit, DifferencePart};
 use super::{flame, page, waterfall};
-use crate::instructions::{self, Row, change, figure, no_verdict_reason, signed};
+use crate::instructions::{self, InstructionRow, change, figure, no_verdict_reason, signed};
 use crate::number;
 
 /// More functions than this are summed in the last row.
@@ -16,7 +16,7 @@ const FUNCTIONS_MAX: usize = 25;
 /// With more comparisons than this only the first is open.
 const OPEN_MAX: usize = 2;
 
-const INSTRUCTIONS: Unit = Unit {
+const INSTRUCTIONS: AxisUnit = AxisUnit {
     name: "",
     per_transaction: "instructions/tx",
     figure,
@@ -51,7 +51,7 @@ fn instruction_counts(costs: &InstructionCosts, run: Option<&Run>) -> Markup {
     let rows = instructions::rows(costs, run);
     let shown = || {
         let all = costs.differences.iter();
-        all.filter(|it| it.difference.verdict != Verdict::NoDifference)
+        all.filter(|it| it.difference.verdict != CountVerdict::NoDifference)
     };
     let is_open = shown().count() <= OPEN_MAX;
     html! {
@@ -60,8 +60,8 @@ fn instruction_counts(costs: &InstructionCosts, run: Option<&Run>) -> Markup {
             p.lead {
                 (instructions::method_sentence(costs))
                 " They measure work, not time: the kernel, waiting, cache misses and other clients "
-                "are not included. Flame graphs come from a separate round, so their sums differ from "
-                "the table's by the range across repeats."
+                "are not included. Flame graphs come from a separate round, so their sums may differ "
+                "from the table's within the range across repeats."
             }
             @for what in &costs.counts.ignored { p.faint { "Left out: " (what) "." } }
             (table(&rows))
@@ -93,7 +93,7 @@ fn flame_place(
 }
 
 /// Instruction counts and timed figures, one row per variant.
-fn table(rows: &[Row<'_>]) -> Markup {
+fn table(rows: &[InstructionRow<'_>]) -> Markup {
     let is_timed = rows.iter().any(|row| row.timed.is_some());
     let has_conditions = rows.iter().any(|row| !row.condition.is_empty());
     html! {
@@ -140,7 +140,7 @@ fn table(rows: &[Row<'_>]) -> Markup {
     }
 }
 
-fn timed(row: &Row<'_>) -> Markup {
+fn timed(row: &InstructionRow<'_>) -> Markup {
     html! {
         @match row.timed {
             Some(timed) => {
@@ -173,18 +173,18 @@ fn account(
     let totals = sides.map(|side| side.map_or(0.0, VariantCount::cost));
     let names = [shown.baseline.as_str(), shown.variant.as_str()];
     let difference = &shown.difference;
-    let subsystems: Vec<Part> = difference
+    let subsystems: Vec<DifferencePart> = difference
         .subsystems
         .iter()
         .map(|row| part(difference, row.name.clone(), row.instructions))
         .collect();
-    let functions: Vec<Part> = difference
+    let functions: Vec<DifferencePart> = difference
         .functions
         .iter()
         .filter(|row| row.instructions != 0)
         .map(|row| part(difference, row.name.clone(), row.instructions))
         .collect();
-    let chart = |kind: &str, parts: &[Part]| {
+    let chart = |kind: &str, parts: &[DifferencePart]| {
         let kind = format!("{kind}, instructions per transaction");
         waterfall::drawing(&kind, INSTRUCTIONS, names, totals, parts)
     };
@@ -215,8 +215,8 @@ fn account(
 }
 
 /// A part of a difference. Counts of parts are exact; noise applies to the total only.
-fn part(difference: &Difference, name: String, instructions: i64) -> Part {
-    Part {
+fn part(difference: &Difference, name: String, instructions: i64) -> DifferencePart {
+    DifferencePart {
         name,
         difference: difference.per_transaction_of(instructions),
         interval: None,

@@ -31,10 +31,11 @@ pub(super) fn section(run: &Run) -> Markup {
             section #ledger {
                 h2 { "Where the response time goes" }
                 p.lead {
-                    "Backends × time / transactions: every µs of a transaction is on CPU, in a run "
-                    "queue, blocked inside the server, or with the client, so the rows add up to the "
-                    "response time. " b { "Service" } " is work of a CPU or a device; " b { "queueing" }
-                    " is waiting for other work, and shrinks with it."
+                    "The time of all backends, divided by the number of transactions. Every µs of a "
+                    "transaction is on CPU, in a run queue, blocked inside the server, or with the "
+                    "client, so the rows add up to the response time. " b { "Service" }
+                    " is work by a CPU or a device. " b { "Queueing" }
+                    " is waiting behind other work, and decreases when that work does."
                 }
                 p.faint { (tier_of_run(run, &run.ledgers.iter().collect::<Vec<_>>())) "." }
                 (bars(run))
@@ -212,7 +213,7 @@ fn rows(difference: &LedgerDifference, names: [&str; 2]) -> Markup {
     let sum = |of: fn(&CostRow) -> f64| rest.iter().map(|row| of(&row.cost)).sum::<f64>();
     html! {
         div.scroll { table {
-            caption { "Phases × mechanisms, µs per transaction, largest difference first." }
+            caption { "By phase and by subsystem or wait, µs per transaction, largest difference first." }
             thead { tr {
                 th scope="col" { "row" } th scope="col" { "" }
                 th.n scope="col" { (names[0]) } th.n scope="col" { (names[1]) }

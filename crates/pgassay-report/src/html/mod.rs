@@ -31,7 +31,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use pgassay_core::comparison::{Comparison, CostDifference};
 use pgassay_core::run::{Run, WarningKind};
 
-use crate::outline::{Unit, baseline_name, condition_title, explained, plus_minus, variant_name};
+use crate::outline::{
+    ThroughputUnit, baseline_name, condition_title, explained, plus_minus, variant_name,
+};
 use crate::{calibration, number, sentence};
 
 const STYLE: &str = include_str!("page.css");
@@ -162,17 +164,17 @@ fn cost(run: &Run) -> Markup {
         .filter_map(|it| it.cost.as_ref().map(|cost| (it, cost)))
         .collect();
     let open = explained(run);
-    let unit = Unit::of(run);
+    let unit = ThroughputUnit::of(run);
     // The most informative one comes first; the others keep the study's order.
     shown.sort_by_key(|(comparison, _)| open != Some(*comparison));
     html! {
         @if !shown.is_empty() {
             section #cost {
-                h2 { "Where the CPU time difference lies" }
+                h2 { "Where CPU time differs" }
                 p.lead {
                     "Server CPU time in µs per " (unit.one()) ", from " (baseline_name(run))
-                    " at the top to the variant at the bottom. Totals are exact; samples divide "
-                    "them. " span.key.down { "Costs less" } ", " span.key.up { "costs more" } ", "
+                    " at the top to the variant at the bottom. Totals are exact; their breakdown "
+                    "comes from samples. " span.key.down { "Costs less" } ", " span.key.up { "costs more" } ", "
                     span.key.noise { "within noise" } "; thin lines are confidence intervals."
                 }
                 @for (comparison, cost) in shown {
@@ -198,7 +200,7 @@ fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool
                 b { (variant) } ", " (condition_title(run, comparison.condition)) ": "
                 span.figure {
                     (number::signed_micros(cost.total.difference_us))
-                    " ±" (plus_minus(&cost.total)) " µs/" (Unit::of(run).short())
+                    " ±" (plus_minus(&cost.total)) " µs/" (ThroughputUnit::of(run).short())
                 }
             }
             div.charts.wide {

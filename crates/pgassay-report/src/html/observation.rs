@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use pgassay_core::ledger::explained_share;
-use pgassay_core::observation::{Observation, Row};
+use pgassay_core::observation::{CpuRow, Observation};
 
 use super::{findings, flame, page};
 use crate::{ledger, number, sentence};
@@ -162,7 +162,7 @@ fn share(part_us: f64, whole_us: f64) -> String {
     })
 }
 
-fn rows(id: &str, title: &str, observation: &Observation, rows: &[Row]) -> Markup {
+fn rows(id: &str, title: &str, observation: &Observation, rows: &[CpuRow]) -> Markup {
     let basis = observation.basis();
     html! {
         section id=(id) {

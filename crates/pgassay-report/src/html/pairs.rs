@@ -26,10 +26,11 @@ pub(super) fn section(run: &Run) -> Markup {
             section #pairs {
                 h2 { "The pairs, in the order they ran" }
                 p.lead {
-                    "One dot is one pair: the throughput of the variant’s two trials over that of "
-                    "the baseline’s two, all four run in mirrored order within one block. The line "
-                    "is the mean, the shaded area its confidence interval. A slope means drift that "
-                    "the order did not cancel; an isolated dot is an outlier."
+                    "Each dot is one pair: the throughput of the variant’s two trials divided by that "
+                    "of the baseline’s two, all four run in mirrored order within one block. The "
+                    "line is the mean, the shaded area its confidence interval. A slope means drift "
+                    "that the order did not cancel; an isolated dot is an outlier. MDE: minimum "
+                    "detectable effect, with 80% power."
                 }
                 div.charts.small {
                     @for comparison in shown { (chart(run, comparison)) }
@@ -57,7 +58,7 @@ fn chart(run: &Run, comparison: &Comparison) -> Markup {
                         ", " span.figure { (detectable) }
                     }
                     (reliability::mark(comparison))
-                    "; " span.figure { "range ±" (number::noise(spread)) }
+                    "; " span.figure { "vertical axis ±" (number::noise(spread)) }
                 }
             }
             svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label="pairs in order" {

@@ -12,7 +12,7 @@ use crate::number;
 pub(super) fn section(run: &Run) -> Markup {
     html! {
         section #repeat {
-            h2 { "How to repeat it" }
+            h2 { "How to reproduce this run" }
             (plan(run))
             (servers(run))
             (checks(run))
@@ -52,7 +52,7 @@ fn plan(run: &Run) -> Markup {
             }
             dt { "warm-up" }
             dd {
-                "until three windows of " (number::duration(schedule.warm_up_window_us as f64))
+                "until throughput in three windows of " (number::duration(schedule.warm_up_window_us as f64))
                 " agree, at most " (number::duration(schedule.warm_up_cap_us as f64))
             }
             dt { "load" }

@@ -29,7 +29,7 @@ pub(super) fn section(run: &Run) -> Markup {
                     (condition_title(run, first.condition)) ". As the client sees it, in profiled "
                     "trials: from the start of a statement to its result. In a pipeline: from sending "
                     "the pipeline to the statement’s result, for a random 1 in 50 executions, in which "
-                    "the server is asked to send that result at once. The shaded area extends from the "
+                    "the server is asked to send that result immediately. The shaded area extends from the "
                     "median to the 99th percentile. Other conditions are in " code { "run.json" } "."
                 }
                 div.charts { @for it in &shown { (chart(run, it)) } }

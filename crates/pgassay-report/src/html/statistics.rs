@@ -16,10 +16,10 @@ pub(super) fn section(run: &Run) -> Markup {
             section #statistics {
                 h2 { "Server and kernel statistics per transaction" }
                 p.faint {
-                    "Counters of PostgreSQL’s statistics views and of the kernel over whole trials, "
-                    "divided by their transactions. A counter differs if the interval of its "
+                    "Counters from PostgreSQL’s statistics views and the kernel over whole trials, "
+                    "divided by the number of transactions. A counter differs if the interval of its "
                     "difference, corrected for the number of counters, excludes 0 and the difference "
-                    "is more than 1%. Names with a dot are those of PostgreSQL’s manual."
+                    "is more than 1%. Names that begin with pg_stat are those in PostgreSQL’s manual."
                 }
                 @if let Some(entries) = sentence::log_entries(run) { p { (entries) } }
                 @for comparison in &run.comparisons {

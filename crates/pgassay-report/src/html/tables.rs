@@ -5,7 +5,7 @@ use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow, Rati
 use pgassay_core::run::Run;
 
 use crate::outline::{
-    Unit, baseline_name, condition_title, per_transaction, plus_minus, point, top_rows,
+    ThroughputUnit, baseline_name, condition_title, per_transaction, plus_minus, point, top_rows,
     variant_name,
 };
 use crate::{number, reliability, sentence};
@@ -26,7 +26,7 @@ pub(super) fn section(run: &Run) -> Markup {
 
 /// The figures of every point.
 fn points(run: &Run) -> Markup {
-    let unit = Unit::of(run);
+    let unit = ThroughputUnit::of(run);
     html! {
         div.scroll { table {
             caption {
@@ -76,7 +76,7 @@ fn points(run: &Run) -> Markup {
 
 /// All ratios with intervals. Verdicts use throughput only.
 pub(super) fn ratios(run: &Run) -> Markup {
-    let unit = Unit::of(run);
+    let unit = ThroughputUnit::of(run);
     html! {
         div.scroll { table {
             caption {

@@ -23,7 +23,7 @@ pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
         @if !tails.is_empty() {
             div.scroll { table.tail {
                 caption {
-                    "Transactions beyond their trial's p99 compared with all, µs per transaction, in "
+                    "Transactions slower than their trial's p99, compared with all, µs per transaction, in "
                     "profiled trials; the rows add up to the mean latencies."
                 }
                 thead {

@@ -16,7 +16,7 @@ const ZOOM_BELOW: f64 = 0.15;
 
 /// The unit of a chart, and how to print its figures.
 #[derive(Clone, Copy)]
-pub(super) struct Unit {
+pub(super) struct AxisUnit {
     /// Printed after a total.
     pub name: &'static str,
     /// Printed at the axis.
@@ -28,7 +28,7 @@ pub(super) struct Unit {
 }
 
 /// Server CPU time.
-pub(super) const MICROS: Unit = Unit {
+pub(super) const MICROS: AxisUnit = AxisUnit {
     name: "µs",
     per_transaction: "µs/tx",
     figure: number::micros,
@@ -37,7 +37,7 @@ pub(super) const MICROS: Unit = Unit {
 
 /// A part of a difference.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
+pub(super) struct DifferencePart {
     /// Its name.
     pub name: String,
     /// How much more it costs under the variant.
@@ -50,7 +50,7 @@ pub(super) struct Part {
     pub resolved: bool,
 }
 
-impl From<&CostRow> for Part {
+impl From<&CostRow> for DifferencePart {
     fn from(row: &CostRow) -> Self {
         Self {
             name: row.name.clone(),
@@ -64,7 +64,7 @@ impl From<&CostRow> for Part {
 
 /// A step of the waterfall.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Step {
+pub(super) struct WaterfallStep {
     /// Its name.
     pub name: String,
     /// Its start.
@@ -80,8 +80,8 @@ pub(super) struct Step {
 }
 
 /// The steps from baseline to variant: savings, largest first; added costs; the others; the noise.
-pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[Part]) -> Vec<Step> {
-    let mut resolved: Vec<&Part> = parts.iter().filter(|part| part.resolved).collect();
+pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[DifferencePart]) -> Vec<WaterfallStep> {
+    let mut resolved: Vec<&DifferencePart> = parts.iter().filter(|part| part.resolved).collect();
     resolved.sort_by(|a, b| b.difference.abs().total_cmp(&a.difference.abs()));
     let (shown, beyond) = resolved.split_at(resolved.len().min(STEPS_MAX));
     let mut shown = shown.to_vec();
@@ -89,19 +89,20 @@ pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[Part]) -> Vec<Step> 
     // Decreases, then increases, both with the largest first.
     let falls = shown.partition_point(|part| part.difference < 0.0);
     shown[falls..].reverse();
-    let mut steps: Vec<Step> = Vec::new();
-    let at = |steps: &[Step]| steps.last().map_or(baseline, |step| step.to);
-    let mut step = |name: String, difference: f64, part: Option<&Part>, resolved: bool| {
-        let from = at(&steps);
-        steps.push(Step {
-            name,
-            from,
-            to: from + difference,
-            interval: part.and_then(|part| Some(part.interval?.map(|end| from + end))),
-            plus_minus: part.and_then(|part| part.plus_minus),
-            resolved,
-        });
-    };
+    let mut steps: Vec<WaterfallStep> = Vec::new();
+    let at = |steps: &[WaterfallStep]| steps.last().map_or(baseline, |step| step.to);
+    let mut step =
+        |name: String, difference: f64, part: Option<&DifferencePart>, resolved: bool| {
+            let from = at(&steps);
+            steps.push(WaterfallStep {
+                name,
+                from,
+                to: from + difference,
+                interval: part.and_then(|part| Some(part.interval?.map(|end| from + end))),
+                plus_minus: part.and_then(|part| part.plus_minus),
+                resolved,
+            });
+        };
     for part in shown {
         step(part.name.clone(), part.difference, Some(part), true);
     }
@@ -109,7 +110,7 @@ pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[Part]) -> Vec<Step> 
         let sum = beyond.iter().map(|part| part.difference).sum();
         step(format!("{} more", beyond.len()), sum, None, true);
     }
-    let noise: Vec<&Part> = parts.iter().filter(|part| !part.resolved).collect();
+    let noise: Vec<&DifferencePart> = parts.iter().filter(|part| !part.resolved).collect();
     if !noise.is_empty() {
         let sum = noise.iter().map(|part| part.difference).sum();
         step(format!("within noise ({})", noise.len()), sum, None, false);
@@ -125,7 +126,7 @@ pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[Part]) -> Vec<Step> 
 
 /// The chart of the rows of a difference in time.
 pub(super) fn chart(kind: &str, total: &CostRow, rows: &[CostRow], names: [&str; 2]) -> Markup {
-    let parts: Vec<Part> = rows.iter().map(Part::from).collect();
+    let parts: Vec<DifferencePart> = rows.iter().map(DifferencePart::from).collect();
     let totals = [total.baseline_us, total.variant_us];
     drawing(kind, MICROS, names, totals, &parts)
 }
@@ -133,10 +134,10 @@ pub(super) fn chart(kind: &str, total: &CostRow, rows: &[CostRow], names: [&str;
 /// A chart from the first total to the second.
 pub(super) fn drawing(
     kind: &str,
-    unit: Unit,
+    unit: AxisUnit,
     names: [&str; 2],
     totals: [f64; 2],
-    parts: &[Part],
+    parts: &[DifferencePart],
 ) -> Markup {
     let steps = steps(totals, parts);
     let (scale, zoomed) = scale(totals, &steps);
@@ -158,7 +159,7 @@ pub(super) fn drawing(
 
 /// The axis, and whether it excludes zero, so that small differences between large totals stay visible.
 /// The lengths of the totals' bars are then not comparable, and the chart says so.
-fn scale(totals: [f64; 2], steps: &[Step]) -> (Scale, bool) {
+fn scale(totals: [f64; 2], steps: &[WaterfallStep]) -> (Scale, bool) {
     let ends = || {
         let ends = steps.iter().flat_map(|step| {
             let [low, high] = step.interval.unwrap_or([step.to; 2]);
@@ -177,7 +178,7 @@ fn scale(totals: [f64; 2], steps: &[Step]) -> (Scale, bool) {
 }
 
 /// The bar of a total: the start or the end of the waterfall.
-fn whole(name: &str, value: f64, scale: Scale, unit: Unit) -> Markup {
+fn whole(name: &str, value: f64, scale: Scale, unit: AxisUnit) -> Markup {
     html! {
         div.row.whole {
             span.name { (name) }
@@ -192,7 +193,7 @@ fn whole(name: &str, value: f64, scale: Scale, unit: Unit) -> Markup {
 }
 
 /// A step, joined by a thin line to the end of the one above.
-fn row(step: &Step, scale: Scale, unit: Unit) -> Markup {
+fn row(step: &WaterfallStep, scale: Scale, unit: AxisUnit) -> Markup {
     let (from, to) = (scale.place(step.from), scale.place(step.to));
     let difference = step.to - step.from;
     let class = match () {
@@ -221,7 +222,7 @@ fn row(step: &Step, scale: Scale, unit: Unit) -> Markup {
 }
 
 /// Ticks in the unit per transaction.
-fn axis(scale: Scale, unit: Unit) -> Markup {
+fn axis(scale: Scale, unit: AxisUnit) -> Markup {
     let ticks = scale.ticks(5);
     html! {
         div.row.axis aria-hidden="true" {
@@ -265,7 +266,7 @@ mod tests {
             row_of("plan", 9.0, 0.0, Change::Removed),
             row_of("commit", 1.0, 1.05, Change::Inconclusive),
         ];
-        let steps = steps([15.0, 3.05], &rows.each_ref().map(Part::from));
+        let steps = steps([15.0, 3.05], &rows.each_ref().map(DifferencePart::from));
         let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names, ["plan", "parse", "bind", "within noise (1)"]);
         assert!((steps[0].from - 15.0).abs() < 1e-9);
@@ -278,7 +279,7 @@ mod tests {
     #[test]
     fn unallocated_cost_is_a_separate_step() {
         let rows = [row_of("plan", 9.0, 0.0, Change::Removed)];
-        let steps = steps([15.0, 5.0], &rows.each_ref().map(Part::from));
+        let steps = steps([15.0, 5.0], &rows.each_ref().map(DifferencePart::from));
         assert_eq!(steps[1].name, "not allocated");
         assert!((steps[1].to - 5.0).abs() < 1e-9 && !steps[1].resolved);
     }

@@ -3,9 +3,9 @@
 use pgassay_core::comparison::{Comparison, Verdict};
 use pgassay_core::run::Run;
 
-use super::table::{Side, Table, TextStyle, cell, inked, name, wrap};
+use super::table::{Alignment, Table, TextStyle, cell, inked, name, wrap};
 use super::{Style, clients, heading};
-use crate::outline::{Unit, baseline_name, comparison, groups, variant_name};
+use crate::outline::{ThroughputUnit, baseline_name, comparison, groups, variant_name};
 use crate::{number, reliability, sentence};
 
 /// The section; empty without comparisons.
@@ -14,13 +14,18 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         return String::new();
     }
     let explanation = format!(
-        "throughput relative to {}, with {} CI",
+        "throughput relative to {}, with {} CI; SD of the pairs; minimum detectable effect (MDE)",
         baseline_name(run),
         sentence::levels(run)
     );
     // From the longest to the shortest: the first that fits is printed.
-    let forms =
-        [Noise::Words, Noise::Short, Noise::Figures, Noise::None].map(|noise| table(run, noise));
+    let forms = [
+        PairDetail::Words,
+        PairDetail::Short,
+        PairDetail::Figures,
+        PairDetail::None,
+    ]
+    .map(|noise| table(run, noise));
     let fitting = forms.iter().find(|form| form.width() <= style.columns());
     let table = fitting.unwrap_or(&forms[3]);
     let mut out = heading("ANSWER", &explanation, style);
@@ -31,7 +36,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
 
 /// How much to print about the pairs.
 #[derive(Clone, Copy)]
-enum Noise {
+enum PairDetail {
     Words,
     Short,
     Figures,
@@ -39,9 +44,15 @@ enum Noise {
 }
 
 /// One row per comparison; the condition is named on its first row.
-fn table(run: &Run, noise: Noise) -> Table {
-    let unit = Unit::of(run);
-    let mut table = Table::new(&[Side::Right, Side::Left, Side::Left, Side::Left, Side::Left]);
+fn table(run: &Run, noise: PairDetail) -> Table {
+    let unit = ThroughputUnit::of(run);
+    let mut table = Table::new(&[
+        Alignment::Right,
+        Alignment::Left,
+        Alignment::Left,
+        Alignment::Left,
+        Alignment::Left,
+    ]);
     for group in groups(run) {
         let shown = |it: &Comparison| group.conditions.contains(&it.condition);
         if !group.label.is_empty() && run.comparisons.iter().any(shown) {
@@ -93,12 +104,12 @@ fn ratio(comparison: &Comparison) -> String {
 }
 
 /// The pairs' noise and the minimum detectable effect, as far as there is room.
-fn pairs(comparison: &Comparison, noise: Noise) -> String {
+fn pairs(comparison: &Comparison, noise: PairDetail) -> String {
     let tps = &comparison.tps;
     let pairs = number::count(tps.by_pair.len() as u64, "pair");
     if tps.by_pair.len() < 2 {
         return match noise {
-            Noise::None => String::new(),
+            PairDetail::None => String::new(),
             _ => "descriptive only".to_owned(),
         };
     }
@@ -108,10 +119,10 @@ fn pairs(comparison: &Comparison, noise: Noise) -> String {
     // A mark refers to a footnote below the table.
     let mark = reliability::mark(comparison);
     match noise {
-        Noise::Words => format!("{pairs}, pair SD {sd}{detectable}{mark}"),
-        Noise::Short => format!("{pairs}, SD {sd}{detectable}{mark}"),
-        Noise::Figures => format!("SD {sd}{detectable}{mark}"),
-        Noise::None => mark.trim().to_owned(),
+        PairDetail::Words => format!("{pairs}, pair SD {sd}{detectable}{mark}"),
+        PairDetail::Short => format!("{pairs}, SD {sd}{detectable}{mark}"),
+        PairDetail::Figures => format!("SD {sd}{detectable}{mark}"),
+        PairDetail::None => mark.trim().to_owned(),
     }
 }
 

@@ -4,11 +4,13 @@
 use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow};
 use pgassay_core::run::Run;
 
-use super::table::{Cell, Side, Table, TextStyle, bar, cell, cut, inked, paint, visible, wrap};
+use super::table::{
+    Alignment, Cell, Table, TextStyle, bar, cell, cut, inked, paint, visible, wrap,
+};
 use super::{Style, heading};
 use crate::outline::{
-    Unit, baseline_name, coarse_rows, comparison, condition_title, explained, most_informative,
-    plus_minus, top_rows, variant_name, within_noise_us,
+    ThroughputUnit, baseline_name, coarse_rows, comparison, condition_title, explained,
+    most_informative, plus_minus, top_rows, variant_name, within_noise_us,
 };
 use crate::{number, reliability, sentence};
 
@@ -40,7 +42,10 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     );
     let mut out = heading(
         "COST",
-        &format!("server CPU time in µs per {}: {title}", Unit::of(run).one()),
+        &format!(
+            "server CPU time in µs per {}: {title}",
+            ThroughputUnit::of(run).one()
+        ),
         style,
     );
     let mut table = table(run, main_comparison, cost, style);
@@ -58,9 +63,9 @@ pub(super) fn section(run: &Run, style: Style) -> String {
 
 /// The coarse account, its total, and the functions, in one table so that the columns line up.
 fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style) -> Table {
-    let mut sides = vec![Side::Left, Side::Left];
-    sides.extend([Side::Right; 4]);
-    sides.push(Side::Left);
+    let mut sides = vec![Alignment::Left, Alignment::Left];
+    sides.extend([Alignment::Right; 4]);
+    sides.push(Alignment::Left);
     let mut table = Table::new(&sides);
     let (kind, coarse) = coarse_rows(cost);
     let title_width = if style.columns() < 90 { 10 } else { 14 };
@@ -205,7 +210,7 @@ fn others(run: &Run, shown: &Comparison, style: Style) -> String {
     lines
 }
 
-/// `prepared, plain, 1 client: −17.1 ±0.4 µs/tx: parse −4.3, plan −7.7, other −5.1, within noise …`.
+/// `prepared, plain, 1 client: −17.1 ±0.4 µs/tx: parse −4.3, plan −7.7, other −5.1, rows within noise …`.
 fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     let Some(cost) = &comparison.cost else {
         return String::new();
@@ -229,7 +234,7 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
         parts.push(format!("other\u{a0}{}", number::signed_micros(beyond)));
     }
     parts.push(format!(
-        "within\u{a0}noise\u{a0}{}",
+        "rows\u{a0}within\u{a0}noise\u{a0}{}",
         number::signed_micros(within_noise)
     ));
     let text = format!(
@@ -238,7 +243,7 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
         condition_title(run, comparison.condition),
         number::signed_micros(cost.total.difference_us),
         plus_minus(&cost.total),
-        Unit::of(run).short(),
+        ThroughputUnit::of(run).short(),
         parts.join(", ")
     );
     wrap(&text, style.columns(), "  ", "    ")

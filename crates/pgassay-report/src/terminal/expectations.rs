@@ -1,9 +1,9 @@
 //! The source's figures, the study's expectations, and the functions that the study watches.
 
-use pgassay_core::measure::{ExpectationOutcome, Outcome};
+use pgassay_core::measure::{CheckOutcome, ExpectationOutcome};
 use pgassay_core::run::Run;
 
-use super::table::{Side, Table, TextStyle, cell, inked, paint, wrap};
+use super::table::{Alignment, Table, TextStyle, cell, inked, paint, wrap};
 use super::{Style, heading};
 use crate::outline::{condition_title, variant_name};
 use crate::{expectations, number};
@@ -14,8 +14,8 @@ pub(super) fn reference(run: &Run, style: Style) -> String {
         return String::new();
     };
     let has_ratios = reference.base.is_some();
-    let mut sides = vec![Side::Left];
-    sides.extend([Side::Right; 5]);
+    let mut sides = vec![Alignment::Left];
+    sides.extend([Alignment::Right; 5]);
     let mut table = Table::new(&sides);
     let titles = ["", "source", "", "this run", "", "run ÷ source"];
     table.row(titles.map(|title| inked(title, TextStyle::Faint)).to_vec());
@@ -53,7 +53,8 @@ pub(super) fn expectations(run: &Run, style: Style) -> String {
     if run.expectations.is_empty() {
         return String::new();
     }
-    let explanation = "the study's expectations; met or not met only if the whole interval is";
+    let explanation =
+        "measured vs expected by the study; met (or not met) only if the whole interval is";
     let mut out = heading("EXPECTED", explanation, style);
     for it in &run.expectations {
         out.push_str(&expectation(run, it, style));
@@ -63,9 +64,9 @@ pub(super) fn expectations(run: &Run, style: Style) -> String {
 
 fn expectation(run: &Run, it: &ExpectationOutcome, style: Style) -> String {
     let ink = match it.outcome() {
-        Some(Outcome::Met) => TextStyle::Good,
-        Some(Outcome::NotMet) => TextStyle::Bad,
-        Some(Outcome::Inconclusive) => TextStyle::Caution,
+        Some(CheckOutcome::Met) => TextStyle::Good,
+        Some(CheckOutcome::NotMet) => TextStyle::Bad,
+        Some(CheckOutcome::Inconclusive) => TextStyle::Caution,
         None => TextStyle::Faint,
     };
     let word = format!("{:<12}", expectations::word(it));

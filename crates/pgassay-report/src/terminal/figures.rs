@@ -3,10 +3,10 @@
 use pgassay_core::comparison::PointSummary;
 use pgassay_core::run::Run;
 
-use super::table::{Side, Table, TextStyle, cell, inked, name};
+use super::table::{Alignment, Table, TextStyle, cell, inked, name};
 use super::{Style, clients, heading};
 use crate::number;
-use crate::outline::{Unit, groups, per_transaction, point, variant_name};
+use crate::outline::{ThroughputUnit, groups, per_transaction, point, variant_name};
 
 /// Columns left out on a narrow terminal, in this order: p50, then p95.
 const MAY_GO: [usize; 2] = [4, 4];
@@ -24,7 +24,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
             table.remove_column(column);
         }
     }
-    let unit = Unit::of(run);
+    let unit = ThroughputUnit::of(run);
     let floor = match &run.study.floor {
         Some(floor) => format!("; × floor: mean latency relative to {floor}"),
         None => String::new(),
@@ -50,10 +50,10 @@ fn over_floor(run: &Run, it: &PointSummary) -> String {
 
 /// One row per point, the baseline first. Latency is in milliseconds, as in pgbench.
 fn table(run: &Run) -> Table {
-    let mut sides = vec![Side::Right, Side::Left];
-    sides.extend([Side::Right; 7]);
+    let mut sides = vec![Alignment::Right, Alignment::Left];
+    sides.extend([Alignment::Right; 7]);
     let mut table = Table::new(&sides);
-    let unit = Unit::of(run);
+    let unit = ThroughputUnit::of(run);
     let rate = unit.rate();
     let titles = [
         "",

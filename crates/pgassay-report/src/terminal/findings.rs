@@ -85,8 +85,8 @@ fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style
     };
     let more = match elsewhere {
         0 => String::new(),
-        1 => " (and at 1 other point)".to_owned(),
-        many => format!(" (and at {} other points)", number::whole(many as f64)),
+        1 => " (and in 1 other case)".to_owned(),
+        many => format!(" (and in {} other cases)", number::whole(many as f64)),
     };
     let title = if place.is_empty() {
         finding.title.clone()

@@ -1,11 +1,13 @@
 //! Instruction counts next to timed figures, one row per variant, and the functions behind differences.
 
-use pgassay_core::instructions::{VariantDifference, Verdict};
+use pgassay_core::instructions::{CountVerdict, VariantDifference};
 use pgassay_core::run::Run;
 
-use super::table::{Side, Table, TextStyle, cell, inked, name, wrap};
+use super::table::{Alignment, Table, TextStyle, cell, inked, name, wrap};
 use super::{Style, heading};
-use crate::instructions::{Row, change, figure, method_sentence, no_verdict_reason, rows, signed};
+use crate::instructions::{
+    InstructionRow, change, figure, method_sentence, no_verdict_reason, rows, signed,
+};
 use crate::number;
 
 /// The page shows the other differences.
@@ -43,7 +45,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     let shown = costs
         .differences
         .iter()
-        .filter(|it| it.difference.verdict == Verdict::Differs);
+        .filter(|it| it.difference.verdict == CountVerdict::Differs);
     for shown in shown.take(EXPLAINED_MAX) {
         out.push_str(&wrap(&explained(shown), style.columns(), "  ", "    "));
     }
@@ -58,11 +60,11 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     out
 }
 
-fn table(rows: &[Row<'_>]) -> Table {
-    let mut sides = vec![Side::Left];
-    sides.extend([Side::Right; 4]);
-    sides.push(Side::Left);
-    sides.extend([Side::Right; 3]);
+fn table(rows: &[InstructionRow<'_>]) -> Table {
+    let mut sides = vec![Alignment::Left];
+    sides.extend([Alignment::Right; 4]);
+    sides.push(Alignment::Left);
+    sides.extend([Alignment::Right; 3]);
     let mut table = Table::new(&sides);
     let titles = [
         "",

@@ -4,7 +4,9 @@ use pgassay_core::comparison::{Change, Comparison, CostRow};
 use pgassay_core::ledger::{Ledger, LedgerDifference, LedgerRow};
 use pgassay_core::run::Run;
 
-use super::table::{Cell, Side, Table, TextStyle, bar, cell, cut, inked, paint, visible, wrap};
+use super::table::{
+    Alignment, Cell, Table, TextStyle, bar, cell, cut, inked, paint, visible, wrap,
+};
 use super::{Style, heading};
 use crate::ledger::{
     background, checks, explanation, group_name, ledger, nature_word, tier_of_run,
@@ -58,9 +60,9 @@ fn table(
     difference: &LedgerDifference,
     style: Style,
 ) -> Table {
-    let mut sides = vec![Side::Left, Side::Left];
-    sides.extend([Side::Right; 4]);
-    sides.push(Side::Left);
+    let mut sides = vec![Alignment::Left, Alignment::Left];
+    sides.extend([Alignment::Right; 4]);
+    sides.push(Alignment::Left);
     let mut table = Table::new(&sides);
     let width = if style.columns() < 90 { 10 } else { 14 };
     let names = [

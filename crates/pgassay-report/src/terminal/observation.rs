@@ -1,9 +1,9 @@
 //! An observation of a live server as text.
 
 use pgassay_core::ledger::{explained_share, groups};
-use pgassay_core::observation::{Observation, Row};
+use pgassay_core::observation::{CpuRow, Observation};
 
-use super::table::{Cell, Side, Table, TextStyle, bar, cell, inked, name, paint, wrap};
+use super::table::{Alignment, Cell, Table, TextStyle, bar, cell, inked, name, paint, wrap};
 use super::{Style, findings, heading};
 use crate::ledger::{group_name, nature_word, tier};
 use crate::{number, sentence};
@@ -67,7 +67,12 @@ fn time(observation: &Observation, style: Style) -> String {
     };
     let basis = observation.basis();
     let whole_us = observation.backends_present_us;
-    let mut table = Table::new(&[Side::Left, Side::Right, Side::Left, Side::Right]);
+    let mut table = Table::new(&[
+        Alignment::Left,
+        Alignment::Right,
+        Alignment::Left,
+        Alignment::Right,
+    ]);
     for (what, us) in [
         ("on CPU", exact.on_cpu_us),
         ("run queue", exact.run_queue_us),
@@ -91,7 +96,13 @@ fn ledger(observation: &Observation, style: Style) -> String {
     let rows = observation.ledger();
     let groups = groups(&rows);
     let (shown, rest) = groups.split_at(groups.len().min(LEDGER_ROWS_MAX));
-    let mut table = Table::new(&[Side::Left, Side::Left, Side::Right, Side::Right, Side::Left]);
+    let mut table = Table::new(&[
+        Alignment::Left,
+        Alignment::Left,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Left,
+    ]);
     for row in shown {
         table.row(vec![
             inked(nature_word(row.nature), TextStyle::Faint),
@@ -132,7 +143,12 @@ fn waits(observation: &Observation, style: Style) -> String {
         return String::new();
     }
     let whole_us = observation.blocked_us();
-    let mut table = Table::new(&[Side::Left, Side::Right, Side::Right, Side::Left]);
+    let mut table = Table::new(&[
+        Alignment::Left,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Left,
+    ]);
     for row in rows {
         table.row(vec![
             cell(sentence::wait(&row)),
@@ -152,16 +168,21 @@ fn waits(observation: &Observation, style: Style) -> String {
 fn division(
     title: &str,
     why: &str,
-    rows: &[Row],
+    rows: &[CpuRow],
     observation: &Observation,
     style: Style,
 ) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[Side::Left, Side::Right, Side::Right, Side::Left]);
+    let mut table = Table::new(&[
+        Alignment::Left,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Left,
+    ]);
     let whole_us = observation.on_cpu_us();
-    let is_large = |row: &&Row| row.self_us >= whole_us * BELOW_SHARE;
+    let is_large = |row: &&CpuRow| row.self_us >= whole_us * BELOW_SHARE;
     for row in rows.iter().filter(is_large) {
         table.row(vec![
             name(&row.name),
@@ -170,7 +191,7 @@ fn division(
             cell(bar(row.self_us / whole_us, BAR_WIDTH)),
         ]);
     }
-    let rest: Vec<&Row> = rows.iter().filter(|row| !is_large(row)).collect();
+    let rest: Vec<&CpuRow> = rows.iter().filter(|row| !is_large(row)).collect();
     if !rest.is_empty() {
         let rest_us: f64 = rest.iter().map(|row| row.self_us).sum();
         table.row(vec![
@@ -180,7 +201,7 @@ fn division(
             cell(""),
         ]);
     }
-    let why = format!("{why}, CPU {}", observation.basis().unit());
+    let why = format!("{why}; CPU time in {}", observation.basis().unit());
     heading(title, &why, style) + &table.render(style.color)
 }
 
@@ -197,12 +218,12 @@ fn functions(observation: &Observation, style: Style) -> String {
     let rows = observation.functions();
     let whole_us = observation.on_cpu_us();
     let mut table = Table::new(&[
-        Side::Right,
-        Side::Right,
-        Side::Right,
-        Side::Right,
-        Side::Left,
-        Side::Left,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Left,
+        Alignment::Left,
     ]);
     let headings = ["self", "", "with callees", "samples", "function", ""];
     table.row(
@@ -214,7 +235,7 @@ fn functions(observation: &Observation, style: Style) -> String {
     let large = rows
         .iter()
         .filter(|row| row.self_us >= whole_us * BELOW_SHARE);
-    let shown: Vec<&Row> = large.take(FUNCTIONS_MAX).collect();
+    let shown: Vec<&CpuRow> = large.take(FUNCTIONS_MAX).collect();
     if shown.is_empty() {
         return String::new();
     }
@@ -234,7 +255,7 @@ fn functions(observation: &Observation, style: Style) -> String {
         ]);
     }
     let why = format!(
-        "the most expensive by self time, CPU {}",
+        "the most expensive by self time; CPU time in {}",
         observation.basis().unit()
     );
     heading("FUNCTIONS", &why, style) + &table.render(style.color)
@@ -244,7 +265,7 @@ fn background(observation: &Observation, style: Style) -> String {
     if observation.background.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[Side::Left, Side::Right, Side::Left]);
+    let mut table = Table::new(&[Alignment::Left, Alignment::Right, Alignment::Left]);
     for it in &observation.background {
         let title = match it.cpu.processes {
             1 => it.role.clone(),

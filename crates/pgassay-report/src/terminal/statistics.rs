@@ -5,7 +5,7 @@ use pgassay_core::comparison::Comparison;
 use pgassay_core::counters;
 use pgassay_core::run::Run;
 
-use super::table::{Side, Table, TextStyle, cell, cut, inked, visible, wrap};
+use super::table::{Alignment, Table, TextStyle, cell, cut, inked, visible, wrap};
 use super::{Style, heading};
 use crate::number;
 use crate::outline::{
@@ -46,11 +46,11 @@ fn table(run: &Run, shown: &Comparison, style: Style) -> Table {
     let title_width = if style.columns() < 90 { 10 } else { 14 };
     let name_width = NAME_WIDTH_MAX.min(style.columns().saturating_sub(32 + 2 * title_width));
     let mut table = Table::new(&[
-        Side::Left,
-        Side::Right,
-        Side::Right,
-        Side::Right,
-        Side::Right,
+        Alignment::Left,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Right,
     ]);
     let titles = [
         "",

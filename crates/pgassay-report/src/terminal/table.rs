@@ -66,26 +66,26 @@ const VARIANT_WIDTH_MAX: usize = 20;
 
 /// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum Alignment {
     Left,
     Right,
 }
 
 /// A line of a table: cells in columns, or text across all of them.
-enum Row {
+enum TableLine {
     Cells(Vec<Cell>),
     Across(Cell),
 }
 
 /// Rows with common column widths.
 pub(super) struct Table {
-    sides: Vec<Side>,
-    rows: Vec<Row>,
+    sides: Vec<Alignment>,
+    rows: Vec<TableLine>,
 }
 
 impl Table {
     /// A table with columns of these alignments.
-    pub(super) fn new(sides: &[Side]) -> Self {
+    pub(super) fn new(sides: &[Alignment]) -> Self {
         Self {
             sides: sides.to_vec(),
             rows: Vec::new(),
@@ -95,13 +95,13 @@ impl Table {
     /// Adds a row with a cell for every column.
     pub(super) fn row(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.sides.len(), "a cell for every column");
-        self.rows.push(Row::Cells(cells));
+        self.rows.push(TableLine::Cells(cells));
     }
 
     /// Adds a line across all columns, which does not affect their widths.
     pub(super) fn across(&mut self, mut cell: Cell) {
         cell.text = cut(&cell.text, ACROSS_WIDTH_MAX);
-        self.rows.push(Row::Across(cell));
+        self.rows.push(TableLine::Across(cell));
     }
 
     /// The widest line, indentation included.
@@ -114,7 +114,7 @@ impl Table {
     pub(super) fn remove_column(&mut self, column: usize) {
         self.sides.remove(column);
         for row in &mut self.rows {
-            if let Row::Cells(cells) = row {
+            if let TableLine::Cells(cells) = row {
                 cells.remove(column);
             }
         }
@@ -126,8 +126,8 @@ impl Table {
         let mut out = String::new();
         for row in &self.rows {
             match row {
-                Row::Across(cell) => out.push_str(&paint(&cell.text, cell.ink, color)),
-                Row::Cells(cells) => out.push_str(&self.line(cells, &widths, color)),
+                TableLine::Across(cell) => out.push_str(&paint(&cell.text, cell.ink, color)),
+                TableLine::Cells(cells) => out.push_str(&self.line(cells, &widths, color)),
             }
             out.push('\n');
         }
@@ -147,11 +147,11 @@ impl Table {
             if column > 0 {
                 line.push_str(GAP);
             }
-            if self.sides[column] == Side::Right {
+            if self.sides[column] == Alignment::Right {
                 line.push_str(&padding);
             }
             line.push_str(&text);
-            if self.sides[column] == Side::Left && column < last {
+            if self.sides[column] == Alignment::Left && column < last {
                 line.push_str(&padding);
             }
         }
@@ -162,7 +162,7 @@ impl Table {
     fn widths(&self) -> Vec<usize> {
         let mut widths = vec![0; self.sides.len()];
         for row in &self.rows {
-            if let Row::Cells(cells) = row {
+            if let TableLine::Cells(cells) = row {
                 for (width, cell) in widths.iter_mut().zip(cells) {
                     *width = (*width).max(cell.text.width());
                 }
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_in_any_script_and_color() {
-        let mut table = Table::new(&[Side::Left, Side::Right]);
+        let mut table = Table::new(&[Alignment::Left, Alignment::Right]);
         table.row(vec![cell("简单"), cell("1")]);
         table.row(vec![inked("ab", TextStyle::Good), cell("22")]);
         assert_eq!(table.render(false), "  简单   1\n  ab    22\n");

@@ -6,13 +6,13 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::float_cmp, reason = "the language compares doubles exactly")]
 
-use pgassay_script::Value;
+use pgassay_script::ScriptValue;
 use proptest::prelude::*;
 
 /// An expression.
 #[derive(Clone, Debug)]
 pub enum Node {
-    Literal(Value),
+    Literal(ScriptValue),
     Variable(&'static str),
     Prefix(&'static str, Box<Node>),
     Binary(&'static str, Box<Node>, Box<Node>),
@@ -72,7 +72,7 @@ impl Node {
                 let mut text = Vec::new();
                 value.write_text(&mut text);
                 let mut text = String::from_utf8(text).unwrap();
-                if matches!(value, Value::Double(_)) && !text.contains(['.', 'e']) {
+                if matches!(value, ScriptValue::Double(_)) && !text.contains(['.', 'e']) {
                     text.push_str(".0");
                 }
                 (UNARY, text)
@@ -117,33 +117,33 @@ impl Node {
     }
 
     /// Returns the expected value or error message. Only for functions that draw nothing.
-    pub fn expected(&self) -> Result<Value, String> {
+    pub fn expected(&self) -> Result<ScriptValue, String> {
         match self {
             Node::Literal(value) => Ok(*value),
             Node::Variable(name) => Ok(match *name {
-                "i" => Value::Int(3),
-                "d" => Value::Double(-2.5),
-                "t" => Value::Bool(true),
-                "n" => Value::Null,
-                _ => Value::Int(i64::MAX),
+                "i" => ScriptValue::Int(3),
+                "d" => ScriptValue::Double(-2.5),
+                "t" => ScriptValue::Bool(true),
+                "n" => ScriptValue::Null,
+                _ => ScriptValue::Int(i64::MAX),
             }),
             Node::Prefix("+", operand) => operand.expected(),
-            Node::Prefix("-", operand) => apply("-", Value::Int(0), operand.expected()?),
-            Node::Prefix("~", operand) => apply("#", Value::Int(-1), operand.expected()?),
+            Node::Prefix("-", operand) => apply("-", ScriptValue::Int(0), operand.expected()?),
+            Node::Prefix("~", operand) => apply("#", ScriptValue::Int(-1), operand.expected()?),
             Node::Prefix(_, operand) => match operand.expected()? {
-                Value::Null => Ok(Value::Null),
-                value => Ok(Value::Bool(!truth(value)?)),
+                ScriptValue::Null => Ok(ScriptValue::Null),
+                value => Ok(ScriptValue::Bool(!truth(value)?)),
             },
             Node::Binary(operator @ ("and" | "or"), left, right) => {
                 let decisive = *operator == "or";
                 match left.expected()? {
-                    Value::Null => return Ok(Value::Null),
-                    value if truth(value)? == decisive => return Ok(Value::Bool(decisive)),
+                    ScriptValue::Null => return Ok(ScriptValue::Null),
+                    value if truth(value)? == decisive => return Ok(ScriptValue::Bool(decisive)),
                     _ => {}
                 }
                 match right.expected()? {
-                    Value::Null => Ok(Value::Null),
-                    value => Ok(Value::Bool(truth(value)?)),
+                    ScriptValue::Null => Ok(ScriptValue::Null),
+                    value => Ok(ScriptValue::Bool(truth(value)?)),
                 }
             }
             Node::Binary(">", left, right) => swapped("<", left, right),
@@ -155,11 +155,11 @@ impl Node {
             Node::Is(operand, test) => {
                 let value = operand.expected()?;
                 let wanted = match test.rsplit(' ').next().unwrap() {
-                    "true" => Value::Bool(true),
-                    "false" => Value::Bool(false),
-                    _ => Value::Null,
+                    "true" => ScriptValue::Bool(true),
+                    "false" => ScriptValue::Bool(false),
+                    _ => ScriptValue::Null,
                 };
-                Ok(Value::Bool((value == wanted) != test.contains("not")))
+                Ok(ScriptValue::Bool((value == wanted) != test.contains("not")))
             }
             Node::Case(branches, otherwise) => {
                 for (condition, result) in branches {
@@ -169,10 +169,10 @@ impl Node {
                 }
                 otherwise
                     .as_ref()
-                    .map_or(Ok(Value::Null), |node| node.expected())
+                    .map_or(Ok(ScriptValue::Null), |node| node.expected())
             }
             Node::Call(name, arguments) => {
-                let arguments: Vec<Value> = arguments
+                let arguments: Vec<ScriptValue> = arguments
                     .iter()
                     .map(Node::expected)
                     .collect::<Result<_, _>>()?;
@@ -182,22 +182,22 @@ impl Node {
     }
 }
 
-fn swapped(operator: &str, left: &Node, right: &Node) -> Result<Value, String> {
+fn swapped(operator: &str, left: &Node, right: &Node) -> Result<ScriptValue, String> {
     let right = right.expected()?;
     apply(operator, right, left.expected()?)
 }
 
-fn truth(value: Value) -> Result<bool, String> {
+fn truth(value: ScriptValue) -> Result<bool, String> {
     match value {
-        Value::Bool(truth) => Ok(truth),
+        ScriptValue::Bool(truth) => Ok(truth),
         other => Err(format!("cannot coerce {} to boolean", other.type_name())),
     }
 }
 
-fn integer(value: Value) -> Result<i128, String> {
+fn integer(value: ScriptValue) -> Result<i128, String> {
     match value {
-        Value::Int(int) => Ok(i128::from(int)),
-        Value::Double(double) => {
+        ScriptValue::Int(int) => Ok(i128::from(int)),
+        ScriptValue::Double(double) => {
             let rounded = double.round_ties_even();
             if rounded.abs() < 9.3e18 && i64::try_from(rounded as i128).is_ok() {
                 Ok(rounded as i128)
@@ -209,36 +209,37 @@ fn integer(value: Value) -> Result<i128, String> {
     }
 }
 
-fn double(value: Value) -> Result<f64, String> {
+fn double(value: ScriptValue) -> Result<f64, String> {
     match value {
-        Value::Int(int) => Ok(int as f64),
-        Value::Double(double) => Ok(double),
+        ScriptValue::Int(int) => Ok(int as f64),
+        ScriptValue::Double(double) => Ok(double),
         other => Err(format!("cannot coerce {} to double", other.type_name())),
     }
 }
 
-fn apply(operator: &str, left: Value, right: Value) -> Result<Value, String> {
-    if left == Value::Null || right == Value::Null {
-        return Ok(Value::Null);
+fn apply(operator: &str, left: ScriptValue, right: ScriptValue) -> Result<ScriptValue, String> {
+    if left == ScriptValue::Null || right == ScriptValue::Null {
+        return Ok(ScriptValue::Null);
     }
-    let has_double = matches!(left, Value::Double(_)) || matches!(right, Value::Double(_));
+    let has_double =
+        matches!(left, ScriptValue::Double(_)) || matches!(right, ScriptValue::Double(_));
     if has_double && "+-*/<=<>".contains(operator) && operator != "<<" {
         let (left, right) = (double(left)?, double(right)?);
         return Ok(match operator {
-            "+" => Value::Double(left + right),
-            "-" => Value::Double(left - right),
-            "*" => Value::Double(left * right),
-            "/" => Value::Double(left / right),
-            "<" => Value::Bool(left < right),
-            "<=" => Value::Bool(left <= right),
-            "=" => Value::Bool(left == right),
-            _ => Value::Bool(left != right),
+            "+" => ScriptValue::Double(left + right),
+            "-" => ScriptValue::Double(left - right),
+            "*" => ScriptValue::Double(left * right),
+            "/" => ScriptValue::Double(left / right),
+            "<" => ScriptValue::Bool(left < right),
+            "<=" => ScriptValue::Bool(left <= right),
+            "=" => ScriptValue::Bool(left == right),
+            _ => ScriptValue::Bool(left != right),
         });
     }
     let left = integer(left)?;
     let right = integer(right)?;
     let fits = |name: &str, value: i128| {
-        let fitting = i64::try_from(value).map(Value::Int);
+        let fitting = i64::try_from(value).map(ScriptValue::Int);
         fitting.map_err(|_| format!("bigint {name} out of range"))
     };
     match operator {
@@ -247,33 +248,32 @@ fn apply(operator: &str, left: Value, right: Value) -> Result<Value, String> {
         "-" => fits("sub", left - right),
         "*" => fits("mul", left * right),
         "/" => fits("div", left / right),
-        "%" => Ok(Value::Int((left % right) as i64)),
-        "&" => Ok(Value::Int((left & right) as i64)),
-        "|" => Ok(Value::Int((left | right) as i64)),
-        "#" => Ok(Value::Int((left ^ right) as i64)),
-        "<<" => Ok(Value::Int((left << (right & 63)) as i64)),
-        ">>" => Ok(Value::Int((left >> (right & 63)) as i64)),
-        "<" => Ok(Value::Bool(left < right)),
-        "<=" => Ok(Value::Bool(left <= right)),
-        "=" => Ok(Value::Bool(left == right)),
-        _ => Ok(Value::Bool(left != right)),
+        "%" => Ok(ScriptValue::Int((left % right) as i64)),
+        "&" => Ok(ScriptValue::Int((left & right) as i64)),
+        "|" => Ok(ScriptValue::Int((left | right) as i64)),
+        "#" => Ok(ScriptValue::Int((left ^ right) as i64)),
+        "<<" => Ok(ScriptValue::Int((left << (right & 63)) as i64)),
+        ">>" => Ok(ScriptValue::Int((left >> (right & 63)) as i64)),
+        "<" => Ok(ScriptValue::Bool(left < right)),
+        "<=" => Ok(ScriptValue::Bool(left <= right)),
+        "=" => Ok(ScriptValue::Bool(left == right)),
+        _ => Ok(ScriptValue::Bool(left != right)),
     }
 }
 
-fn call(name: &str, arguments: &[Value]) -> Result<Value, String> {
-    if arguments.contains(&Value::Null) {
-        return Ok(Value::Null);
+fn call(name: &str, arguments: &[ScriptValue]) -> Result<ScriptValue, String> {
+    if arguments.contains(&ScriptValue::Null) {
+        return Ok(ScriptValue::Null);
     }
     let first = arguments[0];
     match name {
-        "int" => integer(first).map(|value| Value::Int(value as i64)),
-        "double" => double(first).map(Value::Double),
+        "int" => integer(first).map(|value| ScriptValue::Int(value as i64)),
+        "double" => double(first).map(ScriptValue::Double),
         "mod" => apply("%", first, arguments[1]),
         "abs" => match first {
-            Value::Int(int) => Ok(Value::Int(int.wrapping_abs())),
-            other => {
-                double(other).map(|value| Value::Double(if value < 0.0 { -value } else { value }))
-            }
+            ScriptValue::Int(int) => Ok(ScriptValue::Int(int.wrapping_abs())),
+            other => double(other)
+                .map(|value| ScriptValue::Double(if value < 0.0 { -value } else { value })),
         },
         _ => {
             // Of equal values, such as 0 and -0, and if one is NaN, C's macros take the later one.
@@ -286,7 +286,7 @@ fn call(name: &str, arguments: &[Value]) -> Result<Value, String> {
             };
             if arguments
                 .iter()
-                .any(|value| matches!(value, Value::Double(_)))
+                .any(|value| matches!(value, ScriptValue::Double(_)))
             {
                 let mut best = double(first)?;
                 for value in &arguments[1..] {
@@ -297,7 +297,7 @@ fn call(name: &str, arguments: &[Value]) -> Result<Value, String> {
                         candidate
                     };
                 }
-                return Ok(Value::Double(best));
+                return Ok(ScriptValue::Double(best));
             }
             let mut values = Vec::new();
             for value in arguments {
@@ -308,16 +308,16 @@ fn call(name: &str, arguments: &[Value]) -> Result<Value, String> {
             } else {
                 values.iter().max()
             };
-            Ok(Value::Int(*best.unwrap() as i64))
+            Ok(ScriptValue::Int(*best.unwrap() as i64))
         }
     }
 }
 
 fn leaf() -> impl Strategy<Value = Node> {
     prop_oneof![
-        (-20_i64..20).prop_map(|int| Node::Literal(Value::Int(int))),
+        (-20_i64..20).prop_map(|int| Node::Literal(ScriptValue::Int(int))),
         prop_oneof![Just(i64::MIN), Just(i64::MAX), Just(1_i64 << 62)]
-            .prop_map(|int| Node::Literal(Value::Int(int))),
+            .prop_map(|int| Node::Literal(ScriptValue::Int(int))),
         prop_oneof![
             Just(0.0),
             Just(0.5),
@@ -326,11 +326,11 @@ fn leaf() -> impl Strategy<Value = Node> {
             Just(1e10),
             Just(1e300)
         ]
-        .prop_map(|double| Node::Literal(Value::Double(double))),
+        .prop_map(|double| Node::Literal(ScriptValue::Double(double))),
         prop_oneof![
-            Just(Value::Bool(true)),
-            Just(Value::Bool(false)),
-            Just(Value::Null)
+            Just(ScriptValue::Bool(true)),
+            Just(ScriptValue::Bool(false)),
+            Just(ScriptValue::Null)
         ]
         .prop_map(Node::Literal),
         prop_oneof![Just("i"), Just("d"), Just("t"), Just("n"), Just("big")]

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use pgassay_script::{
-    CommandKind, EvalError, Names, Options, ParseError, Protocol, Rng, Script, Seeding, Value,
-    Variables, debug_line, eval,
+    CommandKind, EvalError, ParseError, ParseOptions, ParsedScript, QueryProtocol, Rng,
+    ScriptValue, Seeding, VariableNames, Variables, debug_line, eval,
 };
 
 /// The result of running one transaction.
@@ -27,30 +27,36 @@ pub struct Client {
     pub rng: Rng,
 }
 
-pub fn parse(text: &str, protocol: Protocol) -> Result<(Script, Names), ParseError> {
-    let mut names = Names::new();
-    let options = Options {
+pub fn parse(
+    text: &str,
+    protocol: QueryProtocol,
+) -> Result<(ParsedScript, VariableNames), ParseError> {
+    let mut names = VariableNames::new();
+    let options = ParseOptions {
         protocol,
-        ..Options::default()
+        ..ParseOptions::default()
     };
-    let script = Script::parse("test.sql", text, &options, &mut names)?;
+    let script = ParsedScript::parse("test.sql", text, &options, &mut names)?;
     Ok((script, names))
 }
 
 /// Creates a client as pgbench does with `--random-seed=seed`, one client and one thread.
-pub fn client(mut names: Names, seed: u64, defines: &[(&str, &str)]) -> Client {
+pub fn client(mut names: VariableNames, seed: u64, defines: &[(&str, &str)]) -> Client {
     let slots: Vec<_> = defines
         .iter()
         .map(|(name, value)| (names.define("option", name).unwrap(), *value))
         .collect();
     let seeding = Seeding::new(seed, 1, 1, false);
     let mut variables = Variables::new(&Arc::new(names));
-    variables.set(Names::SCALE, Value::Int(1));
-    variables.set(Names::CLIENT_ID, Value::Int(0));
-    variables.set(Names::RANDOM_SEED, Value::Int(seeding.random_seed));
+    variables.set(VariableNames::SCALE, ScriptValue::Int(1));
+    variables.set(VariableNames::CLIENT_ID, ScriptValue::Int(0));
     variables.set(
-        Names::DEFAULT_SEED,
-        Value::Int(seeding.default_seed.unwrap()),
+        VariableNames::RANDOM_SEED,
+        ScriptValue::Int(seeding.random_seed),
+    );
+    variables.set(
+        VariableNames::DEFAULT_SEED,
+        ScriptValue::Int(seeding.default_seed.unwrap()),
     );
     for (slot, value) in slots {
         variables.set_text(slot, value.as_bytes());
@@ -63,7 +69,7 @@ pub fn client(mut names: Names, seed: u64, defines: &[(&str, &str)]) -> Client {
 
 impl Client {
     /// Runs the script once.
-    pub fn run(&mut self, script: &Script) -> Outcome {
+    pub fn run(&mut self, script: &ParsedScript) -> Outcome {
         let mut outcome = Outcome::default();
         let (mut next, mut was_jumped_to) = (0, false);
         while let Some(command) = script.commands().get(next) {
@@ -125,7 +131,7 @@ impl Client {
         expr: &pgassay_script::Expr,
         index: usize,
         outcome: &mut Outcome,
-    ) -> Option<Value> {
+    ) -> Option<ScriptValue> {
         let debugged = &mut outcome.debugged;
         let mut debug = |value| debugged.push(debug_line(0, index + 1, value));
         match eval(expr, &mut self.variables, &mut self.rng, &mut debug) {
@@ -140,7 +146,7 @@ impl Client {
 
 /// Runs `text` once with pgbench's seed 5432; panics if it does not parse.
 pub fn run(text: &str, defines: &[(&str, &str)]) -> Outcome {
-    let (script, names) = parse(text, Protocol::Simple).unwrap();
+    let (script, names) = parse(text, QueryProtocol::Simple).unwrap();
     client(names, 5432, defines).run(&script)
 }
 

@@ -19,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::os::Pid;
-use crate::processes::Role;
+use crate::processes::ProcessRole;
 
 /// The unit of `/proc/diskstats`, whatever the disk's sector size.
 const SECTOR_BYTES: f64 = 512.0;
@@ -29,7 +29,7 @@ pub(super) struct Kernel<'a> {
     /// The backends of the load.
     pub backends: &'a [Pid],
     /// The server's background processes.
-    pub background: &'a [(Pid, Role)],
+    pub background: &'a [(Pid, ProcessRole)],
     /// The data directory, which identifies the disk, if known.
     pub data_dir: Option<&'a Path>,
 }
@@ -110,7 +110,7 @@ fn backend(pid: Pid, values: &mut Values) {
     }
 }
 
-fn background(pid: Pid, role: &Role, values: &mut Values) {
+fn background(pid: Pid, role: &ProcessRole, values: &mut Values) {
     let schedstat = read(&format!("/proc/{pid}/schedstat"));
     let on_cpu_ns = schedstat
         .split(' ')

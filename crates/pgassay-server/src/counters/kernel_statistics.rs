@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::kernel::Kernel;
 use crate::os::Pid;
-use crate::processes::{self, Role};
+use crate::processes::{self, ProcessRole};
 use crate::server::Server;
 
 /// The sources of statistics outside a server's views.
@@ -13,7 +13,7 @@ pub struct ServerProcesses<'a> {
     /// The backends of the load.
     pub backends: &'a [Pid],
     /// The server's background processes.
-    pub background: Vec<(Pid, Role)>,
+    pub background: Vec<(Pid, ProcessRole)>,
     /// Its data directory, if known.
     pub data_dir: Option<PathBuf>,
     /// The files of its log, if known.
@@ -34,7 +34,9 @@ impl<'a> ServerProcesses<'a> {
     pub fn of_postmaster(postmaster: Pid, backends: &'a [Pid]) -> Self {
         let background = processes::of_postmaster(postmaster)
             .into_iter()
-            .filter(|process| !matches!(process.role, Role::Backend | Role::Postmaster))
+            .filter(|process| {
+                !matches!(process.role, ProcessRole::Backend | ProcessRole::Postmaster)
+            })
             .map(|process| (process.pid, process.role));
         Self {
             backends,

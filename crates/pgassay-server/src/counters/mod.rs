@@ -46,7 +46,7 @@ use views::Views;
 const COLLECTOR_INTERVAL: Duration = Duration::from_millis(520);
 
 /// The differences between two readings, by name.
-pub type Counted = BTreeMap<String, f64>;
+pub type CounterDeltas = BTreeMap<String, f64>;
 
 /// Reads a server's counters over its own connection.
 #[derive(Debug)]
@@ -134,8 +134,8 @@ impl CounterReader {
 impl CounterReading {
     /// The differences from an earlier reading. Omits counters that only one of them has, and those
     /// that were reset in between.
-    pub fn since(&self, earlier: &Self) -> Counted {
-        let mut counted: Counted = self
+    pub fn since(&self, earlier: &Self) -> CounterDeltas {
+        let mut counted: CounterDeltas = self
             .values
             .iter()
             .filter_map(|(name, now)| {

@@ -45,8 +45,11 @@ fn draw(stream: &mut SplitMix64, blocks: usize) -> CostTable {
 fn false_marks(blocks: usize) -> f64 {
     let group_of: Vec<usize> = (0..FUNCTIONS).map(|function| function % 20).collect();
     let (mut stream, runs) = (SplitMix64::new(20), 120);
-    let is_marked = |row: &CostRow| {
-        let is_significant = !matches!(row.class, Class::Unchanged { .. } | Class::Descriptive);
+    let is_marked = |row: &RowDifference| {
+        let is_significant = !matches!(
+            row.class,
+            ChangeClass::Unchanged { .. } | ChangeClass::Descriptive
+        );
         let interval = row.change.delta_interval_us;
         is_significant && interval.is_some_and(|it| !it.contains(0.0))
     };
@@ -113,9 +116,9 @@ fn a_burst_in_one_block_is_never_a_change() {
     });
     let found = cost_difference(&table, Correction::BenjaminiHochberg, 0.05).unwrap();
     assert!(
-        matches!(found.rows[12].class, Class::Unchanged { .. }),
+        matches!(found.rows[12].class, ChangeClass::Unchanged { .. }),
         "{:?}",
         found.rows[12]
     );
-    assert_eq!(found.rows[13].class, Class::Added);
+    assert_eq!(found.rows[13].class, ChangeClass::Added);
 }

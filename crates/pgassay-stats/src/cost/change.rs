@@ -15,9 +15,9 @@
 //! (Garwood's, for few samples) with Zou and Donner's MOVER: "Construction of confidence limits about
 //! effect measures" (2008). That interval ignores the noise between trials; the test does not.
 
-use super::side::{Side, combined, totals_variance};
-use super::{Change, Cost};
-use crate::dispersion::Noise;
+use super::side::{Totals, combined, totals_variance};
+use super::{Cost, CostChange};
+use crate::dispersion::FunctionNoise;
 use crate::distribution::{
     beta_binomial_two_sided, binomial_interval, normal_quantile, poisson_interval, t_quantile,
     t_two_sided,
@@ -28,23 +28,23 @@ use crate::pairs::Interval;
 pub const EXACT_BELOW: u64 = 20;
 
 /// The counts of a row, with everything that determines their uncertainty.
-pub(super) struct Row<'a> {
-    pub(super) a: &'a Side,
-    pub(super) b: &'a Side,
+pub(super) struct CountedRow<'a> {
+    pub(super) a: &'a Totals,
+    pub(super) b: &'a Totals,
     pub(super) count_a: u64,
     pub(super) count_b: u64,
     /// The noise of the row under each kind.
-    pub(super) noise: [Noise; 2],
+    pub(super) noise: [FunctionNoise; 2],
 }
 
 /// A change with the result of its test and the degrees of freedom of its standard error.
 pub(super) struct TestedChange {
-    pub(super) change: Change,
+    pub(super) change: CostChange,
     pub(super) p_value: f64,
     pub(super) df: f64,
 }
 
-impl Row<'_> {
+impl CountedRow<'_> {
     /// Tests the row and builds its intervals at `confidence_level`.
     pub(super) fn test(&self, level: f64) -> TestedChange {
         if self.count_a.min(self.count_b) < EXACT_BELOW {
@@ -55,7 +55,7 @@ impl Row<'_> {
     }
 
     /// Variance of ln(share) of one side under one kind of noise, split into counting noise and the rest.
-    fn share_variance(side: &Side, count: u64, noise: Noise) -> (f64, f64) {
+    fn share_variance(side: &Totals, count: u64, noise: FunctionNoise) -> (f64, f64) {
         let share = count as f64 / side.samples as f64;
         let counting = (1.0 - share) / count as f64;
         let whole = noise.scale * (counting + noise.cv2 * side.weight_squares);
@@ -63,7 +63,7 @@ impl Row<'_> {
     }
 
     /// Variance and degrees of freedom of `wb`·ln(cost B) − `wa`·ln(cost A) under one kind of noise.
-    fn weighted_variance(&self, wa: f64, wb: f64, noise: Noise) -> (f64, f64) {
+    fn weighted_variance(&self, wa: f64, wb: f64, noise: FunctionNoise) -> (f64, f64) {
         let (counting_a, beyond_a) = Self::share_variance(self.a, self.count_a, noise);
         let (counting_b, beyond_b) = Self::share_variance(self.b, self.count_b, noise);
         combined(&[
@@ -74,7 +74,7 @@ impl Row<'_> {
     }
 
     /// The mean of a variance over both kinds of noise, with its degrees of freedom.
-    fn over_kinds(&self, of_kind: impl Fn(Noise) -> (f64, f64)) -> (f64, f64) {
+    fn over_kinds(&self, of_kind: impl Fn(FunctionNoise) -> (f64, f64)) -> (f64, f64) {
         let parts = self.noise.map(|noise| (noise.probability, of_kind(noise)));
         let variance: f64 = parts.iter().map(|(weight, (it, _))| weight * it).sum();
         let inverse: f64 = parts
@@ -105,7 +105,7 @@ impl Row<'_> {
             self.over_kinds(|noise| self.weighted_variance(cost_a, cost_b, noise));
         let half_us = t_quantile(f64::midpoint(1.0, level), df_us) * variance_us.sqrt();
         let delta_us = cost_b - cost_a;
-        let of_kind = |noise: &Noise| match self.weighted_variance(1.0, 1.0, *noise) {
+        let of_kind = |noise: &FunctionNoise| match self.weighted_variance(1.0, 1.0, *noise) {
             (variance, df) if variance > 0.0 => t_two_sided(log_ratio / variance.sqrt(), df),
             _ => 1.0,
         };
@@ -115,7 +115,7 @@ impl Row<'_> {
             .map(|it| it.probability * of_kind(it))
             .sum();
         TestedChange {
-            change: Change {
+            change: CostChange {
                 delta_us,
                 std_err_us: Some(variance_us.sqrt()),
                 delta_interval_us: Some(Interval {
@@ -140,7 +140,7 @@ impl Row<'_> {
         let high = delta_us + (high_b - cost_b).hypot(cost_a - low_a);
         let quantile = t_quantile(f64::midpoint(1.0, level), f64::INFINITY);
         TestedChange {
-            change: Change {
+            change: CostChange {
                 delta_us,
                 std_err_us: Some((high - low) / (2.0 * quantile)),
                 delta_interval_us: Some(Interval { low, high, level }),
@@ -162,7 +162,7 @@ impl Row<'_> {
         let share = per_us_b / (per_us_a + per_us_b);
         let counting = 1.0 / (trials as f64 * share * (1.0 - share));
         let squares = self.a.weight_squares + self.b.weight_squares;
-        let of_kind = |noise: &Noise| {
+        let of_kind = |noise: &FunctionNoise| {
             let beyond = (noise.scale * (counting + noise.cv2 * squares) - counting).max(0.0);
             let alone = beta_binomial_two_sided(self.count_b, trials, share, beyond);
             // Convert to standard errors, which are estimates with `df` degrees of freedom.
@@ -193,7 +193,7 @@ impl Row<'_> {
     }
 
     /// The interval of one side's cost in µs per transaction.
-    fn side_interval(&self, side: &Side, count: u64, level: f64) -> (f64, f64) {
+    fn side_interval(&self, side: &Totals, count: u64, level: f64) -> (f64, f64) {
         if count < EXACT_BELOW {
             let (low, high) = poisson_interval(count, level);
             return (low * side.us_per_sample(), high * side.us_per_sample());
@@ -214,7 +214,7 @@ impl Row<'_> {
 }
 
 /// The change of the exact totals themselves.
-pub(super) fn total_change(a: &Side, b: &Side, level: f64) -> Change {
+pub(super) fn total_change(a: &Totals, b: &Totals, level: f64) -> CostChange {
     let (total_a, total_b) = (a.us_per_transaction, b.us_per_transaction);
     let mut change = descriptive(
         &Cost {
@@ -253,8 +253,8 @@ pub(super) fn total_change(a: &Side, b: &Side, level: f64) -> Change {
 }
 
 /// A change without uncertainty.
-pub(super) fn descriptive(a: &Cost, b: &Cost) -> Change {
-    Change {
+pub(super) fn descriptive(a: &Cost, b: &Cost) -> CostChange {
+    CostChange {
         delta_us: b.us - a.us,
         std_err_us: None,
         delta_interval_us: None,

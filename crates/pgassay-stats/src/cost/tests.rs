@@ -65,18 +65,18 @@ fn rows_are_classified_as_a_reader_would() {
         ([0, 0], [0, 0]),
     ]);
     let found = cost_difference(&table, Correction::BenjaminiHochberg, 0.05).unwrap();
-    let classes: Vec<Class> = found.rows.iter().map(|row| row.class).collect();
+    let classes: Vec<ChangeClass> = found.rows.iter().map(|row| row.class).collect();
     assert_eq!(
         classes[..4],
         [
-            Class::Decreased,
-            Class::Added,
-            Class::Removed,
-            Class::Increased
+            ChangeClass::Decreased,
+            ChangeClass::Added,
+            ChangeClass::Removed,
+            ChangeClass::Increased
         ]
     );
     for class in &classes[4..] {
-        let Class::Unchanged {
+        let ChangeClass::Unchanged {
             detectable_us: resolvable_us,
         } = class
         else {
@@ -133,7 +133,7 @@ fn one_trial_is_descriptive() {
         }],
     };
     let found = cost_difference(&table, Correction::Holm, 0.05).unwrap();
-    assert_eq!(found.rows[0].class, Class::Descriptive);
+    assert_eq!(found.rows[0].class, ChangeClass::Descriptive);
     assert_eq!(
         (found.rows[0].change.delta_interval_us, found.dispersion),
         (None, None)
@@ -334,8 +334,11 @@ fn discoveries(world: &World, judge: impl Fn(&CostTable) -> Vec<bool>) -> (f64, 
     (false_share / f64::from(runs), found / f64::from(runs))
 }
 
-fn is_claimed(row: &CostRow) -> bool {
-    !matches!(row.class, Class::Unchanged { .. } | Class::Descriptive)
+fn is_claimed(row: &RowDifference) -> bool {
+    !matches!(
+        row.class,
+        ChangeClass::Unchanged { .. } | ChangeClass::Descriptive
+    )
 }
 
 /// The share of true changes that a test with known cv and α would detect.
@@ -481,11 +484,11 @@ fn a_cost_that_only_moved_is_found() {
     let found = grouped_cost_difference(&table, &group_of, 4, 0.05).unwrap();
     assert!(matches!(
         found.groups.rows[0].class,
-        Class::Unchanged { .. }
+        ChangeClass::Unchanged { .. }
     ));
     assert_eq!(
         (found.rows.rows[0].class, found.rows.rows[1].class),
-        (Class::Removed, Class::Added)
+        (ChangeClass::Removed, ChangeClass::Added)
     );
 }
 
@@ -504,7 +507,7 @@ fn effects_of_the_reported_size_are_detected() {
     for _ in 0..20 {
         let table = world.draw(&mut stream, |_| 1.0);
         let found = cost_difference(&table, Correction::Holm, 0.05).unwrap();
-        if let Class::Unchanged {
+        if let ChangeClass::Unchanged {
             detectable_us: resolvable_us,
         } = found.rows[target].class
         {

@@ -14,13 +14,13 @@ fn pairs_of(log_ratios: &[f64]) -> Vec<Pair> {
 }
 
 /// `pairs` pairs of a true ln(B/A) with this standard deviation.
-fn drawn(stream: &mut SplitMix64, truth: f64, sd: f64, pairs: usize) -> Comparison {
+fn drawn(stream: &mut SplitMix64, truth: f64, sd: f64, pairs: usize) -> PairComparison {
     let log_ratios: Vec<f64> = (0..pairs).map(|_| truth + sd * normal(stream)).collect();
     compare(&pairs_of(&log_ratios), 0.95).unwrap()
 }
 
-fn judge_all(comparisons: &[Comparison]) -> Vec<Judged> {
-    let all: Vec<&Comparison> = comparisons.iter().collect();
+fn judge_all(comparisons: &[PairComparison]) -> Vec<Judged> {
+    let all: Vec<&PairComparison> = comparisons.iter().collect();
     judge(
         &all,
         Direction::HigherIsBetter,
@@ -29,8 +29,8 @@ fn judge_all(comparisons: &[Comparison]) -> Vec<Judged> {
     )
 }
 
-fn is_sign(verdict: Verdict) -> bool {
-    matches!(verdict, Verdict::Faster | Verdict::Slower)
+fn is_sign(verdict: FigureVerdict) -> bool {
+    matches!(verdict, FigureVerdict::Faster | FigureVerdict::Slower)
 }
 
 #[test]
@@ -38,11 +38,12 @@ fn a_study_of_27_null_conditions_rarely_has_a_false_verdict() {
     let mut stream = SplitMix64::new(27);
     let (studies, mut new, mut old) = (1_000, 0, 0);
     for _ in 0..studies {
-        let study: Vec<Comparison> = (0..27).map(|_| drawn(&mut stream, 0.0, 0.03, 6)).collect();
+        let study: Vec<PairComparison> =
+            (0..27).map(|_| drawn(&mut stream, 0.0, 0.03, 6)).collect();
         new += u32::from(judge_all(&study).iter().any(|it| is_sign(it.verdict)));
-        let alone = |it: &Comparison| {
+        let alone = |it: &PairComparison| {
             let interval = &it.estimate().unwrap().interval;
-            is_sign(Verdict::of(
+            is_sign(FigureVerdict::of(
                 interval,
                 Direction::HigherIsBetter,
                 EquivalenceMargin::default(),
@@ -66,14 +67,14 @@ fn conditions_outside_the_margin_are_rarely_called_equivalent() {
     let (studies, mut wrong) = (1_000, 0);
     for _ in 0..studies {
         let truth = |index: usize| if index < 9 { 0.020_1f64.ln_1p() } else { 0.0 };
-        let study: Vec<Comparison> = (0..18)
+        let study: Vec<PairComparison> = (0..18)
             .map(|index| drawn(&mut stream, truth(index), 0.01, 12))
             .collect();
         let judged = judge_all(&study);
         wrong += u32::from(
             judged[..9]
                 .iter()
-                .any(|it| it.verdict == Verdict::Equivalent),
+                .any(|it| it.verdict == FigureVerdict::Equivalent),
         );
     }
     let share = f64::from(wrong) / f64::from(studies);
@@ -87,13 +88,13 @@ fn large_effects_are_found_among_many_conditions() {
     let (mut found, studies) = (0, 200);
     for _ in 0..studies {
         let truth = |index: usize| if index < 6 { 0.2 } else { 0.0 };
-        let study: Vec<Comparison> = (0..18)
+        let study: Vec<PairComparison> = (0..18)
             .map(|index| drawn(&mut stream, truth(index), 0.02, 6))
             .collect();
         let judged = judge_all(&study);
         found += judged[..6]
             .iter()
-            .filter(|it| it.verdict == Verdict::Faster)
+            .filter(|it| it.verdict == FigureVerdict::Faster)
             .count();
     }
     let share = found as f64 / f64::from(6 * studies);
@@ -104,7 +105,7 @@ fn large_effects_are_found_among_many_conditions() {
 fn verdicts_and_intervals_agree() {
     let mut stream = SplitMix64::new(81);
     for _ in 0..200 {
-        let study: Vec<Comparison> = (0..9)
+        let study: Vec<PairComparison> = (0..9)
             .map(|index| drawn(&mut stream, 0.01 * f64::from(index - 4), 0.008, 6))
             .collect();
         for (judged, comparison) in judge_all(&study).iter().zip(&study) {
@@ -113,13 +114,15 @@ fn verdicts_and_intervals_agree() {
             let inside = at.low >= EquivalenceMargin::default().low()
                 && at.high <= EquivalenceMargin::default().high();
             match judged.verdict {
-                Verdict::Faster => assert!(at.low > 1.0),
-                Verdict::Slower => assert!(at.high < 1.0),
-                Verdict::Equivalent => assert!(inside),
-                Verdict::Inconclusive if judged.inconclusive == Some(Inconclusive::Noise) => {
+                FigureVerdict::Faster => assert!(at.low > 1.0),
+                FigureVerdict::Slower => assert!(at.high < 1.0),
+                FigureVerdict::Equivalent => assert!(inside),
+                FigureVerdict::Inconclusive
+                    if judged.inconclusive == Some(InconclusiveReason::Noise) =>
+                {
                     assert!(at.contains(1.0) && !inside, "{judged:?} {estimate:?}");
                 }
-                Verdict::Inconclusive => {}
+                FigureVerdict::Inconclusive => {}
             }
         }
     }
@@ -138,7 +141,10 @@ fn a_verdict_that_its_rank_test_contradicts_is_inconclusive() {
     };
     assert_eq!(
         (judged.verdict, judged.inconclusive),
-        (Verdict::Inconclusive, Some(Inconclusive::RanksDisagree))
+        (
+            FigureVerdict::Inconclusive,
+            Some(InconclusiveReason::RanksDisagree)
+        )
     );
 }
 
@@ -155,7 +161,10 @@ fn equal_counts_of_unequal_variants_are_inconclusive() {
     };
     assert_eq!(
         (judged.verdict, judged.inconclusive),
-        (Verdict::Inconclusive, Some(Inconclusive::BelowResolution))
+        (
+            FigureVerdict::Inconclusive,
+            Some(InconclusiveReason::BelowResolution)
+        )
     );
     assert!(equal.estimate().unwrap().interval.contains(30.0 / 30.1));
 }
@@ -168,5 +177,5 @@ fn a_single_pair_is_not_part_of_the_family() {
     study.push(compare(&pairs_of(&[0.2]), 0.95).unwrap());
     let judged = judge_all(&study);
     assert_eq!(judged[0], alone);
-    assert_eq!(judged[1].inconclusive, Some(Inconclusive::OnePair));
+    assert_eq!(judged[1].inconclusive, Some(InconclusiveReason::OnePair));
 }

@@ -15,9 +15,9 @@
 
 use std::net::SocketAddr;
 
-use super::target::{Address, Host, SessionAttributes, SslMode, Target};
+use super::target::{Address, SessionAttributes, SslMode, Target, TargetHost};
 use crate::authentication::SaltCache;
-use crate::error::{ServerError, WireError};
+use crate::error::{ServerMessage, WireError};
 use crate::session::{Login, TlsLogin};
 
 /// The server is starting, stopping or recovering (`ERRCODE_CANNOT_CONNECT_NOW`).
@@ -47,7 +47,7 @@ pub struct Attempt {
 
 /// How an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum AttemptFailure {
     /// The address is unreachable, or the server does not answer in time.
     Unreachable,
     /// TLS failed before anything else was exchanged, or the server rejected the client.
@@ -61,10 +61,10 @@ pub enum Failure {
     Other,
 }
 
-impl Failure {
+impl AttemptFailure {
     /// Classifies a server's error while signing in; `is_authenticated` is whether the server had
     /// already accepted the client.
-    pub fn of_server(error: &ServerError, is_authenticated: bool) -> Self {
+    pub fn of_server(error: &ServerMessage, is_authenticated: bool) -> Self {
         let for_now = error.sqlstate == CANNOT_CONNECT_NOW;
         if is_authenticated && !for_now {
             return Self::Other;
@@ -139,12 +139,12 @@ impl Attempts {
     }
 
     /// Chooses the next attempt after a failure; returns `false` if there is none.
-    pub fn advance_after(&mut self, failure: Failure) -> bool {
+    pub fn advance_after(&mut self, failure: AttemptFailure) -> bool {
         match failure {
-            Failure::Other => false,
-            Failure::Unreachable => self.advance_to_next_address(false),
-            Failure::Unwanted => self.advance_to_next_address(true),
-            Failure::Refused { for_now } => {
+            AttemptFailure::Other => false,
+            AttemptFailure::Unreachable => self.advance_to_next_address(false),
+            AttemptFailure::Unwanted => self.advance_to_next_address(true),
+            AttemptFailure::Refused { for_now } => {
                 self.toggle_tls() || (for_now && self.advance_to_next_address(true))
             }
         }
@@ -208,7 +208,7 @@ impl Attempts {
 
 impl Target {
     /// Returns the login for this host without TLS, accepting any type of server.
-    pub fn login(&self, host: &Host, salts: &SaltCache) -> Login {
+    pub fn login(&self, host: &TargetHost, salts: &SaltCache) -> Login {
         Login {
             user: self.user.clone(),
             database: self.database.clone(),
@@ -270,7 +270,7 @@ mod tests {
 
     /// Returns the attempts if all fail in the same way: the endpoint, `s` with TLS, `!` if the
     /// type of server matters.
-    fn describe_attempts(mut attempts: Attempts, failure: Failure) -> String {
+    fn describe_attempts(mut attempts: Attempts, failure: AttemptFailure) -> String {
         let mut seen = Vec::new();
         loop {
             let Attempt {
@@ -297,39 +297,45 @@ mod tests {
         use SessionAttributes::{Any, PreferStandby, Standby};
         use SslMode::{Allow, Disable, Prefer, Require};
 
-        let refused = Failure::Refused { for_now: false };
-        let for_now = Failure::Refused { for_now: true };
+        let refused = AttemptFailure::Refused { for_now: false };
+        let for_now = AttemptFailure::Refused { for_now: true };
         for (mode, wanted, addresses, failure, expected) in [
-            (Prefer, Any, &[2, 1][..], Failure::Unreachable, "0s 1s 2s"),
-            (Disable, Any, &[2, 1], Failure::Unreachable, "0 1 2"),
-            (Prefer, Any, &[2, 1], Failure::Other, "0s"),
+            (
+                Prefer,
+                Any,
+                &[2, 1][..],
+                AttemptFailure::Unreachable,
+                "0s 1s 2s",
+            ),
+            (Disable, Any, &[2, 1], AttemptFailure::Unreachable, "0 1 2"),
+            (Prefer, Any, &[2, 1], AttemptFailure::Other, "0s"),
             (Prefer, Any, &[2, 1], refused, "0s 0"),
             (Allow, Any, &[2, 1], refused, "0 0s"),
             (Require, Any, &[2, 1], refused, "0s"),
             (Disable, Any, &[2, 1], refused, "0"),
             // A Unix socket has no TLS.
-            (Require, Any, &[0, 1], Failure::Unreachable, "0 1s"),
+            (Require, Any, &[0, 1], AttemptFailure::Unreachable, "0 1s"),
             (Prefer, Any, &[0, 1], refused, "0"),
             (Prefer, Any, &[2, 1], for_now, "0s 0 2s 2"),
             (
                 Require,
                 Standby,
                 &[2, 2, 1],
-                Failure::Unwanted,
+                AttemptFailure::Unwanted,
                 "0s! 2s! 4s!",
             ),
             (
                 Disable,
                 PreferStandby,
                 &[2, 1],
-                Failure::Unwanted,
+                AttemptFailure::Unwanted,
                 "0! 2! 0 2",
             ),
             (
                 Disable,
                 PreferStandby,
                 &[1, 1],
-                Failure::Unreachable,
+                AttemptFailure::Unreachable,
                 "0! 1! 0 1",
             ),
         ] {
@@ -355,7 +361,7 @@ mod tests {
             .into();
         let from = |first| {
             let attempts = Attempts::new(&Target::default(), &endpoints, first);
-            describe_attempts(attempts, Failure::Unreachable)
+            describe_attempts(attempts, AttemptFailure::Unreachable)
         };
         assert_eq!(from(0), "0 1 2 3");
         assert_eq!(from(2), "1 2 3 0");

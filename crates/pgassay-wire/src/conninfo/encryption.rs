@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use super::resolve::Options;
+use super::resolve::ConninfoOptions;
 use super::target::{ChannelBinding, SslMode};
 use super::{ConninfoError, Environment, FileText};
 use crate::tls::{Files, TlsSettings, Versions};
@@ -20,7 +20,7 @@ const VERSIONS: &[(&str, u8)] = &[("TLSv1", 0), ("TLSv1.1", 1), ("TLSv1.2", 2), 
 const VERSIONS_SHOWN: &str = "TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3";
 
 /// Returns the TLS mode of TCP connections.
-pub(super) fn ssl_mode(options: &Options) -> Result<SslMode, ConninfoError> {
+pub(super) fn ssl_mode(options: &ConninfoOptions) -> Result<SslMode, ConninfoError> {
     let is_system = options.get("sslrootcert") == Some("system");
     // Trusting all public authorities without checking the host name gives no protection.
     let default = if is_system {
@@ -59,12 +59,12 @@ pub(super) fn ssl_mode(options: &Options) -> Result<SslMode, ConninfoError> {
     Ok(mode)
 }
 
-fn is_direct(options: &Options) -> Result<bool, ConninfoError> {
+fn is_direct(options: &ConninfoOptions) -> Result<bool, ConninfoError> {
     let choices = [("postgres", false), ("direct", true)];
     options.choice("sslnegotiation", false, &choices, "postgres or direct")
 }
 
-pub(super) fn channel_binding(options: &Options) -> Result<ChannelBinding, ConninfoError> {
+pub(super) fn channel_binding(options: &ConninfoOptions) -> Result<ChannelBinding, ConninfoError> {
     options.choice(
         "channel_binding",
         ChannelBinding::Prefer,
@@ -79,7 +79,7 @@ pub(super) fn channel_binding(options: &Options) -> Result<ChannelBinding, Conni
 
 /// Returns the TLS settings. `is_needed` is whether any connection may request TLS.
 pub(super) fn settings(
-    options: &Options,
+    options: &ConninfoOptions,
     environment: &dyn Environment,
     mode: SslMode,
     is_needed: bool,
@@ -108,7 +108,7 @@ pub(super) fn settings(
     if !is_needed {
         return Ok(None);
     }
-    let reader = Reader {
+    let reader = StartupReader {
         options,
         environment,
     };
@@ -118,7 +118,7 @@ pub(super) fn settings(
     Ok(Some(settings))
 }
 
-fn sends_certificate(options: &Options) -> Result<bool, ConninfoError> {
+fn sends_certificate(options: &ConninfoOptions) -> Result<bool, ConninfoError> {
     if options.get("sslcertmode") == Some("require") {
         return Err(ConninfoError::Unsupported {
             option: "sslcertmode",
@@ -131,7 +131,7 @@ fn sends_certificate(options: &Options) -> Result<bool, ConninfoError> {
 }
 
 /// Returns the versions between the minimum and the maximum; rustls supports the two newest.
-fn versions(options: &Options) -> Result<Versions, ConninfoError> {
+fn versions(options: &ConninfoOptions) -> Result<Versions, ConninfoError> {
     let known = |value: &str| {
         let found = VERSIONS
             .iter()
@@ -170,12 +170,12 @@ fn versions(options: &Options) -> Result<Versions, ConninfoError> {
     })
 }
 
-struct Reader<'a> {
-    options: &'a Options,
+struct StartupReader<'a> {
+    options: &'a ConninfoOptions,
     environment: &'a dyn Environment,
 }
 
-impl Reader<'_> {
+impl StartupReader<'_> {
     /// Reads the files, or returns the error in one of them.
     fn files(&self, mode: SslMode, shows_certificate: bool) -> Result<Files, String> {
         let mut files = Files::default();

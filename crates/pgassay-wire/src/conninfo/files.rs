@@ -52,7 +52,7 @@ pub(super) fn service(
 }
 
 /// The fields that a line of the password file must match.
-pub(super) struct Entry<'a> {
+pub(super) struct PasswordLine<'a> {
     pub host: &'a str,
     pub port: &'a str,
     pub database: &'a str,
@@ -60,7 +60,7 @@ pub(super) struct Entry<'a> {
 }
 
 /// Returns the password of the first matching line.
-pub(super) fn password(text: &str, wanted: &Entry<'_>) -> Option<String> {
+pub(super) fn password(text: &str, wanted: &PasswordLine<'_>) -> Option<String> {
     text.lines()
         .filter(|line| !line.starts_with('#'))
         .find_map(|line| {

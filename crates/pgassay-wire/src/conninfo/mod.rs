@@ -25,11 +25,11 @@ mod target;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use attempts::{Attempt, Attempts, Endpoint, Failure};
+pub use attempts::{Attempt, AttemptFailure, Attempts, Endpoint};
 pub use error::ConninfoError;
 pub use methods::Methods;
 pub use secrets::{Secrets, split_secrets};
-pub use target::{Address, ChannelBinding, Host, SessionAttributes, SslMode, Target};
+pub use target::{Address, ChannelBinding, SessionAttributes, SslMode, Target, TargetHost};
 
 /// A file that [`Environment`] has read.
 #[derive(Clone, Debug, Default)]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::keywords::{KEYWORDS, SETTINGS, Support};
 use super::methods::Methods;
-use super::target::{Address, Host, SessionAttributes, SslMode, Target};
+use super::target::{Address, SessionAttributes, SslMode, Target, TargetHost};
 use super::{ConninfoError, Environment, Request, encryption, files};
 use crate::password::Password;
 
@@ -17,9 +17,9 @@ const DEFAULT_PORT: &str = "5432";
 const CONNECT_TIMEOUT_MIN_S: u32 = 2;
 
 /// Options with a value; an empty value counts as unset, as in libpq.
-pub(super) struct Options(BTreeMap<&'static str, String>);
+pub(super) struct ConninfoOptions(BTreeMap<&'static str, String>);
 
-impl Options {
+impl ConninfoOptions {
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0
             .get(name)
@@ -73,7 +73,7 @@ pub(super) fn resolve(
     request: &Request,
     environment: &dyn Environment,
 ) -> Result<Target, ConninfoError> {
-    let mut options = Options(BTreeMap::new());
+    let mut options = ConninfoOptions(BTreeMap::new());
     for (name, value) in &request.options {
         options.default(name, value.clone());
     }
@@ -122,14 +122,17 @@ pub(super) fn resolve(
         ..Target::default()
     };
     add_hosts(&mut target, &options, environment)?;
-    let is_tcp = |host: &Host| matches!(host.address, Address::Tcp { .. });
+    let is_tcp = |host: &TargetHost| matches!(host.address, Address::Tcp { .. });
     let uses_tls = target.ssl_mode != SslMode::Disable && target.hosts.iter().any(is_tcp);
     target.tls = encryption::settings(&options, environment, target.ssl_mode, uses_tls)?;
     Ok(target)
 }
 
 /// Adds a service's options, if a service is specified.
-fn add_service(options: &mut Options, environment: &dyn Environment) -> Result<(), ConninfoError> {
+fn add_service(
+    options: &mut ConninfoOptions,
+    environment: &dyn Environment,
+) -> Result<(), ConninfoError> {
     let named = options.get("service").map(str::to_owned);
     let Some(name) = named.or_else(|| environment.variable("PGSERVICE")) else {
         return Ok(());
@@ -159,7 +162,7 @@ fn add_service(options: &mut Options, environment: &dyn Environment) -> Result<(
 }
 
 /// Rejects options that promise something that is not implemented.
-fn reject_unsupported(options: &Options) -> Result<(), ConninfoError> {
+fn reject_unsupported(options: &ConninfoOptions) -> Result<(), ConninfoError> {
     let unsupported = |option, value: &str, reason| {
         Err(ConninfoError::Unsupported {
             option,
@@ -193,7 +196,7 @@ fn reject_unsupported(options: &Options) -> Result<(), ConninfoError> {
     Ok(())
 }
 
-fn session_attributes(options: &Options) -> Result<SessionAttributes, ConninfoError> {
+fn session_attributes(options: &ConninfoOptions) -> Result<SessionAttributes, ConninfoError> {
     options.choice(
         "target_session_attrs",
         SessionAttributes::Any,
@@ -211,7 +214,7 @@ fn session_attributes(options: &Options) -> Result<SessionAttributes, ConninfoEr
 
 /// Returns the settings in the start-up message, as `build_startup_packet` sends them.
 fn settings(
-    options: &Options,
+    options: &ConninfoOptions,
     request: &Request,
     environment: &dyn Environment,
 ) -> Vec<(String, String)> {
@@ -250,7 +253,7 @@ fn list(value: Option<&str>) -> Vec<&str> {
 
 fn add_hosts(
     target: &mut Target,
-    options: &Options,
+    options: &ConninfoOptions,
     environment: &dyn Environment,
 ) -> Result<(), ConninfoError> {
     let names = list(options.get("host"));
@@ -284,7 +287,7 @@ fn add_hosts(
             name if name == default_directory => "localhost",
             name => name,
         };
-        let entry = files::Entry {
+        let entry = files::PasswordLine {
             host: looked_up,
             port: port.trim(),
             database: &target.database,
@@ -295,7 +298,7 @@ fn add_hosts(
                 .as_ref()
                 .and_then(|text| files::password(text, &entry))
         });
-        target.hosts.push(Host {
+        target.hosts.push(TargetHost {
             address: resolved,
             password: password.map(Password::new),
         });
@@ -348,7 +351,7 @@ fn address_of(
 /// access the file, that is, if any of the six lowest bits of its mode is set.
 fn password_file(
     target: &mut Target,
-    options: &Options,
+    options: &ConninfoOptions,
     environment: &dyn Environment,
 ) -> Option<String> {
     if options.get("password").is_some() {

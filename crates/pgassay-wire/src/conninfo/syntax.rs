@@ -5,7 +5,7 @@
 
 use super::ConninfoError;
 
-type Pairs = Vec<(String, String)>;
+type OptionPairs = Vec<(String, String)>;
 
 fn syntax(at_byte: usize, what: &'static str) -> ConninfoError {
     ConninfoError::Syntax { at_byte, what }
@@ -25,7 +25,7 @@ fn scheme(text: &str) -> Option<usize> {
 }
 
 /// Parses `keyword=value` pairs.
-pub(super) fn pairs(text: &str) -> Result<Pairs, ConninfoError> {
+pub(super) fn pairs(text: &str) -> Result<OptionPairs, ConninfoError> {
     let bytes = text.as_bytes();
     let is_space = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_whitespace);
     let skip_spaces = |mut at: usize| {
@@ -34,7 +34,7 @@ pub(super) fn pairs(text: &str) -> Result<Pairs, ConninfoError> {
         }
         at
     };
-    let mut found = Pairs::new();
+    let mut found = OptionPairs::new();
     let mut at = skip_spaces(0);
     while at < bytes.len() {
         let start = at;
@@ -83,10 +83,10 @@ fn value(bytes: &[u8], start: usize) -> Result<(String, usize), ConninfoError> {
 }
 
 /// Parses a URI.
-pub(super) fn uri(text: &str) -> Result<Pairs, ConninfoError> {
+pub(super) fn uri(text: &str) -> Result<OptionPairs, ConninfoError> {
     let start = scheme(text).unwrap_or(0);
-    let mut cursor = Cursor { text, at: start };
-    let mut found = Pairs::new();
+    let mut cursor = OptionCursor { text, at: start };
+    let mut found = OptionPairs::new();
     // The first "@" before any "/" ends user and password.
     let rest = &text[start..];
     let authority = rest.find('/').map_or(rest, |slash| &rest[..slash]);
@@ -124,7 +124,7 @@ pub(super) fn uri(text: &str) -> Result<Pairs, ConninfoError> {
     Ok(found)
 }
 
-fn parameters(cursor: &mut Cursor<'_>, found: &mut Pairs) -> Result<(), ConninfoError> {
+fn parameters(cursor: &mut OptionCursor<'_>, found: &mut OptionPairs) -> Result<(), ConninfoError> {
     while cursor.at < cursor.text.len() {
         let (at, parameter) = cursor.take_until(&['&']);
         cursor.eat('&');
@@ -146,12 +146,12 @@ fn parameters(cursor: &mut Cursor<'_>, found: &mut Pairs) -> Result<(), Conninfo
     Ok(())
 }
 
-struct Cursor<'a> {
+struct OptionCursor<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> OptionCursor<'a> {
     fn eat(&mut self, character: char) -> bool {
         let found = self.text[self.at..].starts_with(character);
         self.at += usize::from(found);
@@ -190,13 +190,21 @@ impl<'a> Cursor<'a> {
     }
 }
 
-fn store(found: &mut Pairs, name: &str, (at, raw): (usize, &str)) -> Result<(), ConninfoError> {
+fn store(
+    found: &mut OptionPairs,
+    name: &str,
+    (at, raw): (usize, &str),
+) -> Result<(), ConninfoError> {
     found.push((name.into(), decode(at, raw)?));
     Ok(())
 }
 
 /// Stores a comma-separated list unless it is empty.
-fn store_list(found: &mut Pairs, name: &str, parts: &[(usize, &str)]) -> Result<(), ConninfoError> {
+fn store_list(
+    found: &mut OptionPairs,
+    name: &str,
+    parts: &[(usize, &str)],
+) -> Result<(), ConninfoError> {
     if parts.len() == 1 && parts[0].1.is_empty() {
         return Ok(());
     }

@@ -69,7 +69,7 @@ impl std::fmt::Display for Address {
 
 /// A server to try, and its password.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host {
+pub struct TargetHost {
     /// Where it listens.
     pub address: Address,
     /// The password, specified or from the password file.
@@ -128,7 +128,7 @@ pub enum SessionAttributes {
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     /// Servers to try, in order.
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<TargetHost>,
     /// Whether to spread clients over the hosts (`load_balance_hosts=random`).
     pub balance_hosts: bool,
     /// The required type of server.
@@ -171,7 +171,7 @@ impl Target {
             port,
         };
         Self {
-            hosts: vec![Host {
+            hosts: vec![TargetHost {
                 address,
                 password: None,
             }],

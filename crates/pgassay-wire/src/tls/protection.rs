@@ -20,7 +20,7 @@ const SSL_REQUEST: &[u8] = &[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
 /// The TLS state of a connection that uses, or may use, TLS.
 pub(crate) struct Protection {
-    stage: Stage,
+    stage: TlsStage,
     /// Encrypted output, and how many of its bytes were written.
     encrypted: Vec<u8>,
     sealed_sent: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Protection {
     opened_used: usize,
 }
 
-enum Stage {
+enum TlsStage {
     /// A request for TLS was sent to the server.
     Requested(Box<TlsLogin>),
     /// The handshake, and encrypted data after it.
@@ -49,7 +49,7 @@ impl Protection {
             (start_handshake(settings, host)?, Vec::new())
         } else {
             (
-                Stage::Requested(Box::new(login.clone())),
+                TlsStage::Requested(Box::new(login.clone())),
                 SSL_REQUEST.to_vec(),
             )
         };
@@ -65,7 +65,7 @@ impl Protection {
     /// Returns the bytes to write: the request or the handshake, and then the session's encrypted
     /// output.
     pub fn output(&mut self, core: &mut Core) -> &[u8] {
-        let Stage::Established {
+        let TlsStage::Established {
             connection,
             is_handshake_done: is_settled,
             ..
@@ -99,12 +99,12 @@ impl Protection {
     /// Whether the answer to the request is outstanding; [`Self::answered`] must then handle the
     /// input.
     pub fn is_asking(&self) -> bool {
-        matches!(self.stage, Stage::Requested(_))
+        matches!(self.stage, TlsStage::Requested(_))
     }
 
     /// Handles the server's answer; returns `false` if the connection continues without TLS.
     pub fn answered(&mut self, input: &mut &[u8]) -> Result<bool, TlsError> {
-        let Stage::Requested(login) = &self.stage else {
+        let TlsStage::Requested(login) = &self.stage else {
             return Ok(true);
         };
         let Some((&answer, rest)) = input.split_first() else {
@@ -143,7 +143,7 @@ impl Protection {
 
     /// Decrypts all of the input.
     fn open(&mut self, core: &mut Core, input: &mut &[u8]) -> Result<(), TlsError> {
-        let Stage::Established {
+        let TlsStage::Established {
             connection,
             is_handshake_done: is_settled,
             needs_alpn,
@@ -199,8 +199,8 @@ fn finish_handshake(
     Ok(())
 }
 
-fn start_handshake(settings: &TlsSettings, host: &str) -> Result<Stage, TlsError> {
-    Ok(Stage::Established {
+fn start_handshake(settings: &TlsSettings, host: &str) -> Result<TlsStage, TlsError> {
+    Ok(TlsStage::Established {
         connection: Box::new(settings.connection(host)?),
         is_handshake_done: false,
         needs_alpn: settings.is_direct,

@@ -20,12 +20,12 @@ use pgassay_store::Store;
 use crate::catalog::FoundStudy;
 use crate::cli::{ColorWhen, RunArgs};
 use crate::command::count::{Countable, countable};
-use crate::command::study::{self, Planned, planned};
+use crate::command::study::{self, PlannedStudy, planned};
 use crate::exit::{Interrupted, Partial};
 use crate::interrupt::Interrupt;
 use crate::laboratory::requirements::{self, Unmet};
 use crate::laboratory::{self, Outcome, counting};
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::style::style;
 use crate::{checks, results};
 
@@ -43,11 +43,11 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     }
     let store = results::open(&args.results)?;
     let interrupt = Interrupt::watch()?;
-    let mut progress = Progress::on_stderr();
+    let mut progress = ProgressDisplay::on_stderr();
     let (planned, unmet) = runnable(all, args, &mut progress)?;
-    let Planned { found, plan, notes } = planned;
+    let PlannedStudy { found, plan, notes } = planned;
     progress.note(&format!(
-        "{}: {} points, {} pairs each, about {:.0} s after setup; seed {}",
+        "{}: {} points (variant × condition), {} pairs each, about {:.0} s plus setup; seed {}",
         found.name,
         plan.points.len(),
         plan.schedule.blocks,
@@ -96,10 +96,10 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
 
 /// Removes variants that cannot run here from the plan and returns a warning for each.
 fn runnable(
-    all: Planned,
+    all: PlannedStudy,
     args: &RunArgs,
-    progress: &mut Progress,
-) -> Result<(Planned, Vec<Warning>)> {
+    progress: &mut ProgressDisplay,
+) -> Result<(PlannedStudy, Vec<Warning>)> {
     let unmet = requirements::unmet(&all.plan, &all.found, &args.server, progress)?;
     if unmet.is_empty() {
         return Ok((all, Vec::new()));
@@ -126,7 +126,7 @@ fn counted_costs(
     found: &FoundStudy,
     timed: &Plan,
     interrupt: &Interrupt,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
 ) -> Result<InstructionCosts> {
     let clients = timed.conditions.iter().map(|it| it.clients);
     let clients: Vec<u32> = clients.collect::<BTreeSet<_>>().into_iter().collect();
@@ -138,7 +138,7 @@ fn counted_costs(
     };
     let Countable { plan, left_out } =
         countable(found, &clients, overrides, &args.server, progress)?;
-    let options = counting::Options {
+    let options = counting::CountingOptions {
         repeats: COUNTED_ROUNDS,
         unit: None,
         segments_of: &|_, _| None,

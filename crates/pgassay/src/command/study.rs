@@ -19,7 +19,7 @@ use crate::study_errors;
 pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
     match command {
         StudyCommand::Check { study } => {
-            let Planned { found, plan, notes } = planned(study, &ChoiceArgs::default())?;
+            let PlannedStudy { found, plan, notes } = planned(study, &ChoiceArgs::default())?;
             for note in notes {
                 writeln!(out, "{}: {note}", found.source.file)?;
             }
@@ -53,7 +53,7 @@ pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
 }
 
 /// A study and its plan.
-pub struct Planned {
+pub struct PlannedStudy {
     pub found: FoundStudy,
     pub plan: Plan,
     /// Notes on its scripts for the user, without duplicates.
@@ -61,7 +61,7 @@ pub struct Planned {
 }
 
 /// Finds a study and plans it. Parses every script and every version, so errors surface here.
-pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
+pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<PlannedStudy> {
     let mut found = catalog::find(name)?;
     if let Some(dsn) = &choice.dsn {
         found
@@ -77,7 +77,7 @@ pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<Planned> {
     for point in &plan.points {
         notes.extend(scripts::parse(point, &found.source)?.notes);
     }
-    Ok(Planned { found, plan, notes })
+    Ok(PlannedStudy { found, plan, notes })
 }
 
 /// The overrides that the command line specifies.
@@ -120,7 +120,12 @@ pub fn seed_of_now() -> u64 {
 }
 
 fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
-    let schedule = &plan.schedule;
+    print_servers(plan, out)?;
+    print_summary(plan, out)?;
+    print_order(plan, out)
+}
+
+fn print_servers(plan: &Plan, out: &mut impl Write) -> Result<()> {
     for (index, server) in plan.servers.iter().enumerate() {
         let what = match (&server.dsn, &server.binaries, &server.version) {
             (Some(dsn), ..) => format!("external server, {dsn}"),
@@ -140,6 +145,11 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
             settings.join(" ")
         )?;
     }
+    Ok(())
+}
+
+fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
+    let schedule = &plan.schedule;
     writeln!(
         out,
         "variants: {} (the first is the baseline)",
@@ -161,7 +171,7 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "measuring time {}; about {} including warm-up, after setup",
+        "measuring time {}; about {} including warm-up, plus setup",
         seconds(plan.measurement_us()),
         seconds(plan.estimated_us())
     )?;
@@ -179,7 +189,11 @@ fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
             maintenance.vacuum.as_str(),
         )?;
     }
-    for block in 0..schedule.blocks {
+    Ok(())
+}
+
+fn print_order(plan: &Plan, out: &mut impl Write) -> Result<()> {
+    for block in 0..plan.schedule.blocks {
         writeln!(out, "block {}:", block + 1)?;
         for round in plan.block(block) {
             let names = |order: &[usize]| -> String {

@@ -7,7 +7,7 @@ use pgassay_core::plan::Point;
 use pgassay_core::study::StudySource;
 use pgassay_load::{
     ClientOptions, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement,
-    RedisClientPool, RedisError, Window,
+    RedisClientPool, RedisError, RunLength,
 };
 use pgassay_wire::conninfo::Target;
 
@@ -39,7 +39,7 @@ impl Clients {
     /// Runs the clients for a window.
     pub fn run(
         &mut self,
-        window: &Window,
+        window: &RunLength,
         source: &StudySource,
         point: &Point,
     ) -> Result<Measurement> {

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use pgassay_core::run::{ServerFacts, Warning, WarningKind};
 use pgassay_core::study::Network;
 use pgassay_profile::LiveServer;
-use pgassay_server::{BuildFacts, Connection, CounterReader, Pid, Role, ServerProcesses};
+use pgassay_server::{BuildFacts, Connection, CounterReader, Pid, ProcessRole, ServerProcesses};
 use pgassay_wire::conninfo::{Address, Target};
 
 use super::external_facts::{self, Facts};
@@ -21,7 +21,7 @@ use super::host::{self, Host};
 use crate::catalog::FoundStudy;
 use crate::connector::connect;
 use crate::local_server;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::study_errors::at_dsn;
 use crate::system_env::RealSystem;
 
@@ -49,12 +49,12 @@ impl ExternalServer {
     /// # Errors
     /// If the server is not reachable, rejects the connection or cannot run a study. The error names
     /// the location in the study.
-    pub fn attach(dsn: &str, found: &FoundStudy, progress: &mut Progress) -> Result<Self> {
+    pub fn attach(dsn: &str, found: &FoundStudy, progress: &mut ProgressDisplay) -> Result<Self> {
         progress.stage("connecting to the external server");
         Self::open(dsn, found, progress).map_err(|error| at_dsn(found, dsn, &format!("{error:#}")))
     }
 
-    fn open(dsn: &str, found: &FoundStudy, progress: &mut Progress) -> Result<Self> {
+    fn open(dsn: &str, found: &FoundStudy, progress: &mut ProgressDisplay) -> Result<Self> {
         let request = found.request(dsn)?.fallback_application_name("pgassay");
         let mut target = request.resolve(&RealSystem)?;
         for warning in &target.warnings {
@@ -262,7 +262,7 @@ impl Host for ExternalServer {
         };
         let processes = pgassay_server::of_postmaster(pid).into_iter();
         processes
-            .filter(|process| process.role != Role::Backend)
+            .filter(|process| process.role != ProcessRole::Backend)
             .map(|process| process.pid.cast_unsigned())
             .collect()
     }

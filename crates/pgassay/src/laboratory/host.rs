@@ -8,7 +8,8 @@ use pgassay_core::run::ServerFacts;
 use pgassay_core::study::Network;
 use pgassay_profile::LiveServer;
 use pgassay_server::{
-    BuildFacts, Connection, CounterReader, Installation, Pid, Server, ServerProcesses, Source,
+    BuildFacts, Connection, CounterReader, Installation, InstallationSource, Pid, Server,
+    ServerProcesses,
 };
 use pgassay_wire::conninfo::{EmptyEnvironment, Request, Target};
 
@@ -191,9 +192,9 @@ pub fn facts(version: String, origin: String, build: &BuildFacts) -> ServerFacts
 fn origin(installation: &Installation) -> String {
     let directory = installation.bin_dir.display();
     match &installation.source {
-        Source::Named => format!("specified by the user: {directory}"),
-        Source::Cache => "cache".to_owned(),
-        Source::Fetched => "downloaded for this run".to_owned(),
-        Source::Installed { .. } => format!("installed in {directory}"),
+        InstallationSource::Named => format!("specified by the user: {directory}"),
+        InstallationSource::Cache => "cache".to_owned(),
+        InstallationSource::Fetched => "downloaded for this run".to_owned(),
+        InstallationSource::Installed { .. } => format!("installed in {directory}"),
     }
 }

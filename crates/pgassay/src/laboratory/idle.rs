@@ -6,7 +6,7 @@ use pgassay_server::Connection;
 
 use super::host::Host;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 
 /// Reserve for other open files.
 const FILES_SPARE: u64 = 256;
@@ -31,7 +31,7 @@ pub fn open(
     server: &dyn Host,
     wanted: &ServerPlan,
     interrupt: &Interrupt,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
     held: &mut Vec<Connection>,
 ) -> Result<()> {
     if wanted.idle_connections == 0 {

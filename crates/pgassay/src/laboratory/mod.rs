@@ -42,7 +42,7 @@ use pgassay_core::trial::Trial;
 use crate::catalog::FoundStudy;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use counters::Statistics;
 use probes::Probes;
 use redis::Redis;
@@ -78,7 +78,7 @@ pub fn run(
     found: &FoundStudy,
     args: &ServerArgs,
     interrupt: &Interrupt,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
 ) -> Result<Outcome> {
     let mut servers = Servers::start(plan, found, args, interrupt, progress)?;
     let redis = Redis::start(plan)?;
@@ -161,7 +161,7 @@ impl ServerStarts<'_> {
         (boot, blocks): (u32, Range<u32>),
         harvest: &mut RawResults,
         warnings: &mut Vec<Warning>,
-        progress: &mut Progress,
+        progress: &mut ProgressDisplay,
     ) -> Result<()> {
         let probes = Probes::open(servers, &self.plan.schedule, warnings)?;
         let bench = TrialRunner {

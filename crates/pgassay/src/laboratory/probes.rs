@@ -15,7 +15,7 @@ use pgassay_wire::Exchange;
 use super::host::Host;
 use super::servers::Servers;
 use super::waits::WaitProbe;
-use crate::connector::{Stream, connect};
+use crate::connector::{TimedStream, connect};
 
 /// Samples per second and CPU in profiled trials. Profiled trials decide no verdict, so they can
 /// afford an overhead that timed trials cannot. It is measured and printed; see `docs/watching.md`.
@@ -157,7 +157,7 @@ fn ring_bytes() -> usize {
 }
 
 /// Opens a separate connection for sampling waits.
-fn exchange(host: &dyn Host) -> Result<Exchange<Stream>> {
+fn exchange(host: &dyn Host) -> Result<Exchange<TimedStream>> {
     let target = host.target(host.database(), Network::Unix, None)?;
     let (exchange, _) = connect(&target, Some(ANSWER_LIMIT))?;
     exchange.stream().set_limit(Some(ANSWER_LIMIT))?;

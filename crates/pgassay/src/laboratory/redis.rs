@@ -27,10 +27,10 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// The temporary Redis server of a run, if its plan needs one.
 pub struct Redis {
-    ours: Option<Process>,
+    ours: Option<RedisProcess>,
 }
 
-struct Process {
+struct RedisProcess {
     child: Child,
     directory: PathBuf,
 }
@@ -40,7 +40,7 @@ impl Redis {
     pub fn start(plan: &Plan) -> Result<Self> {
         let needs = |point: &Point| point.driver == DriverKind::Redis && point.address.is_none();
         let ours = if plan.points.iter().any(needs) {
-            Some(Process::start()?)
+            Some(RedisProcess::start()?)
         } else {
             None
         };
@@ -63,7 +63,7 @@ impl Redis {
     }
 }
 
-impl Process {
+impl RedisProcess {
     fn start() -> Result<Self> {
         let directory = std::env::temp_dir().join(format!("pgassay-redis-{}", std::process::id()));
         std::fs::create_dir_all(&directory)
@@ -128,7 +128,7 @@ fn answers(mut stream: UnixStream) -> std::io::Result<()> {
     stream.read_exact(&mut [0; 7])
 }
 
-impl Drop for Process {
+impl Drop for RedisProcess {
     fn drop(&mut self) {
         // It persists nothing, so killing it loses nothing.
         self.child.kill().ok();

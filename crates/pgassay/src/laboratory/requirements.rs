@@ -11,7 +11,7 @@ use super::redis::PROGRAM;
 use super::servers;
 use crate::catalog::FoundStudy;
 use crate::cli::ServerArgs;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 
 /// A variant that cannot run here.
 pub struct Unmet {
@@ -26,7 +26,7 @@ pub fn unmet(
     plan: &Plan,
     found: &FoundStudy,
     args: &ServerArgs,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
 ) -> Result<Vec<Unmet>> {
     let mut all = Vec::new();
     for (number, name) in plan.variants.iter().enumerate() {
@@ -54,7 +54,7 @@ fn missing(
     variant: &Variant,
     found: &FoundStudy,
     args: &ServerArgs,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
 ) -> Result<Option<String>> {
     let is_redis = variant.driver == Some(DriverKind::Redis);
     let required = variant.requires.clone().unwrap_or_default();

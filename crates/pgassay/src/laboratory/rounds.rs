@@ -9,7 +9,7 @@ use pgassay_core::plan::{Plan, Point, Round};
 use pgassay_core::profile::Profile;
 use pgassay_core::study::{DriverKind, HumanDuration, StudySource};
 use pgassay_core::trial::{ClientTotals, CpuTotals, CrossCheckReadings, Latency, Trial, TrialKind};
-use pgassay_load::{Measurement, ThreadUsage, Timing, Window};
+use pgassay_load::{Measurement, RunLength, ThreadUsage, Timing};
 use pgassay_profile::{CountedEvent, EventCounter, ProcessTreeCpu};
 
 use super::client_pools::{self, Clients, Size};
@@ -19,13 +19,14 @@ use super::probes::{Probes, WAITS_HZ};
 use super::redis::Redis;
 use super::servers::Servers;
 use super::statements::Statements;
+use super::transactions::TransactionRecorder;
 use super::upkeep::MaintenanceRunner;
 use super::waits::{WaitSampler, WaitThread};
 use super::warm_up::warm_up;
-use super::watch::{Passed, ProfiledTrial, Profiles, Reading};
+use super::watch::{Passed, ProfiledTrial, Profiles, TotalsReading};
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 
 /// A thread on a CPU for this share of the time has no reserve.
 const BUSY: f64 = 0.9;
@@ -91,7 +92,7 @@ impl TrialRunner<'_> {
         &self,
         blocks: Range<u32>,
         harvest: &mut RawResults,
-        progress: &mut Progress,
+        progress: &mut ProgressDisplay,
     ) -> Result<()> {
         let total = self.trials();
         let first = blocks.start;
@@ -135,23 +136,7 @@ impl TrialRunner<'_> {
         harvest: &mut RawResults,
         done: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let mut ready: Vec<Option<(Clients, Timing)>> = Vec::new();
-        ready.resize_with(self.plan.variants.len(), || None);
-        let mut schedule = self.plan.schedule;
-        schedule.warm_up_cap_us *= u64::from(warm_up_cap);
-        for &variant in &round.warm_up {
-            let point = self.plan.point(round.condition, variant);
-            let mut pool = self.connect(block, point)?;
-            let pids = self.backend_pids(&pool, point);
-            let warmed_up = warm_up(&mut pool, &pids, &schedule, self.source, point);
-            let warmed_up = self.with_server_cause(warmed_up, point)?;
-            if !warmed_up.is_steady {
-                harvest.unsteady.push((round.condition, variant));
-            }
-            ready[variant] = Some((pool, warmed_up.trial));
-        }
-        // The warm-up order contains every variant, so none is missing.
-        let (mut pools, windows): (Vec<_>, Vec<_>) = ready.into_iter().flatten().unzip();
+        let (mut pools, windows) = self.warm_up_all(block, round, warm_up_cap, harvest)?;
         let mut settled = self.counters.round();
         let place_of = |position, kind, variant: usize| TrialSlot {
             block,
@@ -197,6 +182,34 @@ impl TrialRunner<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Connects and warms up every variant. Returns the connections and the length of the trials, by
+    /// variant.
+    fn warm_up_all(
+        &self,
+        block: u32,
+        round: &Round,
+        warm_up_cap: u32,
+        harvest: &mut RawResults,
+    ) -> Result<(Vec<Clients>, Vec<Timing>)> {
+        let mut ready: Vec<Option<(Clients, Timing)>> = Vec::new();
+        ready.resize_with(self.plan.variants.len(), || None);
+        let mut schedule = self.plan.schedule;
+        schedule.warm_up_cap_us *= u64::from(warm_up_cap);
+        for &variant in &round.warm_up {
+            let point = self.plan.point(round.condition, variant);
+            let mut pool = self.connect(block, point)?;
+            let pids = self.backend_pids(&pool, point);
+            let warmed_up = warm_up(&mut pool, &pids, &schedule, self.source, point);
+            let warmed_up = self.with_server_cause(warmed_up, point)?;
+            if !warmed_up.is_steady {
+                harvest.unsteady.push((round.condition, variant));
+            }
+            ready[variant] = Some((pool, warmed_up.trial));
+        }
+        // The warm-up order contains every variant, so none is missing.
+        Ok(ready.into_iter().flatten().unzip())
     }
 
     /// Runs a trial for hardware counters. Returns `None` if they are not available, which `doctor`
@@ -305,7 +318,7 @@ impl TrialRunner<'_> {
         if let Some(sampler) = sampler {
             sampler.start()?;
         }
-        let before = Reading::take(live, &backend_pids, &server_pids)?;
+        let before = TotalsReading::take(live, &backend_pids, &server_pids)?;
         let probe = probed.and_then(|it| it.waits.clone());
         let waits = probe.filter(|_| is_profiled).map(|probe| {
             // Not `backend_pids`: pg_stat_activity of a remote server lists PIDs of its own machine.
@@ -328,27 +341,20 @@ impl TrialRunner<'_> {
         let window = instants.map(|it| it.window_begin_ns..it.window_end_ns);
         let waits = waits.map(|waits| waits.stop(major, window.as_ref()));
         let mut passed = before.passed(live, &backend_pids, &server_pids)?;
-        if let (Some(pid), Some(before)) = (parent, ended_before) {
-            passed.server = Some(CpuTotals {
-                on_cpu_us: ProcessTreeCpu::read(pid)?.since_ns(before) as f64 / 1e3,
-                ..CpuTotals::default()
-            });
+        if let Some((pid, before)) = parent.zip(ended_before) {
+            passed.server = Some(cpu_of_ended(pid, before)?);
         }
         if let Some(sampler) = sampler {
             let samples = sampler.stop()?;
-            let watched = ProfiledTrial {
+            let profiled = ProfiledTrial {
                 samples: &samples,
                 backend_pids: &backend_pids,
                 major: major.unwrap_or_default(),
                 window,
             };
-            let profiles = &mut harvest.profiles;
-            profiles.add(condition, variant, place.block, &watched);
-            if let (Some(keeper), Ok(measured)) = (&keeper, &measured)
-                && let Some(account) = keeper.account(&backend_pids, measured, &samples)
-            {
-                profiles.add_transactions(condition, variant, &watched, &account);
-            }
+            let measured = measured.as_ref().ok();
+            let recorded = keeper.as_ref().zip(measured);
+            add_profile(&mut harvest.profiles, place, &profiled, recorded);
         }
         let measured = measured?;
         let statements = &mut harvest.statements;
@@ -367,7 +373,7 @@ impl TrialRunner<'_> {
         } = place.window;
         pool.spread_starts(spread, place.seed(self.plan.schedule.seed));
         for _ in 0..TRIES {
-            let measured = pool.run(&Window::Timed { settle, measure }, self.source, point)?;
+            let measured = pool.run(&RunLength::Timed { settle, measure }, self.source, point)?;
             self.interrupt.check()?;
             if measured.transactions > 0 {
                 return Ok(measured);
@@ -401,6 +407,36 @@ impl TrialSlot {
         let condition = self.condition as u64;
         let place = (u64::from(self.block) << 40) ^ (condition << 20) ^ u64::from(self.position);
         of_run ^ place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+/// The CPU time of the server's processes since `before`, those that have ended included.
+fn cpu_of_ended(postmaster_pid: u32, before: ProcessTreeCpu) -> Result<CpuTotals> {
+    Ok(CpuTotals {
+        on_cpu_us: ProcessTreeCpu::read(postmaster_pid)?.since_ns(before) as f64 / 1e3,
+        ..CpuTotals::default()
+    })
+}
+
+/// Adds the samples of a profiled trial, and its transactions if they were recorded.
+fn add_profile(
+    profiles: &mut Profiles,
+    slot: TrialSlot,
+    profiled: &ProfiledTrial<'_>,
+    recorded: Option<(&TransactionRecorder, &Measurement)>,
+) {
+    let TrialSlot {
+        condition,
+        variant,
+        block,
+        ..
+    } = slot;
+    profiles.add(condition, variant, block, profiled);
+    let account = recorded.and_then(|(recorder, measured)| {
+        recorder.account(profiled.backend_pids, measured, profiled.samples)
+    });
+    if let Some(account) = account {
+        profiles.add_transactions(condition, variant, profiled, &account);
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use pgassay_core::plan::Point;
 use pgassay_core::study::{DriverKind, Protocol, StudySource};
 use pgassay_load::WeightedScript;
-use pgassay_script::{Names, Options, Script};
+use pgassay_script::{ParseOptions, ParsedScript, VariableNames};
 
 use crate::study_errors::at_line;
 
@@ -14,19 +14,19 @@ use crate::study_errors::at_line;
 pub struct Scripts {
     /// In the plan's order.
     pub weighted: Vec<WeightedScript>,
-    pub names: Arc<Names>,
+    pub names: Arc<VariableNames>,
     /// Notes for the user, for example that `\setrandom` is obsolete.
     pub notes: Vec<String>,
 }
 
 /// Parses the scripts of a point.
 pub fn parse(point: &Point, source: &StudySource) -> Result<Scripts> {
-    let mut names = Names::new();
+    let mut names = VariableNames::new();
     let mut weighted = Vec::new();
     let mut notes = Vec::new();
-    let options = Options {
+    let options = ParseOptions {
         protocol: protocol(point.protocol),
-        ..Options::default()
+        ..ParseOptions::default()
     };
     if point.driver != DriverKind::Postgres {
         // Its lines are commands for the other server.
@@ -40,7 +40,7 @@ pub fn parse(point: &Point, source: &StudySource) -> Result<Scripts> {
         let path = ["script", &planned.index.to_string(), "text"];
         // Line numbers refer to the script file if there is one.
         let origin = planned.file.as_ref().unwrap_or(&planned.name);
-        let script = Script::parse(origin, &planned.text, &options, &mut names)
+        let script = ParsedScript::parse(origin, &planned.text, &options, &mut names)
             .map_err(|error| at_line(source, &path, error.line as usize, &error.to_string()))?;
         notes.extend(
             script
@@ -61,10 +61,10 @@ pub fn parse(point: &Point, source: &StudySource) -> Result<Scripts> {
 }
 
 /// Converts the study's protocol to the script language's.
-pub fn protocol(protocol: Protocol) -> pgassay_script::Protocol {
+pub fn protocol(protocol: Protocol) -> pgassay_script::QueryProtocol {
     match protocol {
-        Protocol::Simple => pgassay_script::Protocol::Simple,
-        Protocol::Extended => pgassay_script::Protocol::Extended,
-        Protocol::Prepared => pgassay_script::Protocol::Prepared,
+        Protocol::Simple => pgassay_script::QueryProtocol::Simple,
+        Protocol::Extended => pgassay_script::QueryProtocol::Extended,
+        Protocol::Prepared => pgassay_script::QueryProtocol::Prepared,
     }
 }

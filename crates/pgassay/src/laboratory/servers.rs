@@ -9,8 +9,8 @@ use pgassay_core::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 use pgassay_core::study::{Maintenance, Network};
 use pgassay_relay::Relay;
 use pgassay_server::{
-    Connection, Finder, Installation, Progress as Fetching, Server, ServerConfig, ServerError,
-    Source, VersionRequest,
+    Connection, Finder, FinderProgress as Fetching, Installation, InstallationSource, Server,
+    ServerConfig, ServerError, VersionRequest,
 };
 
 use super::data;
@@ -21,7 +21,7 @@ use super::upkeep;
 use crate::catalog::FoundStudy;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::study_errors;
 
 /// PostgreSQL's own default of `max_connections`.
@@ -52,7 +52,7 @@ impl Servers {
         found: &FoundStudy,
         args: &ServerArgs,
         interrupt: &Interrupt,
-        progress: &mut Progress,
+        progress: &mut ProgressDisplay,
     ) -> Result<Self> {
         let mut all = Self {
             running: Vec::new(),
@@ -86,7 +86,7 @@ impl Servers {
         &mut self,
         plan: &Plan,
         interrupt: &Interrupt,
-        progress: &mut Progress,
+        progress: &mut ProgressDisplay,
     ) -> Result<()> {
         self.idle.clear();
         progress.stage("restarting the servers to vary their memory layout");
@@ -106,11 +106,11 @@ impl Servers {
         found: &FoundStudy,
         args: &ServerArgs,
         interrupt: &Interrupt,
-        progress: &mut Progress,
+        progress: &mut ProgressDisplay,
     ) -> Result<Filled> {
         let wanted = &upkeep::with_maintenance_off(wanted, self.maintenance);
         let server = start_one(wanted, found, args, interrupt, progress)?;
-        if let Source::Installed { note } = &server.installation().source {
+        if let InstallationSource::Installed { note } = &server.installation().source {
             self.warnings.push(Warning {
                 kind: WarningKind::InstalledVersionUsed,
                 message: note.clone(),
@@ -129,7 +129,7 @@ impl Servers {
         wanted: &ServerPlan,
         found: &FoundStudy,
         interrupt: &Interrupt,
-        progress: &mut Progress,
+        progress: &mut ProgressDisplay,
     ) -> Result<Filled> {
         interrupt.check()?;
         let mut external = ExternalServer::attach(dsn, found, progress)?;
@@ -271,7 +271,7 @@ pub fn start_one(
     found: &FoundStudy,
     args: &ServerArgs,
     interrupt: &Interrupt,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
 ) -> Result<Server> {
     interrupt.check()?;
     let installation = find(wanted, found, args, progress)?;
@@ -302,7 +302,7 @@ pub fn find(
     wanted: &ServerPlan,
     found: &FoundStudy,
     args: &ServerArgs,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
 ) -> Result<Installation> {
     let version = wanted.version.as_deref().unwrap_or_default();
     installation(version, wanted, args, progress)
@@ -313,7 +313,7 @@ fn installation(
     version: &str,
     wanted: &ServerPlan,
     args: &ServerArgs,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
 ) -> Result<Installation> {
     let request = VersionRequest::parse(version)?;
     let mut finder = match &args.cache {

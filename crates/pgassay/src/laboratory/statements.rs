@@ -7,7 +7,7 @@ use pgassay_core::plan::Plan;
 use pgassay_core::statement::{ScriptStatements, StatementLatency};
 use pgassay_core::study::StudySource;
 use pgassay_load::CommandMeasurement;
-use pgassay_script::{Command, CommandKind};
+use pgassay_script::{CommandKind, ScriptCommand};
 
 use super::scripts;
 
@@ -55,7 +55,7 @@ impl Statements {
 }
 
 /// The commands that wait for the server, with their latencies.
-fn described(commands: &[Command], measured: &[CommandMeasurement]) -> Vec<StatementLatency> {
+fn described(commands: &[ScriptCommand], measured: &[CommandMeasurement]) -> Vec<StatementLatency> {
     let mut in_pipeline = false;
     let mut all = Vec::new();
     for (command, measured) in commands.iter().zip(measured) {
@@ -87,13 +87,13 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use pgassay_script::{Names, Options, Script};
+    use pgassay_script::{ParseOptions, ParsedScript, VariableNames};
 
     #[test]
     fn commands_that_wait_for_the_server_are_listed() {
         let text = "\\set x 1\nselect 1;\n\\startpipeline\nselect 2;\nselect 3;\n\\endpipeline\nselect 4;\n";
-        let mut names = Names::new();
-        let script = Script::parse("s", text, &Options::default(), &mut names).unwrap();
+        let mut names = VariableNames::new();
+        let script = ParsedScript::parse("s", text, &ParseOptions::default(), &mut names).unwrap();
         let commands = script.commands();
         let measured = vec![CommandMeasurement::default(); commands.len()];
         let found: Vec<(u32, String, bool)> = described(commands, &measured)

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pgassay_core::transactions::{TransactionTimes, Transactions};
-use pgassay_load::{ClientPool, FailedTry, LoadError, Measurement, Observer, Outcome, Transaction};
+use pgassay_load::{
+    ClientPool, FailedTry, LoadError, Measurement, Observer, Transaction, TransactionOutcome,
+};
 use pgassay_profile::{Blocked, Samples, Span, SpanAccount};
 
 /// Maximum number of transactions recorded per trial, over all threads: 24 MiB.
@@ -68,7 +70,7 @@ impl TransactionRecorder {
         pids: &[u32],
         measured: &Measurement,
         samples: &Samples,
-    ) -> Option<Account> {
+    ) -> Option<TransactionAccount> {
         let off_cpu = samples.off_cpu.as_ref()?;
         let kept = self.shelf.kept.lock();
         let kept = kept.unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +89,7 @@ impl TransactionRecorder {
             off_cpu.within(in_window().filter_map(spans)),
             off_cpu.within(in_tail().filter_map(spans)),
         );
-        Some(Account {
+        Some(TransactionAccount {
             samples_in_all: samples.within(in_window().filter_map(spans)),
             samples_in_tail: samples.within(in_tail().filter_map(spans)),
             transactions: Transactions {
@@ -105,7 +107,7 @@ impl TransactionRecorder {
 }
 
 /// What backends did within transactions: totals, and stacks for all transactions and for the tail.
-pub struct Account {
+pub struct TransactionAccount {
     pub transactions: Transactions,
     /// Blocked within any transaction.
     pub blocked_in_all: Vec<Blocked>,
@@ -152,7 +154,7 @@ impl RecordedTransaction {
 
 impl Observer for ThreadKeeper {
     fn transaction(&mut self, transaction: &Transaction) {
-        if transaction.outcome != Outcome::Done {
+        if transaction.outcome != TransactionOutcome::Done {
             return;
         }
         if self.kept.len() == self.kept.capacity() {

@@ -45,7 +45,7 @@ const VACUUM_ALL: &str = "select format('vacuum analyze %I.%I', schemaname, reln
 
 /// A server's plan with the settings that prevent automatic checkpoints and autovacuum.
 pub fn with_maintenance_off(wanted: &ServerPlan, maintenance: Maintenance) -> ServerPlan {
-    let decides = Planned::of(wanted, maintenance);
+    let decides = PlannedMaintenance::of(wanted, maintenance);
     let mut settings: BTreeMap<String, String> = wanted.settings.clone();
     let ours = [
         (OF_CHECKPOINTS[0], decides.checkpoint),
@@ -63,12 +63,12 @@ pub fn with_maintenance_off(wanted: &ServerPlan, maintenance: Maintenance) -> Se
 
 /// When to run one server's checkpoints and vacuum; `None` if the study or the server decides.
 #[derive(Clone, Copy)]
-struct Planned {
+struct PlannedMaintenance {
     checkpoint: Option<MaintenanceTime>,
     vacuum: Option<MaintenanceTime>,
 }
 
-impl Planned {
+impl PlannedMaintenance {
     fn of(wanted: &ServerPlan, maintenance: Maintenance) -> Self {
         let is_free = |name: &str| {
             !wanted
@@ -92,14 +92,17 @@ impl Planned {
 pub struct MaintenanceRunner<'a> {
     servers: &'a Servers,
     /// In the plan's order of servers.
-    decided: Vec<Planned>,
+    decided: Vec<PlannedMaintenance>,
 }
 
 impl<'a> MaintenanceRunner<'a> {
     /// Decides what to run on each server of a plan.
     pub fn new(plan: &Plan, servers: &'a Servers) -> Self {
         let maintenance = plan.schedule.maintenance;
-        let decided = plan.servers.iter().map(|it| Planned::of(it, maintenance));
+        let decided = plan
+            .servers
+            .iter()
+            .map(|it| PlannedMaintenance::of(it, maintenance));
         Self {
             servers,
             decided: decided.collect(),

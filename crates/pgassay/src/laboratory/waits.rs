@@ -16,7 +16,7 @@ use pgassay_profile::{
 };
 use pgassay_wire::Exchange;
 
-use crate::connector::Stream;
+use crate::connector::TimedStream;
 use crate::system_env::monotonic_ns;
 
 /// Maximum queries of `pg_stat_activity` per second; each costs the server a few tenths of a
@@ -29,7 +29,7 @@ pub enum WaitProbe {
     /// The backends' memory.
     Memory(WaitReader),
     /// `pg_stat_activity`, over a separate connection.
-    Server(Arc<Mutex<ActivitySampler<Stream>>>),
+    Server(Arc<Mutex<ActivitySampler<TimedStream>>>),
 }
 
 impl WaitProbe {
@@ -37,7 +37,7 @@ impl WaitProbe {
     /// if `connect` is given. Also returns why its memory is not readable.
     pub fn of(
         server: &LiveServer,
-        mut connect: Option<impl FnMut() -> Result<Exchange<Stream>>>,
+        mut connect: Option<impl FnMut() -> Result<Exchange<TimedStream>>>,
     ) -> (Option<Self>, Option<Check>) {
         let refusal = match reader(server, connect.as_mut()) {
             Ok(reader) => return (Some(Self::Memory(reader)), None),
@@ -49,11 +49,11 @@ impl WaitProbe {
     }
 
     /// The probe for a server whose processes are not visible from here.
-    pub fn remote(exchange: Exchange<Stream>) -> Result<Self> {
+    pub fn remote(exchange: Exchange<TimedStream>) -> Result<Self> {
         Self::of_activity(exchange, false)
     }
 
-    fn of_activity(exchange: Exchange<Stream>, sees_processes: bool) -> Result<Self> {
+    fn of_activity(exchange: Exchange<TimedStream>, sees_processes: bool) -> Result<Self> {
         let activity = ActivitySampler::open(exchange, sees_processes)?;
         Ok(Self::Server(Arc::new(Mutex::new(activity))))
     }
@@ -76,7 +76,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Finds where a server stores its wait events. Before version 14 this takes two connections.
 fn reader(
     server: &LiveServer,
-    connect: Option<&mut impl FnMut() -> Result<Exchange<Stream>>>,
+    connect: Option<&mut impl FnMut() -> Result<Exchange<TimedStream>>>,
 ) -> Result<WaitReader> {
     let opened = WaitReader::open(server);
     if let Err(WaitError::NotPermitted(_)) = opened {
@@ -101,23 +101,26 @@ fn reader(
 
 /// Samples waits at intervals and counts them.
 pub struct WaitSampler {
-    log: Log,
+    log: WaitLogSource,
     every: Duration,
     cpu_us: f64,
 }
 
-enum Log {
+enum WaitLogSource {
     Memory(WaitReader, WaitLog<u32>),
-    Server(Arc<Mutex<ActivitySampler<Stream>>>, WaitLog<NamedWait>),
+    Server(Arc<Mutex<ActivitySampler<TimedStream>>>, WaitLog<NamedWait>),
 }
 
 impl WaitSampler {
     /// A sampler without samples. Queries of the server are limited to [`ACTIVITY_HZ`].
     pub fn new(probe: WaitProbe, frequency_hz: u32) -> Self {
         let (log, hz) = match probe {
-            WaitProbe::Memory(reader) => (Log::Memory(reader, WaitLog::default()), frequency_hz),
+            WaitProbe::Memory(reader) => (
+                WaitLogSource::Memory(reader, WaitLog::default()),
+                frequency_hz,
+            ),
             WaitProbe::Server(activity) => (
-                Log::Server(activity, WaitLog::default()),
+                WaitLogSource::Server(activity, WaitLog::default()),
                 frequency_hz.min(ACTIVITY_HZ),
             ),
         };
@@ -145,8 +148,8 @@ impl WaitSampler {
         let own_ns = text.split_whitespace().next().map(str::parse::<u64>);
         let own_ns = own_ns.and_then(Result::ok).unwrap_or(0);
         let answering_ns = match &self.log {
-            Log::Memory(..) => 0,
-            Log::Server(activity, _) => locked(activity).own_cpu_ns().unwrap_or(0),
+            WaitLogSource::Memory(..) => 0,
+            WaitLogSource::Server(activity, _) => locked(activity).own_cpu_ns().unwrap_or(0),
         };
         (own_ns + answering_ns) as f64 / 1e3
     }
@@ -155,8 +158,8 @@ impl WaitSampler {
     pub fn finish(self, major: Option<&str>) -> Waits {
         let name = |number| named(major.unwrap_or_default(), number);
         let (source, log) = match self.log {
-            Log::Memory(_, log) => (WaitSource::Memory, log.named(name)),
-            Log::Server(_, log) => (WaitSource::PgStatActivity, log),
+            WaitLogSource::Memory(_, log) => (WaitSource::Memory, log.named(name)),
+            WaitLogSource::Server(_, log) => (WaitSource::PgStatActivity, log),
         };
         waits_of(source, log, self.cpu_us)
     }
@@ -180,7 +183,7 @@ pub fn waits_of(source: WaitSource, log: WaitLog<NamedWait>, sampling_cpu_us: f6
     }
 }
 
-impl Log {
+impl WaitLogSource {
     fn look(&mut self, pids: &[u32]) {
         match self {
             Self::Memory(reader, log) => log.sweep(reader, pids.iter().copied()),
@@ -302,7 +305,7 @@ impl WaitThread {
     }
 }
 
-impl Log {
+impl WaitLogSource {
     /// Takes the samples so far and leaves the log empty.
     fn take(&mut self) -> WaitSamples {
         match self {

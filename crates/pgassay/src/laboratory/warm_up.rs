@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pgassay_core::plan::{Point, Schedule};
 use pgassay_core::study::StudySource;
-use pgassay_load::{Timing, Window};
+use pgassay_load::{RunLength, Timing};
 
 use super::client_pools::Clients;
 use crate::exit::Interrupted;
@@ -57,7 +57,7 @@ pub fn warm_up(
         is_steady: false,
         trial: Timing::of(settle, planned, Duration::ZERO),
     };
-    let window = Window::Timed {
+    let window = RunLength::Timed {
         settle: Duration::ZERO,
         measure: Duration::from_micros(schedule.warm_up_window_us),
     };

@@ -10,14 +10,14 @@ use pgassay_core::profile::{Frame, Profile, ProfileBuilder, Quality};
 use pgassay_core::subsystem::wait_event;
 use pgassay_core::trial::{CpuTotals, CrossCheckReadings};
 use pgassay_profile::{
-    Blocked, CpuLog, CpuTotals as ProcessTotals, LiveServer, MachineCpu, OffCpu, ProcessOffCpu,
-    ProcessTreeCpu, ProcessTreesCpu, Role, Samples, Selection, Span, own_cpu_ns, process_cpu_ns,
+    Blocked, CpuLog, LiveServer, MachineCpu, OffCpu, ProcessOffCpu, ProcessTotals, ProcessTreeCpu,
+    ProcessTreesCpu, Role, Samples, Selection, Span, own_cpu_ns, process_cpu_ns,
 };
 
-use super::transactions::Account;
+use super::transactions::TransactionAccount;
 
 /// CPU totals at one point in time.
-pub struct Reading {
+pub struct TotalsReading {
     backends: ProcessTotals,
     /// All processes of the machine, to separate other programs from pgassay and its servers.
     trees: ProcessTreesCpu,
@@ -56,7 +56,7 @@ pub struct Passed {
     pub second: CrossCheckReadings,
 }
 
-impl Reading {
+impl TotalsReading {
     /// Reads the totals now. Skips a backend that has exited; the load engine reports why.
     pub fn take(
         server: Option<&LiveServer>,
@@ -275,7 +275,7 @@ impl Profiles {
         condition: usize,
         variant: usize,
         watched: &ProfiledTrial<'_>,
-        account: &Account,
+        account: &TransactionAccount,
     ) {
         let builder = &mut self.builders[condition * self.variants + variant];
         builder.add_transactions(&account.transactions);
@@ -361,7 +361,7 @@ fn switched(off_cpu: &OffCpu, process: &ProcessOffCpu) -> Quality {
     }
 }
 
-fn frame(frame: &pgassay_profile::Frame) -> Frame {
+fn frame(frame: &pgassay_profile::StackFrame) -> Frame {
     Frame {
         symbol: frame.name().map(str::to_owned),
         object: frame.object.to_string(),

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use super::UringDriver;
 use crate::clock;
-use crate::driver::{Arrival, Connection, Driver};
+use crate::driver::{Arrival, Driver, DriverConnection};
 
 /// How long a byte may take from one end of a socket to the other.
 const PROBE_LIMIT_NS: u64 = 1_000_000_000;
@@ -24,7 +24,7 @@ fn exchange_bytes() -> io::Result<()> {
     let (ours, mut theirs) = UnixStream::pair()?;
     theirs.set_nonblocking(true)?;
     let mut driver = UringDriver::new(1)?;
-    driver.adopt(vec![Some(Connection {
+    driver.adopt(vec![Some(DriverConnection {
         fd: ours.into(),
         early: Vec::new(),
     })])?;

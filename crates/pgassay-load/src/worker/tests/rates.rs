@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_window_counts_what_ends_in_it() {
-    let mut bench = Bench::new(3, Protocol::Simple, &[("select 1;", 1)]);
+    let mut bench = Bench::new(3, QueryProtocol::Simple, &[("select 1;", 1)]);
     // Transactions end at 1001, 2001, …; the window contains the ends at 2001 … 9001.
     assert_eq!(bench.run(2_001..10_001, None, false).unwrap(), 0);
     let recorder = &bench.worker.recorder;
@@ -24,7 +24,7 @@ fn a_window_counts_what_ends_in_it() {
 #[test]
 fn rate_is_independent_of_window_phase() {
     for offset_ns in [0, 1, 250, 999] {
-        let mut bench = Bench::new(3, Protocol::Simple, &[("select 1;", 1)]);
+        let mut bench = Bench::new(3, QueryProtocol::Simple, &[("select 1;", 1)]);
         // 8.5 transactions per client, of which 8 or 9 end in the window.
         let begin_ns = 2_001 + offset_ns;
         bench.run(begin_ns..begin_ns + 8_500, None, false).unwrap();
@@ -38,7 +38,7 @@ fn rate_is_independent_of_window_phase() {
 
 #[test]
 fn spread_starts_spread_ends() {
-    let mut bench = Bench::new(4, Protocol::Simple, &[("select 1;", 1)]);
+    let mut bench = Bench::new(4, QueryProtocol::Simple, &[("select 1;", 1)]);
     let kept = observed(&mut bench);
     bench.starts = vec![0, 250, 500, 750];
     bench.run(2_001..10_001, None, false).unwrap();
@@ -62,10 +62,10 @@ fn spread_starts_spread_ends() {
 fn clients_run_until_straddling_transactions_end() {
     let text = "\\if :client_id = 1\n\\sleep 6 us\n\\endif\nSELECT 1;\n";
     for (starts, begun_after) in [(vec![], 0), (vec![0, 0], 6)] {
-        let mut bench = Bench::new(2, Protocol::Simple, &[(text, 1)]);
+        let mut bench = Bench::new(2, QueryProtocol::Simple, &[(text, 1)]);
         for client in &mut bench.worker.clients {
-            let id = pgassay_script::Value::Int(i64::from(client.run.id));
-            client.run.set_variable(Names::CLIENT_ID, id);
+            let id = pgassay_script::ScriptValue::Int(i64::from(client.run.id));
+            client.run.set_variable(VariableNames::CLIENT_ID, id);
         }
         let kept = observed(&mut bench);
         bench.starts = starts;
@@ -86,7 +86,7 @@ fn clients_run_until_straddling_transactions_end() {
 
 #[test]
 fn stop_ends_postponed_clients() {
-    let mut bench = Bench::new(2, Protocol::Simple, &[("select 1;", 1)]);
+    let mut bench = Bench::new(2, QueryProtocol::Simple, &[("select 1;", 1)]);
     bench.starts = vec![0, 60_000_000_000];
     assert_eq!(bench.run(1..u64::MAX, None, true).unwrap(), 0);
     assert_eq!(

@@ -8,7 +8,7 @@ use pgassay_wire::{Exchange, ExchangeError, Password, QueryResult, WireError};
 
 use super::message::{self, Exit, fatal};
 use super::settings::Settings;
-use crate::connector::{ConnectError, Stream, connect};
+use crate::connector::{ConnectError, TimedStream, connect};
 use crate::system_env::{RealSystem, ask_password};
 
 /// The connection target from options and environment.
@@ -46,7 +46,7 @@ pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
 
 /// The setup connection.
 pub struct Setup {
-    exchange: Exchange<Stream>,
+    exchange: Exchange<TimedStream>,
     address: Address,
 }
 

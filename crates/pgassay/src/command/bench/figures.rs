@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use pgassay_load::{FailureKind, Outcome, Transaction};
+use pgassay_load::{FailureKind, Transaction, TransactionOutcome};
 
 /// The cells of one thread and script.
 #[derive(Default)]
@@ -29,7 +29,7 @@ pub struct Cells {
 
 /// Sums of cells. Times are in µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct BenchFigures {
     pub done: u64,
     pub latency_sum_us: f64,
     pub latency_sum2: f64,
@@ -67,7 +67,7 @@ pub fn latency_and_lag_us(transaction: &Transaction) -> (f64, f64) {
 impl Cells {
     /// Counts a transaction; it is late if its latency exceeds `limit_us`.
     pub fn count(&self, transaction: &Transaction, limit_us: Option<u64>) {
-        if transaction.outcome == Outcome::Skipped {
+        if transaction.outcome == TransactionOutcome::Skipped {
             count(&self.skipped, 1);
             return;
         }
@@ -75,7 +75,7 @@ impl Cells {
             count(&self.retried, 1);
             count(&self.retries, u64::from(transaction.tries - 1));
         }
-        if let Outcome::Failed(kind) = transaction.outcome {
+        if let TransactionOutcome::Failed(kind) = transaction.outcome {
             let cell = match kind {
                 FailureKind::Serialization => &self.serialization,
                 FailureKind::Deadlock => &self.deadlock,
@@ -128,8 +128,8 @@ impl Cells {
     }
 
     /// The current values.
-    pub fn read(&self) -> Figures {
-        Figures {
+    pub fn read(&self) -> BenchFigures {
+        BenchFigures {
             done: self.done.load(Relaxed),
             latency_sum_us: double(&self.latency_sum),
             latency_sum2: double(&self.latency_sum2),
@@ -146,7 +146,7 @@ impl Cells {
     }
 }
 
-impl Figures {
+impl BenchFigures {
     /// Failed transactions of all kinds.
     pub fn failed(&self) -> u64 {
         self.serialization + self.deadlock + self.other
@@ -202,16 +202,18 @@ impl Board {
     }
 
     /// A script's figures, over all threads.
-    pub fn script(&self, script: usize) -> Figures {
-        self.0.iter().fold(Figures::default(), |sum, cells| {
+    pub fn script(&self, script: usize) -> BenchFigures {
+        self.0.iter().fold(BenchFigures::default(), |sum, cells| {
             sum.plus(&cells[script].read())
         })
     }
 
     /// All figures.
-    pub fn all(&self) -> Figures {
+    pub fn all(&self) -> BenchFigures {
         let cells = self.0.iter().flatten();
-        cells.fold(Figures::default(), |sum, cells| sum.plus(&cells.read()))
+        cells.fold(BenchFigures::default(), |sum, cells| {
+            sum.plus(&cells.read())
+        })
     }
 }
 
@@ -221,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    fn transaction(outcome: Outcome, latency_us: u64, tries: u32) -> Transaction {
+    fn transaction(outcome: TransactionOutcome, latency_us: u64, tries: u32) -> Transaction {
         Transaction {
             client: 0,
             ended_before: 0,
@@ -239,12 +241,12 @@ mod tests {
         let board = Board::new(2, 1);
         let cells = &board.of_thread(1)[0];
         for (outcome, tries) in [
-            (Outcome::Done, 1),
-            (Outcome::Done, 3),
-            (Outcome::Skipped, 1),
-            (Outcome::Failed(FailureKind::Serialization), 2),
-            (Outcome::Failed(FailureKind::Deadlock), 1),
-            (Outcome::Failed(FailureKind::Other), 1),
+            (TransactionOutcome::Done, 1),
+            (TransactionOutcome::Done, 3),
+            (TransactionOutcome::Skipped, 1),
+            (TransactionOutcome::Failed(FailureKind::Serialization), 2),
+            (TransactionOutcome::Failed(FailureKind::Deadlock), 1),
+            (TransactionOutcome::Failed(FailureKind::Other), 1),
         ] {
             cells.count(&transaction(outcome, 10, tries), Some(9));
         }
@@ -262,7 +264,8 @@ mod tests {
         let board = Board::new(1, 1);
         assert_eq!(board.all().latency_ms(), None);
         for latency_us in [1000, 3000] {
-            board.of_thread(0)[0].count(&transaction(Outcome::Done, latency_us, 1), None);
+            board.of_thread(0)[0]
+                .count(&transaction(TransactionOutcome::Done, latency_us, 1), None);
         }
         assert_eq!(board.all().latency_ms(), Some((2.0, 1.0)));
         assert!((board.all().lag_sum_us - 4.0).abs() < 1e-9);

@@ -14,8 +14,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
-use pgassay_load::{Measurement, Outcome, Transaction};
-use pgassay_script::Script;
+use pgassay_load::{Measurement, Transaction, TransactionOutcome};
+use pgassay_script::ParsedScript;
 
 use super::message::{Exit, fatal};
 use crate::connector::os_error_text;
@@ -48,7 +48,7 @@ fn growing() -> Histogram<u64> {
 impl Second {
     /// Counts a successful transaction.
     pub fn count(&mut self, transaction: &Transaction, epoch_shift_us: u64, log: &HdrLog) {
-        if transaction.outcome != Outcome::Done {
+        if transaction.outcome != TransactionOutcome::Done {
             return;
         }
         let second = (transaction.end_ns / 1000 + epoch_shift_us) / 1_000_000;
@@ -107,7 +107,7 @@ impl HdrLog {
     /// Writes the log.
     pub fn write(
         &self,
-        scripts: &[(Arc<Script>, u32)],
+        scripts: &[(Arc<ParsedScript>, u32)],
         measurement: &Measurement,
     ) -> Result<(), Exit> {
         self.try_write(scripts, measurement).map_err(|error| {
@@ -120,7 +120,7 @@ impl HdrLog {
 
     fn try_write(
         &self,
-        scripts: &[(Arc<Script>, u32)],
+        scripts: &[(Arc<ParsedScript>, u32)],
         measurement: &Measurement,
     ) -> Result<(), Box<dyn std::error::Error>> {
         let packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);

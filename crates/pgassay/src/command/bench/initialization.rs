@@ -229,7 +229,7 @@ impl Initialization<'_> {
             ""
         };
         let total = rows_per_scale * i64::from(self.settings.scale);
-        let mut progress = Progress::new(self.settings, table, total);
+        let mut progress = FillProgress::new(self.settings, table, total);
         let mut row = 0;
         self.setup
             .copy(&format!("copy {table} from stdin{freeze}"), |out| {
@@ -332,7 +332,7 @@ fn quoted(name: &str) -> String {
 }
 
 /// Prints the progress of filling a table on stderr.
-struct Progress {
+struct FillProgress {
     /// The table's name in progress lines.
     of: String,
     total: i64,
@@ -345,7 +345,7 @@ struct Progress {
     clears: bool,
 }
 
-impl Progress {
+impl FillProgress {
     fn new(settings: &Settings, table: &str, total: i64) -> Self {
         Self {
             of: if settings.compat >= Compat::V17 {

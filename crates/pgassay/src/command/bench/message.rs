@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgassay_load::LoadError;
-use pgassay_wire::{ExchangeError, ServerError};
+use pgassay_wire::{ExchangeError, ServerMessage};
 
 use crate::connector::failed_at;
 
@@ -92,7 +92,7 @@ pub fn fatal(text: &str) -> Exit {
 }
 
 /// A server error in libpq's format; `sql` is the statement that its position refers to.
-pub fn of_server(error: &ServerError, sql: Option<&str>) -> String {
+pub fn of_server(error: &ServerMessage, sql: Option<&str>) -> String {
     let mut text = format!("{}:  {}\n", error.severity, error.message);
     if let (Some(sql), Some(position)) = (sql, error.position) {
         text.push_str(&excerpt(sql, position));

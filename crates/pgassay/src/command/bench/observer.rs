@@ -8,7 +8,8 @@ use std::io::{BufWriter, Write};
 use std::sync::Arc;
 
 use pgassay_load::{
-    AbortCause, FailedTry, FailureKind, LoadError, Observer, Outcome, ScriptLocation, Transaction,
+    AbortCause, FailedTry, FailureKind, LoadError, Observer, ScriptLocation, Transaction,
+    TransactionOutcome,
 };
 use pgassay_script::{EvalError, Refusal, Rng};
 
@@ -32,11 +33,11 @@ pub struct Common {
 pub struct Watcher {
     common: Arc<Common>,
     thread: usize,
-    log: Option<Log>,
+    log: Option<TransactionLog>,
     second: Option<Second>,
 }
 
-struct Log {
+struct TransactionLog {
     file: BufWriter<File>,
     sample: Rng,
     /// The current interval of an aggregated log.
@@ -50,7 +51,7 @@ struct Log {
 impl Watcher {
     /// The observer of a thread; `file` is its log.
     pub fn new(common: &Arc<Common>, thread: usize, sample: Rng, file: Option<File>) -> Self {
-        let log = file.map(|file| Log {
+        let log = file.map(|file| TransactionLog {
             file: BufWriter::new(file),
             sample,
             interval: Cells::default(),
@@ -135,7 +136,7 @@ impl Observer for Watcher {
     }
 }
 
-impl Log {
+impl TransactionLog {
     fn transaction(
         &mut self,
         transaction: &Transaction,
@@ -155,7 +156,7 @@ impl Log {
             }
             self.close_intervals(now_us, every_s, settings)?;
             self.interval.count(transaction, None);
-            if transaction.outcome == Outcome::Done {
+            if transaction.outcome == TransactionOutcome::Done {
                 self.latency_min_us = self.latency_min_us.min(latency_us);
                 self.latency_max_us = self.latency_max_us.max(latency_us);
                 self.lag_min_us = self.lag_min_us.min(lag_us);
@@ -171,7 +172,7 @@ impl Log {
         let (seconds, micros) = (now_us / 1_000_000, now_us % 1_000_000);
         write!(self.file, " {} {seconds} {micros}", transaction.script)?;
         if settings.rate_per_s.is_some() {
-            let is_done = transaction.outcome == Outcome::Done;
+            let is_done = transaction.outcome == TransactionOutcome::Done;
             write!(self.file, " {:.0}", if is_done { lag_us } else { 0.0 })?;
         }
         if settings.tries_max != 1 {
@@ -238,14 +239,14 @@ impl Log {
 }
 
 /// What a log contains instead of a latency.
-fn result(outcome: Outcome, detailed: bool) -> Option<&'static str> {
+fn result(outcome: TransactionOutcome, detailed: bool) -> Option<&'static str> {
     match outcome {
-        Outcome::Done => None,
-        Outcome::Skipped => Some("skipped"),
-        Outcome::Failed(FailureKind::Serialization) if detailed => Some("serialization"),
-        Outcome::Failed(FailureKind::Deadlock) if detailed => Some("deadlock"),
-        Outcome::Failed(FailureKind::Other) if detailed => Some("other"),
-        Outcome::Failed(_) => Some("failed"),
+        TransactionOutcome::Done => None,
+        TransactionOutcome::Skipped => Some("skipped"),
+        TransactionOutcome::Failed(FailureKind::Serialization) if detailed => Some("serialization"),
+        TransactionOutcome::Failed(FailureKind::Deadlock) if detailed => Some("deadlock"),
+        TransactionOutcome::Failed(FailureKind::Other) if detailed => Some("other"),
+        TransactionOutcome::Failed(_) => Some("failed"),
     }
 }
 
@@ -302,7 +303,7 @@ fn tell_cause(client: u32, place: &ScriptLocation, cause: &AbortCause) {
         ));
     };
     let at = format!("client {client} script {script} command {command} query {query}");
-    let refused = |error: &pgassay_wire::ServerError| {
+    let refused = |error: &pgassay_wire::ServerMessage| {
         message::error(&format!(
             "client {client} script {script} aborted in command {command} query {query}: {}",
             message::of_server(error, place.sent.as_deref())

@@ -165,7 +165,7 @@ pub struct Found {
 }
 
 /// Reads options one at a time, so that the first error is reported first.
-pub struct Reader<'a> {
+pub struct OptionReader<'a> {
     words: std::slice::Iter<'a, String>,
     /// Short options that follow in the current word.
     cluster: &'a str,
@@ -175,7 +175,7 @@ pub struct Reader<'a> {
     is_posix: bool,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> OptionReader<'a> {
     /// Reads the arguments `words`, without the program name.
     pub fn new(words: &'a [String], compat: Compat, is_posix: bool) -> Self {
         Self {
@@ -320,7 +320,7 @@ mod tests {
 
     fn read(line: &str, compat: Compat) -> Result<Read, String> {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        let mut reader = Reader::new(&words, compat, false);
+        let mut reader = OptionReader::new(&words, compat, false);
         let mut found = Vec::new();
         while let Some(next) = reader.next() {
             let next = next?;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use super::figures::Figures;
+use super::figures::BenchFigures;
 use super::message::write_stderr;
 use super::observer::Common;
 use super::settings::Settings;
@@ -14,7 +14,8 @@ use crate::system_env::monotonic_ns;
 pub fn report_progress(common: &Common, every_s: u32, done: &Receiver<()>) {
     let begin_ns = monotonic_ns();
     let every_ns = u64::from(every_s) * 1_000_000_000;
-    let (mut last, mut last_ns, mut next_ns) = (Figures::default(), begin_ns, begin_ns + every_ns);
+    let (mut last, mut last_ns, mut next_ns) =
+        (BenchFigures::default(), begin_ns, begin_ns + every_ns);
     loop {
         let pause = Duration::from_nanos(next_ns.saturating_sub(monotonic_ns()));
         if done.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
@@ -37,8 +38,14 @@ pub fn report_progress(common: &Common, every_s: u32, done: &Receiver<()>) {
     }
 }
 
-fn line(settings: &Settings, at_s: &str, run_s: f64, now: &Figures, last: &Figures) -> String {
-    let since = Figures {
+fn line(
+    settings: &Settings,
+    at_s: &str,
+    run_s: f64,
+    now: &BenchFigures,
+    last: &BenchFigures,
+) -> String {
+    let since = BenchFigures {
         done: now.done - last.done,
         latency_sum_us: now.latency_sum_us - last.latency_sum_us,
         latency_sum2: now.latency_sum2 - last.latency_sum2,

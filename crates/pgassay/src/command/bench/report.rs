@@ -8,15 +8,15 @@
 use std::fmt::Write;
 
 use pgassay_load::{CommandMeasurement, Measurement};
-use pgassay_script::{Compat, Script};
+use pgassay_script::{Compat, ParsedScript};
 
-use super::figures::{Board, Figures};
+use super::figures::{BenchFigures, Board};
 use super::settings::{PartitionMethod, Settings};
 
 /// The contents of a report.
 pub struct Report<'a> {
     pub settings: &'a Settings,
-    pub scripts: &'a [(std::sync::Arc<Script>, u32)],
+    pub scripts: &'a [(std::sync::Arc<ParsedScript>, u32)],
     pub board: &'a Board,
     pub measurement: &'a Measurement,
     pub scale: i32,
@@ -116,7 +116,7 @@ impl Report<'_> {
     fn write_failures(
         &self,
         out: &mut String,
-        figures: &Figures,
+        figures: &BenchFigures,
         prefix: &str,
     ) -> std::fmt::Result {
         let settings = self.settings;
@@ -143,7 +143,12 @@ impl Report<'_> {
         Ok(())
     }
 
-    fn write_skipped(&self, out: &mut String, figures: &Figures, prefix: &str) -> std::fmt::Result {
+    fn write_skipped(
+        &self,
+        out: &mut String,
+        figures: &BenchFigures,
+        prefix: &str,
+    ) -> std::fmt::Result {
         let (settings, skipped) = (self.settings, figures.skipped);
         if settings.rate_per_s.is_none() || settings.latency_limit_us.is_none() {
             return Ok(());
@@ -155,7 +160,7 @@ impl Report<'_> {
         )
     }
 
-    fn write_latency(&self, out: &mut String, total: &Figures) -> std::fmt::Result {
+    fn write_latency(&self, out: &mut String, total: &BenchFigures) -> std::fmt::Result {
         let settings = self.settings;
         if let Some(limit_us) = settings.latency_limit_us {
             let share = if total.done == 0 {
@@ -195,7 +200,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    fn write_connections(&self, out: &mut String, total: &Figures) -> std::fmt::Result {
+    fn write_connections(&self, out: &mut String, total: &BenchFigures) -> std::fmt::Result {
         let tps = self.tps();
         if self.settings.connects {
             let count = (total.done + total.failed()).max(1);
@@ -209,7 +214,7 @@ impl Report<'_> {
         }
     }
 
-    fn write_scripts(&self, out: &mut String, total: &Figures) -> std::fmt::Result {
+    fn write_scripts(&self, out: &mut String, total: &BenchFigures) -> std::fmt::Result {
         let weights: u64 = self
             .scripts
             .iter()
@@ -240,8 +245,8 @@ impl Report<'_> {
     fn write_share(
         &self,
         out: &mut String,
-        figures: &Figures,
-        total: &Figures,
+        figures: &BenchFigures,
+        total: &BenchFigures,
     ) -> std::fmt::Result {
         let counted = figures.total();
         let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
@@ -275,7 +280,7 @@ impl Report<'_> {
     fn write_commands(
         &self,
         out: &mut String,
-        script: &Script,
+        script: &ParsedScript,
         times: &[CommandMeasurement],
         several: bool,
     ) -> std::fmt::Result {
@@ -306,7 +311,7 @@ impl Report<'_> {
     }
 }
 
-fn write_mean(out: &mut String, prefix: &str, figures: &Figures) -> std::fmt::Result {
+fn write_mean(out: &mut String, prefix: &str, figures: &BenchFigures) -> std::fmt::Result {
     let Some((mean_ms, deviation_ms)) = figures.latency_ms() else {
         return Ok(());
     };

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use pgassay_load::{
     ClientOptions, ClientPool, ClientPoolConfig, Limits, LoadError, Measurement, Observer, OnAbort,
-    WeightedScript, Window,
+    RunLength, WeightedScript,
 };
-use pgassay_script::{Compat, Names, Options, Script};
+use pgassay_script::{Compat, ParseOptions, ParsedScript, VariableNames};
 use pgassay_wire::conninfo::Target;
 
 use super::connection::{self, Setup, sqlstate};
@@ -38,9 +38,9 @@ struct Tables {
 }
 
 /// The parsed scripts.
-struct Scripts {
-    weighted: Vec<(Arc<Script>, u32)>,
-    names: Arc<Names>,
+struct ParsedScripts {
+    weighted: Vec<(Arc<ParsedScript>, u32)>,
+    names: Arc<VariableNames>,
 }
 
 /// Runs a benchmark.
@@ -128,12 +128,12 @@ fn print(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-fn parse(settings: &Settings) -> Result<Scripts, Exit> {
-    let options = Options {
+fn parse(settings: &Settings) -> Result<ParsedScripts, Exit> {
+    let options = ParseOptions {
         protocol: settings.protocol,
         compat: settings.compat,
     };
-    let mut names = Names::new();
+    let mut names = VariableNames::new();
     for (name, _) in &settings.variables {
         names
             .define("option", name)
@@ -147,7 +147,7 @@ fn parse(settings: &Settings) -> Result<Scripts, Exit> {
         }
         weighted.push((Arc::new(parsed), script.weight));
     }
-    Ok(Scripts {
+    Ok(ParsedScripts {
         weighted,
         names: Arc::new(names),
     })
@@ -246,7 +246,7 @@ fn vacuum(setup: &mut Setup, settings: &Settings) {
 
 fn configure(
     settings: &Settings,
-    scripts: &Scripts,
+    scripts: &ParsedScripts,
     target: Target,
     scale: i32,
     common: &Arc<Common>,
@@ -301,7 +301,7 @@ fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<ClientOptions, E
         },
         times_commands: settings.per_command,
         shell: Some(Arc::new(shell::run)),
-        notices: Some(Arc::new(|notice: &pgassay_wire::ServerError| {
+        notices: Some(Arc::new(|notice: &pgassay_wire::ServerMessage| {
             message::write_stderr(&message::of_server(notice, None));
         })),
         trace: message::is_debugging()
@@ -354,11 +354,11 @@ fn measure(
     common: &Arc<Common>,
 ) -> Result<Measurement, Exit> {
     let window = match settings.duration_s {
-        Some(seconds) => Window::Timed {
+        Some(seconds) => RunLength::Timed {
             settle: Duration::ZERO,
             measure: Duration::from_secs(seconds.into()),
         },
-        None => Window::Counted {
+        None => RunLength::Counted {
             transactions_per_client: settings.transactions.unwrap_or_default().into(),
         },
     };

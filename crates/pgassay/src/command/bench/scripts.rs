@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::io::Read;
 
-use pgassay_script::{BUILTINS, Builtin, Names, Options, Script, split_weight};
+use pgassay_script::{BUILTINS, Builtin, ParseOptions, ParsedScript, VariableNames, split_weight};
 
 use super::message::{self, Exit, fatal};
 use crate::connector::os_error_text;
@@ -79,8 +79,13 @@ pub fn read_script(name: &str) -> Result<Vec<u8>, Exit> {
 }
 
 /// Parses a script and reports errors.
-pub fn parse(name: &str, text: &[u8], options: Options, names: &mut Names) -> Result<Script, Exit> {
-    Script::parse(name, text, &options, names).map_err(|error| {
+pub fn parse(
+    name: &str,
+    text: &[u8],
+    options: ParseOptions,
+    names: &mut VariableNames,
+) -> Result<ParsedScript, Exit> {
+    ParsedScript::parse(name, text, &options, names).map_err(|error| {
         message::error(&error.headline());
         if let Some(excerpt) = error.excerpt() {
             message::write_stderr(&format!("{excerpt}\n"));

@@ -2,11 +2,11 @@
 //! is reported. Source: `main` in pgbench.c.
 
 use pgassay_load::IoChoice;
-use pgassay_script::{Compat, Names, Options, Protocol, SCRIPTS_MAX};
+use pgassay_script::{Compat, ParseOptions, QueryProtocol, SCRIPTS_MAX, VariableNames};
 
 use super::message::{self, Exit, fatal};
 use super::number::{integer, leading_double, leading_integer};
-use super::options::{Found, Opt, Reader};
+use super::options::{Found, Opt, OptionReader};
 use super::scripts::{find_builtin, list_builtins, parse, read_script, show_script, weight};
 use super::seed::seed;
 use crate::system_env::open_files_max;
@@ -45,7 +45,7 @@ pub struct ScriptText {
 
 /// Connection options.
 #[derive(Clone, Debug, Default)]
-pub struct Connection {
+pub struct ConnectionOptions {
     pub host: Option<String>,
     pub port: Option<String>,
     pub user: Option<String>,
@@ -60,7 +60,7 @@ pub struct Connection {
 )]
 pub struct Settings {
     pub compat: Compat,
-    pub connection: Connection,
+    pub connection: ConnectionOptions,
     pub is_initialization: bool,
     pub init_steps: Option<String>,
     pub no_vacuum: bool,
@@ -80,7 +80,7 @@ pub struct Settings {
     pub transactions: Option<u32>,
     pub duration_s: Option<u32>,
     pub connects: bool,
-    pub protocol: Protocol,
+    pub protocol: QueryProtocol,
     pub variables: Vec<(String, String)>,
     pub scripts: Vec<ScriptText>,
     pub uses_builtin: bool,
@@ -113,7 +113,7 @@ impl Settings {
     fn new(compat: Compat, seed: u64) -> Self {
         Self {
             compat,
-            connection: Connection::default(),
+            connection: ConnectionOptions::default(),
             is_initialization: false,
             init_steps: None,
             no_vacuum: false,
@@ -133,7 +133,7 @@ impl Settings {
             transactions: None,
             duration_s: None,
             connects: false,
-            protocol: Protocol::Simple,
+            protocol: QueryProtocol::Simple,
             variables: Vec::new(),
             scripts: Vec::new(),
             uses_builtin: false,
@@ -173,7 +173,7 @@ impl Settings {
         })?;
         let mut settings = Self::new(compat, seed);
         let is_posix = std::env::var_os("POSIXLY_CORRECT").is_some();
-        let mut reader = Reader::new(words, compat, is_posix);
+        let mut reader = OptionReader::new(words, compat, is_posix);
         while let Some(found) = reader.next() {
             match found {
                 Ok(found) => settings.take(&found)?,
@@ -295,7 +295,7 @@ impl Settings {
             Opt::Connect => self.connects = true,
             Opt::Define => self.define(value)?,
             Opt::Protocol => {
-                self.protocol = Protocol::from_name(value)
+                self.protocol = QueryProtocol::from_name(value)
                     .ok_or_else(|| fatal(&format!("invalid query mode (-M): \"{value}\"")))?;
             }
             Opt::VacuumAll => self.vacuum_all = true,
@@ -373,11 +373,11 @@ impl Settings {
 
     /// Adds a script, after the checks that do not depend on later options.
     fn add_script(&mut self, name: &str, text: Vec<u8>, weight: u32) -> Result<(), Exit> {
-        let options = Options {
-            protocol: Protocol::Simple,
+        let options = ParseOptions {
+            protocol: QueryProtocol::Simple,
             compat: self.compat,
         };
-        parse(name, &text, options, &mut Names::new())?;
+        parse(name, &text, options, &mut VariableNames::new())?;
         if self.scripts.len() == SCRIPTS_MAX {
             return Err(fatal(&format!(
                 "at most {SCRIPTS_MAX} SQL scripts are allowed"
@@ -397,7 +397,7 @@ impl Settings {
         if name.is_empty() || text.is_empty() {
             return Err(invalid());
         }
-        Names::new()
+        VariableNames::new()
             .define("option", name)
             .map_err(|error| fatal(&error.to_string()))?;
         self.variables.retain(|(known, _)| known != name);

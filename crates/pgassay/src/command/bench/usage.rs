@@ -42,13 +42,13 @@ fn option(names: &str, what: &str) -> String {
     text
 }
 
-type Line = (Compat, Compat, &'static str, &'static str);
+type UsageLine = (Compat, Compat, &'static str, &'static str);
 
-const fn all(names: &'static str, what: &'static str) -> Line {
+const fn all(names: &'static str, what: &'static str) -> UsageLine {
     (Compat::V15, Compat::V18, names, what)
 }
 
-const SECTIONS: &[(&str, &[Line])] = &[
+const SECTIONS: &[(&str, &[UsageLine])] = &[
     (
         "Initialization options",
         &[

@@ -17,7 +17,7 @@ use crate::command::run::major_of;
 use crate::command::study::seed_of_now;
 use crate::exit::{Interrupted, Partial};
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::{checks, laboratory, results};
 
 /// The default of a study.
@@ -43,11 +43,11 @@ pub struct CalibrateArgs {
     )]
     pub comparisons: u32,
 
-    /// One comparison per load: a rough figure in about two minutes.
+    /// One comparison per load: a rough estimate in about two minutes.
     #[arg(long, conflicts_with = "comparisons")]
     pub quick: bool,
 
-    /// PostgreSQL version: 18, 9.6, 10.23.
+    /// PostgreSQL version, such as 18, 9.6 or 10.23.
     #[arg(long = "server", value_name = "VERSION", default_value = "18")]
     pub version: String,
 
@@ -70,7 +70,7 @@ pub struct CalibrateArgs {
 pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
     let store = results::open(&args.results)?;
     let interrupt = Interrupt::watch()?;
-    let mut progress = Progress::on_stderr();
+    let mut progress = ProgressDisplay::on_stderr();
     let machine = checks::machine();
     let mut calibration = Calibration {
         schema: SCHEMA.to_owned(),
@@ -95,7 +95,7 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
         .first()
         .map_or(0, |(_, plan)| plan.schedule.blocks / PAIRS);
     progress.note(&format!(
-        "{} A/A comparisons of {PAIRS} pairs, about {} s after setup; seed {}",
+        "{} A/A comparisons of {PAIRS} pairs, about {} s plus setup; seed {}",
         each * rounds as usize,
         seconds,
         calibration.seed,
@@ -154,7 +154,7 @@ fn measure(
     planned: &[(FoundStudy, Plan)],
     calibration: &mut Calibration,
     interrupt: &Interrupt,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
 ) -> Result<Option<anyhow::Error>> {
     for (found, plan) in planned {
         let outcome = match laboratory::run(plan, found, &args.server, interrupt, progress) {

@@ -12,8 +12,8 @@ use crate::cli::{ExportTo, ServerArgs};
 // Each bool is a command-line switch.
 #[allow(clippy::struct_excessive_bools)]
 pub struct CountArgs {
-    /// Study file, or name of a built-in study, whose variants to count. Without a study, specify
-    /// a script with -S, -N, -b or -f.
+    /// Study whose variants to count: a file, or the name of a built-in study. Without a study,
+    /// specify a script with -S, -N, -b or -f.
     #[arg(conflicts_with_all = ["script_choice", "setup", "protocol", "set", "vs"])]
     pub study: Option<String>,
 
@@ -37,8 +37,8 @@ pub struct CountArgs {
     #[arg(long, value_name = "CHOICE")]
     pub vs: Vec<String>,
 
-    /// PostgreSQL version of the baseline: 18, 9.6, 10.23. With a study, a comma-separated list of
-    /// versions.
+    /// PostgreSQL version of the baseline, such as 18, 9.6 or 10.23. With a study, a
+    /// comma-separated list of versions.
     #[arg(long = "server", value_name = "VERSION")]
     pub version: Option<String>,
 
@@ -58,13 +58,13 @@ pub struct CountArgs {
     #[arg(long = "param", value_name = "NAME=VALUE", requires = "study")]
     pub parameters: Vec<String>,
 
-    /// Rounds, each on a newly started server. Their spread is the ± of each figure. Fewer than 3
-    /// rounds give no verdict.
+    /// Number of rounds, each on a newly started server. Their range is the ± of each figure.
+    /// Fewer than 3 rounds give no verdict.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
 
-    /// Transactions in the shortest segment; the others have two and four times as many
-    /// [default: 20 to 500, depending on their cost].
+    /// Transactions in the first of the three segments that each round counts; the others have
+    /// two and four times as many [default: 20 to 500, depending on their cost].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(10..))]
     pub transactions: Option<u64>,
 
@@ -72,7 +72,7 @@ pub struct CountArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// Functions to show in each table.
+    /// Number of functions to show in each table.
     #[arg(long, value_name = "N", default_value_t = pgassay_count::text::ROWS)]
     pub functions: usize,
 

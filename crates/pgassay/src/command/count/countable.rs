@@ -14,7 +14,7 @@ use pgassay_server::VersionRequest;
 use crate::catalog::FoundStudy;
 use crate::cli::ServerArgs;
 use crate::laboratory::{counting, requirements, scripts};
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::study_errors;
 
 /// A plan with one client, and what it omits from the study.
@@ -30,7 +30,7 @@ pub fn countable(
     clients: &[u32],
     overrides: Overrides,
     args: &ServerArgs,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
 ) -> Result<Countable> {
     let (mut study, mut left_out) = without_network(&found.study);
     if *clients != [1] {
@@ -38,7 +38,7 @@ pub fn countable(
         let numbers = numbers.join(", ");
         left_out.insert(
             0,
-            format!("clients = [{numbers}]: one is counted, because more add waiting, not work"),
+            format!("clients = [{numbers}]: only one client is counted, because more clients add waiting, not work"),
         );
     }
     let mut overrides = Overrides {

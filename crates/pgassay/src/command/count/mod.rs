@@ -12,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use pgassay_core::instructions::{Counts, InstructionCosts, SCHEMA};
 use pgassay_core::plan::Overrides;
-use pgassay_count::against::{self, Comparison, Outcome};
+use pgassay_count::against::{self, VariantComparison, VariantOutcome};
 use pgassay_count::{markdown, text};
 use serde_json::json;
 
@@ -22,8 +22,8 @@ pub use countable::{Countable, countable};
 use crate::catalog::{self, FoundStudy};
 use crate::exit::{Gate, NOT_COMPARABLE, REGRESSION};
 use crate::interrupt::Interrupt;
-use crate::laboratory::counting::{self, Options};
-use crate::progress::Progress;
+use crate::laboratory::counting::{self, CountingOptions};
+use crate::progress::ProgressDisplay;
 
 /// Counts or loads instruction counts, then saves, prints and compares them as requested.
 pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
@@ -61,7 +61,7 @@ fn counted_now(args: &CountArgs, earlier: Option<&Counts>) -> Result<Counts> {
         None => quick::study(args)?,
     };
     let interrupt = Interrupt::watch()?;
-    let mut progress = Progress::on_stderr();
+    let mut progress = ProgressDisplay::on_stderr();
     counted(args, &found, earlier, &interrupt, &mut progress)
 }
 
@@ -70,7 +70,7 @@ fn counted(
     found: &FoundStudy,
     earlier: Option<&Counts>,
     interrupt: &Interrupt,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
 ) -> Result<Counts> {
     let clients: &[u32] = match args.study {
         Some(_) => &found.study.conditions.clients,
@@ -88,7 +88,7 @@ fn counted(
             .find(|other| other.name == variant)?;
         Some(variant.segments)
     };
-    let options = Options {
+    let options = CountingOptions {
         repeats: args.repeats,
         unit: args.transactions,
         segments_of: &segments_of,
@@ -147,7 +147,7 @@ fn document(counted: &InstructionCosts) -> serde_json::Value {
 fn print(
     args: &CountArgs,
     counts: &Counts,
-    comparisons: Option<&[Comparison]>,
+    comparisons: Option<&[VariantComparison]>,
     out: &mut impl Write,
 ) -> Result<()> {
     write!(out, "{}", text::answer(counts, args.functions))?;
@@ -171,15 +171,15 @@ fn print(
     Ok(())
 }
 
-fn gate(comparisons: &[Comparison]) -> Result<()> {
-    let titles = |of: fn(&Outcome) -> bool| -> Vec<&str> {
+fn gate(comparisons: &[VariantComparison]) -> Result<()> {
+    let titles = |of: fn(&VariantOutcome) -> bool| -> Vec<&str> {
         let those = comparisons
             .iter()
             .filter(|comparison| of(&comparison.outcome));
         those.map(|comparison| comparison.title.as_str()).collect()
     };
-    let over = titles(|outcome| matches!(outcome, Outcome::Over(_)));
-    let unknown = titles(|outcome| matches!(outcome, Outcome::NotComparable(_)));
+    let over = titles(|outcome| matches!(outcome, VariantOutcome::Over(_)));
+    let unknown = titles(|outcome| matches!(outcome, VariantOutcome::NotComparable(_)));
     if !over.is_empty() {
         let reason = format!("costs more than the tolerance allows: {}", over.join("; "));
         return Err(Gate {

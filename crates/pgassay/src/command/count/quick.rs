@@ -7,7 +7,7 @@ use pgassay_core::study::{
     Conditions, Data, Length, Maintenance, Protocol, Scalar, Script, ServerChoice, Study,
     StudySource, Variant,
 };
-use pgassay_script::{Builtin, Names, Options};
+use pgassay_script::{Builtin, ParseOptions, VariableNames};
 use pgassay_server::VersionRequest;
 
 use super::CountArgs;
@@ -113,11 +113,13 @@ fn script(args: &CountArgs) -> Result<(String, String, String)> {
     let name = path
         .file_stem()
         .map_or_else(|| file.clone(), |stem| stem.to_string_lossy().into_owned());
-    let options = Options {
+    let options = ParseOptions {
         protocol: crate::laboratory::scripts::protocol(args.protocol.unwrap_or_default()),
-        ..Options::default()
+        ..ParseOptions::default()
     };
-    if let Err(error) = pgassay_script::Script::parse(&name, &text, &options, &mut Names::new()) {
+    if let Err(error) =
+        pgassay_script::ParsedScript::parse(&name, &text, &options, &mut VariableNames::new())
+    {
         bail!("{file}:{}: {error}", error.line);
     }
     Ok((name, file, text))

@@ -7,7 +7,7 @@ use pgassay_profile::LiveServer;
 use pgassay_wire::Exchange;
 use pgassay_wire::conninfo::Request;
 
-use crate::connector::{Stream, connect};
+use crate::connector::{TimedStream, connect};
 use crate::local_server::{self, number};
 use crate::system_env::RealSystem;
 
@@ -15,8 +15,8 @@ use crate::system_env::RealSystem;
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// A connection to a server on this machine.
-pub struct Connection {
-    pub exchange: Exchange<Stream>,
+pub struct LocalConnection {
+    pub exchange: Exchange<TimedStream>,
     pub server: LiveServer,
     /// The backend that serves this connection.
     pub own_pid: u32,
@@ -24,7 +24,7 @@ pub struct Connection {
 
 /// A connection to a server whose processes are not visible from here.
 pub struct RemoteServer {
-    pub exchange: Exchange<Stream>,
+    pub exchange: Exchange<TimedStream>,
     /// The server's address.
     pub place: String,
     /// Why its processes are not visible.
@@ -34,7 +34,7 @@ pub struct RemoteServer {
 /// The server that a connection string leads to.
 pub enum Reached {
     /// A server on this machine.
-    Here(Connection),
+    Here(LocalConnection),
     /// A server on another machine or in another container.
     RemoteServer(RemoteServer),
 }
@@ -44,7 +44,7 @@ impl Reached {
     pub fn open(conninfo: &str) -> Result<Self> {
         let (mut exchange, place) = exchange(conninfo)?;
         Ok(match local_server::find(&mut exchange) {
-            Ok((server, own_pid)) => Self::Here(Connection {
+            Ok((server, own_pid)) => Self::Here(LocalConnection {
                 exchange,
                 server,
                 own_pid,
@@ -58,7 +58,7 @@ impl Reached {
     }
 }
 
-impl Connection {
+impl LocalConnection {
     /// Transactions ended so far; see [`transactions`].
     pub fn transactions(&mut self) -> Result<u64> {
         transactions(&mut self.exchange)
@@ -66,13 +66,13 @@ impl Connection {
 }
 
 /// Transactions ended so far in all databases. Backends report theirs about once per second.
-pub fn transactions(exchange: &mut Exchange<Stream>) -> Result<u64> {
+pub fn transactions(exchange: &mut Exchange<TimedStream>) -> Result<u64> {
     let sql = "select sum(xact_commit + xact_rollback) from pg_stat_database";
     Ok(number(exchange, sql)? as u64)
 }
 
 /// Connects to the server that `conninfo` names. Returns the connection and the server's address.
-pub fn exchange(conninfo: &str) -> Result<(Exchange<Stream>, String)> {
+pub fn exchange(conninfo: &str) -> Result<(Exchange<TimedStream>, String)> {
     let request = Request::new()
         .database(conninfo)?
         .fallback_application_name("pgassay profile");

@@ -14,7 +14,7 @@ use pgassay_profile::{
     SamplerError, Samples, Tier,
 };
 
-use super::connection::{self, Connection};
+use super::connection::{self, LocalConnection};
 use crate::checks;
 use crate::interrupt::Interrupt;
 use crate::laboratory::waits::{WaitProbe, WaitSampler};
@@ -25,7 +25,7 @@ use crate::laboratory::{ProfiledTrial, add_blocked, add_samples};
 const READING_EVERY: Duration = Duration::from_millis(250);
 
 /// The processes to profile.
-pub struct Subject {
+pub struct ProfiledProcesses {
     pub server: LiveServer,
     /// One backend of the server; all backends if `None`.
     pub backend_pid: Option<u32>,
@@ -33,7 +33,7 @@ pub struct Subject {
 
 /// The parameters of a profiling session.
 pub struct ProfilingSession {
-    pub subject: Subject,
+    pub subject: ProfiledProcesses,
     pub duration: Duration,
     /// Samples per second of each busy CPU.
     pub frequency_hz: u32,
@@ -42,7 +42,7 @@ pub struct ProfilingSession {
     /// The connection string, in case another connection is needed.
     pub dsn: Option<String>,
     /// Used to read the transaction count.
-    pub connection: Option<Connection>,
+    pub connection: Option<LocalConnection>,
     /// Backends that serve pgassay's own connections, which are excluded.
     pub own_pids: Vec<u32>,
 }
@@ -205,7 +205,7 @@ pub fn unix_us() -> i64 {
         .map_or(0, |since| since.as_micros() as i64)
 }
 
-impl Subject {
+impl ProfiledProcesses {
     /// Whether the process is a profiled backend or a parallel worker of one.
     fn includes(&self, process: &LoggedProcess) -> bool {
         match (self.backend_pid, &process.role) {
@@ -229,7 +229,7 @@ fn total(processes: &[&LoggedProcess]) -> CpuTotals {
 }
 
 /// CPU totals of the server's background processes, by role. Other backends are not background.
-fn background(subject: &Subject, others: &[&LoggedProcess]) -> Vec<Background> {
+fn background(subject: &ProfiledProcesses, others: &[&LoggedProcess]) -> Vec<Background> {
     if subject.backend_pid.is_some() {
         return Vec::new();
     }
@@ -265,7 +265,7 @@ fn profile(samples: &Samples, ours: &[&LoggedProcess], major: &str) -> Profile {
 }
 
 fn limits(
-    subject: &Subject,
+    subject: &ProfiledProcesses,
     samples: Option<&Samples>,
     refusals: [Option<Check>; 2],
     log: &CpuLog,
@@ -293,7 +293,7 @@ fn limits(
     }
     if log.ended() > 0 {
         let effect = format!(
-            "{} processes ended during profiling; CPU time from up to {} ms before each exit is missing",
+            "{} processes ended during profiling; up to {} ms of CPU time before each exit is missing",
             log.ended(),
             READING_EVERY.as_millis()
         );

@@ -10,13 +10,13 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use pgassay_core::observation::Observation;
 use pgassay_profile::LiveServer;
-use pgassay_report::Stacks;
+use pgassay_report::ExportedStacks;
 
 use crate::cli::{ColorWhen, ProfileArgs};
 use crate::interrupt::Interrupt;
 use crate::style;
-use connection::{Connection, Reached};
-use local::{ProfilingSession, Subject};
+use connection::{LocalConnection, Reached};
+use local::{ProfiledProcesses, ProfilingSession};
 
 /// Profiles the server, prints the result and writes the requested files.
 pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
@@ -53,7 +53,7 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
 }
 
 /// The profiling session that the flags describe, for a server on this machine.
-fn watch(args: &ProfileArgs, connection: Option<Connection>) -> Result<ProfilingSession> {
+fn watch(args: &ProfileArgs, connection: Option<LocalConnection>) -> Result<ProfilingSession> {
     Ok(ProfilingSession {
         subject: subject(args.pid, connection.as_ref())?,
         duration: args.duration.duration(),
@@ -66,7 +66,7 @@ fn watch(args: &ProfileArgs, connection: Option<Connection>) -> Result<Profiling
 }
 
 /// Combines `--pid` and `--dsn`.
-fn subject(pid: Option<u32>, connection: Option<&Connection>) -> Result<Subject> {
+fn subject(pid: Option<u32>, connection: Option<&LocalConnection>) -> Result<ProfiledProcesses> {
     let named = pid.map(LiveServer::of_process).transpose()?;
     let server = match (named, connection) {
         (Some(named), Some(connection))
@@ -83,7 +83,7 @@ fn subject(pid: Option<u32>, connection: Option<&Connection>) -> Result<Subject>
         (None, None) => bail!("specify --pid or --dsn"),
     };
     let backend_pid = pid.filter(|&pid| pid != server.postmaster_pid);
-    Ok(Subject {
+    Ok(ProfiledProcesses {
         server,
         backend_pid,
     })
@@ -97,9 +97,9 @@ fn write_files(
 ) -> Result<bool> {
     let mut is_taken = false;
     let stacks = if args.off_cpu {
-        Stacks::OffCpu
+        ExportedStacks::OffCpu
     } else {
-        Stacks::OnCpu
+        ExportedStacks::OnCpu
     };
     for export in &args.export {
         let content = pgassay_report::export(observation, stacks, export.format)

@@ -11,7 +11,7 @@ use crate::cli::RunArgs;
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::laboratory;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 
 /// Runs the second stage, if there is one, and stores it in the run. A failure of the second stage
 /// is only a warning, because the result of the first stage is complete.
@@ -25,19 +25,19 @@ pub fn attempt(
     interrupt: &Interrupt,
     store: &Store,
 ) -> Result<()> {
-    let mut progress = Progress::on_stderr();
+    let mut progress = ProgressDisplay::on_stderr();
     let Some(stage) = remedy_trial(run) else {
         let message = if run.findings.is_empty() {
             "no suggested fix was tried: there are no findings"
         } else {
-            "no suggested fix was tried: none is a setting, protocol or version that the study \
-             does not already have"
+            "no suggested fix was tried: none changes a setting, the protocol or the version in a \
+             way that the study does not already cover"
         };
         warn(run, message.to_owned());
         return Ok(());
     };
     progress.note(&format!(
-        "trying {} on \"{}\": about {:.0} s after setup",
+        "trying {} on \"{}\": about {:.0} s plus setup",
         stage.plan.variants[1..].join("; "),
         stage.plan.variants[0],
         stage.plan.estimated_us() as f64 / 1e6,

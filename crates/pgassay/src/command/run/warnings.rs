@@ -224,7 +224,7 @@ fn warn_of_connections(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
         warn(
             WarningKind::OpenConnections,
             format!(
-                "{clients} clients: {open} client connections are open on PostgreSQL {major} because its variants share a server; up to version 13, each connection makes snapshots more expensive"
+                "{clients} clients: {open} client connections are open on PostgreSQL {major} because variants share a server; up to PostgreSQL 13, each connection makes snapshots more expensive"
             ),
         );
     }

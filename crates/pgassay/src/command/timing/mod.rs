@@ -16,12 +16,12 @@ use meaning::{Grade, suggest_fix, uses};
 /// Flags of `pgassay timing`; the first two are `pg_test_timing`'s.
 #[derive(Debug, Args)]
 pub struct TimingArgs {
-    /// How long to read the clock: seconds, or a number and a unit. A longer test finds more rare
+    /// How long to read the clock: seconds, or a number and a unit. A longer test catches rarer
     /// events.
     #[arg(short, long, value_name = "TIME", default_value = "3", value_parser = duration)]
     pub duration: Duration,
 
-    /// Also list exact steps, up to this running percentage.
+    /// Also list the exact steps between readings, in ns, up to this running percentage.
     #[arg(short, long, value_name = "PERCENT", value_parser = percent)]
     pub cutoff: Option<f64>,
 
@@ -50,14 +50,14 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 /// The results.
-struct Timing {
+struct TimingResult {
     source: ClockSource,
     steps: ClockSteps,
     /// The cost of one read of each clock, ns.
     costs_ns: Vec<(Clock, f64)>,
 }
 
-impl Timing {
+impl TimingResult {
     fn cost_ns(&self, clock: Clock) -> f64 {
         let found = self.costs_ns.iter().find(|(it, _)| *it == clock);
         found.map_or(f64::NAN, |(_, cost_ns)| *cost_ns)
@@ -70,7 +70,7 @@ impl Timing {
 
 /// Measures and prints clock-read overhead. Fails if the clock went backwards.
 pub fn timing(args: &TimingArgs, out: &mut impl Write) -> Result<()> {
-    let timing = Timing {
+    let timing = TimingResult {
         source: ClockSource::read(),
         steps: ClockSteps::watch(args.duration)?,
         costs_ns: Clock::all()
@@ -123,7 +123,7 @@ fn describe(clock: Clock) -> (&'static str, &'static str, &'static str) {
     }
 }
 
-fn print(timing: &Timing, args: &TimingArgs, out: &mut impl Write) -> Result<()> {
+fn print(timing: &TimingResult, args: &TimingArgs, out: &mut impl Write) -> Result<()> {
     let steps = &timing.steps;
     writeln!(
         out,
@@ -162,7 +162,10 @@ fn print(timing: &Timing, args: &TimingArgs, out: &mut impl Write) -> Result<()>
         steps.largest_ns
     )?;
     if let Some(cutoff) = args.cutoff {
-        writeln!(out, "\nexact steps up to {cutoff}% of all:")?;
+        writeln!(
+            out,
+            "\nexact steps up to a running percentage of {cutoff}%:"
+        )?;
         print_rows("      ns", exact_up_to(steps, cutoff), steps.counted(), out)?;
     }
     writeln!(out, "\ncost of one read          ns  used by")?;
@@ -225,7 +228,7 @@ fn exact_up_to(steps: &ClockSteps, percent: f64) -> impl Iterator<Item = (u64, u
         })
 }
 
-fn as_json(timing: &Timing, duration: Duration) -> Value {
+fn as_json(timing: &TimingResult, duration: Duration) -> Value {
     let steps = &timing.steps;
     let histogram: Vec<Value> = steps
         .rows()

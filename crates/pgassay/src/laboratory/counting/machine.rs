@@ -1,7 +1,7 @@
 //! Facts about what executed the instructions: the machine and the server's build.
 
 use pgassay_core::instructions::{Build, Machine};
-use pgassay_profile::Conditions;
+use pgassay_profile::MachineConditions;
 use pgassay_server::Server;
 
 use super::Valgrind;
@@ -36,7 +36,7 @@ pub fn machine(valgrind: &Valgrind) -> Machine {
     let flags: Vec<&str> = flags.unwrap_or_default().split_whitespace().collect();
     Machine {
         counter: valgrind.version.clone(),
-        cpu: Conditions::read()
+        cpu: MachineConditions::read()
             .cpu_model
             .unwrap_or_else(|| "unknown".to_owned()),
         cpu_features: FEATURES

@@ -39,19 +39,19 @@ use pgassay_core::instructions::{
 };
 use pgassay_core::plan::{Plan, Point as PlannedPoint, ServerPlan};
 use pgassay_core::study::Network;
-use pgassay_count::{OutFile, Tally, variant_count};
+use pgassay_count::{InstructionTally, OutFile, variant_count};
 use pgassay_server::Server;
 
-use self::names::Names;
-use self::order::Order;
-use self::segment::{Segment, larger};
+use self::names::ObjectSymbols;
+use self::order::StartOrder;
+use self::segment::{ValgrindSession, larger};
 use self::valgrind::Detail;
 pub use self::valgrind::Valgrind;
 use super::servers::{self, DataLocation};
 use crate::catalog::FoundStudy;
 use crate::cli::ServerArgs;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::study_errors;
 
 /// Under valgrind a server starts about twenty times slower.
@@ -68,7 +68,7 @@ const LINEAR_PATIENCE: Duration = Duration::from_secs(20);
 const COST_RATIO_MAX: u64 = 8;
 
 /// Options of [`count`].
-pub struct Options<'a> {
+pub struct CountingOptions<'a> {
     /// Rounds over all points, each on newly started servers.
     pub repeats: u32,
     /// Transactions in the shortest segment; `None` chooses by cost.
@@ -83,18 +83,18 @@ pub struct Options<'a> {
 
 /// The counts of one point so far.
 #[derive(Default)]
-struct Point {
+struct PointCounts {
     segments: Option<[u64; 3]>,
     rounds: Vec<VariantCount>,
     tree: Option<CallTree>,
 }
 
 /// The callgrind output of one point in one round, by segment.
-struct Counted {
+struct CallgrindOutput {
     files: [OutFile; 3],
 }
 
-impl Counted {
+impl CallgrindOutput {
     fn repeat(&self, position: u32) -> Repeat {
         Repeat {
             position,
@@ -102,9 +102,9 @@ impl Counted {
         }
     }
 
-    fn tally(&self, segments: [u64; 3]) -> Tally {
+    fn tally(&self, segments: [u64; 3]) -> InstructionTally {
         let [first, _, last] = &self.files;
-        let mut tally = Tally::default();
+        let mut tally = InstructionTally::default();
         tally.add(first, last, segments[2] - segments[0]);
         tally
     }
@@ -115,9 +115,9 @@ pub fn count(
     plan: &Plan,
     found: &FoundStudy,
     args: &ServerArgs,
-    options: &Options<'_>,
+    options: &CountingOptions<'_>,
     interrupt: &Interrupt,
-    progress: &mut Progress,
+    progress: &mut ProgressDisplay,
 ) -> Result<Counts> {
     let valgrind = Valgrind::find()?;
     check_countable(plan, found)?;
@@ -127,7 +127,7 @@ pub fn count(
         options,
         interrupt,
         valgrind: &valgrind,
-        points: plan.points.iter().map(|_| Point::default()).collect(),
+        points: plan.points.iter().map(|_| PointCounts::default()).collect(),
         position: 0,
         names: RefCell::default(),
     };
@@ -204,13 +204,13 @@ fn clusters(servers: &[ServerPlan]) -> Vec<Vec<usize>> {
 struct Counter<'a> {
     plan: &'a Plan,
     found: &'a FoundStudy,
-    options: &'a Options<'a>,
+    options: &'a CountingOptions<'a>,
     interrupt: &'a Interrupt,
     valgrind: &'a Valgrind,
-    points: Vec<Point>,
+    points: Vec<PointCounts>,
     /// The current point's position in its round, from 1.
     position: u32,
-    names: RefCell<Names>,
+    names: RefCell<ObjectSymbols>,
 }
 
 impl Counter<'_> {
@@ -219,7 +219,7 @@ impl Counter<'_> {
         &mut self,
         cluster: &[usize],
         args: &ServerArgs,
-        progress: &mut Progress,
+        progress: &mut ProgressDisplay,
     ) -> Result<()> {
         let first = &self.plan.servers[cluster[0]];
         let mut server = servers::start_one(first, self.found, args, self.interrupt, progress)?;
@@ -236,7 +236,7 @@ impl Counter<'_> {
         &mut self,
         cluster: &[usize],
         server: &mut Server,
-        progress: &mut Progress,
+        progress: &mut ProgressDisplay,
     ) -> Result<()> {
         let program = server.installation().program("postgres");
         let has_names = !self.names.borrow_mut().are_missing(&program);
@@ -252,18 +252,18 @@ impl Counter<'_> {
             .any(|it| cluster.contains(&self.plan.points[it].server) && self.fixed(it).is_none())
         {
             let stage = "choosing segment lengths";
-            let order = Order::of_plan(self.plan, cluster);
+            let order = StartOrder::of_plan(self.plan, cluster);
             self.each(&order, server, detail, (stage, progress), Self::choose)?;
         }
         for round in 1..=self.options.repeats {
             let stage = format!("counting, round {round} of {}", self.options.repeats);
-            let order = Order::of_round(self.plan, cluster, round);
+            let order = StartOrder::of_round(self.plan, cluster, round);
             self.each(&order, server, detail, (&stage, progress), Self::point)?;
         }
         // Without symbols, callgrind's call paths have wrong names.
         if self.options.call_paths && has_names {
             let stage = "counting call paths";
-            let order = Order::of_plan(self.plan, cluster);
+            let order = StartOrder::of_plan(self.plan, cluster);
             let paths = Self::paths;
             self.each(&order, server, Detail::CallPaths, (stage, progress), paths)?;
         }
@@ -274,10 +274,10 @@ impl Counter<'_> {
     /// its points.
     fn each(
         &mut self,
-        order: &Order,
+        order: &StartOrder,
         server: &mut Server,
         detail: Detail,
-        (stage, progress): (&str, &mut Progress),
+        (stage, progress): (&str, &mut ProgressDisplay),
         does: fn(&mut Self, usize, &Server) -> Result<()>,
     ) -> Result<()> {
         self.position = 0;
@@ -357,9 +357,9 @@ impl Counter<'_> {
         })
     }
 
-    fn bench<'b>(&'b self, index: usize, server: &'b Server) -> Segment<'b> {
+    fn bench<'b>(&'b self, index: usize, server: &'b Server) -> ValgrindSession<'b> {
         let planned = &self.plan.points[index];
-        Segment {
+        ValgrindSession {
             point: planned,
             server,
             place: DataLocation {
@@ -451,7 +451,7 @@ impl Counter<'_> {
     }
 
     /// The median round of a point, with the totals of all rounds.
-    fn variant(&self, planned: &PlannedPoint, point: &Point) -> Result<VariantCount> {
+    fn variant(&self, planned: &PlannedPoint, point: &PointCounts) -> Result<VariantCount> {
         let mut rounds: Vec<&VariantCount> = point.rounds.iter().collect();
         rounds.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
         let Some(median) = rounds.get(rounds.len().saturating_sub(1) / 2) else {
@@ -474,18 +474,18 @@ fn of_unit(unit: u64) -> [u64; 3] {
 }
 
 /// Runs a warm-up and three segments.
-fn once(bench: &Segment<'_>, segments: [u64; 3]) -> Result<Counted> {
+fn once(bench: &ValgrindSession<'_>, segments: [u64; 3]) -> Result<CallgrindOutput> {
     bench.warm_up(segments[2])?;
     let files = [
         bench.segment(segments[0])?,
         bench.segment(segments[1])?,
         bench.segment(segments[2])?,
     ];
-    Ok(Counted { files })
+    Ok(CallgrindOutput { files })
 }
 
 /// Lengthens the segments until the cost is linear or they take too long.
-fn until_linear(bench: &Segment<'_>, first: [u64; 3]) -> Result<[u64; 3]> {
+fn until_linear(bench: &ValgrindSession<'_>, first: [u64; 3]) -> Result<[u64; 3]> {
     let mut segments = first;
     loop {
         let start = Instant::now();

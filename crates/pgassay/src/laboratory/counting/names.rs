@@ -11,12 +11,12 @@ use pgassay_profile::{FunctionAt, ObjectFunctions};
 
 /// Functions of the objects seen so far.
 #[derive(Default)]
-pub struct Names {
+pub struct ObjectSymbols {
     /// `None` for objects that cannot be read, for example JIT code.
     objects: HashMap<String, Option<ObjectFunctions>>,
 }
 
-impl Names {
+impl ObjectSymbols {
     /// Whether the server's program has no symbols.
     pub fn are_missing(&mut self, program: &Path) -> bool {
         let object = self.object(&program.to_string_lossy());

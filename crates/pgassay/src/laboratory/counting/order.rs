@@ -12,12 +12,12 @@ use pgassay_stats::random::SplitMix64;
 
 /// The servers of a cluster in start order, with the points of each.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct StartOrder {
     /// Index of a server and indexes of its points in the plan.
     pub servers: Vec<(usize, Vec<usize>)>,
 }
 
-impl Order {
+impl StartOrder {
     /// The plan's order, for steps that do not affect figures.
     pub fn of_plan(plan: &Plan, cluster: &[usize]) -> Self {
         let points = |server: usize| {
@@ -55,8 +55,8 @@ mod tests {
 
     use super::*;
 
-    fn order() -> Order {
-        Order {
+    fn order() -> StartOrder {
+        StartOrder {
             servers: vec![(0, vec![0, 2, 4, 6]), (3, vec![1, 3]), (5, vec![5, 7, 8])],
         }
     }
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn no_variant_is_first_in_every_round() {
         let rounds = 1..=200;
-        let orders: Vec<Order> = rounds
+        let orders: Vec<StartOrder> = rounds
             .map(|round| {
                 let mut order = order();
                 order.permute(1, round);
@@ -74,7 +74,7 @@ mod tests {
         let first: BTreeSet<usize> = orders.iter().map(|it| it.servers[0].1[0]).collect();
         assert_eq!(first, (0..9).collect());
         let after = |a: usize, b: usize| {
-            let follows = |order: &&Order| {
+            let follows = |order: &&StartOrder| {
                 let all: Vec<usize> = order.servers.iter().flat_map(|it| it.1.clone()).collect();
                 let at = |point| all.iter().position(|it| *it == point);
                 at(a) > at(b)

@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail};
 use pgassay_core::plan::Point;
 use pgassay_core::study::StudySource;
 use pgassay_count::OutFile;
-use pgassay_load::{ClientPool, Window};
+use pgassay_load::{ClientPool, RunLength};
 use pgassay_server::Server;
 
-use super::names::Names;
+use super::names::ObjectSymbols;
 use super::{sleep_barrier, valgrind};
 use crate::exit::Interrupted;
 use crate::interrupt::Interrupt;
@@ -44,17 +44,17 @@ pub fn larger(unit: u64) -> Option<u64> {
 
 /// A point on a server that runs under valgrind.
 #[derive(Clone, Copy)]
-pub struct Segment<'a> {
+pub struct ValgrindSession<'a> {
     pub point: &'a Point,
     pub server: &'a Server,
     pub place: DataLocation<'a>,
     pub source: &'a StudySource,
     pub seed: u64,
     pub interrupt: &'a Interrupt,
-    pub names: &'a RefCell<Names>,
+    pub names: &'a RefCell<ObjectSymbols>,
 }
 
-impl Segment<'_> {
+impl ValgrindSession<'_> {
     /// Connects for the first time after server start. The first backend creates the cache file of
     /// catalog entries (`pg_internal.init`); all others read it, and execute other code.
     pub fn warm_relcache(&self) -> Result<()> {
@@ -138,7 +138,7 @@ impl Segment<'_> {
     }
 
     fn run(&self, pool: &mut ClientPool, transactions: u64) -> Result<()> {
-        let window = Window::Counted {
+        let window = RunLength::Counted {
             transactions_per_client: transactions,
         };
         let measured = pool
