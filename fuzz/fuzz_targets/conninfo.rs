@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
 use pgassay_wire::SaltCache;
-use pgassay_wire::conninfo::{Attempts, Endpoint, Failure, FileText, Request, Environment};
+use pgassay_wire::conninfo::{AttemptFailure, Attempts, Endpoint, Environment, FileText, Request};
 
 struct Fuzzed<'a> {
     service: &'a str,
@@ -71,9 +71,9 @@ fuzz_target!(|text: &str| {
         })
         .collect();
     for failure in [
-        Failure::Unreachable,
-        Failure::Unwanted,
-        Failure::Refused { for_now: true },
+        AttemptFailure::Unreachable,
+        AttemptFailure::Unwanted,
+        AttemptFailure::Refused { for_now: true },
     ] {
         let mut attempts = Attempts::new(&target, &endpoints, text.len());
         let mut tried = 1;

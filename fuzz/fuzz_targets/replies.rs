@@ -9,7 +9,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use pgassay_wire::conninfo::{
-    Attempts, Endpoint, FileText, Request, SessionAttributes, Environment,
+    Attempts, Endpoint, Environment, FileText, Request, SessionAttributes,
 };
 use pgassay_wire::{Event, Execution, Login, Password, SaltCache, Session, WireError};
 
@@ -98,7 +98,7 @@ fn events(
         let mut input = piece;
         while let Some(event) = session.next(&mut input)? {
             seen.push(match event {
-                Event::Row { token, row } => {
+                Event::DataRow { token, row } => {
                     let values: Result<Vec<_>, _> = row.values().collect();
                     format!("row {token} {:?}", values.ok())
                 }

@@ -7,19 +7,23 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use pgassay_script::{
-    CommandKind, Compat, Names, Options, Protocol, Script, Seeding, Variables, eval,
+    CommandKind, Compat, ParseOptions, ParsedScript, QueryProtocol, Seeding, VariableNames,
+    Variables, eval,
 };
 
 fuzz_target!(|data: &[u8]| {
     let [choice, text @ ..] = data else { return };
-    let options = Options {
-        protocol: [Protocol::Simple, Protocol::Extended, Protocol::Prepared]
-            [usize::from(choice % 3)],
+    let options = ParseOptions {
+        protocol: [
+            QueryProtocol::Simple,
+            QueryProtocol::Extended,
+            QueryProtocol::Prepared,
+        ][usize::from(choice % 3)],
         compat: [Compat::V15, Compat::V17, Compat::V18][usize::from(choice / 3 % 3)],
     };
     let _ = pgassay_script::sql::statements(&String::from_utf8_lossy(text));
-    let mut names = Names::new();
-    let Ok(script) = Script::parse("fuzzed", text, &options, &mut names) else {
+    let mut names = VariableNames::new();
+    let Ok(script) = ParsedScript::parse("fuzzed", text, &options, &mut names) else {
         return;
     };
     let mut variables = Variables::new(&Arc::new(names));

@@ -139,7 +139,7 @@ fn variants_differ(then: &VariantCount, now: &VariantCount) -> Option<String> {
         .find(|(_, variant)| !variant.is_linear());
     bent.map(|(when, variant)| {
         format!(
-            "the {when} cost is not linear: a transaction costs {:+.2}% in the second half of a run",
+            "the {when} cost is not linear: the cost of a transaction changes by {:+.2}% in the second half of a run",
             100.0 * variant.bend()
         )
     })

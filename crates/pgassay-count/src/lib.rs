@@ -1,7 +1,7 @@
 //! Instruction counts: the exact number of instructions that a transaction executes.
 //!
 //! A backend runs under callgrind, three times on three connections, with more transactions each
-//! time. [`OutFile`] parses callgrind's output, [`Tally`] subtracts a short run from a long one,
+//! time. [`OutFile`] parses callgrind's output, [`InstructionTally`] subtracts a short run from a long one,
 //! which leaves the transactions only, [`variant_count`] assigns functions to subsystems,
 //! [`call_tree`] keeps call paths, and [`against`] compares with earlier counts. The results are
 //! types of `pgassay_core::instructions`.

@@ -67,7 +67,7 @@ fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usiz
         if !variant.is_linear() {
             let _ = writeln!(
                 out,
-                "  \"{}\" is not linear: a transaction costs {:+.2}% in the second half of a run, so its count depends on the run length",
+                "  \"{}\" is not linear: the cost of a transaction changes by {:+.2}% in the second half of a run, so its count depends on the run length",
                 variant.name,
                 100.0 * variant.bend()
             );

@@ -1,7 +1,7 @@
 //! A client: a session and its position in a script.
 //!
 //! [`ClientStage`] is the client's state. Nothing here reads a clock or a socket: [`Client::advance`]
-//! returns the next [`Step`], and the worker performs it.
+//! returns the next [`ClientStep`], and the worker performs it.
 //!
 //! Source: `advanceConnectionState` in pgbench.c. Versions 15 to 18 differ only in `\syncpipeline`.
 
@@ -52,7 +52,7 @@ pub(crate) enum ClientStep {
     Sleep { duration_us: u64 },
     /// The transaction succeeded.
     End,
-    /// The transaction failed; [`Run::take_failure`] returns the error. It may be retried.
+    /// The transaction failed; [`ClientRun::take_failure`] returns the error. It may be retried.
     Failed,
 }
 

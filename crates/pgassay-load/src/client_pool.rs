@@ -183,8 +183,8 @@ impl ClientPool {
         self.starts = timing::starts(clients.sum(), spread, seed);
     }
 
-    /// Turns the account of delays in the client threads ([`ClientTime::thread_busy_us`] and
-    /// [`ClientTime::client_run_queue_us`]) on or off. It costs the threads a clock reading per
+    /// Turns the account of delays in the client threads ([`thread_busy_us`](crate::measurement::ClientTime::thread_busy_us) and
+    /// [`client_run_queue_us`](crate::measurement::ClientTime::client_run_queue_us)) on or off. It costs the threads a clock reading per
     /// reply, and a system call for most waits.
     pub fn keep_account(&mut self, is_wanted: bool) {
         self.keeps_account = is_wanted;

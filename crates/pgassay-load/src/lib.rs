@@ -1,6 +1,6 @@
 //! The load engine: event loops, pacing and recorders.
 //!
-//! A [`ClientPool`] is a set of connected clients. [`ClientPool::run`] runs their scripts for a [`Window`] and
+//! A [`ClientPool`] is a set of connected clients. [`ClientPool::run`] runs their scripts for a [`RunLength`] and
 //! returns a [`Measurement`]. It can be called repeatedly on the same connections, which are idle
 //! between runs. This crate knows nothing about studies, and nothing else runs on the client
 //! threads.

@@ -1,6 +1,6 @@
 //! Exact CPU totals of processes that start and end during a measurement.
 //!
-//! [`crate::CpuTotals`] is for processes that exist throughout; here each reading adds new ones.
+//! [`crate::ProcessTotals`] is for processes that exist throughout; here each reading adds new ones.
 //! Identity, for each process: its usage is its last reading minus its first one, which is 0 for a
 //! process that started during the measurement. Invariant: a process's usage after its last reading
 //! is unknown, never guessed; [`CpuLog::ended`] is the number of such processes.

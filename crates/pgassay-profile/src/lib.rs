@@ -5,7 +5,7 @@
 //!   without the `perf` program, and returns [`Samples`] for each window between
 //!   [`Sampler::start`] and [`Sampler::stop`]. Without the required privilege,
 //!   [`SamplerError::NotPermitted`] shows how to get it.
-//! - [`CpuTotals`] are exact and require no privilege. Samples *allocate* these totals among stacks;
+//! - [`ProcessTotals`] are exact and require no privilege. Samples *allocate* these totals among stacks;
 //!   they are never shares of wall-clock time: on a saturated machine a sampling profiler is biased.
 //! - [`LiveServer`] finds an external server, and [`CpuLog`] keeps exact totals of its processes as
 //!   they start and end.
@@ -13,7 +13,7 @@
 //!   that is not permitted, and [`WaitLog`] counts them: they divide the blocked time and are never
 //!   shares of wall-clock time.
 //! - [`EventCounter`] reads hardware counters of processes.
-//! - [`Conditions`] of the machine, which every result keeps.
+//! - [`MachineConditions`] of the machine, which every result keeps.
 //! - [`ClockSteps`] and [`Clock`] measure the overhead of reading the clock.
 //!
 //! # Invariants

@@ -216,8 +216,7 @@ impl Samples {
         }
         for (object, unnamed) in self.unnamed_in_stripped() {
             let effect = format!(
-                "{unnamed} of {} samples are in unnamed functions of {object}, which is stripped",
-                samples
+                "{unnamed} of {samples} samples are in unnamed functions of {object}, which is stripped"
             );
             let fix = "install its debug symbols package, such as postgresql-NN-dbgsym";
             add("stripped_object", effect, Some(fix));

@@ -6,7 +6,10 @@ use pgassay_core::run::Run;
 /// The result of the A/A comparisons on this machine, if there were any.
 pub(crate) fn calibration(run: &Run) -> Option<String> {
     let found = run.calibration.as_ref()?;
-    Some(format!("A/A on this machine: {}.", false_positives(found)))
+    Some(format!(
+        "A/A tests on this machine: {}.",
+        false_positives(found)
+    ))
 }
 
 /// The false-positive rate with its interval: `9 of 200 comparisons differed, 4.5% (95% CI 2.1% to

@@ -119,7 +119,11 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
     .filter(|(_, with): &(_, Vec<_>)| !with.is_empty())
     .collect();
     clauses.sort_by_key(|(_, with)| std::cmp::Reverse(with.len()));
-    let baseline = baseline_name(run);
+    let (name, baseline) = (variant_name(run, variant), baseline_name(run));
+    let subject = match clauses.first() {
+        Some((Verdict::Inconclusive, _)) => format!("{name} vs {baseline}:"),
+        _ => format!("{name} is"),
+    };
     let clauses: Vec<String> = clauses
         .iter()
         .enumerate()
@@ -131,7 +135,6 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
                 (Verdict::Slower, _) => "slower".to_owned(),
                 (Verdict::Equivalent, 0) => format!("equivalent to {baseline} (±2%)"),
                 (Verdict::Equivalent, _) => "equivalent (±2%)".to_owned(),
-                (Verdict::Inconclusive, 0) => format!("inconclusive vs {baseline}"),
                 (Verdict::Inconclusive, _) => "inconclusive".to_owned(),
             };
             let place = match with[..] {
@@ -146,11 +149,7 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
         })
         .collect();
     let why = reliability::reasons(comparisons);
-    format!(
-        "{} is {}.{why}",
-        variant_name(run, variant),
-        clauses.join("; ")
-    )
+    format!("{subject} {}.{why}", clauses.join("; "))
 }
 
 /// The range of the ratios. Intervals are left to the tables: one interval for several comparisons

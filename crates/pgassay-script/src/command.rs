@@ -80,7 +80,7 @@ impl ScriptCommand {
 /// What a command does.
 ///
 /// Execution continues with the next command unless stated otherwise, and ends after the last one.
-/// The numbers in conditionals are indices into [`Script::commands`](crate::Script::commands).
+/// The numbers in conditionals are indices into [`Script::commands`](crate::ParsedScript::commands).
 /// `otherwise` points to an `\elif`, after an `\else`, or to the `\endif`; `end` points to the
 /// `\endif`. An `\elif` can be reached in two ways. After a jump by `otherwise`, its condition is
 /// evaluated. In sequence, at the end of a taken branch, nothing is evaluated and execution
@@ -110,7 +110,7 @@ pub enum CommandKind {
     },
     /// `\if`: continue if true, otherwise jump.
     If {
-        /// The condition; see [`Value::is_true`](crate::Value::is_true).
+        /// The condition; see [`Value::is_true`](crate::ScriptValue::is_true).
         condition: Expr,
         /// Jump target if it is false.
         otherwise: usize,

@@ -16,11 +16,11 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use pgassay_script::{CommandKind, Names, Options, Script, Seeding, Variables, eval};
+//! use pgassay_script::{CommandKind, VariableNames, ParseOptions, ParsedScript, Seeding, Variables, eval};
 //!
 //! let text = "\\set id random(1, 1000)\nSELECT :id;\n";
-//! let mut names = Names::new();
-//! let script = Script::parse("example.sql", text, &Options::default(), &mut names)?;
+//! let mut names = VariableNames::new();
+//! let script = ParsedScript::parse("example.sql", text, &ParseOptions::default(), &mut names)?;
 //!
 //! let mut variables = Variables::new(&Arc::new(names));
 //! let mut rng = Seeding::new(5432, 1, 1, false).clients[0];
@@ -39,8 +39,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Invariants: a parsed [`Script`] never changes and can be shared by all threads; slots mean the
-//! same in all scripts parsed with one [`Names`]; parsing never panics and never recurses deeper
+//! Invariants: a parsed [`ParsedScript`] never changes and can be shared by all threads; slots mean the
+//! same in all scripts parsed with one [`VariableNames`]; parsing never panics and never recurses deeper
 //! than a fixed limit; evaluation never recurses.
 
 mod builtin;

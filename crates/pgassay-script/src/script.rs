@@ -15,7 +15,7 @@ use crate::names::VariableNames;
 use crate::sql_scanner::{SqlScanner, Stop};
 use crate::template::Template;
 
-/// The maximum length of [`Command::first_line`] for SQL, in bytes; pgbench's buffer minus its NUL.
+/// The maximum length of [`ScriptCommand::first_line`] for SQL, in bytes; pgbench's buffer minus its NUL.
 const FIRST_LINE_BYTES_MAX: usize = 127;
 
 /// The pgbench version whose language is accepted.

@@ -74,10 +74,10 @@ impl ScriptValue {
         match self {
             ScriptValue::Null => out.extend_from_slice(b"NULL"),
             ScriptValue::Bool(truth) => {
-                out.extend_from_slice(if truth { b"true" } else { b"false" })
+                out.extend_from_slice(if truth { b"true" } else { b"false" });
             }
             ScriptValue::Int(int) => {
-                out.extend_from_slice(itoa::Buffer::new().format(int).as_bytes())
+                out.extend_from_slice(itoa::Buffer::new().format(int).as_bytes());
             }
             ScriptValue::Double(double) => number::write_double(double, out),
         }

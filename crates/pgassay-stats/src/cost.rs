@@ -26,7 +26,7 @@ use crate::error::{StatsError, check_probability};
 use crate::multiplicity::{benjamini_hochberg, holm, simes};
 use crate::pairs::Interval;
 use change::CountedRow;
-use side::{Totals, check_rows, has_consistent_sign};
+use side::{VariantTotals, check_rows, has_consistent_sign};
 
 /// A row with a relative cost below this on one side counts as added or removed. The 2% allow for
 /// occasional samples from a warm-up or another session.
@@ -282,7 +282,10 @@ struct TestedDifference {
 impl TestedDifference {
     fn of(table: &CostTable, alpha: f64) -> Result<Self, StatsError> {
         check_probability("alpha", alpha)?;
-        let (a, b) = (Totals::of('A', &table.a)?, Totals::of('B', &table.b)?);
+        let (a, b) = (
+            VariantTotals::of('A', &table.a)?,
+            VariantTotals::of('B', &table.b)?,
+        );
         check_rows(table)?;
         let level = 1.0 - alpha;
         let spreads: Vec<Vec<FunctionDispersion>> = table
@@ -359,8 +362,8 @@ impl TestedDifference {
 }
 
 fn unclassified_row(
-    a: &Totals,
-    b: &Totals,
+    a: &VariantTotals,
+    b: &VariantTotals,
     counts: &RowCounts,
     noise: Option<[FunctionNoise; 2]>,
     level: f64,

@@ -132,7 +132,7 @@ pub struct ProfileArgs {
     pub frequency: u32,
 
     /// Also record where backends are blocked, by tracing context switches for 10 ms of every
-    /// 100 ms. Costs the server 2% to 10% more. The HTML page shows both flame graphs; exports
+    /// 150 ms. Costs the server 2% to 10% more. The HTML page shows both flame graphs; exports
     /// contain the blocked time.
     #[arg(long)]
     pub off_cpu: bool,

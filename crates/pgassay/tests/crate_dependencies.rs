@@ -1,7 +1,7 @@
 //! Architecture rules, checked against the source files: which crate may depend on which, and which may
 //! do I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -177,4 +177,89 @@ fn files_stay_readable() {
             );
         }
     }
+}
+
+/// The names of all crates.
+fn all_crates() -> Vec<String> {
+    let entries = fs::read_dir(crates()).expect("there are crates").flatten();
+    let names = entries.map(|entry| entry.file_name().into_string());
+    names
+        .map(|name| name.expect("crates have plain names"))
+        .collect()
+}
+
+/// Code of the crates without tests: the path and the lines of each file.
+fn product_code() -> Vec<(PathBuf, Vec<(usize, String)>)> {
+    let mut found = Vec::new();
+    for name in all_crates() {
+        for (path, text) in sources(&name) {
+            if !is_test_file(&path) {
+                let lines = code_lines(&text).map(|(number, line)| (number, line.to_owned()));
+                found.push((path, lines.collect()));
+            }
+        }
+    }
+    found
+}
+
+/// The name after a keyword at the beginning of a line, past its visibility.
+fn declared<'a>(line: &'a str, keywords: &[&str]) -> Option<&'a str> {
+    let mut rest = line.trim_start();
+    if let Some(after) = rest.strip_prefix("pub") {
+        rest = match after.strip_prefix('(') {
+            Some(scope) => scope.split_once(')')?.1,
+            None => after,
+        }
+        .trim_start();
+    }
+    for qualifier in ["const ", "unsafe ", "async "] {
+        rest = rest.strip_prefix(qualifier).unwrap_or(rest);
+    }
+    let found = keywords
+        .iter()
+        .find_map(|keyword| rest.strip_prefix(keyword))?;
+    let end = found.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+    Some(&found[..end]).filter(|name| !name.is_empty())
+}
+
+#[test]
+fn functions_stay_readable() {
+    const LINES_MAX: usize = 70;
+    // A table of cases.
+    const TABLES: [&str; 1] = ["of_statements"];
+    let mut long = Vec::new();
+    for (path, lines) in product_code() {
+        for (at, (number, line)) in lines.iter().enumerate() {
+            let Some(name) = declared(line, &["fn "]) else {
+                continue;
+            };
+            // As rustfmt writes it, a body ends with a brace in the column of its first line.
+            let indent = &line[..line.len() - line.trim_start().len()];
+            let end = lines[at..]
+                .iter()
+                .find(|(_, line)| *line == format!("{indent}}}"));
+            let length = end.map_or(0, |(end, _)| end - number + 1);
+            if length > LINES_MAX && !TABLES.contains(&name) {
+                long.push(format!("{}:{number}: {name}: {length}", path.display()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "longer than {LINES_MAX} lines: {long:#?}");
+}
+
+#[test]
+fn a_type_name_has_one_meaning() {
+    let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (path, lines) in product_code() {
+        for (number, line) in &lines {
+            let keywords = ["struct ", "enum ", "trait ", "union "];
+            if let Some(name) = declared(line, &keywords) {
+                let place = format!("{}:{number}", path.display());
+                known.entry(name.to_owned()).or_default().insert(place);
+            }
+        }
+    }
+    assert!(known.len() > 500, "{}", known.len());
+    known.retain(|_, places| places.len() > 1);
+    assert!(known.is_empty(), "{known:#?}");
 }

@@ -135,7 +135,7 @@ fn a_quick_calibration_finds_few_differences_and_later_answers_show_it() {
     let different = comparisons.iter().filter(is_different).count();
     assert!(different <= 4, "{comparisons:#?}");
     let answer = scratch.run(support::SMALL, &[]);
-    let expected = format!("A/A on this machine: {different} of 12 comparisons differed");
+    let expected = format!("A/A tests on this machine: {different} of 12 comparisons differed");
     assert!(answer.stdout.contains(&expected), "{}", answer.stdout);
 }
 

@@ -283,6 +283,14 @@ fn snapshots(e: &Evidence) -> Evaluation {
     let us = e.in_functions(&["GetSnapshotData"]);
     let waited = e.blocked(&["LWLock ProcArray"]);
     let enough = if e.until(13) { 0.06 } else { 0.12 };
+    let fix = if e.until(13) {
+        "Use a connection pooler to have fewer connections, or upgrade to PostgreSQL 14 or later. Up to 13, \
+         each snapshot costs time for every connection, idle or not; from 14 on, only for transactions that \
+         write."
+    } else {
+        "Use a connection pooler, so that fewer transactions run at the same time: each snapshot costs time \
+         for every transaction that writes."
+    };
     Evaluation::of(us + waited)
         .queueing(waited)
         .when(e.of_cpu(us) >= enough || e.of_response(waited) >= 0.05)
@@ -292,11 +300,7 @@ fn snapshots(e: &Evidence) -> Evaluation {
             e.until(13),
             "up to PostgreSQL 13, a snapshot reads the state of every connection, including idle ones",
         )
-        .remedy(
-            "Use a connection pooler to have fewer connections, or upgrade to PostgreSQL 14 or \
-             later. Up to 13, each snapshot costs time for every connection, idle or not; from 14 on, only \
-             transactions that write count.",
-        )
+        .remedy(fix)
         .variant(e.until(13).then(|| RemedyVariant::version("18")))
 }
 

@@ -15,7 +15,7 @@
 //! (Garwood's, for few samples) with Zou and Donner's MOVER: "Construction of confidence limits about
 //! effect measures" (2008). That interval ignores the noise between trials; the test does not.
 
-use super::side::{Totals, combined, totals_variance};
+use super::side::{VariantTotals, combined, totals_variance};
 use super::{Cost, CostChange};
 use crate::dispersion::FunctionNoise;
 use crate::distribution::{
@@ -29,8 +29,8 @@ pub const EXACT_BELOW: u64 = 20;
 
 /// The counts of a row, with everything that determines their uncertainty.
 pub(super) struct CountedRow<'a> {
-    pub(super) a: &'a Totals,
-    pub(super) b: &'a Totals,
+    pub(super) a: &'a VariantTotals,
+    pub(super) b: &'a VariantTotals,
     pub(super) count_a: u64,
     pub(super) count_b: u64,
     /// The noise of the row under each kind.
@@ -55,7 +55,7 @@ impl CountedRow<'_> {
     }
 
     /// Variance of ln(share) of one side under one kind of noise, split into counting noise and the rest.
-    fn share_variance(side: &Totals, count: u64, noise: FunctionNoise) -> (f64, f64) {
+    fn share_variance(side: &VariantTotals, count: u64, noise: FunctionNoise) -> (f64, f64) {
         let share = count as f64 / side.samples as f64;
         let counting = (1.0 - share) / count as f64;
         let whole = noise.scale * (counting + noise.cv2 * side.weight_squares);
@@ -193,7 +193,7 @@ impl CountedRow<'_> {
     }
 
     /// The interval of one side's cost in µs per transaction.
-    fn side_interval(&self, side: &Totals, count: u64, level: f64) -> (f64, f64) {
+    fn side_interval(&self, side: &VariantTotals, count: u64, level: f64) -> (f64, f64) {
         if count < EXACT_BELOW {
             let (low, high) = poisson_interval(count, level);
             return (low * side.us_per_sample(), high * side.us_per_sample());
@@ -214,7 +214,7 @@ impl CountedRow<'_> {
 }
 
 /// The change of the exact totals themselves.
-pub(super) fn total_change(a: &Totals, b: &Totals, level: f64) -> CostChange {
+pub(super) fn total_change(a: &VariantTotals, b: &VariantTotals, level: f64) -> CostChange {
     let (total_a, total_b) = (a.us_per_transaction, b.us_per_transaction);
     let mut change = descriptive(
         &Cost {

@@ -6,7 +6,7 @@ use crate::pairs::mean_and_sd;
 
 /// The exact totals of a variant, which convert samples to µs per transaction.
 #[derive(Debug)]
-pub(super) struct Totals {
+pub(super) struct VariantTotals {
     /// Exact on-CPU µs per transaction: Σ time / Σ transactions.
     pub(super) us_per_transaction: f64,
     /// Number of samples, over all trials.
@@ -19,7 +19,7 @@ pub(super) struct Totals {
     pub(super) weight_squares: f64,
 }
 
-impl Totals {
+impl VariantTotals {
     /// Sums `trials` after checking that each gives a cost.
     pub(super) fn of(side: char, trials: &[TrialTotals]) -> Result<Self, StatsError> {
         if trials.is_empty() {
@@ -86,7 +86,12 @@ impl Totals {
 ///
 /// With equal numbers of trials, the n-th trials of A and B are neighbors, so their common drift cancels;
 /// otherwise the two sides count as independent (Welch and Satterthwaite).
-pub(super) fn totals_variance(a: &Totals, b: &Totals, weight_a: f64, weight_b: f64) -> (f64, f64) {
+pub(super) fn totals_variance(
+    a: &VariantTotals,
+    b: &VariantTotals,
+    weight_a: f64,
+    weight_b: f64,
+) -> (f64, f64) {
     if a.trials() == b.trials() {
         let differences: Vec<f64> = a
             .log_totals
@@ -155,7 +160,7 @@ pub(super) fn check_rows(table: &CostTable) -> Result<(), StatsError> {
 
 /// Whether the difference of neighboring trials has the sign of the overall difference in at least three
 /// quarters of the blocks. A burst in one block changes the overall difference, but no other block.
-pub(super) fn has_consistent_sign(a: &Totals, b: &Totals, row: &RowCounts) -> bool {
+pub(super) fn has_consistent_sign(a: &VariantTotals, b: &VariantTotals, row: &RowCounts) -> bool {
     let blocks = a.trials().min(b.trials());
     let delta =
         |trial: usize| b.cost_in_trial(trial, row.b[trial]) - a.cost_in_trial(trial, row.a[trial]);

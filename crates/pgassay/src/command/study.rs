@@ -140,9 +140,12 @@ fn print_servers(plan: &Plan, out: &mut impl Write) -> Result<()> {
             .collect();
         writeln!(
             out,
-            "server {index}: {what}, up to {} connections {}",
+            "server {index}: {what}, up to {} connections{}",
             server.connections,
-            settings.join(" ")
+            match &settings[..] {
+                [] => String::new(),
+                _ => format!("; {}", settings.join(", ")),
+            }
         )?;
     }
     Ok(())

@@ -15,7 +15,7 @@ use pgassay_profile::{CountedEvent, EventCounter, ProcessTreeCpu};
 use super::client_pools::{self, Clients, Size};
 use super::counters::Statistics;
 use super::data::reset;
-use super::probes::{Probes, WAITS_HZ};
+use super::probes::{Probed, Probes, WAITS_HZ};
 use super::redis::Redis;
 use super::servers::Servers;
 use super::statements::Statements;
@@ -319,12 +319,8 @@ impl TrialRunner<'_> {
             sampler.start()?;
         }
         let before = TotalsReading::take(live, &backend_pids, &server_pids)?;
-        let probe = probed.and_then(|it| it.waits.clone());
-        let waits = probe.filter(|_| is_profiled).map(|probe| {
-            // Not `backend_pids`: pg_stat_activity of a remote server lists PIDs of its own machine.
-            let asked_pids = pool.server_pids();
-            WaitThread::start(WaitSampler::new(probe, WAITS_HZ), asked_pids)
-        });
+        let waits = probed.filter(|_| is_profiled);
+        let waits = waits.and_then(|it| start_waits(it, pool));
         let parent = servers.and_then(|it| it.live.as_ref());
         let parent = parent.map(|live| live.postmaster_pid);
         let parent = parent.filter(|_| point.reconnects);
@@ -408,6 +404,14 @@ impl TrialSlot {
         let place = (u64::from(self.block) << 40) ^ (condition << 20) ^ u64::from(self.position);
         of_run ^ place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
+}
+
+/// Starts sampling the waits of the pool's backends; `None` if they cannot be sampled.
+fn start_waits(probed: &Probed, pool: &Clients) -> Option<WaitThread> {
+    let probe = probed.waits.clone()?;
+    // As the server numbers them: pg_stat_activity of a remote server lists PIDs of its own machine.
+    let pids = pool.server_pids();
+    Some(WaitThread::start(WaitSampler::new(probe, WAITS_HZ), pids))
 }
 
 /// The CPU time of the server's processes since `before`, those that have ended included.

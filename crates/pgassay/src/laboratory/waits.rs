@@ -253,7 +253,7 @@ struct WaitInterval {
     samples: WaitSamples,
 }
 
-/// The samples of a [`Log`] without their source.
+/// The samples of a [`WaitLogSource`] without their source.
 enum WaitSamples {
     Memory(WaitLog<u32>),
     Server(WaitLog<NamedWait>),
@@ -314,7 +314,7 @@ impl WaitLogSource {
         }
     }
 
-    /// Adds samples that [`Log::take`] returned.
+    /// Adds samples that [`WaitLogSource::take`] returned.
     fn put_back(&mut self, samples: WaitSamples) {
         match (self, samples) {
             (Self::Memory(_, log), WaitSamples::Memory(taken)) => log.add(taken),
