@@ -132,13 +132,13 @@ fn transcript_yields_expected_events() {
         "row 4",
         "Complete { token: 4",
         "Ready { token: Some(5), status: Open }",
-        "Error { token: Some(6), skipped: 1, error: ServerError { severity: \"ERROR\"",
+        "Error { token: Some(6), skipped: 1, error: ServerMessage { severity: \"ERROR\"",
         "Ready { token: Some(8), status: Failed }",
         "Copy { token: 9, direction: Out }",
         "Complete { token: 9",
         "Closed { token: 10 }",
         "Ready { token: Some(11), status: Idle }",
-        "Error { token: None, skipped: 0, error: ServerError { severity: \"FATAL\"",
+        "Error { token: None, skipped: 0, error: ServerMessage { severity: \"FATAL\"",
     ];
     assert_eq!(seen.len(), expect.len(), "{seen:#?}");
     for (seen, expect) in seen.iter().zip(expect) {
