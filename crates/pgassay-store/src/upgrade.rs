@@ -275,4 +275,27 @@ mod tests {
         assert_contained(&upgraded, &again, "");
         assert!(run.fix_trials.is_some() && !run.comparisons.is_empty());
     }
+
+    #[test]
+    fn labels_and_kinds_of_rows_get_their_new_names() {
+        let row = |label: &str, nature: &str| serde_json::json!({"mechanism": label, "nature": nature, "part": "unresolved"});
+        let mut run = serde_json::json!({"ledgers": [{
+            "rows": [row("wire and wake-up", "queue"), row("CPU", "demand")],
+            "tail": {"rows": [row("wire, wake-up, client's turn", "think")]},
+        }]});
+        to_version_2(&mut run);
+        let rows = &run["ledgers"][0]["rows"];
+        assert_eq!(rows[0]["mechanism"], "network and wake-up");
+        assert_eq!(
+            (&rows[0]["nature"], &rows[0]["part"]),
+            (&"queueing".into(), &"unexplained".into())
+        );
+        assert_eq!(
+            (&rows[1]["mechanism"], &rows[1]["nature"]),
+            (&"CPU".into(), &"service".into())
+        );
+        let tail = &run["ledgers"][0]["tail"]["rows"][0];
+        assert_eq!(tail["mechanism"], "network, wake-up, client thread");
+        assert_eq!(tail["nature"], "think");
+    }
 }

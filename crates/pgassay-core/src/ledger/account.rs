@@ -76,13 +76,10 @@ impl ClientParts {
 const NETWORK_REMAINDER: &str = "network and wake-up";
 /// The same if `thread_busy_us` was not measured.
 const NETWORK_AND_THREAD_REMAINDER: &str = "network, wake-up, client thread";
-/// Both names in results of older versions.
-const OLD_REMAINDERS: [&str; 2] = ["wire and wake-up", "wire, wake-up, client's turn"];
 
 /// Whether a row is a remainder, so that no source measures it.
 pub fn is_remainder(mechanism: &str) -> bool {
     matches!(mechanism, NETWORK_REMAINDER | NETWORK_AND_THREAD_REMAINDER)
-        || OLD_REMAINDERS.contains(&mechanism)
 }
 
 /// Key of a row on CPU.
@@ -418,6 +415,5 @@ mod tests {
         assert!((us(&not_counted, "client run queue") - thread_us).abs() < 1e-9);
         assert!(us(&not_counted, NETWORK_AND_THREAD_REMAINDER) > waited_us);
         assert!(is_remainder(NETWORK_REMAINDER) && is_remainder(NETWORK_AND_THREAD_REMAINDER));
-        assert!(OLD_REMAINDERS.into_iter().all(is_remainder));
     }
 }
