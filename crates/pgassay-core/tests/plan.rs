@@ -394,7 +394,7 @@ fn a_dsn_on_the_command_line_replaces_the_server_and_the_versions() {
 
 #[test]
 fn keys_that_would_change_an_external_server_are_rejected_with_their_line() {
-    let beside = |words: &str| (format!("{SMALL}{MINE}{words}\n"), words.to_owned());
+    let conflict = |words: &str| (format!("{SMALL}{MINE}{words}\n"), words.to_owned());
     let conditions = |words: &str| {
         (
             format!("{SMALL}{MINE}[conditions]\n{words}\n"),
@@ -414,13 +414,13 @@ fn keys_that_would_change_an_external_server_are_rejected_with_their_line() {
         )
     };
     let table = [
-        beside("version = \"17\""),
-        beside("binaries = \"/opt/pg\""),
-        beside("settings = { jit = false }"),
-        beside("environment = { A = 1 }"),
-        beside("data_checksums = true"),
-        beside("idle_connections = 3"),
-        beside("network = \"tcp\""),
+        conflict("version = \"17\""),
+        conflict("binaries = \"/opt/pg\""),
+        conflict("settings = { jit = false }"),
+        conflict("environment = { A = 1 }"),
+        conflict("data_checksums = true"),
+        conflict("idle_connections = 3"),
+        conflict("network = \"tcp\""),
         conditions("version = [\"17\"]"),
         conditions("settings = { jit = [true, false] }"),
         conditions("network = [\"unix\"]"),

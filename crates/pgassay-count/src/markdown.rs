@@ -20,7 +20,7 @@ pub fn tables(counts: &Counts) -> String {
         variants.any(|it| Some(&it.build) != first)
     });
     if are_builds {
-        beside(&mut out, counts);
+        builds_table(&mut out, counts);
     } else {
         for condition in &counts.conditions {
             listed(&mut out, condition, counts.comparisons());
@@ -119,7 +119,7 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
 }
 
 /// Builds as columns, conditions as rows.
-fn beside(out: &mut String, counts: &Counts) {
+fn builds_table(out: &mut String, counts: &Counts) {
     let Some(first) = counts.conditions.first() else {
         return;
     };

@@ -45,7 +45,7 @@ fn all_runs() -> Vec<Run> {
         fixture::run_without_profiles(),
         fixture::hostile_run(),
         fixture::counted_run(),
-        fixture::run_with_expectations(),
+        fixture::expectations::run_with_expectations(),
     ]
 }
 
@@ -71,7 +71,7 @@ fn instruction_counts_are_shown_with_timings() {
 fn expectations_source_and_unit_are_shown() {
     check(
         "expectations",
-        &terminal(&fixture::run_with_expectations(), &PLAIN),
+        &terminal(&fixture::expectations::run_with_expectations(), &PLAIN),
     );
 }
 

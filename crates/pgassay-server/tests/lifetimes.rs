@@ -49,7 +49,7 @@ fn a_process_with_a_server() {
         server.data_dir().display(),
         server.postmaster_pid()
     );
-    let file = std::env::temp_dir().join("told");
+    let file = std::env::temp_dir().join("known");
     fs::write(file.with_extension("new"), known).unwrap();
     fs::rename(file.with_extension("new"), file).unwrap();
     sleep(Duration::from_mins(2));
@@ -74,7 +74,7 @@ impl Helper {
             data: PathBuf::new(),
             postmaster: 0,
         };
-        let known = directory.join("told");
+        let known = directory.join("known");
         eventually("the helper has a server", BOUND, || {
             assert_eq!(helper.child.try_wait().unwrap(), None);
             known.exists()

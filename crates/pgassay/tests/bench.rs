@@ -35,12 +35,12 @@ fn real_pgbenches() -> Vec<(&'static str, PathBuf)> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let found = VERSIONS.into_iter().filter_map(|version| {
-        let beside: PathBuf = format!("/usr/lib/postgresql/{version}/bin").into();
-        let programs = on_path.iter().chain([&beside]);
+        let installed: PathBuf = format!("/usr/lib/postgresql/{version}/bin").into();
+        let programs = on_path.iter().chain([&installed]);
         let is_it = |program: &PathBuf| {
-            let told = Command::new(program).arg("-V").output();
+            let output = Command::new(program).arg("-V").output();
             let begin = format!("pgbench (PostgreSQL) {version}.");
-            told.is_ok_and(|told| String::from_utf8_lossy(&told.stdout).starts_with(&begin))
+            output.is_ok_and(|it| String::from_utf8_lossy(&it.stdout).starts_with(&begin))
         };
         let mut programs = programs.map(|folder| folder.join("pgbench"));
         Some((version, programs.find(is_it)?))

@@ -319,9 +319,10 @@ fn a_warning_reports_that_no_fix_can_be_tried() {
         return;
     };
     assert!(run.fix_trials.is_none());
-    let told = run.warnings.iter().find(|it| it.kind == WarningKind::Fixes);
+    let warning = run.warnings.iter().find(|it| it.kind == WarningKind::Fixes);
     assert!(
-        told.expect("there is a warning")
+        warning
+            .expect("there is a warning")
             .message
             .starts_with("no suggested fix was tried")
     );

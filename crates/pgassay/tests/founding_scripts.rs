@@ -85,9 +85,9 @@ impl Scratch {
             .output()
             .unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (out, told) = (text(&output.stdout), text(&output.stderr));
-        assert!(output.status.success(), "{arguments}: {out}{told}");
-        (out, told)
+        let (out, notes) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{arguments}: {out}{notes}");
+        (out, notes)
     }
 }
 
@@ -116,9 +116,9 @@ fn prepared_statements_and_sequences() {
         scratch.write(name, script);
         for mode in ["prepared", "simple"] {
             let arguments = format!("-M {mode} -n -r -f ./{name} -c 16 -j 4 -t 50");
-            let (report, told) = scratch.bench(&arguments);
+            let (report, notes) = scratch.bench(&arguments);
             assert!(report.contains("actually processed: 800/800"), "{report}");
-            assert_eq!(told.contains("\\setrandom"), name == "test.sql", "{told}");
+            assert_eq!(notes.contains("\\setrandom"), name == "test.sql", "{notes}");
             let select = script.lines().nth(1).unwrap().trim_end();
             assert!(statement_times_ms(&report, select)[0] > 0.0, "{report}");
         }

@@ -266,8 +266,8 @@ fn counts(name: &str) {
             assert_eq!(variant["transactions"], 30, "{name}");
         }
     }
-    for told in result["differences"].as_array().unwrap() {
-        let verdict = &told["difference"]["verdict"];
+    for counted_difference in result["differences"].as_array().unwrap() {
+        let verdict = &counted_difference["difference"]["verdict"];
         assert!(
             verdict == "too-few-rounds" || verdict == "not-linear",
             "{name}: {verdict}"
@@ -343,9 +343,13 @@ fn a_run_of_a_study_that_writes_has_counts_beside_the_time() {
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON");
     let counted = run.instructions.expect("counts beside the time");
-    let [told] = &counted.differences[..] else {
+    let [counted_difference] = &counted.differences[..] else {
         panic!("{:?}", counted.differences);
     };
-    assert!(told.difference.ratio > 1.0, "{}", told.difference.ratio);
+    assert!(
+        counted_difference.difference.ratio > 1.0,
+        "{}",
+        counted_difference.difference.ratio
+    );
     scratch.assert_nothing_left();
 }

@@ -311,7 +311,7 @@ fn the_lightweight_lock_is_the_one_that_the_server_names(major: &str) {
     let sessions: Vec<Connection> = (0..6).map(|_| connect(&server)).collect();
     let pids: Vec<u32> = sessions.iter().map(pid).collect();
     let over = AtomicBool::new(false);
-    let (mut read, mut told) = (BTreeMap::new(), BTreeMap::new());
+    let (mut read, mut reported) = (BTreeMap::new(), BTreeMap::new());
     thread::scope(|scope| {
         for mut session in sessions {
             let over = &over;
@@ -323,7 +323,7 @@ fn the_lightweight_lock_is_the_one_that_the_server_names(major: &str) {
         }
         let began = Instant::now();
         let enough = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>() >= LOOKS;
-        while !(enough(&read) && enough(&told)) && began.elapsed() < Duration::from_secs(30) {
+        while !(enough(&read) && enough(&reported)) && began.elapsed() < Duration::from_secs(30) {
             for &pid in &pids {
                 let wait = reader.read(pid).ok().and_then(|it| wait_event(major, it));
                 if let Some(wait) = wait.filter(|it| it.kind.starts_with("LWLock")) {
@@ -332,7 +332,9 @@ fn the_lightweight_lock_is_the_one_that_the_server_names(major: &str) {
             }
             let sql = "select wait_event from pg_stat_activity where wait_event_type ~ 'LWLock'";
             for row in asker.query(sql).expect("the query succeeds").remove(0).rows {
-                *told.entry(row[0].clone().unwrap_or_default()).or_default() += 1;
+                *reported
+                    .entry(row[0].clone().unwrap_or_default())
+                    .or_default() += 1;
             }
         }
         over.store(true, Ordering::Relaxed);
@@ -342,7 +344,11 @@ fn the_lightweight_lock_is_the_one_that_the_server_names(major: &str) {
         most.map(|(name, _)| name.clone())
             .expect("there are samples")
     };
-    assert_eq!(most(&read), most(&told), "{major}: {read:?} {told:?}");
+    assert_eq!(
+        most(&read),
+        most(&reported),
+        "{major}: {read:?} {reported:?}"
+    );
     server.stop().expect("the server stops");
 }
 

@@ -194,9 +194,9 @@ fn account(
             @for ledger in &ledgers {
                 p.faint {
                     (checks(run, ledger)) "."
-                    @let beside = background(ledger);
-                    @if !beside.is_empty() {
-                        " Background processes, CPU time in µs per transaction: " (beside) "."
+                    @let processes = background(ledger);
+                    @if !processes.is_empty() {
+                        " Background processes, CPU time in µs per transaction: " (processes) "."
                     }
                 }
             }

@@ -159,13 +159,13 @@ fn notes(
         let Some(ledger) = ledger(run, main_comparison.condition, variant) else {
             continue;
         };
-        let beside = background(ledger);
-        let beside = if beside.is_empty() {
+        let processes = background(ledger);
+        let processes = if processes.is_empty() {
             String::new()
         } else {
-            format!("; background processes, CPU µs per transaction: {beside}")
+            format!("; background processes, CPU µs per transaction: {processes}")
         };
-        lines.push(checks(run, ledger) + &beside);
+        lines.push(checks(run, ledger) + &processes);
     }
     for variant in [0, main_comparison.variant] {
         let Some(ledger) = ledger(run, main_comparison.condition, variant) else {

@@ -114,11 +114,11 @@ impl CounterReader {
     /// background processes and the machine, and the log's size. Omits what cannot be read.
     pub fn read_kernel_statistics(
         &self,
-        beside: &ServerProcesses<'_>,
+        sources: &ServerProcesses<'_>,
         reading: &mut CounterReading,
     ) {
-        beside.kernel().read(&mut reading.values);
-        reading.log = beside.log_files.as_deref().map(LogSizes::settled);
+        sources.kernel().read(&mut reading.values);
+        reading.log = sources.log_files.as_deref().map(LogSizes::settled);
     }
 
     /// Adds the server statistics to a reading.

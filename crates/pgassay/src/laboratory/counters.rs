@@ -96,8 +96,8 @@ impl<'a> Statistics<'a> {
         let backends = pools[point.variant].backend_pids();
         let mut reading = CounterReading::default();
         reader.read_views(&mut reading)?;
-        if let Some(beside) = self.servers.host(point.server).kernel_sources(&backends) {
-            reader.read_kernel_statistics(&beside, &mut reading);
+        if let Some(sources) = self.servers.host(point.server).kernel_sources(&backends) {
+            reader.read_kernel_statistics(&sources, &mut reading);
         }
         Ok(Some(StartReading {
             server: point.server,
@@ -110,12 +110,12 @@ impl<'a> Statistics<'a> {
     pub fn end(&self, begun: &StartReading, pool: &mut Clients) -> Result<BTreeMap<String, f64>> {
         let mut reader = self.readers[begun.server].borrow_mut();
         let mut now = CounterReading::default();
-        if let Some(beside) = self
+        if let Some(sources) = self
             .servers
             .host(begun.server)
             .kernel_sources(&begun.backends)
         {
-            reader.read_kernel_statistics(&beside, &mut now);
+            reader.read_kernel_statistics(&sources, &mut now);
         }
         std::thread::sleep(reader.flush_wait());
         let asked = pool.broadcast(reader.flush_statement())?;

@@ -258,3 +258,8 @@ pub fn is_root() -> bool {
     // SAFETY: geteuid always succeeds.
     unsafe { libc::geteuid() == 0 }
 }
+
+/// The words of a text, with single spaces: output wraps lines.
+pub fn collapse_whitespace(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

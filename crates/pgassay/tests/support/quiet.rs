@@ -1,7 +1,7 @@
 //! The tier of tests whose outcome depends on time.
 //!
 //! They run one at a time, each on a machine that is as quiet as it becomes within a bounded wait, and
-//! again where one failed: on a shared machine a single run may be disturbed by what nobody here started.
+//! again where one failed: on a shared machine a single run may be disturbed by other machines.
 //! A defect fails every attempt.
 
 use std::fs;
