@@ -482,21 +482,17 @@ pub(crate) fn fix_result(finding: &Finding) -> Option<String> {
     ))
 }
 
-/// The point or comparison of a finding: `simple, plain, 8 clients`, or `+12.3 µs/tx in prepared vs
-/// simple, 1 client`.
-pub(crate) fn place(run: &Run, finding: &Finding) -> String {
+/// The point or comparison of a finding: `simple, plain, 8 clients`, or `prepared vs simple, 1
+/// client`.
+pub(crate) fn point_name(run: &Run, finding: &Finding) -> String {
     let (Some(condition), Some(variant)) = (finding.condition, finding.variant) else {
         return String::new();
     };
     let (name, title) = (variant_name(run, variant), condition_title(run, condition));
-    match finding.difference_us {
-        Some(difference_us) => format!(
-            "{}{} µs/tx in {name} vs {}, {title}",
-            number::signed_micros(difference_us),
-            interval(finding),
-            baseline_name(run)
-        ),
-        None => format!("{name}, {title}"),
+    if finding.difference_us.is_some() {
+        format!("{name} vs {}, {title}", baseline_name(run))
+    } else {
+        format!("{name}, {title}")
     }
 }
 

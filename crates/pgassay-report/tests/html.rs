@@ -275,3 +275,20 @@ fn instruction_counts_are_exported_by_call_path() {
     assert!(perf.contains(" --38.46%--exec_simple_query"), "{perf}");
     assert_eq!(text(ExportFormat::Pprof), None);
 }
+
+#[test]
+fn findings_state_a_difference_once_and_fold_their_many_rows() {
+    let run = fixture::run();
+    let page = html(&run);
+    let (_, section) = page.split_once("<section id=\"findings\">").unwrap();
+    let (section, _) = section.split_once("</section>").unwrap();
+    assert!(
+        !section.contains("µs/tx in"),
+        "the column of figures has it"
+    );
+    let id = &run.findings[0].id;
+    let rows = run.findings.iter().filter(|it| it.id == *id).count();
+    assert!(rows > 5, "{rows}");
+    assert!(section.contains(&format!("<summary>{} more</summary>", rows - 5)));
+    assert_eq!(section.matches("<tr><td>").count(), run.findings.len());
+}

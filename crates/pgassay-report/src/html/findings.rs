@@ -5,10 +5,12 @@ use pgassay_core::finding::Finding;
 use pgassay_core::run::Run;
 
 use super::tables;
-
 use crate::{number, sentence};
 
-/// The section; empty without findings. `address` names the point or comparison of a finding.
+/// Rows of a finding above those that a click shows: the most certain and expensive ones.
+const ROWS_SHOWN: usize = 5;
+
+/// The section; empty without findings. `position` names the point or comparison of a finding.
 pub(super) fn section(findings: &[Finding], position: impl Fn(&Finding) -> String) -> Markup {
     let mut ids: Vec<&str> = Vec::new();
     for finding in findings {
@@ -69,28 +71,14 @@ fn one(
                 (sentence::confidence_word(first)) ", "
                 span.figure { (number::percent(first.share)) " of response time" }
             }
-            div.scroll { table {
-                thead { tr {
-                    th scope="col" { "where" } th scope="col" { "confidence" }
-                    th.n scope="col" { "µs/tx" } th.n scope="col" { "of response time" }
-                    th scope="col" { "evidence" } th scope="col" { "evidence against" }
-                } }
-                tbody {
-                    @for finding in same {
-                        tr {
-                            td { (position(finding)) }
-                            td { (sentence::confidence_word(finding)) }
-                            td.n { (sentence::weight(finding)) }
-                            td.n { (number::percent(finding.share)) }
-                            td {
-                                @if let Some(tried) = sentence::fix_result(finding) { (tried) "; " }
-                                (sentence::facts(finding, usize::MAX))
-                            }
-                            td { (finding.evidence_against.join("; ")) }
-                        }
-                    }
+            @let (first_rows, more) = same.split_at(same.len().min(ROWS_SHOWN));
+            (table(first_rows, position))
+            @if !more.is_empty() {
+                details {
+                    summary { (more.len()) " more" }
+                    (table(more, position))
                 }
-            } }
+            }
             @if let Some(cause) = sentence::cause_of(findings, first) { p { (cause) } }
             p { "Suggested fix: " (first.suggested_fix) }
             @let tries: Vec<&str> = same
@@ -106,5 +94,32 @@ fn one(
                 }
             }
         }
+    }
+}
+
+fn table(findings: &[&Finding], position: &impl Fn(&Finding) -> String) -> Markup {
+    html! {
+            div.scroll { table {
+                thead { tr {
+                    th scope="col" { "where" } th scope="col" { "confidence" }
+                    th.n scope="col" { "µs/tx" } th.n scope="col" { "of response time" }
+                    th scope="col" { "evidence" } th scope="col" { "evidence against" }
+                } }
+                tbody {
+                    @for finding in findings {
+                        tr {
+                            td { (position(finding)) }
+                            td { (sentence::confidence_word(finding)) }
+                            td.n { (sentence::weight(finding)) }
+                            td.n { (number::percent(finding.share)) }
+                            td {
+                                @if let Some(tried) = sentence::fix_result(finding) { (tried) "; " }
+                                (sentence::facts(finding, usize::MAX))
+                            }
+                            td { (finding.evidence_against.join("; ")) }
+                        }
+                    }
+                }
+            } }
     }
 }

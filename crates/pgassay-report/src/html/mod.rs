@@ -44,7 +44,7 @@ pub fn html(run: &Run) -> String {
     let main = html! {
         (warnings(run))
         @if !run.comparisons.is_empty() { (forest::section(run)) }
-        (findings::section(&run.findings, |finding| sentence::place(run, finding)))
+        (findings::section(&run.findings, |finding| sentence::point_name(run, finding)))
         (findings::fixes_tried(run))
         (expectations::section(run))
         (cost(run))

@@ -15,7 +15,11 @@ const INDENT: &str = "              ";
 /// The section of a run; empty without findings.
 pub(super) fn section(run: &Run, style: Style) -> String {
     list(&run.findings, style, |finding| {
-        sentence::place(run, finding)
+        let name = sentence::point_name(run, finding);
+        match finding.difference_us {
+            Some(_) => format!("{} µs/tx in {name}", sentence::weight(finding)),
+            None => name,
+        }
     })
 }
 
