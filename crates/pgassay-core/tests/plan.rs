@@ -1,6 +1,6 @@
 //! From study files to plans: the expansion, and the error messages for invalid studies.
 
-use pgassay_core::plan::{Overrides, Plan, plan};
+use pgassay_core::plan::{Overrides, Plan, PointId, plan};
 use pgassay_core::study::{Protocol, StudyError, StudySource};
 
 const FOUNDING: &str = include_str!("../../../studies/prepared-vs-simple.toml");
@@ -27,7 +27,7 @@ fn variants_of_a_block_draw_independent_random_numbers() {
     let plan = planned(SMALL, &Overrides::default()).unwrap();
     let seeds: std::collections::BTreeSet<u64> = (0..6)
         .flat_map(|block| (0..2).map(move |variant| (block, variant)))
-        .map(|(block, variant)| plan.client_seed(block, 0, variant))
+        .map(|(block, variant)| plan.client_seed(block, PointId::new(0, variant)))
         .collect();
     assert_eq!(
         seeds.len(),
@@ -87,7 +87,7 @@ fn the_founding_study_needs_one_server_and_twenty_seven_points() {
             .contains("generate_series(1, 1000000)"),
         "parameters are replaced"
     );
-    assert_eq!(plan.point(0, 2).protocol, Protocol::Prepared);
+    assert_eq!(plan.point(PointId::new(0, 2)).protocol, Protocol::Prepared);
     assert_eq!(plan.conditions[0].title(), "f1, 1 client");
     assert_eq!(plan.conditions[5].title(), "plain, 64 clients");
     assert_eq!(
@@ -191,7 +191,7 @@ fn versions_as_conditions_give_a_server_each_and_parameters_make_points() {
     assert_eq!(plan.servers.len(), 2);
     assert_eq!(plan.conditions.len(), 4);
     assert_eq!(plan.conditions[1].label, "version=10, x=2");
-    assert_eq!(plan.point(1, 0).scripts[0].text, "select 2");
+    assert_eq!(plan.point(PointId::new(1, 0)).scripts[0].text, "select 2");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn networks_and_settings_can_be_conditions() {
     assert_eq!(plan.conditions[3].label, "network=1ms, jit=off");
     assert_eq!(plan.conditions[3].values["clients"], "8");
     assert_eq!(
-        plan.point(3, 0)
+        plan.point(PointId::new(3, 0))
             .network
             .delay()
             .map(|delay| delay.as_millis()),

@@ -2,9 +2,8 @@
 
 use pgassay_core::calibration::machine_key;
 use pgassay_core::run::Check;
+use pgassay_lab::counting::Valgrind;
 use pgassay_profile::{Access, CountedEvent, EventCounter, MachineConditions, Tier};
-
-use crate::laboratory::counting::Valgrind;
 
 /// Checks everything that limits measurements.
 pub fn all() -> Vec<Check> {

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use pgassay_core::study::HumanDuration;
+use pgassay_lab::ServerOptions;
 use pgassay_report::ExportFormat;
 
 /// A performance laboratory for PostgreSQL: which is faster, by how much, and why.
@@ -261,6 +262,19 @@ pub struct ServerArgs {
     /// measure [default: the system's temporary directory].
     #[arg(long, value_name = "DIR")]
     pub data_parent: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    /// As the laboratory takes them.
+    pub fn options(&self) -> ServerOptions {
+        ServerOptions {
+            offline: self.offline,
+            mirror: self.mirror.clone(),
+            cache: self.cache.clone(),
+            run_as: self.run_as.clone(),
+            data_parent: self.data_parent.clone(),
+        }
+    }
 }
 
 /// Where results are stored.

@@ -3,6 +3,8 @@
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use pgassay_lab::Interrupted;
+
 /// Success.
 pub const OK: u8 = 0;
 /// A usage, connection or input error: nothing was measured.
@@ -34,11 +36,6 @@ pub struct Gate {
     pub code: u8,
     pub reason: String,
 }
-
-/// Interrupted by the user; completed trials were saved.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("interrupted")]
-pub struct Interrupted;
 
 /// Prints an error on stderr as one paragraph and returns its exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {

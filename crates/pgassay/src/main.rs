@@ -4,16 +4,11 @@ mod catalog;
 mod checks;
 mod cli;
 mod command;
-mod connector;
 mod exit;
 mod interrupt;
-mod laboratory;
-mod local_server;
 mod progress;
 mod results;
-mod study_errors;
 mod style;
-mod system_env;
 
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;

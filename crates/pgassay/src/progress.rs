@@ -1,9 +1,11 @@
 //! Progress on stderr: a progress bar on a terminal, occasional plain lines otherwise.
 
+use std::cell::RefCell;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use pgassay_lab::{EventSink, LabEvent};
 
 /// Minimum interval between lines about trials if stderr is not a terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -11,9 +13,20 @@ const PLAIN_EVERY: Duration = Duration::from_secs(10);
 /// The progress display of a run.
 pub struct ProgressDisplay {
     bar: Option<ProgressBar>,
-    plain_at: Option<Instant>,
-    /// The last stage shown, to avoid repeating it.
+    shown: RefCell<Shown>,
+}
+
+#[derive(Default)]
+struct Shown {
+    /// The last stage, to avoid repeating it.
     stage: String,
+    /// The current block and condition.
+    round: String,
+    /// When the last plain line about trials was printed.
+    plain_at: Option<Instant>,
+    /// Trials that have ended, and their planned number.
+    done: u64,
+    total: u64,
 }
 
 impl ProgressDisplay {
@@ -27,43 +40,19 @@ impl ProgressDisplay {
         });
         Self {
             bar,
-            plain_at: None,
-            stage: String::new(),
+            shown: RefCell::default(),
         }
     }
 
-    /// Starts a stage of unknown length, for example "starting PostgreSQL 18.1".
-    pub fn stage(&mut self, message: &str) {
-        if self.stage == message {
+    fn stage(&self, message: &str) {
+        let mut shown = self.shown.borrow_mut();
+        if shown.stage == message {
             return;
         }
-        message.clone_into(&mut self.stage);
+        message.clone_into(&mut shown.stage);
         match &self.bar {
             Some(bar) => bar.set_message(message.to_owned()),
             None => eprintln!("{message}"),
-        }
-    }
-
-    /// Starts the trials, `total` in number.
-    pub fn trials(&mut self, total: u64) {
-        self.plain_at = None;
-        if let Some(bar) = &self.bar {
-            bar.set_length(total);
-            bar.set_position(0);
-            bar.set_style(trials());
-        }
-    }
-
-    /// Reports `done` of `total` trials; `message` describes the current one.
-    pub fn trial(&mut self, done: u64, total: u64, message: &str) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(done);
-            bar.set_message(message.to_owned());
-            return;
-        }
-        if self.plain_at.is_none_or(|at| at.elapsed() >= PLAIN_EVERY) {
-            self.plain_at = Some(Instant::now());
-            eprintln!("trial {done} of {total}: {message}");
         }
     }
 
@@ -75,10 +64,56 @@ impl ProgressDisplay {
         }
     }
 
-    /// Clears the progress bar.
-    pub fn finish(&mut self) {
-        if let Some(bar) = self.bar.take() {
+    fn begin_trials(&self, total: u64) {
+        let mut shown = self.shown.borrow_mut();
+        shown.plain_at = None;
+        shown.total = total;
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+            bar.set_style(trials());
+        }
+    }
+
+    fn show_trials(&self) {
+        let mut shown = self.shown.borrow_mut();
+        if let Some(bar) = &self.bar {
+            bar.set_position(shown.done);
+            bar.set_message(shown.round.clone());
+            return;
+        }
+        if shown.plain_at.is_none_or(|at| at.elapsed() >= PLAIN_EVERY) {
+            shown.plain_at = Some(Instant::now());
+            eprintln!("trial {} of {}: {}", shown.done, shown.total, shown.round);
+        }
+    }
+
+    /// Clears the progress bar. Later events are not shown.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+    }
+}
+
+impl EventSink for ProgressDisplay {
+    fn event(&self, event: &LabEvent<'_>) {
+        match event {
+            LabEvent::Stage(message) => self.stage(message),
+            LabEvent::Note(message) => self.note(message),
+            LabEvent::TrialsBegin { total } => self.begin_trials(*total),
+            LabEvent::RoundBegins {
+                block,
+                blocks,
+                condition,
+            } => {
+                let round = format!("block {} of {blocks}, {condition}", block + 1);
+                self.shown.borrow_mut().round = round;
+                self.show_trials();
+            }
+            LabEvent::TrialEnded(_) => {
+                self.shown.borrow_mut().done += 1;
+                self.show_trials();
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crate → crates it may depend on. `pgassay` may depend on all; `xtask` is a tool.
-const MAY_KNOW: [(&str, &[&str]); 11] = [
+const MAY_KNOW: [(&str, &[&str]); 12] = [
     ("pgassay-wire", &[]),
     ("pgassay-script", &[]),
     ("pgassay-stats", &[]),
@@ -18,6 +18,20 @@ const MAY_KNOW: [(&str, &[&str]); 11] = [
     ("pgassay-profile", &["pgassay-wire"]),
     ("pgassay-store", &["pgassay-core"]),
     ("pgassay-report", &["pgassay-core"]),
+    (
+        "pgassay-lab",
+        &[
+            "pgassay-core",
+            "pgassay-count",
+            "pgassay-load",
+            "pgassay-profile",
+            "pgassay-relay",
+            "pgassay-script",
+            "pgassay-server",
+            "pgassay-stats",
+            "pgassay-wire",
+        ],
+    ),
 ];
 
 /// Crates without I/O.

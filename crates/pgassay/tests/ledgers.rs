@@ -12,6 +12,7 @@ use pgassay_core::ledger::{
     SAMPLES_ERROR_MAX, difference,
 };
 use pgassay_core::observation::WaitSource;
+use pgassay_core::plan::PointId;
 use pgassay_core::run::Run;
 use pgassay_core::trial::{Trial, TrialKind};
 use support::Scratch;
@@ -367,7 +368,6 @@ fn compared(run: &Run, mutate: &dyn Fn(&mut Trial)) -> LedgerDifference {
     let comparison = run.comparisons.first().expect("there are two variants");
     let mut trials = run.trials.clone();
     trials.iter_mut().for_each(mutate);
-    let variants = run.plan.variants.len();
     let side = |variant: usize| PointMeasurements {
         condition: comparison.condition,
         variant,
@@ -375,7 +375,10 @@ fn compared(run: &Run, mutate: &dyn Fn(&mut Trial)) -> LedgerDifference {
             .iter()
             .filter(|it| (it.condition, it.variant) == (comparison.condition, variant))
             .collect(),
-        profile: run.profiles.get(comparison.condition * variants + variant),
+        profile: run.profiles.get(
+            run.plan
+                .index_of(PointId::new(comparison.condition, variant)),
+        ),
         major: "18",
     };
     let difference = difference(&side(0), &side(comparison.variant));

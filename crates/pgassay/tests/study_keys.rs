@@ -3,6 +3,7 @@
 mod support;
 
 use pgassay_core::measure::CheckOutcome;
+use pgassay_core::plan::PointId;
 use pgassay_core::run::{Run, WarningKind};
 use pgassay_core::study::DriverKind;
 use support::Scratch;
@@ -187,7 +188,7 @@ fn redis_runs_beside_postgresql_where_it_is_installed() {
         );
         return;
     }
-    assert_eq!(run.plan.point(0, 1).driver, DriverKind::Redis);
+    assert_eq!(run.plan.point(PointId::new(0, 1)).driver, DriverKind::Redis);
     let redis = &run.points[1];
     assert!(
         redis.tps > 100.0 && redis.server_cpu_us.is_some_and(|us| us > 0.0),

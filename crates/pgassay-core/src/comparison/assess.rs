@@ -8,7 +8,7 @@ use super::pairing::compare_all;
 use super::{Comparison, PointSummary};
 use crate::counters::PointCounters;
 use crate::ledger::{self, Ledger, PointMeasurements};
-use crate::plan::Plan;
+use crate::plan::{Plan, PointId};
 use crate::profile::Profile;
 use crate::study::DriverKind;
 use crate::trial::{LatencyError, Trial, TrialKind};
@@ -52,13 +52,15 @@ pub fn assess(
     for (condition, variants) in by_condition.iter().enumerate() {
         let mut summaries = Vec::new();
         for (variant, figures) in variants.iter().enumerate() {
-            let units = plan.point(condition, variant).per_transaction();
+            let units = plan
+                .point(PointId::new(condition, variant))
+                .per_transaction();
             summaries.push(summary(trials, condition, variant, figures, units as f64)?);
         }
         let mut comparisons: Vec<Comparison> =
             std::iter::from_fn(|| all.next_if(|it| it.condition == condition)).collect();
         let measured = |variant: usize| {
-            let point = plan.point(condition, variant);
+            let point = plan.point(PointId::new(condition, variant));
             // Only PostgreSQL backends have a ledger.
             let has_account = point.driver == DriverKind::Postgres;
             let trials = of_point(trials, condition, variant);
@@ -66,7 +68,7 @@ pub fn assess(
                 condition,
                 variant,
                 trials: trials.filter(|_| has_account).collect(),
-                profile: profiles.get(condition * plan.variants.len() + variant),
+                profile: profiles.get(plan.index_of(PointId::new(condition, variant))),
                 major: majors.get(point.server).map_or("", String::as_str),
             }
         };
@@ -78,15 +80,17 @@ pub fn assess(
         for comparison in &mut comparisons {
             comparison.ledger = ledger::difference(&measured(0), &measured(comparison.variant))?;
             let side = |variant: usize| -> Option<ProfiledSide<'_>> {
-                let profile = profiles.get(condition * plan.variants.len() + variant)?;
-                let major = majors[plan.point(condition, variant).server].as_str();
+                let profile = profiles.get(plan.index_of(PointId::new(condition, variant)))?;
+                let major = majors[plan.point(PointId::new(condition, variant)).server].as_str();
                 Some(ProfiledSide {
                     profile,
                     trials,
                     condition,
                     variant,
                     major,
-                    units: plan.point(condition, variant).per_transaction(),
+                    units: plan
+                        .point(PointId::new(condition, variant))
+                        .per_transaction(),
                 })
             };
             let counted = |variant: usize| counted(trials, condition, variant);
@@ -109,7 +113,9 @@ fn figures_of_condition(
 ) -> Result<Vec<Vec<TrialFigures>>, LatencyError> {
     let clients = plan.conditions[condition].clients;
     let of_variant = |variant: usize| {
-        let units = plan.point(condition, variant).per_transaction();
+        let units = plan
+            .point(PointId::new(condition, variant))
+            .per_transaction();
         figures(timed(trials, condition, variant), clients, units as f64)
     };
     (0..plan.variants.len()).map(of_variant).collect()

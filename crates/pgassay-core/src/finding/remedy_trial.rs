@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, RemedyVariant};
-use crate::plan::{Plan, Point, ServerPlan};
+use crate::plan::{Plan, Point, PointId, ServerPlan};
 use crate::run::Run;
 use crate::study::DriverKind;
 
@@ -61,7 +61,9 @@ pub fn remedy_trial(run: &Run) -> Option<RemedyTrial> {
 
 /// The first fix of a finding that changes something at its point and can be run there.
 fn remedy_of<'a>(run: &Run, finding: &'a Finding) -> Option<&'a RemedyVariant> {
-    let point = run.plan.point(finding.condition?, finding.variant?);
+    let point = run
+        .plan
+        .point(PointId::new(finding.condition?, finding.variant?));
     if finding.difference_us.is_some() || point.driver != DriverKind::Postgres {
         return None;
     }
@@ -83,6 +85,8 @@ fn plan(
         .map(|remedy| format!("{base}, {}", remedy.name));
     let mut plan = Plan {
         variants: [base.clone()].into_iter().chain(with).collect(),
+        // They are met: the treated variant has already run.
+        requirements: Vec::new(),
         servers: Vec::new(),
         conditions: Vec::new(),
         points: Vec::new(),
@@ -90,7 +94,7 @@ fn plan(
     };
     for (number, &condition) in wanted.iter().enumerate() {
         plan.conditions.push(first.conditions[condition].clone());
-        let of_first = first.point(condition, treated);
+        let of_first = first.point(PointId::new(condition, treated));
         let untreated = RemedyVariant::default();
         let all = [&untreated].into_iter().chain(remedies.iter().copied());
         for (variant, remedy) in all.enumerate() {

@@ -10,7 +10,7 @@ use super::{
     RatioFigure, Reading, ReferenceFigure, ReferenceTable, Relation, WatchedFunction, Where,
 };
 use crate::comparison::{Comparison, CostRow, PointSummary};
-use crate::plan::Plan;
+use crate::plan::{Plan, PointId};
 use crate::profile::Profile;
 use crate::study::Study;
 use crate::trial::Trial;
@@ -163,7 +163,10 @@ impl ExpressionData<'_> {
         if point.trials == 0 {
             return None;
         }
-        let units = self.plan.point(condition, variant).per_transaction() as f64;
+        let units = self
+            .plan
+            .point(PointId::new(condition, variant))
+            .per_transaction() as f64;
         let counted = |name: &str| {
             let mut counters = point.counters.iter();
             let found = counters.find(|counter| counter.name == name)?;
@@ -180,7 +183,7 @@ impl ExpressionData<'_> {
             Figure::LatencyMs(Percentile::P99) => Some(of_blocks(point.latency_p99_us / 1e3)),
             Figure::CpuUs => Some(of_blocks(point.server_cpu_us? / units)),
             Figure::Share(function) => {
-                let index = condition * self.plan.variants.len() + variant;
+                let index = self.plan.index_of(PointId::new(condition, variant));
                 inclusive_share(self.profiles.get(index)?, function)
             }
             Figure::Counted(name) => counted(name),

@@ -8,9 +8,9 @@ use super::names::{check_names, chosen_variants, script_named, unknown_name};
 use super::schedule::{count_connections, schedule};
 use super::servers::ServerSet;
 use super::yields::yield_of;
-use super::{Condition, Overrides, Plan, PlannedScript, PlannedSql, Point};
+use super::{Condition, Overrides, Plan, PlannedScript, PlannedSql, Point, Requirement};
 use crate::measure;
-use crate::study::{DriverKind, Scalar, Script, Study, StudyError, StudySource, Variant};
+use crate::study::{DriverKind, Requires, Scalar, Script, Study, StudyError, StudySource, Variant};
 
 /// Expands a study into its plan.
 ///
@@ -57,11 +57,36 @@ pub fn plan(
             .iter()
             .map(|(_, variant)| variant.name.clone())
             .collect(),
+        requirements: requirements(variants.iter().map(|(_, variant)| *variant)),
         servers,
         conditions,
         points,
         schedule,
     })
+}
+
+/// The program that the Redis driver starts if a variant names no address.
+const REDIS_PROGRAM: &str = "redis-server";
+
+/// What the variants need, in their order.
+fn requirements<'a>(variants: impl Iterator<Item = &'a Variant>) -> Vec<Requirement> {
+    let of_variant = |(number, variant): (usize, &Variant)| {
+        let mut requires = variant.requires.clone().unwrap_or_default();
+        match (variant.driver, &variant.address) {
+            (Some(DriverKind::Redis), None) => {
+                let program = requires.program.take();
+                requires.program = Some(program.unwrap_or_else(|| REDIS_PROGRAM.to_owned()));
+            }
+            // The server runs elsewhere, so its program need not be here.
+            (Some(DriverKind::Redis), Some(_)) => requires.program = None,
+            _ => {}
+        }
+        (requires != Requires::default()).then_some(Requirement {
+            variant: number,
+            requires,
+        })
+    };
+    variants.enumerate().filter_map(of_variant).collect()
 }
 
 /// The inputs of every step of the expansion, and the servers found so far.

@@ -27,7 +27,7 @@ use pgassay_stats::random::stream_seed;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::study::{DriverKind, HumanDuration, Maintenance, Network, Protocol};
+use crate::study::{DriverKind, HumanDuration, Maintenance, Network, Protocol, Requires};
 
 pub use expand::plan;
 
@@ -65,6 +65,9 @@ pub struct Overrides {
 pub struct Plan {
     /// Names of the variants; the first is the baseline.
     pub variants: Vec<String>,
+    /// What variants need to run, for those that need something.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requirements: Vec<Requirement>,
     /// The servers, each used by at least one point.
     pub servers: Vec<ServerPlan>,
     /// The conditions, in the study's order.
@@ -73,6 +76,15 @@ pub struct Plan {
     pub points: Vec<Point>,
     /// Number and length of trials.
     pub schedule: Schedule,
+}
+
+/// What a variant needs to run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Requirement {
+    /// Index into [`Plan::variants`].
+    pub variant: usize,
+    /// What it needs, including what its load driver needs.
+    pub requires: Requires,
 }
 
 /// A server to start, or an external server.
@@ -211,6 +223,22 @@ pub struct Point {
     pub scale: i64,
 }
 
+/// Identifies a point: one variant under one condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PointId {
+    /// Index into [`Plan::conditions`].
+    pub condition: usize,
+    /// Index into [`Plan::variants`].
+    pub variant: usize,
+}
+
+impl PointId {
+    /// The point of a variant under a condition.
+    pub fn new(condition: usize, variant: usize) -> Self {
+        Self { condition, variant }
+    }
+}
+
 /// The yield of one transaction: 10,000 `values`, 50 `inserts`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Yield {
@@ -221,6 +249,11 @@ pub struct Yield {
 }
 
 impl Point {
+    /// Its identity.
+    pub fn id(&self) -> PointId {
+        PointId::new(self.condition, self.variant)
+    }
+
     /// Factor that converts transactions to the study's unit.
     pub fn per_transaction(&self) -> u64 {
         self.gives.as_ref().map_or(1, |gives| gives.per_transaction)
@@ -355,16 +388,21 @@ impl Plan {
     }
 
     /// The point of a variant under a condition.
-    pub fn point(&self, condition: usize, variant: usize) -> &Point {
-        &self.points[condition * self.variants.len() + variant]
+    pub fn point(&self, id: PointId) -> &Point {
+        &self.points[self.index_of(id)]
+    }
+
+    /// The index of a point into [`Plan::points`], and into everything that has one entry per point.
+    pub fn index_of(&self, id: PointId) -> usize {
+        id.condition * self.variants.len() + id.variant
     }
 
     /// The seed of the load's random numbers for one variant in one round. Different blocks, conditions
     /// and variants have independent streams, and so have the clients within each. With equal streams,
     /// variants on a shared server whose data exceed its cache would access the same pages, and the
     /// first variant would pay for reading them.
-    pub fn client_seed(&self, block: u32, condition: usize, variant: usize) -> u64 {
-        let name = [u64::from(block), condition as u64, variant as u64];
+    pub fn client_seed(&self, block: u32, id: PointId) -> u64 {
+        let name = [u64::from(block), id.condition as u64, id.variant as u64];
         stream_seed(self.schedule.seed, &name)
     }
 

@@ -1,6 +1,7 @@
 //! The source's figures, the study's expectations, and the functions that the study watches.
 
 use pgassay_core::measure::{CheckOutcome, ExpectationOutcome};
+use pgassay_core::plan::PointId;
 use pgassay_core::run::Run;
 
 use super::table::{Alignment, Table, TextStyle, cell, inked, paint, wrap};
@@ -82,7 +83,8 @@ pub(super) fn watched(run: &Run, style: Style) -> String {
     let variants = run.plan.variants.len();
     let mut lines = String::new();
     for condition in 0..run.plan.conditions.len() {
-        let points = (0..variants).map(|variant| (variant, condition * variants + variant));
+        let points = (0..variants)
+            .map(|variant| (variant, run.plan.index_of(PointId::new(condition, variant))));
         let share = |index: usize| {
             let shares = run
                 .watched_functions

@@ -1,33 +1,29 @@
 //! `pgassay run`: runs a study, stores the result and prints it.
 
 mod fixes;
-mod warnings;
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use pgassay_core::calibration::CalibrationSummary;
-use pgassay_core::comparison::assess;
-use pgassay_core::finding::diagnose;
 use pgassay_core::instructions::InstructionCosts;
-use pgassay_core::measure;
-use pgassay_core::plan::{Overrides, Plan};
-use pgassay_core::run::{Run, SCHEMA, Warning, WarningKind};
-use pgassay_core::trial::{Trial, TrialKind};
+use pgassay_core::plan::{Overrides, Plan, plan};
+use pgassay_core::run::{Run, Warning, WarningKind};
+use pgassay_lab::requirements::{self, Unmet};
+use pgassay_lab::{
+    Interrupted, Laboratory, LoadedStudy, Outcome, RunContext, RunIdentity, assemble, counting,
+};
 use pgassay_store::Store;
 
-use crate::catalog::FoundStudy;
 use crate::cli::{ColorWhen, RunArgs};
 use crate::command::count::{Countable, countable};
 use crate::command::study::{self, PlannedStudy, planned};
-use crate::exit::{Interrupted, Partial};
-use crate::interrupt::Interrupt;
-use crate::laboratory::requirements::{self, Unmet};
-use crate::laboratory::{self, Outcome, counting};
+use crate::exit::Partial;
 use crate::progress::ProgressDisplay;
 use crate::style::style;
-use crate::{checks, results};
+use crate::{checks, interrupt, results};
 
 /// The defaults of `pgassay count`.
 const COUNTED_SEED: u64 = 1;
@@ -42,37 +38,37 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
         counting::Valgrind::find()?;
     }
     let store = results::open(&args.results)?;
-    let interrupt = Interrupt::watch()?;
-    let mut progress = ProgressDisplay::on_stderr();
-    let (planned, unmet) = runnable(all, args, &mut progress)?;
-    let PlannedStudy { found, plan, notes } = planned;
-    progress.note(&format!(
-        "{}: {} points (variant × condition), {} pairs each, about {:.0} s plus setup; seed {}",
-        found.name,
-        plan.points.len(),
-        plan.schedule.blocks,
-        plan.estimated_us() as f64 / 1e6,
-        plan.schedule.seed,
-    ));
-    for note in notes {
-        progress.note(&note);
-    }
-    let mut outcome = laboratory::run(&plan, &found, &args.server, &interrupt, &mut progress)?;
+    let interrupt = interrupt::watch()?;
+    let options = args.server.options();
+    let progress = ProgressDisplay::on_stderr();
+    let context = RunContext {
+        study: &all.found,
+        options: &options,
+        interrupt: &interrupt,
+        events: &progress,
+    };
+    let unmet = requirements::unmet(&all.plan, &context)?;
+    let (plan, unmet) = runnable(&all, unmet, args, &context)?;
+    announce(&all, &plan, &context);
+    let mut outcome = Laboratory::run_plan(&plan, context)?;
     outcome.warnings.extend(unmet);
     let mut counted = None;
     if args.counted && outcome.ended_early.is_none() {
-        match counted_costs(args, &found, &plan, &interrupt, &mut progress) {
+        match counted_costs(args, &plan, &context) {
             Ok(found) => counted = Some(found),
             Err(error) => outcome.ended_early = Some(error),
         }
     }
     progress.finish();
-    let (mut run, logs, ended_early) = assemble(&found, plan, outcome, &store)?;
+    let identity = identity(&all.found, &outcome, &store)?;
+    let logs = std::mem::take(&mut outcome.logs);
+    let ended_early = outcome.ended_early.take();
+    let mut run = assemble(&all.found, plan, outcome, ended_early.as_ref(), identity)?;
     run.instructions = counted;
     if args.try_fixes && ended_early.is_none() {
-        fixes::attempt(&mut run, &found, args, &interrupt, &store)?;
+        fixes::attempt(&mut run, &context, &store)?;
     }
-    let directory = save(&run, logs, &store)?;
+    let directory = save(&run, &all.found.source.text, logs, &store)?;
     if args.json {
         out.write_all(pgassay_report::json(&run).as_bytes())?;
     } else {
@@ -94,39 +90,53 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
     }
 }
 
-/// Removes variants that cannot run here from the plan and returns a warning for each.
+/// Tells what will run.
+fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
+    context.note(&format!(
+        "{}: {} points (variant × condition), {} pairs each, about {:.0} s plus setup; seed {}",
+        planned.found.name,
+        plan.points.len(),
+        plan.schedule.blocks,
+        plan.estimated_us() as f64 / 1e6,
+        plan.schedule.seed,
+    ));
+    for note in &planned.notes {
+        context.note(note);
+    }
+}
+
+/// The plan without the variants that cannot run here, and a warning for each.
 fn runnable(
-    all: PlannedStudy,
+    all: &PlannedStudy,
+    unmet: Vec<Unmet>,
     args: &RunArgs,
-    progress: &mut ProgressDisplay,
-) -> Result<(PlannedStudy, Vec<Warning>)> {
-    let unmet = requirements::unmet(&all.plan, &all.found, &args.server, progress)?;
+    context: &RunContext<'_>,
+) -> Result<(Plan, Vec<Warning>)> {
     if unmet.is_empty() {
-        return Ok((all, Vec::new()));
+        return Ok((all.plan.clone(), Vec::new()));
     }
     let is_met = |name: &&String| !unmet.iter().any(|unmet| unmet.variant == **name);
-    let names = all.plan.variants.iter().filter(is_met).cloned().collect();
-    let mut choice = args.choice.clone();
-    choice.variant = Some(names);
-    choice.seed = Some(all.plan.schedule.seed);
+    let overrides = Overrides {
+        variants: Some(all.plan.variants.iter().filter(is_met).cloned().collect()),
+        seed: all.plan.schedule.seed,
+        ..study::overrides(&all.found, &args.choice)?
+    };
+    let plan = plan(&all.found.study, &all.found.source, &overrides)?;
     let warning = |unmet: Unmet| {
-        progress.note(&unmet.sentence);
+        context.note(&unmet.sentence);
         Warning {
             kind: WarningKind::Skipped,
             message: unmet.sentence,
         }
     };
-    let warnings = unmet.into_iter().map(warning).collect();
-    Ok((planned(&args.study, &choice)?, warnings))
+    Ok((plan, unmet.into_iter().map(warning).collect()))
 }
 
 /// Counts the instructions of each variant, as `pgassay count` does.
 fn counted_costs(
     args: &RunArgs,
-    found: &FoundStudy,
     timed: &Plan,
-    interrupt: &Interrupt,
-    progress: &mut ProgressDisplay,
+    context: &RunContext<'_>,
 ) -> Result<InstructionCosts> {
     let clients = timed.conditions.iter().map(|it| it.clients);
     let clients: Vec<u32> = clients.collect::<BTreeSet<_>>().into_iter().collect();
@@ -134,10 +144,9 @@ fn counted_costs(
         variants: Some(timed.variants.clone()),
         // Instruction counts of two runs are comparable only with the same random numbers.
         seed: args.choice.seed.unwrap_or(COUNTED_SEED),
-        ..study::overrides(found, &args.choice)?
+        ..study::overrides(context.study, &args.choice)?
     };
-    let Countable { plan, left_out } =
-        countable(found, &clients, overrides, &args.server, progress)?;
+    let Countable { plan, left_out } = countable(&clients, overrides, context)?;
     let options = counting::CountingOptions {
         repeats: COUNTED_ROUNDS,
         unit: None,
@@ -145,7 +154,7 @@ fn counted_costs(
         call_paths: true,
         left_out,
     };
-    let counts = counting::count(&plan, found, &args.server, &options, interrupt, progress);
+    let counts = counting::count(&plan, &options, context);
     Ok(InstructionCosts::of(counts.map_err(|error| {
         if error.is::<Interrupted>() {
             error
@@ -155,77 +164,14 @@ fn counted_costs(
     })?))
 }
 
-type Logs = Vec<(String, Vec<u8>)>;
-
-pub fn assemble(
-    found: &FoundStudy,
-    plan: Plan,
-    outcome: Outcome,
-    store: &Store,
-) -> Result<(Run, (String, Logs), Option<anyhow::Error>)> {
-    let majors: Vec<String> = outcome
-        .servers
-        .iter()
-        .map(|server| major_of(&server.version))
-        .collect();
-    let assessment = assess(&plan, &majors, &outcome.trials, &outcome.profiles)?;
-    let readings = measure::read(
-        &found.study,
-        &plan,
-        &outcome.trials,
-        &assessment.points,
-        &assessment.comparisons,
-        &outcome.profiles,
-    );
-    // The plan does not know whether the processor has hardware counters.
-    let is_planned = |trial: &&Trial| trial.kind != TrialKind::HardwareCounters;
-    let ended = outcome.trials.iter().filter(is_planned).count();
-    let planned_trials = plan.trials_per_block() * plan.schedule.blocks;
-    let mut run = Run {
-        schema: SCHEMA.to_owned(),
-        id: store.new_id(outcome.span_us.0, &found.name)?,
-        study_name: found.name.clone(),
-        pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
-        started_us: outcome.span_us.0,
-        ended_us: outcome.span_us.1,
-        complete: ended == planned_trials as usize,
-        study: found.study.clone(),
-        plan,
-        servers: outcome.servers,
-        relays: outcome.relays,
+/// What a run in this store contains besides its measurements.
+pub fn identity(study: &LoadedStudy, outcome: &Outcome, store: &Store) -> Result<RunIdentity> {
+    Ok(RunIdentity {
+        id: store.new_id(outcome.span_us.0, &study.name)?,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         checks: checks::all(),
-        warnings: outcome.warnings,
-        trials: outcome.trials,
-        profiles: outcome.profiles,
-        statements: outcome.statements,
-        points: assessment.points,
-        comparisons: assessment.comparisons,
-        ledgers: assessment.ledgers,
-        findings: Vec::new(),
-        instructions: None,
-        fix_trials: None,
-        expectations: readings.expectations,
-        reference: readings.reference,
-        watched_functions: readings.watched,
         calibration: calibration(store),
-    };
-    run.findings = diagnose(&run);
-    run.warnings
-        .extend(warnings::of(&run, outcome.ended_early.as_ref()));
-    run.warnings.sort_by_key(|warning| warning.kind);
-    let text = found.source.text.clone();
-    Ok((run, (text, outcome.logs), outcome.ended_early))
-}
-
-/// `9.6.24` → `9.6`, `18.1` → `18`: since version 10, the major version is the first number only.
-pub(crate) fn major_of(version: &str) -> String {
-    let mut parts = version.split('.');
-    let first = parts.next().unwrap_or_default();
-    let major: String = first.chars().take_while(char::is_ascii_digit).collect();
-    match (major.parse::<u32>(), parts.next()) {
-        (Ok(number), Some(second)) if number < 10 => format!("{major}.{second}"),
-        _ => major,
-    }
+    })
 }
 
 /// The A/A calibration of this machine; an unreadable calibration is logged and ignored.
@@ -237,7 +183,9 @@ fn calibration(store: &Store) -> Option<CalibrationSummary> {
         .ok()?
 }
 
-fn save(run: &Run, (text, mut files): (String, Logs), store: &Store) -> Result<std::path::PathBuf> {
+/// Saves a run with its study's text, its report, its profiles and the servers' logs.
+fn save(run: &Run, text: &str, logs: Vec<(String, Vec<u8>)>, store: &Store) -> Result<PathBuf> {
+    let mut files = logs;
     files.push((
         "report.html".to_owned(),
         pgassay_report::html(run).into_bytes(),
@@ -254,7 +202,7 @@ fn save(run: &Run, (text, mut files): (String, Logs), store: &Store) -> Result<s
         ));
     }
     store
-        .save(run, &text, &files)
+        .save(run, text, &files)
         .context("cannot save the result")
 }
 
@@ -269,19 +217,6 @@ fn file_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_major_version_is_one_number_since_ten() {
-        for (version, major) in [
-            ("9.6.24", "9.6"),
-            ("10.23", "10"),
-            ("18.1", "18"),
-            ("19devel", "19"),
-            ("18beta1", "18"),
-        ] {
-            assert_eq!(major_of(version), major);
-        }
-    }
 
     #[test]
     fn profiles_get_plain_file_names() {

@@ -7,13 +7,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Result, anyhow, bail};
 use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::HumanDuration;
+use pgassay_lab::LoadedStudy;
+use pgassay_lab::scripts;
+use pgassay_lab::study_errors;
 use pgassay_server::VersionRequest;
 use pgassay_wire::conninfo::split_secrets;
 
-use crate::catalog::{self, FoundStudy};
+use crate::catalog;
 use crate::cli::{ChoiceArgs, StudyCommand};
-use crate::laboratory::scripts;
-use crate::study_errors;
 
 /// Runs one of the subcommands.
 pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
@@ -54,7 +55,7 @@ pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
 
 /// A study and its plan.
 pub struct PlannedStudy {
-    pub found: FoundStudy,
+    pub found: LoadedStudy,
     pub plan: Plan,
     /// Notes on its scripts for the user, without duplicates.
     pub notes: BTreeSet<String>,
@@ -81,7 +82,7 @@ pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<PlannedStudy> {
 }
 
 /// The overrides that the command line specifies.
-pub fn overrides(found: &FoundStudy, choice: &ChoiceArgs) -> Result<Overrides> {
+pub fn overrides(found: &LoadedStudy, choice: &ChoiceArgs) -> Result<Overrides> {
     let mut parameters = BTreeMap::new();
     for parameter in &choice.parameters {
         let Some((name, value)) = parameter.split_once('=') else {

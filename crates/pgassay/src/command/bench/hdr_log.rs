@@ -14,11 +14,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
+use pgassay_lab::connector::os_error_text;
 use pgassay_load::{Measurement, Transaction, TransactionOutcome};
 use pgassay_script::ParsedScript;
 
 use super::message::{Exit, fatal};
-use crate::connector::os_error_text;
 
 const NS_PER_MS: f64 = 1e6;
 

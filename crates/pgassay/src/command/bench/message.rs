@@ -8,10 +8,9 @@ use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pgassay_lab::connector::failed_at;
 use pgassay_load::LoadError;
 use pgassay_wire::{ExchangeError, ServerMessage};
-
-use crate::connector::failed_at;
 
 static PROGRAM: OnceLock<String> = OnceLock::new();
 static IS_DEBUGGING: AtomicBool = AtomicBool::new(false);

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::sync::Arc;
 
+use pgassay_lab::connector;
 use pgassay_load::{
     AbortCause, FailedTry, FailureKind, LoadError, Observer, ScriptLocation, Transaction,
     TransactionOutcome,
@@ -17,7 +18,6 @@ use super::figures::{Board, Cells, latency_and_lag_us};
 use super::hdr_log::{HdrLog, Second};
 use super::message;
 use super::settings::Settings;
-use crate::connector;
 
 /// State shared by the observers of all threads.
 pub struct Common {
@@ -128,7 +128,8 @@ impl Observer for Watcher {
             if let Some(every_s) = settings.aggregate_s
                 && log.interval_begin_us > 0
             {
-                let now_us = crate::system_env::monotonic_ns() / 1000 + self.common.epoch_shift_us;
+                let now_us =
+                    pgassay_lab::system_env::monotonic_ns() / 1000 + self.common.epoch_shift_us;
                 let _ = log.close_intervals(now_us, every_s, settings);
             }
             let _ = log.file.flush();

@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use pgassay_lab::system_env::monotonic_ns;
+
 use super::figures::BenchFigures;
 use super::message::write_stderr;
 use super::observer::Common;
 use super::settings::Settings;
-use crate::system_env::monotonic_ns;
 
 /// Prints progress until the other end of the channel is dropped.
 pub fn report_progress(common: &Common, every_s: u32, done: &Receiver<()>) {

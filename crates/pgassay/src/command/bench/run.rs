@@ -5,6 +5,8 @@ use std::io::Write;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use pgassay_lab::connector;
+use pgassay_lab::system_env::{epoch_shift_us, monotonic_ns};
 use pgassay_load::{
     ClientOptions, ClientPool, ClientPoolConfig, Limits, LoadError, Measurement, Observer, OnAbort,
     RunLength, WeightedScript,
@@ -20,10 +22,8 @@ use super::observer::{Common, Watcher};
 use super::report::Report;
 use super::settings::{PartitionMethod, Settings};
 use super::{progress, shell};
-use crate::connector;
 use crate::exit::{INTERRUPTED, PARTIAL};
-use crate::interrupt::Interrupt;
-use crate::system_env::{epoch_shift_us, monotonic_ns};
+use crate::interrupt;
 
 /// pgbench waits for a server without a timeout; ten years stand for that.
 const NO_TIMEOUT: Duration = Duration::from_hours(10 * 365 * 24);
@@ -64,7 +64,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     vacuum(&mut setup, settings);
     setup.close();
 
-    let interrupt = Interrupt::watch().map_err(|error| fatal(&error.to_string()))?;
+    let interrupt = interrupt::watch().map_err(|error| fatal(&error.to_string()))?;
     let common = Arc::new(Common {
         settings: settings.clone(),
         board: Board::new(

@@ -5,10 +5,10 @@
 use std::fmt::Write as _;
 use std::io::Read;
 
+use pgassay_lab::connector::os_error_text;
 use pgassay_script::{BUILTINS, Builtin, ParseOptions, ParsedScript, VariableNames, split_weight};
 
 use super::message::{self, Exit, fatal};
-use crate::connector::os_error_text;
 
 /// Lists the built-in scripts.
 pub fn list_builtins() {

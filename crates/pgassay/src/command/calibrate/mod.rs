@@ -10,15 +10,13 @@ use pgassay_core::calibration::{
 };
 use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::StudySource;
+use pgassay_lab::{Interrupt, Interrupted, Laboratory, LoadedStudy, RunContext, major_of};
 
-use crate::catalog::FoundStudy;
 use crate::cli::{ResultsArgs, ServerArgs};
-use crate::command::run::major_of;
 use crate::command::study::seed_of_now;
-use crate::exit::{Interrupted, Partial};
-use crate::interrupt::Interrupt;
+use crate::exit::Partial;
 use crate::progress::ProgressDisplay;
-use crate::{checks, laboratory, results};
+use crate::{checks, interrupt, results};
 
 /// The default of a study.
 const PAIRS: u32 = 6;
@@ -69,8 +67,8 @@ pub struct CalibrateArgs {
 /// Runs the comparisons, stores them for this machine, prints the false positive rate.
 pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
     let store = results::open(&args.results)?;
-    let interrupt = Interrupt::watch()?;
-    let mut progress = ProgressDisplay::on_stderr();
+    let interrupt = interrupt::watch()?;
+    let progress = ProgressDisplay::on_stderr();
     let machine = checks::machine();
     let mut calibration = Calibration {
         schema: SCHEMA.to_owned(),
@@ -100,7 +98,7 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
         seconds,
         calibration.seed,
     ));
-    let ended_early = measure(args, &planned, &mut calibration, &interrupt, &mut progress)?;
+    let ended_early = measure(args, &planned, &mut calibration, &interrupt, &progress)?;
     progress.finish();
     store.save_calibration(&calibration)?;
     if args.json {
@@ -123,13 +121,13 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
 }
 
 /// The studies, with enough blocks for the requested number of comparisons.
-fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(FoundStudy, Plan)>> {
-    let studies = STUDIES.map(|(name, text)| -> Result<(FoundStudy, Plan)> {
+fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(LoadedStudy, Plan)>> {
+    let studies = STUDIES.map(|(name, text)| -> Result<(LoadedStudy, Plan)> {
         let source = StudySource {
             file: format!("{name}.toml"),
             text: text.to_owned(),
         };
-        let found = FoundStudy::new(name, source.clone(), source.parse()?)?;
+        let found = LoadedStudy::new(name, source.clone(), source.parse()?)?;
         let mut overrides = Overrides {
             versions: vec![args.version.clone()],
             seed,
@@ -151,13 +149,20 @@ fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(FoundStudy, Plan)>> {
 /// Runs the studies one after the other. Returns the error that ended them early, if any.
 fn measure(
     args: &CalibrateArgs,
-    planned: &[(FoundStudy, Plan)],
+    planned: &[(LoadedStudy, Plan)],
     calibration: &mut Calibration,
     interrupt: &Interrupt,
-    progress: &mut ProgressDisplay,
+    progress: &ProgressDisplay,
 ) -> Result<Option<anyhow::Error>> {
+    let options = args.server.options();
     for (found, plan) in planned {
-        let outcome = match laboratory::run(plan, found, &args.server, interrupt, progress) {
+        let context = RunContext {
+            study: found,
+            options: &options,
+            interrupt,
+            events: progress,
+        };
+        let outcome = match Laboratory::run_plan(plan, context) {
             Ok(outcome) => outcome,
             // Keep the comparisons of the previous study.
             Err(error) if !calibration.comparisons.is_empty() => return Ok(Some(error)),

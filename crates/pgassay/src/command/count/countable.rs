@@ -9,13 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, bail};
 use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::{DriverKind, Network, Study};
+use pgassay_lab::{LoadedStudy, RunContext, counting, requirements, scripts, study_errors};
 use pgassay_server::VersionRequest;
-
-use crate::catalog::FoundStudy;
-use crate::cli::ServerArgs;
-use crate::laboratory::{counting, requirements, scripts};
-use crate::progress::ProgressDisplay;
-use crate::study_errors;
 
 /// A plan with one client, and what it omits from the study.
 pub struct Countable {
@@ -26,12 +21,11 @@ pub struct Countable {
 
 /// Plans instruction counting for a study. `clients` are the client counts that a timed run uses.
 pub fn countable(
-    found: &FoundStudy,
     clients: &[u32],
     overrides: Overrides,
-    args: &ServerArgs,
-    progress: &mut ProgressDisplay,
+    context: &RunContext<'_>,
 ) -> Result<Countable> {
+    let found = context.study;
     let (mut study, mut left_out) = without_network(&found.study);
     if *clients != [1] {
         let numbers: Vec<String> = clients.iter().map(u32::to_string).collect();
@@ -50,7 +44,7 @@ pub fn countable(
     without_reconnecting(&mut study, &mut overrides, &mut left_out)?;
     let mut counted = plan(&study, &found.source, &overrides)?;
     counting::check_countable(&counted, found)?;
-    let unmet = requirements::unmet(&counted, found, args, progress)?;
+    let unmet = requirements::unmet(&counted, context)?;
     if !unmet.is_empty() {
         let is_met = |name: &&String| !unmet.iter().any(|unmet| unmet.variant == **name);
         overrides.variants = Some(counted.variants.iter().filter(is_met).cloned().collect());
@@ -162,7 +156,7 @@ fn without_reconnecting(
 
 /// Drops variants that do not run on PostgreSQL.
 fn only_postgresql(
-    found: &FoundStudy,
+    found: &LoadedStudy,
     overrides: &mut Overrides,
     left_out: &mut Vec<String>,
 ) -> Result<()> {

@@ -14,15 +14,16 @@ use pgassay_core::instructions::{Counts, InstructionCosts, SCHEMA};
 use pgassay_core::plan::Overrides;
 use pgassay_count::against::{self, VariantComparison, VariantOutcome};
 use pgassay_count::{markdown, text};
+use pgassay_lab::counting::{self, CountingOptions};
+use pgassay_lab::{LoadedStudy, RunContext};
 use serde_json::json;
 
 pub use args::CountArgs;
 pub use countable::{Countable, countable};
 
-use crate::catalog::{self, FoundStudy};
+use crate::catalog;
 use crate::exit::{Gate, NOT_COMPARABLE, REGRESSION};
-use crate::interrupt::Interrupt;
-use crate::laboratory::counting::{self, CountingOptions};
+use crate::interrupt;
 use crate::progress::ProgressDisplay;
 
 /// Counts or loads instruction counts, then saves, prints and compares them as requested.
@@ -60,25 +61,25 @@ fn counted_now(args: &CountArgs, earlier: Option<&Counts>) -> Result<Counts> {
         Some(name) => catalog::find(name)?,
         None => quick::study(args)?,
     };
-    let interrupt = Interrupt::watch()?;
-    let mut progress = ProgressDisplay::on_stderr();
-    counted(args, &found, earlier, &interrupt, &mut progress)
+    let interrupt = interrupt::watch()?;
+    let progress = ProgressDisplay::on_stderr();
+    let context = RunContext {
+        study: &found,
+        options: &args.servers.options(),
+        interrupt: &interrupt,
+        events: &progress,
+    };
+    counted(args, earlier, &context)
 }
 
-fn counted(
-    args: &CountArgs,
-    found: &FoundStudy,
-    earlier: Option<&Counts>,
-    interrupt: &Interrupt,
-    progress: &mut ProgressDisplay,
-) -> Result<Counts> {
+fn counted(args: &CountArgs, earlier: Option<&Counts>, context: &RunContext<'_>) -> Result<Counts> {
+    let found = context.study;
     let clients: &[u32] = match args.study {
         Some(_) => &found.study.conditions.clients,
         None => &[1],
     };
     let overrides = overrides(args, found)?;
-    let Countable { plan, left_out } =
-        countable(found, clients, overrides, &args.servers, progress)?;
+    let Countable { plan, left_out } = countable(clients, overrides, context)?;
     let segments_of = |condition: &str, variant: &str| {
         let conditions = &earlier?.conditions;
         let condition = conditions.iter().find(|other| other.title == condition)?;
@@ -95,10 +96,10 @@ fn counted(
         call_paths: args.html.is_some() || !args.export.is_empty(),
         left_out,
     };
-    counting::count(&plan, found, &args.servers, &options, interrupt, progress)
+    counting::count(&plan, &options, context)
 }
 
-fn overrides(args: &CountArgs, found: &FoundStudy) -> Result<Overrides> {
+fn overrides(args: &CountArgs, found: &LoadedStudy) -> Result<Overrides> {
     let mut parameters = BTreeMap::new();
     for parameter in &args.parameters {
         let Some((name, value)) = parameter.split_once('=') else {

@@ -7,11 +7,11 @@ use pgassay_core::study::{
     Conditions, Data, Length, Maintenance, Protocol, Scalar, Script, ServerChoice, Study,
     StudySource, Variant,
 };
+use pgassay_lab::LoadedStudy;
 use pgassay_script::{Builtin, ParseOptions, VariableNames};
 use pgassay_server::VersionRequest;
 
 use super::CountArgs;
-use crate::catalog::FoundStudy;
 
 /// pgbench's tables at scale 1, as `pgbench -i -I dtGvp` creates them.
 const PGBENCH_TABLES: &str = "
@@ -32,7 +32,7 @@ vacuum analyze pgbench_history;
 ";
 
 /// The study that the flags describe.
-pub fn study(args: &CountArgs) -> Result<FoundStudy> {
+pub fn study(args: &CountArgs) -> Result<LoadedStudy> {
     let (name, file, text) = script(args)?;
     let protocol = args.protocol.unwrap_or_default();
     let settings = settings(&args.set)?;
@@ -80,7 +80,7 @@ pub fn study(args: &CountArgs) -> Result<FoundStudy> {
         file,
         text: String::new(),
     };
-    FoundStudy::new(&name, source, study)
+    LoadedStudy::new(&name, source, study)
 }
 
 /// The SQL that fills the database.
@@ -114,7 +114,7 @@ fn script(args: &CountArgs) -> Result<(String, String, String)> {
         .file_stem()
         .map_or_else(|| file.clone(), |stem| stem.to_string_lossy().into_owned());
     let options = ParseOptions {
-        protocol: crate::laboratory::scripts::protocol(args.protocol.unwrap_or_default()),
+        protocol: pgassay_lab::scripts::protocol(args.protocol.unwrap_or_default()),
         ..ParseOptions::default()
     };
     if let Err(error) =

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use pgassay_lab::connector::{TimedStream, connect};
+use pgassay_lab::local_server::{self, number};
+use pgassay_lab::system_env::RealSystem;
 use pgassay_profile::LiveServer;
 use pgassay_wire::Exchange;
 use pgassay_wire::conninfo::Request;
-
-use crate::connector::{TimedStream, connect};
-use crate::local_server::{self, number};
-use crate::system_env::RealSystem;
 
 /// Timeout for connecting and for each query; all queries sent here are cheap.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);

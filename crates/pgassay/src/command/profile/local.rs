@@ -9,6 +9,9 @@ use pgassay_core::observation::{self, Background, Observation, SCHEMA};
 use pgassay_core::profile::{Profile, ProfileBuilder};
 use pgassay_core::run::Check;
 use pgassay_core::trial::CpuTotals;
+use pgassay_lab::Interrupt;
+use pgassay_lab::waits::{WaitProbe, WaitSampler};
+use pgassay_lab::{ProfiledTrial, add_blocked, add_samples};
 use pgassay_profile::{
     Access, CpuLog, Limit, LiveServer, LoggedProcess, OffCpuConfig, Role, Sampler, SamplerConfig,
     SamplerError, Samples, Tier,
@@ -16,9 +19,6 @@ use pgassay_profile::{
 
 use super::connection::{self, LocalConnection};
 use crate::checks;
-use crate::interrupt::Interrupt;
-use crate::laboratory::waits::{WaitProbe, WaitSampler};
-use crate::laboratory::{ProfiledTrial, add_blocked, add_samples};
 
 /// How often the server's processes and their CPU totals are read. What a process uses between the
 /// last reading and its end is lost. A reading takes about 10 µs per process.

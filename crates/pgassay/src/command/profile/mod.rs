@@ -13,7 +13,7 @@ use pgassay_profile::LiveServer;
 use pgassay_report::ExportedStacks;
 
 use crate::cli::{ColorWhen, ProfileArgs};
-use crate::interrupt::Interrupt;
+use crate::interrupt;
 use crate::style;
 use connection::{LocalConnection, Reached};
 use local::{ProfiledProcesses, ProfilingSession};
@@ -24,7 +24,7 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
         bail!("--duration must be greater than zero");
     }
     let reached = args.dsn.as_deref().map(Reached::open).transpose()?;
-    let interrupt = Interrupt::watch()?;
+    let interrupt = interrupt::watch()?;
     let observation = match reached {
         Some(Reached::RemoteServer(server)) if args.pid.is_some() => {
             return Err(server.why.context(format!(

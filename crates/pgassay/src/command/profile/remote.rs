@@ -12,14 +12,13 @@ use anyhow::{Context, Result};
 use pgassay_core::finding::diagnose_observation;
 use pgassay_core::observation::{Observation, SCHEMA, Subject, WaitSource, Waits};
 use pgassay_core::run::Check;
+use pgassay_lab::waits::{ACTIVITY_HZ, waits_of};
+use pgassay_lab::{Interrupt, major_of};
 use pgassay_profile::{Access, ActivitySampler, WaitLog};
 
 use super::connection::{RemoteServer, transactions};
 use super::local::unix_us;
 use crate::checks;
-use crate::command::run::major_of;
-use crate::interrupt::Interrupt;
-use crate::laboratory::waits::{ACTIVITY_HZ, waits_of};
 
 /// Samples the server until the time is over or the user interrupts it.
 pub fn observe(

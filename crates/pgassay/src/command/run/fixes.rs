@@ -1,16 +1,12 @@
-//! `--try-fix_trials`: the second stage of a run, which benchmarks the suggested fixes as variants.
+//! `--try-fixes`: the second stage of a run, which benchmarks the suggested fixes as variants.
 
 use anyhow::Result;
 use pgassay_core::finding::{confirm, remedy_trial};
 use pgassay_core::run::{Run, Warning, WarningKind};
+use pgassay_lab::{Interrupted, Laboratory, RunContext, assemble};
 use pgassay_store::Store;
 
-use super::assemble;
-use crate::catalog::FoundStudy;
-use crate::cli::RunArgs;
-use crate::exit::Interrupted;
-use crate::interrupt::Interrupt;
-use crate::laboratory;
+use super::identity;
 use crate::progress::ProgressDisplay;
 
 /// Runs the second stage, if there is one, and stores it in the run. A failure of the second stage
@@ -18,14 +14,12 @@ use crate::progress::ProgressDisplay;
 ///
 /// # Errors
 /// If the second stage's trials cannot be assessed. Ctrl-C ends the stage without an error.
-pub fn attempt(
-    run: &mut Run,
-    found: &FoundStudy,
-    args: &RunArgs,
-    interrupt: &Interrupt,
-    store: &Store,
-) -> Result<()> {
-    let mut progress = ProgressDisplay::on_stderr();
+pub fn attempt(run: &mut Run, context: &RunContext<'_>, store: &Store) -> Result<()> {
+    let progress = ProgressDisplay::on_stderr();
+    let context = RunContext {
+        events: &progress,
+        ..*context
+    };
     let Some(stage) = remedy_trial(run) else {
         let message = if run.findings.is_empty() {
             "no suggested fix was tried: there are no findings"
@@ -42,9 +36,9 @@ pub fn attempt(
         stage.plan.variants[0],
         stage.plan.estimated_us() as f64 / 1e6,
     ));
-    let outcome = laboratory::run(&stage.plan, found, &args.server, interrupt, &mut progress);
+    let outcome = Laboratory::run_plan(&stage.plan, context);
     progress.finish();
-    let outcome = match outcome {
+    let mut outcome = match outcome {
         Ok(outcome) => outcome,
         Err(error) if error.is::<Interrupted>() => {
             warn(
@@ -58,7 +52,10 @@ pub fn attempt(
             return Ok(());
         }
     };
-    let (mut tried, ..) = assemble(found, stage.plan.clone(), outcome, store)?;
+    let identity = identity(context.study, &outcome, store)?;
+    let ended_early = outcome.ended_early.take();
+    let plan = stage.plan.clone();
+    let mut tried = assemble(context.study, plan, outcome, ended_early.as_ref(), identity)?;
     tried.study.question = format!(
         "Do the suggested fixes help \"{}\"?",
         stage.plan.variants[0]

@@ -1,0 +1,116 @@
+//! Turns the measurements of a run into the run that is stored: comparison, ledgers, findings, warnings.
+
+use anyhow::Result;
+use pgassay_core::calibration::CalibrationSummary;
+use pgassay_core::comparison::assess;
+use pgassay_core::finding::diagnose;
+use pgassay_core::measure;
+use pgassay_core::plan::Plan;
+use pgassay_core::run::{Check, Run, SCHEMA};
+use pgassay_core::trial::{Trial, TrialKind};
+
+use crate::run::Outcome;
+use crate::study::LoadedStudy;
+use crate::warnings;
+
+/// What a stored run contains besides its measurements.
+#[derive(Debug, Clone, Default)]
+pub struct RunIdentity {
+    /// The run's ID: the name of its directory.
+    pub id: String,
+    /// Version of the program.
+    pub version: String,
+    /// Checks of the machine.
+    pub checks: Vec<Check>,
+    /// The A/A calibration of the machine.
+    pub calibration: Option<CalibrationSummary>,
+}
+
+/// Compares, accounts for and diagnoses the measurements of a plan. `ended_early` is why trials are missing.
+///
+/// # Errors
+/// If the trials cannot be assessed.
+pub fn assemble(
+    study: &LoadedStudy,
+    plan: Plan,
+    outcome: Outcome,
+    ended_early: Option<&anyhow::Error>,
+    identity: RunIdentity,
+) -> Result<Run> {
+    let servers = outcome.servers.iter();
+    let majors: Vec<String> = servers.map(|it| major_of(&it.version)).collect();
+    let assessment = assess(&plan, &majors, &outcome.trials, &outcome.profiles)?;
+    let readings = measure::read(
+        &study.study,
+        &plan,
+        &outcome.trials,
+        &assessment.points,
+        &assessment.comparisons,
+        &outcome.profiles,
+    );
+    // The plan does not know whether the processor has hardware counters.
+    let is_planned = |trial: &&Trial| trial.kind != TrialKind::HardwareCounters;
+    let ended = outcome.trials.iter().filter(is_planned).count();
+    let planned_trials = plan.trials_per_block() * plan.schedule.blocks;
+    let mut run = Run {
+        schema: SCHEMA.to_owned(),
+        id: identity.id,
+        study_name: study.name.clone(),
+        pgassay_version: identity.version,
+        started_us: outcome.span_us.0,
+        ended_us: outcome.span_us.1,
+        complete: ended == planned_trials as usize,
+        study: study.study.clone(),
+        plan,
+        servers: outcome.servers,
+        relays: outcome.relays,
+        checks: identity.checks,
+        warnings: outcome.warnings,
+        trials: outcome.trials,
+        profiles: outcome.profiles,
+        statements: outcome.statements,
+        points: assessment.points,
+        comparisons: assessment.comparisons,
+        ledgers: assessment.ledgers,
+        findings: Vec::new(),
+        instructions: None,
+        fix_trials: None,
+        expectations: readings.expectations,
+        reference: readings.reference,
+        watched_functions: readings.watched,
+        calibration: identity.calibration,
+    };
+    run.findings = diagnose(&run);
+    run.warnings.extend(warnings::of(&run, ended_early));
+    run.warnings.sort_by_key(|warning| warning.kind);
+    Ok(run)
+}
+
+/// `9.6.24` → `9.6`, `18.1` → `18`: since version 10, the major version is the first number only.
+pub fn major_of(version: &str) -> String {
+    let mut parts = version.split('.');
+    let first = parts.next().unwrap_or_default();
+    let major: String = first.chars().take_while(char::is_ascii_digit).collect();
+    match (major.parse::<u32>(), parts.next()) {
+        (Ok(number), Some(second)) if number < 10 => format!("{major}.{second}"),
+        _ => major,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::major_of;
+
+    #[test]
+    fn a_major_version_is_one_number_since_ten() {
+        for (version, major) in [
+            ("9.6.24", "9.6"),
+            ("10.23", "10"),
+            ("18.1", "18"),
+            ("19devel", "19"),
+            ("18beta1", "18"),
+        ] {
+            assert_eq!(major_of(version), major);
+        }
+    }
+}

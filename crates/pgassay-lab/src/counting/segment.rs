@@ -1,0 +1,195 @@
+//! Runs one segment: a number of transactions on a new connection under valgrind.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use pgassay_core::plan::Point;
+use pgassay_count::OutFile;
+use pgassay_load::{ClientPool, RunLength};
+use pgassay_server::Server;
+
+use super::names::ObjectSymbols;
+use super::{sleep_barrier, valgrind};
+use crate::host::{DataLocation, reset};
+use crate::interrupt::Interrupted;
+use crate::load::{ClientsOrder, connect_pool, describe_load_error};
+use crate::run_context::RunContext;
+
+/// How long a backend may take to write its file and exit after its client has disconnected.
+const END_TIMEOUT: Duration = Duration::from_mins(1);
+/// Transactions in the first of two segments whose difference gives an estimate of the cost.
+const TRIED: u64 = 20;
+/// Maximum instructions in the shortest segment, about 150 ms on a free CPU. Then the longest ends
+/// before the backend reports its statistics, which it does once per second. That code is not
+/// counted, but collecting statistics starts over after it, which takes some thousand instructions.
+const SHORTEST: u64 = 6_000_000;
+/// Settings that log slow statements. The second does not exist before version 13; the error is
+/// harmless.
+const BY_DURATION: [&str; 2] = ["log_min_duration_statement", "log_min_duration_sample"];
+/// Transactions before those that are counted.
+const FIRST: u64 = 10;
+/// Sizes of the shortest segment. With fewer than 20 transactions, it would contain custom plans,
+/// which PostgreSQL makes for the first five executions.
+const UNITS: [u64; 7] = [20, 50, 100, 200, 500, 1000, 2000];
+/// The largest size chosen by cost; larger ones are used only if the cost is not linear.
+const UNIT_BY_COST_MAX: u64 = 500;
+
+/// The next larger size of the shortest segment.
+pub fn larger(unit: u64) -> Option<u64> {
+    UNITS.into_iter().find(|larger| *larger > unit)
+}
+
+/// A point on a server that runs under valgrind.
+#[derive(Clone, Copy)]
+pub struct ValgrindSession<'a> {
+    pub point: &'a Point,
+    pub server: &'a Server,
+    pub place: DataLocation<'a>,
+    pub seed: u64,
+    pub context: &'a RunContext<'a>,
+    pub names: &'a RefCell<ObjectSymbols>,
+}
+
+impl ValgrindSession<'_> {
+    /// Connects for the first time after server start. The first backend creates the cache file of
+    /// catalog entries (`pg_internal.init`); all others read it, and execute other code.
+    pub fn warm_relcache(&self) -> Result<()> {
+        let pool = self.connect()?;
+        let pid = backend(&pool)?;
+        disconnect(pool, pid)
+    }
+
+    /// Runs as many transactions as a segment, so that everything a segment touches has been touched
+    /// before.
+    pub fn warm_up(&self, transactions: u64) -> Result<()> {
+        reset(&self.place, &self.point.resets, self.context)?;
+        let mut pool = self.connect()?;
+        let pid = backend(&pool)?;
+        self.run(&mut pool, FIRST)?;
+        self.run(&mut pool, transactions)?;
+        disconnect(pool, pid)
+    }
+
+    /// Chooses the number of transactions in the shortest segment by their cost. By elapsed time, the
+    /// number would depend on how busy the machine is, and a different number gives different counts.
+    pub fn unit(&self) -> Result<u64> {
+        self.warm_up(2 * TRIED)?;
+        let [few, many] = [self.segment(TRIED)?, self.segment(2 * TRIED)?];
+        let more = many
+            .totals
+            .instructions
+            .saturating_sub(few.totals.instructions);
+        let each = more / TRIED;
+        let fits = |unit: &u64| *unit <= UNIT_BY_COST_MAX && each * *unit <= SHORTEST;
+        Ok(UNITS.into_iter().rfind(fits).unwrap_or(UNITS[0]))
+    }
+
+    /// Runs a segment and reads the file that its backend wrote on exit.
+    pub fn segment(&self, transactions: u64) -> Result<OutFile> {
+        reset(&self.place, &self.point.resets, self.context)?;
+        let mut pool = self.connect()?;
+        let pid = backend(&pool)?;
+        self.warm_connection(&mut pool, pid)?;
+        self.run(&mut pool, transactions)?;
+        sleep_barrier::until_asleep(pid);
+        disconnect(pool, pid)?;
+        let file = self.read(pid)?;
+        if i32::try_from(file.pid) != Ok(pid) {
+            bail!(
+                "the callgrind file of backend {pid} is from process {}",
+                file.pid
+            );
+        }
+        if file.totals.instructions == 0 {
+            bail!("callgrind counted nothing: it found no function PostgresMain in the server");
+        }
+        Ok(file)
+    }
+
+    /// Runs a connection's first transactions. They are slow, because valgrind translates the code
+    /// they execute: tenths of a second on a busy machine. Logging a slow statement would cost 18
+    /// thousand instructions in some segments only, so it is turned off meanwhile. All segments
+    /// begin alike, so their differences do not contain this.
+    fn warm_connection(&self, pool: &mut ClientPool, pid: i32) -> Result<()> {
+        for setting in BY_DURATION {
+            execute(pool, pid, &format!("set {setting} = -1"))?;
+        }
+        self.run(pool, FIRST)?;
+        for setting in BY_DURATION {
+            execute(pool, pid, &format!("reset {setting}"))?;
+        }
+        Ok(())
+    }
+
+    fn connect(&self) -> Result<ClientPool> {
+        let order = ClientsOrder {
+            point: self.point,
+            clients: 1,
+            threads: 1,
+            seed: self.seed,
+            location: self.place,
+        };
+        let mut pool = connect_pool(&order, self.context)?;
+        pool.before_requests(sleep_barrier::hook());
+        Ok(pool)
+    }
+
+    fn run(&self, pool: &mut ClientPool, transactions: u64) -> Result<()> {
+        let window = RunLength::Counted {
+            transactions_per_client: transactions,
+        };
+        let measured = pool
+            .run(&window)
+            .map_err(|error| describe_load_error(error, self.context.source(), self.point))?;
+        if measured.interrupted {
+            return Err(Interrupted.into());
+        }
+        if measured.failed_total > 0 {
+            bail!(
+                "{} of {transactions} transactions failed; only successful transactions can be counted",
+                measured.failed_total
+            );
+        }
+        Ok(())
+    }
+
+    /// Reads the callgrind file of a backend that has exited.
+    fn read(&self, pid: i32) -> Result<OutFile> {
+        self.context.check()?;
+        let name = valgrind::file_of(pid);
+        let text = self.server.read_own_file(&name);
+        let text = text.with_context(|| format!("cannot read {name}"))?;
+        if !OutFile::is_complete(&text) {
+            bail!("backend {pid} exited, but its callgrind file is incomplete");
+        }
+        let mut names = self.names.borrow_mut();
+        let parsed = OutFile::parse_with(&text, &mut |object, address| names.at(object, address));
+        parsed.with_context(|| format!("cannot parse {name}"))
+    }
+}
+
+/// Executes a statement on a backend that is waiting for one, and waits until it waits again.
+fn execute(pool: &mut ClientPool, pid: i32, sql: &str) -> Result<()> {
+    sleep_barrier::until_asleep(pid);
+    pool.broadcast(sql)?;
+    sleep_barrier::until_asleep(pid);
+    Ok(())
+}
+
+/// The backend of a client pool with one client.
+fn backend(pool: &ClientPool) -> Result<i32> {
+    let pid = pool.backend_pids().first().copied();
+    pid.context("the server did not report its backend's PID")
+}
+
+/// Disconnects and waits until the server has reaped the backend. Otherwise the next backend has its
+/// data at other addresses, where libc's functions execute slightly different instructions.
+fn disconnect(pool: ClientPool, pid: i32) -> Result<()> {
+    pool.close();
+    if !pgassay_server::wait_until_gone(pid, END_TIMEOUT) {
+        let seconds = END_TIMEOUT.as_secs();
+        bail!("backend {pid} still runs {seconds} s after its client disconnected");
+    }
+    Ok(())
+}

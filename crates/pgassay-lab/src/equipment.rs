@@ -1,0 +1,82 @@
+//! Where a run's servers, load and observers come from.
+
+use anyhow::Result;
+use pgassay_core::plan::{Plan, ServerPlan};
+use pgassay_core::run::{Warning, WarningKind};
+use pgassay_server::InstallationSource;
+
+use crate::host::{self, ExternalServer, Host, Servers};
+use crate::load::{EngineDriver, LoadDriver};
+use crate::observe::{HardwareCounters, Probes, Statistics, TrialObserver};
+use crate::run_context::RunContext;
+
+/// Where a run's servers, load and observers come from.
+pub trait Equipment {
+    /// Starts or connects to a server of the plan; its databases are created afterwards. Also returns
+    /// warnings for the result.
+    fn start(
+        &mut self,
+        wanted: &ServerPlan,
+        context: &RunContext<'_>,
+    ) -> Result<(Box<dyn Host>, Vec<Warning>)>;
+
+    /// What drives the load of a plan.
+    fn driver(&mut self, plan: &Plan) -> Result<Box<dyn LoadDriver>>;
+
+    /// Opens what observes the trials between two server starts. They start to watch a trial in this
+    /// order and finish in reverse. Adds a warning for each that is not possible here.
+    fn observers<'a>(
+        &self,
+        plan: &'a Plan,
+        servers: &'a Servers,
+        warnings: &mut Vec<Warning>,
+    ) -> Result<Vec<Box<dyn TrialObserver + 'a>>>;
+}
+
+/// PostgreSQL, the load engine, and all probes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealEquipment;
+
+impl Equipment for RealEquipment {
+    fn start(
+        &mut self,
+        wanted: &ServerPlan,
+        context: &RunContext<'_>,
+    ) -> Result<(Box<dyn Host>, Vec<Warning>)> {
+        let Some(dsn) = &wanted.dsn else {
+            let server = host::start(wanted, context)?;
+            let mut warnings = Vec::new();
+            if let InstallationSource::Installed { note } = &server.installation().source {
+                warnings.push(Warning {
+                    kind: WarningKind::InstalledVersionUsed,
+                    message: note.clone(),
+                });
+            }
+            return Ok((Box::new(server), warnings));
+        };
+        let mut external = ExternalServer::attach(dsn, context)?;
+        external.check_connection_limit(wanted.connections)?;
+        let warnings = external.warnings(wanted.settings.iter())?;
+        for warning in &warnings {
+            context.note(&warning.message);
+        }
+        Ok((Box::new(external), warnings))
+    }
+
+    fn driver(&mut self, plan: &Plan) -> Result<Box<dyn LoadDriver>> {
+        Ok(Box::new(EngineDriver::start(plan)?))
+    }
+
+    fn observers<'a>(
+        &self,
+        plan: &'a Plan,
+        servers: &'a Servers,
+        warnings: &mut Vec<Warning>,
+    ) -> Result<Vec<Box<dyn TrialObserver + 'a>>> {
+        Ok(vec![
+            Box::new(HardwareCounters::probe()),
+            Box::new(Statistics::open(plan, servers)?),
+            Box::new(Probes::open(plan, servers, warnings)?),
+        ])
+    }
+}

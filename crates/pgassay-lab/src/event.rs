@@ -1,0 +1,48 @@
+//! What a run tells the program that started it.
+
+use pgassay_core::trial::Trial;
+
+/// Something that happened in a run.
+#[derive(Debug)]
+pub enum LabEvent<'a> {
+    /// A step of unknown length began, for example "starting PostgreSQL 18.1".
+    Stage(&'a str),
+    /// A sentence that the user should see.
+    Note(&'a str),
+    /// The trials after a server start begin.
+    TrialsBegin {
+        /// Planned number of trials in the whole run.
+        total: u64,
+    },
+    /// The trials of a condition begin: connecting and warm-up come first.
+    RoundBegins {
+        /// Number of the block, from 0.
+        block: u32,
+        /// Planned number of blocks.
+        blocks: u32,
+        /// The condition's title.
+        condition: &'a str,
+    },
+    /// A trial ended. A program that must not lose it writes it to disk now.
+    TrialEnded(&'a Trial),
+}
+
+/// Receives the events of a run. Called between trials and never within one, by the thread that runs them.
+pub trait EventSink {
+    /// Takes note of an event.
+    fn event(&self, event: &LabEvent<'_>);
+}
+
+impl<F: Fn(&LabEvent<'_>)> EventSink for F {
+    fn event(&self, event: &LabEvent<'_>) {
+        self(event);
+    }
+}
+
+/// Ignores all events.
+#[derive(Debug, Clone, Copy)]
+pub struct NoEvents;
+
+impl EventSink for NoEvents {
+    fn event(&self, _: &LabEvent<'_>) {}
+}

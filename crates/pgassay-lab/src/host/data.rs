@@ -1,0 +1,111 @@
+//! Runs a study's SQL: the setup of its databases, and the reset before each trial.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use pgassay_core::plan::{PlannedSql, ServerPlan};
+use pgassay_core::study::StudySource;
+use pgassay_server::ConnectionError;
+
+use super::{DataLocation, Host, SqlConnection};
+use crate::run_context::RunContext;
+use crate::study_errors::at_line;
+
+/// How long the backend that reset the data may take to exit; under valgrind it writes a file first.
+const EXIT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Creates and fills the databases and returns their names. Runs statements one at a time, so that an
+/// error names its line.
+pub fn set_up(
+    host: &mut dyn Host,
+    wanted: &ServerPlan,
+    context: &RunContext<'_>,
+) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for database in &wanted.databases {
+        context.check()?;
+        let name = host.make_database(&database.name)?;
+        let mut connection = host.connect(&name)?;
+        run_all(connection.as_mut(), &database.setup, "setup", context)?;
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// Runs pieces of SQL at `key` in the study.
+fn run_all(
+    connection: &mut dyn SqlConnection,
+    pieces: &[PlannedSql],
+    key: &str,
+    context: &RunContext<'_>,
+) -> Result<()> {
+    for piece in pieces {
+        let path = piece.path(key);
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        run_sql(connection, &piece.text, &path, context)?;
+    }
+    Ok(())
+}
+
+/// Runs SQL at `path` in the study.
+fn run_sql(
+    connection: &mut dyn SqlConnection,
+    sql: &str,
+    path: &[&str],
+    context: &RunContext<'_>,
+) -> Result<()> {
+    let source = context.source();
+    let statements = pgassay_script::sql::statements(sql)
+        .map_err(|error| at_line(source, path, error.line() as usize, &error.to_string()))?;
+    for statement in statements {
+        context.check()?;
+        connection
+            .execute(&statement.text)
+            .map_err(|error| failed(&error, &statement, path, source))?;
+    }
+    Ok(())
+}
+
+fn failed(
+    error: &ConnectionError,
+    statement: &pgassay_script::sql::Statement,
+    path: &[&str],
+    source: &StudySource,
+) -> anyhow::Error {
+    let Some(sql) = error.sql() else {
+        return anyhow!("{error}");
+    };
+    // The server's position counts characters from 1.
+    let before: String = statement
+        .text
+        .chars()
+        .take(sql.position.map_or(0, |at| at as usize - 1))
+        .collect();
+    let line = statement.line as usize + before.matches('\n').count();
+    at_line(source, path, line, &sql.to_string()).context("the study's SQL failed")
+}
+
+/// Restores the state before a trial: runs the load's reset SQL and truncates a large log.
+pub fn reset(
+    place: &DataLocation<'_>,
+    resets: &[PlannedSql],
+    context: &RunContext<'_>,
+) -> Result<()> {
+    let host = place.host;
+    host.trim_log()?;
+    if resets.is_empty() {
+        return Ok(());
+    }
+    let mut connection = host
+        .connect(place.database)
+        .context("cannot connect to reset the data")?;
+    run_all(connection.as_mut(), resets, "reset", context)?;
+    // The backend reports its statistics when it exits, which must not happen during the trial.
+    let is_here = host.live()?.is_some();
+    let pid = connection.backend_pid().filter(|_| is_here);
+    drop(connection);
+    if let Some(pid) = pid {
+        pgassay_server::wait_until_gone(pid, EXIT_PATIENCE);
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! The servers of a run: started here, external, or fake.
+
+mod data;
+mod external_facts;
+mod external_server;
+mod idle;
+mod maintenance;
+mod own_server;
+mod servers;
+
+pub use data::reset;
+pub use external_server::ExternalServer;
+pub use maintenance::MaintenanceRunner;
+pub use own_server::{at_setting, find, start, start_with_data};
+pub use servers::{DataLocation, Servers};
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use pgassay_core::run::ServerFacts;
+use pgassay_core::study::Network;
+use pgassay_profile::LiveServer;
+use pgassay_server::{
+    BuildFacts, Connection, ConnectionError, CounterReader, Pid, ServerProcesses,
+};
+use pgassay_wire::conninfo::Target;
+
+/// A connection outside the load, for setup, resets and maintenance.
+pub trait SqlConnection: Send {
+    /// Runs one or more statements and drops their rows.
+    fn execute(&mut self, sql: &str) -> Result<(), ConnectionError>;
+
+    /// Runs one or more statements and returns the rows of the last one, each value as text or null.
+    fn query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, ConnectionError>;
+
+    /// The backend that serves it, as the server numbers it.
+    fn backend_pid(&self) -> Option<Pid>;
+}
+
+impl SqlConnection for Connection {
+    fn execute(&mut self, sql: &str) -> Result<(), ConnectionError> {
+        Connection::execute(self, sql)
+    }
+
+    fn query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, ConnectionError> {
+        Connection::query(self, sql)
+    }
+
+    fn backend_pid(&self) -> Option<Pid> {
+        Connection::backend_pid(self)
+    }
+}
+
+/// How often [`Host::is_alive_for`] looks.
+const ALIVE_POLL: Duration = Duration::from_millis(10);
+
+/// What a run requires of a server.
+pub trait Host {
+    /// Version and, for an external server, address, for messages: "PostgreSQL 18.1".
+    fn name(&self) -> String;
+
+    /// Creates the database `planned` and returns its actual name.
+    fn make_database(&mut self, planned: &str) -> Result<String>;
+
+    /// Connects to one of its databases, for setup and inspection.
+    fn connect(&self, database: &str) -> Result<Box<dyn SqlConnection>>;
+
+    /// The connection target of the load's clients; over TCP if `address` is given.
+    fn target(
+        &self,
+        database: &str,
+        network: Network,
+        address: Option<SocketAddr>,
+    ) -> Result<Target>;
+
+    /// Its TCP address, if it listens on TCP.
+    fn tcp_address(&self) -> Option<SocketAddr>;
+
+    /// The database for queries outside the load.
+    fn database(&self) -> &str;
+
+    /// How it was built, as far as known.
+    fn build(&self) -> &BuildFacts;
+
+    /// The facts to store with the result.
+    fn facts(&self) -> ServerFacts;
+
+    /// Its processes on this machine; `None` if they run elsewhere or are not accessible.
+    ///
+    /// # Errors
+    /// If the processes of a temporary server cannot be found.
+    fn live(&self) -> Result<Option<LiveServer>>;
+
+    /// The processes that serve only this run, without the load's backends.
+    fn own_pids(&self) -> Vec<u32>;
+
+    /// Opens a reader of its statistics for these databases.
+    fn counters(&self, databases: &[String]) -> Result<CounterReader>;
+
+    /// Its processes and files for kernel statistics; `None` as for [`Host::live`].
+    fn kernel_sources<'a>(&self, backends: &'a [Pid]) -> Option<ServerProcesses<'a>>;
+
+    /// Truncates a large log; no effect on an external server.
+    fn trim_log(&self) -> Result<()>;
+
+    /// The last lines of its log; `None` for an external server.
+    fn log_tail(&self) -> Option<String>;
+
+    /// Returns an error if it has stopped.
+    fn is_alive(&self) -> Result<()>;
+
+    /// The same, until this time has passed: clients notice the death of a server before its exit
+    /// status is available.
+    fn is_alive_for(&self, patience: Duration) -> Result<()> {
+        let until = Instant::now() + patience;
+        loop {
+            self.is_alive()?;
+            if Instant::now() >= until {
+                return Ok(());
+            }
+            std::thread::sleep(ALIVE_POLL);
+        }
+    }
+
+    /// Restarts it on the same data; no effect on an external server.
+    fn restart(&mut self) -> Result<()>;
+
+    /// Stops and removes a temporary server; drops the run's databases on an external one.
+    fn stop(self: Box<Self>) -> Result<()>;
+}

@@ -1,0 +1,220 @@
+//! Starts, fills and describes the servers of a plan.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pgassay_core::plan::{Plan, Point, ServerPlan};
+use pgassay_core::run::{RelayFacts, ServerFacts, Warning, WarningKind};
+use pgassay_core::study::{Maintenance, Network};
+use pgassay_relay::Relay;
+
+use super::{Host, SqlConnection, data, idle, maintenance};
+use crate::equipment::Equipment;
+use crate::run_context::RunContext;
+
+/// A plan's servers, running and filled, in the plan's order.
+pub struct Servers {
+    running: Vec<Box<dyn Host>>,
+    /// Relays, each with the index of its server.
+    relays: Vec<(usize, Relay)>,
+    /// The idle connections that the study requests.
+    idle: Vec<Box<dyn SqlConnection>>,
+    /// The databases of each server.
+    databases: Vec<Vec<String>>,
+    maintenance: Maintenance,
+    /// Facts about each server, in the plan's order.
+    pub facts: Vec<ServerFacts>,
+    /// Warnings about the servers.
+    pub warnings: Vec<Warning>,
+}
+
+impl Servers {
+    /// Starts or connects to each server of the plan and fills it. After an error, no temporary
+    /// server is left running and nothing is left on external servers.
+    pub fn start(
+        plan: &Plan,
+        equipment: &mut dyn Equipment,
+        context: &RunContext<'_>,
+    ) -> Result<Self> {
+        let mut all = Self {
+            running: Vec::new(),
+            relays: Vec::new(),
+            idle: Vec::new(),
+            databases: Vec::new(),
+            maintenance: plan.schedule.maintenance,
+            facts: Vec::new(),
+            warnings: Vec::new(),
+        };
+        idle::raise_open_files(plan)?;
+        for wanted in &plan.servers {
+            all.start_one(wanted, equipment, context)?;
+        }
+        for point in &plan.points {
+            all.start_relay(point)?;
+        }
+        all.warn_of_builds();
+        Ok(all)
+    }
+
+    /// Starts or connects to one server and fills it.
+    fn start_one(
+        &mut self,
+        wanted: &ServerPlan,
+        equipment: &mut dyn Equipment,
+        context: &RunContext<'_>,
+    ) -> Result<()> {
+        context.check()?;
+        let wanted = &maintenance::with_maintenance_off(wanted, self.maintenance);
+        let (mut host, warnings) = equipment.start(wanted, context)?;
+        self.warnings.extend(warnings);
+        context.stage(&format!("setting up the data on {}", host.name()));
+        let names = data::set_up(host.as_mut(), wanted, context)
+            .map_err(|error| host.is_alive().err().unwrap_or(error))?;
+        if wanted.dsn.is_none() {
+            idle::open(host.as_ref(), wanted, context, &mut self.idle)?;
+        }
+        self.facts.push(host.facts());
+        self.running.push(host);
+        self.databases.push(names);
+        Ok(())
+    }
+
+    /// Restarts the temporary servers on the same data. Relays keep running, because a server keeps
+    /// its port.
+    pub fn restart(&mut self, plan: &Plan, context: &RunContext<'_>) -> Result<()> {
+        self.idle.clear();
+        context.stage("restarting the servers to vary their memory layout");
+        for (host, wanted) in self.running.iter_mut().zip(&plan.servers) {
+            context.check()?;
+            if wanted.dsn.is_none() {
+                host.restart()?;
+                idle::open(host.as_ref(), wanted, context, &mut self.idle)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the relay that a point needs, unless it already runs.
+    fn start_relay(&mut self, point: &Point) -> Result<()> {
+        let Some(delay) = point.network.delay() else {
+            return Ok(());
+        };
+        if self.relay(point.server, delay).is_none() {
+            let address = self.running[point.server]
+                .tcp_address()
+                .context("a relay needs a server that listens on TCP")?;
+            self.relays
+                .push((point.server, Relay::start(address, delay)?));
+        }
+        Ok(())
+    }
+
+    fn relay(&self, server: usize, delay: Duration) -> Option<&Relay> {
+        let mut relays = self.relays.iter();
+        relays
+            .find(|(of, relay)| *of == server && relay.delay() == delay)
+            .map(|(_, relay)| relay)
+    }
+
+    /// Statistics of the relays, with the time of a one-byte round trip with and without each.
+    pub fn relay_facts(&self) -> Vec<RelayFacts> {
+        let mut facts: Vec<RelayFacts> = Vec::new();
+        for (_, relay) in &self.relays {
+            let delay_us = relay.delay().as_secs_f64() * 1e6;
+            let known = facts
+                .iter()
+                .any(|known| known.delay_us.to_bits() == delay_us.to_bits());
+            // Fails only if no sockets can be opened, which the study would also report.
+            let Ok(round_trips) = pgassay_relay::round_trips(relay.delay()) else {
+                continue;
+            };
+            if !known {
+                facts.push(RelayFacts {
+                    delay_us,
+                    direct_us: round_trips.direct_us,
+                    relayed_us: round_trips.relayed_us,
+                    late_mean_us: relay.lateness().mean_us,
+                    late_max_us: relay.lateness().max_us,
+                });
+            }
+        }
+        facts
+    }
+
+    /// Where a point's data are and how its clients connect.
+    pub fn place(&self, point: &Point) -> DataLocation<'_> {
+        let host = self.running[point.server].as_ref();
+        let address = match (point.network, point.network.delay()) {
+            (Network::Unix, _) => None,
+            (_, None) => host.tcp_address(),
+            (_, Some(delay)) => self.relay(point.server, delay).map(Relay::address),
+        };
+        DataLocation {
+            host,
+            database: &self.databases[point.server][point.database],
+            address,
+        }
+    }
+
+    /// The server with this index in the plan.
+    pub fn host(&self, index: usize) -> &dyn Host {
+        self.running[index].as_ref()
+    }
+
+    /// All servers in the plan's order.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Host> {
+        self.running.iter().map(Box::as_ref)
+    }
+
+    /// The names of a server's databases.
+    pub fn databases(&self, index: usize) -> &[String] {
+        &self.databases[index]
+    }
+
+    /// All processes of all servers, except backends that may serve other clients.
+    pub fn pids(&self) -> Vec<u32> {
+        self.iter().flat_map(Host::own_pids).collect()
+    }
+
+    /// The last lines of the logs, as `(file name, text)`, to store with the results.
+    pub fn logs(&self) -> Vec<(String, Vec<u8>)> {
+        let log = |(index, host): (usize, &dyn Host)| {
+            let name = format!("server-{index}.log");
+            Some((name, host.log_tail()?.into_bytes()))
+        };
+        self.iter().enumerate().filter_map(log).collect()
+    }
+
+    /// Stops and removes all servers. Tries all and returns the first error.
+    pub fn stop(self) -> Result<()> {
+        let results: Vec<_> = self.running.into_iter().map(Host::stop).collect();
+        results.into_iter().collect()
+    }
+
+    fn warn_of_builds(&mut self) {
+        let mut builds = self.iter().map(Host::build);
+        let Some(first) = builds.next() else {
+            return;
+        };
+        let differs = builds.find_map(|other| pgassay_server::differ(first, other));
+        drop(builds);
+        if let Some(message) = differs {
+            self.warnings.push(Warning {
+                kind: WarningKind::BuildsDiffer,
+                message,
+            });
+        }
+    }
+}
+
+/// Where a point's data are and how clients connect.
+#[derive(Clone, Copy)]
+pub struct DataLocation<'a> {
+    /// The server.
+    pub host: &'a dyn Host,
+    /// The database on it.
+    pub database: &'a str,
+    /// The TCP address to connect to; `None` for the server's Unix socket.
+    pub address: Option<SocketAddr>,
+}

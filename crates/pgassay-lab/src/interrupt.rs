@@ -1,0 +1,36 @@
+//! A request to stop a run after its current step.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Result;
+
+/// Whether the user requested a stop. The program that owns the flag sets it, for example in a signal handler.
+#[derive(Debug, Clone, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+/// Interrupted by the user.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;
+
+impl Interrupt {
+    /// An interrupt that this flag requests.
+    pub fn of(flag: Arc<AtomicBool>) -> Self {
+        Self(flag)
+    }
+
+    /// The flag, for loops that check it themselves.
+    pub fn flag(&self) -> &Arc<AtomicBool> {
+        &self.0
+    }
+
+    /// Returns [`Interrupted`] if a stop was requested.
+    pub fn check(&self) -> Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            Err(Interrupted.into())
+        } else {
+            Ok(())
+        }
+    }
+}

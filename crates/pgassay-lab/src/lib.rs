@@ -1,0 +1,58 @@
+//! The laboratory: runs a plan on real servers and returns the measurements.
+//!
+//! [`Laboratory::run`] is the loop: ask the [`Scheduler`] for the next block, run its trials with the
+//! run's [`Host`]s, [`LoadDriver`] and [`TrialObserver`]s, announce each as an [`LabEvent`] so that a
+//! program can store it at once, and hand the block's trials to the scheduler. [`assemble`] turns the
+//! [`Outcome`] into a stored run: comparison, ledgers and findings.
+//!
+//! [`Equipment`] says where servers, load and observers come from. [`RealEquipment`] starts PostgreSQL,
+//! drives it with `pgassay-load` and observes it with `pgassay-profile`; [`fake::FakeEquipment`] records
+//! what a run does, in which order, and fails on demand.
+//!
+//! Invariants: servers run from before the first trial until after the last; external servers keep
+//! running, but nothing is left on them. If a run ends early for whatever reason, completed trials
+//! are returned and nothing is left running. The laboratory computes no verdict while trials run, prints
+//! nothing and handles no signals.
+//!
+//! `examples/embed.rs` shows how a program runs a study of its own.
+
+mod assemble;
+pub mod connector;
+pub mod counting;
+mod equipment;
+mod event;
+pub mod fake;
+mod host;
+mod interrupt;
+mod load;
+pub mod local_server;
+mod observe;
+mod options;
+pub mod requirements;
+mod run;
+mod run_context;
+mod scheduler;
+mod study;
+pub mod study_errors;
+pub mod system_env;
+mod trial_runner;
+mod trial_slot;
+mod warnings;
+
+pub use assemble::{RunIdentity, assemble, major_of};
+pub use equipment::{Equipment, RealEquipment};
+pub use event::{EventSink, LabEvent, NoEvents};
+pub use host::{DataLocation, Host, Servers, SqlConnection};
+pub use interrupt::{Interrupt, Interrupted};
+pub use load::{Clients, ClientsOrder, LoadDriver, scripts};
+pub use observe::{
+    Observation, ProfiledTrial, TrialObserver, TrialWatch, WatchedTrial, add_blocked, add_samples,
+    waits,
+};
+pub use options::ServerOptions;
+pub use run::{Laboratory, Outcome};
+pub use run_context::RunContext;
+pub use scheduler::{Block, FixedBlocks, Scheduler};
+pub use study::LoadedStudy;
+pub use trial_runner::RawResults;
+pub use trial_slot::TrialSlot;

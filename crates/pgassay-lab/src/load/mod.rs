@@ -1,0 +1,115 @@
+//! The load of a run: clients of PostgreSQL, clients of Redis, or fake ones.
+
+mod postgres;
+mod redis;
+pub mod scripts;
+mod statements;
+mod warm_up;
+
+pub use postgres::{PostgresClients, connect_pool, describe_load_error};
+pub use statements::Statements;
+pub use warm_up::warm_up;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use pgassay_core::plan::{Plan, Point};
+use pgassay_core::study::DriverKind;
+use pgassay_load::{LoadError, Measurement, RunLength};
+
+use crate::host::DataLocation;
+use crate::observe::TransactionRecorder;
+use crate::run_context::RunContext;
+use redis::Redis;
+
+/// The clients that a point needs.
+#[derive(Clone, Copy)]
+pub struct ClientsOrder<'a> {
+    /// The point whose scripts they run.
+    pub point: &'a Point,
+    /// Connections.
+    pub clients: u32,
+    /// Threads of the load generator.
+    pub threads: u32,
+    /// Seed of their random numbers.
+    pub seed: u64,
+    /// Where the point's data are.
+    pub location: DataLocation<'a>,
+}
+
+/// What drives the load: opens the clients of a point.
+pub trait LoadDriver {
+    /// Connects a point's clients, which then wait.
+    fn connect(
+        &self,
+        order: &ClientsOrder<'_>,
+        context: &RunContext<'_>,
+    ) -> Result<Box<dyn Clients>>;
+}
+
+/// The connected clients of a point. They are idle except during [`Clients::run`].
+pub trait Clients {
+    /// Runs the point's scripts for a time.
+    ///
+    /// # Errors
+    /// [`crate::Interrupted`] if the user requested a stop; otherwise with the line of the study.
+    fn run(
+        &mut self,
+        length: &RunLength,
+        point: &Point,
+        context: &RunContext<'_>,
+    ) -> Result<Measurement>;
+
+    /// Spreads the clients' start times over this duration in later runs.
+    fn spread_starts(&mut self, spread: Duration, seed: u64);
+
+    /// Executes a statement on each connection and returns the number of connections.
+    fn broadcast(&mut self, sql: &str) -> Result<u32, LoadError>;
+
+    /// Turns timing of single statements on or off, if transactions have more than one.
+    fn time_statements(&mut self, is_wanted: bool);
+
+    /// Starts recording transactions; `None` if that is not possible.
+    fn record_transactions(&mut self) -> Option<TransactionRecorder>;
+
+    /// Stops recording transactions, so that later runs have no overhead.
+    fn stop_recording(&mut self);
+
+    /// The PIDs of their PostgreSQL backends, as the server numbers them.
+    fn backend_pids(&self) -> Vec<i32>;
+
+    /// The PIDs of the processes that serve them, as the server numbers them.
+    fn server_pids(&self) -> Vec<u32>;
+
+    /// Whether they are clients of PostgreSQL, so that a ledger is possible.
+    fn are_of_postgres(&self) -> bool;
+}
+
+/// The load engine, and a Redis server if the plan needs one.
+pub struct EngineDriver {
+    redis: Redis,
+}
+
+impl EngineDriver {
+    /// Starts what the plan's points need besides PostgreSQL.
+    pub fn start(plan: &Plan) -> Result<Self> {
+        Ok(Self {
+            redis: Redis::start(plan)?,
+        })
+    }
+}
+
+impl LoadDriver for EngineDriver {
+    fn connect(
+        &self,
+        order: &ClientsOrder<'_>,
+        context: &RunContext<'_>,
+    ) -> Result<Box<dyn Clients>> {
+        if order.point.driver == DriverKind::Redis {
+            let clients = self.redis.connect(order.point, order.clients, context)?;
+            return Ok(Box::new(clients));
+        }
+        let pool = connect_pool(order, context)?;
+        Ok(Box::new(PostgresClients(pool)))
+    }
+}

@@ -1,0 +1,133 @@
+//! Clients of PostgreSQL, driven by the load engine.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use pgassay_core::plan::Point;
+use pgassay_core::study::StudySource;
+use pgassay_load::{
+    ClientOptions, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement,
+    RunLength,
+};
+use pgassay_wire::conninfo::Target;
+
+use super::scripts::{self, Scripts};
+use super::{Clients, ClientsOrder};
+use crate::host::DataLocation;
+use crate::interrupt::Interrupted;
+use crate::observe::TransactionRecorder;
+use crate::run_context::RunContext;
+use crate::study_errors::at_line;
+
+/// Clients of PostgreSQL.
+pub struct PostgresClients(pub ClientPool);
+
+impl Clients for PostgresClients {
+    fn run(
+        &mut self,
+        length: &RunLength,
+        point: &Point,
+        context: &RunContext<'_>,
+    ) -> Result<Measurement> {
+        let measured = self.0.run(length);
+        measured.map_err(|error| describe_load_error(error, context.source(), point))
+    }
+
+    fn spread_starts(&mut self, spread: Duration, seed: u64) {
+        self.0.spread_starts(spread, seed);
+    }
+
+    fn broadcast(&mut self, sql: &str) -> Result<u32, LoadError> {
+        self.0.broadcast(sql)
+    }
+
+    fn time_statements(&mut self, is_wanted: bool) {
+        let has_several = self.0.statements_max() > 1;
+        self.0.time_commands(is_wanted && has_several);
+    }
+
+    fn record_transactions(&mut self) -> Option<TransactionRecorder> {
+        Some(TransactionRecorder::start(&mut self.0))
+    }
+
+    fn stop_recording(&mut self) {
+        self.0.observe(|_| None);
+    }
+
+    fn backend_pids(&self) -> Vec<i32> {
+        self.0.backend_pids()
+    }
+
+    fn server_pids(&self) -> Vec<u32> {
+        let pids = self.0.backend_pids().into_iter();
+        pids.map(i32::cast_unsigned).collect()
+    }
+
+    fn are_of_postgres(&self) -> bool {
+        true
+    }
+}
+
+/// Connects a point's clients to their server.
+pub fn connect_pool(order: &ClientsOrder<'_>, context: &RunContext<'_>) -> Result<ClientPool> {
+    let (point, source) = (order.point, context.source());
+    let Scripts {
+        weighted,
+        names,
+        notes: _,
+    } = scripts::parse(point, source)?;
+    let config = ClientPoolConfig {
+        target: target(&order.location, point)?,
+        clients: order.clients,
+        threads: order.threads,
+        scripts: weighted,
+        names,
+        protocol: scripts::protocol(point.protocol),
+        seed: order.seed,
+        scale: point.scale,
+        variables: Vec::new(),
+        debug: None,
+        limits: Limits::default(),
+        options: ClientOptions {
+            reconnects: point.reconnects,
+            ..ClientOptions::default()
+        },
+        // The same on all machines, to keep their results comparable.
+        io: IoChoice::Epoll,
+    };
+    let mut pool = ClientPool::connect(&config, context.interrupt.flag())
+        .map_err(|error| describe_load_error(error, source, point))?;
+    pool.keep_account(true);
+    Ok(pool)
+}
+
+/// Converts a load error: Ctrl-C becomes [`Interrupted`], script errors get their line in the study.
+pub fn describe_load_error(error: LoadError, source: &StudySource, point: &Point) -> anyhow::Error {
+    match error {
+        LoadError::Stopped => Interrupted.into(),
+        LoadError::Aborted { ref place, .. } => {
+            let script = point
+                .scripts
+                .get(place.script_index)
+                .map_or(0, |script| script.index);
+            let path = ["script", &script.to_string(), "text"];
+            at_line(
+                source,
+                &path,
+                place.line.max(1) as usize,
+                &error.to_string(),
+            )
+        }
+        other => anyhow!(other),
+    }
+}
+
+fn target(place: &DataLocation<'_>, point: &Point) -> Result<Target> {
+    let mut target = place
+        .host
+        .target(place.database, point.network, place.address)?;
+    let session = point.session.iter();
+    let session = session.map(|(name, value)| (name.clone(), value.clone()));
+    target.settings.extend(session);
+    Ok(target)
+}

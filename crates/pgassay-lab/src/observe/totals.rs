@@ -1,0 +1,173 @@
+//! Exact CPU totals of the server's processes and of the machine, read around each trial.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use pgassay_core::observation::Background;
+use pgassay_core::trial::{CpuTotals, CrossCheckReadings};
+use pgassay_profile::{
+    CpuLog, LiveServer, MachineCpu, ProcessTotals, ProcessTreeCpu, ProcessTreesCpu, Role,
+    own_cpu_ns, process_cpu_ns,
+};
+
+/// CPU totals at one point in time.
+pub struct TotalsReading {
+    backends: ProcessTotals,
+    /// All processes of the machine, to separate other programs from pgassay and its servers.
+    trees: ProcessTreesCpu,
+    /// The server's processes by role.
+    roles: CpuLog,
+    /// Totals of server processes that have exited.
+    ended: Option<ProcessTreeCpu>,
+    machine: MachineCpu,
+    /// The backends' CPU clocks, if readable.
+    clocks: BTreeMap<u32, u64>,
+    /// CPU time of pgassay itself, by its clock.
+    own_ns: u64,
+}
+
+/// Two clock ticks, the unit in which the kernel reports the time of exited processes.
+const ENDED_NS_MIN: u64 = 20_000_000;
+
+/// CPU time between two readings. Shares are of the machine's CPU time.
+#[derive(Debug, Clone)]
+pub struct Passed {
+    /// The backends' totals, if readable.
+    pub server: Option<CpuTotals>,
+    /// Share of CPU steal.
+    pub steal: f64,
+    /// Share of other programs.
+    pub other_programs: f64,
+    /// Share that was busy but cannot be attributed to a process.
+    pub unaccounted: f64,
+    /// Share that was busy.
+    pub busy: f64,
+    /// Share that was idle.
+    pub idle: f64,
+    /// Totals of the server's background processes.
+    pub background: Vec<Background>,
+    /// Independent readings for consistency checks.
+    pub second: CrossCheckReadings,
+}
+
+impl TotalsReading {
+    /// Reads the totals now. Skips a backend that has exited; the load engine reports why.
+    pub fn take(
+        server: Option<&LiveServer>,
+        backend_pids: &[u32],
+        server_pids: &[u32],
+    ) -> Result<Self> {
+        let mut roles = CpuLog::default();
+        roles.read(&server.map(LiveServer::processes).unwrap_or_default());
+        let (backends, trees, machine) = totals(backend_pids, server_pids)?;
+        Ok(Self {
+            backends,
+            trees,
+            roles,
+            ended: ended(server),
+            machine,
+            clocks: clocks(backend_pids),
+            own_ns: own_cpu_ns(),
+        })
+    }
+
+    /// Reads the totals again and returns the difference.
+    pub fn passed(
+        mut self,
+        server: Option<&LiveServer>,
+        backend_pids: &[u32],
+        server_pids: &[u32],
+    ) -> Result<Passed> {
+        let own_ns = own_cpu_ns();
+        let (backends, trees, machine) = totals(backend_pids, server_pids)?;
+        let read_ns = own_cpu_ns().saturating_sub(own_ns);
+        self.roles
+            .read(&server.map(LiveServer::processes).unwrap_or_default());
+        let ended_ns = ended(server).zip(self.ended).map_or(0, |(after, before)| {
+            let used_ns = after.since_ns(before);
+            used_ns.saturating_sub(self.roles.used_before_by_ended_ns())
+        });
+        let backends = backends.since(&self.backends);
+        let total = backends.total();
+        let ours_ns = trees.ours.since_ns(self.trees.ours);
+        let others_ns = trees.others.since_ns(self.trees.others);
+        let machine = machine.since(&self.machine);
+        let capacity_ns = machine.total_ns.max(1) as f64;
+        Ok(Passed {
+            server: (!backend_pids.is_empty()).then(|| CpuTotals {
+                on_cpu_us: total.on_cpu_ns as f64 / 1e3,
+                run_queue_us: total.run_queue_ns as f64 / 1e3,
+                processes: backends.by_pid.len() as u32,
+            }),
+            steal: machine.steal_ns as f64 / capacity_ns,
+            other_programs: others_ns as f64 / capacity_ns,
+            unaccounted: (machine.busy_ns() as f64 - (ours_ns + others_ns) as f64) / capacity_ns,
+            busy: machine.busy_ns() as f64 / capacity_ns,
+            idle: (machine.idle_ns + machine.io_wait_ns) as f64 / capacity_ns,
+            background: background(&self.roles, ended_ns),
+            second: CrossCheckReadings {
+                backends_clock_us: clocks_us(&self.clocks, &clocks(backend_pids)),
+                client_process_us: Some(own_ns.saturating_sub(self.own_ns) as f64 / 1e3),
+                reading_us: read_ns as f64 / 1e3,
+                machine_us: Some(machine.total_ns as f64 / 1e3),
+                run_us: None,
+            },
+        })
+    }
+}
+
+fn totals(
+    backend_pids: &[u32],
+    server_pids: &[u32],
+) -> Result<(ProcessTotals, ProcessTreesCpu, MachineCpu)> {
+    let own_pid = [std::process::id()];
+    let ours: Vec<u32> = server_pids.iter().chain(&own_pid).copied().collect();
+    Ok((
+        ProcessTotals::read(backend_pids),
+        ProcessTreesCpu::read(&ours).context("cannot list the processes")?,
+        MachineCpu::read().context("cannot read /proc/stat")?,
+    ))
+}
+
+fn clocks(pids: &[u32]) -> BTreeMap<u32, u64> {
+    let read = |&pid: &u32| Some((pid, process_cpu_ns(pid)?));
+    pids.iter().filter_map(read).collect()
+}
+
+/// CPU time of all processes between two readings; `None` if there are no readings.
+fn clocks_us(before: &BTreeMap<u32, u64>, after: &BTreeMap<u32, u64>) -> Option<f64> {
+    let used_ns = |(pid, ns): (&u32, &u64)| Some(ns.saturating_sub(*before.get(pid)?) as f64);
+    let used_ns: Vec<f64> = after.iter().filter_map(used_ns).collect();
+    (!used_ns.is_empty()).then(|| used_ns.iter().sum::<f64>() / 1e3)
+}
+
+fn ended(server: Option<&LiveServer>) -> Option<ProcessTreeCpu> {
+    ProcessTreeCpu::of_ended_children(server?.postmaster_pid).ok()
+}
+
+/// CPU totals of background processes. Other clients' backends are excluded. For exited processes,
+/// mostly parallel and autovacuum workers, only the sum is known.
+fn background(roles: &CpuLog, ended_ns: u64) -> Vec<Background> {
+    let by_role = roles.by_role().into_iter();
+    let mut all: Vec<Background> = by_role
+        .filter(|(role, _)| !matches!(role, Role::Backend))
+        .map(|(role, cpu)| Background {
+            role: role.to_string(),
+            cpu: CpuTotals {
+                on_cpu_us: cpu.used.on_cpu_ns as f64 / 1e3,
+                run_queue_us: cpu.used.run_queue_ns as f64 / 1e3,
+                processes: cpu.processes,
+            },
+        })
+        .collect();
+    if ended_ns >= ENDED_NS_MIN {
+        all.push(Background {
+            role: "ended processes".to_owned(),
+            cpu: CpuTotals {
+                on_cpu_us: ended_ns as f64 / 1e3,
+                ..CpuTotals::default()
+            },
+        });
+    }
+    all
+}

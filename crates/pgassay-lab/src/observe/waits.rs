@@ -1,0 +1,340 @@
+//! Samples what backends wait for: from their memory or, if that is not readable, from
+//! `pg_stat_activity`.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use pgassay_core::observation::{WaitCount, WaitSource, Waits};
+use pgassay_core::run::Check;
+use pgassay_core::subsystem::{wait_event, wait_number};
+use pgassay_profile::{
+    ActivitySampler, KnownWaits, LiveServer, NamedWait, WaitError, WaitLog, WaitReader,
+};
+use pgassay_wire::Exchange;
+
+use crate::connector::TimedStream;
+use crate::system_env::monotonic_ns;
+
+/// Maximum queries of `pg_stat_activity` per second; each costs the server a few tenths of a
+/// millisecond.
+pub const ACTIVITY_HZ: u32 = 20;
+
+/// The source of wait samples.
+#[derive(Clone)]
+pub enum WaitProbe {
+    /// The backends' memory.
+    Memory(WaitReader),
+    /// `pg_stat_activity`, over a separate connection.
+    Server(Arc<Mutex<ActivitySampler<TimedStream>>>),
+}
+
+impl WaitProbe {
+    /// The probe for a server on this machine: its memory if readable, otherwise `pg_stat_activity`
+    /// if `connect` is given. Also returns why its memory is not readable.
+    pub fn of(
+        server: &LiveServer,
+        mut connect: Option<impl FnMut() -> Result<Exchange<TimedStream>>>,
+    ) -> (Option<Self>, Option<Check>) {
+        let refusal = match reader(server, connect.as_mut()) {
+            Ok(reader) => return (Some(Self::Memory(reader)), None),
+            Err(refusal) => refusal,
+        };
+        let of_activity = connect.map(|mut connect| Self::of_activity(connect()?, true));
+        let check = refused(&refusal, of_activity.as_ref());
+        (of_activity.and_then(Result::ok), Some(check))
+    }
+
+    /// The probe for a server whose processes are not visible from here.
+    pub fn remote(exchange: Exchange<TimedStream>) -> Result<Self> {
+        Self::of_activity(exchange, false)
+    }
+
+    fn of_activity(exchange: Exchange<TimedStream>, sees_processes: bool) -> Result<Self> {
+        let activity = ActivitySampler::open(exchange, sees_processes)?;
+        Ok(Self::Server(Arc::new(Mutex::new(activity))))
+    }
+
+    /// The backend that serves the probe's own connection.
+    pub fn own_pid(&self) -> Option<u32> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Server(activity) => Some(locked(activity).own_pid()),
+        }
+    }
+}
+
+/// Locks a mutex and ignores poisoning: a panic leaves at worst a result unread, and then the next
+/// query fails.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Finds where a server stores its wait events. Before version 14 this takes two connections.
+fn reader(
+    server: &LiveServer,
+    connect: Option<&mut impl FnMut() -> Result<Exchange<TimedStream>>>,
+) -> Result<WaitReader> {
+    let opened = WaitReader::open(server);
+    if let Err(WaitError::NotPermitted(_)) = opened {
+        return Ok(opened?);
+    }
+    // The numbers of wait events differ between versions.
+    let major = server.major.as_deref().unwrap_or("(unknown version)");
+    let advisory = wait_number(major, "Lock", "advisory").with_context(|| {
+        format!("wait events cannot be read: their numbers in PostgreSQL {major} are unknown")
+    })?;
+    match (opened, connect) {
+        (Err(WaitError::NeedsConnection), Some(connect)) => {
+            // 9.6 has no wait event for waiting for the client.
+            let idle = wait_number(major, "Client", "ClientRead").unwrap_or(0);
+            let known = KnownWaits { advisory, idle };
+            let mut holder = connect()?;
+            Ok(WaitReader::learn(server, known, &mut holder, connect()?)?)
+        }
+        (opened, _) => Ok(opened?),
+    }
+}
+
+/// Samples waits at intervals and counts them.
+pub struct WaitSampler {
+    log: WaitLogSource,
+    every: Duration,
+    cpu_us: f64,
+}
+
+enum WaitLogSource {
+    Memory(WaitReader, WaitLog<u32>),
+    Server(Arc<Mutex<ActivitySampler<TimedStream>>>, WaitLog<NamedWait>),
+}
+
+impl WaitSampler {
+    /// A sampler without samples. Queries of the server are limited to [`ACTIVITY_HZ`].
+    pub fn new(probe: WaitProbe, frequency_hz: u32) -> Self {
+        let (log, hz) = match probe {
+            WaitProbe::Memory(reader) => (
+                WaitLogSource::Memory(reader, WaitLog::default()),
+                frequency_hz,
+            ),
+            WaitProbe::Server(activity) => (
+                WaitLogSource::Server(activity, WaitLog::default()),
+                frequency_hz.min(ACTIVITY_HZ),
+            ),
+        };
+        Self {
+            log,
+            every: Duration::from_secs(1) / hz.max(1),
+            cpu_us: 0.0,
+        }
+    }
+
+    /// Samples these processes until then.
+    pub fn sample(&mut self, pids: &[u32], until: Instant) {
+        let before_us = self.used_us();
+        while Instant::now() < until {
+            self.log.look(pids);
+            let next = until.min(Instant::now() + self.every);
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+        self.cpu_us += self.used_us() - before_us;
+    }
+
+    /// CPU time of this thread (first field of `schedstat`) and of the backend that answers it.
+    fn used_us(&self) -> f64 {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        let own_ns = text.split_whitespace().next().map(str::parse::<u64>);
+        let own_ns = own_ns.and_then(Result::ok).unwrap_or(0);
+        let answering_ns = match &self.log {
+            WaitLogSource::Memory(..) => 0,
+            WaitLogSource::Server(activity, _) => locked(activity).own_cpu_ns().unwrap_or(0),
+        };
+        (own_ns + answering_ns) as f64 / 1e3
+    }
+
+    /// The samples, with wait events named as in this major version.
+    pub fn finish(self, major: Option<&str>) -> Waits {
+        let name = |number| named(major.unwrap_or_default(), number);
+        let (source, log) = match self.log {
+            WaitLogSource::Memory(_, log) => (WaitSource::Memory, log.named(name)),
+            WaitLogSource::Server(_, log) => (WaitSource::PgStatActivity, log),
+        };
+        waits_of(source, log, self.cpu_us)
+    }
+}
+
+/// Converts a log of samples, with the CPU time that sampling took.
+pub fn waits_of(source: WaitSource, log: WaitLog<NamedWait>, sampling_cpu_us: f64) -> Waits {
+    let blocked_samples = log.blocked.values().sum();
+    let events = log.blocked.into_iter().map(|(wait, samples)| WaitCount {
+        kind: wait.kind,
+        name: wait.name,
+        samples,
+    });
+    Waits {
+        source,
+        blocked_samples,
+        runnable_samples: log.runnable,
+        unreadable: log.unreadable,
+        sampling_cpu_us,
+        events: events.collect(),
+    }
+}
+
+impl WaitLogSource {
+    fn look(&mut self, pids: &[u32]) {
+        match self {
+            Self::Memory(reader, log) => log.sweep(reader, pids.iter().copied()),
+            Self::Server(activity, log) => {
+                if let Err(error) = log.ask(&mut locked(activity), pids) {
+                    tracing::debug!(%error, "cannot sample pg_stat_activity");
+                }
+            }
+        }
+    }
+}
+
+fn named(major: &str, number: u32) -> NamedWait {
+    let (kind, name) = match wait_event(major, number) {
+        _ if number == 0 => return NamedWait::default(),
+        Some(wait) => (wait.kind.to_owned(), wait.name.to_owned()),
+        None => ("not known".to_owned(), format!("{number:#010x}")),
+    };
+    NamedWait { kind, name }
+}
+
+/// Why waits in memory are not readable, how to permit it, and what is used instead.
+fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
+    let (limits, fix) = match why.downcast_ref::<WaitError>() {
+        Some(WaitError::NotPermitted(refusal)) => {
+            let effect = format!("{}: {}", refusal.what, refusal.why);
+            (effect, Some(refusal.commands.join("  or  ")))
+        }
+        Some(WaitError::NeedsConnection) => (why.to_string(), Some("--dsn".to_owned())),
+        _ => (format!("{why:#}"), None),
+    };
+    let (value, limits) = match asking {
+        None => ("none", limits),
+        Some(Err(error)) => (
+            "none",
+            format!("{limits}; pg_stat_activity is not available either: {error:#}"),
+        ),
+        Some(Ok(_)) => (
+            "pg_stat_activity",
+            format!(
+                "{limits}; pgassay samples pg_stat_activity {ACTIVITY_HZ} times per second instead, \
+                 which costs the server more and shows less of short waits"
+            ),
+        ),
+    };
+    Check {
+        name: "waits".to_owned(),
+        value: value.to_owned(),
+        limitation: Some(limits),
+        fix,
+    }
+}
+
+/// A sampler that runs in a separate thread during a trial.
+pub struct WaitThread {
+    over: Arc<AtomicBool>,
+    /// `None` after [`WaitThread::stop`].
+    thread: Option<JoinHandle<(WaitSampler, Vec<WaitInterval>)>>,
+}
+
+impl Drop for WaitThread {
+    /// A trial that failed must not leave the thread behind.
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+/// How soon the thread notices that it must stop, and the precision with which samples are assigned
+/// to a window.
+const STRETCH: Duration = Duration::from_millis(10);
+
+/// The samples between two times on `CLOCK_MONOTONIC`.
+struct WaitInterval {
+    time_ns: Range<u64>,
+    samples: WaitSamples,
+}
+
+/// The samples of a [`WaitLogSource`] without their source.
+enum WaitSamples {
+    Memory(WaitLog<u32>),
+    Server(WaitLog<NamedWait>),
+}
+
+impl WaitThread {
+    /// Starts sampling these processes.
+    pub fn start(mut sampler: WaitSampler, pids: Vec<u32>) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            let mut stretches = Vec::new();
+            // Each stretch starts with a sample.
+            let length = STRETCH.max(sampler.every);
+            while !until.load(Ordering::Relaxed) {
+                let begin_ns = monotonic_ns();
+                sampler.sample(&pids, Instant::now() + length);
+                stretches.push(WaitInterval {
+                    time_ns: begin_ns..monotonic_ns(),
+                    samples: sampler.log.take(),
+                });
+            }
+            (sampler, stretches)
+        });
+        Self {
+            over,
+            thread: Some(thread),
+        }
+    }
+
+    /// Stops and returns the samples within the trial's window, with wait events named as in this
+    /// major version. Returns all samples if the window is unknown or too short. Samples outside
+    /// the window are dropped, because backends then only wait for their client.
+    ///
+    /// # Panics
+    /// If the thread panicked, which it never does.
+    pub fn stop(mut self, major: Option<&str>, window: Option<&Range<u64>>) -> Waits {
+        self.over.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().expect("only this takes the thread");
+        let (mut sampler, mut stretches) = thread.join().expect("sampling does not panic");
+        let is_within = |it: &WaitInterval| {
+            window.is_some_and(|window| {
+                window.start <= it.time_ns.start && it.time_ns.end <= window.end
+            })
+        };
+        if stretches.iter().any(is_within) {
+            stretches.retain(is_within);
+        }
+        for stretch in stretches {
+            sampler.log.put_back(stretch.samples);
+        }
+        sampler.finish(major)
+    }
+}
+
+impl WaitLogSource {
+    /// Takes the samples so far and leaves the log empty.
+    fn take(&mut self) -> WaitSamples {
+        match self {
+            Self::Memory(_, log) => WaitSamples::Memory(std::mem::take(log)),
+            Self::Server(_, log) => WaitSamples::Server(std::mem::take(log)),
+        }
+    }
+
+    /// Adds samples that [`WaitLogSource::take`] returned.
+    fn put_back(&mut self, samples: WaitSamples) {
+        match (self, samples) {
+            (Self::Memory(_, log), WaitSamples::Memory(taken)) => log.add(taken),
+            (Self::Server(_, log), WaitSamples::Server(taken)) => log.add(taken),
+            _ => unreachable!("the samples come from this log"),
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Where PostgreSQL comes from and where its data go.
+
+use std::path::PathBuf;
+
+/// Options for the servers that a run starts.
+#[derive(Debug, Clone, Default)]
+pub struct ServerOptions {
+    /// Download nothing; use cached or installed versions.
+    pub offline: bool,
+    /// Mirror of the repository to download PostgreSQL from.
+    pub mirror: Option<String>,
+    /// Directory for downloaded versions; `None` means the user's cache directory.
+    pub cache: Option<PathBuf>,
+    /// Operating system user for the servers if the program runs as root; `None` means `nobody`.
+    pub run_as: Option<String>,
+    /// Parent of temporary data directories; `None` means the system's temporary directory.
+    pub data_parent: Option<PathBuf>,
+}

@@ -1,0 +1,126 @@
+//! Checks what variants require of the machine before anything is started.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use pgassay_core::plan::{Plan, PointId, Requirement};
+use pgassay_core::study::{DriverKind, Requires};
+
+use crate::host::{self, ExternalServer, Host};
+use crate::run_context::RunContext;
+
+/// A variant that cannot run here.
+pub struct Unmet {
+    /// The variant's name.
+    pub variant: String,
+    /// What is missing, and how to get it.
+    pub sentence: String,
+}
+
+/// Variants whose requirements are not met. It is an error if the baseline is one of them.
+pub fn unmet(plan: &Plan, context: &RunContext<'_>) -> Result<Vec<Unmet>> {
+    let mut all = Vec::new();
+    for requirement in &plan.requirements {
+        let Some(missing) = missing(plan, requirement, context)? else {
+            continue;
+        };
+        let name = &plan.variants[requirement.variant];
+        if requirement.variant == 0 {
+            bail!("variant \"{name}\" is the baseline, but cannot run here: {missing}");
+        }
+        all.push(Unmet {
+            variant: name.clone(),
+            sentence: format!("variant \"{name}\" skipped: {missing}"),
+        });
+    }
+    Ok(all)
+}
+
+fn missing(
+    plan: &Plan,
+    requirement: &Requirement,
+    context: &RunContext<'_>,
+) -> Result<Option<String>> {
+    let requires = &requirement.requires;
+    if let Some(program) = requires.program.as_ref().filter(|it| !is_on_path(it)) {
+        let first = plan.point(PointId::new(0, requirement.variant));
+        let or = match first.driver {
+            DriverKind::Redis => {
+                "; or specify a running server with `address = \"host:port\"` in the variant"
+            }
+            DriverKind::Postgres => "",
+        };
+        return Ok(Some(format!(
+            "{program} is not on PATH; install it (the package often has the same name){or}"
+        )));
+    }
+    if requires.extension.is_none() && requires.feature.is_none() {
+        return Ok(None);
+    }
+    let points = plan.points.iter();
+    let points = points.filter(|point| point.variant == requirement.variant);
+    for server in points.map(|point| &plan.servers[point.server]) {
+        let lacking = match &server.dsn {
+            Some(dsn) => lacking(ExternalServer::attach(dsn, context)?, requires)?,
+            None => lacking_installed(&host::find(server, context)?, requires),
+        };
+        if lacking.is_some() {
+            return Ok(lacking);
+        }
+    }
+    Ok(None)
+}
+
+/// What an installation lacks.
+fn lacking_installed(
+    installation: &pgassay_server::Installation,
+    requires: &Requires,
+) -> Option<String> {
+    let lacks = |what: String| {
+        Some(format!(
+            "PostgreSQL {} in {} {what}; use an installation that has it with --binaries DIR, \
+             where DIR contains bin/postgres, or a running server with `dsn` in the study",
+            installation.version,
+            installation.bin_dir.display()
+        ))
+    };
+    if let Some(extension) = &requires.extension
+        && !installation.has_extension(extension)
+    {
+        return lacks(format!("has no extension {extension}"));
+    }
+    // If the installation does not say, setup on the running server will.
+    if let Some(feature) = &requires.feature
+        && installation.has_feature(feature) == Some(false)
+    {
+        return lacks(format!("was built without {feature}"));
+    }
+    None
+}
+
+/// What an external server lacks.
+fn lacking(mut external: ExternalServer, requires: &Requires) -> Result<Option<String>> {
+    if let Some(extension) = &requires.extension
+        && !external.has_extension(extension)?
+    {
+        let name = external.name();
+        return Ok(Some(format!(
+            "{name} has no extension {extension}; install it there (the package often has the same name)"
+        )));
+    }
+    if let Some(feature) = &requires.feature
+        && external.has_feature(feature)? == Some(false)
+    {
+        return Ok(Some(format!(
+            "{} was built without {feature}",
+            external.name()
+        )));
+    }
+    Ok(None)
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut directories = std::env::split_paths(&path);
+    directories.any(|directory: PathBuf| directory.join(program).is_file())
+}

@@ -1,0 +1,351 @@
+//! Runs the trials of blocks: round by round, in the order that the scheduler gave.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use pgassay_core::plan::{Plan, Point, PointId, Round};
+use pgassay_core::study::{DriverKind, HumanDuration};
+use pgassay_core::trial::{ClientTotals, Latency, Trial, TrialKind};
+use pgassay_load::{Measurement, RunLength, ThreadUsage, Timing};
+
+use crate::event::LabEvent;
+use crate::host::{MaintenanceRunner, Servers, reset};
+use crate::interrupt::Interrupted;
+use crate::load::{Clients, ClientsOrder, LoadDriver, Statements, warm_up};
+use crate::observe::{Observation, Profiles, TrialObserver, TrialWatch, WatchedTrial};
+use crate::run_context::RunContext;
+use crate::scheduler::Block;
+use crate::trial_slot::TrialSlot;
+
+/// A trial in which no transaction ended is retried up to `TRIES` times, each `LONGER` times longer.
+const TRIES: u32 = 3;
+const LONGER: u32 = 4;
+/// Factor for the warm-up cap after a server start, because caches must be filled again.
+const FIRST_WARM_UP: u32 = 5;
+/// How long a server that may have died has to do so.
+const DEATH_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Runs the trials between two server starts.
+pub struct TrialRunner<'a> {
+    pub plan: &'a Plan,
+    pub context: RunContext<'a>,
+    pub servers: &'a Servers,
+    pub driver: &'a dyn LoadDriver,
+    pub observers: &'a [Box<dyn TrialObserver + 'a>],
+    /// Number of this server start, from 0.
+    pub server_start: u32,
+    /// Runs checkpoints and vacuum when the study specifies.
+    pub maintenance: MaintenanceRunner<'a>,
+}
+
+/// The measurements so far.
+pub struct RawResults {
+    /// Every trial, in the order they ran.
+    pub trials: Vec<Trial>,
+    /// The profile of each point.
+    pub profiles: Profiles,
+    /// Latencies of statements, for transactions with more than one.
+    pub statements: Statements,
+    /// Points whose throughput was not stable at the end of warm-up, once per block.
+    pub unsteady: Vec<PointId>,
+}
+
+impl RawResults {
+    /// An empty result.
+    pub fn new(plan: &Plan) -> Self {
+        Self {
+            trials: Vec::new(),
+            profiles: Profiles::new(plan),
+            statements: Statements::default(),
+            unsteady: Vec::new(),
+        }
+    }
+}
+
+/// The connected and warm clients of a round, by variant, and the length of their trials.
+struct WarmClients {
+    pools: Vec<Box<dyn Clients>>,
+    windows: Vec<Timing>,
+}
+
+impl TrialRunner<'_> {
+    /// Runs a block. `is_first` says that caches are cold since the server start. After an error or
+    /// Ctrl-C, `results` holds the completed trials.
+    pub fn block(
+        &self,
+        block: &Block,
+        (is_first, blocks_max): (bool, u32),
+        results: &mut RawResults,
+    ) -> Result<()> {
+        for round in &block.rounds {
+            self.context.check()?;
+            self.maintenance.between_trials(self.context.interrupt)?;
+            let condition = self.plan.conditions[round.condition].title();
+            self.context.events.event(&LabEvent::RoundBegins {
+                block: block.number,
+                blocks: blocks_max,
+                condition: &condition,
+            });
+            let warm_up_cap = FIRST_WARM_UP.pow(u32::from(is_first));
+            self.round(block.number, round, warm_up_cap, results)
+                .with_context(|| format!("block {}, {condition}", block.number + 1))?;
+        }
+        Ok(())
+    }
+
+    /// Whether trials for hardware counters are run.
+    pub fn has_hardware_counters(&self) -> bool {
+        let mut observers = self.observers.iter();
+        observers.any(|it| it.offers_hardware_counters())
+    }
+
+    /// Runs the trials of one condition in one block, on new connections.
+    fn round(
+        &self,
+        block: u32,
+        round: &Round,
+        warm_up_cap: u32,
+        results: &mut RawResults,
+    ) -> Result<()> {
+        let mut clients = self.warm_up_all(block, round, warm_up_cap, results)?;
+        for observer in self.observers {
+            observer.round_begins();
+        }
+        for slot in self.slots(block, round, &clients.windows) {
+            self.context.check()?;
+            if let Some(trial) = self.trial(slot, &mut clients.pools, results)? {
+                results.trials.push(trial);
+                let ended = results.trials.last().expect("a trial was added");
+                self.context.events.event(&LabEvent::TrialEnded(ended));
+            }
+        }
+        Ok(())
+    }
+
+    /// The trials of a round, in order.
+    fn slots(&self, block: u32, round: &Round, windows: &[Timing]) -> Vec<TrialSlot> {
+        let of = |kind, variants: &[usize]| {
+            let variants = variants.iter().map(move |&variant| (kind, variant));
+            variants.collect::<Vec<_>>()
+        };
+        let mut kinds = of(TrialKind::Timed, &round.timed);
+        kinds.extend(of(TrialKind::Profiled, &round.profiled));
+        let uncounted = kinds.len();
+        if self.has_hardware_counters() {
+            kinds.extend(of(TrialKind::HardwareCounters, &round.hardware_counters));
+        }
+        let slot = |(position, &(kind, variant)): (usize, &(TrialKind, usize))| TrialSlot {
+            block,
+            server_start: self.server_start,
+            point: PointId::new(round.condition, variant),
+            position: position as u32,
+            kind,
+            is_last_of_variant: position + self.plan.variants.len() >= uncounted,
+            window: windows[variant],
+        };
+        kinds.iter().enumerate().map(slot).collect()
+    }
+
+    /// Connects and warms up every variant.
+    fn warm_up_all(
+        &self,
+        block: u32,
+        round: &Round,
+        warm_up_cap: u32,
+        results: &mut RawResults,
+    ) -> Result<WarmClients> {
+        let mut ready: Vec<Option<(Box<dyn Clients>, Timing)>> = Vec::new();
+        ready.resize_with(self.plan.variants.len(), || None);
+        let mut schedule = self.plan.schedule;
+        schedule.warm_up_cap_us *= u64::from(warm_up_cap);
+        for &variant in &round.warm_up {
+            let id = PointId::new(round.condition, variant);
+            let point = self.plan.point(id);
+            let mut pool = self.connect(block, point)?;
+            let pids = self.backend_pids(pool.as_ref(), point)?;
+            let warmed_up = warm_up(pool.as_mut(), &pids, &schedule, point, &self.context);
+            let warmed_up = self.with_server_cause(warmed_up, point)?;
+            if !warmed_up.is_steady {
+                results.unsteady.push(id);
+            }
+            ready[variant] = Some((pool, warmed_up.trial));
+        }
+        // The warm-up order contains every variant, so none is missing.
+        let (pools, windows) = ready.into_iter().flatten().unzip();
+        Ok(WarmClients { pools, windows })
+    }
+
+    fn connect(&self, block: u32, point: &Point) -> Result<Box<dyn Clients>> {
+        let order = ClientsOrder {
+            point,
+            clients: self.plan.conditions[point.condition].clients,
+            threads: self.plan.schedule.threads,
+            seed: self.plan.client_seed(block, point.id()),
+            location: self.servers.place(point),
+        };
+        let clients = self.driver.connect(&order, &self.context);
+        if point.driver == DriverKind::Redis {
+            return clients;
+        }
+        self.with_server_cause(clients, point)
+    }
+
+    /// Replaces an error by the death of the point's server if that is the cause; otherwise adds the
+    /// variant's name.
+    fn with_server_cause<T>(&self, result: Result<T>, point: &Point) -> Result<T> {
+        let Err(error) = result else { return result };
+        if error.is::<Interrupted>() {
+            return Err(error);
+        }
+        let host = self.servers.host(point.server);
+        host.is_alive_for(DEATH_PATIENCE)?;
+        Err(error.context(format!("variant \"{}\"", self.plan.variants[point.variant])))
+    }
+
+    fn reset(&self, point: &Point) -> Result<()> {
+        if point.driver != DriverKind::Postgres {
+            return Ok(());
+        }
+        reset(&self.servers.place(point), &point.resets, &self.context)
+    }
+
+    /// The local processes that serve the clients. Empty if each serves only one transaction: then
+    /// only the CPU time of exited children is known.
+    fn backend_pids(&self, clients: &dyn Clients, point: &Point) -> Result<Vec<u32>> {
+        let is_elsewhere =
+            clients.are_of_postgres() && self.servers.host(point.server).live()?.is_none();
+        if point.reconnects || is_elsewhere {
+            return Ok(Vec::new());
+        }
+        Ok(clients.server_pids())
+    }
+
+    /// Runs one trial. Returns `None` if it exists for an observer that cannot observe it.
+    fn trial(
+        &self,
+        slot: TrialSlot,
+        pools: &mut [Box<dyn Clients>],
+        results: &mut RawResults,
+    ) -> Result<Option<Trial>> {
+        let point = self.plan.point(slot.point);
+        self.reset(point)?;
+        let backend_pids = self.backend_pids(pools[point.variant].as_ref(), point)?;
+        let mut server_pids = self.servers.pids();
+        server_pids.extend(&backend_pids);
+        let watched = WatchedTrial {
+            slot,
+            point,
+            backend_pids: &backend_pids,
+            server_pids: &server_pids,
+        };
+        let watches = self.with_server_cause(self.watch(&watched, pools), point)?;
+        let Some(watches) = watches else {
+            return Ok(None);
+        };
+        let clients = pools[point.variant].as_mut();
+        let started_us = unix_us();
+        let maintenance = self.maintenance.within_trial(point.server)?;
+        let measured = self.with_server_cause(self.measure(clients, point, slot), point);
+        maintenance.finish()?;
+        let measured = measured?;
+        results.statements.add(slot.point, &measured.commands);
+        let mut trial = trial_of(slot, started_us, &measured);
+        for watch in watches.into_iter().rev() {
+            let finished = watch.finish(clients, &measured, &mut trial, results);
+            self.with_server_cause(finished, point)?;
+        }
+        Ok(Some(trial))
+    }
+
+    /// Starts all observers; `None` if the trial is to be skipped.
+    fn watch<'w>(
+        &'w self,
+        trial: &WatchedTrial<'_>,
+        pools: &mut [Box<dyn Clients>],
+    ) -> Result<Option<Vec<Box<dyn TrialWatch + 'w>>>> {
+        let mut watches = Vec::new();
+        for observer in self.observers {
+            match observer.watch(trial, pools)? {
+                Observation::Nothing => {}
+                Observation::Watch(watch) => watches.push(watch),
+                Observation::Impossible => return Ok(None),
+            }
+        }
+        Ok(Some(watches))
+    }
+
+    fn measure(
+        &self,
+        clients: &mut dyn Clients,
+        point: &Point,
+        slot: TrialSlot,
+    ) -> Result<Measurement> {
+        let Timing {
+            spread,
+            settle,
+            mut measure,
+        } = slot.window;
+        clients.spread_starts(spread, slot.seed(self.plan.schedule.seed));
+        for _ in 0..TRIES {
+            let length = RunLength::Timed { settle, measure };
+            let measured = clients.run(&length, point, &self.context)?;
+            self.context.check()?;
+            if measured.transactions > 0 {
+                return Ok(measured);
+            }
+            // The machine was busy, or transactions have become slower since warm-up.
+            measure *= LONGER;
+        }
+        let trial = HumanDuration::from(measure / LONGER);
+        bail!(
+            "no transaction ended within a trial of {trial}; increase --length or reduce --pairs"
+        );
+    }
+}
+
+/// A trial with what the load engine measured. Observers add the rest.
+fn trial_of(slot: TrialSlot, started_us: i64, measured: &Measurement) -> Trial {
+    let sum =
+        |field: fn(&ThreadUsage) -> u64| measured.threads.iter().map(field).sum::<u64>() as f64;
+    Trial {
+        block: slot.block,
+        server_start: slot.server_start,
+        condition: slot.point.condition,
+        variant: slot.point.variant,
+        position: slot.position,
+        kind: slot.kind,
+        started_us,
+        window_us: measured.window_us as f64,
+        transactions: measured.transactions,
+        credited_transactions: Some(measured.credited_transactions),
+        transactions_total: measured.transactions_total,
+        latency: Latency::from_histogram(&measured.latency_ns),
+        server: None,
+        client: ClientTotals {
+            cpu_us: sum(|thread| thread.cpu_us),
+            run_queue_us: sum(|thread| thread.run_queue_wait_us.unwrap_or(0)),
+            in_transaction_us: measured.time.in_transaction_us as f64,
+            between_transactions_us: measured.time.between_us as f64,
+            sleep_us: measured.time.asleep_us as f64,
+            thread_busy_us: measured.time.thread_busy_us.map(|us| us as f64),
+            client_run_queue_us: measured.time.client_run_queue_us.map(|us| us as f64),
+            client_limited: measured.client_limited,
+        },
+        cpu_steal: 0.0,
+        other_programs: 0.0,
+        unaccounted: None,
+        counters: BTreeMap::new(),
+        cpu_utilization: 0.0,
+        background: Vec::new(),
+        waits: None,
+        cross_checks: None,
+    }
+}
+
+fn unix_us() -> i64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,231 @@
+//! Warnings that qualify the figures of a run.
+
+use std::collections::BTreeSet;
+
+use pgassay_core::run::{Run, Warning, WarningKind};
+use pgassay_core::study::DriverKind;
+use pgassay_core::trial::{Trial, TrialKind};
+
+/// Shares of the machine's CPU time above which a warning is shown.
+const STEAL_NOTICEABLE: f64 = 0.02;
+const OTHER_LOAD_NOTICEABLE: f64 = 0.05;
+/// A point is client-limited if the load generator was the bottleneck in this share of its trials.
+const CLIENT_LIMITED_NOTICEABLE: f64 = 0.5;
+/// Below this share of user stacks unwound to the process entry point, a warning is shown.
+const UNWOUND_EXPECTED: f64 = 0.95;
+/// A load counts as writing if it changes more than this many rows per transaction.
+const WRITES_NOTICEABLE: f64 = 0.01;
+/// Up to this version, the cost of a snapshot grows with the number of open connections (PostgreSQL
+/// 14 release notes, "Improve the speed of computing MVCC visibility snapshots").
+const SNAPSHOTS_BY_CONNECTION_MAX: u32 = 13;
+/// Fewer connections than this in addition to a variant's own have no noticeable effect on it.
+const CONNECTIONS_NOTICEABLE: u32 = 32;
+
+/// All warnings of a run.
+pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
+    let mut found = Vec::new();
+    let mut warn = |kind, message: String| found.push(Warning { kind, message });
+    if let Some(error) = ended_early {
+        let all = run.plan.trials();
+        warn(
+            WarningKind::Incomplete,
+            format!(
+                "ended after {} of {all} trials: {error:#}",
+                run.trials.len()
+            ),
+        );
+    }
+    let limited: Vec<String> = run
+        .points
+        .iter()
+        .filter(|point| point.client_limited >= CLIENT_LIMITED_NOTICEABLE)
+        .map(|point| {
+            format!(
+                "{} ({})",
+                run.plan.variants[point.variant],
+                run.plan.conditions[point.condition].title()
+            )
+        })
+        .collect();
+    if !limited.is_empty() {
+        warn(
+            WarningKind::ClientLimited,
+            format!(
+                "client-limited: the load generator was the bottleneck for {}; give it more threads or run it on a separate machine",
+                limited.join("; ")
+            ),
+        );
+    }
+    let for_answer = || {
+        run.trials
+            .iter()
+            .filter(|it| it.kind != TrialKind::HardwareCounters)
+    };
+    let mean = |share: fn(&Trial) -> f64| {
+        for_answer().map(share).sum::<f64>() / for_answer().count().max(1) as f64
+    };
+    let (steal, other_programs) = (
+        mean(|trial| trial.cpu_steal),
+        mean(|trial| trial.other_programs),
+    );
+    if steal > STEAL_NOTICEABLE {
+        warn(
+            WarningKind::CpuSteal,
+            format!("CPU steal: {:.0}% (noisy neighbors)", steal * 100.0),
+        );
+    }
+    if other_programs > OTHER_LOAD_NOTICEABLE {
+        warn(
+            WarningKind::OtherLoad,
+            format!(
+                "other programs used about {:.0}% of the machine's CPU time",
+                other_programs * 100.0
+            ),
+        );
+    }
+    warn_of_profiles(run, &mut warn);
+    warn_of_state(run, &mut warn);
+    warn_of_maintenance(run, &mut warn);
+    warn_of_connections(run, &mut warn);
+    found
+}
+
+fn warn_of_profiles(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
+    let sum = |count: fn(&pgassay_core::profile::Quality) -> u64| {
+        run.profiles
+            .iter()
+            .map(|profile| count(&profile.quality))
+            .sum::<u64>()
+    };
+    let (user, unwound, lost) = (
+        sum(|q| q.user_samples),
+        sum(|q| q.unwound_to_entry),
+        sum(|q| q.lost),
+    );
+    if lost > 0 {
+        warn(
+            WarningKind::ProfileQuality,
+            format!("{lost} samples lost: the machine was too busy to read them in time"),
+        );
+    }
+    if user > 0 && (unwound as f64) < UNWOUND_EXPECTED * user as f64 {
+        let share = 100.0 * unwound as f64 / user as f64;
+        warn(
+            WarningKind::ProfileQuality,
+            format!("only {share:.1}% of user stacks could be unwound to the process entry point"),
+        );
+    }
+}
+
+/// Warns about points that write but do not reset their data before each trial.
+fn warn_of_state(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
+    let mut names: BTreeSet<String> = BTreeSet::new();
+    for point in run.plan.points.iter().filter(|it| it.resets.is_empty()) {
+        let trials = run.trials.iter();
+        let of_point =
+            trials.filter(|it| (it.condition, it.variant) == (point.condition, point.variant));
+        let (mut rows, mut transactions) = (0.0, 0);
+        for trial in of_point.filter(|it| !it.counters.is_empty()) {
+            let written = ["tup_inserted", "tup_updated", "tup_deleted"];
+            let counted =
+                written.map(|name| trial.counters.get(&format!("pg_stat_database.{name}")));
+            rows += counted.into_iter().flatten().sum::<f64>();
+            transactions += trial.transactions_total;
+        }
+        if rows > WRITES_NOTICEABLE * transactions as f64 {
+            names.insert(run.plan.variants[point.variant].clone());
+        }
+    }
+    if !names.is_empty() {
+        warn(
+            WarningKind::NoReset,
+            format!(
+                "trials do not start from the same state: the study has no `reset`, but these variants write data: {}",
+                names.into_iter().collect::<Vec<_>>().join(", "),
+            ),
+        );
+    }
+}
+
+/// Warns if checkpoints or autovacuum ran in some trials only.
+fn warn_of_maintenance(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
+    let timed: Vec<&Trial> = run
+        .trials
+        .iter()
+        .filter(|it| it.kind == TrialKind::Timed)
+        .collect();
+    let counted: Vec<&&Trial> = timed.iter().filter(|it| !it.counters.is_empty()).collect();
+    let checkpoints = [
+        "pg_stat_bgwriter.checkpoints_timed",
+        "pg_stat_bgwriter.checkpoints_req",
+        "pg_stat_checkpointer.num_timed",
+        "pg_stat_checkpointer.num_requested",
+    ];
+    let has_checkpoint = |trial: &&&&Trial| {
+        let of_trial = checkpoints
+            .iter()
+            .filter_map(|name| trial.counters.get(*name));
+        of_trial.sum::<f64>() > 0.0
+    };
+    let has_vacuum = |trial: &&&Trial| {
+        let workers = trial
+            .background
+            .iter()
+            .filter(|it| it.role == "autovacuum worker");
+        workers.map(|it| it.cpu.on_cpu_us).sum::<f64>() > 0.0
+    };
+    let found = [
+        (
+            "a checkpoint",
+            counted.iter().filter(has_checkpoint).count(),
+            counted.len(),
+        ),
+        (
+            "autovacuum",
+            timed.iter().filter(has_vacuum).count(),
+            timed.len(),
+        ),
+    ];
+    for (what, some, all) in found {
+        if some > 0 && some < all {
+            warn(
+                WarningKind::Maintenance,
+                format!(
+                    "{what} ran in only {some} of {all} trials; use [maintenance] in the study to prevent it"
+                ),
+            );
+        }
+    }
+}
+
+/// Warns if other variants' open connections make snapshots more expensive.
+fn warn_of_connections(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
+    let mut seen = BTreeSet::new();
+    for point in &run.plan.points {
+        let Some(server) = run.servers.get(point.server) else {
+            continue;
+        };
+        let major = crate::assemble::major_of(&server.version);
+        let first = major
+            .split('.')
+            .next()
+            .and_then(|it| it.parse::<u32>().ok());
+        let clients = run.plan.conditions[point.condition].clients;
+        let open = run.plan.open_connections(point.condition, point.server);
+        let is_noticeable = open >= clients + CONNECTIONS_NOTICEABLE;
+        if point.driver == DriverKind::Postgres
+            && first.is_some_and(|it| it <= SNAPSHOTS_BY_CONNECTION_MAX)
+            && is_noticeable
+        {
+            seen.insert((clients, open, major));
+        }
+    }
+    for (clients, open, major) in seen {
+        warn(
+            WarningKind::OpenConnections,
+            format!(
+                "{clients} clients: {open} client connections are open on PostgreSQL {major} because variants share a server; up to PostgreSQL 13, each connection makes snapshots more expensive"
+            ),
+        );
+    }
+}
