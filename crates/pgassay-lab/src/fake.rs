@@ -31,7 +31,7 @@ use crate::run_context::RunContext;
 use crate::trial_runner::RawResults;
 
 /// Transactions per second that every fake client reports.
-const RATE_HZ: f64 = 1000.0;
+const RATE_HZ: f64 = 100_000.0;
 
 /// What goes wrong at one entry of the journal.
 #[derive(Debug, Clone)]

@@ -160,6 +160,7 @@ impl TrialRunner<'_> {
         let mut schedule = self.plan.schedule;
         schedule.warm_up_cap_us *= u64::from(warm_up_cap);
         for &variant in &round.warm_up {
+            self.context.check()?;
             let id = PointId::new(round.condition, variant);
             let point = self.plan.point(id);
             let mut pool = self.connect(block, point)?;

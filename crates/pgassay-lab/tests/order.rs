@@ -1,5 +1,7 @@
 //! The order of set-up, warm-up, trials, resets, observation and tear-down, asserted exactly against a fake.
 
+use std::fmt::Write as _;
+
 use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::StudySource;
 use pgassay_lab::fake::{FakeEquipment, FakeFault, Journal};
@@ -18,11 +20,11 @@ fn study(variants: usize) -> LoadedStudy {
     );
     for number in 0..variants {
         let name = char::from(b'A' + number as u8);
-        text += &format!("[[variant]]\nname = \"{name}\"\n");
+        _ = writeln!(text, "[[variant]]\nname = \"{name}\"");
         if number + 1 == variants {
             text += "settings = { jit = \"off\" }\n";
         } else {
-            text += &format!("session = {{ work_mem = \"{}MB\" }}\n", number + 1);
+            _ = writeln!(text, "session = {{ work_mem = \"{}MB\" }}", number + 1);
         }
     }
     let source = StudySource {
@@ -80,7 +82,8 @@ fn expected(plan: &Plan) -> Vec<String> {
         entries.push("open observer".to_owned());
         for round in plan.block(block) {
             for &variant in &round.warm_up {
-                entries.push(format!("{}: connect 1 clients", of(variant)));
+                let clients = plan.conditions[round.condition].clients;
+                entries.push(format!("{}: connect {clients} clients", of(variant)));
                 let window = plan.schedule.warm_up_window_us / 1000;
                 let warm_up = format!("{}: warm up {window} ms", of(variant));
                 // Throughput is stable once three windows agree.
@@ -165,17 +168,28 @@ fn sweep(
             continue;
         }
         let interrupt = Interrupt::default();
-        let journal = Journal::with_fault(at, fault(&interrupt));
+        let fault = fault(&interrupt);
+        let step_fails = !matches!(fault, FakeFault::Stop(_));
+        let journal = Journal::with_fault(at, fault);
         let result = run(&study, &plan, &journal, &interrupt);
-        let entries = journal.entries();
+        let mut entries = journal.entries();
         let case = format!("fault at {at}, \"{}\"", clean[at]);
         assert_eq!(entries[..=at], clean[..=at], "{case}");
-        assert!(open(&entries).is_empty(), "{case}: {:?} left", open(&entries));
-        let finished = entries[..at].iter().filter(|it| it.ends_with("finish watch"));
+        let after = entries[at + 1..].to_vec();
+        let finished = entries[..at]
+            .iter()
+            .filter(|it| it.ends_with("finish watch"));
+        let trials_before = finished.count();
+        // A step that failed has opened nothing, and has ended nothing either.
+        if step_fails && !clean[at].ends_with("finish watch") {
+            entries.remove(at);
+        }
+        let left = open(&entries);
+        assert!(left.is_empty(), "{case}: {left:?} left");
         check(&Sweep {
             case: &case,
-            after: &entries[at + 1..],
-            trials_before: finished.count(),
+            after: &after,
+            trials_before,
             result,
         });
     }
@@ -232,17 +246,30 @@ fn a_stop_at_any_step_starts_no_further_load_and_leaves_nothing() {
             |sweep| {
                 let case = sweep.case;
                 let is_load = |it: &String| {
-                    [": warm up", ": trial", ": connect", "start server", "restart server"]
-                        .iter()
-                        .any(|part| it.contains(part))
+                    [
+                        ": warm up",
+                        ": trial",
+                        ": connect",
+                        "start server",
+                        "restart server",
+                    ]
+                    .iter()
+                    .any(|part| it.contains(part))
                 };
-                assert!(!sweep.after.iter().any(is_load), "{case}: {:?}", sweep.after);
+                assert!(
+                    !sweep.after.iter().any(is_load),
+                    "{case}: {:?}",
+                    sweep.after
+                );
                 // The step in which the stop was requested may be the last of its trial.
                 let is_last = sweep.case.contains("finish watch");
                 let (trials, reason) = match &sweep.result {
                     // The very last step of the run: nothing is missing.
                     Ok(outcome) if outcome.ended_early.is_none() => {
-                        assert!(is_last && sweep.after.iter().all(|it| is_tear_down(it)), "{case}");
+                        assert!(
+                            is_last && sweep.after.iter().all(|it| is_tear_down(it)),
+                            "{case}"
+                        );
                         return;
                     }
                     _ => sweep.trials_and_reason(),
