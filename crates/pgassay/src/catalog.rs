@@ -66,7 +66,12 @@ pub const STUDIES: [(&str, &str); 17] = [
 
 /// Finds and reads a study.
 pub fn find(name: &str) -> Result<LoadedStudy> {
-    let source = source(name)?;
+    let stem = Path::new(name).file_stem().and_then(|stem| stem.to_str());
+    load(stem.unwrap_or("study"), source(name)?)
+}
+
+/// Parses a study and loads the text of its scripts. `name` is the name under which results are listed.
+pub fn load(name: &str, source: StudySource) -> Result<LoadedStudy> {
     let mut study = source.parse()?;
     let folder = Path::new(&source.file).parent().unwrap_or(Path::new("."));
     for (index, script) in study.script.iter_mut().enumerate() {
@@ -98,10 +103,6 @@ pub fn find(name: &str) -> Result<LoadedStudy> {
             script.text = Some(found.text.to_owned());
         }
     }
-    let name = Path::new(name)
-        .file_stem()
-        .and_then(|stem| stem.to_str())
-        .unwrap_or("study");
     LoadedStudy::new(name, source, study)
 }
 

@@ -46,6 +46,8 @@ pub enum ColorWhen {
 pub enum CliCommand {
     /// Run a study and print the result.
     Run(Box<RunArgs>),
+    /// Compare statements, settings, releases, builds or indexes, without a study file.
+    Compare(Box<crate::command::compare::CompareArgs>),
     /// Profile a running server: show where its CPU time goes.
     Profile(Box<ProfileArgs>),
     /// Count the instructions that a transaction executes, under valgrind. Counts are repeatable
@@ -89,6 +91,13 @@ pub struct RunArgs {
     #[command(flatten)]
     pub choice: ChoiceArgs,
 
+    #[command(flatten)]
+    pub run: RunFlags,
+}
+
+/// Flags of all commands that run trials and store a result.
+#[derive(Debug, Args)]
+pub struct RunFlags {
     #[command(flatten)]
     pub server: ServerArgs,
 

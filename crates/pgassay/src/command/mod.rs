@@ -1,7 +1,9 @@
-//! One file per subcommand.
+//! One module per subcommand, and what several of them share.
 
 pub mod bench;
 pub mod calibrate;
+pub mod choice;
+pub mod compare;
 pub mod count;
 pub mod doctor;
 pub mod list;

@@ -17,9 +17,9 @@ use pgassay_lab::{
 };
 use pgassay_store::Store;
 
-use crate::cli::{ColorWhen, RunArgs};
+use crate::cli::{ColorWhen, RunArgs, RunFlags};
 use crate::command::count::{Countable, countable};
-use crate::command::study::{self, PlannedStudy, planned};
+use crate::command::study::{PlannedStudy, planned};
 use crate::exit::Partial;
 use crate::progress::ProgressDisplay;
 use crate::style::style;
@@ -32,6 +32,17 @@ const COUNTED_ROUNDS: u32 = 3;
 /// Runs a study, stores its result, prints the answer.
 pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
     let all = planned(&args.study, &args.choice)?;
+    run_planned(&all, args.choice.seed, &args.run, color, out)
+}
+
+/// Runs a planned study, stores its result, prints the answer. `seed` is the seed that the user gave.
+pub fn run_planned(
+    all: &PlannedStudy,
+    seed: Option<u64>,
+    args: &RunFlags,
+    color: ColorWhen,
+    out: &mut impl Write,
+) -> Result<()> {
     if args.counted {
         // Fail before the trials rather than after them.
         counting::check_countable(&all.plan, &all.found)?;
@@ -48,13 +59,13 @@ pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()>
         events: &progress,
     };
     let unmet = requirements::unmet(&all.plan, &context)?;
-    let (plan, unmet) = runnable(&all, unmet, args, &context)?;
-    announce(&all, &plan, &context);
+    let (plan, unmet) = runnable(all, unmet, &context)?;
+    announce(all, &plan, &context);
     let mut outcome = Laboratory::run_plan(&plan, context)?;
     outcome.warnings.extend(unmet);
     let mut counted = None;
     if args.counted && outcome.ended_early.is_none() {
-        match counted_costs(args, &plan, &context) {
+        match counted_costs(&all.overrides, seed, &plan, &context) {
             Ok(found) => counted = Some(found),
             Err(error) => outcome.ended_early = Some(error),
         }
@@ -109,7 +120,6 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
 fn runnable(
     all: &PlannedStudy,
     unmet: Vec<Unmet>,
-    args: &RunArgs,
     context: &RunContext<'_>,
 ) -> Result<(Plan, Vec<Warning>)> {
     if unmet.is_empty() {
@@ -119,7 +129,7 @@ fn runnable(
     let overrides = Overrides {
         variants: Some(all.plan.variants.iter().filter(is_met).cloned().collect()),
         seed: all.plan.schedule.seed,
-        ..study::overrides(&all.found, &args.choice)?
+        ..all.overrides.clone()
     };
     let plan = plan(&all.found.study, &all.found.source, &overrides)?;
     let warning = |unmet: Unmet| {
@@ -134,7 +144,8 @@ fn runnable(
 
 /// Counts the instructions of each variant, as `pgassay count` does.
 fn counted_costs(
-    args: &RunArgs,
+    overrides: &Overrides,
+    seed: Option<u64>,
     timed: &Plan,
     context: &RunContext<'_>,
 ) -> Result<InstructionCosts> {
@@ -143,8 +154,8 @@ fn counted_costs(
     let overrides = Overrides {
         variants: Some(timed.variants.clone()),
         // Instruction counts of two runs are comparable only with the same random numbers.
-        seed: args.choice.seed.unwrap_or(COUNTED_SEED),
-        ..study::overrides(context.study, &args.choice)?
+        seed: seed.unwrap_or(COUNTED_SEED),
+        ..overrides.clone()
     };
     let Countable { plan, left_out } = countable(&clients, overrides, context)?;
     let options = counting::CountingOptions {

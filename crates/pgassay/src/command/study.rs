@@ -20,7 +20,9 @@ use crate::cli::{ChoiceArgs, StudyCommand};
 pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
     match command {
         StudyCommand::Check { study } => {
-            let PlannedStudy { found, plan, notes } = planned(study, &ChoiceArgs::default())?;
+            let PlannedStudy {
+                found, plan, notes, ..
+            } = planned(study, &ChoiceArgs::default())?;
             for note in notes {
                 writeln!(out, "{}: {note}", found.source.file)?;
             }
@@ -57,6 +59,8 @@ pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
 pub struct PlannedStudy {
     pub found: LoadedStudy,
     pub plan: Plan,
+    /// What the command line changed in the study.
+    pub overrides: Overrides,
     /// Notes on its scripts for the user, without duplicates.
     pub notes: BTreeSet<String>,
 }
@@ -69,16 +73,29 @@ pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<PlannedStudy> {
             .remember_secrets(dsn)
             .map_err(|error| anyhow!("--dsn: {error}"))?;
     }
-    let plan = plan(&found.study, &found.source, &overrides(&found, choice)?)?;
-    for version in plan.servers.iter().filter_map(|it| it.version.as_ref()) {
-        VersionRequest::parse(version)
-            .map_err(|error| study_errors::at_version(&found, version, &error.to_string()))?;
+    let overrides = overrides(&found, choice)?;
+    PlannedStudy::of(found, overrides)
+}
+
+impl PlannedStudy {
+    /// Plans a study.
+    pub fn of(found: LoadedStudy, overrides: Overrides) -> Result<Self> {
+        let plan = plan(&found.study, &found.source, &overrides)?;
+        for version in plan.servers.iter().filter_map(|it| it.version.as_ref()) {
+            VersionRequest::parse(version)
+                .map_err(|error| study_errors::at_version(&found, version, &error.to_string()))?;
+        }
+        let mut notes = BTreeSet::new();
+        for point in &plan.points {
+            notes.extend(scripts::parse(point, &found.source)?.notes);
+        }
+        Ok(Self {
+            found,
+            plan,
+            overrides,
+            notes,
+        })
     }
-    let mut notes = BTreeSet::new();
-    for point in &plan.points {
-        notes.extend(scripts::parse(point, &found.source)?.notes);
-    }
-    Ok(PlannedStudy { found, plan, notes })
 }
 
 /// The overrides that the command line specifies.

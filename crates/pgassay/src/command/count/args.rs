@@ -6,6 +6,7 @@ use clap::Args;
 use pgassay_core::study::Protocol;
 
 use crate::cli::{ExportTo, ServerArgs};
+use crate::command::choice::protocol;
 
 /// Flags of `pgassay count`.
 #[derive(Debug, Args)]
@@ -143,13 +144,6 @@ pub struct ScriptArgs {
     /// Run a script file in pgbench's script language.
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-}
-
-fn protocol(word: &str) -> Result<Protocol, String> {
-    [Protocol::Simple, Protocol::Extended, Protocol::Prepared]
-        .into_iter()
-        .find(|protocol| protocol.as_str() == word)
-        .ok_or_else(|| "expected simple, extended or prepared".to_owned())
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -4,38 +4,20 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use pgassay_core::study::{
-    Conditions, Data, Length, Maintenance, Protocol, Scalar, Script, ServerChoice, Study,
-    StudySource, Variant,
+    Conditions, Data, Length, Maintenance, Script, ServerChoice, Study, StudySource,
 };
 use pgassay_lab::LoadedStudy;
 use pgassay_script::{Builtin, ParseOptions, VariableNames};
 use pgassay_server::VersionRequest;
 
 use super::CountArgs;
-
-/// pgbench's tables at scale 1, as `pgbench -i -I dtGvp` creates them.
-const PGBENCH_TABLES: &str = "
-create table pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));
-create table pgbench_tellers (tid int not null, bid int, tbalance int, filler char(84)) with (fillfactor = 100);
-create table pgbench_accounts (aid int not null, bid int, abalance int, filler char(84)) with (fillfactor = 100);
-create table pgbench_branches (bid int not null, bbalance int, filler char(88)) with (fillfactor = 100);
-insert into pgbench_branches (bid, bbalance) values (1, 0);
-insert into pgbench_tellers (tid, bid, tbalance) select tid, 1, 0 from generate_series(1, 10) tid;
-insert into pgbench_accounts (aid, bid, abalance, filler) select aid, 1, 0, '' from generate_series(1, 100000) aid;
-alter table pgbench_branches add primary key (bid);
-alter table pgbench_tellers add primary key (tid);
-alter table pgbench_accounts add primary key (aid);
-vacuum analyze pgbench_branches;
-vacuum analyze pgbench_tellers;
-vacuum analyze pgbench_accounts;
-vacuum analyze pgbench_history;
-";
+use crate::command::choice::{mode, other, pgbench_tables, settings, variant};
 
 /// The study that the flags describe.
 pub fn study(args: &CountArgs) -> Result<LoadedStudy> {
     let (name, file, text) = script(args)?;
     let protocol = args.protocol.unwrap_or_default();
-    let settings = settings(&args.set)?;
+    let settings = settings("--set", &args.set)?;
     let mut variants = vec![variant(&baseline_name(args), protocol)];
     for choice in &args.vs {
         variants.push(other(choice, protocol)?);
@@ -86,7 +68,7 @@ pub fn study(args: &CountArgs) -> Result<LoadedStudy> {
 /// The SQL that fills the database.
 fn setup(args: &CountArgs) -> Result<String> {
     match &args.setup {
-        None => Ok(PGBENCH_TABLES.to_owned()),
+        None => Ok(pgbench_tables(1)),
         Some(path) => std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the setup file {}", path.display())),
     }
@@ -141,46 +123,4 @@ fn baseline_name(args: &CountArgs) -> String {
         }
         _ => "default".to_owned(),
     }
-}
-
-fn variant(name: &str, protocol: Protocol) -> Variant {
-    Variant {
-        name: name.to_owned(),
-        protocol: Some(protocol),
-        ..Variant::default()
-    }
-}
-
-/// The variant that `--vs` describes.
-fn other(choice: &str, protocol: Protocol) -> Result<Variant> {
-    let mut variant = variant(choice, protocol);
-    if choice.contains('=') {
-        let pairs: Vec<String> = choice.split(", ").map(str::to_owned).collect();
-        variant.settings = settings(&pairs)?;
-    } else if let Some(mode) = mode(choice) {
-        variant.protocol = Some(mode);
-    } else if VersionRequest::parse(choice).is_ok() {
-        variant.version = Some(choice.to_owned());
-    } else {
-        bail!(
-            "--vs {choice}: expected a setting (NAME=VALUE), a version (17) or a protocol (simple)"
-        );
-    }
-    Ok(variant)
-}
-
-fn mode(word: &str) -> Option<Protocol> {
-    [Protocol::Simple, Protocol::Extended, Protocol::Prepared]
-        .into_iter()
-        .find(|protocol| protocol.as_str() == word)
-}
-
-fn settings(pairs: &[String]) -> Result<BTreeMap<String, Scalar>> {
-    pairs
-        .iter()
-        .map(|pair| match pair.split_once('=') {
-            Some((name, value)) => Ok((name.trim().to_owned(), Scalar(value.trim().to_owned()))),
-            None => bail!("--set {pair}: expected NAME=VALUE, for example --set work_mem=4MB"),
-        })
-        .collect()
 }

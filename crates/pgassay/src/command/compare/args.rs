@@ -1,0 +1,142 @@
+//! Flags of `pgassay compare`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use pgassay_core::study::{HumanDuration, Protocol};
+
+use crate::cli::RunFlags;
+use crate::command::choice::protocol;
+
+/// Shown after the list of options.
+const EXAMPLES: &str = "\
+Examples:
+  an index            pgassay compare --setup s.sql --vs-setup 'create index on t (a)' \\
+                        'select * from t where a = 42'
+  a setting           pgassay compare -f q.sql --vs work_mem=64MB
+  two statements      pgassay compare --setup s.sql 'select …' 'select …'
+  prepared statements pgassay compare -S -M simple,extended,prepared
+  durability          pgassay compare -N -c 16 --vs synchronous_commit=off
+  releases            pgassay compare -S --servers 15,16,17,18
+  your builds         pgassay compare -S --binaries /opt/pg-base,/opt/pg-patched
+  two servers         pgassay compare -S --dsn 'host=a' --vs-dsn 'host=b'
+
+The first statement, script, mode, server or setup is the baseline. Every other choice is one variant, compared
+with it.";
+
+/// Flags of `pgassay compare`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CompareArgs {
+    /// SQL statements; each is run as one transaction. The first is the baseline.
+    #[arg(value_name = "SQL")]
+    pub sql: Vec<String>,
+
+    /// Run a script file in pgbench's script language; can be repeated.
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Vec<PathBuf>,
+
+    /// Run a built-in pgbench script: tpcb-like, simple-update, select-only; can be repeated.
+    #[arg(short, long, value_name = "NAME")]
+    pub builtin: Vec<String>,
+
+    /// Run pgbench's select-only script.
+    #[arg(short = 'S', long)]
+    pub select_only: bool,
+
+    /// Run pgbench's simple-update script.
+    #[arg(short = 'N', long)]
+    pub skip_some_updates: bool,
+
+    /// Variant: one or more server settings (`NAME=VALUE, NAME=VALUE`), a PostgreSQL version, or a
+    /// protocol; can be repeated.
+    #[arg(long, value_name = "CHOICE")]
+    pub vs: Vec<String>,
+
+    /// Server setting of all variants; can be repeated.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+
+    /// Fill the database with this SQL, or with this file, instead of pgbench's tables.
+    #[arg(long, value_name = "SQL|FILE")]
+    pub setup: Option<String>,
+
+    /// Variant: run this SQL, or this file, in addition to the setup; can be repeated.
+    #[arg(long, value_name = "SQL|FILE")]
+    pub vs_setup: Vec<String>,
+
+    /// Scale of pgbench's tables.
+    #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub scale: u32,
+
+    /// Protocol for submitting queries: simple, extended, prepared. If there are several, each is a
+    /// variant.
+    #[arg(short = 'M', long, value_name = "MODE,…", value_delimiter = ',', value_parser = protocol)]
+    pub protocol: Vec<Protocol>,
+
+    /// PostgreSQL version, such as 18, 9.6 or 10.23 [default: 18]. If there are several, each is a
+    /// variant.
+    #[arg(
+        long,
+        alias = "server",
+        value_name = "VERSION,…",
+        value_delimiter = ','
+    )]
+    pub servers: Vec<String>,
+
+    /// Directory that contains bin/postgres, instead of downloading a version. If there are several,
+    /// each is a variant.
+    #[arg(
+        long,
+        value_name = "DIR,…",
+        value_delimiter = ',',
+        conflicts_with = "servers"
+    )]
+    pub binaries: Vec<String>,
+
+    /// Use a running server instead of starting one; see `pgassay run --help`.
+    #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["servers", "binaries"])]
+    pub dsn: Option<String>,
+
+    /// Variant: another running server; can be repeated.
+    #[arg(long, value_name = "CONNINFO", requires = "dsn")]
+    pub vs_dsn: Vec<String>,
+
+    /// Numbers of concurrent clients; each is a separate condition.
+    #[arg(
+        short,
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        default_value = "1"
+    )]
+    pub clients: Vec<u32>,
+
+    /// Threads of the load generator.
+    #[arg(short = 'j', long, value_name = "N", default_value_t = 1)]
+    pub jobs: u32,
+
+    /// Total measuring time (10s, 2min), not including warm-up.
+    #[arg(long, value_name = "TIME", default_value = "20s")]
+    pub length: HumanDuration,
+
+    /// Pairs of trials per comparison. More pairs give narrower confidence intervals.
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    pub pairs: u32,
+
+    /// Seed for the order of trials and the scripts' random numbers; printed with the result.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Disable CPU profiling: a third fewer trials, but no account of where time goes.
+    #[arg(long)]
+    pub no_profile: bool,
+
+    /// Write the comparison as a study file, for `pgassay run`, and do not run it.
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub run: RunFlags,
+}

@@ -1,0 +1,43 @@
+//! `pgassay compare`: asks a question in one line, without a study file.
+
+mod args;
+mod question;
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use pgassay_core::plan::Overrides;
+use pgassay_core::study::StudySource;
+
+pub use args::CompareArgs;
+
+use crate::catalog;
+use crate::cli::ColorWhen;
+use crate::command::run::run_planned;
+use crate::command::study::{PlannedStudy, seed_of_now};
+
+/// The name under which results are listed, and the file in error messages.
+const NAME: &str = "compare";
+
+/// Compares, or saves the comparison as a study.
+pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+    let source = StudySource {
+        file: format!("{NAME}.toml"),
+        text: question::study_text(args)?,
+    };
+    let found = catalog::load(NAME, source)?;
+    if let Some(path) = &args.save {
+        std::fs::write(path, &found.source.text)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        let path = path.display();
+        writeln!(out, "{path} saved; run it with: pgassay run {path}")?;
+        return Ok(());
+    }
+    let overrides = Overrides {
+        seed: args.seed.unwrap_or_else(seed_of_now),
+        without_profile: args.no_profile,
+        ..Overrides::default()
+    };
+    let planned = PlannedStudy::of(found, overrides)?;
+    run_planned(&planned, args.seed, &args.run, color, out)
+}

@@ -1,0 +1,281 @@
+//! Writes the study that the flags of `pgassay compare` describe.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use pgassay_core::study::{Protocol, Variant};
+use pgassay_script::Builtin;
+use pgassay_wire::conninfo::split_secrets;
+use toml::{Table, Value};
+
+use super::CompareArgs;
+use crate::command::choice::{other, pgbench_tables, settings, variant};
+
+/// Characters of a statement that are shown as a variant's name.
+const NAME_CHARS: usize = 40;
+
+/// A script to run, and its name in reports.
+struct NamedScript {
+    name: String,
+    text: String,
+    /// The name of one of pgbench's scripts, instead of a text.
+    is_builtin: bool,
+}
+
+/// The text of the study, in TOML.
+pub fn study_text(args: &CompareArgs) -> Result<String> {
+    let scripts = scripts(args)?;
+    let variants = variants(args, &scripts)?;
+    let mut study = Table::new();
+    let names: Vec<&str> = variants.iter().map(|it| it.name.as_str()).collect();
+    study.insert("question".to_owned(), question(&names).into());
+    study.insert("server".to_owned(), server(args)?.into());
+    if args.setup.is_none() {
+        study.insert(
+            "parameters".to_owned(),
+            table([("scale", args.scale.into())]),
+        );
+    }
+    let setup = match &args.setup {
+        Some(setup) => sql_or_file("--setup", setup)?,
+        None => pgbench_tables(args.scale),
+    };
+    study.insert("data".to_owned(), table([("setup", setup.into())]));
+    let clients: Vec<Value> = args.clients.iter().map(|&it| it.into()).collect();
+    study.insert(
+        "conditions".to_owned(),
+        table([("clients", clients.into())]),
+    );
+    let length = [
+        ("full", Value::from(args.length.to_string())),
+        ("pairs", args.pairs.into()),
+        ("threads", args.jobs.into()),
+    ];
+    study.insert("length".to_owned(), table(length));
+    let scripts = scripts.into_iter().map(|script| {
+        let key = if script.is_builtin { "builtin" } else { "text" };
+        table([("name", script.name.into()), (key, script.text.into())])
+    });
+    study.insert("script".to_owned(), scripts.collect::<Vec<_>>().into());
+    let variants: Result<Vec<Value>, _> = variants.iter().map(Value::try_from).collect();
+    study.insert("variant".to_owned(), variants?.into());
+    Ok(toml::to_string(&study)?)
+}
+
+fn table<const N: usize>(entries: [(&str, Value); N]) -> Value {
+    let entries = entries.into_iter();
+    let entries = entries.map(|(name, value)| (name.to_owned(), value));
+    Value::Table(entries.collect())
+}
+
+/// The baseline's server, with the settings of all variants.
+fn server(args: &CompareArgs) -> Result<Table> {
+    let mut server = Table::new();
+    if let Some(dsn) = &args.dsn {
+        server.insert("dsn".to_owned(), dsn.as_str().into());
+    } else if let Some(directory) = args.binaries.first() {
+        server.insert("binaries".to_owned(), absolute(directory)?.into());
+    } else {
+        let version = args.servers.first().map_or("18", String::as_str);
+        server.insert("version".to_owned(), version.into());
+    }
+    let settings = settings("--set", &args.set)?;
+    if !settings.is_empty() {
+        server.insert("settings".to_owned(), Value::try_from(settings)?);
+    }
+    Ok(server)
+}
+
+/// A directory as the saved study can name it from anywhere.
+fn absolute(directory: &str) -> Result<String> {
+    let path = std::path::absolute(directory)
+        .with_context(|| format!("--binaries {directory}: not a path"))?;
+    Ok(path.display().to_string())
+}
+
+/// The scripts in the order in which `compare --help` lists their flags.
+fn scripts(args: &CompareArgs) -> Result<Vec<NamedScript>> {
+    let mut scripts = Vec::new();
+    for sql in &args.sql {
+        if sql.trim().is_empty() {
+            bail!("a statement is empty");
+        }
+        scripts.push(NamedScript {
+            name: short(sql),
+            text: format!("{};\n", sql.trim().trim_end_matches(';')),
+            is_builtin: false,
+        });
+    }
+    for path in &args.file {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the script {}", path.display()))?;
+        let stem = path.file_stem().unwrap_or(path.as_os_str());
+        scripts.push(NamedScript {
+            name: stem.to_string_lossy().into_owned(),
+            text,
+            is_builtin: false,
+        });
+    }
+    let select_only = args.select_only.then_some("select-only");
+    let simple_update = args.skip_some_updates.then_some("simple-update");
+    let named = args.builtin.iter().map(String::as_str);
+    for name in named.chain(select_only).chain(simple_update) {
+        let builtin = Builtin::find(name)?;
+        scripts.push(NamedScript {
+            name: builtin.name.to_owned(),
+            text: builtin.name.to_owned(),
+            is_builtin: true,
+        });
+    }
+    if scripts.is_empty() {
+        bail!("nothing to run: give a statement, -f FILE, -b NAME, -S or -N");
+    }
+    Ok(scripts)
+}
+
+/// The baseline and the variants, with different names.
+fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>> {
+    let protocol = args.protocol.first().copied().unwrap_or_default();
+    // With several scripts, each variant names its own; a single one needs no name.
+    let first_script = scripts.get(1).map(|_| scripts[0].name.clone());
+    let with = |name: &str| Variant {
+        script: first_script.clone(),
+        ..variant(name, protocol)
+    };
+    let mut all = vec![with(&baseline_name(args, scripts, protocol))];
+    for script in &scripts[1..] {
+        all.push(Variant {
+            script: Some(script.name.clone()),
+            ..with(&script.name)
+        });
+    }
+    for mode in args.protocol.iter().skip(1) {
+        all.push(Variant {
+            protocol: Some(*mode),
+            ..with(mode.as_str())
+        });
+    }
+    for version in args.servers.iter().skip(1) {
+        all.push(Variant {
+            version: Some(version.clone()),
+            ..with(version)
+        });
+    }
+    for directory in args.binaries.iter().skip(1) {
+        all.push(Variant {
+            binaries: Some(absolute(directory)?),
+            ..with(directory)
+        });
+    }
+    for dsn in &args.vs_dsn {
+        all.push(Variant {
+            dsn: Some(dsn.clone()),
+            ..with(&split_secrets(dsn)?.0)
+        });
+    }
+    for choice in &args.vs {
+        let mut chosen = other(choice, protocol)?;
+        chosen.script.clone_from(&first_script);
+        if args.dsn.is_some() {
+            // Settings of a running server are not changed; those of a session can be.
+            chosen.session = std::mem::take(&mut chosen.settings);
+        }
+        all.push(chosen);
+    }
+    for setup in &args.vs_setup {
+        all.push(Variant {
+            setup: Some(sql_or_file("--vs-setup", setup)?),
+            ..with(&short(setup))
+        });
+    }
+    if all.len() < 2 {
+        bail!(
+            "nothing to compare with: give a second statement or script, --vs, --vs-setup, --vs-dsn, or \
+             several values for -M, --servers or --binaries"
+        );
+    }
+    make_distinct(&mut all);
+    Ok(all)
+}
+
+/// What distinguishes the baseline, if only one kind of choice is varied.
+fn baseline_name(args: &CompareArgs, scripts: &[NamedScript], protocol: Protocol) -> String {
+    let version = args.servers.first().map_or("18", String::as_str).to_owned();
+    let is_version = |choice: &String| choice.starts_with(|it: char| it.is_ascii_digit());
+    let of_versions = args.vs.iter().all(is_version);
+    let of_protocols = args
+        .vs
+        .iter()
+        .all(|it| crate::command::choice::mode(it).is_some());
+    let settings = if args.set.is_empty() {
+        "default".to_owned()
+    } else {
+        args.set.join(", ")
+    };
+    let vs = match () {
+        () if args.vs.is_empty() => None,
+        () if of_versions && args.binaries.is_empty() => Some(version.clone()),
+        () if of_protocols => Some(protocol.as_str().to_owned()),
+        () => Some(settings),
+    };
+    let dsn = args.dsn.as_deref().unwrap_or_default();
+    let dsn = split_secrets(dsn).map(|(shown, _)| shown);
+    let kinds = [
+        scripts.get(1).map(|_| scripts[0].name.clone()),
+        args.protocol.get(1).map(|_| protocol.as_str().to_owned()),
+        args.servers.get(1).map(|_| version),
+        args.binaries.get(1).map(|_| args.binaries[0].clone()),
+        args.vs_dsn.first().and(dsn.ok()),
+        vs,
+        args.vs_setup.first().map(|_| "as set up".to_owned()),
+    ];
+    let mut varied = kinds.into_iter().flatten();
+    match (varied.next(), varied.next()) {
+        (Some(only), None) => only,
+        _ => "baseline".to_owned(),
+    }
+}
+
+/// Numbers variants whose names are equal, for example two statements that begin alike.
+fn make_distinct(variants: &mut [Variant]) {
+    let mut seen = BTreeSet::new();
+    for variant in variants {
+        let name = variant.name.clone();
+        let mut number = 1;
+        while !seen.insert(variant.name.clone()) {
+            number += 1;
+            variant.name = format!("{name} ({number})");
+        }
+    }
+}
+
+fn question(names: &[&str]) -> String {
+    match names {
+        [first, second] => format!("Is \"{second}\" faster than \"{first}\"?"),
+        _ => format!("Which is the fastest: \"{}\"?", names.join("\", \"")),
+    }
+}
+
+/// A statement on one line, shortened.
+fn short(sql: &str) -> String {
+    let words = sql.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = words.trim_end_matches(';');
+    if words.chars().count() <= NAME_CHARS {
+        return words.to_owned();
+    }
+    let kept: String = words.chars().take(NAME_CHARS - 1).collect();
+    format!("{}…", kept.trim_end())
+}
+
+/// The SQL that a flag specifies: the text of a file if there is one with this name.
+fn sql_or_file(flag: &str, value: &str) -> Result<String> {
+    let path = Path::new(value);
+    // A statement contains a space; the name of a missing file should not be run as SQL.
+    let names_a_file = path.extension().is_some_and(|it| it == "sql") && !value.contains(' ');
+    if path.is_file() || names_a_file {
+        return std::fs::read_to_string(path)
+            .with_context(|| format!("{flag}: cannot read {value}"));
+    }
+    Ok(value.to_owned())
+}
