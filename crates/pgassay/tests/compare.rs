@@ -113,7 +113,7 @@ fn statements_that_begin_alike_have_different_names() {
     let text = std::fs::read_to_string(saved).expect("the study was saved");
     assert!(text.contains("bid = 2;") && !text.contains(";;"), "{text}");
     let plan = ok(&scratch, &["study", "plan", saved]);
-    assert!(plan.contains("… (2)"), "{plan}");
+    assert!(plan.contains("variants: … 1, … 2 "), "{plan}");
 }
 
 #[test]

@@ -97,12 +97,12 @@ fn absolute(directory: &str) -> Result<String> {
 /// The scripts in the order in which `compare --help` lists their flags.
 fn scripts(args: &CompareArgs) -> Result<Vec<NamedScript>> {
     let mut scripts = Vec::new();
-    for sql in &args.sql {
-        if sql.trim().is_empty() {
-            bail!("a statement is empty");
-        }
+    if args.sql.iter().any(|sql| sql.trim().is_empty()) {
+        bail!("a statement is empty");
+    }
+    for (sql, name) in args.sql.iter().zip(names_of(&args.sql)) {
         scripts.push(NamedScript {
-            name: short(sql),
+            name,
             text: format!("{};\n", sql.trim().trim_end_matches(';')),
             is_builtin: false,
         });
@@ -128,6 +128,7 @@ fn scripts(args: &CompareArgs) -> Result<Vec<NamedScript>> {
             is_builtin: true,
         });
     }
+    make_distinct(scripts.iter_mut().map(|script| &mut script.name));
     if scripts.is_empty() {
         bail!("nothing to run: give a statement, -f FILE, -b NAME, -S or -N");
     }
@@ -195,7 +196,7 @@ fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>>
              several values for -M, --servers or --binaries"
         );
     }
-    make_distinct(&mut all);
+    make_distinct(all.iter_mut().map(|variant| &mut variant.name));
     Ok(all)
 }
 
@@ -237,17 +238,37 @@ fn baseline_name(args: &CompareArgs, scripts: &[NamedScript], protocol: Protocol
     }
 }
 
-/// Numbers variants whose names are equal, for example two statements that begin alike.
-fn make_distinct(variants: &mut [Variant]) {
+/// Numbers names that are equal.
+fn make_distinct<'a>(names: impl Iterator<Item = &'a mut String>) {
     let mut seen = BTreeSet::new();
-    for variant in variants {
-        let name = variant.name.clone();
+    for name in names {
+        let first = name.clone();
         let mut number = 1;
-        while !seen.insert(variant.name.clone()) {
+        while !seen.insert(name.clone()) {
             number += 1;
-            variant.name = format!("{name} ({number})");
+            *name = format!("{first} ({number})");
         }
     }
+}
+
+/// The names of statements: their text, or what follows the part in which long ones are equal.
+fn names_of(statements: &[String]) -> Vec<String> {
+    let names: Vec<String> = statements.iter().map(|sql| short(sql)).collect();
+    let distinct: BTreeSet<&String> = names.iter().collect();
+    if distinct.len() == names.len() {
+        return names;
+    }
+    let words: Vec<Vec<&str>> = statements
+        .iter()
+        .map(|sql| sql.split_whitespace().collect())
+        .collect();
+    let all_have = |at: usize| {
+        let word = words[0].get(at);
+        word.is_some() && words.iter().all(|other| other.get(at) == word)
+    };
+    let equal = (0..).take_while(|&at| all_have(at)).count();
+    let rest = |words: &Vec<&str>| format!("… {}", words[equal..].join(" "));
+    words.iter().map(|words| short(&rest(words))).collect()
 }
 
 fn question(names: &[&str]) -> String {
