@@ -229,7 +229,7 @@ mod tests {
     /// Coarse enough for a test: within 0.5% of the fine tables.
     const COARSE: Resolution = Resolution {
         points: 500,
-        angles: 120,
+        angles: 300,
     };
 
     #[test]

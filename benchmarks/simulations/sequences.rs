@@ -32,7 +32,7 @@ pub enum Noise {
 fn pairs(draws: &mut Draws, noise: Noise, count: usize, run: u64) -> Vec<f64> {
     let mut neighbor = draws.normal();
     let own = |draws: &mut Draws| match noise {
-        Noise::HeavyTails => draws.t3() * 3f64.sqrt(),
+        Noise::HeavyTails => draws.t3(),
         Noise::Outliers if draws.chance(0.05) => 5.0 * draws.normal(),
         _ => draws.normal(),
     };
@@ -124,7 +124,7 @@ pub fn false_signs(noise: Noise, unit: usize, runs: u32) -> (Share, Share) {
         by_rule += usize::from(found.verdict().is_sign());
         by_p += usize::from(run < runs / 4 && first_small_p(&logs));
     }
-    (Share::of(by_rule, runs), Share::of(by_p, runs / 4))
+    (Share::of(by_rule, runs), Share::of(by_p, runs / 10))
 }
 
 /// False signs if each start has an effect of its own with this share of the pairs' standard deviation, four pairs
@@ -237,9 +237,10 @@ fn run(rule: Rule, logs: &[f64], truth: f64) -> (bool, usize, bool) {
         _ => false,
     };
     match rule {
-        Rule::Sequential { futility } => {
-            let plan = plan(AnalysisSchedule::Pairs, EquivalenceMargin::default());
-            let found = decided(plan, logs, 2, futility);
+        Rule::Sequential { schedule, futility } => {
+            let plan = plan(schedule, EquivalenceMargin::default());
+            let size = schedule.step();
+            let found = decided(plan, &logs[..schedule.cap()], size, futility);
             let is_right = match found.verdict() {
                 SequentialVerdict::Faster { .. } => truth > 0.0,
                 SequentialVerdict::Equivalent => is_right(FigureVerdict::Equivalent),
@@ -260,6 +261,22 @@ fn run(rule: Rule, logs: &[f64], truth: f64) -> (bool, usize, bool) {
         Rule::Fixed(count) => {
             // A true difference of 2% cannot be equivalent, so a right verdict is its sign here, too.
             (is_right(ordinary(logs, count, 0.95)), count, true)
+        }
+    }
+}
+
+impl Rule {
+    fn of_pairs(futility: bool) -> Self {
+        Self::Sequential {
+            schedule: AnalysisSchedule::Pairs,
+            futility,
+        }
+    }
+
+    fn of_units(futility: bool) -> Self {
+        Self::Sequential {
+            schedule: AnalysisSchedule::Units,
+            futility,
         }
     }
 }
@@ -337,8 +354,8 @@ fn time_to_verdict(runs: u32) {
                 runs,
             )
         };
-        let rule = of(Rule::Sequential { futility: false }, runs);
-        let stopped = of(Rule::Sequential { futility: true }, runs / 10);
+        let rule = of(Rule::of_pairs(false), runs);
+        let stopped = of(Rule::of_pairs(true), runs / 10);
         let three = of(Rule::Three, runs);
         let pairs = |race: &Race| format!("{:.1} ({})", race.mean, race.median);
         row(&[
@@ -359,12 +376,15 @@ fn time_to_verdict(runs: u32) {
     println!("\nThe rule under other noise.\n");
     row(&["noise", "truth", "pair SD", "right", "pairs", "coverage"]);
     row(&["---"; 6]);
-    for noise in [Noise::HeavyTails, Noise::Outliers] {
+    for (name, noise) in [
+        ("heavy tails (t3)", Noise::HeavyTails),
+        ("one outlier in 20", Noise::Outliers),
+    ] {
         for (truth, sd) in [(2.0, 3.0), (5.0, 8.0), (0.0, 3.0)] {
-            let of = Rule::Sequential { futility: false };
+            let of = Rule::of_pairs(false);
             let found = race(of, noise, (truth / 100.0f64).ln_1p(), sd / 100.0, runs);
             row(&[
-                &format!("{noise:?}"),
+                name,
                 &format!("{truth}%"),
                 &format!("{sd}%"),
                 &found.right.to_string(),
@@ -373,6 +393,48 @@ fn time_to_verdict(runs: u32) {
             ]);
             assert!(found.covered.0 >= 0.94 - chance, "{noise:?} {truth} {sd}");
         }
+    }
+}
+
+/// Comparisons by units, for example server starts.
+fn units_to_verdict(runs: u32) {
+    println!("\nBy units, up to 12 (the SD is that of the units' means).\n");
+    row(&[
+        "truth",
+        "unit SD",
+        "right",
+        "units",
+        "coverage",
+        "with futility",
+        "units",
+    ]);
+    row(&["---"; 7]);
+    let chance = 2.0 * (0.06 * 0.94 / f64::from(runs)).sqrt();
+    for (truth, sd) in [
+        (2.0, 1.0),
+        (5.0, 3.0),
+        (5.0, 8.0),
+        (20.0, 8.0),
+        (0.0, 1.0),
+        (0.0, 3.0),
+        (0.0, 8.0),
+    ] {
+        let of = |rule: Rule, runs: u32| {
+            let truth = (truth / 100.0f64).ln_1p();
+            race(rule, Noise::Normal, truth, sd / 100.0, runs)
+        };
+        let rule = of(Rule::of_units(false), runs);
+        let stopped = of(Rule::of_units(true), runs / 10);
+        row(&[
+            &format!("{truth}%"),
+            &format!("{sd}%"),
+            &rule.right.to_string(),
+            &format!("{:.1} ({})", rule.mean, rule.median),
+            &rule.covered.to_string(),
+            &stopped.right.to_string(),
+            &format!("{:.1} ({})", stopped.mean, stopped.median),
+        ]);
+        assert!(rule.covered.0 >= 0.94 - chance, "{truth} {sd}");
     }
 }
 
@@ -513,7 +575,7 @@ fn matrices(runs: u32) {
         row(&[
             name,
             if allocation == Allocation::Equal {
-                "16 each"
+                "16 each at most"
             } else {
                 "adaptive"
             },
@@ -580,6 +642,7 @@ pub fn tables(runs: u32) {
     println!("## Sequential verdicts\n");
     error_rates(runs);
     time_to_verdict(runs);
+    units_to_verdict(runs);
     matrices(runs / 5);
     gates();
 }
@@ -590,7 +653,7 @@ mod tests {
 
     #[test]
     fn a_large_effect_is_decided_in_a_fraction_of_fixed_pairs() {
-        let rule = Rule::Sequential { futility: false };
+        let rule = Rule::of_pairs(false);
         for (truth, sd, most) in [(0.2f64, 0.08, 8), (0.05, 0.03, 10)] {
             let found = race(rule, Noise::Normal, truth.ln_1p(), sd, 200);
             assert!(

@@ -1,9 +1,12 @@
 //! What a running comparison can still achieve: stopping for futility.
 //!
-//! A comparison is futile if the chance of any verdict by its last analysis is below 10%, given the mean and the
-//! standard deviation so far (conditional power with the drift as estimated: Lan, Simon and Halperin,
-//! "Stochastically curtailed testing in long-term clinical trials", 1982). The rule is not binding: stopping adds
-//! no verdicts, so it changes no guarantee, and the interval stays valid.
+//! A comparison is futile if the chance of any verdict by its last analysis is below 10%. The chance is the
+//! predictive power (Spiegelhalter, Freedman and Blackburn, "Monitoring clinical trials: conditional or predictive
+//! power?", 1986): each simulated continuation draws a mean and a standard deviation that the units so far allow.
+//! With the estimates themselves (conditional power), or judged at every analysis, an unlucky stretch would end
+//! too many comparisons that have something to find.
+//!
+//! The rule is not binding: stopping adds no verdicts, so it changes no guarantee, and the interval stays valid.
 //!
 //! Invariant: the same units give the same chance, because the continuations are simulated from a fixed seed.
 
@@ -29,10 +32,13 @@ pub struct Outlook {
     /// About how many pairs it would take in all, with the mean and the standard deviation so far; possibly more
     /// than the plan has. `None` if more than 100 000.
     pub pairs_needed: Option<usize>,
+    /// Whether futility is judged after this number of units. At every analysis, an unlucky stretch would end too
+    /// many comparisons.
+    is_judged: bool,
 }
 
 impl Outlook {
-    /// Of a comparison without a verdict; `None` if there is one, and before there is enough to judge by: nine
+    /// Of a comparison without a verdict; `None` if there is one, and before there is enough to judge by: ten
     /// pairs, or six units.
     pub fn of(comparison: &SequentialComparison) -> Option<Self> {
         let plan = comparison.plan();
@@ -56,20 +62,20 @@ impl Outlook {
         goals: impl Fn(f64) -> [(f64, &'a CriticalValues); GOALS],
     ) -> Option<Self> {
         let schedule = comparison.plan().schedule;
-        let enough = match schedule {
-            AnalysisSchedule::Pairs => 9,
-            AnalysisSchedule::Units => 6,
+        let judged_after: &[usize] = match schedule {
+            AnalysisSchedule::Pairs => &[10, 14, 22, 32, 48],
+            AnalysisSchedule::Units => &[6, 8, 10, 12],
         };
         let units = comparison.units();
         let range = comparison.range_at(critical);
-        if units < enough || range.is_empty() {
+        if units < judged_after[0] || range.is_empty() {
             return None;
         }
         let moments = Moments::of(comparison.unit_logs());
         let path = SimulatedPath { moments, range };
         let mut stream = SplitMix64::new(stream_seed(SEED, &[units as u64]));
         let answered = (0..CONTINUATIONS).filter(|_| {
-            let drift = [moments.mean(), moments.sd()];
+            let drift = possible_drift(&moments, &mut stream);
             let answer = |range: LogRange| is_answered(range).then_some(());
             let found = path.first_answer(&mut stream, critical, drift, answer);
             found.is_some()
@@ -80,13 +86,24 @@ impl Outlook {
         Some(Self {
             chance,
             pairs_needed: needed.map(|it| (it as f64 * pairs_per_unit).round() as usize),
+            is_judged: judged_after.contains(&units),
         })
     }
 
-    /// Whether stopping is advised.
+    /// Whether stopping is advised: after 10, 14, 22 and 32 pairs, or 6, 8 and 10 units, and at the last analysis.
     pub fn is_futile(&self) -> bool {
-        self.chance < FUTILE_BELOW
+        self.is_judged && self.chance < FUTILE_BELOW
     }
+}
+
+/// A mean and a standard deviation that the units so far allow: from the posterior distribution with the usual
+/// prior, whose intervals are the t-interval and that of chi-square.
+fn possible_drift(moments: &Moments, stream: &mut SplitMix64) -> [f64; 2] {
+    let df = moments.count() - 1;
+    let chi_square: f64 = (0..df).map(|_| stream.next_normal().powi(2)).sum();
+    let scale = (df as f64 / chi_square).sqrt();
+    let mean = moments.mean() + scale * moments.std_err() * stream.next_normal();
+    [mean, scale * moments.sd()]
 }
 
 /// About how many units there must be in all, more than `units`, for an interval with a half-width below one of

@@ -89,6 +89,10 @@ impl Moments {
         self.squares += from_old_mean * (value - self.mean);
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
     pub(crate) fn mean(&self) -> f64 {
         self.mean
     }

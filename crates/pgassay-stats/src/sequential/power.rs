@@ -1,7 +1,7 @@
 //! What a sequential comparison can decide, before its first trial.
 //!
-//! The chances are simulated with normal pairs from a fixed seed. Heavy tails make the rule conservative: one
-//! outlier of 5 standard deviations in 20 pairs lowers a chance of 97% to 79%.
+//! The chances are simulated with normal pairs from a fixed seed. Outliers make the rule conservative: one pair in
+//! 20 with five times the standard deviation lowers a chance of 97% to 84% (`docs/simulations.md`).
 //!
 //! Invariants: equal inputs give equal chances; the whole rule is simulated, including the margin, so an effect
 //! within the margin may end as equivalent.
