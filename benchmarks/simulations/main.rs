@@ -13,6 +13,7 @@ mod families;
 mod marks;
 mod sequences;
 mod starts;
+mod studies;
 mod ways;
 mod world;
 

@@ -78,14 +78,16 @@ mod path;
 mod power;
 mod precision;
 mod table;
+mod verdict;
 
 pub use boundary::{AnalysisSchedule, CriticalValues, FAMILY_ALPHA_MAX, SequentialP};
-pub use comparison::{InterimAnalysis, SequentialComparison, SequentialPlan, SequentialVerdict};
+pub use comparison::{InterimAnalysis, SequentialComparison, SequentialPlan};
 pub use futility::{FUTILE_BELOW, Outlook};
 pub use gate::{GateAnswer, GateRule};
 pub use matrix::{MatrixCell, NextBlock, SequentialMatrix};
 pub use power::{DecidableEffects, GateProspect, Prospect};
 pub use precision::{stein_interval, stein_pairs};
+pub use verdict::SequentialVerdict;
 
 #[cfg(test)]
 mod tests;

@@ -18,9 +18,10 @@
 use std::cmp::Ordering;
 
 use super::boundary::{AnalysisSchedule, CriticalValues, SequentialP};
-use super::comparison::{SequentialComparison, SequentialPlan, SequentialVerdict};
+use super::comparison::{SequentialComparison, SequentialPlan};
 use super::futility::{Outlook, units_needed};
 use super::path::{LogRange, Moments};
+use super::verdict::SequentialVerdict;
 use crate::error::StatsError;
 use crate::multiplicity::holm_steps;
 use crate::pairs::{Interval, Pair};
