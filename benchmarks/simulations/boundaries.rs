@@ -228,8 +228,8 @@ mod tests {
 
     /// Coarse enough for a test: within 0.5% of the fine tables.
     const COARSE: Resolution = Resolution {
-        points: 500,
-        angles: 300,
+        points: 1_000,
+        angles: 120,
     };
 
     #[test]
