@@ -2,15 +2,18 @@
 //!
 //! `cargo run --release -p pgassay-stats --example simulations` prints the tables of
 //! `docs/simulations.md` and fails if a claim does not hold. The first argument is the number of runs, the second
-//! selects one section (`families`, `ways`, `starts`, `counts`, `caches` or `marks`).
+//! selects one section (`families`, `ways`, `starts`, `sequences`, `counts`, `caches`, `marks` or `boundaries`).
 //! `cargo test` runs short versions.
 #![allow(missing_docs)]
 
+mod boundaries;
 mod caches;
 mod counts;
 mod families;
 mod marks;
+mod sequences;
 mod starts;
+mod studies;
 mod ways;
 mod world;
 
@@ -46,16 +49,20 @@ fn main() {
     let first = std::env::args().nth(1).and_then(|it| it.parse().ok());
     let runs: u32 = first.unwrap_or(5_000);
     let section = std::env::args().nth(2);
-    let tables: [Section; 6] = [
+    let tables: [Section; 8] = [
         ("families", families::tables, runs / 2),
         ("ways", ways::tables, runs),
         ("starts", starts::tables, runs),
+        ("sequences", sequences::tables, runs),
         ("counts", counts::tables, runs / 10),
         ("caches", caches::tables, runs / 20),
         ("marks", marks::tables, runs / 10),
+        ("boundaries", boundaries::tables, runs),
     ];
     for (name, print, runs) in tables {
-        if section.as_deref().is_none_or(|wanted| wanted == name) {
+        // The tables of critical values are Rust code, not part of the document.
+        let by_default = section.is_none() && name != "boundaries";
+        if by_default || section.as_deref() == Some(name) {
             print(runs);
         }
     }

@@ -36,15 +36,34 @@ pub enum StatsError {
         /// Its value.
         value: f64,
     },
-    /// Interim analyses need at least two pairs each, in increasing numbers.
-    #[error(
-        "interim analysis {index} after {pairs} pairs: numbers of pairs must be at least 2 and increase"
-    )]
-    InvalidInterimAnalysis {
-        /// Index of the interim analysis.
-        index: usize,
-        /// Number of pairs.
+    /// The pilot of a two-stage procedure has fewer than two pairs, or more than there are.
+    #[error("the pilot has {pilot} of {pairs} pairs; it needs at least 2 of them")]
+    InvalidPilot {
+        /// Number of pairs in the pilot.
+        pilot: usize,
+        /// Number of all pairs.
         pairs: usize,
+    },
+    /// Pairs beyond the last planned analysis of a comparison.
+    #[error(
+        "the comparison has {units} units and cannot take {more} more: its last analysis is after {cap}. \
+         A longer comparison must be planned before its first trial"
+    )]
+    BeyondCap {
+        /// Units so far.
+        units: usize,
+        /// Units to be added.
+        more: usize,
+        /// Units at the last analysis.
+        cap: usize,
+    },
+    /// The tables of critical values end below this α.
+    #[error("alpha is {alpha}; sequential comparisons have levels up to {alpha_max}")]
+    AlphaAboveTable {
+        /// The requested α.
+        alpha: f64,
+        /// The largest α of the tables.
+        alpha_max: f64,
     },
     /// A row of counts does not have one count for each trial.
     #[error("row {row} has {found} counts of variant {side}, but there are {expected} trials")]

@@ -8,7 +8,8 @@
 //! - [`verdict`]: faster, slower, equivalent or inconclusive, given an equivalence margin;
 //! - [`power`]: the minimum detectable effect of a run;
 //! - [`mean_difference`], [`welch`]: differences of means, for figures that can be 0;
-//! - [`sequential`]: planned interim analyses, and Stein's two-stage procedure;
+//! - [`sequential`]: interim analyses after every block, for one comparison, a matrix or a gate; Stein's two
+//!   stages;
 //! - [`cost`]: the difference in each function's µs per transaction with its uncertainty;
 //! - [`dispersion`]: the noise between trials beyond counting noise;
 //! - [`multiplicity`]: corrections by Holm and by Benjamini and Hochberg;
@@ -52,6 +53,9 @@ pub use pairs::{
 };
 pub use power::Detectable;
 pub use rank::{RankAgreement, RankCheck};
-pub use sequential::{InterimAnalysis, NextStep, SequentialPlan};
+pub use sequential::{
+    AnalysisSchedule, InterimAnalysis, SequentialComparison, SequentialMatrix, SequentialPlan,
+    SequentialVerdict,
+};
 pub use unit::UnitOfIndependence;
 pub use verdict::{Direction, EquivalenceMargin, FigureVerdict};

@@ -24,7 +24,7 @@ use crate::rank::{self, RankCheck};
 use crate::unit::{UnitOfIndependence, units};
 
 /// Minimum relative step of any figure: a microsecond clock in a window of a second.
-const STEP_MIN: f64 = 1e-6;
+pub(crate) const STEP_MIN: f64 = 1e-6;
 
 /// One figure (tps, a latency, a cost per transaction) of two neighboring trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -214,7 +214,7 @@ pub fn compare_in_context(
 ///
 /// A pair has two figures, whose steps combine like independent errors. With a standard deviation of half
 /// a step, the remaining bias from rounding is 0.2% of the step.
-fn widening(pair_sd_log: f64, steps: [f64; 2]) -> f64 {
+pub(crate) fn widening(pair_sd_log: f64, steps: [f64; 2]) -> f64 {
     let [of_baseline, of_variant] = steps.map(|step| step.max(STEP_MIN));
     if pair_sd_log >= of_baseline.hypot(of_variant) / 2.0 {
         0.0

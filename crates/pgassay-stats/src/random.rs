@@ -31,6 +31,13 @@ impl SplitMix64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    /// A standard normal number (Box and Muller, "A note on the generation of random normal deviates",
+    /// 1958).
+    pub fn next_normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.next_f64()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.next_f64()).cos()
+    }
+
     /// A number in 0..`bound`, without modulo bias; `bound` 0 gives 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 {

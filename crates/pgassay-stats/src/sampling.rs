@@ -2,10 +2,9 @@
 
 use crate::random::SplitMix64;
 
-/// A standard normal number (Box and Muller).
+/// A standard normal number.
 pub(crate) fn normal(stream: &mut SplitMix64) -> f64 {
-    let radius = (-2.0 * (1.0 - stream.next_f64()).ln()).sqrt();
-    radius * (std::f64::consts::TAU * stream.next_f64()).cos()
+    stream.next_normal()
 }
 
 /// A Poisson number; for means above 200, a rounded normal one, which is close enough for these tests.

@@ -61,6 +61,11 @@ impl EquivalenceMargin {
         self.half_width_log.exp()
     }
 
+    /// Half its width in ln(B/A).
+    pub(crate) fn half_width_log(self) -> f64 {
+        self.half_width_log
+    }
+
     fn holds(self, interval: &Interval) -> bool {
         self.half_width_log > 0.0 && interval.low >= self.low() && interval.high <= self.high()
     }
