@@ -53,6 +53,7 @@ mod reconnecting;
 mod recorder;
 mod redis;
 mod socket;
+mod thread_usage;
 mod timing;
 mod worker;
 
@@ -68,9 +69,10 @@ pub use error::{AbortCause, LoadError, ScriptLocation};
 pub use hdrhistogram::Histogram;
 pub use measurement::{
     ClientTime, CommandMeasurement, Instants, IoUsed, Measurement, Openings, Reconnecting,
-    ScriptMeasurement, ThreadUsage, TimerLag,
+    ScriptMeasurement, TimerLag,
 };
 pub use redis::{RedisClientPool, RedisError};
 pub use socket::endpoints;
 pub use socket::raise_open_files;
+pub use thread_usage::ThreadUsage;
 pub use timing::Timing;

@@ -1,5 +1,6 @@
 //! Entry point of pgassay: parses the command line, runs one subcommand, maps errors to exit codes.
 
+mod args;
 mod catalog;
 mod checks;
 mod cli;
@@ -9,6 +10,7 @@ mod exit;
 mod interrupt;
 mod laboratory;
 mod local_server;
+mod output_file;
 mod progress;
 mod results;
 mod study_errors;

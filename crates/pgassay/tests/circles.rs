@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-/// Sources without this rule until they are rebuilt. TODO: remove them one by one, then the constant.
+/// Areas that are exempt until they are rebuilt. The test fails once an entry is not needed anymore.
 const BEING_REBUILT: [&str; 3] = [
     "pgassay-core/src",
     "pgassay/src/laboratory",
@@ -32,6 +32,9 @@ struct ModuleNames {
     imports: BTreeMap<String, Segments>,
     globs: Vec<Segments>,
 }
+
+/// From file to file, with a path that the first one names.
+type Uses<'a> = BTreeMap<(&'a Path, &'a Path), String>;
 
 /// All modules of a crate, and every path that their code names.
 #[derive(Default)]
@@ -93,8 +96,7 @@ impl ModuleTree {
         })
     }
 
-    /// From file to file, with a path that the first one names.
-    fn uses(&self) -> BTreeMap<(&Path, &Path), String> {
+    fn uses(&self) -> Uses<'_> {
         const DEPTH: usize = 16;
         let mut found = BTreeMap::new();
         for (module, path) in &self.named {
@@ -142,9 +144,12 @@ impl SourceReader {
 
     fn read_file(&mut self, file: PathBuf) {
         let text = fs::read_to_string(self.crates.join(&file)).expect("sources are text");
-        let parsed = syn::parse_file(&text)
-            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let names = ModuleNames { file, ..ModuleNames::default() };
+        let parsed =
+            syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let names = ModuleNames {
+            file,
+            ..ModuleNames::default()
+        };
         self.tree.modules.insert(self.module.clone(), names);
         self.visit_file(&parsed);
     }
@@ -172,7 +177,10 @@ impl SourceReader {
         let (name, path) = match tree {
             syn::UseTree::Path(part) => return self.import(&part.tree, &path(&part.ident), public),
             syn::UseTree::Group(group) => {
-                return group.items.iter().for_each(|tree| self.import(tree, prefix, public));
+                return group
+                    .items
+                    .iter()
+                    .for_each(|tree| self.import(tree, prefix, public));
             }
             syn::UseTree::Glob(_) => return self.names().globs.push(prefix.to_vec()),
             syn::UseTree::Name(name) => (path(&name.ident).last().cloned(), path(&name.ident)),
@@ -230,8 +238,7 @@ impl SourceReader {
 fn only_in_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let list = attribute.meta.require_list();
-        attribute.path().is_ident("cfg")
-            && list.is_ok_and(|list| list.tokens.to_string() == "test")
+        attribute.path().is_ident("cfg") && list.is_ok_and(|list| list.tokens.to_string() == "test")
     })
 }
 
@@ -289,13 +296,20 @@ impl<'ast> Visit<'ast> for SourceReader {
         self.module.push(name.clone());
         self.folder.push(&name);
         if let Some((_, items)) = &item.content {
-            let names = ModuleNames { file, ..ModuleNames::default() };
+            let names = ModuleNames {
+                file,
+                ..ModuleNames::default()
+            };
             self.tree.modules.insert(self.module.clone(), names);
             items.iter().for_each(|item| self.visit_item(item));
         } else {
             let flat = folder.join(format!("{name}.rs"));
             let exists = self.crates.join(&flat).exists();
-            self.read_file(if exists { flat } else { self.folder.join("mod.rs") });
+            self.read_file(if exists {
+                flat
+            } else {
+                self.folder.join("mod.rs")
+            });
         }
         self.module.pop();
         self.folder = folder;
@@ -329,7 +343,7 @@ impl<'ast> Visit<'ast> for SourceReader {
 }
 
 /// The files that use each other in circles: the strongly connected components of more than two.
-fn circles<'a>(uses: &BTreeMap<(&'a Path, &'a Path), String>) -> Vec<BTreeSet<&'a Path>> {
+fn circles<'a>(uses: &Uses<'a>) -> Vec<BTreeSet<&'a Path>> {
     let mut reached: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
     for (from, to) in uses.keys() {
         reached.entry(from).or_default().insert(to);
@@ -345,7 +359,9 @@ fn circles<'a>(uses: &BTreeMap<(&'a Path, &'a Path), String>) -> Vec<BTreeSet<&'
     let mut found = BTreeSet::new();
     for file in reached.keys().filter(|file| mutual(file, file)) {
         let with = reached[file].iter().copied();
-        let circle: BTreeSet<&Path> = with.filter(|other| reached.contains_key(other) && mutual(file, other)).collect();
+        let circle: BTreeSet<&Path> = with
+            .filter(|other| reached.contains_key(other) && mutual(file, other))
+            .collect();
         if circle.len() > 2 {
             found.insert(circle);
         }
@@ -353,14 +369,47 @@ fn circles<'a>(uses: &BTreeMap<(&'a Path, &'a Path), String>) -> Vec<BTreeSet<&'
     found.into_iter().collect()
 }
 
-fn describe(circle: &BTreeSet<&Path>, uses: &BTreeMap<(&Path, &Path), String>) -> String {
+fn describe(circle: &BTreeSet<&Path>, uses: &Uses<'_>) -> String {
     let inside = uses
         .iter()
         .filter(|((from, to), _)| circle.contains(from) && circle.contains(to));
     let lines = inside.map(|((from, to), path)| {
         format!("\n  {} names {path} of {}", from.display(), to.display())
     });
-    format!("\na circle of {} files:{}", circle.len(), lines.collect::<String>())
+    let lines: String = lines.collect();
+    format!("\na circle of {} files:{lines}", circle.len())
+}
+
+/// All circles of more than two files, without the files of exempt areas.
+fn circles_without(exempt: &[&str], crates: &[Uses<'_>]) -> Vec<String> {
+    let is_exempt = |file: &Path| exempt.iter().any(|area| in_area(file, area));
+    let mut found = Vec::new();
+    for uses in crates {
+        let mut uses = uses.clone();
+        uses.retain(|(from, to), _| !is_exempt(from) && !is_exempt(to));
+        let circles = circles(&uses);
+        found.extend(circles.iter().map(|circle| describe(circle, &uses)));
+    }
+    found
+}
+
+/// `command/run` includes `command/run.rs` and the folder `command/run`.
+fn in_area(file: &Path, area: &str) -> bool {
+    file.with_extension("").starts_with(area)
+}
+
+/// The modules of every library and program below `crates`.
+fn read_all(crates: &Path) -> Vec<ModuleTree> {
+    let mut trees = Vec::new();
+    for entry in fs::read_dir(crates).expect("there are crates").flatten() {
+        for root in ["lib.rs", "main.rs"] {
+            let root = Path::new(&entry.file_name()).join("src").join(root);
+            if crates.join(&root).exists() {
+                trees.push(SourceReader::read_crate(crates, &root));
+            }
+        }
+    }
+    trees
 }
 
 #[test]
@@ -368,27 +417,57 @@ fn no_circle_of_more_than_two_files() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("crates/pgassay lies in crates");
-    let mut found = String::new();
-    let mut files = 0;
-    for entry in fs::read_dir(crates).expect("there are crates").flatten() {
-        for root in ["lib.rs", "main.rs"] {
-            let root = Path::new(&entry.file_name()).join("src").join(root);
-            if !crates.join(&root).exists() {
-                continue;
-            }
-            let tree = SourceReader::read_crate(crates, &root);
-            files += tree.modules.len();
-            let mut uses = tree.uses();
-            uses.retain(|(from, to), _| {
-                !BEING_REBUILT
-                    .iter()
-                    .any(|part| from.starts_with(part) || to.starts_with(part))
-            });
-            for circle in circles(&uses) {
-                found += &describe(&circle, &uses);
-            }
-        }
-    }
+    let trees = read_all(crates);
+    let files: usize = trees.iter().map(|tree| tree.modules.len()).sum();
     assert!(files > 300, "{files}");
-    assert!(found.is_empty(), "{found}");
+    let uses: Vec<Uses<'_>> = trees.iter().map(ModuleTree::uses).collect();
+    let found = circles_without(&BEING_REBUILT, &uses);
+    assert!(found.is_empty(), "{}", found.concat());
+    for area in BEING_REBUILT {
+        let others: Vec<&str> = BEING_REBUILT.into_iter().filter(|it| *it != area).collect();
+        let found = circles_without(&others, &uses);
+        assert!(!found.is_empty(), "remove {area} from BEING_REBUILT");
+    }
+}
+
+#[test]
+fn circles_are_found_through_re_exports_and_macros_but_not_through_tests() {
+    let crates = tempfile::tempdir().expect("a temporary directory");
+    let write = |file: &str, text: &str| {
+        let file = crates.path().join("some/src").join(file);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        fs::write(file, text).expect("a file");
+    };
+    let circles_with = |last: &str| {
+        write(
+            "lib.rs",
+            "mod a; mod b; mod c; pub use a::A; pub use c::name;",
+        );
+        write("a.rs", "pub struct A(crate::b::B);");
+        write(
+            "b/mod.rs",
+            "pub struct B; impl B { fn f() { print!(\"{}\", crate::name()) } }",
+        );
+        write("c.rs", last);
+        let trees = read_all(crates.path());
+        let uses: Vec<Uses<'_>> = trees.iter().map(ModuleTree::uses).collect();
+        circles_without(&[], &uses)
+    };
+    let text = "pub fn name() -> &'static str { let _: Option<crate::A>; \"\" }";
+    let found = circles_with(text);
+    assert_eq!(
+        found,
+        ["\na circle of 3 files:\
+          \n  some/src/a.rs names crate::b::B of some/src/b/mod.rs\
+          \n  some/src/b/mod.rs names crate::name of some/src/c.rs\
+          \n  some/src/c.rs names crate::A of some/src/a.rs"]
+    );
+    let only_in_tests = format!(
+        "#[cfg(test)] mod tests {{ use crate::A; }} {}",
+        text.replace("crate::A", "u8")
+    );
+    assert_eq!(circles_with(&only_in_tests), [""; 0]);
+    // Two files may use each other.
+    let of_two = text.replace("crate::A", "crate::b::B");
+    assert_eq!(circles_with(&of_two), [""; 0]);
 }

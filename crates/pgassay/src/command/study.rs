@@ -10,8 +10,8 @@ use pgassay_core::study::HumanDuration;
 use pgassay_server::VersionRequest;
 use pgassay_wire::conninfo::split_secrets;
 
+use crate::args::{ChoiceArgs, StudyCommand};
 use crate::catalog::{self, FoundStudy};
-use crate::cli::{ChoiceArgs, StudyCommand};
 use crate::laboratory::scripts;
 use crate::study_errors;
 

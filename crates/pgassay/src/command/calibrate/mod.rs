@@ -11,8 +11,8 @@ use pgassay_core::calibration::{
 use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::StudySource;
 
+use crate::args::{ResultsArgs, ServerArgs};
 use crate::catalog::FoundStudy;
-use crate::cli::{ResultsArgs, ServerArgs};
 use crate::command::run::major_of;
 use crate::command::study::seed_of_now;
 use crate::exit::{Interrupted, Partial};

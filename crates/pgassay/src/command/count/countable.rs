@@ -11,8 +11,8 @@ use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::{DriverKind, Network, Study};
 use pgassay_server::VersionRequest;
 
+use crate::args::ServerArgs;
 use crate::catalog::FoundStudy;
-use crate::cli::ServerArgs;
 use crate::laboratory::{counting, requirements, scripts};
 use crate::progress::ProgressDisplay;
 use crate::study_errors;
