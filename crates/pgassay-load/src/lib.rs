@@ -62,6 +62,7 @@ pub use client_options::{
     Transaction, TransactionOutcome,
 };
 pub use client_pool::ClientPool;
+pub use clock::monotonic_ns;
 pub use config::{
     ClientPoolConfig, DebugSink, IoChoice, Limits, RequestHook, RunLength, WeightedScript,
 };

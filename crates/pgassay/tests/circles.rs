@@ -301,7 +301,9 @@ impl<'ast> Visit<'ast> for SourceReader {
                 ..ModuleNames::default()
             };
             self.tree.modules.insert(self.module.clone(), names);
-            items.iter().for_each(|item| self.visit_item(item));
+            for item in items {
+                self.visit_item(item);
+            }
         } else {
             let flat = folder.join(format!("{name}.rs"));
             let exists = self.crates.join(&flat).exists();
