@@ -49,3 +49,19 @@ impl std::fmt::Debug for SaltCache {
         f.write_str("SaltCache")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn salted_passwords_are_kept() {
+        let cache = SaltCache::default();
+        let password = Password::new("secret");
+        let first = cache.derive(&password, b"salt", 2);
+        assert_eq!(first, cache.derive(&password, b"salt", 2));
+        assert_ne!(first, cache.derive(&password, b"salt", 3));
+        assert_ne!(first, cache.derive(&Password::new("other"), b"salt", 2));
+        assert_eq!(cache.0.lock().unwrap().len(), 3);
+    }
+}

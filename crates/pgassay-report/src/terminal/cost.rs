@@ -4,7 +4,7 @@
 use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow};
 use pgassay_core::run::Run;
 
-use super::differences::{self, CostLook, DifferenceTable};
+use super::differences::{self, CostStyle, DifferenceTable};
 use super::style::{Style, heading};
 use super::table::{TextStyle, cut, inked, paint, visible, wrap};
 use crate::outline::{
@@ -107,12 +107,12 @@ fn row(
     largest_us: f64,
     style: Style,
 ) {
-    let look = CostLook {
+    let cost_style = CostStyle {
         largest_us,
         difference: TextStyle::Plain,
     };
     let name = cut(&visible(name), name_width(style));
-    table.cost(inked(mark, differences::ink(row.change)), &name, row, look);
+    table.cost(inked(mark, differences::ink(row.change)), &name, row, cost_style);
 }
 
 /// The noise limit of function differences, and why some rows have no marks.

@@ -70,9 +70,9 @@ impl DifferenceTable {
     }
 
     /// Adds a row of a cost, with a bar relative to the largest difference.
-    pub(super) fn cost(&mut self, mark: Cell, name: &str, row: &CostRow, look: CostLook) {
-        let share = if look.largest_us > 0.0 {
-            row.difference_us.abs() / look.largest_us
+    pub(super) fn cost(&mut self, mark: Cell, name: &str, row: &CostRow, style: CostStyle) {
+        let share = if style.largest_us > 0.0 {
+            row.difference_us.abs() / style.largest_us
         } else {
             0.0
         };
@@ -81,7 +81,7 @@ impl DifferenceTable {
             cell(name),
             cell(number::micros(row.baseline_us)),
             cell(number::micros(row.variant_us)),
-            inked(number::signed_micros(row.difference_us), look.difference),
+            inked(number::signed_micros(row.difference_us), style.difference),
             inked(plus_minus(row), TextStyle::Faint),
             inked(bar(share, BAR_WIDTH), ink(row.change)),
         ]);
@@ -112,9 +112,9 @@ impl DifferenceTable {
     }
 }
 
-/// How the row of a cost looks.
+/// The appearance of a cost's row.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CostLook {
+pub(super) struct CostStyle {
     /// The largest difference of the rows with bars; 0 for no bar.
     pub(super) largest_us: f64,
     /// The color of the difference.

@@ -4,7 +4,7 @@ use pgassay_core::comparison::{Comparison, CostRow};
 use pgassay_core::ledger::{Ledger, LedgerDifference, LedgerRow};
 use pgassay_core::run::Run;
 
-use super::differences::{self, CostLook, DifferenceTable};
+use super::differences::{self, CostStyle, DifferenceTable};
 use super::style::{Style, heading};
 use super::table::{TextStyle, cut, inked, paint, visible, wrap};
 use crate::ledger::{
@@ -97,11 +97,11 @@ fn split(groups: &[LedgerRow]) -> (&[LedgerRow], &[LedgerRow]) {
 }
 
 fn line(table: &mut DifferenceTable, mark: &str, name: &str, row: &CostRow, largest_us: f64) {
-    let look = CostLook {
+    let style = CostStyle {
         largest_us,
         difference: differences::ink(row.change),
     };
-    table.cost(inked(mark, TextStyle::Faint), name, row, look);
+    table.cost(inked(mark, TextStyle::Faint), name, row, style);
 }
 
 /// Whether the rows explain the difference, the checks, background processes and the tail.
