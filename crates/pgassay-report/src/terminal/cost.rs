@@ -112,7 +112,12 @@ fn row(
         difference: TextStyle::Plain,
     };
     let name = cut(&visible(name), name_width(style));
-    table.cost(inked(mark, differences::ink(row.change)), &name, row, cost_style);
+    table.cost(
+        inked(mark, differences::ink(row.change)),
+        &name,
+        row,
+        cost_style,
+    );
 }
 
 /// The noise limit of function differences, and why some rows have no marks.
