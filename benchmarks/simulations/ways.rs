@@ -1,6 +1,6 @@
 //! Methods from trials to an interval, right and wrong, under realistic noise.
 
-use pgassay_stats::{Pair, block_order, compare, pairs_in_block};
+use pgassay_stats::{Pair, block_order, compare};
 
 use crate::world::Draws;
 use crate::{Share, row};
@@ -75,11 +75,12 @@ fn covers(draws: &mut Draws, noise: Noise, way: Method, truth: f64, run: u64) ->
             let figures = trials(draws, noise, 4 * BLOCKS as usize);
             (0..BLOCKS)
                 .map(|block| {
-                    let places = pairs_in_block(&block_order(2, run, block), 0, 1);
-                    let place = |of: usize| block as usize * 4 + of;
-                    let a: Vec<usize> = places.iter().map(|it| place(it.0)).collect();
-                    let b: Vec<usize> = places.iter().map(|it| place(it.1)).collect();
-                    pair(ratio(&figures, &a, &b))
+                    let order = block_order(2, run, block);
+                    let places = |variant: usize| -> Vec<usize> {
+                        let of_variant = (0..order.len()).filter(|at| order[*at] == variant);
+                        of_variant.map(|at| block as usize * 4 + at).collect()
+                    };
+                    pair(ratio(&figures, &places(0), &places(1)))
                 })
                 .collect()
         }

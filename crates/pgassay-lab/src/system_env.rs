@@ -4,7 +4,9 @@ use std::ffi::CStr;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use pgassay_load::monotonic_ns;
 use pgassay_wire::conninfo::{Environment, FileText};
 
 /// Where distributions put the server's socket. PostgreSQL's own default is `/tmp`.
@@ -73,24 +75,11 @@ fn account() -> Option<(String, PathBuf)> {
     }
 }
 
-/// The current time on the load generator's clock, in ns.
-pub fn monotonic_ns() -> u64 {
-    read_clock(libc::CLOCK_MONOTONIC)
-}
-
 /// What to add to a time on the load generator's clock to get the time since 1970, in µs.
 pub fn epoch_shift_us() -> u64 {
-    (read_clock(libc::CLOCK_REALTIME) / 1000).saturating_sub(monotonic_ns() / 1000)
-}
-
-fn read_clock(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the pointer is to our timespec; both clocks exist on every Linux.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_us = since_1970.map_or(0, |since| since.as_micros() as u64);
+    now_us.saturating_sub(monotonic_ns() / 1000)
 }
 
 /// The hard limit on open files.

@@ -43,6 +43,13 @@ pub(crate) enum ClientStage {
     Aborted,
 }
 
+impl ClientStage {
+    /// Whether the client waits for the replies of its transaction.
+    pub fn waits_for_reply(self) -> bool {
+        matches!(self, Self::Reply | Self::RollingBack)
+    }
+}
+
 /// What the worker must do next for a client.
 #[derive(Debug)]
 pub(crate) enum ClientStep {

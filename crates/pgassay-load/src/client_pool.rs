@@ -195,16 +195,6 @@ impl ClientPool {
         self.workers.len()
     }
 
-    /// Returns a setting that the server reported, such as `server_version`.
-    pub fn server_parameter(&self, name: &str) -> Option<&str> {
-        self.workers
-            .first()?
-            .clients
-            .first()?
-            .session
-            .parameter(name)
-    }
-
     /// Runs all clients for a window. They begin together, run without a break through settling and
     /// measuring, and complete their last transaction, so the server is idle before and after. A
     /// stopped run is not an error: the measurement reports it and covers the part that ran.

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 
 /// Returns the current `CLOCK_MONOTONIC` time in ns.
 #[inline]
-pub(crate) fn monotonic_ns() -> u64 {
+pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 

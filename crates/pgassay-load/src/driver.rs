@@ -13,70 +13,16 @@
 //!   server's last message, which explains the failure better.
 
 mod epoll;
+mod interface;
+mod system_calls;
 mod uring;
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 
 pub(crate) use epoll::EpollDriver;
+pub(crate) use interface::{Arrival, BatchTraits, Driver, DriverConnection};
 pub(crate) use uring::{UringDriver, explain, probe};
-
-/// An event on a connection.
-#[derive(Debug)]
-pub(crate) enum Arrival {
-    /// This many bytes were read; [`Driver::received`] returns them until the next call.
-    Bytes { client: usize, count: usize },
-    /// A blocked send can continue.
-    Writable { client: usize },
-    /// The connection ended, with or without an error.
-    Closed {
-        client: usize,
-        error: Option<io::Error>,
-    },
-}
-
-/// Properties of a driver's waits, for the account of client thread delays.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BatchTraits {
-    /// A wait that returns this many arrivals may have left more.
-    pub max: usize,
-    /// A wait that takes longer than this, excluding run-queue wait, has slept.
-    pub work_ns: u64,
-}
-
-/// Socket I/O and the clock.
-pub(crate) trait Driver {
-    /// Returns `CLOCK_MONOTONIC` in ns.
-    fn now_ns(&self) -> u64;
-    /// Queues bytes to be sent by the next wait at the latest, and returns how many were taken. If
-    /// not all were, an [`Arrival::Writable`] follows when there is room. For a client without a
-    /// connection the bytes are discarded.
-    fn send(&mut self, client: usize, bytes: &[u8]) -> io::Result<usize>;
-    /// Waits until something arrives, at most until this time.
-    fn wait(&mut self, until_ns: u64) -> io::Result<()>;
-    /// Returns the next arrival of the last wait.
-    fn next(&mut self) -> io::Result<Option<Arrival>>;
-    /// Returns the properties of the driver's waits.
-    fn harvests(&self) -> BatchTraits {
-        BatchTraits {
-            max: usize::MAX,
-            work_ns: 0,
-        }
-    }
-    /// Returns the bytes of the last arrival.
-    fn received(&self, client: usize, count: usize) -> &[u8];
-    /// Closes a connection after sending what is queued; it causes no further arrivals.
-    fn close(&mut self, client: usize);
-    /// Gives a client another connected, blocking socket; closes the previous one if it is open.
-    fn replace(&mut self, client: usize, fd: OwnedFd) -> io::Result<()>;
-}
-
-/// A connection while it moves between drivers.
-pub(crate) struct DriverConnection {
-    fd: OwnedFd,
-    /// Bytes that were read but not processed.
-    early: Vec<u8>,
-}
 
 /// The current driver of a client thread.
 pub(crate) enum Io {
@@ -177,78 +123,6 @@ impl Driver for Io {
             Self::Epoll(driver) => driver.replace(client, fd),
             Self::Uring(driver) => driver.replace(client, fd),
         }
-    }
-}
-
-/// Sends without waiting, until all is sent or the kernel takes no more; returns the number of
-/// bytes sent.
-fn send_now(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
-    let mut sent = 0;
-    while sent < bytes.len() {
-        let count = raw_send(fd.as_raw_fd(), &bytes[sent..]);
-        if count >= 0 {
-            sent += count as usize;
-            continue;
-        }
-        let error = io::Error::last_os_error();
-        match error.kind() {
-            io::ErrorKind::Interrupted => {}
-            io::ErrorKind::WouldBlock => break,
-            _ => return Err(error),
-        }
-    }
-    Ok(sent)
-}
-
-/// send(2) as a bare system call. The C library's wrapper is a cancellation point, which costs
-/// about 100 of the 2400 user-space instructions of a transaction.
-#[inline]
-fn raw_send(fd: RawFd, bytes: &[u8]) -> libc::c_long {
-    let none = std::ptr::null::<libc::c_void>();
-    // SAFETY: pointer and length are those of a slice; there is no address.
-    unsafe {
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        libc::syscall(
-            libc::SYS_sendto,
-            fd,
-            bytes.as_ptr(),
-            bytes.len(),
-            flags,
-            none,
-            0_usize,
-        )
-    }
-}
-
-/// recv(2) as a bare system call.
-#[inline]
-fn raw_receive(fd: RawFd, buffer: &mut [u8]) -> libc::c_long {
-    let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: pointer and length are those of a mutable slice; no address is requested.
-    unsafe {
-        libc::syscall(
-            libc::SYS_recvfrom,
-            fd,
-            buffer.as_mut_ptr(),
-            buffer.len(),
-            libc::MSG_DONTWAIT,
-            none,
-            none,
-        )
-    }
-}
-
-/// Shuts down both directions of a failed connection, so that its end arrives.
-fn shut_down(fd: &OwnedFd) {
-    // SAFETY: the descriptor is open. An error means that the connection is already gone.
-    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
-}
-
-fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
     }
 }
 

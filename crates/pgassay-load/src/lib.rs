@@ -53,6 +53,7 @@ mod reconnecting;
 mod recorder;
 mod redis;
 mod socket;
+mod thread_usage;
 mod timing;
 mod worker;
 
@@ -61,6 +62,7 @@ pub use client_options::{
     Transaction, TransactionOutcome,
 };
 pub use client_pool::ClientPool;
+pub use clock::monotonic_ns;
 pub use config::{
     ClientPoolConfig, DebugSink, IoChoice, Limits, RequestHook, RunLength, WeightedScript,
 };
@@ -68,9 +70,10 @@ pub use error::{AbortCause, LoadError, ScriptLocation};
 pub use hdrhistogram::Histogram;
 pub use measurement::{
     ClientTime, CommandMeasurement, Instants, IoUsed, Measurement, Openings, Reconnecting,
-    ScriptMeasurement, ThreadUsage, TimerLag,
+    ScriptMeasurement, TimerLag,
 };
 pub use redis::{RedisClientPool, RedisError};
 pub use socket::endpoints;
 pub use socket::raise_open_files;
+pub use thread_usage::ThreadUsage;
 pub use timing::Timing;

@@ -6,6 +6,8 @@
 
 use hdrhistogram::Histogram;
 
+use crate::thread_usage::ThreadUsage;
+
 /// A thread that is busy or waits for a CPU this much of the time delays its clients.
 const CLIENT_LIMITED_SHARE: f64 = 0.9;
 
@@ -241,25 +243,6 @@ pub struct ClientTime {
     /// CPU. This is an upper bound, and exact for replies that were available before the thread
     /// waited. `None` if not measured, or if the kernel does not report it.
     pub client_run_queue_us: Option<u64>,
-}
-
-/// Resource usage of one client thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ThreadUsage {
-    /// How long it ran the load.
-    pub elapsed_us: u64,
-    /// CPU time, user and system.
-    pub cpu_us: u64,
-    /// Run-queue wait; `None` if the kernel does not report it.
-    pub run_queue_wait_us: Option<u64>,
-}
-
-impl ThreadUsage {
-    /// Returns the share of its time that the thread was busy or waiting for a CPU.
-    pub fn demand(&self) -> f64 {
-        let demand_us = self.cpu_us + self.run_queue_wait_us.unwrap_or(0);
-        demand_us as f64 / self.elapsed_us.max(1) as f64
-    }
 }
 
 /// How late sleeping clients were woken.

@@ -19,10 +19,11 @@ use crate::clock;
 use crate::config::RunLength;
 use crate::driver::{Arrival, Driver, EpollDriver};
 use crate::measurement::{
-    ClientTime, Instants, IoUsed, Measurement, Reconnecting, ScriptMeasurement, ThreadUsage,
-    TimerLag, is_client_limited,
+    ClientTime, Instants, IoUsed, Measurement, Reconnecting, ScriptMeasurement, TimerLag,
+    is_client_limited,
 };
 use crate::recorder::latency_histogram;
+use crate::thread_usage::{ThreadUsage, UsageStart};
 use crate::timing;
 
 /// Maximum interval between checks of the stop flag.
@@ -180,16 +181,9 @@ impl RedisClientPool {
             credited: 0.0,
             last_end_ns: begin_ns,
         };
-        let (cpu_ns, wait_ns) = (clock::thread_cpu_ns(), clock::thread_run_queue_wait_ns());
+        let usage_start = UsageStart::now();
         self.drive(begin_ns, &mut counts)?;
-        let waited_ns = clock::thread_run_queue_wait_ns()
-            .zip(wait_ns)
-            .map(|(end, begin)| end - begin);
-        let usage = ThreadUsage {
-            elapsed_us: (clock::monotonic_ns() - begin_ns) / 1000,
-            cpu_us: (clock::thread_cpu_ns() - cpu_ns) / 1000,
-            run_queue_wait_us: waited_ns.map(|ns| ns / 1000),
-        };
+        let usage = usage_start.usage(begin_ns);
         Ok(self.measurement(begin_ns, counts, usage))
     }
 

@@ -191,10 +191,8 @@ impl<D: Driver> Worker<D> {
             self.timeouts_checked_ns = self.now_ns;
             self.expire_attempts(shared)?;
             let late = self.clients.iter().find(|client| {
-                matches!(
-                    client.run.stage,
-                    ClientStage::Reply | ClientStage::RollingBack
-                ) && self.now_ns.saturating_sub(client.run.requested_ns) > reply_ns
+                client.run.stage.waits_for_reply()
+                    && self.now_ns.saturating_sub(client.run.requested_ns) > reply_ns
             });
             if let Some(late) = late {
                 return Err(LoadError::Unanswered {
@@ -255,10 +253,7 @@ impl<D: Driver> Worker<D> {
             return self.receive_sign_in(index, count, shared);
         }
         if let Some(account) = &mut self.account
-            && matches!(
-                client.run.stage,
-                ClientStage::Reply | ClientStage::RollingBack
-            )
+            && client.run.stage.waits_for_reply()
         {
             account.read_begins(index, self.driver.now_ns(), &self.recorder);
         }
@@ -271,12 +266,7 @@ impl<D: Driver> Worker<D> {
         if let Some(abort) = client.abort(shared.program) {
             return Err(aborted(abort));
         }
-        if is_answered
-            && matches!(
-                client.run.stage,
-                ClientStage::Reply | ClientStage::RollingBack
-            )
-        {
+        if is_answered && client.run.stage.waits_for_reply() {
             if let Some(since_ns) = client.run.first_query_since_ns.take()
                 && let Some(openings) = &mut self.recorder.openings
             {

@@ -23,74 +23,48 @@
 //! reported. A symbol names only addresses inside its own extent.
 //!
 //! # How
-//! One event per CPU (`event`) writes records into a ring buffer (`ring`), which a thread
-//! (`sampler`) reads, decodes (`record`) and counts (`tally`). Processes are identified by records
-//! of their forks and executions (`process`) and by their titles (`role`). User stacks are unwound
-//! from a copy of the stack with `.eh_frame` (`space`, `object_file`), since servers are built
-//! without frame pointers. Frames are functions, stored once (`frames`), with names from `symbols`
-//! and `kallsyms`.
+//! `perf` opens one event per CPU, which writes records into a ring buffer. The thread of `sampling`
+//! reads these rings and counts the samples. `servers` knows which process belongs to which server,
+//! from records of forks and executions and from the processes' titles (`proc`). `unwind` unwinds
+//! user stacks from a copy of the stack with `.eh_frame`, since servers are built without frame
+//! pointers, and names the functions, each stored once. `off_cpu` records every context switch in
+//! short slices of time and accounts for each process's time in them. `waits` reads wait events, and
+//! `machine` examines the machine and what it permits.
+//!
+//! Each folder uses only those before it in this order: `proc`, `perf`, `unwind`, `waits`, `machine`,
+//! `servers`, `off_cpu`, `sampling`.
 
-mod activity;
 mod arch;
-mod clock;
-mod conditions;
-mod cpu;
-mod cpu_log;
-mod debug_file;
-mod error;
-mod event;
-mod event_counter;
-mod frames;
-mod kallsyms;
-mod live;
-mod maps;
-mod memory;
-mod object_file;
-mod object_functions;
+mod machine;
 mod off_cpu;
-mod process;
-mod process_tree_cpu;
-mod procfs;
-mod record;
-mod ring;
-mod role;
-mod sampler;
-mod samples;
-mod site;
-mod slicer;
-mod slices;
-mod space;
-mod span;
-mod state_sample;
-mod switch_record;
-mod symbols;
-mod tally;
-mod tier;
-mod timeline;
-mod tracefs;
-mod wait_log;
-mod wait_reader;
-mod wake;
+mod perf;
+mod proc;
+mod sampling;
+mod servers;
+mod unwind;
+mod waits;
 
-pub use activity::{ActivitySampler, NamedWait};
-pub use clock::{Clock, ClockSource, ClockSteps, own_cpu_ns, process_cpu_ns};
-pub use conditions::{Limit, MachineConditions};
-pub use cpu::{CpuUse, MachineCpu, ProcessCpu, ProcessTotals};
-pub use cpu_log::{CpuLog, LoggedProcess, RoleCpu};
-pub use error::{NotPermitted, SamplerError};
-pub use event_counter::{CountedEvent, EventCounter, EventCounterError};
-pub use frames::StackFrame;
-pub use live::{LiveError, LiveProcess, LiveServer};
-pub use object_functions::{FunctionAt, ObjectFunctions};
-pub use off_cpu::{
+pub use machine::clock::{Clock, ClockSource, ClockSteps};
+pub use machine::conditions::{Limit, MachineConditions};
+pub use machine::tier::{Access, Missing, Tier};
+pub use off_cpu::data::{
     Blocked, OffCpu, OffCpuCause, OffCpuConfig, OffCpuInterval, ProcessOffCpu, Slice,
 };
-pub use process_tree_cpu::{ProcessTreeCpu, ProcessTreesCpu};
-pub use role::Role;
-pub use sampler::{Sampler, SamplerConfig};
-pub use samples::{ProcessSamples, SampleMoment, SampleQuality, Samples, Selection};
-pub use span::{Span, SpanAccount};
-pub use symbols::source_name;
-pub use tier::{Access, Missing, Tier};
-pub use wait_log::WaitLog;
-pub use wait_reader::{KnownWaits, WaitError, WaitReader};
+pub use perf::error::{NotPermitted, SamplerError};
+pub use perf::event_counter::{CountedEvent, EventCounter, EventCounterError};
+pub use proc::clocks::{own_cpu_ns, process_cpu_ns};
+pub use proc::cpu::{CpuUse, MachineCpu, ProcessCpu, ProcessTotals};
+pub use proc::cpu_log::{CpuLog, LoggedProcess, RoleCpu};
+pub use proc::live::{LiveError, LiveProcess, LiveServer};
+pub use proc::process_tree_cpu::{ProcessTreeCpu, ProcessTreesCpu};
+pub use proc::role::Role;
+pub use sampling::sampler::{Sampler, SamplerConfig};
+pub use sampling::samples::{ProcessSamples, SampleMoment, Samples, Selection};
+pub use sampling::span::{Span, SpanAccount};
+pub use unwind::frames::StackFrame;
+pub use unwind::object_functions::{FunctionAt, ObjectFunctions};
+pub use unwind::quality::SampleQuality;
+pub use unwind::symbols::source_name;
+pub use waits::activity::{ActivitySampler, NamedWait};
+pub use waits::log::WaitLog;
+pub use waits::reader::{KnownWaits, WaitError, WaitReader};

@@ -12,47 +12,9 @@ use crate::number;
 use crate::template::Template;
 use crate::variables::Variables;
 
-/// The maximum number of parameters in a statement: pgbench's `MAX_ARGS` minus the statement
-/// itself.
-pub const PARAMETERS_MAX: usize = 255;
-
 /// The maximum length of a `\shell` command line in bytes: pgbench's buffer minus two, as it
 /// counts.
 const SHELL_BYTES_MAX: usize = 254;
-
-/// The query protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum QueryProtocol {
-    /// Simple query; variables are substituted in the text.
-    #[default]
-    Simple,
-    /// Extended query with unnamed statements.
-    Extended,
-    /// Extended query with statements that are prepared once.
-    Prepared,
-}
-
-impl QueryProtocol {
-    /// Returns pgbench's name for it, as in `-M` and `query mode:`.
-    pub fn name(self) -> &'static str {
-        match self {
-            QueryProtocol::Simple => "simple",
-            QueryProtocol::Extended => "extended",
-            QueryProtocol::Prepared => "prepared",
-        }
-    }
-
-    /// Returns the protocol with this name. The comparison is exact, as in pgbench.
-    pub fn from_name(name: &str) -> Option<QueryProtocol> {
-        [
-            QueryProtocol::Simple,
-            QueryProtocol::Extended,
-            QueryProtocol::Prepared,
-        ]
-        .into_iter()
-        .find(|protocol| protocol.name() == name)
-    }
-}
 
 /// One command of a script.
 #[derive(Clone, Debug)]

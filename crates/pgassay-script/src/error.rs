@@ -6,9 +6,9 @@
 
 use std::fmt;
 
-use crate::command::QueryProtocol;
 use crate::names::InvalidName;
 use crate::number;
+use crate::protocol::QueryProtocol;
 
 /// A parse error in a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl ParseError {
             }
             ParseErrorKind::TooManyParameters { statement } => format!(
                 "statement has too many arguments (maximum is {}): {statement}",
-                crate::command::PARAMETERS_MAX
+                crate::limits::PARAMETERS_MAX
             ),
             ParseErrorKind::Empty => format!("empty command list for script \"{script}\""),
             ParseErrorKind::NulByte => format!("{script}:{}: unexpected NUL byte", self.line),
@@ -191,7 +191,7 @@ pub enum EvalError {
     /// A function has more than 16 arguments.
     #[error(
         "too many function arguments, maximum is {}",
-        crate::expr::ARGUMENTS_MAX
+        crate::limits::ARGUMENTS_MAX
     )]
     TooManyArguments,
     /// `random(min, max)` with min > max.

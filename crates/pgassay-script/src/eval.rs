@@ -11,7 +11,8 @@ use crate::distribution::{
     self, GAUSSIAN_PARAMETER_MIN, ZIPFIAN_PARAMETER_MAX, ZIPFIAN_PARAMETER_MIN,
 };
 use crate::error::EvalError;
-use crate::expr::{ARGUMENTS_MAX, BuiltinFunction, Expr, Op};
+use crate::expr::{BuiltinFunction, Expr, Op};
+use crate::limits::ARGUMENTS_MAX;
 use crate::rng::Rng;
 use crate::value::ScriptValue;
 use crate::variables::Variables;

@@ -9,10 +9,6 @@
 use crate::names::{InvalidName, SlotId};
 use crate::value::ScriptValue;
 
-/// The maximum number of arguments that pgbench passes to a function; more are an error when it is
-/// called.
-pub const ARGUMENTS_MAX: usize = 16;
-
 /// An expression, ready to be evaluated by [`eval`](fn@crate::eval).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expr {

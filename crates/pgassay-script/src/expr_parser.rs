@@ -9,8 +9,9 @@
 //! Source: exprparse.y, the same in 15 to 18.
 
 use crate::eval::{call_pure, check_range};
-use crate::expr::{ARGUMENTS_MAX, Arity, BuiltinFunction, Expr, Op, function};
+use crate::expr::{Arity, BuiltinFunction, Expr, Op, function};
 use crate::expr_lexer::{ExprError, ExprLexer, ExprToken, Mistake, Operator};
+use crate::limits::ARGUMENTS_MAX;
 use crate::names::VariableNames;
 use crate::value::ScriptValue;
 

@@ -52,9 +52,11 @@ mod eval;
 mod expr;
 mod expr_lexer;
 mod expr_parser;
+mod limits;
 mod meta;
 mod names;
 mod number;
+mod protocol;
 mod rng;
 mod script;
 mod seed;
@@ -65,14 +67,14 @@ mod value;
 mod variables;
 
 pub use builtin::{BUILTINS, Builtin, SCRIPTS_MAX, ScriptSet, SelectionError, split_weight};
-pub use command::{
-    Capture, CommandKind, PARAMETERS_MAX, QueryProtocol, ScriptCommand, Shell, Sleep, SqlCommand,
-};
+pub use command::{Capture, CommandKind, ScriptCommand, Shell, Sleep, SqlCommand};
 pub use distribution::{hash_fnv1a, hash_murmur2, permute};
 pub use error::{EvalError, ParseError, ParseErrorKind, Refusal, SyntaxError};
 pub use eval::eval;
-pub use expr::{ARGUMENTS_MAX, Expr};
+pub use expr::Expr;
+pub use limits::{ARGUMENTS_MAX, PARAMETERS_MAX};
 pub use names::{InvalidName, SlotId, VariableNames, is_valid_name};
+pub use protocol::QueryProtocol;
 pub use rng::Rng;
 pub use script::{Compat, Note, ParseOptions, ParsedScript};
 pub use seed::{Seeding, ThreadRngs, parse_seed};

@@ -5,13 +5,13 @@
 //! is a command up to the end of its line. Source: `ParseScript` in pgbench.c, the same in 15 to
 //! 18.
 
-use crate::command::{
-    Capture, CommandKind, PARAMETERS_MAX, QueryProtocol, ScriptCommand, SqlCommand,
-};
+use crate::command::{Capture, CommandKind, ScriptCommand, SqlCommand};
 use crate::conditions;
 use crate::error::{ParseError, ParseErrorKind, SyntaxError};
+use crate::limits::PARAMETERS_MAX;
 use crate::meta::{Meta, MetaParser};
 use crate::names::VariableNames;
+use crate::protocol::QueryProtocol;
 use crate::sql_scanner::{SqlScanner, Stop};
 use crate::template::Template;
 

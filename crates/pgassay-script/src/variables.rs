@@ -54,11 +54,6 @@ impl Variables {
         &self.names
     }
 
-    /// Whether the variable has a value, including NULL.
-    pub fn is_defined(&self, slot: SlotId) -> bool {
-        self.slots[slot.index()].content != Content::Undefined
-    }
-
     /// Sets a typed value.
     #[inline]
     pub fn set(&mut self, slot: SlotId, value: ScriptValue) {

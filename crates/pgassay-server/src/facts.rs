@@ -74,14 +74,6 @@ impl BuildFacts {
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
         }))
     }
-
-    /// The optimization flag; the last one takes effect.
-    pub fn optimization_flag(&self) -> Option<&str> {
-        self.cflags
-            .as_deref()?
-            .split_whitespace()
-            .rfind(|flag| flag.starts_with("-O"))
-    }
 }
 
 /// Describes the differences between two builds that may affect performance, if there are any.
@@ -218,7 +210,6 @@ mod tests {
             facts.configure.as_deref(),
             Some("'--enable-debug' '--prefix=/mnt'")
         );
-        assert_eq!(facts.optimization_flag(), Some("-O2"));
         let facts = BuildFacts::of_image(NEW);
         assert_eq!(
             facts.configure.as_deref(),

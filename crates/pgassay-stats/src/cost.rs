@@ -18,136 +18,25 @@
 //! [`change`] and [`crate::dispersion`].
 
 pub mod change;
+mod difference;
 mod side;
+mod table;
 
 use crate::dispersion::{Dispersion, FunctionDispersion, FunctionNoise, Prior, prior};
 use crate::distribution::t_quantile;
 use crate::error::{StatsError, check_probability};
 use crate::multiplicity::{benjamini_hochberg, holm, simes};
-use crate::pairs::Interval;
 use change::CountedRow;
 use side::{VariantTotals, check_rows, has_consistent_sign};
+
+pub use difference::{
+    ChangeClass, Cost, CostChange, GroupedDifference, ProfileDifference, RowDifference,
+};
+pub use table::{CostTable, RowCounts, TrialTotals};
 
 /// A row with a relative cost below this on one side counts as added or removed. The 2% allow for
 /// occasional samples from a warm-up or another session.
 const ABSENT_BELOW_SHARE: f64 = 0.02;
-
-/// Exact totals of one trial, and the number of samples that apportion them.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TrialTotals {
-    /// Exact on-CPU time of the backends in the trial, µs.
-    pub on_cpu_us: f64,
-    /// Number of transactions in the trial.
-    pub transactions: u64,
-    /// All samples of the trial, including those of rows that are not in the table.
-    pub samples: u64,
-}
-
-/// Samples of one row (function or subsystem) in each trial.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RowCounts {
-    /// Per trial of A, in the order of the trials.
-    pub a: Vec<u64>,
-    /// Per trial of B.
-    pub b: Vec<u64>,
-}
-
-/// The input: totals and sample counts of two profiles. Rows can overlap (inclusive costs).
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct CostTable {
-    /// Trials of A, the baseline; trial j is the neighbor of B's trial j.
-    pub a: Vec<TrialTotals>,
-    /// Trials of B.
-    pub b: Vec<TrialTotals>,
-    /// The rows; the caller keeps their names.
-    pub rows: Vec<RowCounts>,
-}
-
-/// The cost of a row on one side.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cost {
-    /// µs per transaction.
-    pub us: f64,
-    /// Number of samples, over all trials.
-    pub samples: u64,
-}
-
-/// B minus A. Intervals are for this row alone; the class includes the correction for many rows.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CostChange {
-    /// Difference, µs per transaction.
-    pub delta_us: f64,
-    /// Its standard error, µs per transaction; `None` if descriptive.
-    pub std_err_us: Option<f64>,
-    /// Its interval, µs per transaction; `None` if descriptive.
-    pub delta_interval_us: Option<Interval>,
-    /// B/A; `None` if A has no samples.
-    pub ratio: Option<f64>,
-    /// Its interval; the upper end is infinite if A has no samples.
-    pub ratio_interval: Option<Interval>,
-}
-
-/// How the cost of a row changed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum ChangeClass {
-    /// Added: it has a cost in B and almost none in A.
-    Added,
-    /// Increased in B.
-    Increased,
-    /// Decreased in B.
-    Decreased,
-    /// Removed: it has a cost in A and almost none in B.
-    Removed,
-    /// No significant change.
-    Unchanged {
-        /// A smaller change, in µs per transaction, would have been missed with a probability of 20% or
-        /// more.
-        detectable_us: f64,
-    },
-    /// One trial on a side, so no test is possible.
-    Descriptive,
-}
-
-/// One row of the difference.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RowDifference {
-    /// The baseline's cost.
-    pub a: Cost,
-    /// The variant's cost.
-    pub b: Cost,
-    /// B minus A.
-    pub change: CostChange,
-    /// p-value of this row alone; 1 if descriptive.
-    pub p_value: f64,
-    /// p-value corrected for the number of rows.
-    pub p_adjusted: f64,
-    /// How the cost changed.
-    pub class: ChangeClass,
-}
-
-/// The difference of two profiles.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ProfileDifference {
-    /// The rows, in the order of the table.
-    pub rows: Vec<RowDifference>,
-    /// Exact total of A, µs per transaction.
-    pub total_a_us: f64,
-    /// Exact total of B, µs per transaction.
-    pub total_b_us: f64,
-    /// Change of the total.
-    pub total: CostChange,
-    /// Noise of shares between trials; `None` with a single trial on a side.
-    pub dispersion: Option<Dispersion>,
-}
-
-/// The differences of groups (subsystems) and of the rows (functions) in them.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GroupedDifference {
-    /// One row per group, with Holm's correction.
-    pub groups: ProfileDifference,
-    /// One row per function, with Benjamini and Hochberg's correction within changed groups.
-    pub rows: ProfileDifference,
-}
 
 /// The correction of p-values for multiple rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

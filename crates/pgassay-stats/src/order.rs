@@ -11,7 +11,7 @@
 
 use crate::random::SplitMix64;
 
-/// The order of one block: 2·`fix_variants` trials, each the index of a variant.
+/// The order of one block: 2·`variants` trials, each the index of a variant.
 ///
 /// Each `block` with the same `seed` has its own permutation.
 pub fn block_order(variants: usize, seed: u64, block: u64) -> Vec<usize> {
@@ -22,21 +22,6 @@ pub fn block_order(variants: usize, seed: u64, block: u64) -> Vec<usize> {
     let mirrored: Vec<usize> = order.iter().rev().copied().collect();
     order.extend(mirrored);
     order
-}
-
-/// Which trials of a block form pairs: `(index of the baseline's trial, index of the variant's trial)`.
-///
-/// The n-th trial of the variant is paired with the n-th of the baseline, so a mirrored block gives one
-/// pair from each half. Trials without a counterpart, as in an interrupted block, are omitted.
-pub fn pairs_in_block(order: &[usize], baseline: usize, variant: usize) -> Vec<(usize, usize)> {
-    let places = |wanted: usize| {
-        order
-            .iter()
-            .enumerate()
-            .filter(move |(_, found)| **found == wanted)
-            .map(|(place, _)| place)
-    };
-    places(baseline).zip(places(variant)).collect()
 }
 
 #[cfg(test)]
@@ -93,12 +78,16 @@ mod tests {
         );
     }
 
-    #[test]
-    fn each_half_of_a_block_gives_one_pair() {
-        assert_eq!(pairs_in_block(&[0, 1, 1, 0], 0, 1), [(0, 1), (3, 2)]);
-        assert_eq!(pairs_in_block(&[2, 0, 1, 1, 0, 2], 0, 2), [(1, 0), (4, 5)]);
-        assert_eq!(pairs_in_block(&[1, 0, 0], 0, 1), [(1, 0)]);
-        assert!(pairs_in_block(&[0, 0], 0, 1).is_empty());
+    /// The n-th trial of the variant with the n-th of the baseline.
+    fn pairs_in_block(order: &[usize], baseline: usize, variant: usize) -> Vec<(usize, usize)> {
+        let places = |wanted: usize| {
+            order
+                .iter()
+                .enumerate()
+                .filter(move |(_, found)| **found == wanted)
+                .map(|(place, _)| place)
+        };
+        places(baseline).zip(places(variant)).collect()
     }
 
     /// Simulates linear drift and returns (mean log ratio, share of false positives).

@@ -12,8 +12,7 @@
 //! Invariant: fewer than two pairs detect nothing, so the MDE is infinite.
 
 use crate::distribution::{
-    chi_density, chi_square_quantile, normal_below, normal_quantile, t_quantile,
-    variance_ratio_quantile,
+    chi_density, chi_square_quantile, normal_below, t_quantile, variance_ratio_quantile,
 };
 use crate::error::{StatsError, check_positive, check_probability};
 
@@ -193,18 +192,6 @@ pub fn pairs_needed(
     Ok(Some(sufficient))
 }
 
-/// The smallest |ln(B/A)| of a function's cost that a two-sided test at `alpha` detects with `samples` per
-/// variant, given only counting noise (no noise between trials).
-pub fn detectable_by_samples_log(samples: u64, alpha: f64, power: f64) -> Result<f64, StatsError> {
-    check_probability("alpha", alpha)?;
-    check_probability("the power", power)?;
-    check_positive("the number of samples", samples as f64)?;
-    Ok(
-        (normal_quantile(1.0 - alpha / 2.0) + normal_quantile(power))
-            * (2.0 / samples as f64).sqrt(),
-    )
-}
-
 fn scaled(pair_sd_log: f64, pairs: usize, quantiles: impl Fn(f64) -> f64) -> f64 {
     if pairs < 2 {
         return f64::INFINITY;
@@ -258,25 +245,6 @@ mod tests {
                 );
             }
         }
-    }
-
-    #[test]
-    fn the_mde_table_of_functions_is_reproduced() {
-        // Samples, half-width of ln(ratio) in %, MDE in % of one test.
-        for (samples, half_width, mde) in [
-            (400, 13.9, 19.8),
-            (2_500, 5.5, 7.9),
-            (10_000, 2.8, 4.0),
-            (40_000, 1.4, 2.0),
-        ] {
-            let found = 100.0 * detectable_by_samples_log(samples, 0.05, 0.8).unwrap();
-            assert!((found - mde).abs() < 0.06, "{samples}: {found}");
-            let found = 100.0 * normal_quantile(0.975) * (2.0 / samples as f64).sqrt();
-            assert!((found - half_width).abs() < 0.06, "{samples}: {found}");
-        }
-        // With 300 functions of which three change, BH works at α = 3/300 of 5%.
-        let found = 100.0 * detectable_by_samples_log(400, 0.05 * 3.0 / 300.0, 0.8).unwrap();
-        assert!((found - 30.7).abs() < 0.3, "{found}");
     }
 
     #[test]

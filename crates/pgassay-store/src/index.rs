@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::error::StoreError;
 use crate::headline::{headline, word};
-use crate::{directories, lookup};
+use crate::{Store, directories, lookup};
 
 const FILE: &str = "index.sqlite";
 /// The version of tables and words. If the file has another one, its tables are dropped and rebuilt.
@@ -56,7 +56,24 @@ pub struct Filter {
     pub limit: Option<u32>,
 }
 
-pub(crate) fn list(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
+impl Store {
+    /// Every run, newest first.
+    pub fn list(&self) -> Result<Vec<RunLine>, StoreError> {
+        self.list_where(&Filter::default())
+    }
+
+    /// The runs that match a filter, newest first.
+    pub fn list_where(&self, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
+        list(&self.root, filter)
+    }
+
+    /// Rebuilds the index from the directories.
+    pub fn rebuild_index(&self) -> Result<(), StoreError> {
+        rebuild(&self.root)
+    }
+}
+
+fn list(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
     let mut connection = match open(root) {
         Ok(connection) => connection,
         Err(error) if unwritable(&error) => in_memory(root)?,
@@ -72,7 +89,7 @@ pub(crate) fn list(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreEr
     lines(&connection, filter).map_err(|source| failed(root, source))
 }
 
-pub(crate) fn rebuild(root: &Path) -> Result<(), StoreError> {
+fn rebuild(root: &Path) -> Result<(), StoreError> {
     remove(root)?;
     let mut connection = open(root)?;
     update(&mut connection, root)

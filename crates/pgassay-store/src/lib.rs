@@ -48,21 +48,6 @@ impl Store {
         &self.root
     }
 
-    /// Every run, newest first.
-    pub fn list(&self) -> Result<Vec<RunLine>, StoreError> {
-        self.list_where(&Filter::default())
-    }
-
-    /// The runs that match a filter, newest first.
-    pub fn list_where(&self, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
-        index::list(&self.root, filter)
-    }
-
-    /// Rebuilds the index from the directories.
-    pub fn rebuild_index(&self) -> Result<(), StoreError> {
-        index::rebuild(&self.root)
-    }
-
     /// Names of the runs' directories, oldest first: an id starts with its time.
     pub(crate) fn ids(&self) -> Result<Vec<String>, StoreError> {
         directories(&self.root)

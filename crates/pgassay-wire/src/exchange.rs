@@ -6,11 +6,13 @@
 
 use std::io::{self, Read, Write};
 
-use crate::authentication::SaltCache;
+use crate::backend_key::BackendKey;
 use crate::conninfo::{Address, AttemptFailure, Attempts, Endpoint, Target};
 use crate::error::{ServerMessage, WireError};
+use crate::login::Login;
 use crate::message::{CopyDirection, Event};
-use crate::session::{BackendKey, Execution, Login, Session};
+use crate::salt_cache::SaltCache;
+use crate::session::{Execution, Session};
 
 /// Buffer size of one read; set-up work returns few rows.
 const READ_BYTES: usize = 8192;

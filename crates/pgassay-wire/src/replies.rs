@@ -7,10 +7,10 @@
 
 use std::collections::VecDeque;
 
+use crate::backend_key::BackendKey;
 use crate::encode;
 use crate::error::{ServerMessage, WireError};
 use crate::message::{CopyDirection, DataRow, Event, Notice, RowDescription, TransactionStatus};
-use crate::session::BackendKey;
 use crate::starting::{self, Starting};
 
 /// The type and the length field.

@@ -8,78 +8,15 @@
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 
-use crate::authentication::{Authentication, SaltCache, encode_error};
-use crate::conninfo::{ChannelBinding, Methods, SessionAttributes};
+use crate::authentication::{Authentication, encode_error};
+use crate::backend_key::BackendKey;
 use crate::encode;
 use crate::error::WireError;
+use crate::login::Login;
 use crate::message::{Event, TransactionStatus};
-use crate::password::Password;
 use crate::replies::{Pending, Replies, RequestKind};
 use crate::starting::Starting;
-use crate::tls::{Protection, TlsSettings};
-
-/// Credentials and connection settings.
-#[derive(Clone, Debug, Default)]
-pub struct Login {
-    /// The user.
-    pub user: String,
-    /// The database; if empty, the server uses the user's name.
-    pub database: String,
-    /// The password, if the server requires one.
-    pub password: Option<Password>,
-    /// Other session settings, such as `application_name` and `options`.
-    pub settings: Vec<(String, String)>,
-    /// Salted passwords, shared by the clients of a run.
-    pub salts: SaltCache,
-    /// TLS parameters; `None` disables TLS.
-    pub tls: Option<TlsLogin>,
-    /// Whether authentication is bound to the server's certificate.
-    pub channel_binding: ChannelBinding,
-    /// The allowed authentication methods.
-    pub methods: Methods,
-    /// The required type of server; any other fails with [`WireError::Unwanted`].
-    pub wanted: SessionAttributes,
-}
-
-/// TLS parameters of a connection.
-#[derive(Clone, Debug)]
-pub struct TlsLogin {
-    /// Trusted certificates and the client's certificate.
-    pub settings: TlsSettings,
-    /// The host name or address.
-    pub host: String,
-    /// Whether the session fails, rather than continuing without TLS, if the server does not
-    /// support it.
-    pub is_required: bool,
-}
-
-/// Identifies a backend, and authorizes canceling its query.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct BackendKey {
-    /// The backend's process ID.
-    pub pid: i32,
-    secret: i32,
-}
-
-impl BackendKey {
-    /// Returns the message that cancels the running query; it must be sent alone, on a separate
-    /// connection.
-    pub fn cancel_request(&self) -> Vec<u8> {
-        let mut out = BytesMut::new();
-        frontend::cancel_request(self.pid, self.secret, &mut out);
-        out.to_vec()
-    }
-
-    pub(crate) fn new(pid: i32, secret: i32) -> Self {
-        Self { pid, secret }
-    }
-}
-
-impl std::fmt::Debug for BackendKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "BackendKey {{ pid: {} }}", self.pid)
-    }
-}
+use crate::tls::Protection;
 
 /// How [`Session::execute`] executes a statement.
 #[derive(Clone, Copy, Debug)]
@@ -386,12 +323,6 @@ impl Session {
     #[inline]
     pub fn pending(&self) -> usize {
         self.replies.core.pending.len()
-    }
-
-    /// Whether the server skips requests up to a Sync that has not been sent yet. Requests made
-    /// meanwhile get no event.
-    pub fn is_discarding(&self) -> bool {
-        self.replies.core.discarding
     }
 
     #[inline]

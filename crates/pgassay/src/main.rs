@@ -1,11 +1,13 @@
 //! Entry point of pgassay: parses the command line, runs one subcommand, maps errors to exit codes.
 
+mod args;
 mod catalog;
 mod checks;
 mod cli;
 mod command;
 mod exit;
 mod interrupt;
+mod output_file;
 mod progress;
 mod results;
 mod style;

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use pgassay_store::Store;
 
-use crate::cli::ResultsArgs;
+use crate::args::ResultsArgs;
 
 /// The store in `--results`, or in the default directory.
 pub fn open(args: &ResultsArgs) -> Result<Store> {

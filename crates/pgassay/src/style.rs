@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use pgassay_report::Style;
 
-use crate::cli::ColorWhen;
+use crate::args::ColorWhen;
 
 /// The style for stdout: see <https://no-color.org> and <https://bixense.com/clicolors>.
 pub fn style(when: ColorWhen) -> Style {

@@ -9,9 +9,10 @@ use crate::client::ClientStage;
 use crate::command_times::CommandRecords;
 use crate::measurement::{
     ClientTime, CommandMeasurement, Instants, Measurement, Openings, Reconnecting,
-    ScriptMeasurement, ThreadUsage, TimerLag, is_client_limited,
+    ScriptMeasurement, TimerLag, is_client_limited,
 };
 use crate::recorder::{Recorder, latency_histogram};
+use crate::thread_usage::ThreadUsage;
 use crate::worker::DelayAccount;
 
 impl ClientPool {

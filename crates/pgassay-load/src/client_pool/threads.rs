@@ -6,7 +6,7 @@ use std::sync::{Barrier, Mutex};
 use crate::clock;
 use crate::driver::{self, Driver as _, Io};
 use crate::error::LoadError;
-use crate::measurement::ThreadUsage;
+use crate::thread_usage::{ThreadUsage, UsageStart};
 use crate::worker::{DelayAccount, Worker, WorkerShared};
 
 /// Coordinates the threads' start.
@@ -76,7 +76,7 @@ fn run_one(
     let begin_ns = start.begin_ns.load(Ordering::Relaxed);
     worker.recorder.window_begin_ns = begin_ns + start.settle_ns;
     worker.recorder.window_end_ns = shared.end_ns.load(Ordering::Relaxed);
-    let (cpu_ns, wait_ns) = (clock::thread_cpu_ns(), clock::thread_run_queue_wait_ns());
+    let usage_start = UsageStart::now();
     worker.account = start.keeps_account.then(|| {
         let is_alone = !shared.program.has_sleep
             && shared.options.rate_per_s.is_none()
@@ -93,14 +93,7 @@ fn run_one(
     if ran.is_err() {
         shared.failed.store(true, Ordering::Relaxed);
     }
-    let waited_ns = clock::thread_run_queue_wait_ns()
-        .zip(wait_ns)
-        .map(|(end, begin)| end - begin);
-    let usage = ThreadUsage {
-        elapsed_us: (clock::monotonic_ns() - begin_ns) / 1000,
-        cpu_us: (clock::thread_cpu_ns() - cpu_ns) / 1000,
-        run_queue_wait_us: waited_ns.map(|ns| ns / 1000),
-    };
+    let usage = usage_start.usage(begin_ns);
     let ended = worker
         .driver
         .end_uring()

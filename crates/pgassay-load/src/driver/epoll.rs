@@ -3,9 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use super::{
-    Arrival, BatchTraits, Driver, DriverConnection, checked, raw_receive, send_now, shut_down,
-};
+use super::interface::{Arrival, BatchTraits, Driver, DriverConnection};
+use super::system_calls::{checked, raw_receive, send_now, shut_down};
 use crate::clock;
 
 /// How many ready connections one wait reports.

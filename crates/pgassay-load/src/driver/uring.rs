@@ -28,7 +28,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use super::{Arrival, BatchTraits, Driver, DriverConnection, shut_down};
+use super::interface::{Arrival, BatchTraits, Driver, DriverConnection};
+use super::system_calls::shut_down;
 use crate::clock;
 use arena::{Arena, SEND_BYTES};
 pub(crate) use probe::{explain, probe};

@@ -17,7 +17,7 @@ pub(super) fn json(observation: &Observation, profile: &Profile) -> String {
     let interval_ns = 1_000_000_000 / u64::from(observation.frequency_hz.max(1));
     let since_1970 = Duration::from_micros(observation.started_us.max(0).unsigned_abs());
     let mut shown = Shown::new(
-        &super::title(observation),
+        &super::stacks::title(observation),
         ReferenceTimestamp::from_duration_since_unix_epoch(since_1970),
         SamplingInterval::from_nanos(interval_ns),
     );
@@ -54,7 +54,7 @@ pub(super) fn json(observation: &Observation, profile: &Profile) -> String {
         })
         .collect();
     let mut at_ns = 0;
-    for (stack, samples) in super::stacks_of(profile) {
+    for (stack, samples) in super::stacks::stacks_of(profile) {
         let infos = stack
             .into_iter()
             .map(|frame| frames[frame as usize].clone());

@@ -12,10 +12,10 @@ use pgassay_core::profile::Profile;
 
 /// All stacks, sorted and unique.
 pub(super) fn text(profile: &Profile) -> String {
-    let stacks = super::stacks_of(profile).map(|(stack, samples)| {
+    let stacks = super::stacks::stacks_of(profile).map(|(stack, samples)| {
         let names = stack
             .into_iter()
-            .map(|frame| super::marked(&profile.frames[frame as usize]));
+            .map(|frame| super::stacks::marked(&profile.frames[frame as usize]));
         (names.collect(), samples)
     });
     lines(stacks)

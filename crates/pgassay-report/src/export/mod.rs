@@ -10,12 +10,13 @@ mod folded;
 mod perf_text;
 mod pprof;
 mod speedscope;
-
-use std::borrow::Cow;
+mod stacks;
 
 use pgassay_core::instructions::CallTree;
 use pgassay_core::observation::Observation;
-use pgassay_core::profile::{Frame, Profile};
+
+pub use stacks::ExportedStacks;
+use stacks::WeightedStacks;
 
 /// A stack format of other programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,54 +42,6 @@ impl ExportFormat {
         ("firefox", Self::Firefox),
         ("perf", Self::Perf),
     ];
-}
-
-/// Which stacks of an observation to export.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExportedStacks {
-    /// Stacks on CPU.
-    OnCpu,
-    /// Blocked stacks; a sample is one microsecond of recorded blocked time.
-    OffCpu,
-}
-
-/// Stacks with the weight of a sample.
-struct WeightedStacks<'a> {
-    stacks: ExportedStacks,
-    profile: Cow<'a, Profile>,
-    us_per_sample: f64,
-    /// The name in a heading.
-    noun: &'static str,
-    /// The name of the event in `perf`.
-    event: &'static str,
-    /// The name of the value in `pprof`.
-    value: &'static str,
-}
-
-impl<'a> WeightedStacks<'a> {
-    fn of(observation: &'a Observation, stacks: ExportedStacks) -> Option<Self> {
-        Some(match stacks {
-            ExportedStacks::OnCpu => Self {
-                stacks,
-                profile: Cow::Borrowed(observation.sampled()?),
-                us_per_sample: observation.cpu_us_per_sample(),
-                noun: "CPU",
-                event: "cpu-clock",
-                value: "cpu",
-            },
-            ExportedStacks::OffCpu => {
-                let profile = observation.seen_blocked()?;
-                Self {
-                    stacks,
-                    us_per_sample: observation.blocked_us() / profile.total() as f64,
-                    profile: Cow::Owned(profile),
-                    noun: "Off-CPU time",
-                    event: "off-cpu",
-                    value: "off-cpu",
-                }
-            }
-        })
-    }
 }
 
 /// The file's content; `None` if there are no stacks to export.
@@ -119,43 +72,4 @@ pub fn export_instruction_counts(
         ExportFormat::Perf => perf_text::counted(tree, title).into_bytes(),
         ExportFormat::Speedscope | ExportFormat::Pprof | ExportFormat::Firefox => return None,
     })
-}
-
-/// What was observed, in a few words.
-fn title(observation: &Observation) -> String {
-    let subject = &observation.subject;
-    let version = subject
-        .major
-        .as_ref()
-        .map_or_else(String::new, |major| format!(" {major}"));
-    match (subject.backend_pid, subject.postmaster_pid) {
-        (Some(pid), _) => format!("PostgreSQL{version}, backend {pid}"),
-        (None, Some(pid)) => format!("PostgreSQL{version}, server {pid}"),
-        (None, None) => format!("PostgreSQL{version}"),
-    }
-}
-
-/// Every stack with samples of its own, as frame numbers, outermost first.
-fn stacks_of(profile: &Profile) -> impl Iterator<Item = (Vec<u32>, u64)> {
-    profile
-        .nodes
-        .iter()
-        .filter(|node| node.total() > 0)
-        .map(|node| {
-            let mut frames = vec![node.frame];
-            let mut parent = node.parent;
-            while let Some(at) = parent {
-                let node = &profile.nodes[at as usize];
-                frames.push(node.frame);
-                parent = node.parent;
-            }
-            frames.reverse();
-            (frames, node.total())
-        })
-}
-
-/// A frame's name with a mark for kernel functions, for viewers without one of their own.
-fn marked(frame: &Frame) -> String {
-    let suffix = if frame.kernel { "_[k]" } else { "" };
-    format!("{}{suffix}", frame.label())
 }

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use pgassay_core::instructions::CallTree;
 use pgassay_core::observation::Observation;
 
-use super::WeightedStacks;
+use super::stacks::{self, WeightedStacks};
 
 /// `perf report`'s default limit for call chains.
 const BELOW_SHARE: f64 = 0.005;
@@ -60,7 +60,7 @@ pub(super) fn text(observation: &Observation, weighed: &WeightedStacks<'_>) -> S
     let profile = &*weighed.profile;
     let mut head = String::new();
     // Writing to a String cannot fail.
-    _ = writeln!(head, "# {}", super::title(observation));
+    _ = writeln!(head, "# {}", stacks::title(observation));
     _ = writeln!(head, "#\n# Total Lost Samples: {}\n#", profile.quality.lost);
     let samples = short(profile.total());
     _ = writeln!(head, "# Samples: {samples} of event '{}'", weighed.event);
@@ -68,8 +68,8 @@ pub(super) fn text(observation: &Observation, weighed: &WeightedStacks<'_>) -> S
     let whole_ns = whole_us * 1000.0;
     _ = writeln!(head, "# Event count (approx.): {whole_ns:.0}");
     let rows = match weighed.stacks {
-        super::ExportedStacks::OnCpu => observation.functions(),
-        super::ExportedStacks::OffCpu => observation.blocked_functions(),
+        stacks::ExportedStacks::OnCpu => observation.functions(),
+        stacks::ExportedStacks::OffCpu => observation.blocked_functions(),
     };
     let functions: Vec<FunctionLine> = rows
         .into_iter()
@@ -90,7 +90,7 @@ pub(super) fn text(observation: &Observation, weighed: &WeightedStacks<'_>) -> S
         .map(|it| index.get(&(it.label(), it.object.clone(), it.kernel)))
         .map(|at| at.copied().unwrap_or_default())
         .collect();
-    let stacks = super::stacks_of(profile)
+    let stacks = stacks::stacks_of(profile)
         .map(|(stack, samples)| {
             let stack = stack.into_iter().map(|frame| of_frame[frame as usize]);
             (stack.collect(), samples as f64 * weighed.us_per_sample)

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use pgassay_core::observation::Observation;
 use pgassay_core::profile::Profile;
 
-use super::WeightedStacks;
+use super::stacks::{self, WeightedStacks};
 
 /// Strings by number; 0 is the empty string, as the format requires.
 struct Strings {
@@ -85,7 +85,7 @@ pub(super) fn message(observation: &Observation, weighed: &WeightedStacks<'_>) -
     out.bytes(1, &value_type(&mut strings, "samples", "count"));
     out.bytes(1, &value_type(&mut strings, weighed.value, "nanoseconds"));
     let ns_per_sample = weighed.us_per_sample * 1000.0;
-    for (stack, samples) in super::stacks_of(profile) {
+    for (stack, samples) in stacks::stacks_of(profile) {
         let mut sample = Message::default();
         // location_id, leaf first; ids start at 1, since 0 means none.
         sample.packed(1, stack.iter().rev().map(|frame| u64::from(*frame) + 1));
@@ -97,7 +97,7 @@ pub(super) fn message(observation: &Observation, weighed: &WeightedStacks<'_>) -
     let period_type = value_type(&mut strings, weighed.value, "nanoseconds");
     let comment = strings.number(&format!(
         "{}; pgassay {}",
-        super::title(observation),
+        stacks::title(observation),
         observation.pgassay_version
     ));
     for text in &strings.all {

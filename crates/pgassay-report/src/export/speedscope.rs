@@ -6,7 +6,7 @@
 use pgassay_core::observation::Observation;
 use serde_json::{Value, json};
 
-use super::WeightedStacks;
+use super::stacks::{self, WeightedStacks};
 
 /// The file's content.
 pub(super) fn json(observation: &Observation, weighed: &WeightedStacks<'_>) -> String {
@@ -14,12 +14,12 @@ pub(super) fn json(observation: &Observation, weighed: &WeightedStacks<'_>) -> S
     let frames: Vec<Value> = profile
         .frames
         .iter()
-        .map(|frame| json!({ "name": super::marked(frame), "file": frame.object }))
+        .map(|frame| json!({ "name": stacks::marked(frame), "file": frame.object }))
         .collect();
-    let (samples, weights): (Vec<Vec<u32>>, Vec<f64>) = super::stacks_of(profile)
+    let (samples, weights): (Vec<Vec<u32>>, Vec<f64>) = stacks::stacks_of(profile)
         .map(|(stack, samples)| (stack, samples as f64 * us_per_sample))
         .unzip();
-    let title = super::title(observation);
+    let title = stacks::title(observation);
     json!({
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": title,

@@ -3,8 +3,8 @@
 use pgassay_core::comparison::{Comparison, Verdict};
 use pgassay_core::run::Run;
 
+use super::style::{Style, clients, heading};
 use super::table::{Alignment, Table, TextStyle, cell, inked, name, wrap};
-use super::{Style, clients, heading};
 use crate::outline::{ThroughputUnit, baseline_name, comparison, groups, variant_name};
 use crate::{number, reliability, sentence};
 

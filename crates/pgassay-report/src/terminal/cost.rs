@@ -4,13 +4,12 @@
 use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow};
 use pgassay_core::run::Run;
 
-use super::table::{
-    Alignment, Cell, Table, TextStyle, bar, cell, cut, inked, paint, visible, wrap,
-};
-use super::{Style, heading};
+use super::differences::{self, CostStyle, DifferenceTable};
+use super::style::{Style, heading};
+use super::table::{TextStyle, cut, inked, paint, visible, wrap};
 use crate::outline::{
-    ThroughputUnit, baseline_name, coarse_rows, comparison, condition_title, explained,
-    most_informative, plus_minus, top_rows, variant_name, within_noise_us,
+    ThroughputUnit, coarse_rows, comparison, condition_title, explained, most_informative,
+    plus_minus, top_rows, variant_name, within_noise_us,
 };
 use crate::{number, reliability, sentence};
 
@@ -19,11 +18,7 @@ const COARSE_ROWS: usize = 5;
 const FUNCTION_ROWS: usize = 10;
 /// Longer names are cut: C++ symbols can be arbitrarily long.
 const NAME_WIDTH_MAX: usize = 34;
-const BAR_WIDTH: usize = 16;
-/// Left out if the table does not fit.
-const BAR_COLUMN: usize = 6;
 /// The marks (`increased`) leave too little room for names on a narrower terminal.
-const MARK_COLUMN: usize = 0;
 const MARKS_FROM: usize = 80;
 
 /// The section; empty if no comparison has an account of costs.
@@ -34,68 +29,37 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     let Some(cost) = &main_comparison.cost else {
         return String::new();
     };
-    let title = format!(
-        "{} vs {}, {}",
-        variant_name(run, main_comparison.variant),
-        baseline_name(run),
-        condition_title(run, main_comparison.condition)
-    );
     let mut out = heading(
         "COST",
         &format!(
-            "server CPU time in µs per {}: {title}",
-            ThroughputUnit::of(run).one()
+            "server CPU time in µs per {}: {}",
+            ThroughputUnit::of(run).one(),
+            differences::title(run, main_comparison)
         ),
         style,
     );
-    let mut table = table(run, main_comparison, cost, style);
-    if table.width() > style.columns() {
-        table.remove_column(BAR_COLUMN);
-    }
-    if style.columns() < MARKS_FROM {
-        table.remove_column(MARK_COLUMN);
-    }
-    out.push_str(&table.render(style.color));
+    let has_marks = style.columns() >= MARKS_FROM;
+    out.push_str(&table(run, main_comparison, cost, style).render(has_marks, style));
     out.push_str(&noise_limit(cost, style));
     out.push_str(&others(run, main_comparison, style));
     out
 }
 
 /// The coarse account, its total, and the functions, in one table so that the columns line up.
-fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style) -> Table {
-    let mut sides = vec![Alignment::Left, Alignment::Left];
-    sides.extend([Alignment::Right; 4]);
-    sides.push(Alignment::Left);
-    let mut table = Table::new(&sides);
+fn table(
+    run: &Run,
+    comparison: &Comparison,
+    cost: &CostDifference,
+    style: Style,
+) -> DifferenceTable {
     let (kind, coarse) = coarse_rows(cost);
-    let title_width = if style.columns() < 90 { 10 } else { 14 };
-    let titles = [
-        "",
-        if kind == "function" { "" } else { kind },
-        &visible(baseline_name(run)),
-        &visible(variant_name(run, comparison.variant)),
-        "difference",
-        "±",
-        "",
-    ];
-    table.row(
-        titles
-            .map(|title| inked(cut(title, title_width), TextStyle::Faint))
-            .to_vec(),
-    );
-    if kind != "function" {
+    let has_coarse = kind != "function";
+    let names = if has_coarse { kind } else { "" };
+    let mut table = DifferenceTable::new(run, comparison, names, style);
+    if has_coarse {
         rows(&mut table, coarse, COARSE_ROWS, kind, style);
-        let total = row("", "total", &cost.total, 0.0, style);
-        table.row(total);
-        table.row(vec![
-            cell(""),
-            inked("function (self)", TextStyle::Faint),
-            cell(""),
-            cell(""),
-            cell(""),
-            cell(""),
-            cell(""),
-        ]);
+        row(&mut table, "", "total", &cost.total, 0.0, style);
+        table.subtitle("function (self)");
     }
     rows(
         &mut table,
@@ -104,33 +68,23 @@ fn table(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style
         "function",
         style,
     );
-    if kind == "function" {
-        table.row(row("", "total", &cost.total, 0.0, style));
+    if !has_coarse {
+        row(&mut table, "", "total", &cost.total, 0.0, style);
     }
     table
 }
 
 /// The largest rows of a list, and one row with the sum of the others, so that the rows add up.
-fn rows(table: &mut Table, rows: &[CostRow], count: usize, kind: &str, style: Style) {
+fn rows(table: &mut DifferenceTable, rows: &[CostRow], count: usize, kind: &str, style: Style) {
     let top = top_rows(rows, count, kind != "function");
-    let largest = top.shown.first().map_or(0.0, |it| it.difference_us.abs());
+    let largest_us = top.shown.first().map_or(0.0, |it| it.difference_us.abs());
     for shown in &top.shown {
         let mark = sentence::change_word(shown.change);
-        table.row(row(mark, &shown.name, shown, largest, style));
+        row(table, mark, &shown.name, shown, largest_us, style);
     }
-    if top.left_out == 0 {
-        return;
+    if top.left_out > 0 {
+        table.rest(&more(top.left_out, kind), top.rest_us);
     }
-    let [baseline_us, variant_us, difference_us] = top.rest_us;
-    table.row(vec![
-        cell(""),
-        inked(more(top.left_out, kind), TextStyle::Faint),
-        cell(number::micros(baseline_us)),
-        cell(number::micros(variant_us)),
-        cell(number::signed_micros(difference_us)),
-        cell(""),
-        cell(""),
-    ]);
 }
 
 /// The width that the other columns leave for a name.
@@ -145,33 +99,25 @@ fn more(number: usize, kind: &str) -> String {
 }
 
 /// One row; its bar is relative to the largest difference of the list.
-fn row(mark: &str, name: &str, row: &CostRow, largest_us: f64, style: Style) -> Vec<Cell> {
-    let ink = match row.change {
-        Change::Added | Change::Increased => TextStyle::Bad,
-        Change::Decreased | Change::Removed => TextStyle::Good,
-        Change::Inconclusive => TextStyle::Faint,
+fn row(
+    table: &mut DifferenceTable,
+    mark: &str,
+    name: &str,
+    row: &CostRow,
+    largest_us: f64,
+    style: Style,
+) {
+    let cost_style = CostStyle {
+        largest_us,
+        difference: TextStyle::Plain,
     };
-    let share = if largest_us > 0.0 {
-        row.difference_us.abs() / largest_us
-    } else {
-        0.0
-    };
-    vec![
-        inked(mark, ink),
-        cell(cut(&visible(name), name_width(style))),
-        cell(number::micros(row.baseline_us)),
-        cell(number::micros(row.variant_us)),
-        cell(number::signed_micros(row.difference_us)),
-        inked(plus_minus(row), TextStyle::Faint),
-        inked(
-            bar(share, BAR_WIDTH),
-            if ink == TextStyle::Faint {
-                TextStyle::Faint
-            } else {
-                ink
-            },
-        ),
-    ]
+    let name = cut(&visible(name), name_width(style));
+    table.cost(
+        inked(mark, differences::ink(row.change)),
+        &name,
+        row,
+        cost_style,
+    );
 }
 
 /// The noise limit of function differences, and why some rows have no marks.

@@ -4,8 +4,8 @@ use pgassay_core::measure::{CheckOutcome, ExpectationOutcome};
 use pgassay_core::plan::PointId;
 use pgassay_core::run::Run;
 
+use super::style::{Style, heading};
 use super::table::{Alignment, Table, TextStyle, cell, inked, paint, wrap};
-use super::{Style, heading};
 use crate::outline::{condition_title, variant_name};
 use crate::{expectations, number};
 

@@ -3,8 +3,8 @@
 use pgassay_core::comparison::PointSummary;
 use pgassay_core::run::Run;
 
+use super::style::{Style, clients, heading};
 use super::table::{Alignment, Table, TextStyle, cell, inked, name};
-use super::{Style, clients, heading};
 use crate::number;
 use crate::outline::{ThroughputUnit, groups, per_transaction, point, variant_name};
 

@@ -3,8 +3,9 @@
 use pgassay_core::finding::{Confidence, Finding};
 use pgassay_core::run::Run;
 
+use super::answer;
+use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
-use super::{Style, answer, heading};
 use crate::{number, sentence};
 
 /// The page shows the other findings.

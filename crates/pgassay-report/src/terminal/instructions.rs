@@ -3,8 +3,8 @@
 use pgassay_core::instructions::{CountVerdict, VariantDifference};
 use pgassay_core::run::Run;
 
+use super::style::{Style, heading};
 use super::table::{Alignment, Table, TextStyle, cell, inked, name, wrap};
-use super::{Style, heading};
 use crate::instructions::{
     InstructionRow, change, figure, method_sentence, no_verdict_reason, rows, signed,
 };

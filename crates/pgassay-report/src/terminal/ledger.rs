@@ -1,18 +1,17 @@
 //! Where the difference in response time lies: one comparison in full, the others in one line each.
 
-use pgassay_core::comparison::{Change, Comparison, CostRow};
+use pgassay_core::comparison::{Comparison, CostRow};
 use pgassay_core::ledger::{Ledger, LedgerDifference, LedgerRow};
 use pgassay_core::run::Run;
 
-use super::table::{
-    Alignment, Cell, Table, TextStyle, bar, cell, cut, inked, paint, visible, wrap,
-};
-use super::{Style, heading};
+use super::differences::{self, CostStyle, DifferenceTable};
+use super::style::{Style, heading};
+use super::table::{TextStyle, cut, inked, paint, visible, wrap};
 use crate::ledger::{
     background, checks, explanation, group_name, ledger, nature_word, tier_of_run,
 };
 use crate::number;
-use crate::outline::{baseline_name, condition_title, explained_ledger, plus_minus, variant_name};
+use crate::outline::{condition_title, explained_ledger, plus_minus, variant_name};
 use crate::tail;
 
 /// Rows of the full account, and rows named in a line.
@@ -20,9 +19,6 @@ const ROWS: usize = 9;
 const ROWS_IN_LINE: usize = 3;
 /// Comparisons that get a line; the page has all of them.
 const LINES: usize = 6;
-const BAR_WIDTH: usize = 16;
-/// Left out if the table does not fit.
-const BAR_COLUMN: usize = 6;
 
 /// The section; empty if no comparison has a ledger.
 pub(super) fn section(run: &Run, style: Style) -> String {
@@ -33,10 +29,8 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         return String::new();
     };
     let title = format!(
-        "where the response time goes, µs per transaction: {} vs {}, {}",
-        variant_name(run, main_comparison.variant),
-        baseline_name(run),
-        condition_title(run, main_comparison.condition)
+        "where the response time goes, µs per transaction: {}",
+        differences::title(run, main_comparison)
     );
     let mut out = heading("LEDGER", &title, style);
     let ledgers =
@@ -44,11 +38,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     let shown: Vec<&Ledger> = ledgers.into_iter().flatten().collect();
     let tier = wrap(&tier_of_run(run, &shown), style.columns(), "  ", "    ");
     out.push_str(&(paint(tier.trim_end(), TextStyle::Faint, style.color) + "\n"));
-    let mut table = table(run, main_comparison, difference, style);
-    if table.width() > style.columns() {
-        table.remove_column(BAR_COLUMN);
-    }
-    out.push_str(&table.render(style.color));
+    out.push_str(&table(run, main_comparison, difference, style).render(true, style));
     out.push_str(&notes(run, main_comparison, difference, style));
     out.push_str(&others(run, main_comparison, style));
     out
@@ -59,23 +49,8 @@ fn table(
     main_comparison: &Comparison,
     difference: &LedgerDifference,
     style: Style,
-) -> Table {
-    let mut sides = vec![Alignment::Left, Alignment::Left];
-    sides.extend([Alignment::Right; 4]);
-    sides.push(Alignment::Left);
-    let mut table = Table::new(&sides);
-    let width = if style.columns() < 90 { 10 } else { 14 };
-    let names = [
-        baseline_name(run),
-        variant_name(run, main_comparison.variant),
-    ]
-    .map(visible);
-    let titles = ["", "", &names[0], &names[1], "difference", "±", ""];
-    table.row(
-        titles
-            .map(|title| inked(cut(title, width), TextStyle::Faint))
-            .to_vec(),
-    );
+) -> DifferenceTable {
+    let mut table = DifferenceTable::new(run, main_comparison, "", style);
     let (shown, rest) = split(&difference.groups);
     let largest_us = shown
         .first()
@@ -84,20 +59,28 @@ fn table(
     for row in shown {
         let name = group_name(row.part, &row.cost.name);
         let name = cut(&visible(&name), name_width);
-        table.row(line(nature_word(row.nature), &name, &row.cost, largest_us));
+        line(
+            &mut table,
+            nature_word(row.nature),
+            &name,
+            &row.cost,
+            largest_us,
+        );
     }
     if !rest.is_empty() {
-        table.row(sum(rest));
+        let sum = |of: fn(&CostRow) -> f64| rest.iter().map(|row| of(&row.cost)).sum::<f64>();
+        let sums = [
+            sum(|row| row.baseline_us),
+            sum(|row| row.variant_us),
+            sum(|row| row.difference_us),
+        ];
+        table.rest(&format!("{} more rows", rest.len()), sums);
     }
-    table.row(line("", "response time", &difference.response, 0.0));
+    line(&mut table, "", "response time", &difference.response, 0.0);
     let between = &difference.between_transactions;
     if number::micros(between.baseline_us.max(between.variant_us)) != "0.00" {
-        table.row(line(
-            "",
-            &cut("+ between transactions", name_width),
-            between,
-            0.0,
-        ));
+        let name = cut("+ between transactions", name_width);
+        line(&mut table, "", &name, between, 0.0);
     }
     table
 }
@@ -113,38 +96,12 @@ fn split(groups: &[LedgerRow]) -> (&[LedgerRow], &[LedgerRow]) {
     groups.split_at(shown)
 }
 
-fn sum(rows: &[LedgerRow]) -> Vec<Cell> {
-    let sum = |of: fn(&CostRow) -> f64| rows.iter().map(|row| of(&row.cost)).sum::<f64>();
-    vec![
-        cell(""),
-        inked(format!("{} more rows", rows.len()), TextStyle::Faint),
-        cell(number::micros(sum(|row| row.baseline_us))),
-        cell(number::micros(sum(|row| row.variant_us))),
-        cell(number::signed_micros(sum(|row| row.difference_us))),
-        cell(""),
-        cell(""),
-    ]
-}
-
-fn line(mark: &str, name: &str, row: &CostRow, largest_us: f64) -> Vec<Cell> {
-    let ink = match row.change {
-        Change::Added | Change::Increased => TextStyle::Bad,
-        Change::Decreased | Change::Removed => TextStyle::Good,
-        Change::Inconclusive => TextStyle::Faint,
+fn line(table: &mut DifferenceTable, mark: &str, name: &str, row: &CostRow, largest_us: f64) {
+    let style = CostStyle {
+        largest_us,
+        difference: differences::ink(row.change),
     };
-    let share = match largest_us {
-        0.0 => 0.0,
-        largest_us => row.difference_us.abs() / largest_us,
-    };
-    vec![
-        inked(mark, TextStyle::Faint),
-        cell(name),
-        cell(number::micros(row.baseline_us)),
-        cell(number::micros(row.variant_us)),
-        inked(number::signed_micros(row.difference_us), ink),
-        inked(plus_minus(row), TextStyle::Faint),
-        inked(bar(share, BAR_WIDTH), ink),
-    ]
+    table.cost(inked(mark, TextStyle::Faint), name, row, style);
 }
 
 /// Whether the rows explain the difference, the checks, background processes and the tail.

@@ -7,6 +7,7 @@
 
 mod answer;
 mod cost;
+mod differences;
 mod expectations;
 mod figures;
 mod findings;
@@ -16,40 +17,16 @@ mod notes;
 mod observation;
 mod statements;
 mod statistics;
+mod style;
 mod table;
 
 pub use observation::observation_text;
+pub use style::Style;
 
 use pgassay_core::run::Run;
 
-use crate::{calibration, outline, sentence};
+use crate::{calibration, sentence};
 use table::{TextStyle, paint, wrap};
-
-/// How to write for a terminal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Style {
-    /// Whether to use ANSI colors; the caller decides by `NO_COLOR` and the output device.
-    pub color: bool,
-    /// Columns of the terminal, clamped to 60 to 100.
-    pub width: usize,
-}
-
-impl Default for Style {
-    /// Plain text of 100 columns.
-    fn default() -> Self {
-        Self {
-            color: false,
-            width: 100,
-        }
-    }
-}
-
-impl Style {
-    /// The columns used: lines above 100 are hard to read, and tables need at least 60.
-    fn columns(self) -> usize {
-        self.width.clamp(60, 100)
-    }
-}
 
 /// The run as text, with a final newline.
 pub fn terminal(run: &Run, style: &Style) -> String {
@@ -104,28 +81,4 @@ fn opening(run: &Run, style: Style) -> String {
         }
     }
     out
-}
-
-/// A section's heading and its explanation.
-fn heading(title: &str, explanation: &str, style: Style) -> String {
-    let text = wrap(explanation, style.columns(), &format!("{title}  "), "  ");
-    let explanation = text.strip_prefix(title).unwrap_or(&text).trim_end();
-    let mut out = paint(title, TextStyle::Strong, style.color);
-    for (at, line) in explanation.split('\n').enumerate() {
-        let line = if at == 0 {
-            line.to_owned()
-        } else {
-            format!("\n{line}")
-        };
-        out.push_str(&paint(&line, TextStyle::Faint, style.color));
-    }
-    out + "\n"
-}
-
-/// A condition's number of clients, as its table prints it.
-fn clients(run: &Run, condition: usize) -> String {
-    match outline::clients(run, condition) {
-        1 => "1 client".to_owned(),
-        clients => format!("{clients} clients"),
-    }
 }

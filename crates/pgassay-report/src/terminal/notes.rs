@@ -2,8 +2,8 @@
 
 use pgassay_core::run::{Run, WarningKind};
 
+use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
-use super::{Style, heading};
 use crate::sentence;
 
 /// The section; empty without notes, which is rare.

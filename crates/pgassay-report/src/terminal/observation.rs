@@ -3,8 +3,9 @@
 use pgassay_core::ledger::{explained_share, groups};
 use pgassay_core::observation::{CpuRow, Observation};
 
+use super::findings;
+use super::style::{Style, heading};
 use super::table::{Alignment, Cell, Table, TextStyle, bar, cell, inked, name, paint, wrap};
-use super::{Style, findings, heading};
 use crate::ledger::{group_name, nature_word, tier};
 use crate::{number, sentence};
 

@@ -2,8 +2,8 @@
 
 use pgassay_core::run::Run;
 
+use super::style::{Style, heading};
 use super::table::{visible, wrap};
-use super::{Style, heading};
 use crate::outline::condition_title;
 use crate::statement::{name, sentence, shown};
 

@@ -5,12 +5,11 @@ use pgassay_core::comparison::Comparison;
 use pgassay_core::counters;
 use pgassay_core::run::Run;
 
-use super::table::{Alignment, Table, TextStyle, cell, cut, inked, visible, wrap};
-use super::{Style, heading};
+use super::differences::{self, DifferenceTable};
+use super::style::{Style, heading};
+use super::table::{cut, visible, wrap};
 use crate::number;
-use crate::outline::{
-    baseline_name, condition_title, differing, explained, most_differing_counters, variant_name,
-};
+use crate::outline::{differing, explained, most_differing_counters};
 
 /// The page shows the other rows.
 const ROWS: usize = 8;
@@ -24,13 +23,11 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         return String::new();
     };
     let title = format!(
-        "server and kernel statistics per transaction: {} vs {}, {}",
-        variant_name(run, shown.variant),
-        baseline_name(run),
-        condition_title(run, shown.condition)
+        "server and kernel statistics per transaction: {}",
+        differences::title(run, shown)
     );
     let mut out = heading("STATISTICS", &title, style);
-    out.push_str(&table(run, shown, style).render(style.color));
+    out.push_str(&table(run, shown, style).render(false, style));
     let others = differing(shown).len().saturating_sub(ROWS);
     if others > 0 {
         let text = format!(
@@ -42,38 +39,21 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     out
 }
 
-fn table(run: &Run, shown: &Comparison, style: Style) -> Table {
-    let title_width = if style.columns() < 90 { 10 } else { 14 };
-    let name_width = NAME_WIDTH_MAX.min(style.columns().saturating_sub(32 + 2 * title_width));
-    let mut table = Table::new(&[
-        Alignment::Left,
-        Alignment::Right,
-        Alignment::Right,
-        Alignment::Right,
-        Alignment::Right,
-    ]);
-    let titles = [
-        "",
-        &visible(baseline_name(run)),
-        &visible(variant_name(run, shown.variant)),
-        "difference",
-        "±",
-    ];
-    table.row(
-        titles
-            .map(|title| inked(cut(title, title_width), TextStyle::Faint))
-            .to_vec(),
-    );
+fn table(run: &Run, shown: &Comparison, style: Style) -> DifferenceTable {
+    let others = 32 + 2 * differences::title_width(style);
+    let name_width = NAME_WIDTH_MAX.min(style.columns().saturating_sub(others));
+    let mut table = DifferenceTable::new(run, shown, "", style);
     for row in differing(shown).into_iter().take(ROWS) {
         let unit = counters::unit(&row.name);
         let half = (row.high - row.low) / 2.0;
-        table.row(vec![
-            cell(cut(&visible(counters::title(&row.name)), name_width)),
-            cell(number::counter_value(row.baseline, unit)),
-            cell(number::counter_value(row.variant, unit)),
-            cell(number::signed_counter_value(row.difference, unit)),
-            inked(number::counter_value(half, unit), TextStyle::Faint),
-        ]);
+        table.row(
+            &cut(&visible(counters::title(&row.name)), name_width),
+            [row.baseline, row.variant].map(|figure| number::counter_value(figure, unit)),
+            [
+                number::signed_counter_value(row.difference, unit),
+                number::counter_value(half, unit),
+            ],
+        );
     }
     table
 }

@@ -15,8 +15,8 @@
 //! (Garwood's, for few samples) with Zou and Donner's MOVER: "Construction of confidence limits about
 //! effect measures" (2008). That interval ignores the noise between trials; the test does not.
 
+use super::difference::{Cost, CostChange};
 use super::side::{VariantTotals, combined, totals_variance};
-use super::{Cost, CostChange};
 use crate::dispersion::FunctionNoise;
 use crate::distribution::{
     beta_binomial_two_sided, binomial_interval, normal_quantile, poisson_interval, t_quantile,

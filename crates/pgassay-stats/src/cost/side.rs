@@ -1,6 +1,6 @@
 //! The trials of one variant, checked and summed.
 
-use super::{CostTable, RowCounts, TrialTotals};
+use super::table::{CostTable, RowCounts, TrialTotals};
 use crate::error::StatsError;
 use crate::pairs::mean_and_sd;
 

@@ -16,9 +16,9 @@
 use std::net::SocketAddr;
 
 use super::target::{Address, SessionAttributes, SslMode, Target, TargetHost};
-use crate::authentication::SaltCache;
 use crate::error::{ServerMessage, WireError};
-use crate::session::{Login, TlsLogin};
+use crate::login::{Login, TlsLogin};
+use crate::salt_cache::SaltCache;
 
 /// The server is starting, stopping or recovering (`ERRCODE_CANNOT_CONNECT_NOW`).
 const CANNOT_CONNECT_NOW: &str = "57P03";

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use super::resolve::ConninfoOptions;
+use super::options::ConninfoOptions;
 use super::target::{ChannelBinding, SslMode};
 use super::{ConninfoError, Environment, FileText};
 use crate::tls::{Files, TlsSettings, Versions};

@@ -2,12 +2,12 @@
 //!
 //! Source: `conninfo_add_defaults` and `connectOptions2` (`pqConnectOptions2`) in `fe-connect.c`.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::keywords::{KEYWORDS, SETTINGS, Support};
+use super::keywords::{self, KEYWORDS, SETTINGS, Support};
 use super::methods::Methods;
+use super::options::ConninfoOptions;
 use super::target::{Address, SessionAttributes, SslMode, Target, TargetHost};
 use super::{ConninfoError, Environment, Request, encryption, files};
 use crate::password::Password;
@@ -16,71 +16,18 @@ const DEFAULT_PORT: &str = "5432";
 /// libpq waits at least two seconds, because a timeout of one second could pass almost immediately.
 const CONNECT_TIMEOUT_MIN_S: u32 = 2;
 
-/// Options with a value; an empty value counts as unset, as in libpq.
-pub(super) struct ConninfoOptions(BTreeMap<&'static str, String>);
-
-impl ConninfoOptions {
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0
-            .get(name)
-            .map(String::as_str)
-            .filter(|value| !value.is_empty())
-    }
-
-    /// Sets an option if it is not set yet.
-    fn default(&mut self, name: &str, value: String) {
-        if let Some(keyword) = super::keywords::find(name) {
-            self.0.entry(keyword.name).or_insert(value);
-        }
-    }
-
-    fn number(&self, name: &'static str) -> Result<Option<u32>, ConninfoError> {
-        let Some(value) = self.get(name) else {
-            return Ok(None);
-        };
-        let number: i64 = value.trim().parse().map_err(|_| ConninfoError::Value {
-            option: name,
-            value: value.into(),
-            expected: "an integer",
-        })?;
-        // To libpq, negative numbers mean "not set".
-        Ok(Some(u32::try_from(number.max(0)).unwrap_or(u32::MAX)))
-    }
-
-    /// Returns the value for one of several words.
-    pub(super) fn choice<T: Copy>(
-        &self,
-        name: &'static str,
-        default: T,
-        choices: &[(&str, T)],
-        expected: &'static str,
-    ) -> Result<T, ConninfoError> {
-        let Some(value) = self.get(name) else {
-            return Ok(default);
-        };
-        let found = choices.iter().find(|(word, _)| *word == value);
-        found
-            .map(|(_, choice)| *choice)
-            .ok_or_else(|| ConninfoError::Value {
-                option: name,
-                value: value.into(),
-                expected,
-            })
-    }
-}
-
 pub(super) fn resolve(
     request: &Request,
     environment: &dyn Environment,
 ) -> Result<Target, ConninfoError> {
-    let mut options = ConninfoOptions(BTreeMap::new());
+    let mut options = ConninfoOptions::default();
     for (name, value) in &request.options {
-        options.default(name, value.clone());
+        options.set_default(name, value.clone());
     }
     add_service(&mut options, environment)?;
     for keyword in KEYWORDS {
         if let Some(value) = keyword.variable.and_then(|name| environment.variable(name)) {
-            options.default(keyword.name, value);
+            options.set_default(keyword.name, value);
         }
     }
     // Older than sslmode, but libpq still honors it.
@@ -88,7 +35,7 @@ pub(super) fn resolve(
         .variable("PGREQUIRESSL")
         .is_some_and(|value| value.starts_with('1'))
     {
-        options.default("sslmode", "require".into());
+        options.set_default("sslmode", "require".into());
     }
     reject_unsupported(&options)?;
     let user = options
@@ -153,7 +100,7 @@ fn add_service(
         let Some(file) = file else { continue };
         if let Some(found) = files::service(&shown, &file.text, &name)? {
             for (option, value) in found {
-                options.default(&option, value);
+                options.set_default(&option, value);
             }
             return Ok(());
         }
@@ -175,7 +122,7 @@ fn reject_unsupported(options: &ConninfoOptions) -> Result<(), ConninfoError> {
         .filter(|keyword| keyword.used == Support::Refused)
     {
         if options.get(keyword.name).is_some() {
-            let shown = if super::keywords::has_secret_value(keyword.name) {
+            let shown = if keywords::has_secret_value(keyword.name) {
                 "***"
             } else {
                 "…"

@@ -2,6 +2,8 @@
 //! (`src/interfaces/libpq/t/001_uri.pl`) and from `psql`.
 
 use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::password::Password;

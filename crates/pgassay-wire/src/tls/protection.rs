@@ -11,8 +11,8 @@ use std::io::{Read, Write};
 use rustls::ClientConnection;
 
 use super::{TlsError, TlsSettings, certificate};
+use crate::login::TlsLogin;
 use crate::replies::{Core, Replies};
-use crate::session::TlsLogin;
 use crate::{Event, WireError};
 
 /// `NEGOTIATE_SSL_CODE` with its length.

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use anyhow::Result;
 
+use crate::args::JsonArgs;
 use crate::checks;
-use crate::cli::JsonArgs;
 
 /// Prints each check and, where one is known, the command that removes the limitation.
 pub fn doctor(args: &JsonArgs, out: &mut impl Write) -> Result<()> {

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 
-use crate::cli::ListArgs;
+use crate::args::ListArgs;
 use crate::results;
 
 /// Prints one line per run, or JSON.

@@ -1,11 +1,11 @@
 //! `pgassay report`: writes the HTML report of an earlier run.
 
 use std::io::Write;
-use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::cli::ReportArgs;
+use crate::args::ReportArgs;
+use crate::output_file::write_to;
 use crate::results;
 
 /// Writes the report and prints its path.
@@ -16,11 +16,8 @@ pub fn report(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
         .output
         .clone()
         .unwrap_or_else(|| directory.join("report.html"));
-    if file == Path::new("-") {
-        out.write_all(html.as_bytes())?;
-        return Ok(());
+    if !write_to(&file, html.as_bytes(), out)? {
+        writeln!(out, "{}", file.display())?;
     }
-    std::fs::write(&file, html).with_context(|| format!("cannot write {}", file.display()))?;
-    writeln!(out, "{}", file.display())?;
     Ok(())
 }

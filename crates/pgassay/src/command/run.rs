@@ -17,7 +17,7 @@ use pgassay_lab::{
 };
 use pgassay_store::Store;
 
-use crate::cli::{ColorWhen, RunArgs, RunFlags};
+use crate::args::{ColorWhen, RunArgs, RunFlags};
 use crate::command::count::{Countable, countable};
 use crate::command::study::{PlannedStudy, planned};
 use crate::exit::Partial;

@@ -6,8 +6,8 @@ use anyhow::Result;
 use pgassay_core::plan::Plan;
 use serde_json::json;
 
+use crate::args::{ChoiceArgs, JsonArgs};
 use crate::catalog;
-use crate::cli::{ChoiceArgs, JsonArgs};
 use crate::command::study::planned;
 
 /// `about 3 min on 5 servers`, excluding setup.

@@ -13,8 +13,8 @@ use pgassay_lab::study_errors;
 use pgassay_server::VersionRequest;
 use pgassay_wire::conninfo::split_secrets;
 
+use crate::args::{ChoiceArgs, StudyCommand};
 use crate::catalog;
-use crate::cli::{ChoiceArgs, StudyCommand};
 
 /// Runs one of the subcommands.
 pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {

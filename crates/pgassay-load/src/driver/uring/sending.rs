@@ -3,7 +3,7 @@
 use std::io;
 
 use super::UringDriver;
-use crate::driver::{send_now, shut_down};
+use crate::driver::system_calls::{send_now, shut_down};
 
 impl UringDriver {
     /// Handles a send that failed or was cut short.

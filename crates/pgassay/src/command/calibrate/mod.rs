@@ -12,7 +12,7 @@ use pgassay_core::plan::{Overrides, Plan, plan};
 use pgassay_core::study::StudySource;
 use pgassay_lab::{Interrupt, Interrupted, Laboratory, LoadedStudy, RunContext, major_of};
 
-use crate::cli::{ResultsArgs, ServerArgs};
+use crate::args::{ResultsArgs, ServerArgs};
 use crate::command::study::seed_of_now;
 use crate::exit::Partial;
 use crate::progress::ProgressDisplay;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use pgassay_core::study::{HumanDuration, Protocol};
 
-use crate::cli::RunFlags;
+use crate::args::RunFlags;
 use crate::command::choice::protocol;
 
 /// Shown after the list of options.

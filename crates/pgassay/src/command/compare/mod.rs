@@ -11,8 +11,8 @@ use pgassay_core::study::StudySource;
 
 pub use args::CompareArgs;
 
+use crate::args::ColorWhen;
 use crate::catalog;
-use crate::cli::ColorWhen;
 use crate::command::run::run_planned;
 use crate::command::study::{PlannedStudy, seed_of_now};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use pgassay_core::study::Protocol;
 
-use crate::cli::{ExportTo, ServerArgs};
+use crate::args::{ExportTo, ServerArgs};
 use crate::command::choice::protocol;
 
 /// Flags of `pgassay count`.

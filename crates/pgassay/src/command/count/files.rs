@@ -1,12 +1,12 @@
 //! Files that `pgassay count` writes: the HTML page and exported call paths.
 
 use std::io::Write;
-use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use pgassay_core::instructions::{InstructionCosts, VariantCount};
 
 use super::CountArgs;
+use crate::output_file::write_to;
 
 /// Writes the requested files. Returns whether one of them went to stdout.
 pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl Write) -> Result<bool> {
@@ -51,13 +51,4 @@ fn chosen<'a>(args: &CountArgs, counted: &'a InstructionCosts) -> Result<&'a Var
             })
         }
     }
-}
-
-fn write_to(file: &Path, content: &[u8], out: &mut impl Write) -> Result<bool> {
-    if file == Path::new("-") {
-        out.write_all(content)?;
-        return Ok(true);
-    }
-    std::fs::write(file, content).with_context(|| format!("cannot write {}", file.display()))?;
-    Ok(false)
 }

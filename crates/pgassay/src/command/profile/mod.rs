@@ -5,15 +5,15 @@ mod local;
 mod remote;
 
 use std::io::Write;
-use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use pgassay_core::observation::Observation;
 use pgassay_profile::LiveServer;
 use pgassay_report::ExportedStacks;
 
-use crate::cli::{ColorWhen, ProfileArgs};
+use crate::args::{ColorWhen, ProfileArgs};
 use crate::interrupt;
+use crate::output_file::write_to;
 use crate::style;
 use connection::{LocalConnection, Reached};
 use local::{ProfiledProcesses, ProfilingSession};
@@ -124,13 +124,4 @@ fn why(observation: &Observation) -> String {
     } else {
         limits.join("; ")
     }
-}
-
-fn write_to(file: &Path, content: &[u8], out: &mut impl Write) -> Result<bool> {
-    if file == Path::new("-") {
-        out.write_all(content)?;
-        return Ok(true);
-    }
-    std::fs::write(file, content).with_context(|| format!("cannot write {}", file.display()))?;
-    Ok(false)
 }

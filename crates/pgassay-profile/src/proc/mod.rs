@@ -1,0 +1,11 @@
+//! What the kernel shows of processes from outside: CPU time, roles, mappings, and memory.
+
+pub(crate) mod clocks;
+pub(crate) mod cpu;
+pub(crate) mod cpu_log;
+pub(crate) mod files;
+pub(crate) mod live;
+pub(crate) mod maps;
+pub(crate) mod memory;
+pub(crate) mod process_tree_cpu;
+pub(crate) mod role;

@@ -1,0 +1,6 @@
+//! Sampling of CPU stacks over a window, and the resulting samples.
+
+pub(crate) mod sampler;
+pub(crate) mod samples;
+pub(crate) mod span;
+pub(crate) mod tally;

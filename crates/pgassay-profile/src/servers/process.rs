@@ -1,0 +1,260 @@
+//! Maps processes to servers.
+//!
+//! The sources are records of forks, exits, executions and mappings while sampling is on, and
+//! `/proc` for earlier ones: every process is looked up once in each sampling window, at its first
+//! sample, since there are no records between windows. Invariant: a process is attributed to a
+//! server only if it is known to belong to it.
+
+use crate::perf::record::MapRecord;
+use crate::proc::files::ProcessStat;
+use crate::proc::maps::{self, MappedFile, Mapping};
+use crate::proc::role::Role;
+use crate::unwind::space::{SpaceId, Spaces};
+use std::collections::{HashMap, HashSet};
+
+/// Maximum number of generations between a server process and its postmaster.
+const ANCESTORS_MAX: usize = 8;
+/// With more address spaces than this, all are discarded and read again.
+const SPACES_MAX: usize = 512;
+
+/// A process of a profiled server.
+#[derive(Debug, Clone)]
+pub(crate) struct ProfiledProcess {
+    pub postmaster_pid: u32,
+    pub role: Role,
+    /// Its address space; `None` until it has been read.
+    pub space: Option<SpaceId>,
+    /// It has executed another program, so its title is not a server's.
+    is_another_program: bool,
+    /// Its mappings have been read in this window.
+    is_current: bool,
+    has_ended: bool,
+}
+
+/// The owner of a sample.
+pub(crate) enum SampleOwner<'a> {
+    Server(&'a mut ProfiledProcess),
+    OtherProgram,
+    /// The process ended before it could be identified.
+    Unknown,
+}
+
+/// All known processes.
+#[derive(Default)]
+pub(crate) struct ProcessTable {
+    postmasters: HashSet<u32>,
+    servers: HashMap<u32, ProfiledProcess>,
+    other_programs: HashSet<u32>,
+    ended_others: Vec<u32>,
+}
+
+impl ProcessTable {
+    /// Adds a server. Reads its object files at once, which takes longest, so that no window has to
+    /// wait for it.
+    pub fn watch(&mut self, postmaster_pid: u32, spaces: &mut Spaces) {
+        self.postmasters.insert(postmaster_pid);
+        self.other_programs.clear();
+        self.owner(postmaster_pid, spaces);
+    }
+
+    /// Removes a server and its processes.
+    pub fn unwatch(&mut self, postmaster_pid: u32) {
+        self.postmasters.remove(&postmaster_pid);
+        self.servers
+            .retain(|_, p| p.postmaster_pid != postmaster_pid);
+    }
+
+    /// Prepares for changes since the last window.
+    pub fn begin_window(&mut self, spaces: &mut Spaces) {
+        self.other_programs.clear();
+        self.servers
+            .retain(|pid, _| std::path::Path::new(&format!("/proc/{pid}")).exists());
+        let forget = spaces.len() > SPACES_MAX;
+        if forget {
+            spaces.clear();
+        }
+        for process in self.servers.values_mut() {
+            process.is_current = false;
+            if forget {
+                process.space = None;
+            }
+        }
+        // Children inherit the postmaster's space, including those that end before they can be
+        // read.
+        for postmaster_pid in self.postmasters.clone() {
+            self.owner(postmaster_pid, spaces);
+        }
+    }
+
+    /// Finds all processes of the servers, including those that will not be sampled.
+    pub fn find_all(&mut self, spaces: &mut Spaces) {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        for pid in pids.collect::<Vec<_>>() {
+            let is_child = |stat: ProcessStat| self.postmasters.contains(&stat.parent_pid);
+            if ProcessStat::read(pid).is_ok_and(is_child) {
+                self.owner(pid, spaces);
+            }
+        }
+    }
+
+    /// All known server processes that have not ended.
+    pub fn server_pids(&self) -> impl Iterator<Item = u32> {
+        let living = self
+            .servers
+            .iter()
+            .filter(|(_, process)| !process.has_ended);
+        living.map(|(pid, _)| *pid)
+    }
+
+    /// The process of a sample, looked up if it is new.
+    pub fn owner(&mut self, pid: u32, spaces: &mut Spaces) -> SampleOwner<'_> {
+        if !self.servers.contains_key(&pid) {
+            if self.other_programs.contains(&pid) {
+                return SampleOwner::OtherProgram;
+            }
+            match self.find_postmaster(pid) {
+                Ancestry::Server(postmaster_pid) => self.adopt(pid, postmaster_pid),
+                Ancestry::OtherProgram => {
+                    self.other_programs.insert(pid);
+                    return SampleOwner::OtherProgram;
+                }
+                Ancestry::Ended => return SampleOwner::Unknown,
+            }
+        }
+        let process = self
+            .servers
+            .get_mut(&pid)
+            .expect("it exists or has just been added");
+        process.refresh(pid, spaces);
+        SampleOwner::Server(process)
+    }
+
+    pub fn forked(&mut self, pid: u32, parent_pid: u32, spaces: &mut Spaces) {
+        // PIDs are reused.
+        self.other_programs.remove(&pid);
+        self.servers.remove(&pid);
+        // Copied now, since the child may end before it is read.
+        match self.owner(parent_pid, spaces) {
+            SampleOwner::Server(parent) => {
+                let child = ProfiledProcess {
+                    role: Role::Unknown,
+                    is_current: false,
+                    has_ended: false,
+                    ..parent.clone()
+                };
+                self.servers.insert(pid, child);
+            }
+            SampleOwner::OtherProgram => {
+                self.other_programs.insert(pid);
+            }
+            SampleOwner::Unknown => {}
+        }
+    }
+
+    /// There may still be samples of the process to read, so only `remove_ended` removes it.
+    pub fn exited(&mut self, pid: u32) {
+        match self.servers.get_mut(&pid) {
+            Some(process) => process.has_ended = true,
+            None => self.ended_others.push(pid),
+        }
+    }
+
+    /// Removes the processes that have ended.
+    pub fn remove_ended(&mut self) {
+        self.servers.retain(|_, p| !p.has_ended);
+        for pid in self.ended_others.drain(..) {
+            self.other_programs.remove(&pid);
+        }
+    }
+
+    pub fn executed(&mut self, pid: u32, spaces: &mut Spaces) {
+        if let Some(process) = self.servers.get_mut(&pid) {
+            process.is_another_program = !self.postmasters.contains(&pid);
+            process.role = Role::Unknown;
+            // The new program's mappings follow as records.
+            process.space = Some(spaces.intern(pid, Vec::new()));
+            process.is_current = false;
+        }
+    }
+
+    pub fn mapped(&mut self, record: &MapRecord<'_>, spaces: &mut Spaces) {
+        let Some(process) = self.servers.get_mut(&record.pid) else {
+            return;
+        };
+        let text = String::from_utf8_lossy(record.path);
+        let file = MappedFile::from_kernel(&text, record.device, record.inode);
+        if let (true, Some(space), Some(file)) = (record.executable, process.space, file) {
+            let mapping = Mapping {
+                start: record.start,
+                end: record.start.saturating_add(record.len),
+                file_offset: record.file_offset,
+                file,
+            };
+            process.space = Some(spaces.with(space, record.pid, mapping));
+        }
+    }
+
+    fn adopt(&mut self, pid: u32, postmaster_pid: u32) {
+        let space = self.servers.get(&postmaster_pid).and_then(|p| p.space);
+        self.servers.insert(
+            pid,
+            ProfiledProcess {
+                postmaster_pid,
+                role: Role::Unknown,
+                space,
+                is_another_program: false,
+                is_current: false,
+                has_ended: false,
+            },
+        );
+    }
+
+    fn find_postmaster(&self, pid: u32) -> Ancestry {
+        let mut ancestor = pid;
+        for _ in 0..ANCESTORS_MAX {
+            if self.postmasters.contains(&ancestor) {
+                return Ancestry::Server(ancestor);
+            }
+            if ancestor <= 1 {
+                break;
+            }
+            match ProcessStat::read(ancestor) {
+                Ok(stat) => ancestor = stat.parent_pid,
+                Err(_) => return Ancestry::Ended,
+            }
+        }
+        Ancestry::OtherProgram
+    }
+}
+
+enum Ancestry {
+    Server(u32),
+    OtherProgram,
+    Ended,
+}
+
+impl ProfiledProcess {
+    /// Reads the mappings once per window, and the title until the role is known.
+    fn refresh(&mut self, pid: u32, spaces: &mut Spaces) {
+        if !self.is_current {
+            self.is_current = true;
+            // A process that has just ended keeps its inherited mappings.
+            if let Ok(mappings) = maps::read(pid)
+                && !mappings.is_empty()
+            {
+                self.space = Some(spaces.intern(pid, mappings));
+            }
+        }
+        self.learn_role(pid);
+    }
+
+    /// Reads the role, unless it is known or cannot be known.
+    pub fn learn_role(&mut self, pid: u32) {
+        if pid == self.postmaster_pid {
+            self.role = Role::Postmaster;
+        } else if self.role == Role::Unknown && !self.is_another_program {
+            self.role = Role::read(pid);
+        }
+    }
+}

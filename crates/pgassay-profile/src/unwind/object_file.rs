@@ -1,0 +1,451 @@
+//! An ELF object for the profiler: its segments, the names and extents of its functions, and the
+//! sections for unwinding stacks.
+//!
+//! Names come from `.symtab` and `.dynsym`, and from the debug file if one is installed. Extents of
+//! functions without a name come from `.eh_frame`, so that unknown code is at least counted by
+//! function.
+
+use crate::proc::maps::{MappedFile, Mapping, VDSO};
+use crate::unwind::debug_file::{self, DebugLinks};
+use crate::unwind::symbols::{RawSymbol, SymbolBinding, SymbolTable};
+use framehop::ExplicitModuleSectionInfo;
+use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
+use object::read::{ReadCache, ReadRef};
+use object::{Object, ObjectSection, ObjectSymbol};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+type ElfFile<'data, R> = object::read::elf::ElfFile64<'data, object::Endianness, R>;
+
+/// The contents of a section, shared by all processes that map the object.
+pub(crate) type SectionBytes = Arc<[u8]>;
+
+/// Assumed size of the function at an object's entry point if it is unknown; `_start` has 34 to 46
+/// bytes.
+const ENTRY_BYTES_MAX: u64 = 64;
+
+/// One loaded object.
+#[derive(Debug)]
+pub(crate) struct ObjectFile {
+    /// The file name without directories, or `[vdso]`.
+    pub name: Arc<str>,
+    pub symbols: SymbolTable,
+    /// There are only dynamic symbols, in the object and in a debug file.
+    pub is_stripped: bool,
+    /// The segments that contain code.
+    segments: Vec<LoadSegment>,
+    /// The function at the entry point; empty if there is none.
+    entry: Range<u64>,
+    sections: Sections,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LoadSegment {
+    file_offset: u64,
+    address: u64,
+    file_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Sections {
+    text: Option<Range<u64>>,
+    got: Option<Range<u64>>,
+    eh_frame: Option<(Range<u64>, SectionBytes)>,
+    eh_frame_hdr: Option<(Range<u64>, SectionBytes)>,
+}
+
+/// Why an object could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ObjectError {
+    #[error("{path}: {source}")]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{path} is not a valid object file: {source}")]
+    Parse {
+        path: PathBuf,
+        source: object::Error,
+    },
+}
+
+impl ObjectFile {
+    /// Reads the object file of a mapping of a process.
+    pub fn load(pid: u32, mapping: &Mapping) -> Result<Self, ObjectError> {
+        let path = &mapping.file.path;
+        let opened = |source| ObjectError::Open {
+            path: path.clone(),
+            source,
+        };
+        let parsed = |source| ObjectError::Parse {
+            path: path.clone(),
+            source,
+        };
+        if path == Path::new(VDSO) {
+            let bytes = own_vdso().map_err(opened)?;
+            return Self::parse(path, &bytes[..], pid).map_err(parsed);
+        }
+        let file = open_mapped(pid, mapping).map_err(opened)?;
+        Self::parse(path, &ReadCache::new(file), pid).map_err(parsed)
+    }
+
+    /// Reads an object file on disk.
+    pub fn read(path: &Path) -> Result<Self, ObjectError> {
+        let file = File::open(path).map_err(|source| ObjectError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
+        let parsed = Self::parse(path, &ReadCache::new(file), std::process::id());
+        parsed.map_err(|source| ObjectError::Parse {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    fn parse<'data, R>(path: &Path, data: R, pid: u32) -> Result<Self, object::Error>
+    where
+        R: ReadRef<'data>,
+    {
+        let elf = ElfFile::parse(data)?;
+        let endian = elf.endian();
+        let segments = code_segments(&elf);
+        // A debug file has the stripped names, for the same addresses.
+        let links = DebugLinks {
+            build_id: elf.build_id()?,
+            link: elf.gnu_debuglink()?,
+        };
+        let debug_file = debug_file::open(pid, path, links);
+        let debug_data = debug_file.map(ReadCache::new);
+        // Without it there are only fewer names, so errors are ignored.
+        let debug_elf = debug_data
+            .as_ref()
+            .and_then(|data| ElfFile::parse(data).ok());
+        let mut all = functions(&elf);
+        all.extend(debug_elf.iter().flat_map(functions));
+        let symbols = SymbolTable::new(all);
+        let name = path
+            .file_name()
+            .unwrap_or(path.as_os_str())
+            .to_string_lossy();
+        tracing::debug!(object = %name, functions = symbols.len(), "read an object file");
+        let mut object = Self {
+            name: Arc::from(&*name),
+            symbols,
+            is_stripped: !has_own_names(&elf) && !debug_elf.as_ref().is_some_and(has_own_names),
+            segments,
+            entry: 0..0,
+            sections: Sections::read(&elf)?,
+        };
+        let entry = elf.elf_header().e_entry(endian);
+        if entry != 0 {
+            let guess = entry..entry + ENTRY_BYTES_MAX;
+            object.entry = object.extent(entry).unwrap_or(guess);
+        }
+        Ok(object)
+    }
+
+    /// The load bias of a mapping: its addresses minus those in the object file. `None` if the
+    /// mapping cannot contain code of the object.
+    pub fn bias(&self, mapping: &Mapping) -> Option<u64> {
+        bias(&self.segments, mapping)
+    }
+
+    /// For framehop.
+    pub fn unwind_sections(&self) -> ExplicitModuleSectionInfo<SectionBytes> {
+        let of = |section: &Option<(Range<u64>, SectionBytes)>| section.clone().unzip();
+        let (eh_frame_svma, eh_frame) = of(&self.sections.eh_frame);
+        let (eh_frame_hdr_svma, eh_frame_hdr) = of(&self.sections.eh_frame_hdr);
+        ExplicitModuleSectionInfo {
+            text_svma: self.sections.text.clone(),
+            got_svma: self.sections.got.clone(),
+            eh_frame_svma,
+            eh_frame,
+            eh_frame_hdr_svma,
+            eh_frame_hdr,
+            ..Default::default()
+        }
+    }
+
+    /// The extent of the function at an address of the object file, from `.eh_frame`.
+    pub fn extent(&self, address: u64) -> Option<Range<u64>> {
+        let (hdr_range, hdr) = self.sections.eh_frame_hdr.as_ref()?;
+        let (range, bytes) = self.sections.eh_frame.as_ref()?;
+        let mut bases = BaseAddresses::default()
+            .set_eh_frame(range.start)
+            .set_eh_frame_hdr(hdr_range.start);
+        if let Some(text) = &self.sections.text {
+            bases = bases.set_text(text.start);
+        }
+        if let Some(got) = &self.sections.got {
+            bases = bases.set_got(got.start);
+        }
+        let hdr = EhFrameHdr::new(hdr, NativeEndian).parse(&bases, 8).ok()?;
+        let eh_frame = EhFrame::new(bytes, NativeEndian);
+        let fde = hdr
+            .table()?
+            .fde_for_address(&eh_frame, &bases, address, UnwindSection::cie_from_offset)
+            .ok()?;
+        Some(fde.initial_address()..fde.end_address())
+    }
+
+    /// There is unwind information for every function of this object, so an address outside of them
+    /// is not called code.
+    pub fn knows_its_extents(&self) -> bool {
+        self.sections.eh_frame_hdr.is_some() && self.sections.eh_frame.is_some()
+    }
+
+    /// Whether the address is in the function at the entry point.
+    pub fn is_entry(&self, address: u64) -> bool {
+        self.entry.contains(&address)
+    }
+}
+
+/// The address of a mapped object's variable in the process; `None` if the object has no such
+/// symbol.
+pub(crate) fn variable(
+    pid: u32,
+    mapping: &Mapping,
+    name: &str,
+) -> Result<Option<u64>, ObjectError> {
+    let path = &mapping.file.path;
+    let file = open_mapped(pid, mapping).map_err(|source| ObjectError::Open {
+        path: path.clone(),
+        source,
+    })?;
+    let data = ReadCache::new(file);
+    let elf = ElfFile::parse(&data).map_err(|source| ObjectError::Parse {
+        path: path.clone(),
+        source,
+    })?;
+    let mut symbols = elf.dynamic_symbols().chain(elf.symbols());
+    let found = symbols.find(|it| it.address() != 0 && it.name() == Ok(name));
+    let bias = bias(&code_segments(&elf), mapping);
+    Ok(found
+        .zip(bias)
+        .map(|(symbol, bias)| symbol.address().wrapping_add(bias)))
+}
+
+fn code_segments<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<LoadSegment> {
+    let endian = elf.endian();
+    elf.elf_program_headers()
+        .iter()
+        .filter(|header| {
+            header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian).contains(elf::PF_X)
+        })
+        .map(|header| LoadSegment {
+            file_offset: header.p_offset(endian),
+            address: header.p_vaddr(endian),
+            file_bytes: header.p_filesz(endian),
+        })
+        .collect()
+}
+
+/// A mapping consists of whole pages, so it can include parts of adjacent segments at its ends: its
+/// segment is the one that it includes most of.
+fn bias(segments: &[LoadSegment], mapping: &Mapping) -> Option<u64> {
+    let file_end = mapping.file_offset + (mapping.end - mapping.start);
+    let common_bytes = |s: &LoadSegment| {
+        let end = file_end.min(s.file_offset + s.file_bytes);
+        end.saturating_sub(mapping.file_offset.max(s.file_offset))
+    };
+    let segment = segments.iter().max_by_key(|s| common_bytes(s))?;
+    (common_bytes(segment) > 0).then(|| {
+        let in_segment = mapping.file_offset.wrapping_sub(segment.file_offset);
+        mapping
+            .start
+            .wrapping_sub(segment.address.wrapping_add(in_segment))
+    })
+}
+
+impl Sections {
+    fn read<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Result<Self, object::Error> {
+        let range = |name| {
+            elf.section_by_name(name)
+                .map(|s| s.address()..s.address() + s.size())
+        };
+        let load = |name| -> Result<Option<(Range<u64>, SectionBytes)>, object::Error> {
+            let Some(section) = elf.section_by_name(name) else {
+                return Ok(None);
+            };
+            let range = section.address()..section.address() + section.size();
+            Ok(Some((range, Arc::from(section.data()?))))
+        };
+        Ok(Self {
+            text: range(".text"),
+            got: range(".got"),
+            eh_frame: load(".eh_frame")?,
+            eh_frame_hdr: load(".eh_frame_hdr")?,
+        })
+    }
+}
+
+fn has_own_names<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> bool {
+    !elf.elf_symbol_table().is_empty()
+}
+
+/// All functions in `.symtab` and `.dynsym`; a stripped object has only the latter.
+fn functions<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<RawSymbol<'data>> {
+    let endian = elf.endian();
+    let mut functions = Vec::new();
+    for table in [elf.elf_symbol_table(), elf.elf_dynamic_symbol_table()] {
+        for symbol in table.symbols() {
+            // Assembly labels have no type; only those with a size are useful.
+            let is_code = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_NOTYPE);
+            if !is_code || symbol.st_shndx(endian) == elf::SHN_UNDEF {
+                continue;
+            }
+            let name = symbol.name(endian, table.strings()).ok();
+            let Some(name) = name.and_then(|name| std::str::from_utf8(name).ok()) else {
+                continue;
+            };
+            functions.push(RawSymbol {
+                start: symbol.st_value(endian),
+                size: symbol.st_size(endian),
+                binding: match symbol.st_bind() {
+                    elf::STB_GLOBAL => SymbolBinding::Global,
+                    elf::STB_WEAK => SymbolBinding::Weak,
+                    _ => SymbolBinding::Local,
+                },
+                name,
+            });
+        }
+    }
+    functions
+}
+
+/// Opens a file mapped by a process, even if it is deleted or in another mount namespace.
+fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<File> {
+    let MappedFile {
+        path,
+        deleted,
+        device,
+        inode,
+    } = &mapping.file;
+    if *deleted {
+        // The exact file through the kernel, if permitted; for the program itself there is a second
+        // link, which requires no privilege.
+        let range = format!(
+            "/proc/{pid}/map_files/{:x}-{:x}",
+            mapping.start, mapping.end
+        );
+        return File::open(range).or_else(|refused| {
+            let exe = format!("/proc/{pid}/exe");
+            let linked = std::fs::read_link(&exe)?;
+            match MappedFile::from_kernel(&linked.to_string_lossy(), *device, *inode) {
+                Some(file) if file == mapping.file => File::open(exe),
+                _ => Err(refused),
+            }
+        });
+    }
+    let mut inside = PathBuf::from(format!("/proc/{pid}/root"));
+    inside.push(path.strip_prefix("/").unwrap_or(path));
+    File::open(&inside).or_else(|refused| {
+        // By path in our own root, where it may be another file.
+        let file = File::open(path)?;
+        let is_same = file.metadata()?.ino() == *inode;
+        if is_same { Ok(file) } else { Err(refused) }
+    })
+}
+
+/// The `vDSO` is the same in every process, so our own copy is used.
+fn own_vdso() -> io::Result<Vec<u8>> {
+    let own = crate::proc::maps::read(std::process::id())?;
+    let vdso = own
+        .iter()
+        .find(|m| m.file.path == Path::new(VDSO))
+        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    let mut bytes = vec![0; (vdso.end - vdso.start) as usize];
+    let mut memory = File::open("/proc/self/mem")?;
+    memory.seek(SeekFrom::Start(vdso.start))?;
+    memory.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> (ObjectFile, Mapping) {
+        let mappings = crate::proc::maps::read(std::process::id()).unwrap();
+        let path = std::env::current_exe().unwrap();
+        let mapping = mappings.into_iter().find(|m| m.file.path == path).unwrap();
+        (
+            ObjectFile::load(std::process::id(), &mapping).unwrap(),
+            mapping,
+        )
+    }
+
+    #[inline(never)]
+    fn a_function_of_this_file() -> u64 {
+        std::hint::black_box(7)
+    }
+
+    #[test]
+    fn a_function_of_this_program_is_found_by_its_address() {
+        assert_eq!(a_function_of_this_file(), 7);
+        let (file, mapping) = own();
+        let run = a_function_of_this_file as *const () as u64;
+        let stated = run.wrapping_sub(file.bias(&mapping).unwrap());
+        let (name, extent) = file.symbols.lookup(stated).unwrap();
+        assert!(name.contains("a_function_of_this_file"), "{name}");
+        assert_eq!(extent.start, stated);
+        let unwound = file.extent(stated).unwrap();
+        assert_eq!(unwound, extent, ".eh_frame and the symbol agree");
+        assert!(file.knows_its_extents());
+        assert!(!file.is_entry(stated));
+    }
+
+    #[test]
+    fn the_vdso_is_readable_and_has_the_clock_functions() {
+        let mappings = crate::proc::maps::read(std::process::id()).unwrap();
+        let Some(mapping) = mappings.iter().find(|m| m.file.path == Path::new(VDSO)) else {
+            // Kernels can be booted without a vDSO.
+            return;
+        };
+        let file = ObjectFile::load(std::process::id(), mapping).unwrap();
+        assert_eq!(&*file.name, VDSO);
+        assert!(file.symbols.len() > 0);
+        assert!(file.bias(mapping).is_some());
+    }
+
+    #[test]
+    fn a_mapping_that_shares_a_page_of_two_segments_gets_the_right_one() {
+        // lld's layout: in the file, the second segment begins in the page in which the first ends;
+        // in memory, it is one page higher.
+        let segments = [
+            LoadSegment {
+                file_offset: 0,
+                address: 0,
+                file_bytes: 0x5432,
+            },
+            LoadSegment {
+                file_offset: 0x5432,
+                address: 0x6432,
+                file_bytes: 0x9000,
+            },
+        ];
+        let mut mapping = own().1;
+        (mapping.start, mapping.end, mapping.file_offset) = (0x70_6000, 0x71_0000, 0x5000);
+        assert_eq!(bias(&segments, &mapping), Some(0x70_0000));
+        mapping.file_offset = 0x10_0000;
+        assert_eq!(bias(&segments, &mapping), None);
+    }
+
+    #[test]
+    fn the_error_for_an_invalid_object_file_includes_its_path() {
+        let mut mapping = own().1;
+        let dir = tempfile::tempdir().unwrap();
+        mapping.file.path = dir.path().join("text");
+        std::fs::write(&mapping.file.path, "not an object").unwrap();
+        let error = ObjectFile::load(std::process::id(), &mapping).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("text is not a valid object file"),
+            "{error}"
+        );
+    }
+}

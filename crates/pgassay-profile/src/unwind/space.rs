@@ -1,0 +1,231 @@
+//! Address spaces: mappings, and stack unwinding.
+//!
+//! A postmaster's children are forked and never execute another program, so they share one address
+//! layout. Processes with equal mappings share one space here; a backend that loads an additional
+//! library gets another. Each object is read once for all spaces.
+
+use crate::arch::{REGS_COUNT, user_regs};
+use crate::proc::maps::{MappedFile, Mapping};
+use crate::unwind::object_file::{ObjectFile, SectionBytes};
+use framehop::{CacheNative, MayAllocateDuringUnwind, Module, Unwinder, UnwinderNative};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Index of an object.
+pub(crate) type ObjectId = u32;
+/// Index of an address space.
+pub(crate) type SpaceId = usize;
+
+/// Maximum number of frames in a stack.
+const FRAMES_MAX: usize = 1024;
+
+/// A code location: an address in an object's own address space, or outside all objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct CodeAddress {
+    pub object: Option<ObjectId>,
+    pub address: u64,
+}
+
+/// Where unwinding of a user stack ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StackEnd {
+    /// At the process's entry.
+    Entry,
+    /// At the end of the copied part of a deeper stack.
+    Truncated,
+    /// At a frame that could not be unwound.
+    Failed,
+}
+
+/// All spaces and objects.
+#[derive(Default)]
+pub(crate) struct Spaces {
+    all: Vec<AddressSpace>,
+    by_mappings: HashMap<Vec<Mapping>, SpaceId>,
+    objects: Vec<Arc<ObjectFile>>,
+    by_file: HashMap<MappedFile, Option<ObjectId>>,
+    unreadable: BTreeSet<String>,
+}
+
+struct AddressSpace {
+    mappings: Vec<Mapping>,
+    modules: Vec<SpaceModule>,
+    unwinder: UnwinderNative<SectionBytes, MayAllocateDuringUnwind>,
+    cache: CacheNative<MayAllocateDuringUnwind>,
+}
+
+struct SpaceModule {
+    range: Range<u64>,
+    bias: u64,
+    object: ObjectId,
+}
+
+impl Spaces {
+    /// The space with exactly these mappings; `pid` is a process that has them, used to open their
+    /// files.
+    pub fn intern(&mut self, pid: u32, mappings: Vec<Mapping>) -> SpaceId {
+        if let Some(&id) = self.by_mappings.get(&mappings) {
+            return id;
+        }
+        let mut modules = Vec::new();
+        let mut unwinder = UnwinderNative::new();
+        for mapping in &mappings {
+            let Some(object) = self.object(pid, mapping) else {
+                continue;
+            };
+            let file = &self.objects[object as usize];
+            let Some(bias) = file.bias(mapping) else {
+                continue;
+            };
+            let range = mapping.start..mapping.end;
+            unwinder.add_module(Module::new(
+                file.name.to_string(),
+                range.clone(),
+                bias,
+                file.unwind_sections(),
+            ));
+            modules.push(SpaceModule {
+                range,
+                bias,
+                object,
+            });
+        }
+        let id = self.all.len();
+        self.by_mappings.insert(mappings.clone(), id);
+        self.all.push(AddressSpace {
+            mappings,
+            modules,
+            unwinder,
+            cache: CacheNative::new(),
+        });
+        id
+    }
+
+    /// A space with an additional mapping.
+    pub fn with(&mut self, id: SpaceId, pid: u32, mapping: Mapping) -> SpaceId {
+        let mut mappings = self.all[id].mappings.clone();
+        crate::proc::maps::insert(&mut mappings, mapping);
+        self.intern(pid, mappings)
+    }
+
+    /// The number of spaces.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Discards the spaces, but not the objects.
+    pub fn clear(&mut self) {
+        self.all.clear();
+        self.by_mappings.clear();
+    }
+
+    /// Objects that could not be read, and why.
+    pub fn unreadable(&self) -> impl Iterator<Item = &String> {
+        self.unreadable.iter()
+    }
+
+    /// Names of stripped objects without a debug file.
+    pub fn stripped(&self) -> impl Iterator<Item = &Arc<str>> {
+        let stripped = self.objects.iter().filter(|object| object.is_stripped);
+        stripped.map(|object| &object.name)
+    }
+
+    fn object(&mut self, pid: u32, mapping: &Mapping) -> Option<ObjectId> {
+        if let Some(known) = self.by_file.get(&mapping.file) {
+            return *known;
+        }
+        let id = match ObjectFile::load(pid, mapping) {
+            Ok(file) => {
+                self.objects.push(Arc::new(file));
+                Some((self.objects.len() - 1) as ObjectId)
+            }
+            Err(error) => {
+                tracing::warn!(%error, pid, "cannot read an object file; its functions have no names");
+                self.unreadable.insert(error.to_string());
+                None
+            }
+        };
+        self.by_file.insert(mapping.file.clone(), id);
+        id
+    }
+
+    /// Unwinds a user stack from its leaf and passes each address to `visit`, which returns whether
+    /// the address is known to be code; unwinding stops at one that is not, since further frames
+    /// would be guesses.
+    ///
+    /// `stack` is the copy from the stack pointer upward; `stack_is_full` if it has the maximum
+    /// size.
+    pub fn unwind(
+        &mut self,
+        id: SpaceId,
+        regs: &[u64; REGS_COUNT],
+        stack: &[u8],
+        stack_is_full: bool,
+        mut visit: impl FnMut(&[Arc<ObjectFile>], CodeAddress) -> bool,
+    ) -> StackEnd {
+        let AddressSpace {
+            modules,
+            unwinder,
+            cache,
+            ..
+        } = &mut self.all[id];
+        let objects = &self.objects;
+        let regs = user_regs(regs);
+        let mut beyond = false;
+        let mut read_stack = |address: u64| {
+            let word = address
+                .checked_sub(regs.sp)
+                .and_then(|at| usize::try_from(at).ok())
+                .map(|at| stack.get(at..).and_then(|rest| rest.first_chunk::<8>()));
+            beyond |= word == Some(None);
+            word.flatten()
+                .map(|bytes| u64::from_ne_bytes(*bytes))
+                .ok_or(())
+        };
+        let mut frames = unwinder.iter_frames(regs.ip, regs.unwind, cache, &mut read_stack);
+        for depth in 0..FRAMES_MAX {
+            let Ok(next) = frames.next() else { break };
+            let Some(frame) = next else {
+                return StackEnd::Entry;
+            };
+            // A return address after a call at the end of a function is outside of it; framehop
+            // looks up the byte before it, and so must we.
+            let code = locate(modules, frame.address_for_lookup());
+            let is_known = visit(objects, code);
+            // The entry code of old C libraries has no unwind information and is not marked as
+            // outermost.
+            if code
+                .object
+                .is_some_and(|o| objects[o as usize].is_entry(code.address))
+            {
+                return StackEnd::Entry;
+            }
+            if !is_known && depth > 0 {
+                break;
+            }
+        }
+        if beyond && stack_is_full {
+            StackEnd::Truncated
+        } else {
+            StackEnd::Failed
+        }
+    }
+}
+
+fn locate(modules: &[SpaceModule], address: u64) -> CodeAddress {
+    let after = modules.partition_point(|m| m.range.start <= address);
+    match modules[..after]
+        .last()
+        .filter(|m| m.range.contains(&address))
+    {
+        Some(module) => CodeAddress {
+            object: Some(module.object),
+            address: address.wrapping_sub(module.bias),
+        },
+        None => CodeAddress {
+            object: None,
+            address,
+        },
+    }
+}

@@ -1,0 +1,303 @@
+//! The flags of the subcommands; those of `bench`, `calibrate`, `count` and `timing` are with their code.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand};
+use pgassay_core::study::HumanDuration;
+use pgassay_lab::ServerOptions;
+use pgassay_report::ExportFormat;
+
+/// When output is colored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ColorWhen {
+    /// If stdout is a terminal or `CLICOLOR_FORCE` is set, unless `NO_COLOR` is set.
+    Auto,
+    /// Even if stdout is not a terminal.
+    Always,
+    /// Plain text.
+    Never,
+}
+
+/// Flags of `pgassay run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Study file, or name of a built-in study (see `pgassay studies`).
+    pub study: String,
+
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
+
+    #[command(flatten)]
+    pub run: RunFlags,
+}
+
+/// Flags of all commands that run trials and store a result.
+#[derive(Debug, Args)]
+pub struct RunFlags {
+    #[command(flatten)]
+    pub server: ServerArgs,
+
+    #[command(flatten)]
+    pub results: ResultsArgs,
+
+    /// After the trials, also count instructions per transaction for each variant, with one
+    /// client and the server under valgrind (about 20 s per variant).
+    #[arg(long)]
+    pub counted: bool,
+
+    /// After the trials, benchmark the findings' suggested fixes as additional variants, against
+    /// the affected variant. Covers fixes that change a setting, the protocol or the version.
+    #[arg(long, alias = "try-remedies")]
+    pub try_fixes: bool,
+
+    /// Print the complete result as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `pgassay profile`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").args(["pid", "dsn"]).multiple(true).required(true))]
+pub struct ProfileArgs {
+    /// Process ID of the postmaster (profiles all backends) or of a single backend.
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// Connect to the server to find its processes and count its transactions. On a remote server,
+    /// pgassay can only sample `pg_stat_activity`. A URI or `keyword=value …`; PGHOST etc. supply
+    /// missing parameters.
+    #[arg(long, value_name = "CONNINFO")]
+    pub dsn: Option<String>,
+
+    /// How long to profile. Ctrl-C stops early and prints what was collected.
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub duration: HumanDuration,
+
+    /// Samples per second of each busy CPU. 99 costs the server less than 1%, 999 about 8%.
+    #[arg(long, value_name = "HZ", default_value_t = 99)]
+    pub frequency: u32,
+
+    /// Also record where backends are blocked, by tracing context switches for 10 ms of every
+    /// 150 ms. Costs the server 2% to 10% more. The HTML page shows both flame graphs; exports
+    /// contain the blocked time.
+    #[arg(long)]
+    pub off_cpu: bool,
+
+    /// Write an HTML page with the flame graph.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Export the stacks; can be repeated. FORMAT is folded, speedscope, pprof, firefox, or perf
+    /// (the text of `perf report --stdio`). If FILE is `-`, write to stdout instead of the
+    /// summary.
+    #[arg(long, value_name = "FORMAT=FILE")]
+    pub export: Vec<ExportTo>,
+
+    /// Print the complete profile as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The argument of `--export`.
+#[derive(Debug, Clone)]
+pub struct ExportTo {
+    /// The format of the stacks.
+    pub format: ExportFormat,
+    /// The output file; `-` is stdout.
+    pub file: PathBuf,
+}
+
+impl FromStr for ExportTo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = || ExportFormat::ALL.map(|(name, _)| name).join(", ");
+        let Some((name, file)) = text.split_once('=').filter(|(_, file)| !file.is_empty()) else {
+            return Err(format!(
+                "expected FORMAT=FILE, where FORMAT is one of {}",
+                known()
+            ));
+        };
+        match ExportFormat::ALL.iter().find(|(it, _)| *it == name) {
+            Some(&(_, format)) => Ok(Self {
+                format,
+                file: file.into(),
+            }),
+            None => Err(format!("unknown format {name:?}; use one of {}", known())),
+        }
+    }
+}
+
+/// Flags that override the study file, shared by `run` and `study plan`.
+#[derive(Debug, Clone, Args, Default)]
+pub struct ChoiceArgs {
+    /// Use the study's quick length: a shorter run with wider confidence intervals.
+    #[arg(long, conflicts_with = "length")]
+    pub quick: bool,
+
+    /// Total measuring time (10s, 2min), not including warm-up.
+    #[arg(long, value_name = "TIME")]
+    pub length: Option<HumanDuration>,
+
+    /// Pairs of trials per comparison. More pairs give narrower confidence intervals.
+    #[arg(long, value_name = "N")]
+    pub pairs: Option<u32>,
+
+    /// Numbers of concurrent clients, instead of the study's list.
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',')]
+    pub clients: Option<Vec<u32>>,
+
+    /// Run only these variants; can be repeated. The first is the baseline.
+    #[arg(long, value_name = "NAME,…")]
+    pub variant: Option<Vec<String>>,
+
+    /// Run only these scripts, each as a separate condition.
+    #[arg(long, value_name = "NAME,…")]
+    pub script: Option<Vec<String>>,
+
+    /// Value for `${name}` in the study; can be repeated.
+    #[arg(long = "param", value_name = "NAME=VALUE")]
+    pub parameters: Vec<String>,
+
+    /// PostgreSQL version, such as 18, 9.6 or 10.23, instead of the study's. With several
+    /// versions, each is a separate condition.
+    #[arg(long = "server", value_name = "VERSION,…", value_delimiter = ',')]
+    pub versions: Vec<String>,
+
+    /// Directory that contains bin/postgres, instead of downloading a version.
+    #[arg(long, value_name = "DIR", conflicts_with = "versions")]
+    pub binaries: Option<String>,
+
+    /// Use a running server instead of starting one. A URI or `keyword=value …`; PGHOST etc.
+    /// supply missing parameters. pgassay does not reconfigure or restart it. It creates separate
+    /// databases for the data and drops them after the run.
+    #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["versions", "binaries"])]
+    pub dsn: Option<String>,
+
+    /// Seed for the order of trials and the scripts' random numbers; printed with the result.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Disable CPU profiling: a third fewer trials, but no account of where time goes.
+    #[arg(long)]
+    pub no_profile: bool,
+}
+
+/// How servers are found and run.
+#[derive(Debug, Args, Default)]
+pub struct ServerArgs {
+    /// Download nothing; use cached or installed PostgreSQL versions.
+    #[arg(long)]
+    pub offline: bool,
+
+    /// Mirror of Maven Central to download PostgreSQL from.
+    #[arg(long, value_name = "URL", env = "PGASSAY_MIRROR")]
+    pub mirror: Option<String>,
+
+    /// Directory for downloaded PostgreSQL versions.
+    #[arg(long, value_name = "DIR", env = "PGASSAY_CACHE")]
+    pub cache: Option<PathBuf>,
+
+    /// Operating system user for the servers if pgassay runs as root, because PostgreSQL refuses
+    /// to run as root [default: nobody].
+    #[arg(long, value_name = "USER")]
+    pub run_as: Option<String>,
+
+    /// Directory in which to create temporary data directories, on the disk that you want to
+    /// measure [default: the system's temporary directory].
+    #[arg(long, value_name = "DIR")]
+    pub data_parent: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    /// As the laboratory takes them.
+    pub fn options(&self) -> ServerOptions {
+        ServerOptions {
+            offline: self.offline,
+            mirror: self.mirror.clone(),
+            cache: self.cache.clone(),
+            run_as: self.run_as.clone(),
+            data_parent: self.data_parent.clone(),
+        }
+    }
+}
+
+/// Where results are stored.
+#[derive(Debug, Args, Default)]
+pub struct ResultsArgs {
+    /// Directory for results [default: ~/.local/share/pgassay/runs].
+    #[arg(long, value_name = "DIR", env = "PGASSAY_RESULTS")]
+    pub results: Option<PathBuf>,
+}
+
+/// Flags of commands whose only option is the output format.
+#[derive(Debug, Args)]
+pub struct JsonArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The subcommands of `pgassay study`.
+#[derive(Debug, Subcommand)]
+pub enum StudyCommand {
+    /// Check a study file: its keys, names, parameters and scripts.
+    Check {
+        /// Study file, or name of a built-in study.
+        study: String,
+    },
+    /// Print the servers, the order of trials, and the estimated duration.
+    Plan {
+        /// Study file, or name of a built-in study.
+        study: String,
+        #[command(flatten)]
+        choice: Box<ChoiceArgs>,
+        /// Print the plan as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the text of a study, for example as a template for your own.
+    Show {
+        /// Study file, or name of a built-in study.
+        study: String,
+    },
+    /// Print the JSON Schema for study files, for use in editors.
+    Schema,
+}
+
+/// Flags of `pgassay list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    pub results: ResultsArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `pgassay show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Run ID or a prefix of it, `last`, or the directory of a run.
+    #[arg(default_value = "last")]
+    pub run: String,
+    #[command(flatten)]
+    pub results: ResultsArgs,
+    /// Print the complete result as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `pgassay report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Run ID or a prefix of it, `last`, or the directory of a run.
+    #[arg(default_value = "last")]
+    pub run: String,
+    #[command(flatten)]
+    pub results: ResultsArgs,
+    /// Output file; `-` is stdout [default: report.html in the run's directory].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
