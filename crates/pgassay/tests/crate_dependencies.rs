@@ -6,12 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crate → crates it may depend on. `pgassay` may depend on all; `xtask` is a tool.
-const MAY_KNOW: [(&str, &[&str]); 11] = [
+const MAY_KNOW: [(&str, &[&str]); 12] = [
     ("pgassay-wire", &[]),
     ("pgassay-script", &[]),
     ("pgassay-stats", &[]),
     ("pgassay-core", &["pgassay-stats"]),
     ("pgassay-count", &["pgassay-core"]),
+    ("pgassay-explain", &[]),
     ("pgassay-load", &["pgassay-wire", "pgassay-script"]),
     ("pgassay-relay", &[]),
     ("pgassay-server", &["pgassay-wire"]),
@@ -21,12 +22,13 @@ const MAY_KNOW: [(&str, &[&str]); 11] = [
 ];
 
 /// Crates without I/O.
-const PURE: [&str; 5] = [
+const PURE: [&str; 6] = [
     "pgassay-wire",
     "pgassay-script",
     "pgassay-stats",
     "pgassay-core",
     "pgassay-count",
+    "pgassay-explain",
 ];
 
 /// Modules that do I/O or read a clock.
