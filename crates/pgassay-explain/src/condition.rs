@@ -21,7 +21,7 @@ pub(crate) struct Clause {
 /// Names in a plan's conditions that are not comparable as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NameMap {
-    /// The names of SubPlans and InitPlans, `1` or since 19 `expr_1`, by their order in the plan.
+    /// The names of `SubPlans` and `InitPlans`, `1` or since 19 `expr_1`, by their order in the plan.
     subplans: BTreeMap<String, usize>,
     /// The aliases of partitions, and the alias of their root.
     pub(crate) roots: BTreeMap<String, String>,
@@ -248,7 +248,7 @@ fn reduce(found: &mut Vec<Piece>) -> bool {
         return false;
     };
     found.truncate(open + 1);
-    found[open].text = "?".to_owned();
+    "?".clone_into(&mut found[open].text);
     found[open].is_word = false;
     true
 }

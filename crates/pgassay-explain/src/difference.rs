@@ -9,9 +9,10 @@ use crate::changes;
 use crate::figures::StepFigures;
 use crate::lines::{DifferenceLine, lines};
 use crate::matching::match_steps;
+use crate::partitions::KnownPartitions;
 use crate::plan::{BufferUsage, QueryPlan};
 use crate::share::node_shares;
-use crate::step::{PlanStep, steps, wide_appends};
+use crate::step::{CHILDREN_MAX, PlanStep, steps};
 
 /// The kinds of differences, in the order in which they are reported.
 #[derive(
@@ -116,8 +117,8 @@ pub(crate) struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn new(plan: &'a QueryPlan, folded: &BTreeSet<String>) -> Self {
-        let steps = steps(plan, folded);
+    fn new(plan: &'a QueryPlan, known: &KnownPartitions) -> Self {
+        let steps = steps(plan, known);
         let shares = node_shares(plan);
         let figures = steps
             .iter()
@@ -141,9 +142,8 @@ impl<'a> Side<'a> {
 impl PlanDifference {
     /// Compares two plans of the same question: of another server, setting, schema or text.
     pub fn between(a: &QueryPlan, b: &QueryPlan) -> Self {
-        // Partitions are one step in both plans or in neither, or they could not be matched.
-        let folded: BTreeSet<String> = &wide_appends(a) | &wide_appends(b);
-        let (side_a, side_b) = (Side::new(a, &folded), Side::new(b, &folded));
+        let known = KnownPartitions::of([a, b], CHILDREN_MAX);
+        let (side_a, side_b) = (Side::new(a, &known), Side::new(b, &known));
         let matching = match_steps((a, &side_a.steps), (b, &side_b.steps));
         let changes = changes::changes(&side_a, &side_b, &matching);
         Self {

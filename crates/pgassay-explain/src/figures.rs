@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{BufferUsage, QueryPlan};
 use crate::share::NodeShare;
-use crate::spill::spill_state;
+use crate::spill::{SpillState, spill_state};
 use crate::step::PlanStep;
 
 /// The figures of a step in one plan. With ANALYZE, except for the first.
@@ -59,7 +59,7 @@ impl StepFigures {
                 .zip(total_ms)
                 .filter(|(_, total)| *total > 0.0)
                 .map(|(own, total)| own / total),
-            is_spilled: spill.as_ref().is_some_and(|it| it.is_spilled()),
+            is_spilled: spill.as_ref().is_some_and(SpillState::is_spilled),
             memory: spill.map(|it| it.to_string()),
         }
     }

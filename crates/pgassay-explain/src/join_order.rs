@@ -99,6 +99,7 @@ fn leaf(plan: &QueryPlan, step: &PlanStep) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::partitions::KnownPartitions;
     use crate::step::steps;
 
     #[test]
@@ -115,7 +116,7 @@ mod tests {
                         {"Node Type": "Seq Scan", "Alias": "d"}]}]}]}]}]}}]"#,
         )
         .unwrap();
-        let trees = join_trees(&plan, &steps(&plan, &BTreeSet::new()));
+        let trees = join_trees(&plan, &steps(&plan, &KnownPartitions::default()));
         let orders: Vec<_> = trees.iter().map(|it| it.order.as_str()).collect();
         assert_eq!(orders, ["((a b) {c, d})", "(c d)"]);
     }

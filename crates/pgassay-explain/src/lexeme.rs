@@ -54,12 +54,12 @@ pub(crate) fn lexemes(source: &str) -> Option<Vec<Lexeme<'_>>> {
     let mut found = Vec::new();
     let mut at = 0;
     while let Some(rest) = source.get(at..).filter(|rest| !rest.is_empty()) {
-        let (kind, length) = if let Some(length) = skipped(rest) {
-            at += length?;
+        let white = skipped(rest)?;
+        if white > 0 {
+            at += white;
             continue;
-        } else {
-            lexeme(rest)?
-        };
+        }
+        let (kind, length) = lexeme(rest)?;
         let text = &rest[..length];
         found.push(Lexeme {
             kind,
@@ -71,17 +71,17 @@ pub(crate) fn lexemes(source: &str) -> Option<Vec<Lexeme<'_>>> {
     Some(found)
 }
 
-/// The length of white space or a comment at the beginning; `Some(None)` if a comment does not end.
-fn skipped(rest: &str) -> Option<Option<usize>> {
+/// The length of white space or a comment at the beginning, or 0. `None` if a comment does not end.
+fn skipped(rest: &str) -> Option<usize> {
     let first = rest.chars().next()?;
     if first.is_whitespace() {
-        Some(Some(first.len_utf8()))
+        Some(first.len_utf8())
     } else if rest.starts_with("--") {
-        Some(Some(rest.find(['\n', '\r']).unwrap_or(rest.len())))
+        Some(rest.find(['\n', '\r']).unwrap_or(rest.len()))
     } else if rest.starts_with("/*") {
-        Some(comment(rest))
+        comment(rest)
     } else {
-        None
+        Some(0)
     }
 }
 

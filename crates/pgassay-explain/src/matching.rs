@@ -5,9 +5,9 @@
 //!    executed and in whatever order.
 //! 3. Scans of the same table.
 //! 4. What remains below matched parents: by the longest common subsequence of node types, then by the
-//!    role below the parent.
+//!    role below the parent. Of the tables that both plans have, both steps must have the same below.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::plan::QueryPlan;
 use crate::step::{PlanStep, StepClass};
@@ -43,7 +43,12 @@ pub(crate) fn match_steps(
     } else {
         (plan_a, a, plan_b, b)
     };
+    let [tables_a, tables_b] = [a, b].map(|steps| {
+        let aliases = steps.iter().flat_map(|it| &it.aliases);
+        aliases.cloned().collect::<BTreeSet<String>>()
+    });
     let mut matcher = Matcher {
+        common: &tables_a & &tables_b,
         plans: [plan_a, plan_b],
         steps: [a, b],
         found: PlanMatching {
@@ -69,6 +74,8 @@ pub(crate) fn match_steps(
 struct Matcher<'a> {
     plans: [&'a QueryPlan; 2],
     steps: [&'a [PlanStep]; 2],
+    /// The tables of both plans.
+    common: BTreeSet<String>,
     found: PlanMatching,
 }
 
@@ -228,7 +235,8 @@ impl Matcher<'_> {
     fn rest(&mut self, lists: &[Vec<usize>; 2]) -> Vec<(usize, usize)> {
         let types = [0, 1].map(|side| {
             let list = lists[side].iter();
-            list.map(|&at| self.node_type(side, at)).collect::<Vec<_>>()
+            list.map(|&at| (self.node_type(side, at), self.common_tables(side, at)))
+                .collect::<Vec<_>>()
         });
         let mut pairs: Vec<(usize, usize)> = common_subsequence(&types[0], &types[1])
             .into_iter()
@@ -248,12 +256,20 @@ impl Matcher<'_> {
         pairs
     }
 
+    /// The tables below a step that the other plan has too.
+    fn common_tables(&self, side: usize, at: usize) -> BTreeSet<&str> {
+        let step = &self.steps[side][at];
+        let aliases = step.aliases.iter().filter(|it| self.common.contains(*it));
+        aliases.map(String::as_str).collect()
+    }
+
     /// Whether two steps are of the same kind and have the same relationship to their parents.
     fn has_same_role(&self, a: usize, b: usize) -> bool {
         let [step_a, step_b] = [&self.steps[0][a], &self.steps[1][b]];
         let relationship =
             |side: usize, step: &PlanStep| self.plans[side].nodes[step.node].relationship.clone();
         step_a.class == step_b.class
+            && self.common_tables(0, a) == self.common_tables(1, b)
             && !step_a.class.is_pass_through()
             && relationship(0, step_a) == relationship(1, step_b)
             && step_a.subplan == step_b.subplan
@@ -300,7 +316,7 @@ fn pairs_by(a: &[usize], b: &[usize], key: impl Fn(usize, usize) -> String) -> V
 }
 
 /// The positions of the longest common subsequence.
-fn common_subsequence(a: &[&str], b: &[&str]) -> Vec<(usize, usize)> {
+fn common_subsequence<T: PartialEq>(a: &[T], b: &[T]) -> Vec<(usize, usize)> {
     let mut lengths = vec![vec![0_usize; b.len() + 1]; a.len() + 1];
     for i in (0..a.len()).rev() {
         for j in (0..b.len()).rev() {

@@ -323,7 +323,7 @@ mod tests {
         let worker = &plan.nodes[0].workers[0];
         assert_eq!(worker.number, 1);
         assert_eq!(worker.memory.sort_method.as_deref(), Some("external merge"));
-        assert_eq!(worker.actual.unwrap().rows, 1284.0);
+        assert_eq!(worker.actual.map(|it| it.rows), Some(1284.0));
         assert_eq!(plan.nodes[0].workers.len(), 2);
     }
 

@@ -5,7 +5,7 @@
 //! names. If the planner leaves one partition, it removes the Append (since 12) and the scan has the
 //! table's alias.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::{PlanNode, QueryPlan};
 
@@ -14,8 +14,58 @@ pub(crate) fn is_append(node: &PlanNode) -> bool {
     matches!(node.node_type.as_str(), "Append" | "Merge Append")
 }
 
+/// What plans that are compared know of each other's partitions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct KnownPartitions {
+    /// The roots whose partitions are one step: in all plans or in none, or they could not be matched.
+    pub(crate) folded: BTreeSet<String>,
+    /// The root of each partition that is scanned without an alias.
+    by_name: BTreeMap<String, String>,
+}
+
+impl KnownPartitions {
+    /// Of plans that are compared; an Append has at most this many steps below.
+    pub(crate) fn of(plans: [&QueryPlan; 2], children_max: usize) -> Self {
+        let mut known = Self::default();
+        for plan in plans {
+            let wide = (0..plan.nodes.len()).filter(|&at| members(plan, at).len() > children_max);
+            known
+                .folded
+                .extend(wide.filter_map(|at| append_root(plan, at)));
+            let roots = appended_roots(plan);
+            let partitions = plan
+                .nodes
+                .iter()
+                .filter_map(|it| it.object.as_ref().zip(it.alias.as_ref()));
+            known.by_name.extend(
+                partitions
+                    .filter_map(|(name, alias)| Some((name.clone(), roots.get(alias)?.clone()))),
+            );
+        }
+        known
+    }
+}
+
 /// The alias of each partition in a plan, and the alias of its root.
-pub(crate) fn partition_roots(plan: &QueryPlan) -> BTreeMap<String, String> {
+pub(crate) fn partition_roots(
+    plan: &QueryPlan,
+    known: &KnownPartitions,
+) -> BTreeMap<String, String> {
+    let mut found = appended_roots(plan);
+    // In 12, the only partition left has its own name for an alias.
+    for node in plan.nodes.iter().filter(|it| it.object == it.alias) {
+        let root = node
+            .alias
+            .as_ref()
+            .and_then(|alias| known.by_name.get_key_value(alias));
+        if let Some((name, root)) = root {
+            found.entry(name.clone()).or_insert_with(|| root.clone());
+        }
+    }
+    found
+}
+
+fn appended_roots(plan: &QueryPlan) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for at in 0..plan.nodes.len() {
         let Some(root) = append_root(plan, at) else {
@@ -26,6 +76,14 @@ pub(crate) fn partition_roots(plan: &QueryPlan) -> BTreeMap<String, String> {
         }
     }
     found
+}
+
+/// The children of an Append that are not subplans; none for other nodes.
+fn members(plan: &QueryPlan, at: usize) -> Vec<usize> {
+    let node = &plan.nodes[at];
+    let children = node.children.iter().copied();
+    let members = children.filter(|it| is_append(node) && !plan.nodes[*it].is_subplan());
+    members.collect()
 }
 
 /// The alias of the table whose partitions an Append scans. `None` if the node is no Append, or appends
@@ -67,9 +125,7 @@ fn scanned_aliases(plan: &QueryPlan, at: usize) -> Vec<&str> {
     let mut left = vec![at];
     while let Some(at) = left.pop() {
         let node = &plan.nodes[at];
-        if node.children.is_empty() {
-            found.extend(node.alias.as_deref());
-        } else if node.node_type == "Bitmap Heap Scan" {
+        if node.children.is_empty() || node.node_type == "Bitmap Heap Scan" {
             found.extend(node.alias.as_deref());
         }
         let children = node.children.iter().rev();

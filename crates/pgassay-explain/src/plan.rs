@@ -44,7 +44,7 @@ pub struct PlanNode {
     pub end: usize,
     /// `Node Type`.
     pub node_type: String,
-    /// `Parent Relationship`: Outer, Inner, Member, Subquery, InitPlan or SubPlan.
+    /// `Parent Relationship`: Outer, Inner, Member, Subquery, `InitPlan` or `SubPlan`.
     pub relationship: Option<String>,
     /// `Subplan Name`: `CTE c`, `InitPlan 1 (returns $0)`, `SubPlan 2`.
     pub subplan_name: Option<String>,
@@ -235,7 +235,7 @@ pub struct TriggerUse {
 }
 
 impl PlanNode {
-    /// Whether it is an InitPlan, a SubPlan or a CTE of its parent, which the parent's rows do not come from.
+    /// Whether it is an `InitPlan`, a `SubPlan` or a CTE of its parent, which the parent's rows do not come from.
     pub fn is_subplan(&self) -> bool {
         matches!(self.relationship.as_deref(), Some("InitPlan" | "SubPlan"))
     }

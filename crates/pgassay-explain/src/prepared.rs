@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::lexeme::{LexemeKind, lexemes};
 use crate::options::{ExplainOptions, ExplainRequest};
-use crate::plan::QueryPlan;
+use crate::partitions::KnownPartitions;
+use crate::plan::{PlanNode, QueryPlan};
 use crate::share::returned_parameters;
 use crate::statement::{ExplainRefusal, StatementEffect, StatementText};
 use crate::step::steps;
@@ -121,7 +122,7 @@ fn literal(value: Option<&str>) -> String {
 /// where a custom plan has a constant.
 ///
 /// `None` if the statement has no parameters, or if the plan does not show it: before 17 the results of
-/// InitPlans are called `$1` too.
+/// `InitPlans` are called `$1` too.
 pub fn plan_kind(plan: &QueryPlan, parameters: u32) -> Option<PlanKind> {
     if parameters == 0 {
         return None;
@@ -143,7 +144,7 @@ pub fn plan_kind(plan: &QueryPlan, parameters: u32) -> Option<PlanKind> {
 
 /// All `$n` in a plan's expressions.
 fn parameters_in(plan: &QueryPlan) -> BTreeSet<u32> {
-    let expressions = plan.nodes.iter().flat_map(|it| it.expressions());
+    let expressions = plan.nodes.iter().flat_map(PlanNode::expressions);
     expressions
         .filter(|it| it.contains('$'))
         .filter_map(lexemes)
@@ -183,7 +184,7 @@ impl PreparedPlans {
         let kinds: Vec<_> = plans.iter().map(|it| plan_kind(it, parameters)).collect();
         let mut shapes: Vec<(Vec<(usize, String)>, PlanShape)> = Vec::new();
         for (at, plan) in plans.iter().enumerate() {
-            let identity: Vec<(usize, String)> = steps(plan, &BTreeSet::new())
+            let identity: Vec<(usize, String)> = steps(plan, &KnownPartitions::default())
                 .into_iter()
                 .map(|it| (it.depth, it.identity))
                 .collect();

@@ -1,8 +1,8 @@
 //! Totals of a node over its loops, and its own share: what its children did not do.
 //!
 //! EXPLAIN prints rows and times as means per loop, blocks as sums, and both with everything below.
-//! A subplan runs inside the node whose expression reads it. For a SubPlan this is the parent. An
-//! InitPlan or a CTE is printed under the node that its query belongs to, but runs where it is first
+//! A subplan runs inside the node whose expression reads it. For a `SubPlan` this is the parent. An
+//! `InitPlan` or a CTE is printed under the node that its query belongs to, but runs where it is first
 //! read, which can be far below: there it is subtracted. A CTE runs as far as it is read, so that
 //! its second reader may execute what the first one left.
 
@@ -95,7 +95,7 @@ fn resources(node: &PlanNode, processes: f64) -> [f64; RESOURCES] {
     all
 }
 
-/// Subtracts children, then InitPlans and CTEs where they are read.
+/// Subtracts children, then `InitPlans` and CTEs where they are read.
 fn own_resources(plan: &QueryPlan, total: &[[f64; RESOURCES]]) -> Vec<[f64; RESOURCES]> {
     let is_init = |node: &PlanNode| node.relationship.as_deref() == Some("InitPlan");
     let mut own = total.to_vec();
@@ -122,7 +122,7 @@ fn own_resources(plan: &QueryPlan, total: &[[f64; RESOURCES]]) -> Vec<[f64; RESO
     own
 }
 
-/// The nodes that may have run an InitPlan or a CTE, in about the order of execution; at last the node
+/// The nodes that may have run an `InitPlan` or a CTE, in about the order of execution; at last the node
 /// under which it is printed.
 fn readers(plan: &QueryPlan, subplan: usize, parent: usize) -> Vec<usize> {
     let name = plan.nodes[subplan].subplan_name.as_deref().unwrap_or("");
@@ -171,7 +171,7 @@ fn gather_above(plan: &QueryPlan, node: usize, ancestor: usize) -> Option<usize>
     found
 }
 
-/// Whether an expression reads the result of an InitPlan: `$0` before 17, `(InitPlan 1).col1` since.
+/// Whether an expression reads the result of an `InitPlan`: `$0` before 17, `(InitPlan 1).col1` since.
 fn reads_result(expression: &str, subplan_name: &str) -> bool {
     let returned = returned_parameters(subplan_name);
     let number = subplan_name.split_whitespace().nth(1).unwrap_or("");

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::condition::{Clause, NameMap, clauses, normalized};
 use crate::label;
-use crate::partitions::{append_root, is_append, partition_roots};
+use crate::partitions::{KnownPartitions, append_root, partition_roots};
 use crate::plan::{PlanNode, QueryPlan};
 
 /// The most partitions below an Append that are steps of their own.
@@ -52,6 +52,7 @@ impl StepClass {
             "Result" => Self::PassThrough("Result"),
             "Subquery Scan" => Self::PassThrough("Subquery Scan"),
             "Unique" => Self::PassThrough("Unique"),
+            "LockRows" => Self::PassThrough("LockRows"),
             scan if scan.ends_with("Scan") => Self::Scan,
             _ => Self::Other,
         }
@@ -100,36 +101,24 @@ pub(crate) struct PlanStep {
     pub(crate) identity: String,
 }
 
-/// The roots of partitions below Appends with more than [`CHILDREN_MAX`] children.
-pub(crate) fn wide_appends(plan: &QueryPlan) -> BTreeSet<String> {
-    let wide = (0..plan.nodes.len()).filter(|&at| members(plan, at).len() > CHILDREN_MAX);
-    wide.filter_map(|at| append_root(plan, at)).collect()
-}
-
-/// The steps of a plan, depth first; partitions of the roots in `folded` are one step.
-pub(crate) fn steps(plan: &QueryPlan, folded: &BTreeSet<String>) -> Vec<PlanStep> {
+/// The steps of a plan, depth first.
+pub(crate) fn steps(plan: &QueryPlan, known: &KnownPartitions) -> Vec<PlanStep> {
     if plan.nodes.is_empty() {
         return Vec::new();
     }
-    let names = NameMap::new(plan, partition_roots(plan));
+    let names = NameMap::new(plan, partition_roots(plan, known));
     let mut builder = Builder {
         plan,
-        folded,
+        folded: &known.folded,
         names,
         steps: Vec::with_capacity(plan.nodes.len()),
     };
     builder.add(&[0], None, 0);
-    let Builder { mut steps, .. } = builder;
-    add_aliases(plan, &mut steps);
+    let Builder {
+        mut steps, names, ..
+    } = builder;
+    add_aliases(plan, &names, &mut steps);
     steps
-}
-
-/// The children of an Append that are not subplans; none for other nodes.
-fn members(plan: &QueryPlan, at: usize) -> Vec<usize> {
-    let node = &plan.nodes[at];
-    let children = node.children.iter().copied();
-    let members = children.filter(|it| is_append(node) && !plan.nodes[*it].is_subplan());
-    members.collect()
 }
 
 struct Builder<'a> {
@@ -321,7 +310,7 @@ fn identity(step: &PlanStep) -> String {
 }
 
 /// Sets the aliases below each step.
-fn add_aliases(plan: &QueryPlan, steps: &mut [PlanStep]) {
+fn add_aliases(plan: &QueryPlan, names: &NameMap, steps: &mut [PlanStep]) {
     // Children follow their parents, and so do the nodes that are part of a step.
     for at in (0..steps.len()).rev() {
         let step = &steps[at];
@@ -332,10 +321,9 @@ fn add_aliases(plan: &QueryPlan, steps: &mut [PlanStep]) {
             // Joins of partitions.
             let nodes = step.parts.iter().map(|&it| &plan.nodes[it]);
             let scanned = nodes.filter(|it| StepClass::of(it) == StepClass::Scan);
-            let roots = partition_roots(plan);
             aliases.extend(scanned.filter_map(|it| {
                 let alias = it.alias.as_ref()?;
-                Some(roots.get(alias).unwrap_or(alias).clone())
+                Some(names.roots.get(alias).unwrap_or(alias).clone())
             }));
         }
         for &child in &step.children {

@@ -280,9 +280,9 @@ mod tests {
         let expected = "\
 - no index   + index   ~ both, with a difference
 
-                                                                rows     blocks
-- Sort                                                           100          0
-~ Seq Scan on t → Index Scan using t_k on t                      100  935 → 103
+                                                                 rows     blocks
+- Sort                                                            100          0
+~ Seq Scan on t → Index Scan using t_k on t                       100  935 → 103
 
 Method: Seq Scan on t → Index Scan using t_k on t
 Removed: Sort by t.k

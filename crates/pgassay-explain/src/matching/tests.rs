@@ -1,15 +1,14 @@
 //! Each pass on small plans.
 
-use std::collections::BTreeSet;
-
 use super::*;
+use crate::partitions::KnownPartitions;
 use crate::step::steps;
 
 /// The labels of the matched steps of two plans, with `+` and `-` for the others.
 fn matched(a: &str, b: &str) -> Vec<String> {
     let [plan_a, plan_b] =
         [a, b].map(|json| QueryPlan::parse(&format!(r#"[{{"Plan": {json}}}]"#)).unwrap());
-    let [a, b] = [&plan_a, &plan_b].map(|plan| steps(plan, &BTreeSet::new()));
+    let [a, b] = [&plan_a, &plan_b].map(|plan| steps(plan, &KnownPartitions::default()));
     let found = match_steps((&plan_a, &a), (&plan_b, &b));
     let mirrored = match_steps((&plan_b, &b), (&plan_a, &a));
     assert_eq!(found.a_to_b, mirrored.b_to_a);
@@ -129,7 +128,7 @@ fn pass_3_matches_partitions_by_root_and_name() {
 fn pass_4_matches_what_has_no_table_by_type_and_role() {
     let result = node("Result", &[]);
     let function = r#"{"Node Type": "ProjectSet", "Parent Relationship": "Outer", "Plans": []}"#;
-    let a = node("Limit", &[node("LockRows", &[result.clone()])]);
+    let a = node("Limit", &[node("LockRows", std::slice::from_ref(&result))]);
     let b = node("Limit", &[node("Result", &[function.to_owned(), result])]);
     assert_eq!(
         matched(&a, &b),
@@ -137,8 +136,8 @@ fn pass_4_matches_what_has_no_table_by_type_and_role() {
             "Limit = Limit",
             "Result = Result",
             "- LockRows",
-            "+ Result",
-            "+ ProjectSet"
+            "+ ProjectSet",
+            "+ Result"
         ]
     );
     // Queries of different tables: their scans have the same role.
