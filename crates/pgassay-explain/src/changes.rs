@@ -380,7 +380,9 @@ fn estimate(figures: &StepFigures, factor: f64) -> String {
 }
 
 fn blocks(usage: &BufferUsage) -> String {
-    let mut text = format!("{} blocks", short(usage.accessed()));
+    let accessed = short(usage.accessed());
+    let plural = if accessed == "1" { "" } else { "s" };
+    let mut text = format!("{accessed} block{plural}");
     if usage.temp() > 0.0 {
         text = format!("{text}, {} temporary", short(usage.temp()));
     }

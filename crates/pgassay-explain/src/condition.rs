@@ -46,7 +46,7 @@ impl NameMap {
 
 /// A lexeme or a constant, in the form for comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Piece {
+struct ConditionPiece {
     text: String,
     is_word: bool,
     start: usize,
@@ -67,7 +67,7 @@ pub(crate) fn clauses(condition: &str, names: &NameMap) -> Vec<Clause> {
     found
 }
 
-fn split(pieces: &[Piece], source: &str, found: &mut Vec<Clause>) {
+fn split(pieces: &[ConditionPiece], source: &str, found: &mut Vec<Clause>) {
     let inner = without_parentheses(pieces);
     let ands = at_top(inner, |it| it.text == "AND");
     if ands.is_empty() {
@@ -87,7 +87,7 @@ fn split(pieces: &[Piece], source: &str, found: &mut Vec<Clause>) {
 }
 
 /// A comparison with its operands sorted; anything else as it is.
-fn key(pieces: &[Piece]) -> String {
+fn key(pieces: &[ConditionPiece]) -> String {
     const MIRRORED: [(&str, &str); 6] = [
         ("=", "="),
         ("<>", "<>"),
@@ -96,7 +96,7 @@ fn key(pieces: &[Piece]) -> String {
         ("<=", ">="),
         (">=", "<="),
     ];
-    let is_operator = |it: &Piece| {
+    let is_operator = |it: &ConditionPiece| {
         let first = it.text.chars().next();
         !it.is_word && first.is_some_and(|it| "+-*/<>=~!@#%^&|`".contains(it))
     };
@@ -112,13 +112,13 @@ fn key(pieces: &[Piece]) -> String {
     }
 }
 
-fn join(pieces: &[Piece]) -> String {
+fn join(pieces: &[ConditionPiece]) -> String {
     let texts: Vec<&str> = pieces.iter().map(|it| it.text.as_str()).collect();
     texts.join(" ")
 }
 
 /// The positions outside of parentheses and brackets.
-fn at_top(pieces: &[Piece], is_wanted: impl Fn(&Piece) -> bool) -> Vec<usize> {
+fn at_top(pieces: &[ConditionPiece], is_wanted: impl Fn(&ConditionPiece) -> bool) -> Vec<usize> {
     let mut depth = 0;
     let mut found = Vec::new();
     for (at, piece) in pieces.iter().enumerate() {
@@ -133,7 +133,7 @@ fn at_top(pieces: &[Piece], is_wanted: impl Fn(&Piece) -> bool) -> Vec<usize> {
 }
 
 /// Removes parentheses around the whole.
-fn without_parentheses(mut pieces: &[Piece]) -> &[Piece] {
+fn without_parentheses(mut pieces: &[ConditionPiece]) -> &[ConditionPiece] {
     while let [first, inner @ .., last] = pieces
         && first.text == "("
         && last.text == ")"
@@ -155,23 +155,23 @@ fn without_parentheses(mut pieces: &[Piece]) -> &[Piece] {
     pieces
 }
 
-fn pieces(expression: &str, names: &NameMap) -> Vec<Piece> {
+fn pieces(expression: &str, names: &NameMap) -> Vec<ConditionPiece> {
     let Some(all) = lexemes(expression) else {
         // Not an expression: a function call of an extension, for instance.
         let text = expression.split_whitespace().collect::<Vec<_>>().join(" ");
-        return vec![Piece {
+        return vec![ConditionPiece {
             text,
             is_word: false,
             start: 0,
             end: expression.len(),
         }];
     };
-    let mut found: Vec<Piece> = Vec::with_capacity(all.len());
+    let mut found: Vec<ConditionPiece> = Vec::with_capacity(all.len());
     let mut at = 0;
     while at < all.len() {
         let (text, next) = piece(&all, at, names);
         let is_word = text != "?" && matches!(all[at].kind, LexemeKind::Word);
-        found.push(Piece {
+        found.push(ConditionPiece {
             text,
             is_word,
             start: all[at].start,
@@ -224,7 +224,7 @@ fn piece(all: &[Lexeme<'_>], at: usize, names: &NameMap) -> (String, usize) {
 }
 
 /// Replaces `(?)` and `ARRAY[?, ?]` at the end by `?`, and returns whether it did.
-fn reduce(found: &mut Vec<Piece>) -> bool {
+fn reduce(found: &mut Vec<ConditionPiece>) -> bool {
     let length = found.len();
     let text = |back: usize| {
         length

@@ -88,6 +88,8 @@ pub struct PlanFigures {
     pub buffers: Option<BufferUsage>,
     /// Write-ahead log in bytes, with ANALYZE since 13.
     pub wal_bytes: Option<f64>,
+    /// Functions compiled by JIT, since 11.
+    pub jit_functions: Option<f64>,
     /// Planning time in ms.
     pub planning_ms: Option<f64>,
     /// Execution time in ms, slowed down by EXPLAIN: not for comparison.
@@ -175,6 +177,7 @@ impl PlanFigures {
             rows: root.and_then(|it| it.actual).map(|it| it.rows * it.loops),
             buffers: root.and_then(|it| it.buffers.filter(|_| it.actual.is_some())),
             wal_bytes: root.and_then(|it| it.wal).map(|it| it.bytes),
+            jit_functions: plan.jit_functions,
             planning_ms: plan.planning_ms,
             execution_ms: plan.execution_ms,
         }

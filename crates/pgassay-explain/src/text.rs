@@ -44,13 +44,34 @@ pub fn difference_text(difference: &PlanDifference, (a, b): (&str, &str), width:
         let line = format!("{}: {before} → {after}", it.name);
         wrapped(&line, width, &mut text);
     }
+    let jit = [&difference.a, &difference.b].map(|it| it.jit_functions.unwrap_or(0.0));
+    let [before, after] = jit.map(short);
+    if before != after {
+        let line = format!("Functions compiled by JIT: {before} → {after}");
+        wrapped(&line, width, &mut text);
+    }
     text.push('\n');
     tree(&difference.lines, width, &mut text);
     if !difference.is_none() {
         text.push('\n');
         sentences(&difference.changes, width, &mut text);
+        totals(difference, width, &mut text);
     }
     text
+}
+
+/// The blocks of the whole statement.
+fn totals(difference: &PlanDifference, width: usize, text: &mut String) {
+    let (Some(a), Some(b)) = (difference.a.buffers, difference.b.buffers) else {
+        return;
+    };
+    let blocks = [a.accessed(), b.accessed()].map(short);
+    let temp = [a.temp(), b.temp()].map(short);
+    for (what, [before, after]) in [("blocks", blocks), ("temporary blocks", temp)] {
+        if before != after {
+            wrapped(&format!("Total {what}: {before} → {after}"), width, text);
+        }
+    }
 }
 
 /// What differs in words, the figures only where they differ most.
@@ -289,6 +310,7 @@ Removed: Sort by t.k
 Condition moved: Filter of Seq Scan on t → Index Cond of Index Scan using t_k on
   t: (t.k = 5)
 Buffers of Index Scan using t_k on t: 935 blocks → 103 blocks
+Total blocks: 935 → 103
 ";
         assert_eq!(text, expected);
         assert_eq!(

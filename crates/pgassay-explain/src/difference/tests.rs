@@ -205,7 +205,8 @@ fn a_step_that_moved_has_two_lines() {
 #[test]
 fn settings_that_are_not_equal_are_listed() {
     let with_settings = |settings: Value| {
-        let text = json!([{"Plan": scan("t"), "Settings": settings}]).to_string();
+        let text =
+            json!([{"Plan": scan("t"), "Settings": settings, "JIT": {"Functions": 3}}]).to_string();
         QueryPlan::parse(&text).unwrap()
     };
     let a = with_settings(json!({"work_mem": "64kB", "jit": "off"}));
@@ -218,6 +219,13 @@ fn settings_that_are_not_equal_are_listed() {
         .collect();
     assert_eq!(names, ["random_page_cost", "work_mem"]);
     assert!(difference.is_none());
+    let without_jit = PlanDifference::between(&plan(&scan("t")), &a);
+    assert_eq!(without_jit.b.jit_functions, Some(3.0));
+    let text = crate::difference_text(&without_jit, ("off", "on"), 80);
+    assert!(
+        text.contains("Functions compiled by JIT: 0 → 3\n"),
+        "{text}"
+    );
 }
 
 #[test]
