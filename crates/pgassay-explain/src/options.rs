@@ -68,7 +68,8 @@ impl ExplainRequest {
     }
 
     /// Begins the transaction. A query that is executed must not write: a function that writes fails
-    /// in a read-only transaction, and so does `nextval`.
+    /// in a read-only transaction, and so does `nextval`. On a server of your own, a transaction that
+    /// is not read only explains them too.
     pub fn begin(&self) -> &'static str {
         if self.is_executed && self.effect == StatementEffect::Reads {
             "begin transaction read only"

@@ -26,7 +26,8 @@ pub fn plan_text(plan: &QueryPlan, width: usize) -> String {
 
 /// The difference in lines of at most `width` columns: both plans as one tree, in which `-` is in the
 /// first only, `+` in the second only and `~` in both with a difference, then what differs in words.
-/// Figures are rows per execution of the statement, and blocks accessed without the children.
+/// Figures are rows per execution of the statement, blocks accessed without the children and, if
+/// the time of nodes was measured, the share of the time without the children.
 pub fn difference_text(difference: &PlanDifference, (a, b): (&str, &str), width: usize) -> String {
     let width = width.max(WIDTH_MIN);
     let mut text = String::new();
@@ -107,7 +108,7 @@ struct TreeRow {
     depth: usize,
     /// One label, or those of both plans.
     labels: Vec<String>,
-    cells: [String; 2],
+    cells: [String; 3],
 }
 
 fn tree(lines: &[DifferenceLine], width: usize, text: &mut String) {
@@ -125,6 +126,7 @@ fn tree(lines: &[DifferenceLine], width: usize, text: &mut String) {
             "estimated rows"
         },
         "blocks",
+        "time",
     ];
     let mut columns = Vec::new();
     let mut left = width - 2;
@@ -163,7 +165,7 @@ fn tree_line(
     label: &str,
     label_width: usize,
     columns: &[(usize, usize)],
-    cells: Option<&[String; 2]>,
+    cells: Option<&[String; 3]>,
     text: &mut String,
 ) {
     let label = fitted(label, label_width);
@@ -200,11 +202,9 @@ fn tree_row(line: &DifferenceLine) -> TreeRow {
     if let (LineMark::MovedFrom | LineMark::MovedTo, Some(last)) = (line.mark, labels.last_mut()) {
         last.push_str(" (moved)");
     }
-    let cell = |figure: fn(&StepFigures) -> Option<f64>| {
+    let cell = |figure: fn(&StepFigures) -> Option<String>| {
         let sides = [&line.a_figures, &line.b_figures].into_iter().flatten();
-        let mut cells: Vec<String> = sides
-            .map(|it| figure(it).map_or_else(String::new, short))
-            .collect();
+        let mut cells: Vec<String> = sides.map(|it| figure(it).unwrap_or_default()).collect();
         cells.dedup();
         cells.retain(|it| !it.is_empty());
         cells.join(" → ")
@@ -214,8 +214,9 @@ fn tree_row(line: &DifferenceLine) -> TreeRow {
         depth: line.depth,
         labels,
         cells: [
-            cell(|it| it.rows.or(it.estimated_rows)),
-            cell(|it| it.loops.and(it.own_buffers).map(|it| it.accessed())),
+            cell(|it| it.rows.or(it.estimated_rows).map(short)),
+            cell(|it| it.loops.and(it.own_buffers).map(|it| short(it.accessed()))),
+            cell(|it| it.time_share.map(|it| format!("{:.0}%", it * 100.0))),
         ],
     }
 }
@@ -318,6 +319,29 @@ Total blocks: 935 → 103
             "                                                rows  blocks\n  \
              Index Scan using t_k on t                      100     103\n"
         );
+    }
+
+    #[test]
+    fn times_are_shares_and_only_shown_if_they_were_measured() {
+        let timed = |scan_ms: u32| {
+            plan(&format!(
+                r#"{{"Node Type": "Sort", "Actual Rows": 1, "Actual Loops": 1, "Actual Total Time": 20,
+                    "Plans": [{{"Node Type": "Seq Scan", "Alias": "t", "Actual Rows": 1, "Actual Loops": 1,
+                               "Actual Total Time": {scan_ms}}}]}}"#
+            ))
+        };
+        let difference = PlanDifference::between(&timed(5), &timed(15));
+        // The time of nodes is no difference between plans.
+        assert!(difference.is_none());
+        let text = difference_text(&difference, ("a", "b"), 50);
+        let words: Vec<Vec<&str>> = text
+            .lines()
+            .map(|it| it.split_whitespace().collect())
+            .collect();
+        assert_eq!(words[2], ["rows", "time"]);
+        assert_eq!(words[3], ["Sort", "1", "75%", "→", "25%"]);
+        assert_eq!(words[4], ["Seq", "Scan", "on", "t", "1", "25%", "→", "75%"]);
+        assert!(!difference_text(&PlanDifference::default(), ("a", "b"), 80).contains("time"));
     }
 
     #[test]
