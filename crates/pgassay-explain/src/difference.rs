@@ -47,6 +47,8 @@ pub struct PlanPlace {
     pub node: usize,
     /// As EXPLAIN prints it.
     pub label: String,
+    /// The aliases of the tables below; partitions by the alias of their table.
+    pub tables: Vec<String>,
 }
 
 /// One difference.
@@ -137,6 +139,7 @@ impl<'a> Side<'a> {
         PlanPlace {
             node: step.node,
             label: step.label.clone(),
+            tables: step.aliases.iter().cloned().collect(),
         }
     }
 }

@@ -94,9 +94,12 @@ fn sort_memory(session: &mut Session) {
     let in_memory = session.analyzed("set work_mem = '64MB'", sql);
     let on_disk = session.analyzed("set work_mem = '64kB'", sql);
     let all = said(&in_memory, &on_disk);
-    assert!(has(&all, "Memory of Sort: quicksort, ", " disk"), "{all:?}");
+    assert!(
+        has(&all, "Memory of Sort (t): quicksort, ", " disk"),
+        "{all:?}"
+    );
     assert!(all[0].contains("→ external merge, "), "{all:?}");
-    assert!(has(&all, "Buffers of Sort: ", " temporary"), "{all:?}");
+    assert!(has(&all, "Buffers of Sort (t): ", " temporary"), "{all:?}");
     assert!(!PlanDifference::between(&in_memory, &on_disk).is_of_shape());
     let settings = PlanDifference::between(&in_memory, &on_disk).settings;
     let setting = settings.iter().find(|it| it.name == "work_mem").unwrap();
@@ -112,7 +115,10 @@ fn hash_memory(session: &mut Session) {
     let one = session.analyzed(&format!("{methods}'64MB'"), sql);
     let many = session.analyzed(&format!("{methods}'64kB'"), sql);
     let all = said(&one, &many);
-    assert!(has(&all, "Memory of Hash: 1 batch, ", "memory"), "{all:?}");
+    assert!(
+        has(&all, "Memory of Hash (s): 1 batch, ", "memory"),
+        "{all:?}"
+    );
     assert!(all.iter().any(|it| it.contains(" batches, ")), "{all:?}");
     // And in the other direction.
     let back = said(&many, &one);
@@ -130,7 +136,7 @@ fn parallel_workers(session: &mut Session) {
     assert_eq!(
         all,
         [
-            "Method: Aggregate → Finalize Aggregate",
+            "Method: Aggregate (t) → Finalize Aggregate",
             "Method: Seq Scan on t → Parallel Seq Scan on t",
             "Added: Gather",
             "Added: Partial Aggregate",

@@ -69,7 +69,7 @@ fn differences_are_in_the_order_of_their_importance() {
             "Condition moved: Filter of Seq Scan on a → Index Cond of Index Scan using i on a: (a.k = 1)",
             "Estimate of Seq Scan on b: estimated 10, actual 1.0k (100× too low) → estimated 900, \
              actual 1.0k (1.1× too low)",
-            "Memory of Hash: none → 16 batches",
+            "Memory of Hash (a): none → 16 batches",
             "Buffers of Index Scan using i on a: 900 blocks → 12 blocks",
             "Rows of Index Scan using i on a: 100 → 40",
         ]
@@ -84,7 +84,7 @@ fn the_name_of_a_join_condition_follows_from_the_method() {
             &join("Merge Join", "Merge Cond"),
             &join("Hash Join", "Hash Cond")
         ),
-        ["Method: Merge Join → Hash Join"]
+        ["Method: Merge Join (a, b) → Hash Join"]
     );
 }
 
