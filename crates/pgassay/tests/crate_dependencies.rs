@@ -12,6 +12,7 @@ const MAY_KNOW: [(&str, &[&str]); 12] = [
     ("pgassay-stats", &[]),
     ("pgassay-core", &["pgassay-stats"]),
     ("pgassay-count", &["pgassay-core"]),
+    ("pgassay-explain", &[]),
     ("pgassay-load", &["pgassay-wire", "pgassay-script"]),
     ("pgassay-relay", &[]),
     ("pgassay-server", &["pgassay-wire"]),
@@ -35,12 +36,13 @@ const MAY_KNOW: [(&str, &[&str]); 12] = [
 ];
 
 /// Crates without I/O.
-const PURE: [&str; 5] = [
+const PURE: [&str; 6] = [
     "pgassay-wire",
     "pgassay-script",
     "pgassay-stats",
     "pgassay-core",
     "pgassay-count",
+    "pgassay-explain",
 ];
 
 /// Modules that do I/O or read a clock.

@@ -1,0 +1,345 @@
+//! Generic and custom plans of a prepared statement: how to get each, and which one a plan is.
+//!
+//! `choose_custom_plan` in `src/backend/utils/cache/plancache.c`: the first five executions have a custom
+//! plan; later ones the generic plan, unless it is expected to cost more. Since 12, `plan_cache_mode`
+//! forces one.
+
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::lexeme::{LexemeKind, lexemes};
+use crate::options::{ExplainOptions, ExplainRequest};
+use crate::partitions::KnownPartitions;
+use crate::plan::{PlanNode, QueryPlan};
+use crate::share::returned_parameters;
+use crate::statement::{ExplainRefusal, StatementEffect, StatementText};
+use crate::step::steps;
+
+/// Executions with a custom plan before the generic one is considered.
+const CUSTOM_EXECUTIONS: usize = 5;
+
+/// How a prepared statement was planned.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum PlanKind {
+    /// Without the values of the parameters; used again.
+    Generic,
+    /// For the values of one execution.
+    Custom,
+}
+
+/// The statements that explain a prepared statement. Send all in order on one connection, which has no
+/// prepared statements of its own; the result of `explain` is the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedExplain {
+    /// Begins a transaction and prepares.
+    pub before: Vec<String>,
+    /// EXPLAIN EXECUTE.
+    pub explain: ExplainRequest,
+    /// Rolls back and removes all prepared statements. Also required after an error.
+    pub after: Vec<String>,
+}
+
+impl PreparedExplain {
+    /// For a text with `$1` …, values for them as text or null, and the `server_version_num`.
+    ///
+    /// Since 12 the plan is of this kind. Before, a custom plan is too, but for a generic plan the
+    /// server decides: [`plan_kind`] shows what it chose.
+    pub fn new(
+        sql: &str,
+        values: &[Option<&str>],
+        kind: PlanKind,
+        version: u32,
+        options: ExplainOptions,
+    ) -> Result<Self, ExplainRefusal> {
+        const NAME: &str = "pgassay_explain";
+        let text = StatementText::read(sql)?;
+        if text.parameters as usize != values.len() {
+            return Err(ExplainRefusal::Values {
+                parameters: text.parameters,
+                values: values.len(),
+            });
+        }
+        let values: Vec<String> = values.iter().map(|it| literal(*it)).collect();
+        let execute = match values.len() {
+            0 => format!("execute {NAME}"),
+            _ => format!("execute {NAME}({})", values.join(", ")),
+        };
+        let options = ExplainOptions {
+            generic_plan: false,
+            ..options
+        };
+        let mut explain = ExplainRequest::new(&execute, version, options)?;
+        explain.effect = text.effect;
+        let mut before = vec![explain.begin().to_owned()];
+        if version >= 120_000 {
+            let mode = match kind {
+                PlanKind::Generic => "force_generic_plan",
+                PlanKind::Custom => "force_custom_plan",
+            };
+            before.push(format!("set local plan_cache_mode = {mode}"));
+        }
+        before.push(format!("prepare {NAME} as {}", text.sql));
+        if version < 120_000 && kind == PlanKind::Generic {
+            // EXPLAIN without ANALYZE counts as an execution and executes nothing.
+            before.extend(vec![format!("explain {execute}"); CUSTOM_EXECUTIONS]);
+        }
+        Ok(Self {
+            before,
+            explain,
+            after: vec![
+                ExplainRequest::END.to_owned(),
+                // Does not fail if PREPARE did, unlike DEALLOCATE with the name.
+                "deallocate all".to_owned(),
+            ],
+        })
+    }
+
+    /// Whether sending it can change data: see [`ExplainRequest::writes`].
+    pub fn writes(&self) -> bool {
+        self.explain.is_executed && self.explain.effect != StatementEffect::Reads
+    }
+}
+
+/// A constant of unknown type.
+fn literal(value: Option<&str>) -> String {
+    let Some(value) = value else {
+        return "null".to_owned();
+    };
+    let quoted = value.replace('\'', "''");
+    if quoted.contains('\\') {
+        format!("e'{}'", quoted.replace('\\', "\\\\"))
+    } else {
+        format!("'{quoted}'")
+    }
+}
+
+/// Whether a plan of a statement with this many parameters is generic: its expressions contain `$1`,
+/// where a custom plan has a constant.
+///
+/// `None` if the statement has no parameters, or if the plan does not show it: before 17 the results of
+/// `InitPlans` are called `$1` too.
+pub fn plan_kind(plan: &QueryPlan, parameters: u32) -> Option<PlanKind> {
+    if parameters == 0 {
+        return None;
+    }
+    let subplans = plan
+        .nodes
+        .iter()
+        .filter_map(|it| it.subplan_name.as_deref());
+    let returned: BTreeSet<u32> = subplans.flat_map(returned_parameters).collect();
+    let mut is_unclear = false;
+    for number in parameters_in(plan) {
+        if !returned.contains(&number) && (1..=parameters).contains(&number) {
+            return Some(PlanKind::Generic);
+        }
+        is_unclear |= returned.contains(&number) && (1..=parameters).contains(&number);
+    }
+    (!is_unclear).then_some(PlanKind::Custom)
+}
+
+/// All `$n` in a plan's expressions.
+fn parameters_in(plan: &QueryPlan) -> BTreeSet<u32> {
+    let expressions = plan.nodes.iter().flat_map(PlanNode::expressions);
+    expressions
+        .filter(|it| it.contains('$'))
+        .filter_map(lexemes)
+        .flat_map(|all| {
+            let parameters = all
+                .into_iter()
+                .filter(|it| it.kind == LexemeKind::Parameter);
+            parameters
+                .filter_map(|it| it.parameter())
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Plans that do the same, with the values of their parameters aside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlanShape {
+    /// The kinds of its plans. `None` if a plan does not show it.
+    pub kinds: BTreeSet<Option<PlanKind>>,
+    /// The positions of its plans.
+    pub plans: Vec<usize>,
+}
+
+/// The plans of one prepared statement.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PreparedPlans {
+    /// The kind of each plan.
+    pub kinds: Vec<Option<PlanKind>>,
+    /// The different shapes, by their first plan.
+    pub shapes: Vec<PlanShape>,
+}
+
+impl PreparedPlans {
+    /// Sorts several plans of one statement, such as one for each of several values and the generic
+    /// one, by kind and shape.
+    pub fn of(plans: &[QueryPlan], parameters: u32) -> Self {
+        let kinds: Vec<_> = plans.iter().map(|it| plan_kind(it, parameters)).collect();
+        let mut shapes: Vec<(Vec<(usize, String)>, PlanShape)> = Vec::new();
+        for (at, plan) in plans.iter().enumerate() {
+            let identity: Vec<(usize, String)> = steps(plan, &KnownPartitions::default())
+                .into_iter()
+                .map(|it| (it.depth, it.identity))
+                .collect();
+            match shapes.iter_mut().find(|(it, _)| *it == identity) {
+                Some((_, shape)) => {
+                    shape.kinds.insert(kinds[at]);
+                    shape.plans.push(at);
+                }
+                None => shapes.push((
+                    identity,
+                    PlanShape {
+                        kinds: [kinds[at]].into(),
+                        plans: vec![at],
+                    },
+                )),
+            }
+        }
+        Self {
+            kinds,
+            shapes: shapes.into_iter().map(|(_, shape)| shape).collect(),
+        }
+    }
+
+    /// The first plan of a kind.
+    pub fn first(&self, kind: PlanKind) -> Option<usize> {
+        self.kinds.iter().position(|it| *it == Some(kind))
+    }
+
+    /// Whether the generic plan does something that no custom plan does. `None` without plans of both
+    /// kinds.
+    pub fn generic_differs(&self) -> Option<bool> {
+        let generic = self.first(PlanKind::Generic)?;
+        self.first(PlanKind::Custom)?;
+        let shape = self.shapes.iter().find(|it| it.plans.contains(&generic))?;
+        Some(!shape.kinds.contains(&Some(PlanKind::Custom)))
+    }
+}
+
+impl std::fmt::Display for PreparedPlans {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let of_kind = |kind| self.kinds.iter().filter(|it| **it == kind).count();
+        let shapes = |kind| {
+            let with = self.shapes.iter().filter(|it| it.kinds.contains(&kind));
+            match with.count() {
+                1 => "1 shape".to_owned(),
+                shapes => format!("{shapes} shapes"),
+            }
+        };
+        let names = [
+            (Some(PlanKind::Generic), "generic"),
+            (Some(PlanKind::Custom), "custom"),
+            (None, "of unknown kind"),
+        ];
+        let mut parts: Vec<String> = names
+            .into_iter()
+            .filter(|(kind, _)| of_kind(*kind) > 0)
+            .map(|(kind, name)| format!("{} {name} ({})", of_kind(kind), shapes(kind)))
+            .collect();
+        match self.generic_differs() {
+            Some(true) => parts.push("the generic plan differs from every custom plan".to_owned()),
+            Some(false) => parts.push("the generic plan equals a custom plan".to_owned()),
+            None => {}
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scan(filter: &str, index: Option<&str>) -> QueryPlan {
+        let node = match index {
+            Some(index) => format!(r#""Node Type": "Index Scan", "Index Name": "{index}""#),
+            None => r#""Node Type": "Seq Scan""#.to_owned(),
+        };
+        let json = format!(r#"[{{"Plan": {{{node}, "Alias": "t", "Filter": "{filter}"}}}}]"#);
+        QueryPlan::parse(&json).unwrap()
+    }
+
+    #[test]
+    fn plans_are_sorted_by_kind_and_shape() {
+        let plans = [
+            scan("(t.k = 1)", None),
+            scan("(t.k = 2)", None),
+            scan("(t.k = 99)", Some("i")),
+            scan("(t.k = $1)", Some("i")),
+        ];
+        let sorted = PreparedPlans::of(&plans, 1);
+        assert_eq!(sorted.first(PlanKind::Generic), Some(3));
+        let shapes: Vec<_> = sorted.shapes.iter().map(|it| it.plans.clone()).collect();
+        assert_eq!(shapes, [vec![0, 1], vec![2, 3]]);
+        assert_eq!(sorted.generic_differs(), Some(false));
+        assert_eq!(
+            sorted.to_string(),
+            "1 generic (1 shape), 3 custom (2 shapes), the generic plan equals a custom plan"
+        );
+        let without = PreparedPlans::of(&[plans[0].clone(), plans[3].clone()], 1);
+        assert_eq!(without.generic_differs(), Some(true));
+        assert_eq!(PreparedPlans::of(&plans[..2], 1).generic_differs(), None);
+    }
+
+    #[test]
+    fn the_result_of_an_init_plan_is_not_a_parameter() {
+        let plan = |filter: &str| {
+            let json = format!(
+                r#"[{{"Plan": {{"Node Type": "Seq Scan", "Filter": "{filter}", "Plans": [
+                    {{"Node Type": "Result", "Parent Relationship": "InitPlan",
+                      "Subplan Name": "InitPlan 1 (returns $1)"}}]}}}}]"#
+            );
+            QueryPlan::parse(&json).unwrap()
+        };
+        assert_eq!(plan_kind(&plan("(a > 1)"), 1), Some(PlanKind::Custom));
+        assert_eq!(plan_kind(&plan("(a > $1)"), 1), None);
+        assert_eq!(plan_kind(&plan("(a > $1)"), 0), None);
+        assert_eq!(
+            plan_kind(&plan("((a > $1) AND (b = $2))"), 2),
+            Some(PlanKind::Generic)
+        );
+    }
+
+    #[test]
+    fn values_are_quoted_and_counted() {
+        let of = |values: &[Option<&str>], version| {
+            PreparedExplain::new(
+                "select * from t where a = $1 and b = $2;",
+                values,
+                PlanKind::Generic,
+                version,
+                ExplainOptions::default(),
+            )
+        };
+        let explain = of(&[Some("O'Neil\\"), None], 180_000).unwrap();
+        assert!(
+            explain
+                .explain
+                .sql
+                .ends_with("execute pgassay_explain(e'O''Neil\\\\', null)")
+        );
+        assert_eq!(
+            explain.before,
+            [
+                "begin",
+                "set local plan_cache_mode = force_generic_plan",
+                "prepare pgassay_explain as select * from t where a = $1 and b = $2"
+            ]
+        );
+        let old = of(&[None, None], 110_022).unwrap();
+        assert_eq!(old.before.len(), 2 + CUSTOM_EXECUTIONS);
+        assert_eq!(
+            of(&[None], 180_000),
+            Err(ExplainRefusal::Values {
+                parameters: 2,
+                values: 1
+            })
+        );
+    }
+}
