@@ -31,6 +31,7 @@ pub mod conninfo;
 mod encode;
 mod error;
 mod exchange;
+mod limits;
 mod message;
 mod password;
 mod replies;
