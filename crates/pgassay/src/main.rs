@@ -9,13 +9,14 @@ mod exit;
 mod interrupt;
 mod laboratory;
 mod local_server;
+mod output;
 mod progress;
 mod results;
 mod study_errors;
+mod study_files;
 mod style;
 mod system_env;
 
-use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(cli: &Cli) -> Result<()> {
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = output::stdout();
     match &cli.command {
         CliCommand::Run(args) => command::run::run(args, cli.color, &mut out)?,
         CliCommand::Profile(args) => command::profile::profile(args, cli.color, &mut out)?,
@@ -86,7 +87,7 @@ fn log_to_stderr(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(|| output::FilteredStderr)
         .without_time()
         .init();
 }

@@ -4,6 +4,9 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use pgassay_report::printable;
+
+use crate::output::print_line_stderr;
 
 /// Minimum interval between lines about trials if stderr is not a terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -39,8 +42,8 @@ impl ProgressDisplay {
         }
         message.clone_into(&mut self.stage);
         match &self.bar {
-            Some(bar) => bar.set_message(message.to_owned()),
-            None => eprintln!("{message}"),
+            Some(bar) => bar.set_message(printable(message).into_owned()),
+            None => print_line_stderr(message),
         }
     }
 
@@ -58,20 +61,20 @@ impl ProgressDisplay {
     pub fn trial(&mut self, done: u64, total: u64, message: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);
-            bar.set_message(message.to_owned());
+            bar.set_message(printable(message).into_owned());
             return;
         }
         if self.plain_at.is_none_or(|at| at.elapsed() >= PLAIN_EVERY) {
             self.plain_at = Some(Instant::now());
-            eprintln!("trial {done} of {total}: {message}");
+            print_line_stderr(&format!("trial {done} of {total}: {message}"));
         }
     }
 
     /// Prints a permanent line.
     pub fn note(&self, message: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{message}")),
-            None => eprintln!("{message}"),
+            Some(bar) => bar.suspend(|| print_line_stderr(message)),
+            None => print_line_stderr(message),
         }
     }
 
