@@ -65,7 +65,11 @@ impl Store {
                 .metadata()
                 .and_then(|metadata| metadata.modified())
                 .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > PARTIAL_AGE_MAX));
-            if stale && name.to_str().is_some_and(|name| name.starts_with(PARTIAL)) {
+            if !stale {
+                continue;
+            }
+            writer::sweep(&entry.path());
+            if name.to_str().is_some_and(|name| name.starts_with(PARTIAL)) {
                 tracing::info!(path = %entry.path().display(), "removing an unfinished result");
                 _ = fs::remove_dir_all(entry.path());
             }

@@ -325,6 +325,20 @@ pub(crate) fn summary(directory: &Path) -> Result<(RunStart, usize, bool), Store
     Ok((start, trials, is_locked(&file)))
 }
 
+/// Removes what an interrupted run no longer needs: the reserved space, and all of it if it has no
+/// trials.
+pub(crate) fn sweep(directory: &Path) {
+    if directory.join(RUN_FILE).exists() {
+        return;
+    }
+    // What cannot be removed stays, and is listed.
+    match summary(directory) {
+        Ok((_, 0, false)) => _ = fs::remove_dir_all(directory),
+        Ok((_, _, false)) => _ = fs::remove_file(directory.join(RESERVED_FILE)),
+        _ => {}
+    }
+}
+
 /// Opens the file of trials and reads its first line.
 fn open(directory: &Path) -> Result<(File, RunStart, BufReader<File>), StoreError> {
     let path = directory.join(TRIALS_FILE);

@@ -259,6 +259,14 @@ fn trials_survive_the_end_of_the_process() {
     fs::write(&path, &text).unwrap();
     let found = store.unfinished(ID).unwrap();
     assert_eq!((found.trials.len(), found.is_running), (3, false));
+    // After a day, the reserved space is freed, and the trials stay.
+    let directory = store.root().join(ID);
+    assert!(directory.join(".reserved").exists());
+    let old = std::time::SystemTime::now() - std::time::Duration::from_hours(25);
+    let opened = fs::File::open(&directory).unwrap();
+    opened.set_modified(old).unwrap();
+    Store::open(store.root()).unwrap();
+    assert_eq!(names(&directory), ["study.toml", "trials.jsonl"]);
     // A first line that is not one is an error, and hides no other run.
     fs::write(&path, "{\"schema\":1}\n").unwrap();
     let error = store.unfinished(ID).unwrap_err();
