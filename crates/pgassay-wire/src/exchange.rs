@@ -145,9 +145,21 @@ impl<S: Read + Write> Exchange<S> {
             session,
             notices: Notices::default(),
         };
-        match exchange.wait() {
-            Ok(_) => Ok(exchange),
+        match exchange.wait_until_started() {
+            Ok(()) => Ok(exchange),
             Err(error) => Err((error, exchange.session.is_authenticated())),
+        }
+    }
+
+    /// Like libpq, this does not wait until a server that refused the client closes the connection.
+    fn wait_until_started(&mut self) -> Result<(), ExchangeError> {
+        let mut collected = Collected::default();
+        self.collect(&mut collected, |collected| {
+            collected.ready || collected.error.is_some()
+        })?;
+        match collected.error {
+            Some(error) => Err(ExchangeError::Server(error)),
+            None => Ok(()),
         }
     }
 

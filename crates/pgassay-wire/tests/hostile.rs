@@ -171,13 +171,25 @@ fn an_error_of_a_gigabyte_before_authentication_is_refused() {
     );
     // libpq's limit: 30 000 bytes.
     let text = vec![b'x'; 29_900];
-    let error = sign_in(Flood::new(report(b'E', &text), vec![0], Vec::new()));
-    assert!(matches!(error, Err(ExchangeError::Wire(_))), "{error:?}");
     let refusal = [report(b'E', &text), message(b'Z', b"I")].concat();
     let mut session = Session::start(&Login::default()).unwrap();
     let mut input = refusal.as_slice();
     let event = session.next(&mut input).unwrap();
     assert!(matches!(event, Some(Event::Error { .. })), "{event:?}");
+}
+
+#[test]
+fn a_refusal_ends_the_attempt_though_the_server_does_not_close_the_connection() {
+    let _turn = turn();
+    let error = sign_in(Flood::new(
+        report(b'E', b"no"),
+        report(b'N', b"x"),
+        Vec::new(),
+    ));
+    let Err(ExchangeError::Server(error)) = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(error.message, "no");
 }
 
 #[test]
