@@ -1,15 +1,15 @@
 //! A blocking connection for queries outside the load, to the first host of a target that accepts
 //! it. Error messages follow libpq's wording.
 
-use std::cell::Cell;
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
 use std::time::{Duration, Instant};
 
 use pgassay_load::endpoints;
+pub use pgassay_server::TimedStream;
 use pgassay_wire::conninfo::{Address, Endpoint, Target};
 use pgassay_wire::{Exchange, ExchangeError};
 
@@ -17,79 +17,6 @@ use crate::system_env::monotonic_ns;
 
 /// What Rust prepends to the resolver's message.
 const LOOK_UP: &str = "failed to lookup address information: ";
-
-enum AnySocket {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
-
-/// A Unix or TCP socket with a deadline while connecting.
-pub struct TimedStream {
-    socket: AnySocket,
-    until: Cell<Option<Instant>>,
-}
-
-impl TimedStream {
-    /// Sets a timeout for each read and write, and removes the deadline.
-    pub fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.until.set(None);
-        self.set_timeout(limit)
-    }
-
-    fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        match &self.socket {
-            AnySocket::Unix(stream) => {
-                stream.set_read_timeout(limit)?;
-                stream.set_write_timeout(limit)
-            }
-            AnySocket::Tcp(stream) => {
-                stream.set_read_timeout(limit)?;
-                stream.set_write_timeout(limit)
-            }
-        }
-    }
-
-    /// Limits the next operation to the time left before the deadline.
-    fn limit_to_deadline(&self) -> io::Result<()> {
-        let Some(until) = self.until.get() else {
-            return Ok(());
-        };
-        match until.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
-            left => self.set_timeout(Some(left)),
-        }
-    }
-}
-
-impl pgassay_server::Stream for TimedStream {
-    fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
-        Self::set_limit(self, limit)
-    }
-}
-
-impl Read for TimedStream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.limit_to_deadline()?;
-        match &mut self.socket {
-            AnySocket::Unix(stream) => stream.read(buffer),
-            AnySocket::Tcp(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for TimedStream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.limit_to_deadline()?;
-        match &mut self.socket {
-            AnySocket::Unix(stream) => stream.write(bytes),
-            AnySocket::Tcp(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// No host accepted a connection.
 #[derive(Debug)]
@@ -165,20 +92,13 @@ pub fn connect(
 
 fn open(endpoint: &Endpoint, limit: Option<Duration>) -> io::Result<TimedStream> {
     let until = limit.map(|limit| Instant::now() + limit);
-    let socket = match (endpoint.tcp, limit) {
-        (Some(address), Some(limit)) => {
-            AnySocket::Tcp(TcpStream::connect_timeout(&address, limit)?)
-        }
-        (Some(address), None) => AnySocket::Tcp(TcpStream::connect(address)?),
-        (None, _) => AnySocket::Unix(open_unix(&endpoint.address)?),
+    let stream = match (endpoint.tcp, limit) {
+        (Some(address), Some(limit)) => TcpStream::connect_timeout(&address, limit)?,
+        (Some(address), None) => TcpStream::connect(address)?,
+        (None, _) => return Ok(TimedStream::unix(open_unix(&endpoint.address)?, until)),
     };
-    if let AnySocket::Tcp(stream) = &socket {
-        stream.set_nodelay(true)?;
-    }
-    Ok(TimedStream {
-        socket,
-        until: Cell::new(until),
-    })
+    stream.set_nodelay(true)?;
+    Ok(TimedStream::tcp(stream, until))
 }
 
 fn open_unix(address: &Address) -> io::Result<UnixStream> {

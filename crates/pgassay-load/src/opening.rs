@@ -48,7 +48,8 @@ struct Opener<'a> {
     driver: EpollDriver,
     clients: Vec<Client>,
     progress: Vec<ConnectProgress>,
-    /// Each client's attempts, and when its current attempt began.
+    /// Each client's attempts, and when its current attempt began or, after that, the preparation of
+    /// its statements. The time limit counts from there, whatever the server sends meanwhile.
     attempts: Vec<(Attempts, u64)>,
     /// Clients that will try again because the server's connection queue was full.
     waiting_for_queue: Vec<usize>,
@@ -77,6 +78,7 @@ pub(crate) fn open(
         in_progress: 0,
     };
     let limit_ns = opening.connector.limit.as_nanos() as u64;
+    // The clients limit their own times; this one is for a connection queue that stays full.
     let mut progressed_ns = opener.driver.now_ns();
     loop {
         let mut pause_ns = TICK_NS;
@@ -188,13 +190,21 @@ impl Opener<'_> {
 
     /// Gives up attempts that take too long, if there is another to try; returns `true` if there
     /// was.
+    ///
+    /// # Errors
+    /// [`LoadError::Unanswered`] if a client took too long and has no other attempt.
     fn expire_attempts(&mut self, limit_ns: u64) -> Result<bool, LoadError> {
         let now_ns = self.driver.now_ns();
         let mut any = false;
         for index in 0..self.clients.len() {
             let is_late = now_ns > self.attempts[index].1.saturating_add(limit_ns);
-            if self.progress[index] == ConnectProgress::SigningIn && is_late {
-                let error = self.timeout_error(self.opening.connector.limit);
+            // `try_next` returns the error if the client is preparing its statements.
+            if self.progress[index] != ConnectProgress::Open && is_late {
+                let error = LoadError::Unanswered {
+                    client: self.clients[index].run.id,
+                    what: self.describe_progress(index).into(),
+                    waited: self.opening.connector.limit,
+                };
                 self.try_next(index, AttemptFailure::Unreachable, error)?;
                 any = true;
             }
@@ -261,6 +271,7 @@ impl Opener<'_> {
             if self.progress[index] == ConnectProgress::SigningIn {
                 client.prepare(program).map_err(wire)?;
                 self.progress[index] = ConnectProgress::Preparing;
+                self.attempts[index].1 = self.driver.now_ns();
             }
             if client.session.pending() == 0 && self.progress[index] == ConnectProgress::Preparing {
                 self.progress[index] = ConnectProgress::Open;

@@ -28,7 +28,9 @@ use crate::timing;
 
 /// Maximum interval between checks of the stop flag.
 const STOP_NS: u64 = 50_000_000;
-/// Time limit for a reply.
+/// Longer lines are not replies.
+const LINE_MAX_BYTES: usize = 64 << 10;
+/// Time limit for the replies of a transaction.
 const REPLY_NS: u64 = 10_000_000_000;
 
 /// Errors of Redis clients.
@@ -79,6 +81,8 @@ pub struct RedisClientPool {
     stop: Arc<AtomicBool>,
     /// Each client's start in ns after the beginning of the run; empty if all begin together.
     starts: Vec<u64>,
+    /// Time limit for the replies of a transaction.
+    reply_ns: u64,
 }
 
 /// One connection.
@@ -152,6 +156,7 @@ impl RedisClientPool {
             script: name.to_owned(),
             stop: Arc::clone(stop),
             starts: Vec::new(),
+            reply_ns: REPLY_NS,
         })
     }
 
@@ -198,7 +203,7 @@ impl RedisClientPool {
         unconnected.sort_unstable_by(|one, other| other.cmp(one));
         self.clients.iter_mut().for_each(|it| it.transactions = 0);
         let mut open = self.clients.len();
-        let mut heard_ns = clock::monotonic_ns();
+        let (mut checked_ns, limit_ns) = (begin_ns, self.reply_ns);
         while open > 0 {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(RedisError::Stopped);
@@ -213,9 +218,7 @@ impl RedisClientPool {
             self.driver
                 .wait(next_ns.min(clock::monotonic_ns() + STOP_NS))
                 .map_err(lost)?;
-            let mut has_heard = false;
             while let Some(arrival) = self.driver.next().map_err(lost)? {
-                has_heard = true;
                 match arrival {
                     Arrival::Writable { client } => self.send(client)?,
                     Arrival::Closed { error, .. } => {
@@ -239,10 +242,13 @@ impl RedisClientPool {
                 }
             }
             let now_ns = clock::monotonic_ns();
-            if has_heard {
-                heard_ns = now_ns;
-            } else if now_ns - heard_ns > REPLY_NS {
-                return Err(RedisError::Unanswered);
+            let is_late =
+                |it: &RedisClient| it.awaited > 0 && now_ns.saturating_sub(it.began_ns) > limit_ns;
+            if now_ns > checked_ns + STOP_NS {
+                checked_ns = now_ns;
+                if self.clients.iter().any(is_late) {
+                    return Err(RedisError::Unanswered);
+                }
             }
         }
         Ok(())
@@ -348,6 +354,12 @@ impl RedisClient {
                 self.awaited -= usize::from(self.skip == 0);
                 continue;
             }
+            if self.line.len() + bytes.len() > LINE_MAX_BYTES && !bytes.contains(&b'\n') {
+                let start = String::from_utf8_lossy(&self.line[..self.line.len().min(100)]);
+                return Err(RedisError::Unknown {
+                    words: format!("{start}…"),
+                });
+            }
             let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
                 self.line.extend_from_slice(bytes);
                 break;
@@ -361,7 +373,7 @@ impl RedisClient {
                 ("-", _) => return Err(RedisError::Refused { words: rest.into() }),
                 ("+", _) | (":", Ok(_)) | ("$", Ok(-1)) if self.awaited > 0 => self.awaited -= 1,
                 ("$", Ok(length)) if length >= 0 && self.awaited > 0 => {
-                    self.skip = length as usize + 2;
+                    self.skip = (length as usize).saturating_add(2);
                 }
                 _ => return Err(RedisError::Unknown { words: line }),
             }
@@ -418,6 +430,46 @@ mod tests {
             let error = client.replies(bytes).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_refused() {
+        let mut client = RedisClient {
+            awaited: 1,
+            ..RedisClient::default()
+        };
+        let error = (0..100).find_map(|_| client.replies(&[b'+'; 4096]).err());
+        let message = error.unwrap().to_string();
+        assert!(message.contains("unsupported reply"), "{message}");
+        assert!(message.len() < 1000 && client.line.len() <= LINE_MAX_BYTES);
+    }
+
+    /// Every byte of the reply arrives before the time limit, and the last one never.
+    #[test]
+    fn bytes_now_and_then_do_not_extend_the_time_limit() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut sent = socket.write_all(b"$1000000\r\n");
+            // 20 s, unless the client closes.
+            for _ in 0..1000 {
+                if sent.is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+                sent = socket.write_all(b"x");
+            }
+        });
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut pool = RedisClientPool::connect(&address, 1, ("get", "GET k\n"), &stop).unwrap();
+        pool.reply_ns = 200_000_000;
+        let window = RunLength::Timed {
+            settle: Duration::ZERO,
+            measure: Duration::from_millis(50),
+        };
+        let error = pool.run(&window).unwrap_err();
+        assert!(matches!(error, RedisError::Unanswered), "{error}");
     }
 
     /// The server answers every command with a number; it counts the bytes that begin commands.

@@ -3,11 +3,14 @@
 
 mod fixture;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use html5gum::emitters::default::DefaultEmitter;
 use html5gum::{Token, Tokenizer};
 use pgassay_core::run::Run;
 use pgassay_report::{ExportFormat, html};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 fn all_runs() -> Vec<(&'static str, Run)> {
     vec![
@@ -69,12 +72,62 @@ fn every_page_is_well_formed() {
     }
 }
 
+/// The texts of the page's scripts, without data.
+fn scripts(page: &str) -> Vec<&str> {
+    let parts = page.split("<script>").skip(1);
+    parts
+        .map(|part| part.split("</script>").next().unwrap())
+        .collect()
+}
+
+#[test]
+fn every_page_allows_its_own_script_and_nothing_else() {
+    for (name, run) in all_runs() {
+        let page = html(&run);
+        let (tags, _) = parsed(&page);
+        let value = |tag: &Tag, wanted: &str| {
+            let found = tag.1.iter().find(|(name, _)| name == wanted);
+            found.map(|(_, value)| value.clone())
+        };
+        let first = |wanted: fn(&str) -> bool| tags.iter().position(|tag| wanted(&tag.0)).unwrap();
+        let is_policy =
+            |tag: &&Tag| value(tag, "http-equiv").as_deref() == Some("Content-Security-Policy");
+        let policies: Vec<&Tag> = tags.iter().filter(is_policy).collect();
+        assert_eq!(policies.len(), 1, "{name}");
+        // It holds for what follows it.
+        let at = tags.iter().position(|tag| is_policy(&tag)).unwrap();
+        assert!(at < first(|tag| matches!(tag, "style" | "script" | "title")));
+        let policy = value(policies[0], "content").unwrap();
+        assert!(policy.starts_with("default-src 'none';"), "{policy}");
+        let directives = policy
+            .split("; ")
+            .filter(|it| it.starts_with("script-src "));
+        let directives: Vec<&str> = directives.collect();
+        let [own] = scripts(&page)[..] else {
+            panic!("{name}: more than one script")
+        };
+        let hash = BASE64.encode(Sha256::digest(own));
+        assert_eq!(
+            directives,
+            [format!("script-src 'sha256-{hash}'")],
+            "{name}"
+        );
+        // What the policy would block.
+        for (tag, attributes) in &tags {
+            for (attribute, value) in attributes {
+                assert!(!attribute.starts_with("on"), "{name}: {tag} {attribute}");
+                assert!(!value.starts_with("javascript:"), "{name}: {tag} {value}");
+            }
+        }
+    }
+}
+
 #[test]
 fn no_page_refers_to_anything_outside_itself() {
     for (name, run) in all_runs() {
         let page = html(&run);
         for forbidden in [
-            "http", "//www", "@import", "url(", "<link", "<img", "<iframe", "fetch(",
+            "http:", "https:", "//www", "@import", "url(", "<link", "<img", "<iframe", "fetch(",
         ] {
             assert!(!page.contains(forbidden), "{name} contains {forbidden}");
         }

@@ -6,25 +6,22 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgassay_wire::{Exchange, ExchangeError, Login, QueryResult};
 
 pub use pgassay_wire::ServerMessage as SqlError;
 
+use crate::timed_stream::TimedStream;
+
 /// A stream that a connection can use.
 pub trait Stream: Read + Write + Send {
-    /// Limits each wait for a response from now on.
+    /// Limits the time of each answer from now on: from a request's flush to the last byte that is
+    /// read for it, however many notices the server sends meanwhile.
     ///
     /// # Errors
     /// The socket does not accept the limit.
     fn set_limit(&self, limit: Option<Duration>) -> io::Result<()>;
-}
-
-impl Stream for UnixStream {
-    fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.set_read_timeout(limit)
-    }
 }
 
 /// A connection to a server.
@@ -101,10 +98,8 @@ impl Connection {
             source,
         };
         let stream = UnixStream::connect(socket).map_err(connect)?;
-        stream
-            .set_read_timeout(Some(sign_in_timeout))
-            .map_err(connect)?;
-        let exchange = Exchange::open(stream, login)?;
+        let until = Instant::now() + sign_in_timeout;
+        let exchange = Exchange::open(TimedStream::unix(stream, Some(until)), login)?;
         exchange.stream().set_limit(None).map_err(connect)?;
         Ok(exchange.into())
     }
@@ -127,8 +122,7 @@ impl Connection {
 
     /// Runs one or more statements and discards their results.
     pub fn execute(&mut self, sql: &str) -> Result<(), ConnectionError> {
-        self.exchange.query(sql)?;
-        Ok(())
+        Ok(self.exchange.run(sql)?)
     }
 
     /// Runs one statement with parameters `$1`, `$2` …, given as text or null.
@@ -155,7 +149,7 @@ impl Connection {
         self.exchange.backend().map(|key| key.pid)
     }
 
-    /// Limits the wait for a statement's response. After a timeout the connection is not usable.
+    /// Limits the time of a statement's answer. After a timeout the connection is not usable.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.exchange.stream().set_limit(timeout)
     }

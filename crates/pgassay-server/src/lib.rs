@@ -54,6 +54,7 @@ mod shared_memory;
 mod sweep;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod timed_stream;
 mod version;
 
 pub use cache::default_cache_dir;
@@ -68,4 +69,5 @@ pub use os::Pid;
 pub use pgassay_wire::{Password, QueryResult};
 pub use processes::{ProcessRole, ServerProcess, of_postmaster, wait_until_gone};
 pub use server::{Server, ServerConfig};
+pub use timed_stream::TimedStream;
 pub use version::{Series, Version, VersionError, VersionRequest};

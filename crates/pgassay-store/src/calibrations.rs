@@ -5,7 +5,7 @@ use std::fs;
 use pgassay_core::calibration::{AaComparison, Calibration, CalibrationSummary};
 
 use crate::error::StoreError;
-use crate::{Store, save};
+use crate::{Store, files};
 
 const DIRECTORY: &str = "calibration";
 
@@ -22,7 +22,7 @@ impl Store {
         let name = format!("{}-{}", calibration.machine_key, calibration.started_us);
         let partial = directory.join(format!(".{name}-{}", std::process::id()));
         let path = directory.join(format!("{name}.json"));
-        let written = save::write(&partial, |file| {
+        let written = files::write(&partial, |file| {
             serde_json::to_writer_pretty(file, calibration).map_err(Into::into)
         });
         written.and_then(|()| {

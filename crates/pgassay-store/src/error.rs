@@ -40,6 +40,32 @@ pub enum StoreError {
         /// The path.
         path: PathBuf,
     },
+    /// A run that has no result, because it was interrupted or is not over.
+    #[error("{} has no result: its run is not over or was interrupted; its {trials} trials are in trials.jsonl", path.display())]
+    Unfinished {
+        /// The directory.
+        path: PathBuf,
+        /// Number of its trials.
+        trials: usize,
+    },
+    /// The result could not be written; the trials are saved.
+    #[error("{source}; the {trials} trials measured so far are in {}/trials.jsonl", directory.display())]
+    Unsaved {
+        /// The run's directory.
+        directory: PathBuf,
+        /// Number of trials in it.
+        trials: u64,
+        /// The cause.
+        source: Box<StoreError>,
+    },
+    /// The result was saved, but one of its files could not be written.
+    #[error("the result was saved in {}, but not all of its files: {source}", directory.display())]
+    FilesMissing {
+        /// The run's directory.
+        directory: PathBuf,
+        /// The first cause.
+        source: Box<StoreError>,
+    },
     /// A prefix of several names.
     #[error("\"{name}\" matches {} runs: {}; give more of the name", candidates.len(), shortened(candidates))]
     Ambiguous {
@@ -115,7 +141,7 @@ impl StoreError {
 fn writing_hint(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; nothing was saved: free disk space or store results elsewhere"
+            "; free disk space or store results elsewhere"
         }
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "; store results in a writable directory"
@@ -155,6 +181,6 @@ mod tests {
             message.starts_with("cannot write /r/run.json: "),
             "{message}"
         );
-        assert!(message.ends_with("nothing was saved: free disk space or store results elsewhere"));
+        assert!(message.ends_with("; free disk space or store results elsewhere"));
     }
 }

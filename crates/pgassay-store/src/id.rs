@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::error::StoreError;
-use crate::{Store, index};
+use crate::{Store, names};
 
 /// Longer names of studies are cut: an id is typed and printed in tables.
 const STUDY_LENGTH_MAX: usize = 60;
@@ -13,11 +13,11 @@ impl Store {
     /// process gets the same name, even before the run is saved.
     pub fn new_id(&self, started_us: i64, study: &str) -> Result<String, StoreError> {
         let base = base(started_us, study);
-        index::reserve(&self.root, &base)
+        names::reserve(&self.root, &base)
     }
 }
 
-fn base(started_us: i64, study: &str) -> String {
+pub(crate) fn base(started_us: i64, study: &str) -> String {
     let time = Timestamp::from_microsecond(started_us).unwrap_or(Timestamp::UNIX_EPOCH);
     let words: Vec<&str> = study
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_')

@@ -2,31 +2,28 @@
 //!
 //! The views `runs`, `points` and `comparisons` are for users and have stable columns; the tables under
 //! them may change with [`VERSION`]. Before each query the index is updated from the directories, so
-//! that it may be missing, outdated or from another version. If the root is not writable, the index is
-//! built in memory for that query.
+//! that it may be missing, outdated or from another version. What happens to an index that is damaged,
+//! locked or not writable: `repair.rs`.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pgassay_core::comparison::{Comparison, PointSummary, Ratio};
 use pgassay_core::run::Run;
-use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
+use rusqlite::{Connection, TransactionBehavior, params};
 use serde::Serialize;
 
 use crate::error::StoreError;
 use crate::headline::{headline, word};
-use crate::{Store, directories, lookup};
+use crate::{directories, files, lookup, unfinished_directories, writer};
 
-const FILE: &str = "index.sqlite";
+pub(crate) const FILE: &str = "index.sqlite";
 /// The version of tables and words. If the file has another one, its tables are dropped and rebuilt.
 const VERSION: i32 = 2;
 /// How long to wait for another process that writes.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 const SCHEMA: &str = include_str!("index.sql");
-/// Reservations of names expire after a week; names start with their time anyway.
-const RESERVED_DAYS: u32 = 7;
 
 /// A run as lists show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -43,6 +40,8 @@ pub struct RunLine {
     pub ended_us: i64,
     /// Whether every planned trial was run.
     pub complete: bool,
+    /// Whether it has no result: it is still being measured, or its process ended before.
+    pub unfinished: bool,
     /// The answer in one line.
     pub headline: String,
 }
@@ -56,130 +55,33 @@ pub struct Filter {
     pub limit: Option<u32>,
 }
 
-impl Store {
-    /// Every run, newest first.
-    pub fn list(&self) -> Result<Vec<RunLine>, StoreError> {
-        self.list_where(&Filter::default())
-    }
-
-    /// The runs that match a filter, newest first.
-    pub fn list_where(&self, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
-        list(&self.root, filter)
-    }
-
-    /// Rebuilds the index from the directories.
-    pub fn rebuild_index(&self) -> Result<(), StoreError> {
-        rebuild(&self.root)
-    }
-}
-
-fn list(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
-    let mut connection = match open(root) {
-        Ok(connection) => connection,
-        Err(error) if unwritable(&error) => in_memory(root)?,
-        Err(error) => return Err(error),
-    };
-    match update(&mut connection, root) {
-        Err(error) if unwritable(&error) => {
-            connection = in_memory(root)?;
-            update(&mut connection, root)?;
-        }
-        other => other?,
-    }
-    lines(&connection, filter).map_err(|source| failed(root, source))
-}
-
-fn rebuild(root: &Path) -> Result<(), StoreError> {
-    remove(root)?;
-    let mut connection = open(root)?;
-    update(&mut connection, root)
-}
-
 pub(crate) fn add(root: &Path, run: &Run) -> Result<(), StoreError> {
     let mut connection = open(root)?;
     insert(&mut connection, run).map_err(|source| failed(root, source))
 }
 
-/// Reserves the first of `base`, `base-2`, … that neither a directory nor another process has.
-pub(crate) fn reserve(root: &Path, base: &str) -> Result<String, StoreError> {
-    let mut connection = open(root)?;
-    let mut attempt = || -> rusqlite::Result<String> {
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let forget = "delete from reservation where made < datetime('now', ?1)";
-        transaction.execute(forget, [format!("-{RESERVED_DAYS} days")])?;
-        let mut number = 1;
-        let id = loop {
-            let id = if number == 1 {
-                base.to_owned()
-            } else {
-                format!("{base}-{number}")
-            };
-            number += 1;
-            if root.join(&id).exists() {
-                continue;
-            }
-            let take = "insert or ignore into reservation (id, made) values (?1, datetime('now'))";
-            if transaction.execute(take, [&id])? == 1 {
-                break id;
-            }
-        };
-        transaction.commit()?;
-        Ok(id)
-    };
-    attempt().map_err(|source| failed(root, source))
-}
-
-fn path(root: &Path) -> PathBuf {
+pub(crate) fn path(root: &Path) -> PathBuf {
     root.join(FILE)
 }
 
-fn failed(root: &Path, source: rusqlite::Error) -> StoreError {
+pub(crate) fn failed(root: &Path, source: rusqlite::Error) -> StoreError {
     StoreError::Index {
         path: path(root),
         source,
     }
 }
 
-fn code(error: &StoreError) -> Option<ErrorCode> {
-    match error {
-        StoreError::Index { source, .. } => source.sqlite_error_code(),
-        _ => None,
-    }
-}
-
-fn unwritable(error: &StoreError) -> bool {
-    let codes = [
-        ErrorCode::ReadOnly,
-        ErrorCode::CannotOpen,
-        ErrorCode::PermissionDenied,
-    ];
-    code(error).is_some_and(|code| codes.contains(&code))
-}
-
-fn in_memory(root: &Path) -> Result<Connection, StoreError> {
+/// Opens an index in memory.
+pub(crate) fn in_memory(root: &Path) -> Result<Connection, StoreError> {
     let mut connection = Connection::open_in_memory().map_err(|source| failed(root, source))?;
     prepare(&mut connection).map_err(|source| failed(root, source))?;
     Ok(connection)
 }
 
-/// Opens the index. A file that is not a database is removed and recreated.
-fn open(root: &Path) -> Result<Connection, StoreError> {
-    match try_open(root) {
-        Err(error)
-            if matches!(
-                code(&error),
-                Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
-            ) =>
-        {
-            tracing::warn!(%error, "the index is damaged and will be rebuilt");
-            remove(root)?;
-            try_open(root)
-        }
-        other => other,
-    }
-}
-
-fn try_open(root: &Path) -> Result<Connection, StoreError> {
+/// Opens the index, and creates it if there is none.
+pub(crate) fn open(root: &Path) -> Result<Connection, StoreError> {
+    // SQLite would let others read it. If this fails, SQLite says why.
+    _ = files::touch(&path(root));
     let attempt = || {
         let mut connection = Connection::open(path(root))?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -206,19 +108,9 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-fn remove(root: &Path) -> Result<(), StoreError> {
-    let path = path(root);
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(StoreError::writing(&path, error))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Updates the index from the directories. A run that cannot be read is skipped with a warning: one
 /// damaged file must not hide the others.
-fn update(connection: &mut Connection, root: &Path) -> Result<(), StoreError> {
+pub(crate) fn update(connection: &mut Connection, root: &Path) -> Result<(), StoreError> {
     let on_disk: BTreeSet<String> = directories(root)?.into_iter().collect();
     let known: BTreeSet<String> = known(connection)
         .map_err(|source| failed(root, source))?
@@ -259,7 +151,7 @@ fn forget(connection: &mut Connection, id: &str) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-fn lines(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<RunLine>> {
+pub(crate) fn lines(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<RunLine>> {
     let mut statement = connection.prepare(
         "select id, study, question, started_us, ended_us, complete, headline from runs
          where ?1 is null or study = ?1 order by started_us desc, id desc limit ?2",
@@ -274,10 +166,49 @@ fn lines(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<RunLi
             started_us: row.get(3)?,
             ended_us: row.get(4)?,
             complete: row.get(5)?,
+            unfinished: false,
             headline: row.get(6)?,
         })
     })?;
     lines.collect()
+}
+
+/// The unfinished runs that match a filter's study. The index does not contain them.
+pub(crate) fn unfinished(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
+    let mut lines = Vec::new();
+    for id in unfinished_directories(root)? {
+        let (start, trials, is_running) = match writer::summary(&root.join(&id)) {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "unfinished run not listed");
+                continue;
+            }
+        };
+        if filter
+            .study
+            .as_ref()
+            .is_some_and(|study| *study != start.study_name)
+        {
+            continue;
+        }
+        let trials = format!("{trials} trial{} saved", if trials == 1 { "" } else { "s" });
+        let headline = if is_running {
+            format!("(running) {trials}")
+        } else {
+            format!("(unfinished) {trials}, no result")
+        };
+        lines.push(RunLine {
+            id,
+            study: start.study_name,
+            question: start.question,
+            started_us: start.started_us,
+            ended_us: start.started_us,
+            complete: false,
+            unfinished: true,
+            headline,
+        });
+    }
+    Ok(lines)
 }
 
 fn insert(connection: &mut Connection, run: &Run) -> rusqlite::Result<()> {

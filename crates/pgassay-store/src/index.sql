@@ -23,9 +23,6 @@ create table comparison_row (
 create index point_of_run on point_row (run_id);
 create index comparison_of_run on comparison_row (run_id);
 
--- Names that were reserved and may not be saved yet; they survive a change of version.
-create table if not exists reservation (id text primary key, made text);
-
 create view runs as
   select id, study, question, started_us, datetime(started_us / 1000000, 'unixepoch') as started,
          ended_us, complete, pgassay, headline

@@ -7,8 +7,7 @@ use pgassay_core::run::{Run, SCHEMA};
 use serde::Deserialize;
 
 use crate::error::StoreError;
-use crate::upgrade;
-use crate::{RUN_FILE, Store};
+use crate::{RUN_FILE, Store, upgrade, writer};
 
 /// Number of newest runs listed if a run is not found.
 const SUGGESTIONS: usize = 3;
@@ -33,6 +32,14 @@ impl Store {
         if wanted == "last" {
             let last = ids.first().ok_or_else(|| not_found(&ids))?;
             return Ok(self.root.join(last));
+        }
+        if !wanted.starts_with('.')
+            && let Ok((_, trials, _)) = writer::summary(&self.root.join(wanted))
+        {
+            return Err(StoreError::Unfinished {
+                path: self.root.join(wanted),
+                trials,
+            });
         }
         // The empty string is a prefix of every name, and most likely a mistake in a script.
         let begins = |id: &&String| !wanted.is_empty() && id.starts_with(wanted);

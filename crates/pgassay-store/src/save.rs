@@ -4,7 +4,7 @@
 //! dies in between leaves a directory that lookups ignore; opening the store removes it once it is a day
 //! old.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -12,9 +12,9 @@ use std::time::Duration;
 use pgassay_core::run::Run;
 
 use crate::error::StoreError;
-use crate::{RUN_FILE, Store, index};
+use crate::{RUN_FILE, Store, files, index, names, writer};
 
-const STUDY_FILE: &str = "study.toml";
+pub(crate) const STUDY_FILE: &str = "study.toml";
 const PARTIAL: &str = ".partial-";
 /// Saving a result never takes this long.
 const PARTIAL_AGE_MAX: Duration = Duration::from_hours(24);
@@ -47,6 +47,7 @@ impl Store {
             _ = fs::remove_dir_all(&partial);
             return Err(error);
         }
+        names::release(&self.root, &run.id);
         if let Err(error) = index::add(&self.root, run) {
             tracing::warn!(%error, "cannot update the index now; the next use updates it");
         }
@@ -64,7 +65,11 @@ impl Store {
                 .metadata()
                 .and_then(|metadata| metadata.modified())
                 .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > PARTIAL_AGE_MAX));
-            if stale && name.to_str().is_some_and(|name| name.starts_with(PARTIAL)) {
+            if !stale {
+                continue;
+            }
+            writer::sweep(&entry.path());
+            if name.to_str().is_some_and(|name| name.starts_with(PARTIAL)) {
                 tracing::info!(path = %entry.path().display(), "removing an unfinished result");
                 _ = fs::remove_dir_all(entry.path());
             }
@@ -76,38 +81,17 @@ fn write_all(
     partial: &Path,
     run: &Run,
     study_text: &str,
-    files: &[(String, Vec<u8>)],
+    more: &[(String, Vec<u8>)],
 ) -> Result<(), StoreError> {
-    fs::create_dir(partial).map_err(|source| StoreError::writing(partial, source))?;
-    for (name, bytes) in files {
-        write(&partial.join(name), |file| file.write_all(bytes))?;
+    files::create_directory(partial).map_err(|source| StoreError::writing(partial, source))?;
+    for (name, bytes) in more {
+        files::write(&partial.join(name), |file| file.write_all(bytes))?;
     }
-    write(&partial.join(STUDY_FILE), |file| {
+    files::write(&partial.join(STUDY_FILE), |file| {
         file.write_all(study_text.as_bytes())
     })?;
     // Last, because this file makes the directory a run.
-    write(&partial.join(RUN_FILE), |file| {
-        let mut buffered = io::BufWriter::new(file);
-        serde_json::to_writer_pretty(&mut buffered, run)?;
-        buffered.write_all(b"\n")?;
-        buffered.flush()
-    })
-}
-
-pub(crate) fn write(
-    path: &Path,
-    content: impl FnOnce(&mut File) -> io::Result<()>,
-) -> Result<(), StoreError> {
-    let attempt = || {
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        let mut file = File::create_new(path)?;
-        content(&mut file)?;
-        // With delayed allocation, a full disk shows only here.
-        file.sync_all()
-    };
-    attempt().map_err(|source| StoreError::writing(path, source))
+    writer::write_run(&partial.join(RUN_FILE), run)
 }
 
 fn publish(partial: &Path, directory: &Path, id: &str, root: &Path) -> Result<(), StoreError> {
@@ -126,8 +110,7 @@ fn publish(partial: &Path, directory: &Path, id: &str, root: &Path) -> Result<()
         }
     })?;
     // The rename is durable only after its directory is synced.
-    let synced = File::open(root).and_then(|root| root.sync_all());
-    synced.map_err(|source| StoreError::writing(root, source))
+    files::sync_directory(root)
 }
 
 fn check_id(id: &str) -> Result<(), StoreError> {
@@ -146,7 +129,7 @@ fn check_id(id: &str) -> Result<(), StoreError> {
     }
 }
 
-fn check_name(name: &str) -> Result<(), StoreError> {
+pub(crate) fn check_name(name: &str) -> Result<(), StoreError> {
     let refuse = |why| {
         Err(StoreError::FileName {
             name: name.to_owned(),
@@ -157,7 +140,7 @@ fn check_name(name: &str) -> Result<(), StoreError> {
     if name.is_empty() || name.contains('\0') || !Path::new(name).components().all(plain) {
         return refuse("it is not a path inside the run's directory");
     }
-    if name == RUN_FILE || name == STUDY_FILE {
+    if [RUN_FILE, STUDY_FILE, writer::TRIALS_FILE].contains(&name) {
         return refuse("the store writes this file itself");
     }
     Ok(())

@@ -22,6 +22,19 @@ pub enum WireError {
         /// The stated length, including the length field.
         length_bytes: u32,
     },
+    /// A message that is longer than this client accepts.
+    #[error(
+        "the server's message '{tag}' has {length_bytes} bytes, and at most {max_bytes} are \
+         accepted: select less data"
+    )]
+    TooLong {
+        /// The message's type.
+        tag: char,
+        /// The stated length, including the length field.
+        length_bytes: u32,
+        /// The limit.
+        max_bytes: u32,
+    },
     /// A message that is not allowed in the current state.
     #[error("unexpected message '{tag}' from the server while {doing}")]
     Unexpected {

@@ -2,7 +2,11 @@
 //!
 //! For set-up and inspection, where the caller waits for each result. The caller owns the stream
 //! and sets its time limits: a read that times out fails with [`ExchangeError::Stream`], and the
-//! exchange cannot be used after that.
+//! exchange cannot be used after that. `flush` is called once per request, after its last byte: a
+//! stream that limits the time of a whole answer, notices included, starts its clock there. The
+//! stream must not buffer, because later output that belongs to the answer is not flushed.
+//!
+//! Results and notices are kept up to a limit, so that a server cannot exhaust the client's memory.
 
 use std::io::{self, Read, Write};
 
@@ -10,12 +14,20 @@ use crate::backend_key::BackendKey;
 use crate::conninfo::{Address, AttemptFailure, Attempts, Endpoint, Target};
 use crate::error::{ServerMessage, WireError};
 use crate::login::Login;
-use crate::message::{CopyDirection, Event};
+use crate::message::{CopyDirection, Event, Notice};
 use crate::salt_cache::SaltCache;
 use crate::session::{Execution, Session};
 
 /// Buffer size of one read; set-up work returns few rows.
 const READ_BYTES: usize = 8192;
+/// Limit on a row.
+const ROW_MAX_BYTES: u32 = 8 << 20;
+/// Limit on the memory of the results of one request.
+const RESULT_MAX_BYTES: usize = 24 << 20;
+/// Limit on the memory of notices; further ones are counted only.
+const NOTICES_MAX_BYTES: usize = 1 << 20;
+/// Memory that a value takes in addition to its text: its vector entry and its allocation.
+const VALUE_BYTES: usize = 40;
 
 /// Errors of an exchange.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +42,12 @@ pub enum ExchangeError {
     /// The stream failed or a time limit passed.
     #[error("the connection to the server failed: {0}")]
     Stream(#[from] io::Error),
+    /// A result that is larger than this client accepts.
+    #[error("the result exceeds {max_bytes} bytes: select less data")]
+    TooLarge {
+        /// The limit.
+        max_bytes: usize,
+    },
     /// The server closed the connection without a message.
     #[error("the server closed the connection")]
     Closed,
@@ -50,7 +68,7 @@ impl ExchangeError {
             {
                 AttemptFailure::Unreachable
             }
-            Self::Stream(_) | Self::Closed => AttemptFailure::Other,
+            Self::Stream(_) | Self::TooLarge { .. } | Self::Closed => AttemptFailure::Other,
         }
     }
 }
@@ -70,7 +88,7 @@ pub struct QueryResult {
 pub struct Exchange<S> {
     stream: S,
     session: Session,
-    notices: Vec<ServerMessage>,
+    notices: Notices,
 }
 
 impl<S: Read + Write> Exchange<S> {
@@ -122,15 +140,28 @@ impl<S: Read + Write> Exchange<S> {
 
     /// Signs in. On failure also returns whether the server had already accepted the client.
     fn sign_in(stream: S, login: &Login) -> Result<Self, (ExchangeError, bool)> {
-        let session = Session::start(login).map_err(|error| (error.into(), false))?;
+        let mut session = Session::start(login).map_err(|error| (error.into(), false))?;
+        session.limit_rows(ROW_MAX_BYTES);
         let mut exchange = Self {
             stream,
             session,
-            notices: Vec::new(),
+            notices: Notices::default(),
         };
-        match exchange.wait() {
-            Ok(_) => Ok(exchange),
+        match exchange.wait_until_started() {
+            Ok(()) => Ok(exchange),
             Err(error) => Err((error, exchange.session.is_authenticated())),
+        }
+    }
+
+    /// Like libpq, this does not wait until a server that refused the client closes the connection.
+    fn wait_until_started(&mut self) -> Result<(), ExchangeError> {
+        let mut collected = Collected::default();
+        self.collect(&mut collected, |collected| {
+            collected.ready || collected.error.is_some()
+        })?;
+        match collected.error {
+            Some(error) => Err(ExchangeError::Server(error)),
+            None => Ok(()),
         }
     }
 
@@ -142,6 +173,23 @@ impl<S: Read + Write> Exchange<S> {
     pub fn query(&mut self, sql: &str) -> Result<Vec<QueryResult>, ExchangeError> {
         self.session.query(sql, 0, true)?;
         self.wait()
+    }
+
+    /// Like [`Self::query`], but discards all results; there is no limit on their size.
+    ///
+    /// # Errors
+    /// As for [`Self::query`].
+    pub fn run(&mut self, sql: &str) -> Result<(), ExchangeError> {
+        self.session.query(sql, 0, false)?;
+        let mut collected = Collected {
+            discards: true,
+            ..Collected::default()
+        };
+        self.collect(&mut collected, |collected| collected.ready)?;
+        match collected.error {
+            Some(error) => Err(ExchangeError::Server(error)),
+            None => Ok(()),
+        }
     }
 
     /// Sends `COPY … FROM STDIN`, and data as long as `write`, which appends it to its argument,
@@ -227,7 +275,7 @@ impl<S: Read + Write> Exchange<S> {
 
     /// Returns and clears the notices received since the last call.
     pub fn take_notices(&mut self) -> Vec<ServerMessage> {
-        std::mem::take(&mut self.notices)
+        self.notices.take()
     }
 
     /// Converts the stream, for example into a boxed one; the connection stays the same.
@@ -254,11 +302,16 @@ impl<S: Read + Write> Exchange<S> {
         Ok(self.stream)
     }
 
+    /// Sends the output, which ends a request.
     fn send(&mut self) -> Result<(), ExchangeError> {
+        self.write_output()?;
+        Ok(self.stream.flush()?)
+    }
+
+    fn write_output(&mut self) -> Result<(), ExchangeError> {
         let output = self.session.output();
         let count_bytes = output.len();
         self.stream.write_all(output)?;
-        self.stream.flush()?;
         self.session.sent(count_bytes);
         Ok(())
     }
@@ -280,11 +333,16 @@ impl<S: Read + Write> Exchange<S> {
         is_enough: impl Fn(&Collected) -> bool,
     ) -> Result<(), ExchangeError> {
         let mut buffer = [0; READ_BYTES];
+        let mut is_first = true;
         while !is_enough(collected) {
             // A server that closed the connection may have sent a last message, which explains the
             // failure better than the stream's error does, so reading continues after a failed
-            // write.
-            let sent = self.send();
+            // write. Only the request itself is flushed: see the module's documentation.
+            let sent = if std::mem::take(&mut is_first) {
+                self.send()
+            } else {
+                self.write_output()
+            };
             let count = match self.stream.read(&mut buffer) {
                 Ok(count) if count > 0 => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -305,33 +363,77 @@ impl<S: Read + Write> Exchange<S> {
     }
 }
 
+/// Notices that the caller has not taken yet.
+#[derive(Default)]
+struct Notices {
+    kept: Vec<ServerMessage>,
+    bytes: usize,
+    /// Number of notices beyond the limit.
+    omitted: u64,
+}
+
+impl Notices {
+    fn add(&mut self, notice: Notice<'_>) -> Result<(), WireError> {
+        self.bytes += size_of::<ServerMessage>() + notice.0.len();
+        if self.bytes > NOTICES_MAX_BYTES {
+            self.omitted += 1;
+            return Ok(());
+        }
+        self.kept.push(notice.read()?);
+        Ok(())
+    }
+
+    /// Returns the notices; if some were omitted, the last one says so.
+    fn take(&mut self) -> Vec<ServerMessage> {
+        let Self {
+            mut kept, omitted, ..
+        } = std::mem::take(self);
+        if omitted > 0 {
+            kept.push(ServerMessage {
+                severity: "WARNING".into(),
+                sqlstate: "01000".into(),
+                message: format!("pgassay omitted {omitted} further notices of the server"),
+                ..ServerMessage::default()
+            });
+        }
+        kept
+    }
+}
+
 #[derive(Default)]
 struct Collected {
     answers: Vec<QueryResult>,
     current: QueryResult,
+    /// Whether results are not wanted.
+    discards: bool,
+    /// Memory of the results so far.
+    bytes: usize,
     error: Option<Box<ServerMessage>>,
     ready: bool,
     wants_data: bool,
 }
 
 impl Collected {
-    fn take(
-        &mut self,
-        event: Event<'_>,
-        notices: &mut Vec<ServerMessage>,
-    ) -> Result<(), WireError> {
+    fn take(&mut self, event: Event<'_>, notices: &mut Notices) -> Result<(), ExchangeError> {
         match event {
             Event::Ready { .. } => self.ready = true,
             Event::Copy {
                 direction: CopyDirection::In,
                 ..
             } => self.wants_data = true,
+            Event::Complete { .. } if self.discards => {}
             Event::Complete { tag, .. } => {
+                self.count(tag.len() + size_of::<QueryResult>())?;
                 self.current.tag = String::from_utf8_lossy(tag).into_owned();
                 self.answers.push(std::mem::take(&mut self.current));
             }
-            Event::Described { columns, .. } => self.current.columns = columns.names()?,
+            Event::Described { columns, .. } => {
+                self.count(columns.0.len())?;
+                self.current.columns = columns.names()?;
+            }
             Event::DataRow { row, .. } => {
+                let values = row.values().count();
+                self.count(row.0.len() + (values + 1) * VALUE_BYTES)?;
                 let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
                 let values = row.values().map(|value| Ok(value?.map(text)));
                 self.current
@@ -339,8 +441,19 @@ impl Collected {
                     .push(values.collect::<Result<_, WireError>>()?);
             }
             Event::Error { error, .. } if self.error.is_none() => self.error = Some(error),
-            Event::Notice(notice) => notices.push(notice.read()?),
+            Event::Notice(notice) => notices.add(notice)?,
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Counts memory of the results.
+    fn count(&mut self, bytes: usize) -> Result<(), ExchangeError> {
+        self.bytes += bytes;
+        if self.bytes > RESULT_MAX_BYTES {
+            return Err(ExchangeError::TooLarge {
+                max_bytes: RESULT_MAX_BYTES,
+            });
         }
         Ok(())
     }

@@ -32,6 +32,7 @@ pub mod conninfo;
 mod encode;
 mod error;
 mod exchange;
+mod limits;
 mod login;
 mod message;
 mod password;

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use crate::backend_key::BackendKey;
 use crate::encode;
 use crate::error::{ServerMessage, WireError};
+use crate::limits::{KEPT_MAX_BYTES, REPORT_END, ROW_MAX_BYTES, UNLIMITED_BYTES, kept_length};
 use crate::message::{CopyDirection, DataRow, Event, Notice, RowDescription, TransactionStatus};
 use crate::starting::{self, Starting};
 
@@ -20,6 +21,8 @@ const HEADER_BYTES: usize = 5;
 const SHORT_MAX_BYTES: u32 = 30_000;
 /// No message exceeds the server's largest allocation.
 const LONG_MAX_BYTES: u32 = 0x3fff_ffff;
+/// Limit on settings that the server reports; PostgreSQL 18 reports 15.
+const PARAMETERS_MAX: usize = 256;
 
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +93,8 @@ pub(crate) struct Core {
     pub discarding: bool,
     /// Whether the caller answers `COPY FROM STDIN` with data.
     pub accepts_copy: bool,
+    /// Limit on a row that the caller wants.
+    pub row_max_bytes: u32,
     pub status: TransactionStatus,
     pub backend: Option<BackendKey>,
     pub parameters: Vec<(String, String)>,
@@ -105,6 +110,7 @@ impl Replies {
                 starting: Some(Box::new(starting)),
                 discarding: false,
                 accepts_copy: false,
+                row_max_bytes: ROW_MAX_BYTES,
                 status: TransactionStatus::Idle,
                 backend: None,
                 parameters: Vec::new(),
@@ -157,6 +163,14 @@ impl Replies {
             return Ok(None);
         };
         let (tag, length) = read_header(*header)?;
+        if length > UNLIMITED_BYTES || self.core.starting.is_some() {
+            self.core.check_length(tag, length)?;
+            if kept_length(tag, length) < length {
+                self.kept.extend_from_slice(header);
+                *input = rest;
+                return self.step_kept(input);
+            }
+        }
         if !self.core.wants_body(tag) {
             let here = length.min(rest.len());
             self.skip_bytes = length - here;
@@ -181,6 +195,7 @@ impl Replies {
     ) -> Result<Option<(ReplyKind, Body<'a>)>, WireError> {
         if self.kept_is_done {
             self.kept.clear();
+            self.kept.shrink_to(KEPT_MAX_BYTES);
             self.kept_is_done = false;
             return self.step(input);
         }
@@ -189,14 +204,20 @@ impl Replies {
             return Ok(None);
         };
         let (tag, length) = read_header(*header)?;
+        self.core.check_length(tag, length)?;
         if !self.core.wants_body(tag) {
             self.kept.clear();
             self.skip_bytes = length;
             return Ok(Some((self.core.handle(tag, &[])?, Body::Input(&[]))));
         }
-        self.buffer_up_to(HEADER_BYTES + length, input);
-        if self.kept.len() < HEADER_BYTES + length {
+        let keep = kept_length(tag, length);
+        self.buffer_up_to(HEADER_BYTES + keep, input);
+        if self.kept.len() < HEADER_BYTES + keep {
             return Ok(None);
+        }
+        if keep < length {
+            self.kept.extend_from_slice(REPORT_END);
+            self.skip_bytes = length - keep;
         }
         self.kept_is_done = true;
         Ok(Some((
@@ -246,7 +267,7 @@ impl Core {
 
     /// Whether the body of such a message is needed in the current state.
     #[inline]
-    fn wants_body(&self, tag: u8) -> bool {
+    pub fn wants_body(&self, tag: u8) -> bool {
         match tag {
             // During start-up nothing is pending, and a row answers a query about the server.
             b'D' | b'T' => {
@@ -455,6 +476,12 @@ impl Core {
             value.as_ref().clone_into(&mut self.parameters[place].1);
             return Ok(ReplyKind::Parameter(place));
         }
+        if self.parameters.len() >= PARAMETERS_MAX {
+            return Err(WireError::Malformed {
+                tag: 'S',
+                what: "more settings than any server reports",
+            });
+        }
         self.parameters
             .push((name.into_owned(), value.into_owned()));
         Ok(ReplyKind::Parameter(self.parameters.len() - 1))
@@ -475,7 +502,7 @@ impl Core {
     }
 
     #[cold]
-    fn unexpected(&self, tag: u8) -> WireError {
+    pub fn unexpected(&self, tag: u8) -> WireError {
         let doing = match self.pending.front().map(|front| front.kind) {
             _ if self.starting.is_some() => "signing in",
             None => "idle",

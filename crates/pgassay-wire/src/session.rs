@@ -262,6 +262,12 @@ impl Session {
         self.replies.core.accepts_copy = accepts;
     }
 
+    /// Sets the limit on a row that a request asks for, in bytes; 1 MiB by default. A longer one
+    /// ends the connection with [`WireError::TooLong`].
+    pub fn limit_rows(&mut self, max_bytes: u32) {
+        self.replies.core.row_max_bytes = max_bytes;
+    }
+
     /// Sends data of a `COPY FROM STDIN`; `write` appends it to its argument, in pieces of any
     /// length.
     ///

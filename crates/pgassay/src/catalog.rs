@@ -7,6 +7,8 @@ use pgassay_core::study::StudySource;
 use pgassay_lab::LoadedStudy;
 use pgassay_script::Builtin;
 
+use crate::study_files;
+
 /// The built-in studies, as `(name, text)`.
 pub const STUDIES: [(&str, &str); 17] = [
     (
@@ -89,11 +91,8 @@ pub fn load(name: &str, source: StudySource) -> Result<LoadedStudy> {
             bail!(source.error_at(&["script", &number], message));
         }
         if let Some(file) = &script.file {
-            let path = folder.join(file);
-            let text = std::fs::read_to_string(&path).map_err(|error| {
-                let message = format!("cannot read {}: {error}", path.display());
-                source.error_at(&["script", &number, "file"], message)
-            })?;
+            let text = study_files::read(folder, file)
+                .map_err(|message| source.error_at(&["script", &number, "file"], message))?;
             script.text = Some(text);
         }
         if let Some(builtin) = &script.builtin {

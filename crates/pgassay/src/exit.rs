@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use pgassay_lab::Interrupted;
 
+use crate::output::print_line_stderr;
+
 /// Success.
 pub const OK: u8 = 0;
 /// A usage, connection or input error: nothing was measured.
@@ -56,7 +58,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         .chain()
         .map(|cause| cause.to_string().trim_end().to_owned())
         .collect();
-    eprintln!("pgassay: {}", distinct(causes).join(": "));
+    print_line_stderr(&format!("pgassay: {}", distinct(causes).join(": ")));
     ExitCode::from(code)
 }
 

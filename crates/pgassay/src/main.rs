@@ -7,12 +7,13 @@ mod cli;
 mod command;
 mod exit;
 mod interrupt;
+mod output;
 mod output_file;
 mod progress;
 mod results;
+mod study_files;
 mod style;
 
-use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(cli: &Cli) -> Result<()> {
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = output::stdout();
     match &cli.command {
         CliCommand::Run(args) => command::run::run(args, cli.color, &mut out)?,
         CliCommand::Compare(args) => command::compare::compare(args, cli.color, &mut out)?,
@@ -84,7 +85,7 @@ fn log_to_stderr(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(|| output::FilteredStderr)
         .without_time()
         .init();
 }

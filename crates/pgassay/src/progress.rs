@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pgassay_lab::{EventSink, LabEvent};
+use pgassay_report::printable;
+
+use crate::output::print_line_stderr;
 
 /// Minimum interval between lines about trials if stderr is not a terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -51,16 +54,16 @@ impl ProgressDisplay {
         }
         message.clone_into(&mut shown.stage);
         match &self.bar {
-            Some(bar) => bar.set_message(message.to_owned()),
-            None => eprintln!("{message}"),
+            Some(bar) => bar.set_message(printable(message).into_owned()),
+            None => print_line_stderr(message),
         }
     }
 
     /// Prints a permanent line.
     pub fn note(&self, message: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{message}")),
-            None => eprintln!("{message}"),
+            Some(bar) => bar.suspend(|| print_line_stderr(message)),
+            None => print_line_stderr(message),
         }
     }
 
@@ -78,12 +81,15 @@ impl ProgressDisplay {
         let mut shown = self.shown.borrow_mut();
         if let Some(bar) = &self.bar {
             bar.set_position(shown.done);
-            bar.set_message(shown.round.clone());
+            bar.set_message(printable(&shown.round).into_owned());
             return;
         }
         if shown.plain_at.is_none_or(|at| at.elapsed() >= PLAIN_EVERY) {
             shown.plain_at = Some(Instant::now());
-            eprintln!("trial {} of {}: {}", shown.done, shown.total, shown.round);
+            let Shown {
+                done, total, round, ..
+            } = &*shown;
+            print_line_stderr(&format!("trial {done} of {total}: {round}"));
         }
     }
 

@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use super::Overrides;
 use super::names::script_named;
-use crate::study::{Network, Protocol, Scalar, Study, StudyError, StudySource};
+use super::schedule::CONNECTIONS_MAX;
+use crate::study::{Conditions, Network, Protocol, Scalar, Study, StudyError, StudySource};
+
+/// Limit on points (one variant under one condition each): more could not be measured in a day.
+const POINTS_MAX: usize = 10_000;
 
 /// One combination of values, one from each list.
 #[derive(Debug, Clone, Default)]
@@ -45,10 +49,12 @@ impl Combination {
     }
 }
 
+/// All combinations, for a number of variants.
 pub(super) fn combinations(
     study: &Study,
     source: &StudySource,
     overrides: &Overrides,
+    variants: usize,
 ) -> Result<Vec<Combination>, StudyError> {
     let conditions = &study.conditions;
     let quick = study.quick.as_ref().filter(|_| overrides.quick);
@@ -75,6 +81,8 @@ pub(super) fn combinations(
     let networks = quick
         .and_then(|quick| quick.network.as_ref())
         .unwrap_or(&conditions.network);
+    let lengths = [scripts.len(), versions.len(), networks.len(), clients.len()];
+    check_size(source, conditions, &lengths, variants)?;
     let mut all = vec![Combination::default()];
     expand_by_list(&mut all, "script", scripts, String::clone, |at, value| {
         at.script = Some(value.clone());
@@ -109,6 +117,33 @@ pub(super) fn combinations(
     Ok(all)
 }
 
+/// Checks the number of points before any of them is made. `lengths` are those of the lists that
+/// `--quick` or the command line may replace.
+fn check_size(
+    source: &StudySource,
+    lists: &Conditions,
+    lengths: &[usize],
+    variants: usize,
+) -> Result<(), StudyError> {
+    let named = [&lists.settings, &lists.session, &lists.parameters];
+    let named = named.iter().flat_map(|lists| lists.values().map(Vec::len));
+    let conditions = lengths
+        .iter()
+        .copied()
+        .chain([lists.protocol.len()])
+        .chain(named)
+        .fold(1_usize, |all, length| all.saturating_mul(length.max(1)));
+    let points = conditions.saturating_mul(variants);
+    if points <= POINTS_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "{variants} variants under {conditions} conditions are {points} points, and {POINTS_MAX} is \
+         the maximum; shorten the lists"
+    );
+    Err(source.error_at(&["conditions"], message))
+}
+
 fn numbers_of_clients<'a>(
     study: &'a Study,
     source: &StudySource,
@@ -126,6 +161,12 @@ fn numbers_of_clients<'a>(
             &["conditions", "clients"],
             "`clients` must list at least one number, each 1 or more",
         ));
+    }
+    if let Some(many) = clients.iter().find(|clients| **clients > CONNECTIONS_MAX) {
+        let message = format!(
+            "{many} clients are too many: PostgreSQL allows {CONNECTIONS_MAX} connections at most"
+        );
+        return Err(source.error_at(&["conditions", "clients"], message));
     }
     Ok(clients)
 }

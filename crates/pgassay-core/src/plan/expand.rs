@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::combination::{Combination, combinations};
-use super::interpolate::interpolate;
+use super::interpolate::{InterpolateProblem, interpolate};
 use super::names::{check_names, chosen_variants, script_named, unknown_name};
 use super::schedule::{count_connections, schedule};
 use super::servers::ServerSet;
@@ -12,6 +12,9 @@ use super::{Condition, Overrides, Plan, PlannedScript, PlannedSql, Point, Requir
 use crate::measure;
 use crate::study::{DriverKind, Requires, Scalar, Script, Study, StudyError, StudySource, Variant};
 
+/// Limit on the SQL and the scripts of all points together, in bytes.
+const TEXTS_MAX_BYTES: usize = 256 << 20;
+
 /// Expands a study into its plan.
 ///
 /// The caller must already have replaced the `file` of each script with its text: this module reads no
@@ -19,7 +22,7 @@ use crate::study::{DriverKind, Requires, Scalar, Script, Study, StudyError, Stud
 ///
 /// # Errors
 /// Unknown and duplicate names, keys set by both a variant and a condition, empty lists, undefined
-/// `${…}`; each with its position in the file.
+/// `${…}`, and numbers that no server or machine can serve; each with its position in the file.
 pub fn plan(
     study: &Study,
     source: &StudySource,
@@ -28,7 +31,7 @@ pub fn plan(
     check_names(study, source)?;
     measure::check_names(study, source)?;
     let variants = chosen_variants(study, source, overrides)?;
-    let combinations = combinations(study, source, overrides)?;
+    let combinations = combinations(study, source, overrides, variants.len())?;
     let mut expansion = Expansion {
         study,
         source,
@@ -36,6 +39,7 @@ pub fn plan(
         servers: ServerSet::default(),
     };
     let mut points = Vec::new();
+    let mut texts_bytes = 0;
     let mut conditions = Vec::new();
     for (condition, combination) in combinations.iter().enumerate() {
         conditions.push(Condition {
@@ -46,11 +50,23 @@ pub fn plan(
         for (variant, (index, definition)) in variants.iter().enumerate() {
             let mut point = expansion.point(*index, definition, combination)?;
             (point.variant, point.condition) = (variant, condition);
+            texts_bytes += point.scripts.iter().map(|it| it.text.len()).sum::<usize>();
+            texts_bytes += point.resets.iter().map(|it| it.text.len()).sum::<usize>();
+            if texts_bytes + expansion.servers.setup_bytes > TEXTS_MAX_BYTES {
+                return Err(source.error_at(
+                    &["conditions"],
+                    format!(
+                        "the SQL and scripts of all variants and conditions exceed {} MiB; use \
+                         shorter ones, or fewer conditions",
+                        TEXTS_MAX_BYTES >> 20
+                    ),
+                ));
+            }
             points.push(point);
         }
     }
     let mut servers = expansion.servers.plans;
-    count_connections(&mut servers, &points, &conditions, variants.len());
+    count_connections(source, &mut servers, &points, &conditions, variants.len())?;
     let schedule = schedule(study, source, overrides, points.len())?;
     Ok(Plan {
         variants: variants
@@ -274,17 +290,17 @@ impl Expansion<'_> {
         values: &BTreeMap<String, String>,
         path: &[&str],
     ) -> Result<String, StudyError> {
-        interpolate(text, values).map_err(|unknown| {
-            let mut error = unknown_name(
-                self.source,
-                path,
-                "parameter",
-                &unknown.name,
-                values.keys().map(String::as_str),
-            );
+        interpolate(text, values).map_err(|wrong| {
+            let mut error = match &wrong.problem {
+                InterpolateProblem::Undefined { name } => {
+                    let known = values.keys().map(String::as_str);
+                    unknown_name(self.source, path, "parameter", name, known)
+                }
+                other => self.source.error_at(path, other.message()),
+            };
             if let (Some(location), Some(line)) = (
                 &mut error.location,
-                self.source.line_in_text(path, unknown.line),
+                self.source.line_in_text(path, wrong.line),
             ) {
                 location.line = line;
                 location.column = 1;

@@ -2,12 +2,27 @@
 
 use std::collections::BTreeMap;
 
-/// An undefined name in `${…}`.
+/// Limit on a text after its parameters are replaced, in bytes. The largest script of the built-in
+/// studies has 10,000 lines.
+const TEXT_MAX_BYTES: usize = 16 << 20;
+
+/// An error in a `${…}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct UndefinedName {
-    pub name: String,
-    /// The line of the text that uses the name, from 1.
+pub(super) struct InterpolateError {
+    pub problem: InterpolateProblem,
+    /// The line of the text that contains it, from 1.
     pub line: usize,
+}
+
+/// What is wrong with a `${…}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum InterpolateProblem {
+    /// The name is not defined.
+    Undefined { name: String },
+    /// What follows the `*` is not a number of lines.
+    NotACount { name: String, value: String },
+    /// The text would be too long.
+    TooLong { times: usize },
 }
 
 /// Replaces every `${name}` with its value, and every `${name * 50}` with that many lines of it; the
@@ -16,7 +31,7 @@ pub(super) struct UndefinedName {
 pub(super) fn interpolate(
     text: &str,
     values: &BTreeMap<String, String>,
-) -> Result<String, UndefinedName> {
+) -> Result<String, InterpolateError> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("${") {
@@ -27,28 +42,82 @@ pub(super) fn interpolate(
             rest = &after[2..];
             continue;
         };
-        let value_of = |name: &str| {
-            values.get(name).ok_or_else(|| UndefinedName {
-                name: name.to_owned(),
-                line: text[..text.len() - after.len()].matches('\n').count() + 1,
-            })
-        };
-        let value = value_of(name)?;
-        match times {
-            None => out.push_str(value),
-            Some(times) => {
-                let number = match times.parse() {
-                    Ok(number) => number,
-                    // If it is not a number, it is the name of one.
-                    Err(_) => value_of(times)?.parse().unwrap_or(0),
-                };
-                out.push_str(&vec![value.trim_end(); number].join("\n"));
-            }
-        }
+        replace(name, times, values, &mut out).map_err(|problem| InterpolateError {
+            problem,
+            line: text[..text.len() - after.len()].matches('\n').count() + 1,
+        })?;
         rest = &after[length..];
     }
     out.push_str(rest);
     Ok(out)
+}
+
+/// Appends the value of a `${name}` or `${name * times}`.
+fn replace(
+    name: &str,
+    times: Option<&str>,
+    values: &BTreeMap<String, String>,
+    out: &mut String,
+) -> Result<(), InterpolateProblem> {
+    let value_of = |name: &str| {
+        values
+            .get(name)
+            .ok_or_else(|| InterpolateProblem::Undefined {
+                name: name.to_owned(),
+            })
+    };
+    let value = value_of(name)?;
+    let (line, times) = match times {
+        None => (value.as_str(), 1),
+        Some(times) => {
+            let is_number = times.bytes().all(|byte| byte.is_ascii_digit());
+            // If it is not a number, it is the name of one.
+            let number = if is_number { times } else { value_of(times)? };
+            let parsed = number.parse::<usize>();
+            let times = parsed.map_err(|_| InterpolateProblem::NotACount {
+                name: times.to_owned(),
+                value: number.to_owned(),
+            })?;
+            (value.trim_end(), times)
+        }
+    };
+    let length = (line.len() + 1)
+        .checked_mul(times)
+        .and_then(|length| length.checked_add(out.len()));
+    if length.is_none_or(|length| length > TEXT_MAX_BYTES) {
+        return Err(InterpolateProblem::TooLong { times });
+    }
+    for number in 0..times {
+        if number > 0 {
+            out.push('\n');
+        }
+        out.push_str(line);
+    }
+    Ok(())
+}
+
+impl InterpolateProblem {
+    /// The message, unless the name is not defined.
+    pub(super) fn message(&self) -> String {
+        match self {
+            Self::Undefined { name } => format!("there is no parameter \"{name}\""),
+            Self::NotACount { name, value } if name == value => {
+                format!("{value} is not a number of lines")
+            }
+            Self::NotACount { name, value } => format!(
+                "the parameter `{name}` is a number of lines here, but its value is \"{value}\"; \
+                 use a whole number, 0 or more"
+            ),
+            Self::TooLong { times: 1 } => format!(
+                "with its parameters replaced, this text exceeds {} MiB; shorten it",
+                TEXT_MAX_BYTES >> 20
+            ),
+            Self::TooLong { times } => format!(
+                "with {times} lines repeated here, this text exceeds {} MiB; repeat fewer",
+                TEXT_MAX_BYTES >> 20
+            ),
+        }
+    }
 }
 
 /// Name, number and length of the `${name}` or `${name * number}` at the start of a text.
@@ -93,10 +162,9 @@ mod tests {
         ] {
             assert_eq!(interpolate(text, &values).unwrap(), want);
         }
-        assert_eq!(
-            interpolate("${insert * many}", &values).unwrap_err().name,
-            "many"
-        );
+        let error = interpolate("${insert * many}", &values).unwrap_err();
+        let name = "many".to_owned();
+        assert_eq!(error.problem, InterpolateProblem::Undefined { name });
         assert_eq!(interpolate("${a b} ${", &values).unwrap(), "${a b} ${");
     }
 
@@ -105,10 +173,47 @@ mod tests {
         let error = interpolate("a\nb ${row}", &values()).unwrap_err();
         assert_eq!(
             error,
-            UndefinedName {
-                name: "row".to_owned(),
+            InterpolateError {
+                problem: InterpolateProblem::Undefined {
+                    name: "row".to_owned()
+                },
                 line: 2
             }
         );
+    }
+
+    #[test]
+    fn a_count_that_is_no_number_is_an_error() {
+        let values = BTreeMap::from([
+            ("insert".to_owned(), "insert into t values (1);".to_owned()),
+            ("count".to_owned(), "ten".to_owned()),
+            ("less".to_owned(), "-1".to_owned()),
+        ]);
+        for (text, words) in [
+            ("${insert * count}", "its value is \"ten\""),
+            ("${insert * less}", "its value is \"-1\""),
+            ("${insert * 99999999999999999999}", "not a number of lines"),
+        ] {
+            let error = interpolate(text, &values).unwrap_err();
+            let message = error.problem.message();
+            assert!(message.contains(words), "{message}");
+        }
+    }
+
+    #[test]
+    fn repeating_16_gigabytes_is_an_error() {
+        let values = BTreeMap::from([("line".to_owned(), "x".repeat(1024))]);
+        for text in [
+            "${line * 16000000}",
+            "${line * 18446744073709551615}",
+            &"${line * 10000}".repeat(2),
+        ] {
+            let error = interpolate(text, &values).unwrap_err();
+            let message = error.problem.message();
+            assert!(message.contains("exceeds 16 MiB"), "{message}");
+        }
+        assert_eq!(interpolate("${line * 0}", &values).unwrap(), "");
+        let long = interpolate("${line * 10000}", &values).unwrap();
+        assert_eq!(long.len(), 10_000 * 1025 - 1);
     }
 }

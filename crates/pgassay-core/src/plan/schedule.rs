@@ -11,24 +11,45 @@ const WARM_UP_CAP_US: u64 = 2_000_000;
 /// Connections in addition to the clients': setup, checks, a user with psql.
 const CONNECTIONS_SPARE: u32 = 10;
 
+/// Limit on pairs: more would take weeks, however short their trials.
+const PAIRS_MAX: u32 = 100_000;
+/// Limit on threads of the load generator per point.
+const THREADS_MAX: u32 = 1024;
+/// Limit on the connections of a server: `MAX_BACKENDS` in `src/include/postmaster/postmaster.h`,
+/// PostgreSQL 9.6 to 17 (`storage/procnumber.h` in 18).
+pub(super) const CONNECTIONS_MAX: u32 = 0x3_ffff;
+
 /// Sets the number of connections per server: all variants of a condition stay connected at once.
 pub(super) fn count_connections(
+    source: &StudySource,
     servers: &mut [ServerPlan],
     points: &[Point],
     conditions: &[Condition],
     variants: usize,
-) {
+) -> Result<(), StudyError> {
     for (index, server) in servers.iter_mut().enumerate() {
         let at_once = points.chunks(variants).map(|of_condition| {
             let sharing = of_condition
                 .iter()
                 .filter(|point| point.server == index && point.driver == DriverKind::Postgres)
-                .count() as u32;
-            sharing * conditions[of_condition[0].condition].clients
+                .count() as u64;
+            sharing * u64::from(conditions[of_condition[0].condition].clients)
         });
-        server.connections =
-            at_once.max().unwrap_or(0) + server.idle_connections + CONNECTIONS_SPARE;
+        let needed = at_once.max().unwrap_or(0)
+            + u64::from(server.idle_connections)
+            + u64::from(CONNECTIONS_SPARE);
+        let fits = u32::try_from(needed)
+            .ok()
+            .filter(|it| *it <= CONNECTIONS_MAX);
+        server.connections = fits.ok_or_else(|| {
+            let message = format!(
+                "the variants need {needed} connections to one server at once, and PostgreSQL allows \
+                 {CONNECTIONS_MAX} at most; use fewer clients or idle connections"
+            );
+            source.error_at(&["conditions", "clients"], message)
+        })?;
     }
+    Ok(())
 }
 
 pub(super) fn schedule(
@@ -47,8 +68,13 @@ pub(super) fn schedule(
             "`pairs` must be at least 2: one pair gives no confidence interval",
         ));
     }
-    if length.threads == 0 {
-        return Err(source.error_at(&["length", "threads"], "`threads` must be at least 1"));
+    if blocks > PAIRS_MAX {
+        let message = format!("`pairs` must be at most {PAIRS_MAX}");
+        return Err(source.error_at(&["length", "pairs"], message));
+    }
+    if !(1..=THREADS_MAX).contains(&length.threads) {
+        let message = format!("`threads` must be between 1 and {THREADS_MAX}");
+        return Err(source.error_at(&["length", "threads"], message));
     }
     let chosen = if overrides.quick {
         length.quick

@@ -40,6 +40,8 @@ impl ServerSource {
 #[derive(Default)]
 pub(super) struct ServerSet {
     pub(super) plans: Vec<ServerPlan>,
+    /// Bytes of the set-up SQL of all databases.
+    pub(super) setup_bytes: usize,
 }
 
 impl ServerSet {
@@ -72,6 +74,7 @@ impl ServerSet {
                 0 if wanted.dsn.is_none() => DEFAULT_DATABASE.to_owned(),
                 number => format!("data_{}", number + 1),
             };
+            self.setup_bytes += setup.iter().map(|it| it.text.len()).sum::<usize>();
             databases.push(DatabasePlan { name, setup });
             databases.len() - 1
         });

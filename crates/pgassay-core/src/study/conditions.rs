@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
+use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 
 use super::{HumanDuration, Network, Protocol, Scalar};
@@ -15,16 +16,32 @@ pub struct Conditions {
     #[serde(default = "default_clients")]
     pub clients: Vec<u32>,
     /// Names of scripts.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "filled",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub script: Vec<String>,
     /// PostgreSQL versions.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "filled",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub version: Vec<String>,
     /// Protocol modes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "filled",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub protocol: Vec<Protocol>,
     /// Networks between clients and server.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "filled",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub network: Vec<Network>,
     /// Lists of values for server settings. Each combination gets its own server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -52,6 +69,29 @@ impl Default for Conditions {
     }
 }
 
+/// A list that is given must have a value: an empty one would be ignored without a word.
+fn filled<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let values = Vec::deserialize(deserializer)?;
+    if values.is_empty() {
+        let message = "this list is empty; add at least one value, or remove the key";
+        return Err(D::Error::custom(message));
+    }
+    Ok(values)
+}
+
+/// As [`filled`], for a key whose absence means something else.
+fn filled_if_given<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    filled(deserializer).map(Some)
+}
+
 fn default_clients() -> Vec<u32> {
     vec![8]
 }
@@ -62,19 +102,39 @@ fn default_clients() -> Vec<u32> {
 #[serde(deny_unknown_fields)]
 pub struct Quick {
     /// Names of the variants to run; the first is the baseline.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "filled_if_given",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub variant: Option<Vec<String>>,
     /// Numbers of concurrent connections.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "filled_if_given",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub clients: Option<Vec<u32>>,
     /// Names of scripts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "filled_if_given",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub script: Option<Vec<String>>,
     /// PostgreSQL versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "filled_if_given",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub version: Option<Vec<String>>,
     /// Networks between clients and server.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "filled_if_given",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub network: Option<Vec<Network>>,
     /// Pairs per comparison.
     #[serde(default, skip_serializing_if = "Option::is_none")]

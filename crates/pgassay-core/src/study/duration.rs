@@ -25,6 +25,9 @@ const UNITS: [(&str, f64); 7] = [
     ("d", 86_400.0),
 ];
 
+/// The longest duration.
+const MAX: Duration = Duration::from_hours(1000 * 24);
+
 impl HumanDuration {
     /// A duration of whole seconds.
     pub const fn from_secs(secs: u64) -> Self {
@@ -58,8 +61,10 @@ impl FromStr for HumanDuration {
             .map(|(_, scale)| *scale);
         match (number.parse::<f64>(), scale) {
             (Ok(value), Some(scale)) => Duration::try_from_secs_f64(value * scale)
+                .ok()
+                .filter(|duration| *duration <= MAX)
                 .map(Self)
-                .map_err(|_| format!("duration \"{text}\" is too long")),
+                .ok_or_else(|| format!("duration \"{text}\" is too long: the maximum is 1000d")),
             _ => Err(format!(
                 "invalid duration \"{text}\": write a number and a unit (us, ms, s, min, h, d), such as 10s"
             )),

@@ -13,6 +13,9 @@ const EVENTS_MAX: i32 = 256;
 const WAIT_WORK_NS: u64 = 10_000;
 /// One buffer serves all clients of a thread.
 const READ_BYTES: usize = 64 << 10;
+/// How many arrivals one wait reports at most. A server that sends faster than the client reads
+/// would otherwise keep the client from its time limits and from the stop flag.
+const ARRIVALS_MAX: u32 = 1024;
 /// Registered for reading only, edge-triggered: permanent interest in writability would double the
 /// wake-ups on Unix sockets.
 const READING: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
@@ -30,6 +33,8 @@ pub(crate) struct EpollDriver {
     /// Events of the last wait, and how many of them are processed.
     found: usize,
     done: usize,
+    /// How many arrivals the last wait may still report.
+    left: u32,
     pub(super) has_pwait2: bool,
 }
 
@@ -58,6 +63,7 @@ impl EpollDriver {
             early: Vec::new(),
             found: 0,
             done: 0,
+            left: ARRIVALS_MAX,
             has_pwait2: true,
         })
     }
@@ -235,6 +241,10 @@ impl Driver for EpollDriver {
 
     #[inline]
     fn wait(&mut self, until_ns: u64) -> io::Result<()> {
+        self.left = ARRIVALS_MAX;
+        if self.done < self.found {
+            return Ok(());
+        }
         (self.found, self.done) = (0, 0);
         // A deadline that has already passed saves reading the clock.
         let timeout_ns = if until_ns == 0 || !self.early.is_empty() {
@@ -252,6 +262,10 @@ impl Driver for EpollDriver {
 
     #[inline]
     fn next(&mut self) -> io::Result<Option<Arrival>> {
+        let Some(left) = self.left.checked_sub(1) else {
+            return Ok(None);
+        };
+        self.left = left;
         if let Some((client, bytes)) = self.early.pop() {
             let count = bytes.len().min(self.buffer.len());
             self.buffer[..count].copy_from_slice(&bytes[..count]);

@@ -5,6 +5,8 @@
 
 use unicode_width::UnicodeWidthStr;
 
+use crate::printable::printable;
+
 /// The role of a piece of text, which determines its color. The text is complete without color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextStyle {
@@ -205,17 +207,10 @@ pub(super) fn wrap(text: &str, width: usize, first: &str, next: &str) -> String 
     out
 }
 
-/// The text on one line, with control characters replaced: a name must not send commands to the
-/// terminal.
+/// The text on one line, with control characters replaced.
 pub(super) fn visible(text: &str) -> String {
-    let shown = |c: char| match c {
-        '\n' | '\r' | '\t' | '\u{a0}' => ' ',
-        // Line separators and marks of writing direction move text, too.
-        '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
-        _ if c.is_control() => '\u{fffd}',
-        _ => c,
-    };
-    text.chars().map(shown).collect()
+    let on_one_line = text.replace(['\n', '\r', '\t', '\u{a0}'], " ");
+    printable(&on_one_line).into_owned()
 }
 
 /// The text cut to a width, with an ellipsis if anything was cut.

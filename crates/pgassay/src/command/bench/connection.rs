@@ -80,10 +80,10 @@ impl Setup {
 
     /// Runs a statement and reports errors.
     pub fn execute(&mut self, sql: &str) -> Result<(), Exit> {
-        let answered = self.exchange.query(sql);
+        let answered = self.exchange.run(sql);
         self.print_notices();
         match answered {
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
             Err(error) => Err(failed(&error, sql)),
         }
     }
@@ -105,7 +105,7 @@ impl Setup {
 
     /// Runs a statement; reports an error, but ignores it.
     pub fn try_execute(&mut self, sql: &str) {
-        let answered = self.exchange.query(sql);
+        let answered = self.exchange.run(sql);
         self.print_notices();
         if let Err(error) = answered {
             message::error(&message::of_exchange(&error, Some(sql)));

@@ -11,6 +11,7 @@ use std::time::Instant;
 use super::connection::{self, Setup};
 use super::message::{Exit, fatal, write_stderr};
 use super::settings::{PartitionMethod, Settings};
+use crate::output::print_over_stderr;
 use pgassay_script::Compat;
 
 const BRANCHES: i64 = 1;
@@ -390,7 +391,11 @@ impl FillProgress {
             self.of
         );
         let blanks = " ".repeat(self.width.saturating_sub(line.len()));
-        write_stderr(&format!("{line}{blanks}{}", self.line_end));
+        if self.line_end == '\r' {
+            print_over_stderr(&format!("{line}{blanks}"));
+        } else {
+            write_stderr(&format!("{line}{blanks}\n"));
+        }
         self.width = line.len();
     }
 
@@ -400,7 +405,7 @@ impl FillProgress {
             return;
         }
         if self.clears {
-            write_stderr(&format!("{:width$}\r", "", width = self.width));
+            print_over_stderr(&format!("{:width$}", "", width = self.width));
         } else {
             write_stderr("\n");
         }

@@ -4,13 +4,14 @@
 //! of server errors.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgassay_lab::connector::failed_at;
 use pgassay_load::LoadError;
 use pgassay_wire::{ExchangeError, ServerMessage};
+
+use crate::output::print_stderr;
 
 static PROGRAM: OnceLock<String> = OnceLock::new();
 static IS_DEBUGGING: AtomicBool = AtomicBool::new(false);
@@ -37,7 +38,7 @@ pub fn is_debugging() -> bool {
 
 /// Writes to stderr and ignores errors.
 pub fn write_stderr(text: &str) {
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    print_stderr(text);
 }
 
 fn line(label: &str, text: &str) {

@@ -11,6 +11,7 @@ use pgassay_load::{
     ClientOptions, ClientPool, ClientPoolConfig, Limits, LoadError, Measurement, Observer, OnAbort,
     RunLength, WeightedScript,
 };
+use pgassay_report::printable;
 use pgassay_script::{Compat, ParseOptions, ParsedScript, VariableNames};
 use pgassay_wire::conninfo::Target;
 
@@ -125,7 +126,9 @@ fn trace_parameters(setup: &Setup, settings: &Settings, database: &str) {
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     // A closed pipe must not end a run.
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let _ = out
+        .write_all(printable(text).as_bytes())
+        .and_then(|()| out.flush());
 }
 
 fn parse(settings: &Settings) -> Result<ParsedScripts, Exit> {

@@ -1,0 +1,131 @@
+//! Everything that is printed passes through here: text from a server, a study or a name must not send
+//! commands to the terminal.
+
+use std::io::{self, IsTerminal, Write};
+
+use pgassay_report::printable;
+
+/// The colors of reports; see [`pgassay_report::Style`].
+const COLORS: [&str; 6] = [
+    "\u{1b}[0m",
+    "\u{1b}[1m",
+    "\u{1b}[2m",
+    "\u{1b}[1;32m",
+    "\u{1b}[1;31m",
+    "\u{1b}[33m",
+];
+
+/// Prints on stderr, and ignores errors: there is nowhere to report them.
+pub fn print_stderr(text: &str) {
+    let _ = io::stderr().lock().write_all(printable(text).as_bytes());
+}
+
+/// Prints a line on stderr.
+pub fn print_line_stderr(text: &str) {
+    print_stderr(&format!("{text}\n"));
+}
+
+/// Prints a line of our own that ends with a carriage return, so that the next one replaces it.
+pub fn print_over_stderr(text: &str) {
+    let line = format!("{}\r", printable(text));
+    let _ = io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// Stderr as a writer, for log messages.
+pub struct FilteredStderr;
+
+impl Write for FilteredStderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        io::stderr().lock().write_all(printable(&text).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Stdout. On a terminal it is filtered; a file or a pipe gets every byte, because what is printed may
+/// be data, such as JSON.
+pub fn stdout() -> Box<dyn Write> {
+    let out = io::stdout();
+    if out.is_terminal() {
+        Box::new(TerminalWriter {
+            inner: out,
+            line: Vec::new(),
+        })
+    } else {
+        Box::new(io::BufWriter::new(out))
+    }
+}
+
+/// Filters whole lines, so that no character is cut.
+struct TerminalWriter<W: Write> {
+    inner: W,
+    /// The beginning of an incomplete line.
+    line: Vec<u8>,
+}
+
+impl<W: Write> Write for TerminalWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.line.extend_from_slice(bytes);
+        if let Some(end) = self.line.iter().rposition(|byte| *byte == b'\n') {
+            let lines: Vec<u8> = self.line.drain(..=end).collect();
+            let text = String::from_utf8_lossy(&lines);
+            self.inner.write_all(printable_in_color(&text).as_bytes())?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let rest = std::mem::take(&mut self.line);
+        let text = String::from_utf8_lossy(&rest);
+        self.inner.write_all(printable_in_color(&text).as_bytes())?;
+        self.inner.flush()
+    }
+}
+
+impl<W: Write> Drop for TerminalWriter<W> {
+    fn drop(&mut self) {
+        // As `BufWriter` does.
+        let _ = self.flush();
+    }
+}
+
+/// [`printable`], except for the colors of reports.
+fn printable_in_color(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let mut out = printable(parts.next().unwrap_or_default()).into_owned();
+    for part in parts {
+        let color = COLORS.iter().find(|color| part.starts_with(&color[1..]));
+        let rest = color.map_or(part, |color| &part[color.len() - 1..]);
+        out.push_str(color.unwrap_or(&"\u{fffd}"));
+        out.push_str(&printable(rest));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_gets_colors_and_no_other_commands() {
+        let mut seen = Vec::new();
+        let mut out = TerminalWriter {
+            inner: &mut seen,
+            line: Vec::new(),
+        };
+        let text = "\u{1b}[1;32mfaster\u{1b}[0m \u{1b}[2Jü\u{9b}8m\u{1b}]0;x\u{7}\nend";
+        for byte in text.as_bytes() {
+            out.write_all(&[*byte]).unwrap();
+        }
+        out.flush().unwrap();
+        drop(out);
+        assert_eq!(
+            String::from_utf8(seen).unwrap(),
+            "\u{1b}[1;32mfaster\u{1b}[0m \u{fffd}[2Jü\u{fffd}8m\u{fffd}]0;x\u{fffd}\nend"
+        );
+    }
+}
