@@ -6,8 +6,8 @@
 //! `src/include/storage/pg_shmem.h`, the same from 9.6 to 18: magic 4 bytes, creator 4, sizes 8
 //! and 8, N 4). The control segment lists the segments of queries and of statistics, which have
 //! names of the same form (`dsm_control_header` in `src/backend/storage/ipc/dsm.c`: magic 4 bytes,
-//! number of items 4, number of places 4; then, from byte 16, the places, which begin with N and a
-//! count of users, and have 24 bytes until 13 and 40 since 14). PostgreSQL removes all of them at
+//! number of items 4, number of places 4; then the places, which begin with N and a count of users,
+//! and have 8 bytes in 9.6, 24 until 13, and 40 since 14). PostgreSQL removes all of them at
 //! the next start on the same data; here there is none. Segments are not found if a server has
 //! `dynamic_shared_memory_type = sysv`.
 //!
@@ -27,8 +27,8 @@ const HEADER_BYTES: usize = 28;
 /// Where the system keeps POSIX shared memory.
 const FILES: &str = "/dev/shm";
 const CONTROL_MAGIC: u32 = 0x9a50_3d32;
-/// Offset of the first place in a control segment.
-const PLACES_OFFSET_BYTES: usize = 16;
+/// Length of a control segment's three numbers.
+const CONTROL_BYTES: usize = 12;
 /// The largest control segment that is read: a million places.
 const CONTROL_BYTES_MAX: u64 = 40 << 20;
 
@@ -116,18 +116,19 @@ fn handles(control: &[u8]) -> Vec<u32> {
     let (Some(used), Some(places)) = (number(4), number(8)) else {
         return Vec::new();
     };
-    let room = control.len().saturating_sub(PLACES_OFFSET_BYTES);
+    let room = control.len().saturating_sub(CONTROL_BYTES);
     if word(control, 0) != Some(CONTROL_MAGIC) || places == 0 {
         return Vec::new();
     }
-    // The segment's length is that of its places, perhaps rounded up to whole pages.
-    let bytes = match room / places {
-        24..40 => 24,
-        40.. => 40,
+    // The segment has no more than its places. The first place is aligned as its widest field.
+    let (first, bytes) = match room / places {
+        8..24 => (12, 8),
+        24..40 => (16, 24),
+        40.. => (16, 40),
         _ => return Vec::new(),
     };
     (0..used.min(places))
-        .map(|place| PLACES_OFFSET_BYTES + place * bytes)
+        .map(|place| first + place * bytes)
         .filter(|at| word(control, at + 4).is_some_and(|users| users > 0))
         .filter_map(|at| word(control, at))
         .collect()
@@ -239,18 +240,20 @@ mod tests {
 
     #[test]
     fn a_control_segment_lists_the_segments_in_use() {
-        let control = |place_bytes: usize, places: u32| {
-            let mut bytes = [CONTROL_MAGIC, 3, places, 0].map(u32::to_ne_bytes).concat();
+        let control = |first: usize, place_bytes: usize, places: u32| {
+            let mut bytes = [CONTROL_MAGIC, 3, places].map(u32::to_ne_bytes).concat();
+            bytes.resize(first, 0);
             for (handle, users) in [(11_u32, 2_u32), (12, 0), (14, 1)] {
                 bytes.extend([handle, users].map(u32::to_ne_bytes).concat());
                 bytes.resize(bytes.len() + place_bytes - 8, 0);
             }
-            bytes.resize(PLACES_OFFSET_BYTES + place_bytes * places as usize, 0);
+            bytes.resize(first + place_bytes * places as usize, 0);
             bytes
         };
-        assert_eq!(handles(&control(24, 100)), [11, 14]);
-        assert_eq!(handles(&control(40, 100)), [11, 14]);
-        let whole = control(40, 100);
+        for (first, place_bytes) in [(12, 8), (16, 24), (16, 40)] {
+            assert_eq!(handles(&control(first, place_bytes, 100)), [11, 14]);
+        }
+        let whole = control(16, 40, 100);
         for bytes in 0..whole.len().min(300) {
             // Never out of bounds, whatever is missing.
             handles(&whole[..bytes]);

@@ -149,6 +149,8 @@ pub fn query_in_parallel(server: &pgassay_server::Server) {
     } else {
         "force_parallel_mode"
     };
+    busy.execute("set max_parallel_workers_per_gather = 2")
+        .unwrap();
     busy.execute(&format!("set {name} = on")).unwrap();
     std::thread::spawn(move || busy.query("select pg_sleep(600)"));
 }
