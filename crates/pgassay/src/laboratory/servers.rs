@@ -322,6 +322,7 @@ fn installation(
     };
     finder.offline = args.offline;
     finder.mirror = args.mirror.clone().or(finder.mirror);
+    finder.run_as.clone_from(&args.run_as);
     finder.named_dir = wanted.binaries.as_ref().map(Into::into);
     let installation = finder.find(&request, &mut |step| progress.stage(&describe_step(&step)))?;
     Ok(installation)
