@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use pgassay_server::{ArchiveRow, VersionRequest, archive_row};
+use pgassay_server::{ArchiveRow, FetchError, VersionRequest, archive_row};
 
 /// The series whose newest archives are added by default.
 pub const SERIES: [&str; 10] = ["9.6", "10", "11", "12", "13", "14", "15", "16", "17", "18"];
@@ -86,10 +86,17 @@ pub fn update(repository: &str, versions: &[&str]) -> Result<String> {
     for version in versions {
         let request = VersionRequest::parse(version)?;
         for arch in ARCHITECTURES {
-            let row = archive_row(repository, arch, &request)
-                .with_context(|| format!("PostgreSQL {version} for {arch}"))?;
-            table.add(&row)?;
-            writeln!(done, "{} {}", row.version, row.machine)?;
+            match archive_row(repository, arch, &request) {
+                Ok(row) => {
+                    table.add(&row)?;
+                    writeln!(done, "{} {}", row.version, row.machine)?;
+                }
+                // Not every version was built for every architecture.
+                Err(FetchError::NoSuchVersion) => {
+                    writeln!(done, "no PostgreSQL {version} for {arch}")?;
+                }
+                Err(error) => bail!("PostgreSQL {version} for {arch}: {error}"),
+            }
         }
     }
     std::fs::write(&path, table.write())
