@@ -137,17 +137,6 @@ impl OsAccount {
         run(command, input, timeout)
     }
 
-    /// Runs a command of [`Self::command`] without input, as [`Self::run_script`] does.
-    pub(crate) fn run(&self, mut command: Command, timeout: Duration) -> io::Result<Output> {
-        command
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        os::detach(&mut command, &[]);
-        run(command, b"", timeout)
-    }
-
     /// Writes or replaces a file that only the server's user can read.
     pub(crate) fn write_file(&self, path: &Path, contents: &str) -> io::Result<()> {
         let directory = path.parent().unwrap_or(Path::new("/"));
@@ -191,6 +180,19 @@ impl OsAccount {
         };
         metadata.mode() & bit != 0
     }
+}
+
+/// Runs a command of [`OsAccount::command`] without input, as [`OsAccount::run_script`] does. It ends
+/// with us: it has no directory by which a keeper or a sweep would find it.
+pub(crate) fn run_program(mut command: Command, timeout: Duration) -> io::Result<Output> {
+    command
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    os::detach(&mut command, &[]);
+    os::end_with_us(&mut command);
+    run(command, b"", timeout)
 }
 
 /// Runs a command with three pipes, in a session of its own. Keeps only the beginning of a long
@@ -277,6 +279,7 @@ fn read_in_thread(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::ExitStatusExt;
 
     #[test]
     fn a_server_never_runs_as_root() {
@@ -342,15 +345,41 @@ mod tests {
         let account = OsAccount::choose(None).unwrap();
         let mut command = account.command(Path::new("/bin/sh"));
         command.args(["-c", "cat /dev/zero"]);
-        let error = account
-            .run(command, Duration::from_millis(300))
-            .unwrap_err();
+        let error = run_program(command, Duration::from_millis(300)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let mut command = account.command(Path::new("/bin/sh"));
         command.args(["-c", "head -c 3000000 /dev/zero; echo no >&2"]);
-        let output = account.run(command, Duration::from_mins(1)).unwrap();
+        let output = run_program(command, Duration::from_mins(1)).unwrap();
         assert_eq!(output.stdout.len() as u64, OUTPUT_BYTES_MAX);
         assert_eq!(output.stderr, b"no\n");
+    }
+
+    /// Regression test: a stopped `postgres --version` of a killed process stayed for ever.
+    #[test]
+    fn a_stopped_program_ends_with_the_thread_that_runs_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(directory.path(), mode).unwrap();
+        let file = directory.path().join("pid");
+        let account = OsAccount::choose(None).unwrap();
+        let mut command = account.command(Path::new("/bin/sh"));
+        command.args(["-c", "echo $$ >\"$1\"; kill -STOP $$", "sh"]);
+        command.arg(&file).stdin(Stdio::null());
+        os::end_with_us(&mut command);
+        // The thread starts it and ends without waiting for it.
+        let mut child = thread::spawn(move || command.spawn().unwrap())
+            .join()
+            .unwrap();
+        let mut ended = None;
+        wait_until(Duration::from_mins(1), || {
+            ended = child.try_wait().unwrap();
+            ended.is_some()
+        });
+        if ended.is_none() {
+            child.kill().unwrap();
+        }
+        let signal = ended.and_then(|status| status.signal());
+        assert_eq!(signal, Some(libc::SIGKILL));
     }
 
     #[test]

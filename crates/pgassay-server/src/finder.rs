@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::account::{OsAccount, SHORT_TIMEOUT};
+use crate::account::{OsAccount, SHORT_TIMEOUT, run_program};
 use crate::cache::{Cache, default_cache_dir};
 use crate::error::ServerError;
 use crate::fetch::{FetchError, Repository};
@@ -422,7 +422,7 @@ fn series_dirs(dir: &Path) -> Vec<PathBuf> {
 fn pg_config_bin_dir(account: &OsAccount) -> Option<PathBuf> {
     let mut command = account.command(Path::new("pg_config"));
     command.arg("--bindir");
-    let output = account.run(command, SHORT_TIMEOUT);
+    let output = run_program(command, SHORT_TIMEOUT);
     let printed = String::from_utf8(output.ok()?.stdout).ok()?;
     (!printed.trim().is_empty()).then(|| PathBuf::from(printed.trim()))
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::account::OsAccount;
+use crate::account::{OsAccount, run_program};
 use crate::error::barrier_words;
 use crate::facts::BuildFacts;
 use crate::sweep::wait_until;
@@ -98,7 +98,7 @@ fn version_of(program: &Path, account: &OsAccount) -> io::Result<Version> {
     let ask = || {
         let mut command = account.command(program);
         command.arg("--version");
-        account.run(command, VERSION_TIMEOUT)
+        run_program(command, VERSION_TIMEOUT)
     };
     let mut result = ask();
     // A program that was just unpacked can be busy for a moment: a child forked by another thread

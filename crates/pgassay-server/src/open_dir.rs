@@ -315,7 +315,8 @@ mod tests {
         std::fs::write(directory.path().join("a/b/file"), "").unwrap();
         symlink(victim.path(), directory.path().join("a/link")).unwrap();
         let dir = open(&directory);
-        let past = Instant::now() - Duration::from_secs(1);
+        let past = Instant::now();
+        std::thread::sleep(Duration::from_millis(1));
         let error = dir.remove_contents(past).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         dir.remove_contents(Instant::now() + Duration::from_mins(1))

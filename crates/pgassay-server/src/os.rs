@@ -105,6 +105,24 @@ pub(crate) fn detach(command: &mut Command, inherited: &[BorrowedFd<'_>]) {
     }
 }
 
+/// Lets the kernel kill the command's process when the thread that starts it ends, even by SIGKILL.
+pub(crate) fn end_with_us(command: &mut Command) {
+    let us = std::process::id();
+    // SAFETY: as in `detach`: prctl and getppid are system calls, and the error allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            // We can have ended before.
+            if u32::try_from(libc::getppid()) != Ok(us) {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+}
+
 pub(crate) fn user_by_name(name: &str) -> io::Result<Option<PasswordEntry>> {
     let name = CString::new(name)?;
     look_up(|entry, buffer, result| {

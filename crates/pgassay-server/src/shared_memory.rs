@@ -187,6 +187,9 @@ mod tests {
         assert_eq!(found(base.path(), os::effective_uid()), None);
     }
 
+    const OTHER: u32 = 65_432;
+    const NOBODY: u32 = 65_534;
+
     /// Regression test: the server's user could write the id of another user's segment to a
     /// `postmaster.pid`, and the next start of root removed that segment.
     #[test]
@@ -195,8 +198,6 @@ mod tests {
             crate::testing::skip("segments of other users", "requires root");
             return;
         }
-        const OTHER: u32 = 65_432;
-        const NOBODY: u32 = 65_534;
         // In IPC namespaces of their own, so that no other program can see the segments.
         for owner in [OTHER, 0, NOBODY] {
             let removed = std::thread::spawn(move || {

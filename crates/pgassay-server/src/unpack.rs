@@ -139,6 +139,10 @@ fn check(packed: &[u8]) -> Result<(), FetchError> {
     Ok(())
 }
 
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "the form that map_err expects"
+)]
 fn unreadable(error: io::Error) -> FetchError {
     FetchError::Other(format!("cannot read the archive: {error}"))
 }
